@@ -1,0 +1,15 @@
+"""AgentSpec: per-stage suffix-tree speculative decoding for LLM agents.
+
+``import agentspec`` needs numpy and the native core only; torch is imported by ``agentspec.engine``,
+vllm by ``agentspec.vllm_plugin``.
+"""
+
+from __future__ import annotations
+
+from agentspec.config import DraftConfig, ForestConfig
+from agentspec.draft import Draft, Source
+from agentspec.stages import StageKey
+
+__version__ = "0.1.0"
+
+__all__ = ["Draft", "DraftConfig", "ForestConfig", "Source", "StageKey", "__version__"]

@@ -1,0 +1,61 @@
+"""A draft: what the model is asked to verify in one forward pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Source(IntEnum):
+    """Which tree a draft token comes from; the values are the native core's.
+
+    ``WORKFLOW`` stands for any parent path of the stage.
+    """
+
+    NONE = 0
+    REQUEST = 1
+    SESSION = 2
+    STAGE = 3
+    WORKFLOW = 4
+    TENANT = 5
+
+
+def _ids() -> NDArray[np.int32]:
+    return np.empty(0, np.int32)
+
+
+def _probs() -> NDArray[np.float32]:
+    return np.empty(0, np.float32)
+
+
+@dataclass(slots=True, eq=False)
+class Draft:
+    """Draft tokens as a tree; a chain is the special case ``parents == [-1, 0, 1, ...]``.
+
+    Attributes:
+        token_ids: int32 ``[n]``.
+        parents: int32 ``[n]``, index of each token's parent in this draft, -1 = the root (the last
+            accepted token). A parent comes before its children.
+        probs: float32 ``[n]``, estimated probability D(N) that the token is accepted.
+        score: sum of ``probs``, the expected number of accepted tokens (Algorithm 1).
+        match_length: length, in tokens, of the matched context.
+        source: the tree that the draft was read from.
+    """
+
+    token_ids: NDArray[np.int32] = field(default_factory=_ids)
+    parents: NDArray[np.int32] = field(default_factory=_ids)
+    probs: NDArray[np.float32] = field(default_factory=_probs)
+    score: float = 0.0
+    match_length: int = 0
+    source: Source = Source.NONE
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def is_chain(self) -> bool:
+        """True if no token has a sibling: every parent is the token before."""
+        return bool((self.parents == np.arange(-1, len(self.parents) - 1, dtype=np.int32)).all())

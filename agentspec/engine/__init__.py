@@ -1,0 +1,1 @@
+"""The embedded PyTorch engine. Needs the extra ``agentspec[engine]``."""

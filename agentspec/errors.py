@@ -1,0 +1,89 @@
+"""Every error this project raises on purpose.
+
+    AgentSpecError
+    ├── ConfigError            a setting or an argument is out of range          (ValueError)
+    ├── StageError             a stage path or tenant name is malformed          (ValueError)
+    ├── ForestError            the forest was called wrongly; nothing changed
+    │   ├── UnknownRequestError    no live request has this id                   (KeyError)
+    │   ├── DuplicateRequestError  a live request already has this id            (ValueError)
+    │   └── TokenError             token array of wrong dtype, shape or sign     (ValueError)
+    ├── CheckpointError        a model directory can't be loaded                 (ValueError)
+    ├── RequestError           the client's request is at fault                  (ValueError)
+    │   ├── ContextLengthError     prompt + max_tokens do not fit the context
+    │   └── UnknownModelError      no model of this name is served
+    └── EngineError            the engine failed or was stopped
+
+Messages name the offending value with ``!r`` and, where it helps, say what to do next.
+"""
+
+from __future__ import annotations
+
+
+class AgentSpecError(Exception):
+    """Root of the hierarchy."""
+
+
+class ConfigError(AgentSpecError, ValueError):
+    """A setting or an argument is out of range."""
+
+
+class StageError(AgentSpecError, ValueError):
+    """A stage path or a tenant name is malformed."""
+
+
+class ForestError(AgentSpecError):
+    """The forest was called wrongly. The call changed nothing."""
+
+
+class UnknownRequestError(ForestError, KeyError):
+    """No live request has this id."""
+
+    def __str__(self) -> str:  # KeyError would show the repr of the message
+        return str(self.args[0]) if self.args else ""
+
+
+class DuplicateRequestError(ForestError, ValueError):
+    """A live request already has this id."""
+
+
+class TokenError(ForestError, ValueError):
+    """A token array has the wrong dtype, shape or a negative id."""
+
+
+class CheckpointError(AgentSpecError, ValueError):
+    """A model directory can't be loaded."""
+
+
+class RequestError(AgentSpecError, ValueError):
+    """The client's request is at fault.
+
+    ``param`` names the field of the OpenAI body, ``code`` is the machine-readable reason;
+    both travel to the client in OpenAI's error form.
+    """
+
+    status = 400
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+class ContextLengthError(RequestError):
+    """The prompt and the tokens asked for do not fit the model's context."""
+
+    def __init__(self, message: str, *, param: str | None = "messages") -> None:
+        super().__init__(message, param=param, code="context_length_exceeded")
+
+
+class UnknownModelError(RequestError):
+    """No model of this name is served."""
+
+    status = 404
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, param="model", code="model_not_found")
+
+
+class EngineError(AgentSpecError):
+    """The engine failed or was stopped while a request was under way."""

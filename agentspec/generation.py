@@ -1,0 +1,124 @@
+"""What a server asks of an engine, and what comes back: the nouns both sides share.
+
+No HTTP, no torch. The gateway turns OpenAI bodies into these; the embedded engine answers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from agentspec.stages import StageKey
+from agentspec.stats import SpeculationStats, StageStats
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How output tokens are chosen. The engine checks the ranges and raises RequestError.
+
+    ``temperature == 0`` is greedy. ``top_k == 0`` and ``top_p == 1`` and ``min_p == 0`` are off.
+    ``logprobs``: None = none, else how many alternatives per token (0 = the chosen token alone).
+    ``max_tokens``: None = as many as the context holds.
+    ``json_schema``: None = free text, ``{}`` = any JSON object, else a JSON schema to obey.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    logprobs: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    n: int = 1
+    json_schema: Mapping[str, Any] | None = None
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One request as the engine sees it.
+
+    ``prompt`` is raw text, token ids, or chat messages (OpenAI form) for the model's template.
+    ``max_draft``: None = the engine's setting, 0 = no speculation. ``min_match`` likewise.
+    ``prediction``: OpenAI's predicted output, put into the request's own tree.
+    """
+
+    request_id: str
+    prompt: str | Sequence[int] | Sequence[Mapping[str, Any]]
+    sampling: SamplingParams
+    stage: StageKey
+    session: str | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None
+    max_draft: int | None = None
+    min_match: int | None = None
+    learn: bool = True
+    prediction: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log probability of one output token under the model's own distribution (before top_p etc.)."""
+
+    token_id: int
+    text: str
+    logprob: float
+    top: tuple[tuple[int, str, float], ...] = ()
+
+
+@dataclass(slots=True)
+class GenerationDelta:
+    """What one decode step added to choice ``index``; the last of a choice has ``finish_reason``.
+
+    ``text`` never splits a UTF-8 character and never shows any part of a stop string.
+    ``token_ids`` holds every token accepted in the step. On a choice's last delta ``speculation``
+    tells how it went. ``num_prompt_tokens`` is the same on all.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    num_prompt_tokens: int
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: FinishReason | None = None
+    speculation: SpeculationStats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """What ``/v1/models`` says of a served model."""
+
+    name: str
+    max_model_len: int
+    created: int = field(default=0)
+
+
+class Engine(Protocol):
+    """An engine that can serve the gateway in-process."""
+
+    @property
+    def model(self) -> ModelCard:
+        """The one model that is served."""
+
+    @property
+    def is_healthy(self) -> bool:
+        """False once the engine has stopped or failed."""
+
+    def generate(self, request: GenerationRequest) -> AsyncIterator[GenerationDelta]:
+        """Stream the answer. Closing the iterator cancels: the slot is free at the next step.
+
+        Raises (at the first ``anext``):
+            RequestError: the request is at fault; the engine goes on.
+            EngineError: the engine failed.
+        """
+
+    def stats(self) -> dict[StageKey, StageStats]:
+        """Counters per stage since the start."""
+
+    async def close(self) -> None:
+        """Stop after the current step; requests under way end with EngineError."""

@@ -1,0 +1,65 @@
+"""The seam between an engine and whatever drafts for it.
+
+An engine knows these four verbs and nothing of trees. :class:`agentspec.Forest` is the proposer of
+production; :class:`NoDrafts` switches speculation off; tests bring their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.config import DraftConfig
+from agentspec.draft import Draft
+from agentspec.stages import StageKey
+
+Tokens = NDArray[np.int32]
+
+
+class Proposer(Protocol):
+    """Drafts for live requests. Safe to call from several threads."""
+
+    def start(
+        self,
+        request_id: str,
+        stage: StageKey,
+        prompt_ids: Tokens,
+        *,
+        session: str | None = None,
+        prediction_ids: Tokens | None = None,
+        draft: DraftConfig = ...,
+        learn: bool = True,
+    ) -> None:
+        """Admit a request. ``learn=False``: its output joins no tree that outlives it."""
+
+    def step(self, updates: Sequence[tuple[str, Tokens]], max_tokens: int = 32) -> list[Draft]:
+        """Take each request's newly accepted tokens (int32, may be empty) and draft for all of them.
+
+        One Draft per update, in order; an empty one where there is nothing to propose.
+        """
+
+    def observe(self, request_id: str, token_ids: Tokens) -> None:
+        """Take newly accepted tokens without drafting."""
+
+    def finish(self, request_id: str, learn: bool = True) -> None:
+        """Forget the live request; keep its output for others if ``learn``."""
+
+
+class NoDrafts:
+    """The proposer that never proposes."""
+
+    def start(self, request_id: str, stage: StageKey, prompt_ids: Tokens, **_: object) -> None:
+        """Nothing to remember."""
+
+    def step(self, updates: Sequence[tuple[str, Tokens]], max_tokens: int = 32) -> list[Draft]:
+        """One empty draft per update."""
+        return [Draft() for _ in updates]
+
+    def observe(self, request_id: str, token_ids: Tokens) -> None:
+        """Nothing to remember."""
+
+    def finish(self, request_id: str, learn: bool = True) -> None:
+        """Nothing to forget."""

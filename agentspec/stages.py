@@ -1,0 +1,58 @@
+"""Stages and tenants: who a request's tokens belong to.
+
+Owns :class:`StageKey` and the rules a stage path obeys. Knows nothing of HTTP (``wire`` does the
+percent-encoding) nor of trees (``forest`` owns those).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentspec.errors import StageError
+
+DEFAULT_TENANT = "default"
+DEFAULT_STAGE = "default"
+MAX_SEGMENTS = 8
+MAX_PATH_CHARS = 255
+
+
+@dataclass(frozen=True, slots=True)
+class StageKey:
+    """One stage of one tenant's workflow, e.g. ``StageKey("acme", ("agentic_sql", "extract"))``.
+
+    Raises:
+        StageError: the path has no or more than 8 segments, a segment is empty, has white space at
+            an end, holds ``/`` or a control character, or the whole is longer than 255 characters.
+    """
+
+    tenant: str
+    path: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.tenant or not self.tenant.isprintable():
+            raise StageError(f"a tenant is a non-empty printable string, not {self.tenant!r}")
+        if not 1 <= len(self.path) <= MAX_SEGMENTS:
+            raise StageError(f"a stage has 1 to {MAX_SEGMENTS} segments, not {len(self.path)}: {self.path!r}")
+        for segment in self.path:
+            if not segment or segment != segment.strip() or "/" in segment or not segment.isprintable():
+                raise StageError(f"bad stage segment {segment!r} in {'/'.join(self.path)!r}")
+        if len(self.name) > MAX_PATH_CHARS:
+            raise StageError(f"a stage path has at most {MAX_PATH_CHARS} characters, not {len(self.name)}")
+
+    @classmethod
+    def parse(cls, path: str, tenant: str = DEFAULT_TENANT) -> StageKey:
+        """``"agentic_sql/extract"`` as a key. Raises StageError as the constructor does."""
+        return cls(tenant, tuple(path.split("/")))
+
+    @property
+    def name(self) -> str:
+        """The path as text: ``agentic_sql/extract``."""
+        return "/".join(self.path)
+
+    @property
+    def parents(self) -> tuple[StageKey, ...]:
+        """The enclosing paths, nearest first; the stage itself and the tenant are not among them."""
+        return tuple(StageKey(self.tenant, self.path[:n]) for n in range(len(self.path) - 1, 0, -1))
+
+    def __str__(self) -> str:
+        return f"{self.tenant}:{self.name}"

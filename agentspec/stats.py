@@ -1,0 +1,51 @@
+"""Counters per stage. Plain sums: rates and ratios are properties."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from agentspec.draft import Source
+
+
+@dataclass(slots=True)
+class StageStats:
+    """What one stage's requests did so far.
+
+    ``num_steps`` counts (request, decode step) pairs: forward passes that this stage's requests took
+    part in while decoding. ``accepted_by_source`` and ``drafted_by_source`` count draft tokens.
+    ``decode_s`` sums, over requests, the time from the first to the last output token.
+    """
+
+    num_requests: int = 0
+    num_prompt_tokens: int = 0
+    num_output_tokens: int = 0
+    num_steps: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    decode_s: float = 0.0
+    tree_bytes: int = 0
+    drafted_by_source: dict[Source, int] = field(default_factory=dict)
+    accepted_by_source: dict[Source, int] = field(default_factory=dict)
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted draft tokens / draft tokens; 0 without drafts."""
+        return self.num_accepted_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0
+
+    @property
+    def accepted_per_step(self) -> float:
+        """Mean output tokens per decode step (1.0 = no speculation); 0 without steps."""
+        return (self.num_accepted_tokens + self.num_steps) / self.num_steps if self.num_steps else 0.0
+
+
+@dataclass(slots=True)
+class SpeculationStats:
+    """The same for one request; it travels back to the client in the body's ``metrics``."""
+
+    num_steps: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    drafted_by_source: dict[Source, int] = field(default_factory=dict)
+    accepted_by_source: dict[Source, int] = field(default_factory=dict)

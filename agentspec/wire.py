@@ -1,0 +1,59 @@
+"""The names on the wire: where gateway, adapters and engine plug-ins meet.
+
+Header names, ``vllm_xargs`` keys and the encoding of a stage path. No HTTP library, no state.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote
+
+from agentspec.errors import StageError
+from agentspec.stages import MAX_PATH_CHARS
+
+# request headers
+STAGE_HEADER = "x-agentspec-stage"
+SESSION_HEADER = "x-agentspec-session"
+MAX_DRAFT_HEADER = "x-agentspec-max-draft"  # 0 = no speculation for this request
+MIN_MATCH_HEADER = "x-agentspec-min-match"
+LEARN_HEADER = "x-agentspec-learn"  # 0 = this output joins no tree
+
+# response headers
+STAGE_SOURCE_HEADER = "x-agentspec-stage-source"
+REQUEST_ID_HEADER = "x-request-id"
+
+# keys inside the body's vllm_xargs; the gateway overwrites every key with this prefix
+XARGS_FIELD = "vllm_xargs"
+XARGS_PREFIX = "agentspec_"
+XARG_STAGE = "agentspec_stage"
+XARG_TENANT = "agentspec_tenant"
+XARG_SESSION = "agentspec_session"
+XARG_MAX_DRAFT = "agentspec_max_draft"
+XARG_MIN_MATCH = "agentspec_min_match"
+XARG_LEARN = "agentspec_learn"
+
+# URL form: /stages/<path>/v1/...
+STAGE_URL_PREFIX = "/stages/"
+
+METADATA_STAGE = "agentspec_stage"
+
+# session headers that clients already send, first that answers
+SESSION_HEADERS = (SESSION_HEADER, "x-session-id", "x-litellm-session-id", "x-claude-code-session-id")
+
+
+def encode_stage(path: str) -> str:
+    """A stage path as a header value or URL part: percent-encoded UTF-8, ``/`` kept."""
+    return quote(path, safe="/")
+
+
+def decode_stage(value: str) -> str:
+    """The inverse of :func:`encode_stage`.
+
+    Raises:
+        StageError: the value is longer than 255 characters or not percent-encoded UTF-8.
+    """
+    if len(value) > MAX_PATH_CHARS:
+        raise StageError(f"a stage header has at most {MAX_PATH_CHARS} characters, not {len(value)}")
+    try:
+        return unquote(value, errors="strict")
+    except UnicodeDecodeError:
+        raise StageError(f"stage {value!r} is not percent-encoded UTF-8") from None
