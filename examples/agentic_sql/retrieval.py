@@ -1,0 +1,34 @@
+"""The bank of solved questions and the search for the most similar one. Lexical, deterministic."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from random import Random
+
+from examples.agentic_sql.questions import BANK, Question, draw
+
+_BANK_SIZE = 200  # per database
+_WORD = re.compile(r"[a-z]+")
+
+
+def _words(text: str) -> frozenset[str]:
+    """The words that carry the question's form: lower-case ones; values are capitalized or numbers."""
+    return frozenset(_WORD.findall(text[0].lower() + text[1:]))
+
+
+@cache
+def _bank(database: str) -> tuple[tuple[frozenset[str], Question], ...]:
+    rng = Random(f"bank {database}")
+    questions = (draw(BANK, rng, database) for _ in range(_BANK_SIZE))
+    return tuple((_words(q.text), q) for q in questions)
+
+
+def most_similar(question: str, database: str) -> Question:
+    """The solved question of this database whose wording is nearest by Jaccard index, never itself."""
+    words = _words(question)
+
+    def similarity(entry: tuple[frozenset[str], Question]) -> float:
+        return len(words & entry[0]) / len(words | entry[0])
+
+    return max((e for e in _bank(database) if e[1].text != question), key=similarity)[1]

@@ -1,0 +1,64 @@
+"""Samples as padded batches of token ids, with the positions whose next token is the target's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from random import Random
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from examples.agentic_sql.training.samples import Sample
+from examples.agentic_sql.training.vocabulary import END, render
+
+_POOL = 256  # samples sorted by length at a time: little padding, still random batches
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """``ids`` int64 [batch, length]; ``wanted`` bool of the same shape; ``labels`` int64 [wanted].
+
+    ``rows`` int64 [wanted] says which sample each label belongs to; ``stages`` names each sample's.
+    """
+
+    ids: Tensor
+    wanted: Tensor
+    labels: Tensor
+    rows: Tensor
+    stages: tuple[str, ...]
+
+
+def encode(sample: Sample, tokenizer: Tokenizer) -> tuple[list[int], int]:
+    """Token ids of prompt + target + end, and the prompt's length."""
+    prompt = tokenizer.encode(render(sample.messages)).ids
+    return prompt + tokenizer.encode(sample.target + END).ids, len(prompt)
+
+
+def make(samples: list[tuple[list[int], int, str]]) -> Batch:
+    """One padded batch of encoded samples."""
+    length = max(len(ids) for ids, _, _ in samples)
+    ids = torch.zeros(len(samples), length, dtype=torch.int64)
+    wanted = torch.zeros(len(samples), length, dtype=torch.bool)
+    for row, (tokens, num_prompt, _) in enumerate(samples):
+        ids[row, : len(tokens)] = torch.tensor(tokens)
+        wanted[row, num_prompt - 1 : len(tokens) - 1] = True
+    shifted = torch.roll(ids, -1, dims=1)
+    return Batch(ids, wanted, shifted[wanted], wanted.nonzero()[:, 0], tuple(s for _, _, s in samples))
+
+
+def stream(samples: Iterator[Sample], tokenizer: Tokenizer, num_tokens: int, seed: int) -> Iterator[Batch]:
+    """Endless batches of about ``num_tokens`` padded tokens, samples of like length together."""
+    rng = Random(seed)
+    while True:
+        pool = [(*encode(s, tokenizer), s.stage) for s in islice(samples, _POOL)]
+        pool.sort(key=lambda entry: len(entry[0]))
+        batches: list[list[tuple[list[int], int, str]]] = [[]]
+        for entry in pool:
+            if batches[-1] and (len(batches[-1]) + 1) * len(entry[0]) > num_tokens:
+                batches.append([])
+            batches[-1].append(entry)
+        rng.shuffle(batches)
+        yield from (make(b) for b in batches)

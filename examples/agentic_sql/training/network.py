@@ -1,0 +1,133 @@
+"""The network while it is trained: a plain Llama decoder, saved in Hugging Face form.
+
+Only training lives here; the engine has its own forward pass, and a test holds the saved model
+against transformers.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of the network. The default is 3.5 M parameters."""
+
+    vocab_size: int = 1280
+    hidden: int = 256
+    intermediate: int = 640
+    num_layers: int = 4
+    num_heads: int = 4
+    max_len: int = 2048
+    rope_theta: float = 10_000.0
+
+
+class Block(nn.Module):
+    """Pre-norm attention and SwiGLU, with fused projections."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.num_heads = shape.num_heads
+        self.attention_norm = nn.Parameter(torch.ones(shape.hidden))
+        self.mlp_norm = nn.Parameter(torch.ones(shape.hidden))
+        self.qkv = nn.Linear(shape.hidden, 3 * shape.hidden, bias=False)
+        self.out = nn.Linear(shape.hidden, shape.hidden, bias=False)
+        self.gate_up = nn.Linear(shape.hidden, 2 * shape.intermediate, bias=False)
+        self.down = nn.Linear(shape.intermediate, shape.hidden, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """[batch, length, hidden] -> the same shape."""
+        batch, length, hidden = x.shape
+        qkv = self.qkv(F.rms_norm(x, (hidden,), self.attention_norm, 1e-5))
+        q, k, v = qkv.view(batch, length, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(_rotate(q, cos, sin), _rotate(k, cos, sin), v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, hidden))
+        gate, up = self.gate_up(F.rms_norm(x, (hidden,), self.mlp_norm, 1e-5)).chunk(2, -1)
+        return x + self.down(F.silu(gate) * up)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    a, b = x.chunk(2, -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+class Network(nn.Module):
+    """Llama with tied embeddings."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embedding = nn.Embedding(shape.vocab_size, shape.hidden)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.num_layers))
+        self.norm = nn.Parameter(torch.ones(shape.hidden))
+        head_dim = shape.hidden // shape.num_heads
+        frequencies = shape.rope_theta ** (-torch.arange(0, head_dim, 2).float() / head_dim)
+        angles = torch.outer(torch.arange(shape.max_len).float(), frequencies)
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2:
+                scale = (2 * shape.num_layers) ** -0.5 if "out" in name or "down" in name else 1.0
+                nn.init.normal_(parameter, std=0.02 * scale if "embedding" not in name else 0.02)
+
+    def forward(self, ids: Tensor, wanted: Tensor) -> Tensor:
+        """Logits [number wanted, vocabulary] at the positions where ``wanted`` [batch, length] is true."""
+        x = self.embedding(ids)
+        cos, sin = self.cos[: ids.shape[1]].to(x.dtype), self.sin[: ids.shape[1]].to(x.dtype)
+        for block in self.blocks:
+            x = block(x, cos, sin)
+        x = F.rms_norm(x[wanted], (self.shape.hidden,), self.norm, 1e-5)
+        return F.linear(x, self.embedding.weight)
+
+    def matrices(self) -> list[nn.Parameter]:
+        """The blocks' weight matrices: what Muon updates."""
+        return [p for p in self.blocks.parameters() if p.dim() == 2]
+
+    def others(self) -> list[nn.Parameter]:
+        """Embedding and norms: what AdamW updates."""
+        chosen = {id(p) for p in self.matrices()}
+        return [p for p in self.parameters() if id(p) not in chosen]
+
+
+def save(network: Network, directory: Path, eos_id: int, pad_id: int) -> None:
+    """Write config.json and model.safetensors (float16) as transformers' Llama reads them."""
+    shape, tensors = network.shape, {}
+    tensors["model.embed_tokens.weight"] = network.embedding.weight
+    tensors["model.norm.weight"] = network.norm
+    for i, block in enumerate(network.blocks):
+        prefix = f"model.layers.{i}."
+        for name, part in zip("qkv", block.qkv.weight.chunk(3), strict=True):
+            tensors[f"{prefix}self_attn.{name}_proj.weight"] = part
+        tensors[f"{prefix}self_attn.o_proj.weight"] = block.out.weight
+        gate, up = block.gate_up.weight.chunk(2)
+        tensors[f"{prefix}mlp.gate_proj.weight"] = gate
+        tensors[f"{prefix}mlp.up_proj.weight"] = up
+        tensors[f"{prefix}mlp.down_proj.weight"] = block.down.weight
+        tensors[f"{prefix}input_layernorm.weight"] = block.attention_norm
+        tensors[f"{prefix}post_attention_layernorm.weight"] = block.mlp_norm
+    save_file({k: v.detach().to(torch.float16).contiguous() for k, v in tensors.items()},
+              directory / "model.safetensors", metadata={"format": "pt"})
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "float16",
+        "vocab_size": shape.vocab_size, "hidden_size": shape.hidden, "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.num_layers, "num_attention_heads": shape.num_heads,
+        "num_key_value_heads": shape.num_heads, "max_position_embeddings": shape.max_len,
+        "rope_theta": shape.rope_theta, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+        "tie_word_embeddings": True, "attention_bias": False, "mlp_bias": False,
+        "bos_token_id": None, "eos_token_id": eos_id, "pad_token_id": pad_id,
+    }
+    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def restore(path: Path, shape: Shape) -> Network:
+    """A network from a training checkpoint (``checkpoint.safetensors``)."""
+    network = Network(shape)
+    network.load_state_dict(load_file(path))
+    return network

@@ -1,0 +1,60 @@
+"""The model's tokenizer: byte-level BPE of its own, trained on the samples, and the chat template.
+
+Capitalized words and digits never carry the space before them, so that a value ("Lyon", 2019) has the
+same tokens in a question, in JSON and in SQL: copying is what a small model finds hardest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from examples.agentic_sql.prompts import Messages
+from examples.agentic_sql.training.samples import Sample
+
+PAD, END, SYSTEM, USER, ASSISTANT = SPECIAL = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+_PIECES = Regex(r" ?[a-z_]+|[A-Z][a-z]+| ?[A-Z]{2,}|[A-Z]|[0-9]| ?[^\sA-Za-z0-9_]+|\s")
+
+
+def render(messages: Messages) -> str:
+    """The chat template in Python, for the trainer; a test holds it against the real one."""
+    return "".join(f"<|{m['role']}|>{m['content']}{END}" for m in messages) + ASSISTANT
+
+
+def train(samples: Iterable[Sample], size: int) -> Tokenizer:
+    """A tokenizer of ``size`` tokens learned from the samples' text."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(_PIECES, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=SPECIAL,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    texts = (text for s in samples for text in (*(m["content"] for m in s.messages), s.target))
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def save(tokenizer: Tokenizer, directory: Path, max_len: int) -> None:
+    """Write tokenizer.json and tokenizer_config.json."""
+    tokenizer.save(str(directory / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "chat_template": CHAT_TEMPLATE,
+        "eos_token": END,
+        "pad_token": PAD,
+        "model_max_length": max_len,
+        "clean_up_tokenization_spaces": False,
+    }
+    (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
