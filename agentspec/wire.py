@@ -8,7 +8,7 @@ from __future__ import annotations
 from urllib.parse import quote, unquote
 
 from agentspec.errors import StageError
-from agentspec.stages import MAX_PATH_CHARS
+from agentspec.stages import MAX_PATH_CHARS, StageKey
 
 # request headers
 STAGE_HEADER = "x-agentspec-stage"
@@ -49,11 +49,31 @@ def decode_stage(value: str) -> str:
     """The inverse of :func:`encode_stage`.
 
     Raises:
-        StageError: the value is longer than 255 characters or not percent-encoded UTF-8.
+        StageError: the value is longer than 255 characters, not ASCII, or not percent-encoded UTF-8.
     """
+    if not value.isascii():
+        raise StageError(f"stage {value!r} must be percent-encoded")
     if len(value) > MAX_PATH_CHARS:
         raise StageError(f"a stage header has at most {MAX_PATH_CHARS} characters, not {len(value)}")
     try:
         return unquote(value, errors="strict")
     except UnicodeDecodeError:
         raise StageError(f"stage {value!r} is not percent-encoded UTF-8") from None
+
+
+def to_xargs(
+    stage: StageKey,
+    *,
+    session: str | None = None,
+    max_draft: int | None = None,
+    min_match: int | None = None,
+    learn: bool = True,
+) -> dict[str, str | int]:
+    """A request's tags as ``vllm_xargs``. What is None is left out; the stage is plain text, not encoded."""
+    optional = {XARG_SESSION: session, XARG_MAX_DRAFT: max_draft, XARG_MIN_MATCH: min_match}
+    return {
+        XARG_STAGE: stage.name,
+        XARG_TENANT: stage.tenant,
+        **{key: value for key, value in optional.items() if value is not None},
+        XARG_LEARN: int(learn),
+    }

@@ -1,1 +1,29 @@
-"""The OpenAI-compatible gateway. Imported as ``agentspec.gateway``."""
+"""The OpenAI-compatible gateway. Imported as ``agentspec.gateway``.
+
+A request's way: ``url_stage`` strips ``/stages/<path>``, ``observed`` times it, ``request_id`` names it,
+``auth`` finds its tenant, ``completions`` reads the body and its ``tags``, and an ``Upstream`` answers:
+``embedded`` (an engine in this process) or ``proxy`` (any OpenAI-compatible server).
+"""
+
+from __future__ import annotations
+
+from agentspec.gateway.app import create_app
+from agentspec.gateway.auth import ApiKeys
+from agentspec.gateway.drain import Drain
+from agentspec.gateway.embedded import EmbeddedUpstream
+from agentspec.gateway.proxy import ProxySettings, ProxyUpstream
+from agentspec.gateway.server import serve
+from agentspec.gateway.settings import GatewaySettings
+from agentspec.gateway.upstream import Upstream
+
+__all__ = [
+    "ApiKeys",
+    "Drain",
+    "EmbeddedUpstream",
+    "GatewaySettings",
+    "ProxySettings",
+    "ProxyUpstream",
+    "Upstream",
+    "create_app",
+    "serve",
+]

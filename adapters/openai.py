@@ -1,0 +1,53 @@
+"""Tags for the plain ``openai`` client: headers for its ``extra_headers=``.
+
+    headers = agentspec_headers("agentic_sql/extract", session=run_id)
+    client.chat.completions.create(..., extra_headers=headers)
+
+Needs nothing but this package; any client that can send headers can use it.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from agentspec.errors import ConfigError
+from agentspec.stages import StageKey
+from agentspec.wire import (
+    LEARN_HEADER,
+    MAX_DRAFT_HEADER,
+    SESSION_HEADER,
+    STAGE_HEADER,
+    decode_stage,
+    encode_stage,
+)
+
+MAX_DRAFT_TOKENS = 1024
+
+
+def agentspec_headers(
+    stage: str, session: str | None = None, *, max_draft: int | None = None, learn: bool | None = None
+) -> dict[str, str]:
+    """The headers that tag one call.
+
+    Args:
+        stage: the role or step that calls, a path of 1 to 8 segments: ``"agentic_sql/extract"``.
+        session: one run of the workflow; calls of one session draft for each other.
+        max_draft: most draft tokens per step, 0 = no speculation for this call.
+        learn: False keeps this call's output out of the stage's tree.
+
+    Raises:
+        StageError: ``stage`` is malformed.
+        ConfigError: ``max_draft`` is out of range.
+    """
+    encoded = encode_stage(StageKey.parse(stage).name)
+    decode_stage(encoded)  # it may be too long for a header only now
+    headers = {STAGE_HEADER: encoded}
+    if session is not None:
+        headers[SESSION_HEADER] = quote(session, safe="")
+    if max_draft is not None:
+        if not 0 <= max_draft <= MAX_DRAFT_TOKENS:
+            raise ConfigError(f"max_draft must be between 0 and {MAX_DRAFT_TOKENS}, not {max_draft!r}")
+        headers[MAX_DRAFT_HEADER] = str(max_draft)
+    if learn is not None:
+        headers[LEARN_HEADER] = str(int(learn))
+    return headers

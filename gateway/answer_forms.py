@@ -1,0 +1,141 @@
+"""From an engine's deltas to OpenAI's choices, whole or in chunks. One form per endpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from agentspec.errors import EngineError
+from agentspec.generation import GenerationDelta, TokenLogprob
+
+
+@dataclass(slots=True)
+class Choice:
+    """One choice as collected so far."""
+
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    def add(self, delta: GenerationDelta) -> None:
+        """Take the next delta."""
+        self.texts.append(delta.text)
+        self.logprobs.extend(delta.logprobs)
+        self.finish_reason = finish_reason(delta)
+
+
+class AnswerForm(Protocol):
+    """How one endpoint writes its answers."""
+
+    id_prefix: str
+    object_whole: str
+    object_chunk: str
+
+    def whole(self, index: int, choice: Choice, has_logprobs: bool) -> dict[str, Any]:
+        """A choice of a whole answer."""
+
+    def opening(self, index: int) -> dict[str, Any] | None:
+        """The choice of a stream's first chunk, if the form has one."""
+
+    def chunk(self, index: int, delta: GenerationDelta, has_logprobs: bool) -> dict[str, Any]:
+        """The choice of the chunk for ``delta``."""
+
+
+class ChatForm:
+    """``chat.completion`` and ``chat.completion.chunk``."""
+
+    id_prefix = "chatcmpl"
+    object_whole = "chat.completion"
+    object_chunk = "chat.completion.chunk"
+
+    def whole(self, index: int, choice: Choice, has_logprobs: bool) -> dict[str, Any]:
+        """A message."""
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": "".join(choice.texts), "refusal": None},
+            "logprobs": _chat_logprobs(choice.logprobs) if has_logprobs else None,
+            "finish_reason": choice.finish_reason,
+        }
+
+    def opening(self, index: int) -> dict[str, Any] | None:
+        """The role comes first."""
+        delta = {"role": "assistant", "content": ""}
+        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    def chunk(self, index: int, delta: GenerationDelta, has_logprobs: bool) -> dict[str, Any]:
+        """One decode step's text."""
+        return {
+            "index": index,
+            "delta": {"content": delta.text} if delta.text else {},
+            "logprobs": _chat_logprobs(delta.logprobs) if has_logprobs else None,
+            "finish_reason": finish_reason(delta),
+        }
+
+
+class CompletionForm:
+    """``text_completion``. One object per answer: text offsets run on from chunk to chunk."""
+
+    id_prefix = "cmpl"
+    object_whole = "text_completion"
+    object_chunk = "text_completion"
+
+    def __init__(self) -> None:
+        self._offsets: dict[int, int] = {}
+
+    def whole(self, index: int, choice: Choice, has_logprobs: bool) -> dict[str, Any]:
+        """A text."""
+        return {
+            "index": index,
+            "text": "".join(choice.texts),
+            "logprobs": self._logprobs(index, choice.logprobs) if has_logprobs else None,
+            "finish_reason": choice.finish_reason,
+        }
+
+    def opening(self, index: int) -> dict[str, Any] | None:
+        """Nothing comes before the text."""
+        return None
+
+    def chunk(self, index: int, delta: GenerationDelta, has_logprobs: bool) -> dict[str, Any]:
+        """One decode step's text."""
+        return {
+            "index": index,
+            "text": delta.text,
+            "logprobs": self._logprobs(index, delta.logprobs) if has_logprobs else None,
+            "finish_reason": finish_reason(delta),
+        }
+
+    def _logprobs(self, index: int, tokens: list[TokenLogprob] | tuple[TokenLogprob, ...]) -> dict[str, Any]:
+        offsets = []
+        for token in tokens:
+            offsets.append(self._offsets.get(index, 0))
+            self._offsets[index] = offsets[-1] + len(token.text)
+        return {
+            "tokens": [token.text for token in tokens],
+            "token_logprobs": [token.logprob for token in tokens],
+            "top_logprobs": [{text: logprob for _, text, logprob in token.top} for token in tokens],
+            "text_offset": offsets,
+        }
+
+
+def finish_reason(delta: GenerationDelta) -> str | None:
+    """OpenAI's reason. Raises EngineError if the engine gave the request up."""
+    if delta.finish_reason in ("abort", "error"):
+        raise EngineError(f"the engine gave this request up: {delta.finish_reason}")
+    return delta.finish_reason
+
+
+def _chat_logprobs(tokens: list[TokenLogprob] | tuple[TokenLogprob, ...]) -> dict[str, Any]:
+    return {
+        "content": [
+            {
+                **_chat_logprob(token.text, token.logprob),
+                "top_logprobs": [_chat_logprob(text, logprob) for _, text, logprob in token.top],
+            }
+            for token in tokens
+        ],
+        "refusal": None,
+    }
+
+
+def _chat_logprob(text: str, logprob: float) -> dict[str, Any]:
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}

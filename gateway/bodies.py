@@ -1,0 +1,113 @@
+"""The bodies of the generating endpoints, checked: types and ranges, field by field.
+
+What OpenAI and vLLM know and we do not act on is ignored; what would change the output and is not
+supported is refused (``to_generation``).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from agentspec.errors import RequestError
+
+INT64_MAX = 2**63 - 1
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
+
+
+def _one_or_more(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+StopStrings = Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=16)]
+
+
+class StreamOptions(_Strict):
+    """``stream_options``."""
+
+    include_usage: bool | None = None
+
+
+class JsonSchemaFormat(_Strict):
+    """``response_format.json_schema``."""
+
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class ResponseFormat(_Strict):
+    """``response_format``."""
+
+    type: str
+    json_schema: JsonSchemaFormat | None = None
+
+
+class GenerationBody(_Strict):
+    """What both endpoints share. ``null`` is the same as absent, as with OpenAI."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = Field(None, ge=1, le=128)
+    seed: int | None = Field(None, ge=-INT64_MAX - 1, le=INT64_MAX)
+    stop: Annotated[StopStrings | None, BeforeValidator(_one_or_more)] = None
+    temperature: float | None = Field(None, ge=0)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1)
+    min_p: float | None = Field(None, ge=0, le=1)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    max_tokens: int | None = Field(None, ge=1)
+    ignore_eos: bool | None = None
+    logit_bias: dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
+    prediction: dict[str, Any] | None = None
+
+
+class ChatBody(GenerationBody):
+    """``POST /v1/chat/completions``."""
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+
+
+class CompletionBody(GenerationBody):
+    """``POST /v1/completions``. ``prompt`` has four forms; ``to_generation`` tells them apart."""
+
+    prompt: Any
+    logprobs: int | None = Field(None, ge=0, le=20)
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: int | None = None
+
+
+Body = TypeVar("Body", bound=GenerationBody)
+
+
+def read_as(kind: type[Body], body: object) -> Body:
+    """``body`` as ``kind``. Raises RequestError that names the first bad field."""
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        param = _field_name(first["loc"])
+        given = "" if first["type"] == "missing" else f", not {_shorten(repr(first['input']))}"
+        raise RequestError(f"{param}: {first['msg']}{given}", param=param, code="invalid_value") from None
+
+
+def _field_name(location: tuple[int | str, ...]) -> str:
+    """``messages[0].role``, as OpenAI writes it."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(
+        "."
+    )
+
+
+def _shorten(text: str, num_chars: int = 80) -> str:
+    return text if len(text) <= num_chars else text[:num_chars] + "..."

@@ -1,0 +1,169 @@
+"""The upstream in this process: an :class:`agentspec.generation.Engine`, with no hop between."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse, Response
+
+from agentspec.errors import EngineError, UnknownModelError
+from agentspec.gateway.answer_forms import AnswerForm, ChatForm, Choice, CompletionForm
+from agentspec.gateway.bodies import ChatBody, CompletionBody, GenerationBody, read_as
+from agentspec.gateway.fan_in import Indexed, fan_in
+from agentspec.gateway.reply import DONE_EVENT, EVENT_STREAM_HEADERS, Reply, encode_event
+from agentspec.gateway.tally import Tally
+from agentspec.gateway.to_generation import chat_request, completion_requests
+from agentspec.gateway.upstream import Call, Endpoint
+from agentspec.generation import Engine, GenerationRequest
+from agentspec.stages import StageKey
+from agentspec.stats import StageStats
+
+
+@dataclass(slots=True)
+class Answer:
+    """One answer being written: its form, its envelope and its counts."""
+
+    form: AnswerForm
+    answer_id: str
+    model: str
+    num_prompts: int
+    num_choices_per_prompt: int
+    has_logprobs: bool
+    created: int = field(default_factory=lambda: int(time.time()))
+    tally: Tally = field(default_factory=Tally)
+
+    @property
+    def num_choices(self) -> int:
+        """Choices of the whole answer."""
+        return self.num_prompts * self.num_choices_per_prompt
+
+    def envelope(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """The members around the choices."""
+        return {
+            "id": self.answer_id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        }
+
+    def count(self, indexed: Indexed) -> int:
+        """Count a delta; the index of the choice it belongs to, over all prompts."""
+        prompt_index, delta = indexed
+        self.tally.add(prompt_index, delta)
+        return prompt_index * self.num_choices_per_prompt + delta.index
+
+
+class EmbeddedUpstream:
+    """Answers from an engine in this process."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def complete(self, call: Call, reply: Reply) -> None:
+        """Generate; see :meth:`Upstream.complete`."""
+        form: AnswerForm = ChatForm() if call.endpoint is Endpoint.CHAT else CompletionForm()
+        answer_id = f"{form.id_prefix}-{uuid.uuid4().hex}"  # not the client's id: that need not be unique
+        body, requests = _read(call, answer_id)
+        self._check_model(body.model)
+        sampling = requests[0].sampling
+        answer = Answer(
+            form,
+            answer_id,
+            self._engine.model.name,
+            num_prompts=len(requests),
+            num_choices_per_prompt=sampling.n,
+            has_logprobs=sampling.logprobs is not None,
+        )
+        async with aclosing(fan_in([self._engine.generate(request) for request in requests])) as deltas:
+            if body.stream:
+                options = body.stream_options
+                await _stream(answer, deltas, reply, bool(options and options.include_usage))
+            else:
+                await _collect(answer, deltas, reply)
+
+    async def models(self, model_id: str | None, headers: Headers) -> Response:
+        """The one model; see :meth:`Upstream.models`."""
+        card = self._engine.model
+        described = {
+            "id": card.name,
+            "object": "model",
+            "created": card.created,
+            "owned_by": "agentspec",
+            "max_model_len": card.max_model_len,
+        }
+        if model_id is None:
+            return JSONResponse({"object": "list", "data": [described]})
+        self._check_model(model_id)
+        return JSONResponse(described)
+
+    async def is_healthy(self) -> bool:
+        """As the engine says."""
+        return self._engine.is_healthy
+
+    def stats(self) -> Mapping[StageKey, StageStats]:
+        """The engine's counters."""
+        return self._engine.stats()
+
+    async def close(self) -> None:
+        """Close the engine."""
+        await self._engine.close()
+
+    def _check_model(self, name: str | None) -> None:
+        served = self._engine.model.name
+        if name is not None and name != served:
+            raise UnknownModelError(f"there is no model {name!r} here, only {served!r}")
+
+
+def _read(call: Call, answer_id: str) -> tuple[GenerationBody, list[GenerationRequest]]:
+    if call.endpoint is Endpoint.CHAT:
+        chat = read_as(ChatBody, call.body)
+        return chat, [chat_request(chat, call.tags, answer_id)]
+    completion = read_as(CompletionBody, call.body)
+    return completion, completion_requests(completion, call.tags, answer_id)
+
+
+async def _collect(answer: Answer, deltas: AsyncIterator[Indexed], reply: Reply) -> None:
+    choices = [Choice() for _ in range(answer.num_choices)]
+    async for indexed in deltas:
+        choices[answer.count(indexed)].add(indexed[1])
+    if any(choice.finish_reason is None for choice in choices):
+        raise EngineError("the engine stopped before the answer was complete")
+    form = answer.form
+    written = [form.whole(index, choice, answer.has_logprobs) for index, choice in enumerate(choices)]
+    payload = answer.envelope(form.object_whole, written)
+    await reply.send_json(200, {**payload, "usage": answer.tally.usage(), **answer.tally.metrics()})
+
+
+async def _stream(answer: Answer, deltas: AsyncIterator[Indexed], reply: Reply, include_usage: bool) -> None:
+    """One event per decode step, sent at once. The status waits for the first delta: it may be an error."""
+    form = answer.form
+    null_usage = {"usage": None} if include_usage else {}
+    opened: set[int] = set()
+    num_finished = 0
+    async for indexed in deltas:
+        if not opened:
+            await reply.start(200, EVENT_STREAM_HEADERS)
+        index, delta = answer.count(indexed), indexed[1]
+        choices = []
+        if index not in opened and (opening := form.opening(index)) is not None:
+            choices.append(opening)
+        opened.add(index)
+        num_finished += delta.finish_reason is not None
+        if delta.text or delta.finish_reason or (answer.has_logprobs and delta.logprobs):
+            choices.append(form.chunk(index, delta, answer.has_logprobs))
+        chunks = [{**answer.envelope(form.object_chunk, [one]), **null_usage} for one in choices]
+        await reply.write(b"".join(map(encode_event, chunks)))
+    if num_finished < answer.num_choices:
+        raise EngineError("the engine stopped before the answer was complete")
+    if include_usage:
+        last = answer.envelope(form.object_chunk, [])
+        await reply.write(encode_event({**last, "usage": answer.tally.usage(), **answer.tally.metrics()}))
+    await reply.write(DONE_EVENT)
+    await reply.end()

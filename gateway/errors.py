@@ -1,0 +1,83 @@
+"""What goes wrong at the gateway, and how OpenAI's clients are told.
+
+RequestError
+├── AuthError            401  no key, or one nobody gave out
+└── BodyTooLargeError    413
+EngineError
+├── ShuttingDownError    503  the grace period of a shutdown is over
+├── UpstreamDownError    502  the engine behind the proxy can't be reached or broke off
+└── UpstreamTimeoutError 504
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from agentspec.errors import EngineError, RequestError, StageError
+
+logger = logging.getLogger("agentspec.gateway")
+
+
+class AuthError(RequestError):
+    """The request has no API key, or an unknown one."""
+
+    status = 401
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="invalid_api_key")
+
+
+class BodyTooLargeError(RequestError):
+    """The request's body is larger than this server reads."""
+
+    status = 413
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="body_too_large")
+
+
+class ShuttingDownError(EngineError):
+    """The server stops and this request did not finish in time."""
+
+    status = 503
+    code = "shutting_down"
+
+
+class UpstreamDownError(EngineError):
+    """The upstream can't be reached, or broke off."""
+
+    status = 502
+    code = "upstream_unavailable"
+
+
+class UpstreamTimeoutError(EngineError):
+    """The upstream did not answer in time."""
+
+    status = 504
+    code = "upstream_timeout"
+
+
+def error_body(
+    status: int, message: str, *, param: str | None = None, code: str | None = None
+) -> dict[str, Any]:
+    """OpenAI's error object."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    if status == 429:
+        kind = "rate_limit_error"
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def describe(error: Exception) -> tuple[int, dict[str, Any]]:
+    """Status and body that tell a client of ``error``; what is not the client's fault is logged."""
+    if isinstance(error, RequestError):
+        return error.status, error_body(error.status, str(error), param=error.param, code=error.code)
+    if isinstance(error, StageError):
+        return 400, error_body(400, str(error), code="invalid_stage")
+    if isinstance(error, EngineError):
+        status = getattr(error, "status", 500)
+        if not isinstance(error, ShuttingDownError):
+            logger.warning("%s", error)
+        return status, error_body(status, str(error), code=getattr(error, "code", "engine_error"))
+    logger.error("unexpected error", exc_info=error)
+    return 500, error_body(500, "the server failed; its log says why", code="internal_error")

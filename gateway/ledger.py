@@ -1,0 +1,64 @@
+"""Counters per stage for an engine behind HTTP: what the gateway itself sees of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentspec.draft import Source
+from agentspec.stages import StageKey
+from agentspec.stats import StageStats
+
+OTHER = "other"
+MAX_STAGES = 4096
+
+
+class StageLedger:
+    """Adds up answers. Stage names come from clients, so only so many are kept apart."""
+
+    def __init__(self, max_stages: int = MAX_STAGES) -> None:
+        self._max_stages = max_stages
+        self._stats: dict[StageKey, StageStats] = {}
+
+    @property
+    def stats(self) -> Mapping[StageKey, StageStats]:
+        """The counters so far."""
+        return self._stats
+
+    def count_request(self, stage: StageKey) -> None:
+        """A request was forwarded."""
+        self._of(stage).num_requests += 1
+
+    def count_answer(self, stage: StageKey, payload: Mapping[str, Any]) -> None:
+        """Add the ``usage`` and ``metrics.speculative_decoding`` of an answer, as far as it has them."""
+        stats = self._of(stage)
+        usage = _member(payload, "usage")
+        stats.num_prompt_tokens += _count(usage, "prompt_tokens")
+        stats.num_output_tokens += _count(usage, "completion_tokens")
+        figures = _member(_member(payload, "metrics"), "speculative_decoding")
+        stats.num_steps += _count(figures, "num_spec_steps")
+        stats.num_draft_tokens += _count(figures, "num_draft_tokens")
+        stats.num_accepted_tokens += _count(figures, "num_accepted_draft_tokens")
+        _add(stats.drafted_by_source, _member(figures, "draft_tokens_by_source"))
+        _add(stats.accepted_by_source, _member(figures, "accepted_tokens_by_source"))
+
+    def _of(self, stage: StageKey) -> StageStats:
+        if stage not in self._stats and len(self._stats) >= self._max_stages:
+            stage = StageKey(stage.tenant, (OTHER,))
+        return self._stats.setdefault(stage, StageStats())
+
+
+def _member(payload: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    member = payload.get(name)
+    return member if isinstance(member, dict) else {}
+
+
+def _count(payload: Mapping[str, Any], name: str) -> int:
+    value = payload.get(name)
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _add(total: dict[Source, int], counts: Mapping[str, Any]) -> None:
+    for source in Source:
+        if num := _count(counts, source.name.lower()):
+            total[source] = total.get(source, 0) + num

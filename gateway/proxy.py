@@ -1,0 +1,179 @@
+"""The upstream behind HTTP: any OpenAI-compatible server. Bytes come back untouched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import httpx
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.datastructures import Headers
+from starlette.responses import Response
+
+from agentspec.errors import ConfigError
+from agentspec.gateway.answer_tail import AnswerTail
+from agentspec.gateway.errors import UpstreamDownError, UpstreamTimeoutError
+from agentspec.gateway.ledger import StageLedger
+from agentspec.gateway.reply import Reply
+from agentspec.gateway.upstream import Call
+from agentspec.gateway.xargs import with_xargs
+from agentspec.stages import StageKey
+from agentspec.stats import StageStats
+from agentspec.wire import REQUEST_ID_HEADER, STAGE_HEADER, STAGE_SOURCE_HEADER, encode_stage
+
+HOP_BY_HOP = frozenset(
+    (
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    )
+)
+# the client's length and encodings are not the forwarded body's
+NOT_FORWARDED = HOP_BY_HOP | {"host", "content-length", "accept-encoding", "expect"}
+# ours say it instead
+NOT_RETURNED = HOP_BY_HOP | {"date", "server", REQUEST_ID_HEADER, STAGE_HEADER, STAGE_SOURCE_HEADER}
+HEALTH_TIMEOUT_S = 2.0
+# below the 5 s after which common servers close an idle connection: never reuse one they just closed
+KEEPALIVE_S = 2.0
+
+
+class ProxySettings(BaseModel):
+    """Where the engine is and what it is sent.
+
+    Attributes:
+        url: base URL, with or without ``/v1``.
+        api_key: the engine's own key; replaces the client's ``Authorization``.
+        forwards_authorization: pass the client's ``Authorization`` on; False where it carries a key
+            of this gateway.
+        sends_xargs: put the tags into the body's ``vllm_xargs``; False for a server that refuses
+            fields it does not know.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str
+    api_key: str | None = None
+    forwards_authorization: bool = True
+    sends_xargs: bool = True
+    connect_timeout_s: float = Field(default=5.0, gt=0)
+    read_timeout_s: float = Field(default=600.0, gt=0)
+
+    @property
+    def root(self) -> str:
+        """The URL that ``/v1/...`` is added to. Raises ConfigError if it is no http URL."""
+        try:
+            parsed = httpx.URL(self.url)
+        except httpx.InvalidURL as error:
+            raise ConfigError(f"bad engine URL {self.url!r}: {error}") from None
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise ConfigError(f"an engine URL looks like 'http://host:8000', not {self.url!r}")
+        return self.url.rstrip("/").removesuffix("/v1")
+
+
+class ProxyUpstream:
+    """Forwards to one server by one connection pool."""
+
+    def __init__(self, settings: ProxySettings) -> None:
+        self._settings = settings
+        self._root = settings.root
+        self._ledger = StageLedger()
+        self._client = httpx.AsyncClient(
+            timeout=httpx.Timeout(settings.read_timeout_s, connect=settings.connect_timeout_s, pool=None),
+            limits=httpx.Limits(
+                max_connections=None, max_keepalive_connections=256, keepalive_expiry=KEEPALIVE_S
+            ),
+            trust_env=False,
+        )
+
+    async def complete(self, call: Call, reply: Reply) -> None:
+        """Forward and stream back; see :meth:`Upstream.complete`."""
+        xargs = call.tags.xargs if self._settings.sends_xargs else {}
+        request = self._client.build_request(
+            "POST",
+            self._root + call.endpoint,
+            content=with_xargs(call.raw_body, call.body, xargs),
+            headers=self._call_headers(call),
+        )
+        self._ledger.count_request(call.tags.stage)
+        with self._told_as_ours():
+            response = await self._client.send(request, stream=True)
+            try:
+                await self._send_back(response, call.tags.stage, reply)
+            finally:
+                await response.aclose()
+
+    async def models(self, model_id: str | None, headers: Headers) -> Response:
+        """The engine's answer; see :meth:`Upstream.models`."""
+        url = f"{self._root}/v1/models" + ("" if model_id is None else f"/{encode_stage(model_id)}")
+        with self._told_as_ours():
+            answer = await self._client.get(url, headers=self._headers(headers))
+        return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
+
+    async def is_healthy(self) -> bool:
+        """True if the engine answers at all; not every server has a ``/health``."""
+        try:
+            answer = await self._client.get(f"{self._root}/health", timeout=HEALTH_TIMEOUT_S)
+        except httpx.HTTPError:
+            return False
+        return answer.status_code < 500
+
+    def stats(self) -> Mapping[StageKey, StageStats]:
+        """What passed through; tokens only as far as the answers told."""
+        return self._ledger.stats
+
+    async def close(self) -> None:
+        """Close the pool."""
+        await self._client.aclose()
+
+    async def _send_back(self, response: httpx.Response, stage: StageKey, reply: Reply) -> None:
+        kind = response.headers.get("content-type", "")
+        tail = AnswerTail(is_event_stream=kind.startswith("text/event-stream"))
+        await reply.start(
+            response.status_code,
+            [(name.lower(), value) for name, value in response.headers.raw if _is_returned(name)],
+        )
+        async for part in response.aiter_raw():
+            tail.add(part)
+            await reply.write(part)
+        await reply.end()
+        if response.status_code == 200:
+            self._ledger.count_answer(stage, tail.payload())
+
+    def _call_headers(self, call: Call) -> dict[str, str]:
+        return {
+            **self._headers(call.headers),
+            REQUEST_ID_HEADER: call.request_id,
+            STAGE_HEADER: encode_stage(call.tags.stage.name),  # for another gateway behind this one
+        }
+
+    def _headers(self, given: Headers) -> dict[str, str]:
+        dropped = set(NOT_FORWARDED)
+        dropped.update(name.strip().lower() for name in given.get("connection", "").split(","))
+        if self._settings.api_key or not self._settings.forwards_authorization:
+            dropped.add("authorization")
+        headers = {name: value for name, value in given.items() if name not in dropped}
+        headers["accept-encoding"] = "identity"  # the bytes go back as they are, to a client we did not ask
+        if self._settings.api_key:
+            headers["authorization"] = f"Bearer {self._settings.api_key}"
+        return headers
+
+    @contextmanager
+    def _told_as_ours(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx.TimeoutException as error:
+            raise UpstreamTimeoutError(
+                f"the engine at {self._root} did not answer in time ({type(error).__name__})"
+            ) from error
+        except httpx.TransportError as error:
+            reason = str(error) or type(error).__name__
+            raise UpstreamDownError(f"the engine at {self._root} can't be reached: {reason}") from error
+
+
+def _is_returned(name: bytes) -> bool:
+    return name.decode("latin-1").lower() not in NOT_RETURNED

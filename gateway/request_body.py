@@ -1,0 +1,54 @@
+"""A request's body: read within a limit, as one JSON object."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+from starlette.types import Receive
+
+from agentspec.errors import RequestError
+from agentspec.gateway.errors import BodyTooLargeError
+from agentspec.gateway.lifeline import ClientGoneError
+
+
+async def read_body(receive: Receive, limit_bytes: int) -> bytes:
+    """The whole body.
+
+    Raises:
+        BodyTooLargeError: it has more than ``limit_bytes``. Up to four times as many are read and
+            dropped first: a client that is still sending would not see the answer.
+        ClientGoneError: the client left while sending.
+    """
+    parts, num_bytes, more = [], 0, True
+    while more and num_bytes <= 4 * limit_bytes:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        part = message.get("body", b"")
+        num_bytes += len(part)
+        if num_bytes <= limit_bytes:
+            parts.append(part)
+        more = message.get("more_body", False)
+    if num_bytes > limit_bytes:
+        raise BodyTooLargeError(f"the body has more than {limit_bytes} bytes")
+    return b"".join(parts)
+
+
+def parse_body(raw: bytes) -> dict[str, Any]:
+    """The JSON object in ``raw``. Raises RequestError if it is none."""
+    try:
+        body = json.loads(raw, parse_constant=_refuse)
+        if b"\\u" in raw:  # an escaped half of a surrogate pair is legal JSON, but no text
+            json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise RequestError("the body has half of a surrogate pair", code="invalid_json") from None
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(body, dict):
+        raise RequestError(f"the body must be a JSON object, not {type(body).__name__}", code="invalid_json")
+    return body
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON number")

@@ -1,0 +1,111 @@
+"""Running the gateway: one uvicorn server that drains before it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from agentspec.errors import ConfigError
+from agentspec.gateway.drain import Drain
+
+KEEPALIVE_S = 30
+# after the grace period: time to send the error events and to close the engine
+LAST_WORDS_S = 5
+
+
+class GatewayServer(uvicorn.Server):
+    """A server that ends quietly.
+
+    The first SIGINT or SIGTERM starts the drain: no new connections, requests under way get
+    ``grace_s`` seconds, then an error. The second one ends the grace period at once. Either way the
+    application's shutdown runs and ``serve`` returns; the signal is not raised again.
+    """
+
+    def __init__(
+        self, app: ASGIApp, drain: Drain, *, grace_s: float = 5.0, on_ready: Callable[[], None] | None = None
+    ) -> None:
+        config = uvicorn.Config(
+            app,
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            ws="none",
+            timeout_keep_alive=KEEPALIVE_S,
+            timeout_graceful_shutdown=int(grace_s) + 1 + LAST_WORDS_S,
+        )
+        super().__init__(config)
+        self._drain = drain
+        self._grace_s = grace_s
+        self._on_ready = on_ready
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to listen, then say so."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            await super().startup(sockets)
+        except OSError as error:  # somebody else began to listen after we were bound
+            raise ConfigError(f"can't listen: {error.strerror or error}") from None
+        if self.started and self._on_ready:
+            self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Drain, then stop."""
+        self._drain.begin(self._grace_s)
+        await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As uvicorn's, but the captured signals are not raised again afterwards."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        signals = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in signals}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """First signal: drain. Second: at once."""
+        if self.should_exit and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._drain.expire)
+        self.should_exit = True
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet. Raises OSError, e.g. if the port is in use."""
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def serve(
+    app: ASGIApp,
+    bound: socket.socket,
+    drain: Drain,
+    *,
+    grace_s: float = 5.0,
+    on_ready: Callable[[], None] | None = None,
+) -> None:
+    """Serve ``app`` on ``bound`` until SIGINT or SIGTERM. ``drain`` must be the app's."""
+    GatewayServer(app, drain, grace_s=grace_s, on_ready=on_ready).run([bound])

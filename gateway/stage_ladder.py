@@ -1,0 +1,111 @@
+"""Which stage a request comes from: a ladder of rungs, the first that answers wins.
+
+A rung is one function from :class:`Signs` to a stage or None. What a client says on purpose (header,
+URL, metadata) must be right or the request is refused; what it happens to carry (baggage) is a hint
+that is dropped when it is no good stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from starlette.datastructures import Headers
+
+from agentspec.errors import RequestError, StageError
+from agentspec.stages import DEFAULT_STAGE, StageKey
+from agentspec.wire import METADATA_STAGE, STAGE_HEADER, decode_stage, encode_stage
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What a request shows of the stage it comes from. ``url_stage`` is still percent-encoded."""
+
+    tenant: str
+    headers: Headers
+    url_stage: str | None
+    body: Mapping[str, Any]
+
+
+Rung = Callable[[Signs], StageKey | None]
+
+
+def from_header(signs: Signs) -> StageKey | None:
+    """``X-AgentSpec-Stage``."""
+    value = signs.headers.get(STAGE_HEADER)
+    return None if value is None else _stated(f"header {STAGE_HEADER}", value, signs.tenant)
+
+
+def from_url(signs: Signs) -> StageKey | None:
+    """``/stages/<path>/v1/...``."""
+    return None if signs.url_stage is None else _stated("the URL", signs.url_stage, signs.tenant)
+
+
+def from_metadata(signs: Signs) -> StageKey | None:
+    """The body's ``metadata.agentspec_stage``, plain text."""
+    metadata = signs.body.get("metadata")
+    value = metadata.get(METADATA_STAGE) if isinstance(metadata, dict) else None
+    if value is None:
+        return None
+    param = f"metadata.{METADATA_STAGE}"
+    if not isinstance(value, str):
+        raise RequestError(f"{param} must be a string, not {value!r}", param=param, code="invalid_stage")
+    try:
+        return _plain(value, signs.tenant)
+    except StageError as error:
+        raise RequestError(f"{param}: {error}", param=param, code="invalid_stage") from None
+
+
+def from_baggage(signs: Signs) -> StageKey | None:
+    """W3C baggage: OpenTelemetry's names of the workflow and of the agent, as a path."""
+    members = _baggage(",".join(signs.headers.getlist("baggage")))
+    names = [members.get("gen_ai.workflow.name"), members.get("gen_ai.agent.name")]
+    path = "/".join(name for name in names if name)
+    try:
+        return _plain(path, signs.tenant) if path else None
+    except StageError:
+        return None
+
+
+LADDER: tuple[tuple[str, Rung], ...] = (
+    ("header", from_header),
+    ("url", from_url),
+    ("metadata", from_metadata),
+    ("baggage", from_baggage),
+)
+
+
+def resolve_stage(signs: Signs, ladder: tuple[tuple[str, Rung], ...] = LADDER) -> tuple[StageKey, str]:
+    """The stage and the name of the rung it was found on; ``default`` if no rung answers.
+
+    Raises:
+        RequestError: the client named a stage, and named it badly.
+    """
+    for name, rung in ladder:
+        stage = rung(signs)
+        if stage is not None:
+            return stage, name
+    return StageKey(signs.tenant, (DEFAULT_STAGE,)), "default"
+
+
+def _stated(where: str, value: str, tenant: str) -> StageKey:
+    try:
+        return StageKey.parse(decode_stage(value), tenant)
+    except StageError as error:
+        raise RequestError(f"{where}: {error}", param=STAGE_HEADER, code="invalid_stage") from None
+
+
+def _plain(path: str, tenant: str) -> StageKey:
+    """A path that was not encoded; it must fit a header when it is, since it travels on as one."""
+    return StageKey.parse(decode_stage(encode_stage(path)), tenant)
+
+
+def _baggage(header: str) -> dict[str, str]:
+    members = {}
+    for member in header.split(","):
+        name, equals, value = member.partition(";")[0].partition("=")
+        if equals:
+            members[name.strip()] = unquote(value.strip())
+    return members

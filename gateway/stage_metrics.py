@@ -1,0 +1,87 @@
+"""``/metrics`` per stage: read from the upstream's counters when somebody asks, never on the way."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from agentspec.draft import Source
+from agentspec.gateway.ledger import OTHER
+from agentspec.stages import StageKey
+from agentspec.stats import StageStats
+
+LABELS = ["tenant", "stage"]
+COUNTERS = (
+    ("agentspec_requests", "num_requests", "Requests"),
+    ("agentspec_prompt_tokens", "num_prompt_tokens", "Prompt tokens"),
+    ("agentspec_output_tokens", "num_output_tokens", "Output tokens"),
+    ("agentspec_decode_steps", "num_steps", "Decode steps, counted once per request that took part"),
+    ("agentspec_drafts", "num_drafts", "Drafts that were verified"),
+    ("agentspec_draft_tokens", "num_draft_tokens", "Draft tokens that were verified"),
+    ("agentspec_accepted_tokens", "num_accepted_tokens", "Draft tokens that were accepted"),
+    ("agentspec_decode_seconds", "decode_s", "Time from first to last output token, summed over requests"),
+)
+SOURCE_COUNTERS = (
+    ("agentspec_draft_tokens_by_source", "drafted_by_source", "Draft tokens by the tree they came from"),
+    (
+        "agentspec_accepted_tokens_by_source",
+        "accepted_by_source",
+        "Accepted tokens by the tree they came from",
+    ),
+)
+
+
+class StageCollector(Collector):
+    """The counters of ``read_stats()`` as metrics.
+
+    Per tenant the ``num_labels`` stages with most requests keep their name, the others are summed up
+    as ``other``: stage names come from clients, and every label costs the scraper memory for good.
+    """
+
+    def __init__(self, read_stats: Callable[[], Mapping[StageKey, StageStats]], num_labels: int) -> None:
+        self._read_stats = read_stats
+        self._num_labels = num_labels
+
+    def describe(self) -> list[Metric]:
+        """Nothing: registration must not read the counters."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """One family per counter."""
+        rows = self._labelled()
+        for name, attribute, text in COUNTERS:
+            family = CounterMetricFamily(name, text, labels=LABELS)
+            for labels, group in rows.items():
+                family.add_metric(labels, sum(getattr(stats, attribute) for stats in group))
+            yield family
+        for name, attribute, text in SOURCE_COUNTERS:
+            yield _source_family(name, attribute, text, rows)
+        tree_bytes = GaugeMetricFamily("agentspec_tree_bytes", "Bytes of the stage's tree", labels=LABELS)
+        for labels, group in rows.items():
+            tree_bytes.add_metric(labels, sum(stats.tree_bytes for stats in group))
+        yield tree_bytes
+
+    def _labelled(self) -> dict[tuple[str, str], list[StageStats]]:
+        busiest_first = sorted(self._read_stats().items(), key=lambda item: -item[1].num_requests)
+        num_named: dict[str, int] = defaultdict(int)
+        rows: dict[tuple[str, str], list[StageStats]] = defaultdict(list)
+        for stage, stats in busiest_first:
+            num_named[stage.tenant] += 1
+            is_named = num_named[stage.tenant] <= self._num_labels
+            rows[stage.tenant, stage.name if is_named else OTHER].append(stats)
+        return rows
+
+
+def _source_family(
+    name: str, attribute: str, text: str, rows: Mapping[tuple[str, str], list[StageStats]]
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=[*LABELS, "source"])
+    for labels, group in rows.items():
+        for source in Source:
+            if source is not Source.NONE:
+                num_tokens = sum(getattr(stats, attribute).get(source, 0) for stats in group)
+                family.add_metric([*labels, source.name.lower()], num_tokens)
+    return family

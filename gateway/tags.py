@@ -1,0 +1,94 @@
+"""What AgentSpec itself wants to know of a request: stage, session and how to draft."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.datastructures import Headers
+
+from agentspec.errors import RequestError
+from agentspec.gateway.stage_ladder import Signs, resolve_stage
+from agentspec.stages import StageKey
+from agentspec.wire import (
+    LEARN_HEADER,
+    MAX_DRAFT_HEADER,
+    MIN_MATCH_HEADER,
+    SESSION_HEADER,
+    SESSION_HEADERS,
+    STAGE_HEADER,
+    STAGE_SOURCE_HEADER,
+    encode_stage,
+    to_xargs,
+)
+
+MAX_SESSION_CHARS = 255
+MAX_DRAFT_TOKENS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """The tags of one request. ``None`` leaves a setting to the engine."""
+
+    stage: StageKey
+    stage_source: str = "default"
+    session: str | None = None
+    max_draft: int | None = None
+    min_match: int | None = None
+    learn: bool = True
+
+    @property
+    def answer_headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers that tell the client how its stage was understood."""
+        return [
+            (STAGE_HEADER.encode(), encode_stage(self.stage.name).encode()),
+            (STAGE_SOURCE_HEADER.encode(), self.stage_source.encode()),
+        ]
+
+    @property
+    def xargs(self) -> dict[str, str | int]:
+        """The same tags for an engine behind HTTP, in ``vllm_xargs``."""
+        return to_xargs(
+            self.stage,
+            session=self.session,
+            max_draft=self.max_draft,
+            min_match=self.min_match,
+            learn=self.learn,
+        )
+
+
+def read_tags(tenant: str, headers: Headers, url_stage: str | None, body: Mapping[str, Any]) -> Tags:
+    """Everything a request says about itself. Raises RequestError on a tag that is malformed."""
+    stage, source = resolve_stage(Signs(tenant, headers, url_stage, body))
+    learn = _read_int(headers, LEARN_HEADER, 0, 1)
+    return Tags(
+        stage=stage,
+        stage_source=source,
+        session=_read_session(headers),
+        max_draft=_read_int(headers, MAX_DRAFT_HEADER, 0, MAX_DRAFT_TOKENS),
+        min_match=_read_int(headers, MIN_MATCH_HEADER, 1, MAX_DRAFT_TOKENS),
+        learn=learn != 0,
+    )
+
+
+def _read_session(headers: Headers) -> str | None:
+    for name in SESSION_HEADERS:
+        value = headers.get(name, "")
+        if value and value.isprintable() and len(value) <= MAX_SESSION_CHARS:
+            return value
+        if value and name == SESSION_HEADER:
+            raise RequestError(
+                f"header {name}: at most {MAX_SESSION_CHARS} printable characters, not {value!r}",
+                param=name,
+            )
+    return None
+
+
+def _read_int(headers: Headers, name: str, low: int, high: int) -> int | None:
+    text = headers.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and low <= int(text) <= high):
+        raise RequestError(f"header {name} must be an integer from {low} to {high}, not {text!r}", param=name)
+    return int(text)

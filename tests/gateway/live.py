@@ -1,0 +1,66 @@
+"""A real gateway on a real port, for as long as a test needs it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import openai
+
+from agentspec.gateway import Drain, EmbeddedUpstream, ProxySettings, ProxyUpstream, Upstream, create_app
+from agentspec.gateway.server import GatewayServer, bind
+from agentspec.generation import Engine
+
+TIMEOUT_S = 20.0
+
+
+@contextmanager
+def serving(upstream: Upstream, *, grace_s: float = 0.2, **options: Any) -> Iterator[str]:
+    """The root URL of a gateway in front of ``upstream``."""
+    drain, ready = Drain(), threading.Event()
+    with bind("127.0.0.1", 0) as bound:
+        app = create_app(upstream, drain=drain, **options)
+        server = GatewayServer(app, drain, grace_s=grace_s, on_ready=ready.set)
+        thread = threading.Thread(target=server.run, args=([bound],))
+        thread.start()
+        assert ready.wait(TIMEOUT_S)
+        try:
+            yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(TIMEOUT_S)
+            assert not thread.is_alive()
+
+
+def serving_engine(engine: Engine, **options: Any) -> Any:
+    """A gateway in front of an engine in this process."""
+    return serving(EmbeddedUpstream(engine), **options)
+
+
+def serving_proxy(url: str, *, settings: dict[str, Any] | None = None, **options: Any) -> Any:
+    """A gateway in front of another server."""
+    return serving(ProxyUpstream(ProxySettings(url=url, **(settings or {}))), **options)
+
+
+@contextmanager
+def client_of(url: str, **options: Any) -> Iterator[openai.OpenAI]:
+    """The real client, which does not try again."""
+    with openai.OpenAI(
+        base_url=f"{url}/v1", max_retries=0, timeout=TIMEOUT_S, **{"api_key": "none", **options}
+    ) as client:
+        yield client
+
+
+def post(url: str, body: Any, path: str = "/v1/chat/completions", **headers: str) -> httpx.Response:
+    """What curl would do; ``x_agentspec_stage="..."`` is a header."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    content = {"content": body} if isinstance(body, bytes) else {"json": body}
+    return httpx.post(f"{url}{path}", headers=named, timeout=TIMEOUT_S, trust_env=False, **content)
+
+
+def chat_body(**fields: Any) -> dict[str, Any]:
+    """A small chat body."""
+    return {"model": "scripted", "messages": [{"role": "user", "content": "hi"}], **fields}

@@ -1,0 +1,103 @@
+"""An engine that plays a script: the Engine protocol with no model behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field, replace
+
+from agentspec.draft import Source
+from agentspec.generation import GenerationDelta, GenerationRequest, ModelCard, TokenLogprob
+from agentspec.stages import StageKey
+from agentspec.stats import SpeculationStats, StageStats
+
+STEPS = ("Hello", ", ", "wörld", "!")
+NUM_PROMPT_TOKENS = 7
+SPECULATION = SpeculationStats(
+    num_steps=4,
+    num_drafts=3,
+    num_draft_tokens=8,
+    num_accepted_tokens=6,
+    drafted_by_source={Source.REQUEST: 3, Source.STAGE: 5},
+    accepted_by_source={Source.REQUEST: 2, Source.STAGE: 4},
+)
+
+
+@dataclass
+class ScriptedEngine:
+    """Answers every request with ``steps``, one delta of two tokens each.
+
+    ``refusal`` is raised before the first delta, ``failure`` after the last step instead of finishing.
+    ``is_silent``: no delta ever comes. ``is_endless``: dots follow the steps until it is closed.
+    """
+
+    steps: tuple[str, ...] = STEPS
+    refusal: Exception | None = None
+    failure: Exception | None = None
+    is_silent: bool = False
+    is_endless: bool = False
+    is_healthy: bool = True
+    model: ModelCard = field(default_factory=lambda: ModelCard("scripted", 4096, 1_700_000_000))
+    requests: list[GenerationRequest] = field(default_factory=list)
+    counters: dict[StageKey, StageStats] = field(default_factory=dict)
+    started: threading.Event = field(default_factory=threading.Event)
+    released: threading.Event = field(default_factory=threading.Event)
+    num_closed: int = 0
+
+    @property
+    def last(self) -> GenerationRequest:
+        return self.requests[-1]
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[GenerationDelta]:
+        self.requests.append(request)
+        self._count(request)
+        self.started.set()
+        try:
+            if self.refusal is not None:
+                raise self.refusal
+            if self.is_silent:
+                await asyncio.Event().wait()
+            for delta in self._script(request):
+                yield delta
+                await asyncio.sleep(0)
+            while self.is_endless:
+                yield GenerationDelta(0, ".", (1,), NUM_PROMPT_TOKENS)
+                await asyncio.sleep(0.01)
+        finally:
+            self.released.set()
+
+    def stats(self) -> dict[StageKey, StageStats]:
+        return self.counters
+
+    async def close(self) -> None:
+        self.num_closed += 1
+
+    def _script(self, request: GenerationRequest) -> Iterator[GenerationDelta]:
+        for position, text in enumerate(self.steps):
+            is_last = position == len(self.steps) - 1
+            for index in range(request.sampling.n):
+                delta = GenerationDelta(index, text, (position, position + 100), NUM_PROMPT_TOKENS)
+                if request.sampling.logprobs is not None:
+                    delta.logprobs = _logprobs(position, text, request.sampling.logprobs)
+                if is_last and self.failure is not None:
+                    raise self.failure
+                if is_last and not self.is_endless:
+                    delta = replace(delta, finish_reason="stop", speculation=SPECULATION)
+                yield delta
+
+    def _count(self, request: GenerationRequest) -> None:
+        stats = self.counters.setdefault(request.stage, StageStats(tree_bytes=4096))
+        stats.num_requests += 1
+        stats.num_prompt_tokens += NUM_PROMPT_TOKENS
+        stats.num_output_tokens += 2 * len(self.steps)
+        stats.num_steps += SPECULATION.num_steps
+        stats.num_draft_tokens += SPECULATION.num_draft_tokens
+        stats.num_accepted_tokens += SPECULATION.num_accepted_tokens
+        for source, num in SPECULATION.accepted_by_source.items():
+            stats.accepted_by_source[source] = stats.accepted_by_source.get(source, 0) + num
+
+
+def _logprobs(token_id: int, text: str, num_top: int) -> tuple[TokenLogprob, ...]:
+    top = tuple((token_id + rank, f"{text}{rank}", -0.25 - rank) for rank in range(num_top))
+    return (TokenLogprob(token_id, text, -0.25, top),)

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import httpx
+import openai
+import pytest
+from live import chat_body, client_of, post, serving_engine
+from scripted import ScriptedEngine
+
+from agentspec.errors import ConfigError, StageError
+from agentspec.gateway import ApiKeys
+from agentspec.gateway.errors import AuthError
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "tenant"),
+    [
+        ("k1", "k1", "default"),
+        ("k1=acme", "k1", "acme"),
+        ("YWJj==", "YWJj==", "default"),
+        ("YWJj===acme", "YWJj==", "acme"),
+    ],
+)
+def test_how_keys_are_written(text: str, key: str, tenant: str) -> None:
+    assert ApiKeys.parse([text]).tenant_of(f"Bearer {key}") == tenant
+
+
+def test_bad_keys_are_refused_and_not_shown() -> None:
+    for texts in ([""], ["=acme"], ["s3cret é=acme"], ["s3cret=a", "s3cret=b"]):
+        with pytest.raises(ConfigError) as caught:
+            ApiKeys.parse(texts)
+        assert "s3cret" not in str(caught.value)
+    with pytest.raises(StageError):
+        ApiKeys.parse(["k=bad\ttenant"])
+
+
+@pytest.mark.parametrize(
+    "header", [None, "", "k1", "Basic k1", "Bearer", "Bearer ", "Bearer k", "Bearer k11"]
+)
+def test_no_other_key_opens(header: str | None) -> None:
+    with pytest.raises(AuthError):
+        ApiKeys.parse(["k1=acme"]).tenant_of(header)
+
+
+def test_without_keys_everybody_is_the_default_tenant() -> None:
+    assert not ApiKeys()
+    assert ApiKeys().tenant_of("Bearer whatever") == "default"
+
+
+def test_the_tenant_comes_from_the_key_alone() -> None:
+    engine = ScriptedEngine()
+    with serving_engine(engine, keys=ApiKeys.parse(["ka=acme", "kb=bolt"])) as root:
+        for key, tenant in (("ka", "acme"), ("kb", "bolt")):
+            with client_of(root, api_key=key) as client:
+                client.chat.completions.create(
+                    **chat_body(metadata={"agentspec_tenant": "victim"}),
+                    extra_body={"vllm_xargs": {"agentspec_tenant": "victim"}},
+                )
+            assert engine.last.stage.tenant == tenant
+        num_answered = len(engine.requests)
+        with client_of(root, api_key="nobody") as client, pytest.raises(openai.AuthenticationError) as caught:
+            client.chat.completions.create(**chat_body())
+        assert caught.value.code == "invalid_api_key"
+        assert len(engine.requests) == num_answered
+
+
+def test_every_form_of_the_api_is_locked_and_the_probes_are_not() -> None:
+    with serving_engine(ScriptedEngine(), keys=ApiKeys.parse(["k1"])) as root:
+        for path in ("/v1/chat/completions", "/v1/completions", "/stages/a/v1/chat/completions", "/v1/none"):
+            answer = post(root, chat_body(), path)
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert answer.json()["error"]["code"] == "invalid_api_key"
+        for path in ("/v1/models", "/v1/models/scripted", "/stages/a/b/v1/models"):
+            assert httpx.get(root + path).status_code == 401
+            assert httpx.get(root + path, headers={"authorization": "Bearer k1"}).status_code == 200
+        for path in ("/health", "/metrics"):
+            assert httpx.get(root + path).status_code == 200

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from agentspec.errors import RequestError
+from agentspec.gateway.answer_tail import BODY_LIMIT_BYTES, EVENT_LIMIT_BYTES, AnswerTail
+from agentspec.gateway.ledger import StageLedger
+from agentspec.gateway.xargs import with_xargs
+from agentspec.stages import StageKey
+
+OURS = {"agentspec_stage": "a/é", "agentspec_tenant": "t"}
+
+
+@pytest.mark.parametrize("raw", [b"{}", b' \n{"a": 1}', b"{ }", '{"a": "é"}'.encode()])
+def test_keys_are_added_and_the_rest_stays(raw: bytes) -> None:
+    body = json.loads(raw)
+    made = with_xargs(raw, body, OURS)
+    assert json.loads(made) == {**body, "vllm_xargs": OURS}
+    assert made.endswith(raw.lstrip()[1:])
+    assert with_xargs(raw, body, {}) == raw
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])
+def test_a_body_in_another_encoding(encoding: str) -> None:
+    raw = '{"a": "é"}'.encode(encoding)
+    assert json.loads(with_xargs(raw, json.loads(raw), OURS)) == {"a": "é", "vllm_xargs": OURS}
+
+
+@pytest.mark.parametrize("xargs", [OURS, {}])
+def test_a_client_writes_nothing_under_our_prefix(xargs: dict[str, Any]) -> None:
+    forged = {"agentspec_tenant": "victim", "agentspec_new": 1, "other": 2}
+    raw = json.dumps({"vllm_xargs": forged}).replace("vllm_xargs", "vllm\\u005fxargs").encode()
+    assert json.loads(with_xargs(raw, json.loads(raw), xargs)) == {"vllm_xargs": {"other": 2, **xargs}}
+
+
+def test_a_second_key_of_the_same_name_does_not_win() -> None:
+    raw = b'{"vllm_xargs": {}, "vllm_xargs": {"agentspec_tenant": "victim"}}'
+    assert with_xargs(raw, json.loads(raw), OURS).count(b"agentspec_tenant") == 1
+
+
+def test_xargs_must_be_an_object() -> None:
+    with pytest.raises(RequestError, match="vllm_xargs"):
+        with_xargs(b"", {"vllm_xargs": [1]}, OURS)
+
+
+def test_the_last_event_of_a_stream_is_found_across_parts() -> None:
+    tail = AnswerTail(is_event_stream=True)
+    stream = b'data: {"n": 1}\n\n' * 5000 + b'data: {"usage": {"x": 1}}\r\n\r\ndata: [DONE]\n\n'
+    for start in range(0, len(stream), 1000):
+        tail.add(stream[start : start + 1000])
+    assert tail.payload() == {"usage": {"x": 1}}
+
+
+@pytest.mark.parametrize("data", [b"", b"data: [DONE]\n\n", b"data: {bro", b": ping\n\n", b"data: 5\n\n"])
+def test_a_stream_that_tells_nothing(data: bytes) -> None:
+    tail = AnswerTail(is_event_stream=True)
+    tail.add(data)
+    assert tail.payload() == {}
+
+
+def test_what_is_too_large_is_not_kept() -> None:
+    event, body = AnswerTail(is_event_stream=True), AnswerTail(is_event_stream=False)
+    event.add(b'data: {"a": "' + b"x" * EVENT_LIMIT_BYTES + b'"}\n\n')
+    body.add(b'{"a": "')
+    for _ in range(3):
+        body.add(b"x" * BODY_LIMIT_BYTES)
+    assert event.payload() == {}
+    assert body.payload() == {}
+
+
+def test_the_ledger_keeps_so_many_stages_apart() -> None:
+    ledger = StageLedger(max_stages=2)
+    for name in ("a", "b", "c", "d", "a"):
+        ledger.count_request(StageKey("t", (name,)))
+    counts = {stage.name: stats.num_requests for stage, stats in ledger.stats.items()}
+    assert counts == {"a": 2, "b": 1, "other": 2}
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"usage": None},
+        {"usage": {"prompt_tokens": "7", "completion_tokens": -1}},
+        {"metrics": {"speculative_decoding": {"num_spec_steps": 1.5, "draft_tokens_by_source": [1]}}},
+    ],
+)
+def test_the_ledger_takes_no_nonsense(payload: dict[str, Any]) -> None:
+    ledger = StageLedger()
+    ledger.count_answer(StageKey("t", ("a",)), payload)
+    (stats,) = ledger.stats.values()
+    assert (stats.num_prompt_tokens, stats.num_output_tokens, stats.num_steps) == (0, 0, 0)
+    assert stats.drafted_by_source == {}

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import httpx
+from live import chat_body, post, serving_engine
+from prometheus_client.parser import text_string_to_metric_families
+from scripted import NUM_PROMPT_TOKENS, STEPS, ScriptedEngine
+
+from agentspec.gateway import GatewaySettings
+from agentspec.stages import StageKey
+from agentspec.stats import StageStats
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def scrape(root: str) -> Samples:
+    answer = httpx.get(f"{root}/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+def of_stage(samples: Samples, name: str, stage: str, **labels: str) -> float:
+    return samples[name, tuple(sorted({"tenant": "default", "stage": stage, **labels}.items()))]
+
+
+def test_counters_per_stage() -> None:
+    with serving_engine(ScriptedEngine()) as root:
+        for stage in ("flow/a", "flow/a", "flow/b"):
+            post(root, chat_body(), x_agentspec_stage=stage)
+        samples = scrape(root)
+    assert of_stage(samples, "agentspec_requests_total", "flow/a") == 2
+    assert of_stage(samples, "agentspec_requests_total", "flow/b") == 1
+    assert of_stage(samples, "agentspec_prompt_tokens_total", "flow/a") == 2 * NUM_PROMPT_TOKENS
+    assert of_stage(samples, "agentspec_output_tokens_total", "flow/b") == 2 * len(STEPS)
+    assert of_stage(samples, "agentspec_decode_steps_total", "flow/b") == 4
+    assert of_stage(samples, "agentspec_draft_tokens_total", "flow/b") == 8
+    assert of_stage(samples, "agentspec_accepted_tokens_total", "flow/b") == 6
+    assert of_stage(samples, "agentspec_accepted_tokens_by_source_total", "flow/b", source="stage") == 4
+    assert of_stage(samples, "agentspec_accepted_tokens_by_source_total", "flow/b", source="session") == 0
+    assert of_stage(samples, "agentspec_tree_bytes", "flow/b") == 4096
+
+
+def test_requests_by_endpoint_and_status() -> None:
+    with serving_engine(ScriptedEngine()) as root:
+        post(root, chat_body())
+        post(root, chat_body(stream=True), "/stages/a/v1/chat/completions")
+        post(root, b"{")
+        httpx.get(f"{root}/nowhere/7")
+        samples = scrape(root)
+    name = "agentspec_gateway_requests_total"
+    assert samples[name, (("endpoint", "/v1/chat/completions"), ("status", "200"))] == 2
+    assert samples[name, (("endpoint", "/v1/chat/completions"), ("status", "400"))] == 1
+    assert samples[name, (("endpoint", "other"), ("status", "404"))] == 1
+    count = "agentspec_gateway_request_seconds_count"
+    assert samples[count, (("endpoint", "/v1/chat/completions"), ("status", "200"))] == 2
+
+
+def test_so_many_stages_have_a_name_the_rest_is_other() -> None:
+    engine = ScriptedEngine()
+    engine.counters = {
+        StageKey("default", (f"s{index}",)): StageStats(num_requests=index, tree_bytes=10)
+        for index in range(1, 8)
+    }
+    engine.counters[StageKey("acme", ("s1",))] = StageStats(num_requests=1)
+    with serving_engine(engine, settings=GatewaySettings(num_stage_labels=3)) as root:
+        samples = scrape(root)
+    requests = {key[1]: value for key, value in samples.items() if key[0] == "agentspec_requests_total"}
+    assert requests == {
+        (("stage", "s7"), ("tenant", "default")): 7,
+        (("stage", "s6"), ("tenant", "default")): 6,
+        (("stage", "s5"), ("tenant", "default")): 5,
+        (("stage", "other"), ("tenant", "default")): 4 + 3 + 2 + 1,
+        (("stage", "s1"), ("tenant", "acme")): 1,
+    }
+    assert of_stage(samples, "agentspec_tree_bytes", "other") == 40

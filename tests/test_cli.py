@@ -1,0 +1,193 @@
+"""The ``agentspec`` command, run as a process. No torch: the engine is a small server of the test's own."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx
+import pytest
+
+import agentspec
+from agentspec.cli import build_parser, main
+
+TIMEOUT_S = 60.0
+
+
+class EndlessAnswers(BaseHTTPRequestHandler):
+    """Streams dots until somebody hangs up."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("connection", "close")
+        self.end_headers()
+        try:
+            while not stopping.wait(0.02):
+                self.wfile.write(b'data: {"dot": "."}\n\n')
+        except OSError:
+            hung_up.set()
+        self.close_connection = True
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+stopping, hung_up = threading.Event(), threading.Event()
+
+
+@pytest.fixture(scope="module")
+def engine_url() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), EndlessAnswers) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        stopping.set()
+        server.shutdown()
+        thread.join()
+
+
+@contextmanager
+def serving(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A running ``agentspec serve`` and the base URL from its ready line."""
+    command = [sys.executable, "-m", "agentspec", "serve", "--port", "0", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            ready = process.stdout.readline()
+            assert ready.startswith("serving "), ready
+            yield process, ready.split()[-1]
+        finally:
+            process.kill()
+
+
+def finish(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, str]:
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=TIMEOUT_S)
+    return process.returncode, errors
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for option, expected in (("--version", agentspec.__version__), ("--help", "serve")):
+        with pytest.raises(SystemExit) as caught:
+            main([option])
+        assert caught.value.code == 0
+        assert expected in capsys.readouterr().out
+
+
+def test_the_help_of_serve_shows_examples_and_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    shown = capsys.readouterr().out
+    options = (
+        "host port model served-model-name engine-url draft max-draft slots max-model-len threads device"
+    )
+    for option in f"{options} dtype stage-budget-mb api-key allow-open log-level xargs".split():
+        assert f"--{option}" in shown
+    assert "examples:" in shown
+    assert "X-AgentSpec-Stage" in shown
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["fly"], ["serve", "--grace-s", "0"], ["serve", "--draft", "wide"], ["serve", "--port", "65536"]],
+)
+def test_a_wrong_command_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: agentspec" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--host", "0.0.0.0"], "--allow-open"),
+        (["--host", "example.org"], "--allow-open"),
+        (["--engine-url", "gpu-box"], "'gpu-box'"),
+        (["--api-key", "a=x", "--api-key", "a=y"], "two tenants"),
+    ],
+)
+def test_settings_that_cannot_be(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", *arguments]) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith("agentspec: error: ")
+    assert said in errors
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_loopback_needs_no_key(host: str) -> None:
+    assert build_parser().parse_args(["serve"]).host == "127.0.0.1"
+    assert main(["serve", "--host", host, "--engine-url", "no-url"]) == 1  # got as far as the engine
+
+
+def test_a_port_in_use(engine_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    port = engine_url.rpartition(":")[2]
+    assert main(["serve", "--port", port, "--engine-url", engine_url]) == 1
+    assert f"can't listen on 127.0.0.1:{port}: Address already in use" in capsys.readouterr().err
+
+
+def test_without_torch_the_embedded_engine_says_what_to_install() -> None:
+    code = "import sys; sys.modules['torch'] = None; import agentspec.__main__"
+    run = subprocess.run(
+        [sys.executable, "-c", code, "serve", "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert run.returncode == 1
+    assert "pip install 'agentspec[engine]'" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_idle_server_stops_quietly(engine_url: str, number: signal.Signals) -> None:
+    with serving("--engine-url", engine_url) as (process, base_url):
+        assert httpx.get(base_url.replace("/v1", "/health")).status_code == 503  # no GET: 501
+        assert finish(process, number) == (0, "")
+
+
+def test_a_stream_under_way_is_ended_and_the_engine_freed(engine_url: str) -> None:
+    hung_up.clear()
+    with serving("--engine-url", engine_url, "--grace-s", "0.2") as (process, base_url):
+        with httpx.stream("POST", f"{base_url}/chat/completions", json={"stream": True}) as answer:
+            parts = answer.iter_text()
+            assert "dot" in next(parts)
+            process.send_signal(signal.SIGTERM)
+            rest = "".join(parts)
+        assert '"code":"shutting_down"' in rest.rstrip().rpartition("\n")[2]
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+        assert (process.returncode, errors) == (0, "")
+    assert hung_up.wait(TIMEOUT_S)
+
+
+def test_a_second_signal_ends_the_grace_period(engine_url: str) -> None:
+    with serving("--engine-url", engine_url, "--grace-s", "600") as (process, base_url):
+        with httpx.stream("POST", f"{base_url}/chat/completions", json={"stream": True}) as answer:
+            parts = answer.iter_text()
+            assert "dot" in next(parts)
+            process.send_signal(signal.SIGINT)
+            assert "dot" in next(parts)
+            process.send_signal(signal.SIGINT)
+            assert "shutting_down" in "".join(parts)
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+        assert (process.returncode, errors) == (0, "")
+
+
+def test_keys_come_from_the_command_line_and_from_the_environment(
+    engine_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTSPEC_API_KEYS", "k2=acme, k3")
+    with serving("--engine-url", engine_url, "--api-key", "k1") as (_, base_url):
+        for key, status in (("k1", 501), ("k2", 501), ("k3", 501), ("k4", 401)):
+            answer = httpx.get(f"{base_url}/models", headers={"authorization": f"Bearer {key}"})
+            assert answer.status_code == status

@@ -1,0 +1,152 @@
+"""The arrows between the parts, proved by walking every import of every source file."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import agentspec
+
+ROOT = Path(agentspec.__file__).resolve().parents[1]
+TORCH = {"torch", "transformers", "tokenizers", "safetensors", "llguidance"}
+HTTP = {
+    "starlette",
+    "uvicorn",
+    "httpx",
+    "httpx2",
+    "requests",
+    "aiohttp",
+    "fastapi",
+    "prometheus_client",
+    "openai",
+}
+FRAMEWORKS = {"langchain", "langchain_core", "langchain_openai", "langgraph", "openhands"}
+PUBLIC_NAMES = {"Draft", "DraftConfig", "Forest", "ForestConfig", "Source", "StageKey", "__version__"}
+
+
+def module_name(path: Path) -> str:
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    if parts[0] in ("gateway", "adapters"):
+        parts.insert(0, "agentspec")
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_by(source: str, package: str) -> Iterator[str]:
+    """Every module that ``source`` imports anywhere, also inside functions."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = (
+                ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
+            )
+            module = ".".join(part for part in (base, node.module) if part)
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def sources() -> dict[str, set[str]]:
+    files = [path for part in ("agentspec", "gateway", "adapters") for path in (ROOT / part).rglob("*.py")]
+    imports = {}
+    for path in files:
+        name = module_name(path)
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        imports[name] = set(imported_by(path.read_text(), package))
+    return imports
+
+
+IMPORTS = sources()
+
+
+def users_of(*targets: str) -> set[str]:
+    """The modules that import any of ``targets`` or something inside it."""
+    return {
+        name
+        for name, imported in IMPORTS.items()
+        if any(one == target or one.startswith(f"{target}.") for one in imported for target in targets)
+    }
+
+
+def inside(names: set[str], *packages: str) -> set[str]:
+    return {name for name in names if any(name == one or name.startswith(f"{one}.") for one in packages)}
+
+
+def test_every_source_is_seen() -> None:
+    assert {"agentspec", "agentspec.cli", "agentspec.forest", "agentspec.engine.engine"} <= set(IMPORTS)
+    assert {"agentspec.gateway.app", "agentspec.adapters.openai"} <= set(IMPORTS)
+    assert "starlette.types" in IMPORTS["agentspec.gateway.reply"]
+
+
+@pytest.mark.parametrize(
+    ("source", "package", "expected"),
+    [
+        ("import a.b", "p", {"a.b"}),
+        ("from a import b", "p", {"a", "a.b"}),
+        ("def f():\n  from . import b", "p.q", {"p.q", "p.q.b"}),
+        ("from ..r import b", "p.q", {"p.r", "p.r.b"}),
+    ],
+)
+def test_the_walk_itself(source: str, package: str, expected: set[str]) -> None:
+    assert set(imported_by(source, package)) == expected
+
+
+def test_the_gateway_knows_no_adapter_no_engine_and_no_tree() -> None:
+    forbidden = ("adapters", "engine", "forest", "_native", "vllm_plugin", "models")
+    users = users_of(*(f"agentspec.{part}" for part in forbidden), *TORCH, "vllm", *FRAMEWORKS)
+    assert inside(users, "agentspec.gateway") == set()
+
+
+def test_adapters_know_no_gateway_and_no_engine() -> None:
+    users = users_of("agentspec.gateway", "agentspec.engine", "agentspec.forest", "torch", "vllm")
+    assert inside(users, "agentspec.adapters") == set()
+
+
+def test_torch_stays_in_the_engine() -> None:
+    allowed = inside(set(IMPORTS), "agentspec.engine", "agentspec.vllm_plugin", "agentspec.models")
+    assert users_of(*TORCH) <= allowed
+
+
+def test_http_stays_in_gateway_and_adapters() -> None:
+    allowed = inside(set(IMPORTS), "agentspec.gateway", "agentspec.adapters", "agentspec.vllm_plugin")
+    assert users_of(*HTTP) <= allowed | {"agentspec.cli"}
+
+
+def test_frameworks_stay_in_their_adapters() -> None:
+    assert users_of(*FRAMEWORKS) <= inside(set(IMPORTS), "agentspec.adapters")
+
+
+def test_vllm_stays_in_its_plugin() -> None:
+    assert users_of("vllm") <= inside(set(IMPORTS), "agentspec.vllm_plugin")
+
+
+def test_only_the_forest_knows_the_native_core() -> None:
+    assert users_of("agentspec._native", "_native") == {"agentspec.forest"}
+
+
+def test_the_engine_and_the_library_know_no_server() -> None:
+    assert users_of("agentspec.gateway") - inside(set(IMPORTS), "agentspec.gateway") == {"agentspec.cli"}
+
+
+def test_nobody_imports_the_command_line() -> None:
+    assert users_of("agentspec.cli") == {"agentspec.__main__"}
+
+
+def test_nobody_imports_by_a_name_that_only_a_checkout_has() -> None:
+    assert users_of("gateway", "adapters") == set()
+
+
+def test_importing_the_library_loads_neither_torch_nor_vllm_nor_a_server() -> None:
+    code = "import agentspec, sys; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(loaded.stdout.split()).isdisjoint(TORCH | HTTP | FRAMEWORKS | {"vllm"})
+
+
+def test_the_public_names() -> None:
+    assert set(agentspec.__all__) == PUBLIC_NAMES
+    assert len(agentspec.__all__) == len(PUBLIC_NAMES)
+    assert all(hasattr(agentspec, name) for name in PUBLIC_NAMES)
