@@ -8,8 +8,18 @@ from __future__ import annotations
 
 from agentspec.config import DraftConfig, ForestConfig
 from agentspec.draft import Draft, Source
+from agentspec.forest import Forest, ForestStats
 from agentspec.stages import StageKey
 
 __version__ = "0.1.0"
 
-__all__ = ["Draft", "DraftConfig", "ForestConfig", "Source", "StageKey", "__version__"]
+__all__ = [
+    "Draft",
+    "DraftConfig",
+    "Forest",
+    "ForestConfig",
+    "ForestStats",
+    "Source",
+    "StageKey",
+    "__version__",
+]

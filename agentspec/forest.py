@@ -1,0 +1,344 @@
+"""The forest: all suffix trees of one engine process, by stage, session and request.
+
+Owns the names: which tree a (tenant, stage path), a session or a request is, and when a session has
+expired. Tokens, counts, budgets and drafts are the native core's; this module knows no HTTP and no
+engine.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec._native import DraftOptions, ForestCore
+from agentspec.config import DraftConfig, ForestConfig
+from agentspec.draft import Draft, Source
+from agentspec.errors import ConfigError, DuplicateRequestError, TokenError, UnknownRequestError
+from agentspec.stages import StageKey
+
+Tokens = NDArray[np.int32]
+TreeKey = tuple[str, ...]  # (tenant, *path); the tenant's own tree is (tenant,)
+
+_NO_TOKENS: Tokens = np.empty(0, np.int32)
+_SOURCES = tuple(Source)
+
+
+@dataclass(frozen=True, slots=True)
+class ForestStats:
+    """The size of one stage's tree, or of the whole forest.
+
+    Attributes:
+        tree_bytes: bytes allocated; for the whole forest, those of the live requests' trees included.
+        num_sequences: outputs in the tree, running ones included.
+        num_tokens: their tokens.
+        num_requests: live requests.
+    """
+
+    tree_bytes: int = 0
+    num_sequences: int = 0
+    num_tokens: int = 0
+    num_requests: int = 0
+
+
+@dataclass(slots=True)
+class _Session:
+    """One session's tree; it can expire when no live request uses it."""
+
+    index: int
+    used_at_s: float
+    num_requests: int = 0
+
+
+@dataclass(slots=True)
+class _Request:
+    """A live request; ``number`` is its id in the native core."""
+
+    number: int
+    stage: StageKey
+    session: tuple[str, str] | None
+
+
+class Forest:
+    """Drafts for live requests out of every tree that may help them; safe from several threads.
+
+    A request draws on its own tree (prompt, prediction, output), its session's, its stage's, those of
+    all parent paths and its tenant's. The shared trees hold outputs only, and running outputs help
+    others at once. Trees of different tenants never meet. A call that raises has changed nothing.
+    """
+
+    def __init__(self, config: ForestConfig | None = None) -> None:
+        self.config = config or ForestConfig()
+        # contexts have up to `depth` tokens, so the strings counted are one longer
+        self._core = ForestCore(self.config.depth + 1, self.config.total_limit_bytes)
+        self._lock = threading.Lock()  # guards the names below; never held while the core works hard
+        self._groups: dict[str, int] = {}
+        self._trees: dict[TreeKey, int] = {}
+        self._sessions: dict[tuple[str, str], _Session] = {}
+        self._requests: dict[str, _Request] = {}
+        self._num_started = 0
+
+    # ---- a request's life ----
+
+    def start(
+        self,
+        request_id: str,
+        stage: StageKey,
+        prompt_ids: Tokens,
+        *,
+        session: str | None = None,
+        prediction_ids: Tokens | None = None,
+        draft: DraftConfig | None = None,
+        learn: bool = True,
+    ) -> None:
+        """Admit a request and index its prompt; O(prompt tokens), beside other calls.
+
+        Args:
+            request_id: any string that no live request has.
+            stage: whose trees it draws on and adds to.
+            prompt_ids: int32 ``[n]``, may be empty.
+            session: the run of the workflow that the request belongs to.
+            prediction_ids: int32 ``[n]``, what the client expects as output (OpenAI's ``prediction``).
+            draft: how to draft; the defaults of DraftConfig without it.
+            learn: False keeps its output out of all shared trees.
+
+        Raises:
+            DuplicateRequestError: a live request has this id.
+            TokenError: an array is not one-dimensional int32, or holds a negative id.
+        """
+        prompt = _check_tokens(prompt_ids)
+        prediction = _NO_TOKENS if prediction_ids is None else _check_tokens(prediction_ids)
+        options = _native_options(draft or DraftConfig())
+        request = self._admit(request_id, stage, session)
+        try:
+            with self._lock:
+                group = self._group(stage.tenant)
+                indices, sources = self._sources(stage, request.session)
+            self._core.start(request.number, group, prompt, prediction, indices, sources, learn, options)
+        except BaseException:
+            self._dismiss(request_id)
+            raise
+
+    def observe(self, request_id: str, token_ids: Tokens) -> None:
+        """Take newly accepted output tokens without drafting; O(tokens) per tree.
+
+        Raises:
+            UnknownRequestError: no live request has this id.
+            TokenError: not one-dimensional int32, or a negative id.
+        """
+        self._core.observe(*self._batch([(request_id, token_ids)]))
+
+    def draft(self, request_id: str, max_tokens: int = 32) -> Draft:
+        """A draft for one request as it stands. Raises as :meth:`step`."""
+        return self.step([(request_id, _NO_TOKENS)], max_tokens)[0]
+
+    def step(self, updates: Sequence[tuple[str, Tokens]], max_tokens: int = 32) -> list[Draft]:
+        """Take each request's newly accepted tokens and draft for the whole batch, in one native call.
+
+        Args:
+            updates: (request id, int32 ``[n]``, may be empty), each request at most once.
+            max_tokens: most tokens per draft; a request's own DraftConfig may ask for less.
+
+        Returns:
+            One draft per update, in order; an empty one where there is nothing to propose.
+
+        Raises:
+            UnknownRequestError: no live request has one of the ids.
+            DuplicateRequestError: an id occurs twice.
+            TokenError: an array is not one-dimensional int32, or holds a negative id.
+            ConfigError: max_tokens is negative.
+        """
+        if not 0 <= max_tokens <= 1 << 20:
+            raise ConfigError(f"max_tokens must be between 0 and {1 << 20}, not {max_tokens!r}")
+        if not updates:
+            return []
+        token_ids, parents, probs, offsets, scores, matches, sources = self._core.step(
+            *self._batch(updates), max_tokens
+        )
+        bounds = offsets.tolist()
+        return [
+            Draft(token_ids[begin:end], parents[begin:end], probs[begin:end], score, match, _SOURCES[source])
+            for begin, end, score, match, source in zip(
+                bounds, bounds[1:], scores.tolist(), matches.tolist(), sources.tolist(), strict=False
+            )
+        ]
+
+    def finish(self, request_id: str, learn: bool = True) -> None:
+        """Forget a live request. Its output stays in the shared trees, or is withdrawn if not ``learn``.
+
+        Raises:
+            UnknownRequestError: no live request has this id.
+        """
+        self._core.finish(self._dismiss(request_id).number, learn)
+
+    # ---- trees ----
+
+    def learn(self, stage: StageKey, token_ids: Tokens) -> None:
+        """Add one past output to the trees of a stage, its parents and its tenant.
+
+        Raises:
+            TokenError: not one-dimensional int32, or a negative id.
+        """
+        tokens = _check_tokens(token_ids)
+        with self._lock:
+            indices, _ = self._sources(stage, None)
+        self._core.learn(indices, tokens)
+
+    def evict(self, stage: StageKey) -> None:
+        """Forget everything that this stage's own tree has learned; parents and tenant keep theirs.
+
+        Live requests of the stage go on without it: what they add later is not learned by this tree.
+        """
+        with self._lock:
+            index = self._trees.pop(_tree_key(stage), None)
+            if index is not None:
+                self._core.drop_index(index)
+
+    def memory_bytes(self, stage: StageKey | None = None) -> int:
+        """Bytes allocated for a stage's tree (0 if it has none), or for the whole forest."""
+        if stage is None:
+            return self._core.memory_bytes()
+        with self._lock:
+            index = self._trees.get(_tree_key(stage))
+            return 0 if index is None else self._core.index_bytes(index)
+
+    def stats(self, stage: StageKey | None = None) -> ForestStats:
+        """Sizes of a stage's tree, or of the whole forest (an output counts once per tree it is in)."""
+        with self._lock:
+            if stage is None:
+                indices = [*self._trees.values(), *(held.index for held in self._sessions.values())]
+                num_requests = len(self._requests)
+            else:
+                indices = [self._trees[_tree_key(stage)]] if _tree_key(stage) in self._trees else []
+                num_requests = Counter(live.stage for live in self._requests.values())[stage]
+            sizes = [self._core.index_size(index) for index in indices]
+            tree_bytes = sum(self._core.index_bytes(index) for index in indices)
+        if stage is None:
+            tree_bytes = self._core.memory_bytes()
+        return ForestStats(tree_bytes, sum(n for n, _ in sizes), sum(n for _, n in sizes), num_requests)
+
+    def check_integrity(self) -> None:
+        """Recount every tree; AssertionError if an invariant is broken. For tests."""
+        self._core.check_integrity()
+
+    # ---- names ----
+
+    def _admit(self, request_id: str, stage: StageKey, session: str | None) -> _Request:
+        with self._lock:
+            if request_id in self._requests:
+                raise DuplicateRequestError(f"request {request_id!r} is live already")
+            key = None if session is None else (stage.tenant, session)
+            request = _Request(self._num_started, stage, key)
+            self._num_started += 1
+            self._requests[request_id] = request
+            self._expire_sessions()
+            if key is not None:
+                self._use_session(key).num_requests += 1
+            return request
+
+    def _dismiss(self, request_id: str) -> _Request:
+        with self._lock:
+            request = self._requests.pop(request_id, None)
+            if request is None:
+                raise UnknownRequestError(f"no live request has the id {request_id!r}")
+            if request.session is not None:
+                self._use_session(request.session).num_requests -= 1
+            return request
+
+    def _batch(
+        self, updates: Sequence[tuple[str, Tokens]]
+    ) -> tuple[NDArray[np.uint64], Tokens, NDArray[np.int64]]:
+        """The updates as flat arrays: request numbers, all tokens, where each request's begin."""
+        numbers = np.empty(len(updates), np.uint64)
+        offsets = np.zeros(len(updates) + 1, np.int64)
+        requests = self._requests
+        for i, (request_id, token_ids) in enumerate(updates):
+            live = requests.get(request_id)
+            if live is None:
+                raise UnknownRequestError(f"no live request has the id {request_id!r}")
+            numbers[i] = live.number
+            offsets[i + 1] = len(_check_array(token_ids))
+        if len({request_id for request_id, _ in updates}) < len(updates):
+            twice = Counter(request_id for request_id, _ in updates).most_common(1)[0][0]
+            raise DuplicateRequestError(f"request {twice!r} occurs twice in one step")
+        np.cumsum(offsets, out=offsets)
+        tokens = np.concatenate([token_ids for _, token_ids in updates])
+        return numbers, tokens, offsets
+
+    def _sources(
+        self, stage: StageKey, session: tuple[str, str] | None
+    ) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
+        """The shared trees of a request, the most specific first. The lock is held."""
+        keys = [(_tree_key(stage), Source.STAGE)]
+        keys += [(_tree_key(parent), Source.WORKFLOW) for parent in stage.parents]
+        keys += [((stage.tenant,), Source.TENANT)]
+        indices = [self._tree(key) for key, _ in keys]
+        sources = [source for _, source in keys]
+        if session is not None:
+            indices.insert(0, self._sessions[session].index)
+            sources.insert(0, Source.SESSION)
+        return np.array(indices, np.uint64), np.array(sources, np.uint8)
+
+    def _tree(self, key: TreeKey) -> int:
+        if key not in self._trees:
+            group = self._group(key[0])
+            self._trees[key] = self._core.create_index(group, self.config.stage_limit_bytes)
+        return self._trees[key]
+
+    def _group(self, tenant: str) -> int:
+        if tenant not in self._groups:
+            self._groups[tenant] = self._core.create_group(self.config.tenant_limit_bytes)
+        return self._groups[tenant]
+
+    def _use_session(self, key: tuple[str, str]) -> _Session:
+        """The session, which from now on is the one used last. The lock is held."""
+        now_s = time.monotonic()
+        session = self._sessions.pop(key, None)
+        if session is None:
+            index = self._core.create_index(self._group(key[0]), self.config.session_limit_bytes)
+            session = _Session(index, now_s)
+        session.used_at_s = now_s
+        self._sessions[key] = session
+        return session
+
+    def _expire_sessions(self) -> None:
+        """Drop the sessions that no request used for too long; the dict has the oldest first."""
+        expired_s = time.monotonic() - self.config.session_ttl_s
+        idle = []
+        for key, session in self._sessions.items():
+            if session.used_at_s > expired_s:
+                break
+            if not session.num_requests:
+                idle.append(key)
+        for key in idle:
+            self._core.drop_index(self._sessions.pop(key).index)
+
+
+def _tree_key(stage: StageKey) -> TreeKey:
+    return (stage.tenant, *stage.path)
+
+
+def _native_options(draft: DraftConfig) -> DraftOptions:
+    max_tokens = 0 if draft.is_off else draft.max_tokens
+    return DraftOptions(draft.mode == "tree", max_tokens, draft.alpha, draft.min_match, draft.min_prob)
+
+
+def _check_array(token_ids: Tokens) -> Tokens:
+    if not isinstance(token_ids, np.ndarray) or token_ids.dtype != np.int32 or token_ids.ndim != 1:
+        shown = (
+            f"{token_ids.dtype} {token_ids.shape}" if isinstance(token_ids, np.ndarray) else repr(token_ids)
+        )
+        raise TokenError(f"token ids are a one-dimensional int32 array, not {shown}")
+    return token_ids
+
+
+def _check_tokens(token_ids: Tokens) -> Tokens:
+    tokens = np.ascontiguousarray(_check_array(token_ids))
+    if len(tokens) and tokens.min() < 0:
+        raise TokenError(f"a token id is never negative, but one is {tokens.min()}")
+    return tokens

@@ -1,0 +1,46 @@
+// What the binding files share: int32 arrays in, arrays out, and the registration functions.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/drafter.hpp"
+
+namespace agentspec {
+
+namespace py = pybind11;
+
+/// A one-dimensional, contiguous array of exactly this type: nothing is converted or copied.
+template <typename T>
+using ArrayView = py::array_t<T, py::array::c_style>;
+
+template <typename T>
+std::span<const T> span_of(const ArrayView<T>& array) {
+  if (array.ndim() != 1) throw py::value_error("expected a one-dimensional array");
+  return {array.data(), static_cast<std::size_t>(array.size())};
+}
+
+/// A numpy array that takes over the vector's memory.
+template <typename T>
+py::array_t<T> array_of(std::vector<T>&& values) {
+  auto owned = std::make_unique<std::vector<T>>(std::move(values));
+  const py::capsule owner(owned.get(), [](void* held) { delete static_cast<std::vector<T>*>(held); });
+  const std::vector<T>* kept = owned.release();
+  return py::array_t<T>(static_cast<py::ssize_t>(kept->size()), kept->data(), owner);
+}
+
+/// Throws ConfigError if a value is out of range.
+DraftOptions make_draft_options(bool is_tree, std::int64_t max_tokens, double alpha, std::int64_t min_match,
+                                double min_prob);
+
+void register_errors(py::module_& module);
+void register_suffix_index(py::module_& module);
+void register_forest_core(py::module_& module);
+
+}  // namespace agentspec

@@ -1,0 +1,115 @@
+// _native.ForestCore: the batch layer, as agentspec.Forest calls it.
+
+#include "core/forest_core.hpp"
+
+#include "bindings/bindings.hpp"
+#include "core/error.hpp"
+
+namespace agentspec {
+namespace {
+
+using Tokens = ArrayView<std::int32_t>;
+using Ids = ArrayView<std::uint64_t>;
+using Offsets = ArrayView<std::int64_t>;
+using Unlocked = py::call_guard<py::gil_scoped_release>;
+
+BatchUpdate make_update(const Ids& requests, const Tokens& tokens, const Offsets& offsets) {
+  const BatchUpdate update{span_of(requests), span_of(tokens), span_of(offsets)};
+  bool is_valid = update.offsets.size() == update.requests.size() + 1 && update.offsets.front() == 0 &&
+                  update.offsets.back() == static_cast<std::int64_t>(update.tokens.size());
+  for (std::size_t i = 0; is_valid && i < update.requests.size(); ++i) {
+    is_valid = update.offsets[i] <= update.offsets[i + 1];
+  }
+  if (!is_valid) throw ConfigError("offsets must rise from 0 to the number of tokens, one more than requests");
+  return update;
+}
+
+py::tuple step(ForestCore& self, const Ids& requests, const Tokens& tokens, const Offsets& offsets,
+               std::uint32_t max_tokens) {
+  const BatchUpdate update = make_update(requests, tokens, offsets);
+  BatchDrafts drafts;
+  {
+    const py::gil_scoped_release unlocked;
+    drafts = self.step(update, max_tokens);
+  }
+  return py::make_tuple(array_of(std::move(drafts.token_ids)), array_of(std::move(drafts.parents)),
+                        array_of(std::move(drafts.probs)), array_of(std::move(drafts.offsets)),
+                        array_of(std::move(drafts.scores)), array_of(std::move(drafts.match_lengths)),
+                        array_of(std::move(drafts.sources)));
+}
+
+void start(ForestCore& self, RequestId request, GroupId group, const Tokens& prompt, const Tokens& prediction,
+           const Ids& indices, const ArrayView<SourceId>& sources, bool learn, const DraftOptions& options) {
+  const auto prompt_view = span_of(prompt);
+  const auto prediction_view = span_of(prediction);
+  const auto index_view = span_of(indices);
+  const auto source_view = span_of(sources);
+  if (index_view.size() != source_view.size()) throw ConfigError("indices and sources differ in length");
+  std::vector<SharedSource> shared;
+  for (std::size_t i = 0; i < index_view.size(); ++i) shared.push_back({index_view[i], source_view[i]});
+  const py::gil_scoped_release unlocked;
+  self.start(request, group, prompt_view, prediction_view, shared, learn, options);
+}
+
+void def_requests(py::class_<ForestCore>& cls) {
+  cls.def("start", &start, py::arg("request"), py::arg("group"), py::arg("prompt").noconvert(),
+          py::arg("prediction").noconvert(), py::arg("indices").noconvert(), py::arg("sources").noconvert(),
+          py::arg("learn"), py::arg("options"),
+          "Admit a request: index its prompt, off the lock, and connect it to shared indices.\n"
+          "O(prompt * chain).");
+  cls.def("step", &step, py::arg("requests").noconvert(), py::arg("tokens").noconvert(),
+          py::arg("offsets").noconvert(), py::arg("max_tokens"),
+          "Take new output of a batch and draft for it: (token_ids, parents, probs, offsets, scores,\n"
+          "match_lengths, sources). O(new tokens + match lengths * max_tokens) per request and source.");
+  cls.def(
+      "observe",
+      [](ForestCore& self, const Ids& requests, const Tokens& tokens, const Offsets& offsets) {
+        const BatchUpdate update = make_update(requests, tokens, offsets);
+        const py::gil_scoped_release unlocked;
+        self.observe(update);
+      },
+      py::arg("requests").noconvert(), py::arg("tokens").noconvert(), py::arg("offsets").noconvert(),
+      "Take new output without drafting. O(new tokens * sources * chain).");
+  cls.def("finish", &ForestCore::finish, py::arg("request"), py::arg("keep"), Unlocked(),
+          "Forget a live request; keep its output in the shared indices or take it out again.\n"
+          "O(sources), or the cost of appending the output.");
+}
+
+}  // namespace
+
+void register_forest_core(py::module_& module) {
+  py::class_<DraftOptions>(module, "DraftOptions", "How one request is drafted for; max_tokens = 0: not at all.")
+      .def(py::init(&make_draft_options), py::arg("is_tree"), py::arg("max_tokens"), py::arg("alpha"),
+           py::arg("min_match"), py::arg("min_prob"));
+  py::class_<ForestCore> cls(module, "ForestCore",
+                             "Live requests and shared indices by integer ids. Safe from several threads.");
+  cls.def(py::init<std::uint32_t, std::size_t>(), py::arg("depth"), py::arg("limit_bytes"));
+  cls.def("create_group", &ForestCore::create_group, py::arg("limit_bytes"), Unlocked(),
+          "A group of indices with a common byte budget. O(1).");
+  cls.def("create_index", &ForestCore::create_index, py::arg("group"), py::arg("limit_bytes"), Unlocked(),
+          "An empty shared index. O(1).");
+  cls.def("drop_index", &ForestCore::drop_index, py::arg("index"), Unlocked(),
+          "Forget an index; live requests go on without it. O(states).");
+  cls.def(
+      "learn",
+      [](ForestCore& self, const Ids& indices, const Tokens& tokens) {
+        const auto index_view = span_of(indices);
+        const auto token_view = span_of(tokens);
+        const py::gil_scoped_release unlocked;
+        self.learn(index_view, token_view);
+      },
+      py::arg("indices").noconvert(), py::arg("tokens").noconvert(),
+      "Add a finished sequence to each index. O(indices * tokens * chain).");
+  def_requests(cls);
+  cls.def("index_bytes", &ForestCore::index_bytes, py::arg("index"), Unlocked(), "Bytes of one index. O(1).");
+  cls.def("group_bytes", &ForestCore::group_bytes, py::arg("group"), Unlocked(),
+          "Bytes of a group, its live requests included. O(1).");
+  cls.def("memory_bytes", &ForestCore::memory_bytes, Unlocked(), "Bytes of everything. O(1).");
+  cls.def("index_size", &ForestCore::index_size, py::arg("index"), Unlocked(),
+          "(sequences, tokens) of an index. O(1).");
+  cls.def("num_requests", &ForestCore::num_requests, Unlocked(), "Live requests. O(1).");
+  cls.def("check_integrity", &ForestCore::check_integrity, Unlocked(),
+          "Recount every index; AssertionError if an invariant is broken.");
+}
+
+}  // namespace agentspec

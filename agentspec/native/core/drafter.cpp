@@ -1,0 +1,129 @@
+#include "core/drafter.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace agentspec {
+namespace {
+
+/// floor(alpha * match_length), at most max_tokens.
+std::uint32_t max_spec(const DraftOptions& options, std::uint32_t match_length) {
+  const double limit = std::floor(options.alpha * match_length);
+  return limit >= options.max_tokens ? options.max_tokens : static_cast<std::uint32_t>(limit);
+}
+
+/// No draft of n tokens from this context scores more: no D(N) is above the best child's. The margin covers
+/// the rounding of a sum; sums of ones are exact.
+double score_bound(double best_child_prob, std::uint32_t num_tokens) {
+  return best_child_prob == 1.0 ? num_tokens : best_child_prob * num_tokens * (1 + 1e-9);
+}
+
+/// C(N) of the context's best child.
+double best_child_prob(const Automaton& automaton, StateId context) {
+  return static_cast<double>(automaton.state(automaton.state(context).edges.best_target).count) /
+         automaton.num_continued(context);
+}
+
+}  // namespace
+
+void DraftTokens::clear() {
+  token_ids.clear();
+  parents.clear();
+  probs.clear();
+  score = 0.0;
+  match_length = 0;
+}
+
+void DraftTokens::push(std::int32_t token, std::int32_t parent, double prob) {
+  token_ids.push_back(token);
+  parents.push_back(parent);
+  probs.push_back(prob);
+  score += prob;
+}
+
+bool Drafter::improve(const Automaton& automaton, Cursor match, const DraftOptions& options, DraftTokens& best) {
+  bool is_better = false;
+  std::uint32_t length = match.length;
+  for (StateId id = match.state; id != kRoot;) {
+    const std::uint32_t max_tokens = max_spec(options, length);
+    if (length < options.min_match || max_tokens <= best.score) break;  // shorter matches draft even less
+    if (automaton.num_continued(id) > 0 &&
+        score_bound(best_child_prob(automaton, id), max_tokens) > best.score) {
+      tried_.clear();
+      tried_.match_length = length;
+      if (options.is_tree) {
+        expand_tree(automaton, id, max_tokens, options.min_prob);
+      } else {
+        expand_chain(automaton, id, max_tokens, options.min_prob);
+      }
+      if (tried_.score > best.score) {
+        std::swap(tried_, best);
+        is_better = true;
+      }
+    }
+    id = automaton.state(id).link;
+    length = automaton.state(id).length;
+  }
+  return is_better;
+}
+
+void Drafter::expand_chain(const Automaton& automaton, StateId context, std::uint32_t max_tokens, double min_prob) {
+  double prob = 1.0;
+  for (std::uint32_t n = 0; n < max_tokens && automaton.num_continued(context) > 0; ++n) {
+    prob *= best_child_prob(automaton, context);
+    if (prob < min_prob) return;
+    const EdgeList& edges = automaton.state(context).edges;
+    tried_.push(edges.best_token, static_cast<std::int32_t>(n) - 1, prob);
+    context = automaton.context_of(edges.best_target);
+  }
+}
+
+void Drafter::expand_tree(const Automaton& automaton, StateId context, std::uint32_t max_tokens, double min_prob) {
+  const auto is_worse = [](const Candidate& a, const Candidate& b) {
+    return a.prob != b.prob ? a.prob < b.prob : a.order > b.order;
+  };
+  frontier_.clear();
+  num_discovered_ = 0;
+  double prob = 1.0;
+  std::int32_t parent = -1;
+  for (std::uint32_t n = 0; n < max_tokens; ++n) {
+    discover(automaton, context, prob, parent, max_tokens - n, min_prob);
+    for (const Candidate& child : children_) {
+      frontier_.push_back(child);
+      std::push_heap(frontier_.begin(), frontier_.end(), is_worse);
+    }
+    if (frontier_.empty()) return;
+    std::pop_heap(frontier_.begin(), frontier_.end(), is_worse);
+    const Candidate drafted = frontier_.back();
+    frontier_.pop_back();
+    tried_.push(drafted.token, drafted.parent, drafted.prob);
+    context = automaton.context_of(drafted.state);
+    prob = drafted.prob;
+    parent = static_cast<std::int32_t>(n);
+  }
+}
+
+// Lists the children of a context that may be drafted: the best edge first, then by count and token id.
+void Drafter::discover(const Automaton& automaton, StateId context, double prob, std::int32_t parent,
+                       std::uint32_t max_children, double min_prob) {
+  children_.clear();
+  const std::uint32_t num_continued = automaton.num_continued(context);
+  if (num_continued == 0) return;
+  const std::int32_t best_token = automaton.state(context).edges.best_token;
+  automaton.edges().for_each(automaton.state(context).edges, [&](const Edge& edge) {
+    const double share = static_cast<double>(automaton.state(edge.target).count) / num_continued;
+    if (prob * share >= min_prob) children_.push_back({prob * share, 0, edge.target, edge.token, parent});
+  });
+  const auto is_before = [best_token](const Candidate& a, const Candidate& b) {
+    if (a.prob != b.prob) return a.prob > b.prob;
+    if ((a.token == best_token) != (b.token == best_token)) return a.token == best_token;
+    return a.token < b.token;
+  };
+  const auto kept = static_cast<std::ptrdiff_t>(std::min<std::size_t>(children_.size(), max_children));
+  std::partial_sort(children_.begin(), children_.begin() + kept, children_.end(), is_before);
+  children_.resize(static_cast<std::size_t>(kept));
+  for (Candidate& child : children_) child.order = num_discovered_++;
+}
+
+}  // namespace agentspec

@@ -1,0 +1,39 @@
+// The core's exceptions, one per class of agentspec.errors that they become in Python.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace agentspec {
+
+/// A setting or an argument is out of range.
+struct ConfigError : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
+};
+
+/// A token array holds a negative id, or a string is longer than the index counts.
+struct TokenError : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
+};
+
+/// No live request, sequence or index has this id.
+struct UnknownIdError : std::out_of_range {
+  using std::out_of_range::out_of_range;
+};
+
+/// A live request already has this id, or a batch names one twice.
+struct DuplicateIdError : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
+};
+
+/// An index has reached the size that its 32-bit references can address.
+struct CapacityError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// check_integrity() found a broken invariant: a bug of ours.
+struct IntegrityError : std::logic_error {
+  using std::logic_error::logic_error;
+};
+
+}  // namespace agentspec

@@ -1,0 +1,391 @@
+"""The forest's contracts: sources, walls, errors that change nothing, budgets, threads."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import numpy as np
+import pytest
+
+from agentspec import Draft, DraftConfig, Forest, ForestConfig, Source, StageKey
+from agentspec.errors import ConfigError, DuplicateRequestError, TokenError, UnknownRequestError
+from agentspec.proposer import Proposer
+
+EXTRACT = StageKey.parse("agentic_sql/extract")
+COMBINE = StageKey.parse("agentic_sql/combine")
+OTHER = StageKey.parse("chat")
+
+
+def ids(*tokens: int) -> np.ndarray:
+    return np.array(tokens, np.int32)
+
+
+def text(seed: int, length: int, vocabulary: int = 1000) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, vocabulary, length).astype(np.int32)
+
+
+def run_request(
+    forest: Forest, request_id: str, stage: StageKey, output: np.ndarray, **settings: object
+) -> None:
+    forest.start(request_id, stage, ids(7, 8), **settings)
+    for begin in range(0, len(output), 3):
+        forest.step([(request_id, output[begin : begin + 3])])
+    forest.finish(request_id)
+
+
+def snapshot(forest: Forest, request_id: str) -> tuple[object, ...]:
+    draft = forest.draft(request_id)
+    return forest.stats(), forest.stats(EXTRACT), draft.token_ids.tolist(), draft.score, draft.source
+
+
+def assert_same(draft: Draft, other: Draft) -> None:
+    assert draft.token_ids.tolist() == other.token_ids.tolist()
+    assert draft.parents.tolist() == other.parents.tolist()
+    assert draft.probs.tolist() == other.probs.tolist()
+    assert (draft.score, draft.match_length, draft.source) == (other.score, other.match_length, other.source)
+
+
+# ---- sources ----
+
+
+def test_the_prompt_drafts_for_the_output():
+    forest: Proposer = Forest()
+    forest.start("a", EXTRACT, ids(1, 2, 3, 4, 5, 6))
+    (draft,) = forest.step([("a", ids(9, 1, 2))])
+    assert draft.token_ids.tolist() == [3, 4, 5, 6, 9, 1, 2]  # MAX_SPEC is 8, but here the text ends
+    assert draft.token_ids.dtype == draft.parents.dtype == np.int32
+    assert draft.probs.dtype == np.float32
+    assert (draft.is_chain, draft.source, draft.match_length, draft.score) == (True, Source.REQUEST, 2, 7.0)
+
+
+def test_a_prediction_drafts_for_the_output():
+    forest = Forest()
+    forest.start("a", EXTRACT, ids(1, 2), prediction_ids=ids(20, 21, 22, 23))
+    assert forest.step([("a", ids(20, 21))])[0].token_ids.tolist() == [22, 23]
+
+
+def test_a_finished_output_drafts_for_its_stage():
+    forest = Forest()
+    run_request(forest, "a", EXTRACT, ids(20, 21, 22, 23, 24))
+    forest.start("b", EXTRACT, ids(1))
+    (draft,) = forest.step([("b", ids(20, 21))])
+    assert (draft.token_ids.tolist(), draft.source) == ([22, 23, 24], Source.STAGE)
+
+
+def test_a_running_output_drafts_for_others_at_once():
+    forest = Forest()
+    forest.start("a", EXTRACT, ids(1))
+    forest.observe("a", ids(20, 21, 22, 23, 24))
+    forest.start("b", EXTRACT, ids(2))
+    assert forest.step([("b", ids(20, 21))])[0].token_ids.tolist() == [22, 23, 24]
+
+
+def test_prompts_stay_out_of_shared_trees():
+    forest = Forest()
+    forest.start("a", EXTRACT, ids(20, 21, 22, 23, 24))
+    forest.finish("a")
+    forest.start("b", EXTRACT, ids(1))
+    assert len(forest.step([("b", ids(20, 21))])[0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("stage", "session", "source"),
+    [
+        (EXTRACT, "s", Source.SESSION),
+        (EXTRACT, None, Source.STAGE),
+        (COMBINE, None, Source.WORKFLOW),
+        (OTHER, None, Source.TENANT),
+        (OTHER, "s", Source.SESSION),
+    ],
+)
+def test_equal_drafts_come_from_the_most_specific_source(stage, session, source):
+    forest = Forest()
+    run_request(forest, "a", EXTRACT, ids(20, 21, 22, 23, 24), session="s")
+    forest.start("b", stage, ids(1), session=session)
+    (draft,) = forest.step([("b", ids(20, 21))])
+    assert (draft.token_ids.tolist(), draft.source) == ([22, 23, 24], source)
+
+
+def test_the_best_score_wins_over_the_more_specific_source():
+    forest = Forest()
+    forest.learn(COMBINE, ids(20, 21, 22, 23, 24, 25))
+    forest.start("b", EXTRACT, ids(21, 40, 9, 21, 41, 9))
+    (draft,) = forest.step([("b", ids(20, 21))])
+    assert (draft.token_ids.tolist(), draft.source) == ([22, 23, 24, 25], Source.WORKFLOW)
+
+
+def test_a_tree_draft_holds_both_continuations():
+    forest = Forest()
+    forest.learn(EXTRACT, ids(20, 21, 30, 31))
+    forest.learn(EXTRACT, ids(20, 21, 40, 41))
+    forest.start("b", EXTRACT, ids(1), draft=DraftConfig(mode="tree"))
+    (draft,) = forest.step([("b", ids(20, 21))])
+    assert sorted(draft.token_ids.tolist()) == [30, 31, 40, 41]
+    assert not draft.is_chain
+    assert draft.parents.tolist().count(-1) == 2
+    assert draft.score == 2.0
+
+
+def test_tenants_are_walls():
+    forest = Forest()
+    for session in (None, "s"):
+        run_request(forest, "a", EXTRACT, ids(20, 21, 22, 23, 24), session=session)
+    forest.start("b", StageKey("rival", EXTRACT.path), ids(1), session="s")
+    assert len(forest.step([("b", ids(20, 21))])[0]) == 0
+    assert forest.stats(StageKey("rival", EXTRACT.path)).num_tokens == 2
+
+
+# ---- learning and settings ----
+
+
+def test_learn_false_at_start_enters_no_shared_tree():
+    forest = Forest()
+    forest.start("a", EXTRACT, ids(1), session="s", learn=False)
+    forest.observe("a", ids(20, 21, 22, 23))
+    forest.start("b", EXTRACT, ids(2), session="s")
+    assert len(forest.step([("b", ids(20, 21))])[0]) == 0
+    forest.finish("a")
+    assert len(forest.draft("b")) == 0
+
+
+def test_learn_false_at_finish_withdraws_the_output():
+    forest = Forest()
+    forest.start("a", EXTRACT, ids(1), session="s")
+    forest.observe("a", ids(20, 21, 22, 23))
+    forest.start("b", EXTRACT, ids(2), session="s")
+    assert len(forest.step([("b", ids(20, 21))])[0]) == 2
+    forest.finish("a", learn=False)
+    assert len(forest.draft("b")) == 0
+    forest.check_integrity()
+
+
+@pytest.mark.parametrize("config", [DraftConfig(mode="off"), DraftConfig(max_tokens=0)])
+def test_a_request_without_drafts_still_learns(config):
+    forest = Forest()
+    forest.start("a", EXTRACT, ids(1, 2, 3), draft=config)
+    assert len(forest.step([("a", ids(1, 2, 20, 21, 22))])[0]) == 0
+    forest.start("b", EXTRACT, ids(5))
+    assert forest.step([("b", ids(20, 21))])[0].token_ids.tolist() == [22]
+
+
+def test_limits_of_the_draft():
+    forest = Forest()
+    forest.learn(EXTRACT, np.arange(100, dtype=np.int32))
+    settings = {
+        "max": DraftConfig(max_tokens=5),
+        "alpha": DraftConfig(alpha=1.5),
+        "match": DraftConfig(min_match=3),
+    }
+    for name, config in settings.items():
+        forest.start(name, EXTRACT, ids(), draft=config)
+        forest.observe(name, ids(60, 10, 11))
+    assert len(forest.draft("max")) == 5
+    assert len(forest.draft("max", 2)) == 2
+    assert len(forest.draft("alpha")) == 3
+    assert len(forest.draft("match")) == 0
+
+
+def test_step_is_observe_then_draft():
+    outputs = [text(seed, 60, 4) for seed in range(3)]
+    stepped, observed = Forest(ForestConfig(depth=6)), Forest(ForestConfig(depth=6))
+    for forest in (stepped, observed):
+        for i in range(3):
+            forest.start(str(i), EXTRACT, text(10 + i, 20, 4), session=str(i % 2), learn=i != 2)
+    for begin in range(0, 60, 4):
+        updates = [(str(i), output[begin : begin + 4]) for i, output in enumerate(outputs)]
+        drafts = stepped.step(updates, 8)
+        for request_id, tokens in updates:
+            observed.observe(request_id, tokens)
+        for (request_id, _), draft in zip(updates, drafts, strict=True):
+            assert_same(draft, observed.draft(request_id, 8))
+
+
+def test_an_empty_step_drafts_nothing():
+    assert Forest().step([]) == []
+
+
+# ---- errors change nothing ----
+
+
+@pytest.mark.parametrize(
+    ("updates", "error"),
+    [
+        ([("a", ids(3)), ("ghost", ids(4))], UnknownRequestError),
+        ([("a", ids(3)), ("a", ids(4))], DuplicateRequestError),
+        ([("a", ids(3)), ("b", ids(-1))], TokenError),
+        ([("a", ids(3)), ("b", np.array([4], np.int64))], TokenError),
+        ([("a", ids(3)), ("b", np.array([[4]], np.int32))], TokenError),
+        ([("a", ids(3)), ("b", [4])], TokenError),
+    ],
+)
+def test_a_wrong_step_changes_nothing(updates, error):
+    forest = Forest()
+    for request_id in ("a", "b"):
+        forest.start(request_id, EXTRACT, ids(1, 2, 3, 1, 2))
+    before = snapshot(forest, "a")
+    with pytest.raises(error, match=r"."):
+        forest.step(updates)
+    assert snapshot(forest, "a") == before
+
+
+def test_other_wrong_calls_change_nothing():
+    forest = Forest()
+    forest.start("a", EXTRACT, ids(1, 2, 3, 1, 2))
+    before = snapshot(forest, "a")
+    with pytest.raises(DuplicateRequestError, match="'a'"):
+        forest.start("a", EXTRACT, ids(1))
+    with pytest.raises(TokenError, match="-5"):
+        forest.start("b", OTHER, ids(1, -5), session="s")
+    with pytest.raises(TokenError, match="int64"):
+        forest.start("b", OTHER, ids(1), prediction_ids=np.array([1]))
+    for call in (forest.finish, forest.draft, lambda name: forest.observe(name, ids(1))):
+        with pytest.raises(UnknownRequestError, match="'b'"):
+            call("b")
+    with pytest.raises(TokenError, match="-1"):
+        forest.learn(EXTRACT, ids(4, -1))
+    with pytest.raises(ConfigError, match="-1"):
+        forest.step([("a", ids(3))], -1)
+    assert snapshot(forest, "a") == before
+
+
+def test_a_finished_id_can_be_used_again():
+    forest = Forest()
+    for _ in range(2):
+        run_request(forest, "a", EXTRACT, ids(1, 2, 3))
+    with pytest.raises(UnknownRequestError):
+        forest.finish("a")
+
+
+def test_arrays_that_are_not_contiguous_are_taken():
+    forest = Forest()
+    forest.start("a", EXTRACT, np.arange(20, dtype=np.int32)[::2])
+    forest.observe("a", np.array([0, 99, 2, 99], np.int32)[::2])
+    assert forest.draft("a").token_ids[0] == 4
+
+
+# ---- memory ----
+
+
+def test_evict_frees_the_stage_and_leaves_the_others():
+    forest = Forest()
+    forest.learn(EXTRACT, text(1, 20000))
+    forest.learn(COMBINE, text(2, 1000))
+    forest.start("a", EXTRACT, ids(1))
+    held, stage = forest.memory_bytes(), forest.memory_bytes(EXTRACT)
+    assert stage > 20000 * 4
+    forest.evict(EXTRACT)
+    assert forest.memory_bytes(EXTRACT) == 0
+    assert forest.memory_bytes() <= held - stage + 1024
+    assert forest.memory_bytes(COMBINE) > 1000 * 4
+    forest.step([("a", ids(5, 6, 7))])  # a live request goes on
+    forest.finish("a")
+    forest.learn(EXTRACT, ids(20, 21, 22))
+    assert forest.stats(EXTRACT).num_tokens == 3
+    forest.check_integrity()
+
+
+def test_evict_of_an_unknown_stage_is_nothing():
+    forest = Forest()
+    forest.evict(EXTRACT)
+    assert forest.memory_bytes(EXTRACT) == 0
+
+
+def test_a_stage_stays_within_its_budget_and_forgets_the_oldest():
+    limit = 256 << 10
+    forest = Forest(ForestConfig(stage_limit_bytes=limit))
+    for seed in range(60):
+        run_request(forest, "a", EXTRACT, text(seed, 500))
+        assert forest.memory_bytes(EXTRACT) <= limit
+    forest.check_integrity()
+    assert 0 < forest.stats(EXTRACT).num_sequences < 60
+    for seed, is_known in ((0, False), (59, True)):
+        forest.start("b", EXTRACT, ids())
+        (draft,) = forest.step([("b", text(seed, 500)[:4])])
+        assert (len(draft) == 16) == is_known
+        forest.finish("b", learn=False)
+
+
+@pytest.mark.parametrize("name", ["tenant_limit_bytes", "total_limit_bytes"])
+def test_trees_share_the_budget_of_tenant_and_forest(name):
+    limit = 400 << 10
+    forest = Forest(ForestConfig(**{name: limit}))
+    for seed in range(40):
+        stage = StageKey("acme", (f"stage{seed % 5}",))
+        run_request(forest, "a", stage, text(seed, 400), session=f"s{seed % 3}")
+        assert forest.memory_bytes() <= limit
+    forest.check_integrity()
+    assert forest.stats().num_tokens > 1000
+
+
+def test_live_outputs_beyond_the_budget_are_not_learned():
+    forest = Forest(ForestConfig(stage_limit_bytes=4096))
+    forest.start("a", EXTRACT, ids(1))
+    for seed in range(20):
+        forest.step([("a", text(seed, 50))])
+        assert forest.memory_bytes(EXTRACT) <= 4096
+    forest.check_integrity()
+    forest.finish("a")
+
+
+def test_idle_sessions_expire(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("agentspec.forest.time.monotonic", lambda: clock[0])
+    forest = Forest(ForestConfig(session_ttl_s=10))
+    forest.start("live", OTHER, ids(1), session="kept")
+    run_request(forest, "a", StageKey("rival", ("x",)), ids(20, 21, 22, 23), session="s")
+    sizes = forest.stats().num_tokens
+    clock[0] = 11.0
+    forest.start("b", OTHER, ids(1), session="kept")
+    assert forest.stats().num_tokens == sizes - 4
+    forest.observe("live", ids(30, 31, 32))
+    assert forest.step([("b", ids(30, 31))])[0].source == Source.SESSION
+
+
+def test_stats_count_what_the_trees_hold():
+    forest = Forest()
+    run_request(forest, "a", EXTRACT, ids(1, 2, 3))
+    forest.start("b", EXTRACT, ids(1))
+    forest.observe("b", ids(4, 5))
+    stats = forest.stats(EXTRACT)
+    assert (stats.num_sequences, stats.num_tokens, stats.num_requests) == (2, 5, 1)
+    assert stats.tree_bytes == forest.memory_bytes(EXTRACT) > 0
+    assert forest.stats(OTHER).num_tokens == forest.stats(OTHER).tree_bytes == 0
+    assert forest.stats().num_tokens == 3 * 5  # stage, workflow, tenant
+
+
+# ---- threads ----
+
+
+def test_many_threads_at_once():
+    forest = Forest(ForestConfig(stage_limit_bytes=128 << 10, tenant_limit_bytes=512 << 10, depth=12))
+    errors: list[BaseException] = []
+
+    def work(worker: int) -> None:
+        rng = random.Random(worker)
+        try:
+            for turn in range(25):
+                names = [f"{worker}-{turn}-{i}" for i in range(3)]
+                for name in names:
+                    stage = StageKey(f"t{worker % 2}", (f"s{rng.randrange(3)}", "x"))
+                    forest.start(
+                        name, stage, text(turn, 50, 9), session=f"{rng.randrange(4)}", learn=turn % 5 != 0
+                    )
+                for step in range(6):
+                    for draft in forest.step([(name, text(step + turn, 7, 9)) for name in names], 12):
+                        assert len(draft) <= 12
+                if turn % 7 == 3:
+                    forest.evict(StageKey(f"t{worker % 2}", (f"s{rng.randrange(3)}", "x")))
+                for name in names:
+                    forest.finish(name, learn=rng.random() < 0.7)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    forest.check_integrity()
+    assert forest.stats().num_requests == 0
