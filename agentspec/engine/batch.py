@@ -1,0 +1,63 @@
+"""What one forward pass works on: runs of new tokens, each of one KV slot. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """A run of new tokens of one KV slot in one forward pass.
+
+    Attributes:
+        slot: the KV slot that the tokens belong to.
+        start: tokens already committed in the slot.
+        token_ids: int32 ``[n]``, n >= 1.
+        parents: None for a causal run, else int32 ``[n]``: index in this segment of each token's
+            parent, -1 = the committed context (token 0 has -1). A parent comes before its children.
+        logits_from: logits are wanted for ``token_ids[logits_from:]``; n = none.
+    """
+
+    slot: int
+    start: int
+    token_ids: NDArray[np.int32]
+    parents: NDArray[np.int32] | None = None
+    logits_from: int = 0
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def end(self) -> int:
+        """Entries of the slot in use once the segment is written."""
+        return self.start + len(self.token_ids)
+
+    @property
+    def is_chain(self) -> bool:
+        """True if every token's parent is the token before."""
+        if self.parents is None:
+            return True
+        return bool((self.parents == np.arange(-1, len(self.parents) - 1)).all())
+
+    def depths(self) -> NDArray[np.int64]:
+        """int64 ``[n]``: tokens between each token and the committed context, 0 for the first."""
+        if self.parents is None:
+            return np.arange(len(self.token_ids))
+        depths: list[int] = []
+        for parent in self.parents.tolist():
+            depths.append(0 if parent < 0 else depths[parent] + 1)
+        return np.array(depths)
+
+    def ancestry(self) -> NDArray[np.bool_]:
+        """bool ``[n, n]``: row i is true at token i's ancestors and at i itself."""
+        size = len(self.token_ids)
+        if self.parents is None:
+            return np.tri(size, dtype=np.bool_)
+        lineage = np.eye(size, dtype=np.bool_)
+        for child, parent in enumerate(self.parents.tolist()):
+            if parent >= 0:
+                lineage[child] |= lineage[parent]
+        return lineage

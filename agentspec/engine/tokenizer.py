@@ -1,0 +1,195 @@
+"""Text to token ids and back, and the chat template, of one checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from tokenizers import decoders
+
+from agentspec.engine.chat_template import ChatTemplate, Message
+from agentspec.engine.checkpoint import CONFIG_FILE, read_json
+from agentspec.engine.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
+from agentspec.engine.model_config import token_id_set
+from agentspec.errors import CheckpointError, RequestError
+
+TOKENIZER_FILE = "tokenizer.json"
+SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+
+class Tokenizer:
+    """A Hugging Face ``tokenizer.json`` with its chat template. Safe to use from several threads.
+
+    Attributes:
+        raw: the ``tokenizers.Tokenizer``.
+        eos_ids: ids that end an output.
+        path_to_json: where ``tokenizer.json`` lies.
+    """
+
+    def __init__(
+        self,
+        raw: tokenizers.Tokenizer,
+        *,
+        eos_ids: frozenset[int],
+        templates: Mapping[str, ChatTemplate],
+        path_to_json: Path,
+    ) -> None:
+        self.raw = raw
+        self.eos_ids = eos_ids
+        self.path_to_json = path_to_json
+        self._templates = templates
+        vocabulary = raw.get_vocab(with_added_tokens=True)
+        self._vocab_size = max(vocabulary.values(), default=-1) + 1
+        added = raw.get_added_tokens_decoder()
+        self._special_ids = {token_id for token_id, token in added.items() if token.special}
+        is_byte_level = isinstance(raw.decoder, decoders.ByteLevel)
+        self._bytes_of = _bytes_of(vocabulary, self._special_ids) if is_byte_level else None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tokenizer:
+        """The tokenizer of the checkpoint in directory ``path``.
+
+        Raises:
+            CheckpointError: tokenizer.json is missing or broken, or the chat template is.
+        """
+        directory = Path(path)
+        file = directory / TOKENIZER_FILE
+        if not file.is_file():
+            raise CheckpointError(f"no {TOKENIZER_FILE!r} in {str(directory)!r}")
+        try:
+            raw = tokenizers.Tokenizer.from_file(str(file))
+        except Exception as error:  # tokenizers raises bare Exception
+            raise CheckpointError(f"can't read {str(file)!r}: {error}") from error
+        raw.no_truncation()
+        raw.no_padding()
+        settings = _optional_json(directory / "tokenizer_config.json")
+        special_tokens = _special_tokens(settings)
+        return cls(
+            raw,
+            eos_ids=_eos_ids(directory, raw, special_tokens.get("eos_token")),
+            templates=_templates(directory, settings, special_tokens),
+            path_to_json=file,
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the highest token id; the model's logits may be wider."""
+        return self._vocab_size
+
+    @property
+    def has_chat_template(self) -> bool:
+        """True if :meth:`apply_chat_template` can be called."""
+        return bool(self._templates)
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> NDArray[np.int32]:
+        """int32 token ids of ``text``; special tokens written out in it count as such."""
+        return np.array(self.raw.encode(text, add_special_tokens=add_special_tokens).ids, np.int32)
+
+    def decode(self, token_ids: Sequence[int] | NDArray[np.int32]) -> str:
+        """The text of ``token_ids``, special tokens left out."""
+        return str(self.raw.decode([int(i) for i in token_ids], skip_special_tokens=True))
+
+    def token_text(self, token_id: int) -> str:
+        """One token alone, as text; special tokens by name, bytes of no whole character as U+FFFD."""
+        if self._bytes_of is not None and token_id in self._bytes_of:
+            return self._bytes_of[token_id].decode("utf-8", "replace")
+        if token_id in self._special_ids:
+            return self.raw.id_to_token(token_id) or ""
+        return str(self.raw.decode([token_id], skip_special_tokens=False))
+
+    def detokenizer(self) -> Detokenizer:
+        """A fresh one, for one output."""
+        if self._bytes_of is not None:
+            return ByteDetokenizer(self._bytes_of)
+        return WindowDetokenizer(self.decode)
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """The prompt's text for these messages (OpenAI form).
+
+        Raises:
+            RequestError: the model has no chat template, or it refuses the messages.
+        """
+        template = self._templates.get("tool_use") if tools else None
+        template = template or self._templates.get("default")
+        if template is None:
+            raise RequestError("this model has no chat template; use a plain prompt", param="messages")
+        return template.render(messages, tools, add_generation_prompt)
+
+
+def _optional_json(file: Path) -> dict[str, Any]:
+    return read_json(file) if file.exists() else {}
+
+
+def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
+    """``bos_token`` etc. of tokenizer_config.json, where a token is a string or an object."""
+    tokens = {}
+    for name in SPECIAL_TOKEN_NAMES:
+        token = settings.get(name)
+        if isinstance(token, Mapping):
+            token = token.get("content")
+        if isinstance(token, str):
+            tokens[name] = token
+    return tokens
+
+
+def _eos_ids(directory: Path, raw: tokenizers.Tokenizer, eos_token: str | None) -> frozenset[int]:
+    """What generation_config.json says (else config.json), and the tokenizer's own end token."""
+    stated = _optional_json(directory / "generation_config.json").get("eos_token_id")
+    if stated is None:
+        stated = _optional_json(directory / CONFIG_FILE).get("eos_token_id")
+    own = raw.token_to_id(eos_token) if eos_token is not None else None
+    return token_id_set(stated) | token_id_set(own)
+
+
+def _templates(
+    directory: Path, settings: Mapping[str, Any], special_tokens: Mapping[str, str]
+) -> dict[str, ChatTemplate]:
+    """``chat_template.jinja`` before tokenizer_config.json, which may hold one or several by name."""
+    file = directory / "chat_template.jinja"
+    source: object = file.read_text(encoding="utf-8") if file.exists() else settings.get("chat_template")
+    if source is None:
+        return {}
+    if isinstance(source, str):
+        return {"default": ChatTemplate(source, special_tokens)}
+    try:
+        return {entry["name"]: ChatTemplate(entry["template"], special_tokens) for entry in _entries(source)}
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"chat_template in {str(directory)!r} is malformed") from error
+
+
+def _entries(source: object) -> list[Any]:
+    if not isinstance(source, list):
+        raise CheckpointError(f"a chat_template is a string or a list, not {type(source).__name__}")
+    return source
+
+
+def _bytes_of(vocabulary: Mapping[str, int], special_ids: set[int]) -> dict[int, bytes]:
+    """The bytes of every token of a byte-level vocabulary that is not special."""
+    alphabet = _byte_alphabet()
+    table = {}
+    for token, token_id in vocabulary.items():
+        if token_id in special_ids:
+            continue
+        is_plain = all(char in alphabet for char in token)
+        table[token_id] = bytes(alphabet[char] for char in token) if is_plain else token.encode()
+    return table
+
+
+@cache
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's printable stand-in of each byte: printable Latin-1 as it is, the others from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    alphabet = {chr(byte): byte for byte in printable}
+    others = (byte for byte in range(256) if byte not in set(printable))
+    alphabet.update({chr(0x100 + i): byte for i, byte in enumerate(others)})
+    return alphabet

@@ -1,0 +1,23 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Directory of the random checkpoint of a family, made once. Not to be written to."""
+    from tests.checkpoints import make_checkpoint
+
+    return cache(lambda family: make_checkpoint(tmp_path_factory.mktemp(family), family))
+
+
+@pytest.fixture(scope="session")
+def llama_checkpoint(checkpoint: Callable[[str], Path]) -> Path:
+    """Directory of a small random Llama with tokenizer and chat template. Not to be written to."""
+    return checkpoint("llama")
