@@ -15,10 +15,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from agentspec import __version__
+from agentspec import DraftConfig, ForestConfig, __version__
 from agentspec.errors import AgentSpecError, ConfigError
 
 if TYPE_CHECKING:
+    from agentspec.forest import Forest
     from agentspec.gateway import ApiKeys, Upstream
 
 API_KEYS_VARIABLE = "AGENTSPEC_API_KEYS"
@@ -180,7 +181,6 @@ def _embedded(args: argparse.Namespace) -> tuple[Upstream, str]:
             f"the embedded engine needs {error.name}: pip install 'agentspec[engine]', "
             "or use --engine-url for an engine elsewhere"
         ) from None
-    from agentspec import DraftConfig, Forest, ForestConfig
     from agentspec.models import BUNDLED_MODEL, bundled_model_dir
 
     config = EngineConfig(
@@ -193,11 +193,14 @@ def _embedded(args: argparse.Namespace) -> tuple[Upstream, str]:
         draft=DraftConfig(mode=args.draft, max_tokens=args.max_draft),
         threads=args.threads,
     )
-    forest = None
-    if not config.draft.is_off:
-        forest = Forest(ForestConfig(stage_limit_bytes=args.stage_budget_mb << 20))
-    engine = TorchEngine(config, forest)
+    engine = TorchEngine(config, None if config.draft.is_off else _forest(args))
     return EmbeddedUpstream(engine), engine.model.name
+
+
+def _forest(args: argparse.Namespace) -> Forest:
+    from agentspec.forest import Forest
+
+    return Forest(ForestConfig(stage_limit_bytes=args.stage_budget_mb << 20))
 
 
 def _proxy(args: argparse.Namespace, keys: ApiKeys) -> tuple[Upstream, str]:

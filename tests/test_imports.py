@@ -26,7 +26,7 @@ HTTP = {
     "openai",
 }
 FRAMEWORKS = {"langchain", "langchain_core", "langchain_openai", "langgraph", "openhands"}
-PUBLIC_NAMES = {"Draft", "DraftConfig", "Forest", "ForestConfig", "Source", "StageKey", "__version__"}
+PUBLIC_NAMES = set("Draft DraftConfig Forest ForestConfig ForestStats Source StageKey __version__".split())
 
 
 def module_name(path: Path) -> str:
