@@ -1,4 +1,4 @@
-"""The ``agentspec`` command, run as a process. No torch: the engine is a small server of the test's own."""
+"""The ``agentspec`` command, run as a process: before a small server of the test's own, then with torch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 import agentspec
+from agentspec.adapters.openai import agentspec_headers
 from agentspec.cli import build_parser, main
 
 TIMEOUT_S = 60.0
@@ -191,3 +194,40 @@ def test_keys_come_from_the_command_line_and_from_the_environment(
         for key, status in (("k1", 501), ("k2", 501), ("k3", 501), ("k4", 401)):
             answer = httpx.get(f"{base_url}/models", headers={"authorization": f"Bearer {key}"})
             assert answer.status_code == status
+
+
+@pytest.mark.parametrize("draft", ["chain", "off"])
+def test_the_embedded_engine_end_to_end(llama_checkpoint: Path, draft: str) -> None:
+    options = [
+        "--model",
+        str(llama_checkpoint),
+        "--served-model-name",
+        "tiny",
+        "--draft",
+        draft,
+        "--threads",
+        "1",
+    ]
+    with serving(*options) as (process, base_url), openai.OpenAI(base_url=base_url, api_key="none") as client:
+        answers = [
+            client.chat.completions.create(
+                model="tiny",
+                messages=[{"role": "user", "content": "SELECT name, price FROM items"}],
+                temperature=0,
+                max_tokens=48,
+                extra_body={"ignore_eos": True},
+                extra_headers=agentspec_headers("flow/write", "run-1", max_draft=max_draft),
+            )
+            for max_draft in (0, 16, 16)
+        ]
+        metrics = httpx.get(base_url.replace("/v1", "/metrics")).text
+        assert finish(process, signal.SIGTERM) == (0, "")
+    assert len({answer.choices[0].message.content for answer in answers}) == 1
+    accepted = [
+        answer.to_dict()["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"] for answer in answers
+    ]
+    assert accepted[0] == 0
+    assert (accepted[2] > 0) is (draft != "off")
+    assert (
+        f'agentspec_accepted_tokens_total{{stage="flow/write",tenant="default"}} {sum(accepted)}.0' in metrics
+    )
