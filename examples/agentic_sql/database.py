@@ -12,7 +12,13 @@ from examples.agentic_sql.schema import SCHEMAS, Column, Schema, Table
 from examples.agentic_sql.values import POOLS
 
 Row = tuple[object, ...]
-_TYPES = {"id": "INTEGER PRIMARY KEY", "key": "INTEGER NOT NULL", "number": "INTEGER", "name": "TEXT", "category": "TEXT"}
+_TYPES = {
+    "id": "INTEGER PRIMARY KEY",
+    "key": "INTEGER NOT NULL",
+    "number": "INTEGER",
+    "name": "TEXT",
+    "category": "TEXT",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,7 @@ def _key(row: Row) -> tuple[str, ...]:
 
 
 class Database:
-    """One of the example databases, for reading. Safe to use from several threads, one call at a time each."""
+    """One of the example databases, for reading; every query has its own connection (thread-safe)."""
 
     def __init__(self, path: Path, *, timeout_s: float = 2.0) -> None:
         self._uri = f"{path.resolve().as_uri()}?mode=ro"
@@ -84,7 +90,11 @@ def _value(column: Column, row_id: int, num_parents: dict[str, int], names: list
         case "category":
             pool = POOLS[column.pool]
             # a skewed choice: real categories are not used equally often
-            return pool[min(int(rng.expovariate(2.5 / len(pool))), len(pool) - 1)] if len(pool) > 12 else rng.choice(pool)
+            return (
+                pool[min(int(rng.expovariate(2.5 / len(pool))), len(pool) - 1)]
+                if len(pool) > 12
+                else rng.choice(pool)
+            )
         case _:
             return rng.randint(column.low, column.high)
 

@@ -34,8 +34,10 @@ def classify(question: str) -> Messages:
 
 def extract(question: str, database: str) -> Messages:
     """The question's parts. Answered in JSON."""
-    return _messages("Extract the features of the question. Answer in JSON.",
-                     f"{SCHEMAS[database].text}\nQuestion: {question}")
+    return _messages(
+        "Extract the features of the question. Answer in JSON.",
+        f"{SCHEMAS[database].text}\nQuestion: {question}",
+    )
 
 
 def enrich(question: str, database: str, features: str, example: Question) -> Messages:
@@ -64,5 +66,7 @@ def correction(previous: Messages, bad_sql: str, error: str) -> Messages:
 def combine(question: str, candidates: Sequence[tuple[str, QueryResult]]) -> Messages:
     """Pick the candidate to trust and answer in words. Answered in JSON."""
     lines = [f"{i}. {text}\nRows: {result.preview}" for i, (text, result) in enumerate(candidates, 1)]
-    return _messages("Pick the best query and answer the question. Answer in JSON.",
-                     "\n".join(lines) + f"\nQuestion: {question}")
+    return _messages(
+        "Pick the best query and answer the question. Answer in JSON.",
+        "\n".join(lines) + f"\nQuestion: {question}",
+    )

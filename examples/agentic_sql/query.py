@@ -13,7 +13,18 @@ from typing import Literal
 from examples.agentic_sql.schema import SCHEMAS, Schema
 
 Kind = Literal[
-    "count", "list", "distinct", "average", "total", "highest", "lowest", "top", "bottom", "count_by", "average_by", "most"
+    "count",
+    "list",
+    "distinct",
+    "average",
+    "total",
+    "highest",
+    "lowest",
+    "top",
+    "bottom",
+    "count_by",
+    "average_by",
+    "most",
 ]
 Style = Literal["join", "alias", "nested"]
 Op = Literal["=", ">", "<", "between"]
@@ -81,7 +92,11 @@ class Query:
         """Gold SQL. All styles return the same rows."""
         if style == "nested" and self._can_nest:
             return self._nested_sql()
-        names = {t: f"T{i}" for i, t in enumerate(self.tables, 1)} if style == "alias" else {t: t for t in self.tables}
+        names = (
+            {t: f"T{i}" for i, t in enumerate(self.tables, 1)}
+            if style == "alias"
+            else {t: t for t in self.tables}
+        )
         text = f"SELECT {self._selection(names)} FROM {self._source(names, style)}"
         if self.filters:
             text += " WHERE " + " AND ".join(f.sql(names[f.table]) for f in self.filters)
@@ -122,7 +137,8 @@ class Query:
         if self.kind == "most":
             return text + " ORDER BY COUNT(*) DESC LIMIT 1"
         if self.order:
-            text += f" ORDER BY {_name(self.order, names)} {'DESC' if self.kind == 'top' else 'ASC'} LIMIT {self.limit}"
+            direction = "DESC" if self.kind == "top" else "ASC"
+            text += f" ORDER BY {_name(self.order, names)} {direction} LIMIT {self.limit}"
         return text
 
     def _nested_sql(self) -> str:
@@ -149,7 +165,11 @@ class Query:
                 "table": self.table,
                 "column": _dotted(self.column),
                 "filters": [
-                    {"column": f"{f.table}.{f.column}", "op": f.op, "value": f.values[0] if len(f.values) == 1 else list(f.values)}
+                    {
+                        "column": f"{f.table}.{f.column}",
+                        "op": f.op,
+                        "value": f.values[0] if len(f.values) == 1 else list(f.values),
+                    }
                     for f in self.filters
                 ],
                 "group_by": _dotted(self.group),

@@ -55,14 +55,24 @@ _TEMPLATES: dict[Kind, tuple[tuple[str, str], tuple[str, str]]] = {
         ("Compute the smallest {c} across {t}{f}.", "How low does the {c} of {t}{f} go?"),
     ),
     "top": (
-        ("Show the {c} of the {n} {t}{f} with the highest {m}.", "List the {c} of the top {n} {t}{f} by {m}."),
-        ("Rank the {t}{f} by {m} from the top and give the {c} of the first {n}.",
-         "Give me the {c} of the {n} {t}{f} that lead in {m}."),
+        (
+            "Show the {c} of the {n} {t}{f} with the highest {m}.",
+            "List the {c} of the top {n} {t}{f} by {m}.",
+        ),
+        (
+            "Rank the {t}{f} by {m} from the top and give the {c} of the first {n}.",
+            "Give me the {c} of the {n} {t}{f} that lead in {m}.",
+        ),
     ),
     "bottom": (
-        ("Show the {c} of the {n} {t}{f} with the lowest {m}.", "List the {c} of the bottom {n} {t}{f} by {m}."),
-        ("Rank the {t}{f} by {m} from the bottom and give the {c} of the first {n}.",
-         "Give me the {c} of the {n} {t}{f} that come last in {m}."),
+        (
+            "Show the {c} of the {n} {t}{f} with the lowest {m}.",
+            "List the {c} of the bottom {n} {t}{f} by {m}.",
+        ),
+        (
+            "Rank the {t}{f} by {m} from the bottom and give the {c} of the first {n}.",
+            "Give me the {c} of the {n} {t}{f} that come last in {m}.",
+        ),
     ),
     "count_by": (
         ("How many {t}{f} are there for each {g}?", "Count the {t}{f} per {g}."),
@@ -80,8 +90,14 @@ _TEMPLATES: dict[Kind, tuple[tuple[str, str], tuple[str, str]]] = {
 _TEXT_PHRASES = (("with {c} {v}", "whose {c} is {v}"), ("where the {c} is {v}", "having {v} as {c}"))
 _NUMBER_PHRASES: dict[Op, tuple[tuple[str, str], tuple[str, str]]] = {
     "=": (("with {c} {v}", "whose {c} is {v}"), ("where the {c} is {v}", "having {v} as {c}")),
-    ">": (("with {c} above {v}", "with {c} over {v}"), ("with {c} greater than {v}", "whose {c} exceeds {v}")),
-    "<": (("with {c} below {v}", "with {c} under {v}"), ("with {c} less than {v}", "whose {c} stays beneath {v}")),
+    ">": (
+        ("with {c} above {v}", "with {c} over {v}"),
+        ("with {c} greater than {v}", "whose {c} exceeds {v}"),
+    ),
+    "<": (
+        ("with {c} below {v}", "with {c} under {v}"),
+        ("with {c} less than {v}", "whose {c} stays beneath {v}"),
+    ),
     "between": (
         ("with {c} between {v} and {w}", "whose {c} is between {v} and {w}"),
         ("with {c} from {v} to {w}", "whose {c} lies within {v} and {w}"),
@@ -154,7 +170,10 @@ def stream(source: Source, seed: int | str) -> Iterator[Question]:
 
 def _draw_query(schema: Schema, kind: Kind, source: Source, rng: Random) -> tuple[Query, dict[str, str]]:
     table = schema.tables[2] if rng.random() < 0.6 else rng.choice(schema.tables)
-    own, near = table.of_kind("name", "category", "number"), [table, *(schema.table(p) for _, p in table.parents)]
+    own, near = (
+        table.of_kind("name", "category", "number"),
+        [table, *(schema.table(p) for _, p in table.parents)],
+    )
     numbers = [c for c in table.of_kind("number") if c.name != "year"]  # nobody averages or ranks years
     column = group = order = None
     if kind in ("list", "top", "bottom"):
@@ -170,10 +189,16 @@ def _draw_query(schema: Schema, kind: Kind, source: Source, rng: Random) -> tupl
         group = rng.choice(grouped.of_kind("category"))
     taken = {c.name for c in (column, order) if c} | ({group.name} if group else set())
     filters = _draw_filters(table, near, taken, source, rng)
-    nouns = {"c": column.noun if column else "", "m": order.noun if order else "",
-             "g": _noun(group, grouped is table) if group else ""}
+    nouns = {
+        "c": column.noun if column else "",
+        "m": order.noun if order else "",
+        "g": _noun(group, grouped is table) if group else "",
+    }
     query = Query(
-        schema.name, kind, table.name, filters,
+        schema.name,
+        kind,
+        table.name,
+        filters,
         column=(table.name, column.name) if column else None,
         group=(grouped.name, group.name) if grouped and group else None,
         order=(table.name, order.name) if order else None,
@@ -194,7 +219,9 @@ def _draw_filters(
 def _draw_filter(table: Table, column: Column, source: Source, rng: Random) -> Filter:
     if column.kind == "category":
         return Filter(table.name, column.name, "=", (source.value(column, rng),))
-    op: Op = rng.choice(("=", ">", "<", "between")) if column.name == "year" else rng.choice((">", "<", "between"))
+    op: Op = (
+        rng.choice(("=", ">", "<", "between")) if column.name == "year" else rng.choice((">", "<", "between"))
+    )
     low, high = sorted(rng.sample(range(column.low, column.high + 1), 2))
     return Filter(table.name, column.name, op, (low, high) if op == "between" else (rng.choice((low, high)),))
 

@@ -21,8 +21,12 @@ _LAST = (
     "Novak Okafor Olsen Park Patel Petrov Ramos Rossi Roux Sato Schmidt Silva Singh Smith Suzuki Tanaka "
     "Torres Vargas Weber Wolf Yilmaz"
 ).split()
-_ADJECTIVES = "Amber Arctic Bold Bright Classic Cosmic Crystal Falcon Golden Lunar Nordic Royal Silent Solar Swift".split()
-_OBJECTS = "Bridge Chair Clock Comet Desk Drone Engine Garden Harbor Kettle Lamp Mirror Orbit River Tower Voyager".split()
+_ADJECTIVES = (
+    "Amber Arctic Bold Bright Classic Cosmic Crystal Falcon Golden Lunar Nordic Royal Silent Solar Swift"
+).split()
+_OBJECTS = (
+    "Bridge Chair Clock Comet Desk Drone Engine Garden Harbor Kettle Lamp Mirror Orbit River Tower Voyager"
+).split()
 _SUBJECTS = (
     "Astronomy Biology Botany Chemistry Economics Geology Geography History Linguistics Mathematics Medicine "
     "Music Philosophy Physics Psychology Robotics Sociology Statistics Theology Zoology"
@@ -30,33 +34,45 @@ _SUBJECTS = (
 
 POOLS: dict[str, tuple[str, ...]] = {
     "city": tuple(
-        "Amsterdam Athens Barcelona Berlin Bogota Boston Brussels Budapest Cairo Chicago Copenhagen Dakar Delhi "
+        "Amsterdam Athens Barcelona Berlin Bogota Boston Brussels Budapest Cairo Chicago "
+        "Copenhagen Dakar Delhi "
         "Denver Dublin Florence Geneva Hamburg Helsinki Istanbul Jakarta Kyoto Lagos Lima Lisbon London Lyon "
-        "Madrid Manila Milan Montreal Munich Nairobi Naples Osaka Oslo Paris Porto Prague Quito Rome Santiago "
+        "Madrid Manila Milan Montreal Munich Nairobi Naples Osaka Oslo Paris Porto Prague Quito "
+        "Rome Santiago "
         "Seattle Seoul Sydney Tallinn Tokyo Toronto Valencia Vienna Warsaw Zurich".split()
     ),
     "country": tuple(
-        "Argentina Austria Belgium Brazil Canada Chile Croatia Denmark Egypt Estonia Finland France Germany Ghana "
-        "Greece Hungary India Ireland Italy Japan Kenya Mexico Morocco Norway Peru Poland Portugal Spain Sweden "
+        "Argentina Austria Belgium Brazil Canada Chile Croatia Denmark Egypt Estonia Finland "
+        "France Germany Ghana "
+        "Greece Hungary India Ireland Italy Japan Kenya Mexico Morocco Norway Peru Poland "
+        "Portugal Spain Sweden "
         "Turkey Vietnam".split()
     ),
     "brand": tuple(
-        "Acme Altair Boreal Calypso Cobalt Corvus Delphi Emberline Fenwick Gravita Halcyon Helios Ironwood Juniper "
-        "Kestrel Lumina Meridian Northwind Octavia Pinnacle Quantix Ravenna Solstice Tundra Umbra Vertex Westmark "
+        "Acme Altair Boreal Calypso Cobalt Corvus Delphi Emberline Fenwick Gravita Halcyon "
+        "Helios Ironwood Juniper "
+        "Kestrel Lumina Meridian Northwind Octavia Pinnacle Quantix Ravenna Solstice Tundra "
+        "Umbra Vertex Westmark "
         "Zenith".split()
     ),
     "category": tuple(
-        "Audio Bakery Books Cameras Clothing Cosmetics Electronics Fitness Footwear Furniture Gaming Gardening "
+        "Audio Bakery Books Cameras Clothing Cosmetics Electronics Fitness Footwear Furniture "
+        "Gaming Gardening "
         "Grocery Jewelry Kitchen Lighting Luggage Outdoor Stationery Toys".split()
     ),
-    "segment": tuple("Business Corporate Education Family Government Premium Private Startup Student Wholesale".split()),
+    "segment": tuple(
+        "Business Corporate Education Family Government Premium Private Startup Student Wholesale".split()
+    ),
     "status": tuple("Cancelled Delivered Draft Paid Pending Refunded Returned Shipped".split()),
     "specialty": tuple(
-        "Allergology Cardiology Dermatology Endocrinology Geriatrics Hematology Immunology Nephrology Neurology "
-        "Oncology Ophthalmology Orthopedics Pediatrics Psychiatry Radiology Rheumatology Surgery Urology".split()
+        "Allergology Cardiology Dermatology Endocrinology Geriatrics Hematology Immunology "
+        "Nephrology Neurology "
+        "Oncology Ophthalmology Orthopedics Pediatrics Psychiatry Radiology Rheumatology "
+        "Surgery Urology".split()
     ),
     "reason": tuple(
-        "Allergy Asthma Checkup Cough Dizziness Fatigue Fever Fracture Headache Insomnia Migraine Nausea Rash "
+        "Allergy Asthma Checkup Cough Dizziness Fatigue Fever Fracture Headache Insomnia "
+        "Migraine Nausea Rash "
         "Sprain Vaccination Vertigo".split()
     ),
     "subject": tuple(_SUBJECTS),
@@ -64,7 +80,11 @@ POOLS: dict[str, tuple[str, ...]] = {
     "term": tuple("Autumn Spring Summer Winter Easter Michaelmas".split()),
     "person": tuple(f"{a} {b}" for a in _FIRST for b in _LAST),
     "thing": tuple(f"{a} {b}" for a in _ADJECTIVES for b in _OBJECTS),
-    "title": tuple(f"{a} of {b}" for a in ("Foundations", "History", "Methods", "Principles", "Theory") for b in _SUBJECTS),
+    "title": tuple(
+        f"{a} of {b}"
+        for a in ("Foundations", "History", "Methods", "Principles", "Theory")
+        for b in _SUBJECTS
+    ),
 }
 
 _ONSETS = "b br c ch cl d dr f fl g gr h j k kl l m n p pr qu r s sh sk sl st t th tr v w y z".split()
@@ -86,5 +106,7 @@ def pool_values(pool: str, *, held_out: bool) -> list[str]:
 def invent(rng: Random) -> str:
     """A pronounceable capitalized word of one to four syllables that stands in no pool by design."""
     num_syllables = rng.choice((1, 2, 2, 2, 3, 3, 4))
-    word = "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(num_syllables))
+    word = "".join(
+        rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(num_syllables)
+    )
     return word.capitalize()

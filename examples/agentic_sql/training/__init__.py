@@ -1,1 +1,1 @@
-"""How the bundled model is made: data, tokenizer, training, evaluation. ``python -m ... build`` does it all."""
+"""How the bundled model is made: data, tokenizer, training, evaluation. One command: see ``__main__``."""

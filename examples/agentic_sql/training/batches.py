@@ -1,4 +1,4 @@
-"""Samples as padded batches of token ids, with the positions whose next token is the target's."""
+"""Samples as padded batches of token ids, with the positions that are learned from."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ _POOL = 256  # samples sorted by length at a time: little padding, still random 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``ids`` int64 [batch, length]; ``wanted`` bool of the same shape; ``labels`` int64 [wanted].
+    """``ids`` int64 [batch, length]; ``wanted`` bool, the same shape: every position with a next token.
 
-    ``rows`` int64 [wanted] says which sample each label belongs to; ``stages`` names each sample's.
+    Per wanted position: ``labels`` int64, the next token; ``is_target`` bool, whether that token is the
+    answer's or still the prompt's; ``rows`` int64, its sample. ``stages`` names each sample's stage.
     """
 
     ids: Tensor
     wanted: Tensor
     labels: Tensor
+    is_target: Tensor
     rows: Tensor
     stages: tuple[str, ...]
 
@@ -42,11 +44,14 @@ def make(samples: list[tuple[list[int], int, str]]) -> Batch:
     length = max(len(ids) for ids, _, _ in samples)
     ids = torch.zeros(len(samples), length, dtype=torch.int64)
     wanted = torch.zeros(len(samples), length, dtype=torch.bool)
+    is_target = torch.zeros(len(samples), length, dtype=torch.bool)
     for row, (tokens, num_prompt, _) in enumerate(samples):
         ids[row, : len(tokens)] = torch.tensor(tokens)
-        wanted[row, num_prompt - 1 : len(tokens) - 1] = True
+        wanted[row, : len(tokens) - 1] = True
+        is_target[row, num_prompt - 1 : len(tokens) - 1] = True
     shifted = torch.roll(ids, -1, dims=1)
-    return Batch(ids, wanted, shifted[wanted], wanted.nonzero()[:, 0], tuple(s for _, _, s in samples))
+    rows, stages = wanted.nonzero()[:, 0], tuple(stage for _, _, stage in samples)
+    return Batch(ids, wanted, shifted[wanted], is_target[wanted], rows, stages)
 
 
 def stream(samples: Iterator[Sample], tokenizer: Tokenizer, num_tokens: int, seed: int) -> Iterator[Batch]:

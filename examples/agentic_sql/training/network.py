@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of the network. The default is 3.5 M parameters."""
+    """Sizes of the network. The default is 3.3 M parameters."""
 
     vocab_size: int = 1280
     hidden: int = 256
     intermediate: int = 640
     num_layers: int = 4
-    num_heads: int = 4
+    num_heads: int = 8
     max_len: int = 2048
     rope_theta: float = 10_000.0
 
@@ -50,7 +50,8 @@ class Block(nn.Module):
         mixed = F.scaled_dot_product_attention(_rotate(q, cos, sin), _rotate(k, cos, sin), v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, hidden))
         gate, up = self.gate_up(F.rms_norm(x, (hidden,), self.mlp_norm, 1e-5)).chunk(2, -1)
-        return x + self.down(F.silu(gate) * up)
+        result: Tensor = x + self.down(F.silu(gate) * up)
+        return result
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -66,6 +67,8 @@ class Network(nn.Module):
         self.shape = shape
         self.embedding = nn.Embedding(shape.vocab_size, shape.hidden)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.num_layers))
+        self.cos: Tensor
+        self.sin: Tensor
         self.norm = nn.Parameter(torch.ones(shape.hidden))
         head_dim = shape.hidden // shape.num_heads
         frequencies = shape.rope_theta ** (-torch.arange(0, head_dim, 2).float() / head_dim)
@@ -98,10 +101,12 @@ class Network(nn.Module):
 
 def save(network: Network, directory: Path, eos_id: int, pad_id: int) -> None:
     """Write config.json and model.safetensors (float16) as transformers' Llama reads them."""
-    shape, tensors = network.shape, {}
+    shape = network.shape
+    tensors: dict[str, Tensor] = {}
     tensors["model.embed_tokens.weight"] = network.embedding.weight
     tensors["model.norm.weight"] = network.norm
     for i, block in enumerate(network.blocks):
+        assert isinstance(block, Block)
         prefix = f"model.layers.{i}."
         for name, part in zip("qkv", block.qkv.weight.chunk(3), strict=True):
             tensors[f"{prefix}self_attn.{name}_proj.weight"] = part
@@ -112,16 +117,31 @@ def save(network: Network, directory: Path, eos_id: int, pad_id: int) -> None:
         tensors[f"{prefix}mlp.down_proj.weight"] = block.down.weight
         tensors[f"{prefix}input_layernorm.weight"] = block.attention_norm
         tensors[f"{prefix}post_attention_layernorm.weight"] = block.mlp_norm
-    save_file({k: v.detach().to(torch.float16).contiguous() for k, v in tensors.items()},
-              directory / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        {k: v.detach().to(torch.float16).contiguous() for k, v in tensors.items()},
+        directory / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     config = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "float16",
-        "vocab_size": shape.vocab_size, "hidden_size": shape.hidden, "intermediate_size": shape.intermediate,
-        "num_hidden_layers": shape.num_layers, "num_attention_heads": shape.num_heads,
-        "num_key_value_heads": shape.num_heads, "max_position_embeddings": shape.max_len,
-        "rope_theta": shape.rope_theta, "rms_norm_eps": 1e-5, "hidden_act": "silu",
-        "tie_word_embeddings": True, "attention_bias": False, "mlp_bias": False,
-        "bos_token_id": None, "eos_token_id": eos_id, "pad_token_id": pad_id,
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "dtype": "float16",
+        "vocab_size": shape.vocab_size,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.num_layers,
+        "num_attention_heads": shape.num_heads,
+        "num_key_value_heads": shape.num_heads,
+        "max_position_embeddings": shape.max_len,
+        "rope_theta": shape.rope_theta,
+        "rms_norm_eps": 1e-5,
+        "hidden_act": "silu",
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "bos_token_id": None,
+        "eos_token_id": eos_id,
+        "pad_token_id": pad_id,
     }
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 

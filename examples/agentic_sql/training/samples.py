@@ -35,6 +35,24 @@ def stream(databases: dict[str, Database], seed: int | str, source: Source = TRA
         yield from of_question(draw(source, rng), databases, rng)
 
 
+def copying(seed: int | str) -> Iterator[Sample]:
+    """Endless samples that only ask for a text to be repeated: they teach copying early."""
+    rng = Random(f"copying {seed}")
+    while True:
+        words = [
+            invent(rng) if rng.random() < 0.6 else str(rng.randint(0, 9999))
+            for _ in range(rng.randint(3, 14))
+        ]
+        text = " ".join(words)
+        yield Sample("copy", [{"role": "user", "content": text}], text)
+
+
+def mixed(first: Iterator[Sample], second: Iterator[Sample]) -> Iterator[Sample]:
+    """One of each in turn."""
+    for pair in zip(first, second, strict=False):
+        yield from pair
+
+
 def of_question(question: Question, databases: dict[str, Database], rng: Random) -> Iterator[Sample]:
     """The samples drawn from one question."""
     query, text = question.query, question.text
@@ -44,8 +62,11 @@ def of_question(question: Question, databases: dict[str, Database], rng: Random)
     yield Sample("extract", prompts.extract(text, query.database), query.features())
     example = most_similar(text, query.database)
     if rng.random() < 0.5:
-        yield Sample("enrich", prompts.enrich(text, query.database, query.features(), example),
-                     query.context(example.query.sql()))
+        yield Sample(
+            "enrich",
+            prompts.enrich(text, query.database, query.features(), example),
+            query.context(example.query.sql()),
+        )
     if rng.random() < 0.9:
         yield _sql_sample(question, query.context(example.query.sql()), database, rng)
     if rng.random() < 0.45:
@@ -90,8 +111,11 @@ def _combine_sample(question: Question, database: Database, rng: Random) -> Samp
         wrong = rng.randrange(3)
         candidates[wrong] = _wrong_candidate(question, candidates[wrong][0], database, rng)
         choice = 1 if wrong == 0 else 0
-    return Sample("combine", prompts.combine(question.text, candidates),
-                  combination(choice, candidates[choice][0], query.answer(right.preview)))
+    return Sample(
+        "combine",
+        prompts.combine(question.text, candidates),
+        combination(choice, candidates[choice][0], query.answer(right.preview)),
+    )
 
 
 def combination(choice: int, sql: str, answer: str) -> str:
@@ -99,7 +123,9 @@ def combination(choice: int, sql: str, answer: str) -> str:
     return json.dumps({"choice": choice + 1, "sql": sql, "answer": answer})
 
 
-def _wrong_candidate(question: Question, sql: str, database: Database, rng: Random) -> tuple[str, QueryResult]:
+def _wrong_candidate(
+    question: Question, sql: str, database: Database, rng: Random
+) -> tuple[str, QueryResult]:
     if rng.random() < 0.4:
         broken = _break(sql, rng)
         result = database.query(broken)
@@ -128,8 +154,11 @@ def _invented_rows(query: Query, rng: Random) -> QueryResult:
         return QueryResult(rows=((text(),),))
     is_pair = query.kind in ("count_by", "average_by")
     column = query.column
-    is_number = bool(column) and query.schema.table(column[0]).column(column[1]).kind == "number"
+    is_number = column is not None and query.schema.table(column[0]).column(column[1]).kind == "number"
     num_rows = query.limit or rng.randint(1, 40)
-    return QueryResult(rows=tuple(
-        (text(), number()) if is_pair else ((number(),) if is_number else (text(),)) for _ in range(num_rows)
-    ))
+    return QueryResult(
+        rows=tuple(
+            (text(), number()) if is_pair else ((number(),) if is_number else (text(),))
+            for _ in range(num_rows)
+        )
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from examples.agentic_sql.database import Database
 from examples.agentic_sql.questions import HELD_OUT
@@ -28,8 +29,10 @@ from examples.agentic_sql.training.network import Network, Shape, restore
 class Plan:
     """How long and how fast to train."""
 
-    num_steps: int = 3000
-    batch_tokens: int = 6144
+    num_steps: int = 4000
+    batch_tokens: int = 4096
+    copying_steps: int = 400  # at first every second sample is one of ``samples.copying``
+    prompt_weight: float = 0.25  # of a prompt's token in the loss; an answer's weighs 1
     muon_lr: float = 0.02
     adam_lr: float = 4e-3
     warmup: int = 50
@@ -48,51 +51,84 @@ def _precision(device: str) -> torch.autocast:
 
 
 @torch.no_grad()
-def exact_match(network: Network, batch_list: list[batches.Batch], device: str = "cpu") -> dict[str, float]:
+def exact_match(
+    network: Callable[[Tensor, Tensor], Tensor], batch_list: list[batches.Batch], device: str = "cpu"
+) -> dict[str, float]:
     """Share of samples per stage whose every target token is the argmax: exact greedy answers."""
     right: dict[str, list[bool]] = {}
     for batch in batch_list:
         with _precision(device):
             logits = network(batch.ids.to(device), batch.wanted.to(device))
         misses = torch.zeros(len(batch.stages), dtype=torch.int64)
-        misses.index_add_(0, batch.rows, (logits.argmax(-1).cpu() != batch.labels).long())
+        is_miss = (logits.argmax(-1).cpu() != batch.labels) & batch.is_target
+        misses.index_add_(0, batch.rows, is_miss.long())
         for stage, num_misses in zip(batch.stages, misses.tolist(), strict=True):
             right.setdefault(stage, []).append(num_misses == 0)
     return {stage: sum(hits) / len(hits) for stage, hits in sorted(right.items())}
 
 
 def train(
-    tokenizer: Tokenizer, databases: dict[str, Database], plan: Plan, directory: Path, device: str = "cpu"
+    tokenizer: Tokenizer,
+    databases: dict[str, Database],
+    plan: Plan,
+    directory: Path,
+    device: str = "cpu",
+    *,
+    is_compiled: bool = False,
 ) -> Network:
     """Train a network; writes ``checkpoint.safetensors`` and ``progress.jsonl`` into ``directory``."""
     torch.manual_seed(plan.seed)
-    shape = Shape(vocab_size=tokenizer.get_vocab_size())
-    checkpoint, start = directory / "checkpoint.safetensors", 0
-    if checkpoint.exists():
-        network = restore(checkpoint, shape)
-        start = json.loads((directory / "progress.jsonl").read_text().splitlines()[-1])["step"]
-    else:
-        network = Network(shape)
+    network, start = _restored(tokenizer.get_vocab_size(), directory)
     network.to(device)
+    forward = torch.compile(network, dynamic=True) if is_compiled else network
     optimizers = [
         torch.optim.Muon(network.matrices(), lr=plan.muon_lr, weight_decay=0.01, momentum=0.95),
         torch.optim.AdamW(network.others(), lr=plan.adam_lr, betas=(0.9, 0.98), weight_decay=0.0),
     ]
     held_out = list(islice(_held_out(tokenizer, databases), 12))
-    batch_stream = batches.stream(samples.stream(databases, f"{plan.seed}-{start}"), tokenizer, plan.batch_tokens, plan.seed)
     started, losses = time.monotonic(), []
-    for step, batch in zip(range(start, plan.num_steps), batch_stream, strict=False):
-        losses.append(_step(network, optimizers, batch, plan, step, device))
+    training = _training(tokenizer, databases, plan, start)
+    for step, batch in zip(range(start, plan.num_steps), training, strict=False):
+        losses.append(_step(network, forward, optimizers, batch, plan, step, device))
         if (step + 1) % plan.report_every == 0 or step + 1 == plan.num_steps:
-            report = {"step": step + 1, "loss": round(sum(losses) / len(losses), 4),
-                      "minutes": round((time.monotonic() - started) / 60, 1),
-                      "exact": {k: round(v, 3) for k, v in exact_match(network, held_out, device).items()}}
+            exact = exact_match(network, held_out, device)
+            report = {
+                "step": step + 1,
+                "loss": round(sum(losses) / len(losses), 4),
+                "minutes": round((time.monotonic() - started) / 60, 1),
+                "exact": {stage: round(share, 3) for stage, share in exact.items()},
+            }
             losses = []
-            print(json.dumps(report), flush=True)
-            save_file({k: v.cpu().contiguous() for k, v in network.state_dict().items()}, checkpoint)
-            with (directory / "progress.jsonl").open("a") as log:
-                log.write(json.dumps(report) + "\n")
+            _record(network, report, directory)
     return network
+
+
+def _restored(vocab_size: int, directory: Path) -> tuple[Network, int]:
+    """The network to go on with, and how many steps it has had."""
+    shape, checkpoint = Shape(vocab_size=vocab_size), directory / "checkpoint.safetensors"
+    if not checkpoint.exists():
+        return Network(shape), 0
+    last = (directory / "progress.jsonl").read_text().splitlines()[-1]
+    return restore(checkpoint, shape), int(json.loads(last)["step"])
+
+
+def _record(network: Network, report: dict[str, object], directory: Path) -> None:
+    print(json.dumps(report), flush=True)
+    weights = {name: value.cpu().contiguous() for name, value in network.state_dict().items()}
+    save_file(weights, directory / "checkpoint.tmp")
+    (directory / "checkpoint.tmp").replace(directory / "checkpoint.safetensors")
+    with (directory / "progress.jsonl").open("a") as log:
+        log.write(json.dumps(report) + "\n")
+
+
+def _training(
+    tokenizer: Tokenizer, databases: dict[str, Database], plan: Plan, start: int
+) -> Iterator[batches.Batch]:
+    questions = samples.stream(databases, f"{plan.seed}-{start}")
+    mixed = samples.mixed(questions, samples.copying(plan.seed))
+    early = batches.stream(mixed, tokenizer, plan.batch_tokens, plan.seed)
+    yield from islice(early, max(0, plan.copying_steps - start))
+    yield from batches.stream(questions, tokenizer, plan.batch_tokens, plan.seed)
 
 
 def _held_out(tokenizer: Tokenizer, databases: dict[str, Database]) -> Iterator[batches.Batch]:
@@ -100,16 +136,24 @@ def _held_out(tokenizer: Tokenizer, databases: dict[str, Database]) -> Iterator[
 
 
 def _step(
-    network: Network, optimizers: list[torch.optim.Optimizer], batch: batches.Batch, plan: Plan, step: int, device: str
+    network: Network,
+    forward: Callable[[Tensor, Tensor], Tensor],
+    optimizers: list[torch.optim.Optimizer],
+    batch: batches.Batch,
+    plan: Plan,
+    step: int,
+    device: str,
 ) -> float:
     for optimizer, lr in zip(optimizers, (plan.muon_lr, plan.adam_lr), strict=True):
         optimizer.param_groups[0]["lr"] = lr * plan.scale(step)
     with _precision(device):
-        logits = network(batch.ids.to(device), batch.wanted.to(device))
-    loss = F.cross_entropy(logits.float(), batch.labels.to(device))
+        logits = forward(batch.ids.to(device), batch.wanted.to(device))
+    losses = F.cross_entropy(logits.float(), batch.labels.to(device), reduction="none")
+    weights = torch.where(batch.is_target, 1.0, plan.prompt_weight).to(device)
+    loss = (losses * weights).sum() / weights.sum()
     network.zero_grad(set_to_none=True)
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
     for optimizer in optimizers:
         optimizer.step()
-    return loss.item()
+    return (losses.detach() * batch.is_target.to(device)).sum().item() / int(batch.is_target.sum())

@@ -15,7 +15,13 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from examples.agentic_sql.prompts import Messages
 from examples.agentic_sql.training.samples import Sample
 
-PAD, END, SYSTEM, USER, ASSISTANT = SPECIAL = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+PAD, END, SYSTEM, USER, ASSISTANT = SPECIAL = [
+    "<|pad|>",
+    "<|end|>",
+    "<|system|>",
+    "<|user|>",
+    "<|assistant|>",
+]
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
@@ -32,7 +38,10 @@ def train(samples: Iterable[Sample], size: int) -> Tokenizer:
     """A tokenizer of ``size`` tokens learned from the samples' text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(_PIECES, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(_PIECES, "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(

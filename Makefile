@@ -1,0 +1,52 @@
+# Everything runs inside .venv, which is made on first use. See README.md.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+NATIVE := $(shell find agentspec/native -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt)
+SOURCES := agentspec gateway adapters examples tests benchmarks
+# plain `pip` reads these: the CPU build of torch and the versions that were tested
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+ONCE_FLAG := $(if $(ONCE),--once)
+PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
+
+.PHONY: help setup run test lint fmt bench model clean
+
+help:  ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(STAMP): pyproject.toml constraints.txt $(NATIVE)
+	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing agentspec and its dependencies into $(VENV) (some minutes the first time)"
+	@$(BIN)/pip install --quiet 'scikit-build-core>=1.1' 'pybind11>=3.0' cmake ninja
+	@$(BIN)/pip install --quiet --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+setup: $(STAMP)  ## virtual environment, native build, dependencies
+
+run: $(STAMP)  ## serve the bundled model, drive the workflow, print what was saved (ONCE=1: then exit; PLOT=x.png)
+	@$(BIN)/python -m examples.agentic_sql --serve $(ONCE_FLAG) $(PLOT_FLAG)
+
+test: $(STAMP)  ## all tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP)  ## ruff, mypy, clang-format; changes nothing
+	@$(BIN)/ruff check $(SOURCES)
+	@$(BIN)/ruff format --check $(SOURCES)
+	@$(BIN)/mypy
+	@$(BIN)/clang-format --dry-run --Werror $$(find agentspec/native -name '*.cpp' -o -name '*.hpp')
+
+fmt: $(STAMP)  ## format everything
+	@$(BIN)/ruff check --fix $(SOURCES)
+	@$(BIN)/ruff format $(SOURCES)
+	@$(BIN)/clang-format -i $$(find agentspec/native -name '*.cpp' -o -name '*.hpp')
+
+bench: $(STAMP)  ## the benchmarks, each ending in one JSON line
+	@$(BIN)/python -m examples.agentic_sql --serve --once --json out/agentic_sql.json
+
+model: $(STAMP)  ## rebuild the bundled model from nothing (about an hour on 2 cores)
+	@$(BIN)/python -m examples.agentic_sql.training
+
+clean:  ## remove what was built
+	rm -rf $(VENV) build out .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,154 @@
+"""A measurement as a table, as one JSON line and as a plot."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+
+from rich.table import Table
+
+import agentspec
+from examples.agentic_sql.measurement import SOURCES, Measurement, StageRow
+from examples.agentic_sql.question_set import novelty
+from examples.agentic_sql.questions import Question
+
+
+def table(measurement: Measurement) -> Table:
+    """One row per stage and one for the whole."""
+    result = Table(title="AgenticSQL: what speculation saved", title_justify="left")
+    result.add_column("stage")
+    for heading in (
+        "calls",
+        "output\ntokens",
+        "tokens\n/step",
+        "accept-\nance",
+        "TPOT off\nms",
+        "TPOT on\nms",
+        "speed-\nup",
+        *(f"{s} %" for s in SOURCES),
+    ):
+        result.add_column(heading, justify="right")
+    for row in measurement.rows:
+        if row.stage == "all":
+            result.add_section()
+        result.add_row(*_cells(row))
+    return result
+
+
+def _cells(row: StageRow) -> list[str]:
+    off = row.tpot_off_s > 0
+    return [
+        row.stage,
+        str(row.calls),
+        str(row.output_tokens),
+        f"{row.accepted_per_step:.2f}",
+        f"{row.acceptance_rate:.0%}",
+        f"{row.tpot_off_s * 1e3:.2f}" if off else "-",
+        f"{row.tpot_on_s * 1e3:.2f}",
+        f"{row.speedup:.2f}x" if off else "-",
+        *(f"{row.share(s):.0%}" for s in SOURCES),
+    ]
+
+
+def verdict(measurement: Measurement, questions: list[Question]) -> list[str]:
+    """The lines below the table."""
+    with_it, without = measurement.accuracy(measurement.on), measurement.accuracy(measurement.off)
+    lines = [
+        f"execution accuracy with speculation {with_it:.1%}"
+        + (f", without {without:.1%}" if without is not None else "")
+    ]
+    groups: dict[str, list[bool]] = defaultdict(list)
+    for question, outcome in zip(questions, measurement.on, strict=True):
+        groups[novelty(question)].append(outcome.is_correct)
+    lines.append("by what is new: " + ", ".join(f"{k} {sum(v)}/{len(v)}" for k, v in sorted(groups.items())))
+    if measurement.outputs_identical is not None:
+        lines.append(
+            f"outputs identical with and without: {'yes' if measurement.outputs_identical else 'NO'}"
+        )
+    return lines
+
+
+def json_line(measurement: Measurement, arguments: dict[str, object]) -> str:
+    """Everything that was measured and where, as one line of JSON."""
+    stages = {
+        row.stage: {
+            "calls": row.calls,
+            "output_tokens": row.output_tokens,
+            "steps": row.steps,
+            "accepted_per_step": round(row.accepted_per_step, 3),
+            "acceptance_rate": round(row.acceptance_rate, 3),
+            "tpot_off_ms": round(row.tpot_off_s * 1e3, 3),
+            "tpot_on_ms": round(row.tpot_on_s * 1e3, 3),
+            "speedup": round(row.speedup, 3),
+            "draft_share": {s: round(row.share(s), 3) for s in SOURCES},
+        }
+        for row in measurement.rows
+    }
+    return json.dumps(
+        {"summary": measurement.summary(), "stages": stages, "provenance": _provenance(arguments)}
+    )
+
+
+def _provenance(arguments: dict[str, object]) -> dict[str, object]:
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parent,
+    )
+    return {
+        "agentspec": agentspec.__version__,
+        "commit": commit.stdout.strip() or None,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "arguments": arguments,
+    }
+
+
+def plot(measurement: Measurement, path: Path) -> None:
+    """TPOT with and without, and where the drafts come from, as a PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = measurement.rows
+    names = [r.stage for r in rows]
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
+    positions = range(len(rows))
+    left.bar(
+        [p - 0.2 for p in positions],
+        [r.tpot_off_s * 1e3 for r in rows],
+        0.4,
+        label="without",
+        color="#9aa5b1",
+    )
+    left.bar(
+        [p + 0.2 for p in positions],
+        [r.tpot_on_s * 1e3 for r in rows],
+        0.4,
+        label="with speculation",
+        color="#2f6f9f",
+    )
+    for position, row in zip(positions, rows, strict=True):
+        left.text(
+            position + 0.2, row.tpot_on_s * 1e3, f"{row.speedup:.1f}x", ha="center", va="bottom", fontsize=8
+        )
+    left.set(ylabel="time per output token, ms", title="Same outputs, less time")
+    bottoms = [0.0] * len(rows)
+    for source in SOURCES:
+        shares = [r.share(source) * 100 for r in rows]
+        right.bar(positions, shares, 0.6, bottom=bottoms, label=source)
+        bottoms = [b + s for b, s in zip(bottoms, shares, strict=True)]
+    right.set(ylabel="% of drafted tokens", title="Where the drafts come from")
+    for axes in (left, right):
+        axes.set_xticks(list(positions), names, rotation=30)
+        axes.legend(fontsize=8)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

@@ -1,0 +1,67 @@
+"""``agentspec serve`` as a child process: started, waited for, stopped."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from urllib.parse import urlsplit
+
+import httpx
+from rich.console import Console
+
+_START_LIMIT_S = 120.0
+_STOP_LIMIT_S = 15.0
+
+
+class Server:
+    """A gateway with the embedded engine and the bundled model."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    @classmethod
+    def start(cls, base_url: str, console: Console) -> Server:
+        """Start it on the base URL's host and port and wait until it is healthy.
+
+        Raises:
+            SystemExit: it ended, or was not healthy in two minutes.
+        """
+        address = urlsplit(base_url)
+        host, port = address.hostname or "127.0.0.1", str(address.port or 8000)
+        command = [sys.executable, "-m", "agentspec", "serve", "--host", host, "--port", port]
+        server = cls(subprocess.Popen(command))
+        with console.status("starting agentspec serve"):
+            server._wait_until_healthy(f"http://{host}:{port}/health")
+        return server
+
+    def _wait_until_healthy(self, url: str) -> None:
+        deadline = time.monotonic() + _START_LIMIT_S
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise SystemExit(
+                    f"agentspec serve ended with status {self._process.returncode}; its message is above"
+                )
+            try:
+                if httpx.get(url, timeout=1.0).status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.2)
+        self.stop()
+        raise SystemExit(f"agentspec serve was not healthy after {_START_LIMIT_S:.0f} s")
+
+    def wait(self) -> None:
+        """Return when the server ends or the user interrupts."""
+        self._process.wait()
+
+    def stop(self) -> None:
+        """End it as Ctrl-C would; kill it if it does not listen."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(_STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
