@@ -10,7 +10,8 @@
     ├── CheckpointError        a model directory can't be loaded                 (ValueError)
     ├── RequestError           the client's request is at fault                  (ValueError)
     │   ├── ContextLengthError     prompt + max_tokens do not fit the context
-    │   └── UnknownModelError      no model of this name is served
+    │   ├── UnknownModelError      no model of this name is served
+    │   └── EngineBusyError        the waiting line is full; try again later
     └── EngineError            the engine failed or was stopped
 
 Messages name the offending value with ``!r`` and, where it helps, say what to do next.
@@ -83,6 +84,15 @@ class UnknownModelError(RequestError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, param="model", code="model_not_found")
+
+
+class EngineBusyError(RequestError):
+    """The engine's waiting line is full; the same request may succeed later."""
+
+    status = 429
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="engine_busy")
 
 
 class EngineError(AgentSpecError):

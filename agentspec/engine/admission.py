@@ -1,0 +1,177 @@
+"""From a request to the sequences that are decoded: tokens, limits, seeds, grammar, trees.
+
+All of a request that costs time and does not need the model happens here, in the thread that submits it
+and not between two decode steps.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from agentspec.config import DraftConfig
+from agentspec.engine.grammar import GrammarCompiler
+from agentspec.engine.request import Choice, LiveRequest
+from agentspec.engine.sampler_state import SamplerState, check_sampling
+from agentspec.engine.stop import StopStrings
+from agentspec.engine.tokenizer import Tokenizer
+from agentspec.errors import ConfigError, ContextLengthError, DuplicateRequestError, RequestError
+from agentspec.generation import GenerationRequest
+from agentspec.proposer import Proposer, Tokens
+
+SEED_BITS = 64
+
+
+class Admission:
+    """Checks requests and makes them ready to be scheduled. Safe to use from several threads.
+
+    Args:
+        vocab_size: width of the model's logits.
+        max_model_len: most tokens of prompt and output together.
+        draft: the engine's draft settings; a request can only lower them.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        proposer: Proposer,
+        *,
+        vocab_size: int,
+        max_model_len: int,
+        draft: DraftConfig,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._proposer = proposer
+        self._vocab_size = vocab_size
+        self._max_model_len = max_model_len
+        self._draft = draft
+        self._eos_ids = frozenset(tokenizer.eos_ids)
+
+    def admit(self, live: LiveRequest) -> list[Choice]:
+        """The request's choices; the proposer knows of each. On an error it knows of none.
+
+        Raises:
+            RequestError: the request is at fault.
+        """
+        request = live.request
+        check_sampling(request.sampling)
+        prompt_ids = self._prompt_ids(request)
+        max_tokens = self._max_tokens(request, len(prompt_ids))
+        live.num_prompt_tokens = len(prompt_ids)
+        draft = self._draft_config(request)
+        choices = [
+            self._choice(live, index, prompt_ids, max_tokens, draft) for index in range(request.sampling.n)
+        ]
+        self._start(choices)
+        return choices
+
+    def withdraw(self, choices: Sequence[Choice]) -> None:
+        """Undo :meth:`admit` for choices that were never scheduled."""
+        for choice in choices:
+            self._proposer.finish(choice.key, learn=False)
+
+    def _choice(
+        self, live: LiveRequest, index: int, prompt_ids: Tokens, max_tokens: int, draft: DraftConfig
+    ) -> Choice:
+        request = live.request
+        params = request.sampling
+        seed = secrets.randbits(SEED_BITS) if params.seed is None else params.seed + index
+        grammar = None if params.json_schema is None else self._grammars.compile(params.json_schema)
+        return Choice(
+            live=live,
+            index=index,
+            key=request.request_id if params.n == 1 else f"{request.request_id}#{index}",
+            prompt_ids=prompt_ids,
+            sampler=SamplerState(params, seed, grammar=grammar),
+            draft=draft,
+            max_tokens=max_tokens,
+            eos_ids=self._eos_ids,
+            stream=self._tokenizer.detokenizer(),
+            stops=StopStrings(params.stop),
+        )
+
+    def _prompt_ids(self, request: GenerationRequest) -> Tokens:
+        prompt: Any = request.prompt  # the three kinds are told apart by what they hold
+        if isinstance(prompt, str):
+            return self._checked(self._tokenizer.encode(prompt, add_special_tokens=True), "prompt")
+        if len(prompt) and isinstance(prompt[0], Mapping):
+            text = self._tokenizer.apply_chat_template(prompt, tools=request.tools)
+            return self._checked(self._tokenizer.encode(text), "messages")
+        return self._checked(self._as_ids(prompt), "prompt")
+
+    def _as_ids(self, prompt: Sequence[Any]) -> Tokens:
+        for token in prompt:
+            if not isinstance(token, int) or not 0 <= token < self._vocab_size:
+                raise RequestError(
+                    f"prompt: {token!r} is no token id between 0 and {self._vocab_size - 1}", param="prompt"
+                )
+        return np.array(prompt, np.int32)
+
+    def _checked(self, ids: Tokens, param: str) -> Tokens:
+        if not len(ids):
+            raise RequestError(f"{param} must not be empty", param=param)
+        if len(ids) >= self._max_model_len:
+            raise ContextLengthError(
+                f"the prompt has {len(ids)} tokens; with at least one of output it exceeds the context"
+                f" of {self._max_model_len}",
+                param=param,
+            )
+        return ids
+
+    def _max_tokens(self, request: GenerationRequest, num_prompt_tokens: int) -> int:
+        room = self._max_model_len - num_prompt_tokens
+        wanted = request.sampling.max_tokens
+        if wanted is None:
+            return room
+        if wanted > room:
+            raise ContextLengthError(
+                f"{num_prompt_tokens} prompt tokens and max_tokens={wanted!r} exceed the context of"
+                f" {self._max_model_len}; ask for at most {room}",
+                param="max_tokens",
+            )
+        return wanted
+
+    def _draft_config(self, request: GenerationRequest) -> DraftConfig:
+        draft = self._draft
+        try:
+            if request.max_draft is not None:
+                draft = replace(draft, max_tokens=min(request.max_draft, draft.max_tokens))
+            if request.min_match is not None:
+                draft = replace(draft, min_match=request.min_match)
+        except ConfigError as error:
+            raise RequestError(f"bad draft setting: {error}") from None
+        return draft
+
+    @cached_property
+    def _grammars(self) -> GrammarCompiler:
+        return GrammarCompiler(self._tokenizer.raw.to_str(), self._vocab_size, self._eos_ids)
+
+    def _start(self, choices: Sequence[Choice]) -> None:
+        """Tell the proposer of all choices, or of none."""
+        prediction = choices[0].live.request.prediction
+        prediction_ids = self._tokenizer.encode(prediction) if prediction else None
+        started: list[Choice] = []
+        try:
+            for choice in choices:
+                request = choice.live.request
+                self._proposer.start(
+                    choice.key,
+                    request.stage,
+                    choice.prompt_ids,
+                    session=request.session,
+                    prediction_ids=prediction_ids,
+                    draft=choice.draft,
+                    learn=request.learn,
+                )
+                started.append(choice)
+        except DuplicateRequestError as error:
+            self.withdraw(started)
+            raise RequestError(str(error), code="duplicate_request") from None
+        except BaseException:
+            self.withdraw(started)
+            raise

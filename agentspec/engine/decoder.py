@@ -1,0 +1,194 @@
+"""The decode loop's body: one forward pass for everything that is under way.
+
+Owns the order of events of a step and nothing else: who takes part is the ``Scheduler``'s, guesses are the
+``Proposer``'s, logits the ``Transformer``'s, the judgement the verifier's, and what tokens mean to a
+client the ``Choice``'s. Knows no threads but the lock around the scheduler, and no event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from agentspec.draft import Draft
+from agentspec.engine.counters import StageCounters
+from agentspec.engine.request import Choice, Item, LiveRequest
+from agentspec.engine.sampler import logprobs
+from agentspec.engine.scheduler import Row, Scheduler
+from agentspec.engine.verifier import Verdict, verify
+from agentspec.errors import EngineError
+from agentspec.generation import TokenLogprob
+from agentspec.proposer import Proposer
+
+if TYPE_CHECKING:
+    from agentspec.engine.kv_cache import KVCache
+    from agentspec.engine.model import Transformer
+
+logger = logging.getLogger(__name__)
+
+
+class Decoder:
+    """Decodes everything that was added to it, one :meth:`step` at a time.
+
+    ``add`` may be called by any thread; ``step`` and ``fail`` by one thread only.
+
+    Args:
+        token_text: the text of one token, for logprobs.
+        post: takes what a request is to receive.
+        max_draft_tokens: most draft tokens of one sequence in one pass.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        cache: KVCache,
+        proposer: Proposer,
+        scheduler: Scheduler,
+        *,
+        token_text: Callable[[int], str],
+        post: Callable[[LiveRequest, Item], None],
+        max_draft_tokens: int,
+    ) -> None:
+        self._model = model
+        self._cache = cache
+        self._proposer = proposer
+        self._scheduler = scheduler
+        self._lock = threading.Lock()
+        self._token_text = token_text
+        self._post = post
+        self._max_draft_tokens = max_draft_tokens
+        self.counters = StageCounters()
+
+    @property
+    def has_work(self) -> bool:
+        """True if a step would do something."""
+        return self._scheduler.has_work
+
+    def add(self, choices: Sequence[Choice]) -> None:
+        """Schedule the choices of one request. Raises EngineBusyError if the waiting line is full."""
+        with self._lock:
+            self._scheduler.add(choices)
+        self.counters.admitted(choices[0].live.request, choices[0].live.num_prompt_tokens)
+
+    def step(self) -> None:
+        """One forward pass for every sequence under way, and all that belongs to it."""
+        rows = self._schedule()  # 1. cancelled sequences leave, waiting ones enter
+        self._draft(rows)  # 2. the proposer hears what was accepted and guesses on
+        if not rows:
+            return
+        logits = self._model.forward([row.segment() for row in rows], self._cache)  # 3. one pass for all
+        deciding = [row for row in rows if row.gives_token]
+        verdicts = verify(  # 4. how far was each guess right, and what comes after it
+            logits, [row.choice.sampler for row in deciding], [row.draft for row in deciding]
+        )
+        for row, verdict in zip(deciding, verdicts, strict=True):  # 5. accepted tokens go out
+            if row.choice.is_scheduled:  # not if another choice of its request has just failed
+                self._commit(row, verdict, logits)
+        for row in rows:
+            if not row.gives_token:
+                row.choice.num_cached += len(row.token_ids)
+
+    def _schedule(self) -> list[Row]:
+        with self._lock:
+            cancelled = self._scheduler.take_cancelled()
+        for choice in cancelled:
+            self._retire(choice)
+        with self._lock:
+            return self._scheduler.next_rows()
+
+    def _draft(self, rows: Iterable[Row]) -> None:
+        """Give each decode row that has room its draft, cut to that room."""
+        rows = [row for row in rows if row.is_decode and row.choice.draft_room > 0]
+        if not rows:
+            return
+        updates = [(row.choice.key, row.choice.take_untold()) for row in rows]
+        for row, draft in zip(rows, self._proposer.step(updates, self._max_draft_tokens), strict=True):
+            row.draft = _cut(draft, row.choice.draft_room)
+
+    def _commit(self, row: Row, verdict: Verdict, logits: Tensor) -> None:
+        """Take what was accepted: KV entries, tokens, counters, and the delta for the client."""
+        choice = row.choice
+        is_decode = row.is_decode
+        try:
+            num_kept, text = choice.commit(verdict.token_ids)
+        except EngineError as error:  # its grammar gave up; nobody else is concerned
+            self._end(choice.live, error)
+            return
+        choice.num_cached += len(row.token_ids)
+        self._cache.keep(choice.slot, choice.num_cached, verdict.path)  # of a tree, the accepted branch
+        choice.num_cached += len(verdict.path)
+        if is_decode:
+            self.counters.decoded(choice, row.draft, num_kept)
+        else:
+            self.counters.prefilled(choice)
+        delta = choice.delta(num_kept, text, self._logprobs(choice, verdict, num_kept, logits))
+        if choice.finish_reason is not None:
+            self._retire(choice)  # first: the answer may be followed by a request that wants to draft from it
+        self._post(choice.live, delta)
+
+    def _logprobs(
+        self, choice: Choice, verdict: Verdict, num_kept: int, logits: Tensor
+    ) -> tuple[TokenLogprob, ...]:
+        num_top = choice.sampler.params.logprobs
+        if num_top is None:
+            return ()
+        entries = logprobs(logits[verdict.rows[:num_kept]], verdict.token_ids[:num_kept], num_top)
+        text = self._token_text
+        return tuple(
+            TokenLogprob(
+                entry.token_id,
+                text(entry.token_id),
+                entry.logprob,
+                tuple((token, text(token), value) for token, value in entry.top),
+            )
+            for entry in entries
+        )
+
+    def fail(self, reason: str) -> None:
+        """End everything under way, each request with an EngineError of its own."""
+        with self._lock:
+            lives = {id(choice.live): choice.live for choice in self._scheduler.live()}
+        for live in lives.values():
+            self._end(live, EngineError(reason))
+
+    def _end(self, live: LiveRequest, error: Exception) -> None:
+        """End one request with an error, all its choices."""
+        with self._lock:
+            choices = [choice for choice in self._scheduler.live() if choice.live is live]
+        for choice in choices:
+            self._retire(choice)
+        self._post(live, error)
+
+    def _retire(self, choice: Choice) -> None:
+        """Free the slot; the proposer learns the output if it came to its end.
+
+        A proposer that fails here costs later drafts and nobody's answer.
+        """
+        with self._lock:
+            self._scheduler.release(choice)
+        self.counters.finished(choice)
+        learn = choice.live.request.learn and choice.finish_reason is not None
+        try:
+            if learn and choice.untold:
+                self._proposer.observe(choice.key, choice.take_untold())
+            self._proposer.finish(choice.key, learn=learn)
+        except Exception:
+            logger.exception("the proposer could not finish %r", choice.key)
+
+
+def _cut(draft: Draft, room: int) -> Draft:
+    """The draft's first ``room`` tokens. A parent comes before its children, so it stays a tree."""
+    if len(draft) <= room:
+        return draft
+    return Draft(
+        token_ids=draft.token_ids[:room],
+        parents=draft.parents[:room],
+        probs=draft.probs[:room],
+        score=float(draft.probs[:room].sum()),
+        match_length=draft.match_length,
+        source=draft.source,
+    )

@@ -1,0 +1,169 @@
+"""The embedded engine as a server sees it: asynchronous, one model, one decoding thread.
+
+Owns the thread, the model and the way in; a step itself is the ``Decoder``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator
+
+import torch
+
+from agentspec.engine.admission import Admission
+from agentspec.engine.checkpoint import load_model
+from agentspec.engine.decoder import Decoder
+from agentspec.engine.engine_config import EngineConfig
+from agentspec.engine.kv_cache import KVCache
+from agentspec.engine.model import Transformer
+from agentspec.engine.outbox import Outbox
+from agentspec.engine.request import LiveRequest
+from agentspec.engine.scheduler import Scheduler
+from agentspec.engine.tokenizer import Tokenizer
+from agentspec.errors import EngineError
+from agentspec.generation import GenerationDelta, GenerationRequest, ModelCard
+from agentspec.proposer import NoDrafts, Proposer
+from agentspec.stages import StageKey
+from agentspec.stats import StageStats
+
+logger = logging.getLogger(__name__)
+
+MAX_FAILURES = 3  # so many failed steps in a row, and the engine reports itself as unhealthy
+
+
+class TorchEngine:
+    """Implements :class:`agentspec.generation.Engine` with a model in this process.
+
+    The decoding thread starts with the first request.
+
+    Args:
+        proposer: what drafts; None = no speculation. If it has ``memory_bytes(stage)``, the counters
+            report a stage's trees too.
+
+    Raises:
+        CheckpointError: the model directory can't be loaded.
+    """
+
+    def __init__(self, config: EngineConfig, proposer: Proposer | None = None) -> None:
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        self._proposer = proposer or NoDrafts()
+        dtype = None if config.dtype is None else getattr(torch, config.dtype)
+        model = load_model(config.model_path, device=config.device, dtype=dtype)
+        self._tokenizer = Tokenizer.load(config.model_path)
+        self._max_model_len = _context(config, model)
+        self._model_card = ModelCard(config.name, self._max_model_len, int(time.time()))
+        self._outbox = Outbox()
+        self._admission = Admission(
+            self._tokenizer,
+            self._proposer,
+            vocab_size=model.config.vocab_size,
+            max_model_len=self._max_model_len,
+            draft=config.draft,
+        )
+        cache = KVCache(model.config, config.num_slots, self._max_model_len, model.dtype, config.device)
+        self._decoder = Decoder(
+            model,
+            cache,
+            self._proposer,
+            Scheduler(config.num_slots, config.max_batch_tokens, config.max_queue),
+            token_text=self._tokenizer.token_text,
+            post=self._outbox.post,
+            max_draft_tokens=config.draft.max_tokens,
+        )
+        self._wake = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        self._num_failures = 0
+
+    @property
+    def model(self) -> ModelCard:
+        """The one model that is served."""
+        return self._model_card
+
+    @property
+    def is_healthy(self) -> bool:
+        """False once the engine was closed, or while every step fails."""
+        return not self._is_closed and self._num_failures < MAX_FAILURES
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[GenerationDelta]:
+        """Stream the answer. Closing the iterator cancels: the slot is free at the next step.
+
+        Raises (at the first ``anext``):
+            RequestError: the request is at fault; the engine goes on.
+            EngineError: the engine failed.
+        """
+        live = LiveRequest(request, asyncio.get_running_loop())
+        try:
+            await asyncio.to_thread(self._submit, live)
+            num_open = request.sampling.n
+            while num_open:
+                item = await live.inbox.get()
+                if isinstance(item, Exception):
+                    raise item
+                num_open -= item.finish_reason is not None
+                yield item
+        finally:
+            live.is_cancelled = True  # no effect on what has ended
+
+    def _submit(self, live: LiveRequest) -> None:
+        """Admit and schedule, in the calling thread; the decoding thread is woken.
+
+        The client may go away meanwhile: then the request is scheduled and dropped at the next step.
+        """
+        choices = self._admission.admit(live)
+        try:
+            with self._wake:
+                if self._is_closed:
+                    raise EngineError("the engine was stopped")
+                self._decoder.add(choices)
+                self._start_thread()
+                self._wake.notify()
+        except BaseException:
+            self._admission.withdraw(choices)
+            raise
+
+    def _start_thread(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="agentspec-decoder", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        """The decoding thread: step while there is work, sleep while there is none."""
+        while self._wait_for_work():
+            try:
+                self._decoder.step()
+                self._num_failures = 0
+            except Exception as error:
+                self._num_failures += 1
+                logger.exception("a decode step failed; the requests in flight end with an error")
+                self._decoder.fail(f"a decode step failed: {error!r}")
+            self._outbox.flush()
+        self._decoder.fail("the engine was stopped")
+        self._outbox.flush()
+
+    def _wait_for_work(self) -> bool:
+        with self._wake:
+            self._wake.wait_for(lambda: self._is_closed or self._decoder.has_work)
+            return not self._is_closed
+
+    def stats(self) -> dict[StageKey, StageStats]:
+        """Counters per stage since the start."""
+        return self._decoder.counters.snapshot(getattr(self._proposer, "memory_bytes", None))
+
+    async def close(self) -> None:
+        """Stop after the current step; requests under way end with EngineError. May be called twice."""
+        with self._wake:
+            self._is_closed = True
+            self._wake.notify_all()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+
+
+def _context(config: EngineConfig, model: Transformer) -> int:
+    """Most tokens of prompt and output: the model's limit, or less if the settings say so."""
+    limit: int = model.config.max_position_embeddings
+    return limit if config.max_model_len is None else min(limit, config.max_model_len)

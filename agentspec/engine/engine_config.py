@@ -1,0 +1,57 @@
+"""Settings of one embedded engine. Frozen; checked when made. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agentspec.config import DraftConfig
+from agentspec.errors import ConfigError
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How a model is served.
+
+    Attributes:
+        model_path: directory of a Hugging Face checkpoint.
+        served_name: the name in ``/v1/models``; empty = the directory's name.
+        device: a torch device, e.g. ``"cpu"`` or ``"cuda:0"``.
+        dtype: one of ``DTYPES``; None = the loader's choice for the device.
+        num_slots: KV-cache slots, i.e. most sequences decoded at once.
+        max_model_len: most tokens of prompt and output; None = the model's own limit.
+        max_batch_tokens: most prompt tokens read in one forward pass. A longer prompt is read in
+            chunks, so that sequences that are already decoding go on meanwhile.
+        draft: how requests are drafted for; a request can only ask for less.
+        threads: CPU threads of torch; None = torch's choice.
+        max_queue: most sequences that wait for a slot; beyond it a request is refused.
+    """
+
+    model_path: str | Path
+    served_name: str = ""
+    device: str = "cpu"
+    dtype: str | None = None
+    num_slots: int = 16
+    max_model_len: int | None = None
+    max_batch_tokens: int = 256
+    draft: DraftConfig = field(default_factory=DraftConfig)
+    threads: int | None = None
+    max_queue: int = 256
+
+    def __post_init__(self) -> None:
+        for name in ("num_slots", "max_batch_tokens", "max_queue"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)!r}")
+        for name in ("max_model_len", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1 or None, not {value!r}")
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise ConfigError(f"dtype must be one of {DTYPES} or None, not {self.dtype!r}")
+
+    @property
+    def name(self) -> str:
+        """The name under which the model is served."""
+        return self.served_name or Path(self.model_path).resolve().name

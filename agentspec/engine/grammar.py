@@ -1,0 +1,124 @@
+"""JSON grammars: which tokens may come next so that an output obeys its schema.
+
+A thin face of ``llguidance``. Knows nothing of logits: it returns boolean masks, and the sampler
+applies them. One :class:`GrammarCompiler` serves a tokenizer, one :class:`Grammar` one output.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer
+from numpy.typing import NDArray
+
+from agentspec.draft import Draft
+from agentspec.errors import EngineError, RequestError
+
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+
+
+class GrammarCompiler:
+    """Turns JSON schemas into grammars over one tokenizer's vocabulary. Safe to use from any thread.
+
+    Args:
+        tokenizer_json: the text of ``tokenizer.json``.
+        vocab_size: width of the model's logits; it may exceed the tokenizer's vocabulary.
+        eos_ids: the tokens that end an output.
+    """
+
+    def __init__(self, tokenizer_json: str, vocab_size: int, eos_ids: Collection[int]) -> None:
+        self._vocab_size = vocab_size
+        self._eos_ids = frozenset(eos_ids)
+        self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=sorted(self._eos_ids))
+
+    def compile(self, schema: Mapping[str, Any]) -> Grammar:
+        """A fresh grammar for one output; ``{}`` stands for any JSON object.
+
+        Raises:
+            RequestError: ``schema`` is no JSON schema, or uses what the grammar library can't enforce.
+        """
+        try:
+            text = LLMatcher.grammar_from_json_schema(json.dumps(schema or ANY_OBJECT))
+        except (TypeError, ValueError) as error:
+            raise _bad_schema(str(error)) from None
+        matcher = LLMatcher(self._tokenizer, text, log_level=0)
+        if matcher.is_error():
+            raise _bad_schema(matcher.get_error())
+        return Grammar(matcher, self._vocab_size, self._eos_ids)
+
+
+class Grammar:
+    """The state of one output under its schema: how far it got, what may follow."""
+
+    def __init__(self, matcher: LLMatcher, vocab_size: int, eos_ids: Collection[int]) -> None:
+        self._matcher = matcher
+        self._vocab_size = vocab_size
+        self._eos_ids = eos_ids
+
+    def masks(self, draft: Draft) -> NDArray[np.bool_]:
+        """The tokens allowed at the root and after each draft token: bool ``[1 + len(draft), vocab]``.
+
+        The matcher walks down the draft depth first and is rolled back on the way up, so that the
+        call leaves no trace. A node that the grammar forbids can never be reached by verification;
+        the rows from there downwards are left all True. Cost: one mask per allowed draft token.
+        """
+        masks = np.ones((1 + len(draft), self._vocab_size), np.bool_)
+        children: list[list[int]] = [[] for _ in range(len(masks))]
+        for node, parent in enumerate(draft.parents.tolist()):
+            children[1 + parent].append(node)
+        self._fill(0, children, draft.token_ids.tolist(), masks)
+        return masks
+
+    def _fill(
+        self, root: int, children: list[list[int]], tokens: list[int], masks: NDArray[np.bool_]
+    ) -> None:
+        """Depth first without recursion: a draft may be deeper than Python's stack likes.
+
+        The stack holds rows of ``masks``; ``-1`` says that a subtree is done.
+        """
+        stack = [root]
+        while stack:
+            row = stack.pop()
+            if row < 0:
+                self._matcher.rollback(1)
+                continue
+            if row != root:
+                if not self._try_consume(tokens[row - 1]):
+                    continue
+                stack.append(-1)
+            masks[row] = self._mask()
+            stack.extend(1 + child for child in reversed(children[row]))
+
+    def _try_consume(self, token: int) -> bool:
+        # eos is never consumed: the output ends there, and the matcher does not roll it back
+        if token in self._eos_ids:
+            return False
+        return bool(self._matcher.try_consume_tokens([token]) == 1)
+
+    def _mask(self) -> NDArray[np.bool_]:
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        mask = np.unpackbits(bits, count=self._vocab_size, bitorder="little")
+        return mask.view(np.bool_)
+
+    def advance(self, token_ids: Sequence[int]) -> None:
+        """Take accepted tokens for good.
+
+        Raises:
+            EngineError: the grammar library gave up, e.g. because the schema is too complex to follow.
+        """
+        tokens = [token for token in token_ids if token not in self._eos_ids]
+        if tokens:
+            self._matcher.consume_tokens(tokens)
+        if self._matcher.is_error():  # perhaps since the last mask: then it allowed eos alone
+            raise EngineError(f"the JSON grammar could not be followed: {self._matcher.get_error()!r}")
+
+
+def _bad_schema(reason: str) -> RequestError:
+    return RequestError(
+        f"response_format: the JSON schema can't be used: {reason!r}",
+        param="response_format",
+        code="invalid_json_schema",
+    )

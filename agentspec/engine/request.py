@@ -1,0 +1,169 @@
+"""A live request and its choices: what is scheduled, and what a decode step adds to it.
+
+No torch, no model: a :class:`Choice` takes tokens and turns them into deltas; when it ends (eos, a
+stop string, its length) is decided here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from agentspec.config import DraftConfig
+from agentspec.engine.sampler_state import SamplerState
+from agentspec.engine.stop import StopStrings
+from agentspec.generation import FinishReason, GenerationDelta, GenerationRequest, TokenLogprob
+from agentspec.proposer import Tokens
+from agentspec.stats import SpeculationStats
+
+Item = GenerationDelta | Exception  # an exception ends the whole request
+
+
+class TextStream(Protocol):
+    """Turns token ids into text piece by piece; ``Detokenizer`` is the real one."""
+
+    def push(self, ids: Sequence[int]) -> str:
+        """The text that is certain now."""
+
+    def flush(self) -> str:
+        """The rest, e.g. of a UTF-8 character that was never finished."""
+
+
+@dataclass(slots=True, eq=False)
+class LiveRequest:
+    """A request under way; its choices share it.
+
+    ``is_cancelled`` may be set by any thread at any time, even before the request is admitted. What the
+    request is to receive goes into ``inbox``, in the thread of ``loop`` (see ``Outbox``).
+    """
+
+    request: GenerationRequest
+    loop: asyncio.AbstractEventLoop
+    inbox: asyncio.Queue[Item] = field(default_factory=asyncio.Queue)
+    num_prompt_tokens: int = 0
+    is_cancelled: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Choice:
+    """One of a request's ``n`` outputs: a sequence that occupies one KV slot while it is decoded.
+
+    Attributes:
+        key: the proposer's id of this sequence.
+        prompt_ids: int32 ``[p]``.
+        max_tokens: most output tokens; prompt and output fit the context together.
+        num_cached: tokens of prompt and output whose KV entries are in the slot.
+        untold: accepted tokens that the proposer was not told of yet.
+    """
+
+    live: LiveRequest
+    index: int
+    key: str
+    prompt_ids: Tokens
+    sampler: SamplerState
+    draft: DraftConfig
+    max_tokens: int
+    eos_ids: Collection[int]
+    stream: TextStream
+    stops: StopStrings
+    slot: int = -1
+    num_cached: int = 0
+    untold: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    speculation: SpeculationStats = field(default_factory=SpeculationStats)
+    first_token_s: float = 0.0
+    last_token_s: float = 0.0
+
+    @property
+    def output_ids(self) -> list[int]:
+        """The accepted tokens, eos included."""
+        return self.sampler.output_ids
+
+    @property
+    def is_scheduled(self) -> bool:
+        """True while the sequence has a slot."""
+        return self.slot >= 0
+
+    @property
+    def is_prefilling(self) -> bool:
+        """True until the whole prompt is in the KV cache."""
+        return self.num_cached < len(self.prompt_ids)
+
+    @property
+    def draft_room(self) -> int:
+        """Most draft tokens that still leave room for the token that every step adds anyway."""
+        if self.draft.is_off:
+            return 0
+        return max(0, min(self.draft.max_tokens, self.max_tokens - len(self.output_ids) - 1))
+
+    def take_untold(self) -> Tokens:
+        """What to tell the proposer next; each token is handed out once."""
+        tokens = np.array(self.untold, np.int32)
+        self.untold.clear()
+        return tokens
+
+    def commit(self, token_ids: Sequence[int]) -> tuple[int, str]:
+        """Append the tokens of one step; return how many were kept, and the text to show.
+
+        Tokens behind the one that ends the output are dropped. Sets ``finish_reason`` at the end.
+
+        Raises:
+            EngineError: the grammar library gave up on this output.
+        """
+        text: list[str] = []
+        num_kept = 0
+        for token in token_ids:
+            num_kept += 1
+            self.output_ids.append(token)
+            text.append(self._read(token))
+            if self.finish_reason is not None:
+                break
+        kept = token_ids[:num_kept]
+        self.untold.extend(kept)
+        if self.sampler.grammar is not None:
+            self.sampler.grammar.advance(kept)
+        if self.finish_reason is not None and not self.stops.is_hit:
+            text.append(self.stops.push(self.stream.flush()))
+            text.append(self.stops.flush())
+        self._note_time()
+        return num_kept, "".join(text)
+
+    def _read(self, token: int) -> str:
+        """The text that ``token`` makes certain; decides whether it ends the output."""
+        if self._is_eos(token):
+            self.finish_reason = "stop"
+            return ""
+        text = self.stops.push(self.stream.push([token]))
+        if self.stops.is_hit:
+            self.finish_reason = "stop"
+        elif len(self.output_ids) >= self.max_tokens:
+            self.finish_reason = "length"
+        return text
+
+    def _is_eos(self, token: int) -> bool:
+        # a finished grammar allows nothing but eos: to ignore it there would repeat it for ever
+        ignored = self.sampler.params.ignore_eos and self.sampler.grammar is None
+        return token in self.eos_ids and not ignored
+
+    def _note_time(self) -> None:
+        self.last_token_s = time.perf_counter()
+        if not self.first_token_s:
+            self.first_token_s = self.last_token_s
+
+    def delta(self, num_kept: int, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> GenerationDelta:
+        """What the last step added, for the client."""
+        is_last = self.finish_reason is not None
+        return GenerationDelta(
+            index=self.index,
+            text=text,
+            token_ids=tuple(self.output_ids[len(self.output_ids) - num_kept :]),
+            num_prompt_tokens=self.live.num_prompt_tokens,
+            logprobs=logprobs,
+            finish_reason=self.finish_reason,
+            speculation=self.speculation if is_last else None,
+        )

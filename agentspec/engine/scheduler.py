@@ -1,0 +1,137 @@
+"""Continuous batching: which sequences take part in the next forward pass, and with which tokens.
+
+Owns the KV slots and the waiting line. Never touches torch, drafts nothing and is not thread-safe:
+its owner holds a lock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from agentspec.draft import Draft
+from agentspec.engine.batch import Segment
+from agentspec.engine.request import Choice
+from agentspec.errors import EngineBusyError
+from agentspec.proposer import Tokens
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One sequence's part in a forward pass: a chunk of its prompt, or its last token.
+
+    ``draft`` follows the last token; only a decode row may have one.
+    """
+
+    choice: Choice
+    token_ids: Tokens
+    draft: Draft
+
+    @property
+    def is_decode(self) -> bool:
+        """True if the prompt is behind us: a draft may follow."""
+        return not self.choice.is_prefilling
+
+    @property
+    def gives_token(self) -> bool:
+        """True if the pass decides on an output token: a decode step, or the end of the prompt."""
+        return self.choice.num_cached + len(self.token_ids) >= len(self.choice.prompt_ids)
+
+    def segment(self) -> Segment:
+        """The row as the model sees it. Logits: none, or those of the last own token and the draft."""
+        num_own = len(self.token_ids)
+        parents = None
+        if not self.draft.is_chain:
+            own = np.arange(-1, num_own - 1, dtype=np.int32)
+            parents = np.concatenate([own, self.draft.parents + np.int32(num_own)])
+        return Segment(
+            slot=self.choice.slot,
+            start=self.choice.num_cached,
+            token_ids=np.concatenate([self.token_ids, self.draft.token_ids]),
+            parents=parents,
+            logits_from=num_own - 1 if self.gives_token else num_own,
+        )
+
+
+class Scheduler:
+    """First come, first served, over ``num_slots`` KV slots.
+
+    Every running sequence that is decoding takes part in every pass; prompts share what
+    ``max_batch_tokens`` allows, in order of admission, and are read in chunks.
+    """
+
+    def __init__(self, num_slots: int, max_batch_tokens: int, max_queue: int) -> None:
+        self._free = list(range(num_slots - 1, -1, -1))
+        self._max_batch_tokens = max_batch_tokens
+        self._max_queue = max_queue
+        self._waiting: deque[Choice] = deque()
+        self._running: list[Choice] = []
+
+    @property
+    def has_work(self) -> bool:
+        """True if a step would do something."""
+        return bool(self._waiting or self._running)
+
+    @property
+    def num_free(self) -> int:
+        """Slots that no sequence occupies."""
+        return len(self._free)
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that have no slot yet."""
+        return len(self._waiting)
+
+    def add(self, choices: Iterable[Choice]) -> None:
+        """Put the choices of one request into the waiting line: all or none.
+
+        Raises:
+            EngineBusyError: the line, free slots included, would be longer than allowed.
+        """
+        choices = list(choices)
+        if len(self._waiting) + len(choices) > self._max_queue + len(self._free):
+            raise EngineBusyError(
+                f"{len(self._waiting)} sequences wait already, at most {self._max_queue!r} may; try again later"
+            )
+        self._waiting.extend(choices)
+
+    def take_cancelled(self) -> list[Choice]:
+        """The sequences whose client went away. They stay until they are released."""
+        return [choice for choice in self.live() if choice.live.is_cancelled]
+
+    def live(self) -> list[Choice]:
+        """All sequences, running ones first."""
+        return [*self._running, *self._waiting]
+
+    def release(self, choice: Choice) -> None:
+        """Forget a sequence; its slot is free for the next pass. No effect the second time. O(live)."""
+        if choice in self._running:
+            self._running.remove(choice)
+            self._free.append(choice.slot)
+            choice.slot = -1
+        elif choice in self._waiting:
+            self._waiting.remove(choice)
+
+    def next_rows(self) -> list[Row]:
+        """Admit whoever fits, then say what each running sequence contributes to the next pass."""
+        while self._free and self._waiting:
+            choice = self._waiting.popleft()
+            choice.slot = self._free.pop()
+            self._running.append(choice)
+        budget = self._max_batch_tokens
+        rows = []
+        for choice in self._running:
+            tokens = self._own_tokens(choice, budget)
+            if choice.is_prefilling:
+                budget -= len(tokens)
+            if len(tokens):
+                rows.append(Row(choice, tokens, Draft()))
+        return rows
+
+    def _own_tokens(self, choice: Choice, budget: int) -> Tokens:
+        if choice.is_prefilling:
+            return choice.prompt_ids[choice.num_cached : choice.num_cached + budget]
+        return np.array(choice.output_ids[-1:], np.int32)

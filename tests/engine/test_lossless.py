@@ -1,0 +1,198 @@
+"""Drafting changes no token: the same outputs with drafting off, as a chain and as a tree."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agentspec.config import DraftConfig
+from agentspec.engine.model import Transformer
+from agentspec.engine.tokenizer import Tokenizer
+from agentspec.generation import GenerationDelta, GenerationRequest, SamplingParams
+from agentspec.proposer import NoDrafts, Proposer
+from tests.fakes import STAGE, OracleProposer, RandomProposer, SteppedEngine
+
+NUM_PROMPTS = 200
+GREEDY = SamplingParams(temperature=0.0, max_tokens=24)
+
+Answer = tuple[list[int], str, str | None, list[Any]]
+Run = Callable[..., list[Answer]]
+
+
+def make_prompts(number: int) -> list[list[int]]:
+    rng = random.Random(5)
+    return [[rng.randrange(4, 380) for _ in range(rng.randint(1, 40))] for _ in range(number)]
+
+
+@pytest.fixture(scope="module")
+def run(exact_model: Transformer, tokenizer: Tokenizer) -> Run:
+    """Answers of the engine to prompts, all submitted at once to ``num_slots`` slots."""
+
+    def run(
+        prompts: Sequence[list[int]],
+        sampling: Sequence[SamplingParams],
+        proposer: Proposer,
+        num_slots: int = 8,
+    ) -> list[Answer]:
+        engine = SteppedEngine(
+            exact_model, tokenizer, proposer, num_slots=num_slots, draft=DraftConfig(max_tokens=12)
+        )
+        for i, (prompt, params) in enumerate(zip(prompts, sampling, strict=True)):
+            engine.submit(GenerationRequest(f"r{i}", prompt, params, STAGE))
+        engine.run()
+        engine.cache.check_integrity()
+        assert engine.scheduler.num_free == num_slots
+        return [answer(engine.deltas(f"r{i}")) for i in range(len(prompts))]
+
+    return run
+
+
+def answer(deltas: list[GenerationDelta]) -> Answer:
+    return (
+        [token for delta in deltas for token in delta.token_ids],
+        "".join(delta.text for delta in deltas),
+        deltas[-1].finish_reason,
+        [entry for delta in deltas for entry in delta.logprobs],
+    )
+
+
+def proposers(prompts: Sequence[list[int]], answers: Sequence[Answer]) -> dict[str, Any]:
+    outputs = {tuple(prompt): reply[0] for prompt, reply in zip(prompts, answers, strict=True)}
+    return {
+        "right chains": OracleProposer(outputs, is_tree=False, wrong=0.0),
+        "half right chains": OracleProposer(outputs, is_tree=False, wrong=0.2),
+        "bushes": OracleProposer(outputs, is_tree=True, wrong=0.05),
+        "random chains": RandomProposer(is_tree=False),
+        "random trees": RandomProposer(is_tree=True),
+    }
+
+
+def assert_drafting_changes_nothing(
+    run: Run, prompts: Sequence[list[int]], sampling: Sequence[SamplingParams]
+) -> list[Answer]:
+    plain = run(prompts, sampling, NoDrafts())
+    for name, proposer in proposers(prompts, plain).items():
+        for got, expected in zip(run(prompts, sampling, proposer), plain, strict=True):
+            assert got[:3] == expected[:3], name
+            for entry, reference in zip(got[3], expected[3], strict=True):
+                assert entry.token_id == reference.token_id, name
+                assert entry.logprob == pytest.approx(reference.logprob, abs=1e-5), name
+                assert [t[0] for t in entry.top] == [t[0] for t in reference.top], name
+        assert_told_in_order(proposer, plain)
+    return plain
+
+
+def assert_told_in_order(proposer: Any, answers: Sequence[Answer]) -> None:
+    """The proposer heard of every accepted token once, and every output was finished."""
+    assert not proposer.live
+    for i, reply in enumerate(answers):
+        assert proposer.told[f"r{i}"] == reply[0]
+        assert proposer.learned[f"r{i}"]
+
+
+def test_greedy_outputs_are_identical_in_a_batch(run: Run) -> None:
+    prompts = make_prompts(NUM_PROMPTS)
+    answers = assert_drafting_changes_nothing(run, prompts, [GREEDY] * NUM_PROMPTS)
+    assert len({tuple(reply[0]) for reply in answers}) > NUM_PROMPTS / 2  # not one answer to everything
+
+
+@pytest.mark.parametrize("is_tree", [False, True], ids=["chain", "tree"])
+def test_greedy_outputs_are_identical_alone(run: Run, is_tree: bool) -> None:
+    prompts = make_prompts(NUM_PROMPTS)
+    sampling = [GREEDY] * NUM_PROMPTS
+    batched = run(prompts, sampling, NoDrafts())
+    outputs = {tuple(prompt): reply[0] for prompt, reply in zip(prompts, batched, strict=True)}
+    alone = run(prompts, sampling, OracleProposer(outputs, is_tree=is_tree), num_slots=1)
+    assert alone == batched
+
+
+def test_drafts_are_really_accepted(exact_model: Transformer, tokenizer: Tokenizer) -> None:
+    prompts = make_prompts(20)
+    steps = {}
+    outputs: dict[tuple[int, ...], list[int]] = {}
+    for kind in ("off", "chain", "tree"):
+        proposer = NoDrafts() if kind == "off" else OracleProposer(outputs, is_tree=kind == "tree", wrong=0)
+        engine = SteppedEngine(exact_model, tokenizer, proposer, draft=DraftConfig(max_tokens=12))
+        for i, prompt in enumerate(prompts):
+            engine.submit(GenerationRequest(f"r{i}", prompt, GREEDY, STAGE))
+        engine.run()
+        outputs = {tuple(prompt): engine.output(f"r{i}") for i, prompt in enumerate(prompts)}
+        stats = engine.decoder.counters.snapshot()[STAGE]
+        assert stats.num_output_tokens == 20 + stats.num_steps + stats.num_accepted_tokens
+        steps[kind] = stats.num_steps
+    assert steps["chain"] < steps["off"] / 5
+    assert steps["tree"] < steps["off"] / 2
+
+
+def mixed_sampling(number: int, **fixed: Any) -> list[SamplingParams]:
+    rng = random.Random(8)
+    return [
+        SamplingParams(
+            **{
+                "temperature": rng.choice([0.5, 1.0, 1.5]),
+                "top_p": rng.choice([1.0, 0.9]),
+                "top_k": rng.choice([0, 20]),
+                "min_p": rng.choice([0.0, 0.05]),
+                "seed": rng.randrange(1 << 32),
+                "max_tokens": rng.randint(1, 24),
+                **fixed,
+            }
+        )
+        for _ in range(number)
+    ]
+
+
+def test_a_seed_gives_identical_samples(run: Run) -> None:
+    assert_drafting_changes_nothing(run, make_prompts(60), mixed_sampling(60))
+
+
+def test_penalties_with_drafts(run: Run) -> None:
+    sampling = mixed_sampling(40, presence_penalty=0.6, frequency_penalty=0.3)
+    sampling = [replace(params, temperature=i % 2) for i, params in enumerate(sampling)]
+    assert_drafting_changes_nothing(run, make_prompts(40), sampling)
+
+
+def test_logprobs_with_drafts(run: Run) -> None:
+    answers = assert_drafting_changes_nothing(run, make_prompts(20), mixed_sampling(20, logprobs=3))
+    for token_ids, _, _, entries in answers:
+        assert [entry.token_id for entry in entries] == token_ids
+        assert all(len(entry.top) == 3 for entry in entries)
+
+
+def test_stop_strings_with_drafts(run: Run) -> None:
+    prompts = make_prompts(60)
+    free = run(prompts, [GREEDY] * 60, NoDrafts())
+    # something from the middle of each free answer, so that it really stops there
+    sampling = [replace(GREEDY, stop=(text[8:11] or "no such text",)) for _, text, _, _ in free]
+    stopped = assert_drafting_changes_nothing(run, prompts, sampling)
+    for (_, text, reason, _), (_, free_text, _, _), params in zip(stopped, free, sampling, strict=True):
+        assert params.stop[0] not in text
+        assert free_text.startswith(text)
+        assert reason == "stop" or params.stop[0] not in free_text
+    assert sum(reason == "stop" for _, _, reason, _ in stopped) > 40
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "kind": {"enum": ["select", "insert"]},
+        "limit": {"type": "integer", "minimum": 0, "maximum": 99},
+        "tags": {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 3},
+    },
+    "required": ["kind", "limit", "tags"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_grammars_with_drafts(run: Run, temperature: float) -> None:
+    fixed = {"json_schema": SCHEMA, "max_tokens": 60, "temperature": temperature}
+    prompts = make_prompts(24)
+    sampling = mixed_sampling(24, **fixed)
+    # every third without a grammar, in the same batch
+    sampling = [replace(p, json_schema=None) if i % 3 == 2 else p for i, p in enumerate(sampling)]
+    assert_drafting_changes_nothing(run, prompts, sampling)

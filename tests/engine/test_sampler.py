@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from agentspec.draft import Draft
+from agentspec.engine.sampler import choose, distribution, invert, logprobs, uniforms
+from agentspec.engine.sampler_state import SamplerState, check_sampling
+from agentspec.errors import RequestError
+from agentspec.generation import SamplingParams
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+def probs_of(weights: list[float], **params: float) -> list[float]:
+    settings = {"temperature": 1.0, "min_p": 0.0, "top_k": 0, "top_p": 1.0} | params
+    columns = {name: torch.tensor([[value]], dtype=torch.float64) for name, value in settings.items()}
+    logits = torch.tensor([weights], dtype=torch.float64).log()
+    return [round(p, 9) for p in distribution(logits, **columns)[0].tolist()]
+
+
+def test_temperature_sharpens_and_flattens() -> None:
+    assert probs_of([0.8, 0.2]) == [0.8, 0.2]
+    assert probs_of([0.8, 0.2], temperature=0.5) == pytest.approx([16 / 17, 1 / 17])
+    assert probs_of([0.8, 0.2], temperature=2.0) == pytest.approx([2 / 3, 1 / 3])
+
+
+def test_top_k_keeps_the_most_likely() -> None:
+    assert probs_of([0.2, 0.5, 0.3], top_k=2) == [0, 0.625, 0.375]
+    assert probs_of([0.25, 0.25, 0.25, 0.25], top_k=1) == [1, 0, 0, 0]  # of equals the lower id
+    assert probs_of([0.5, 0.5], top_k=5) == [0.5, 0.5]
+
+
+def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
+    assert probs_of([0.1, 0.5, 0.4], top_p=0.5) == [0, 1, 0]
+    assert probs_of([0.1, 0.5, 0.4], top_p=0.6) == pytest.approx([0, 5 / 9, 4 / 9])
+    assert probs_of([0.1, 0.5, 0.4], top_p=0.95) == [0.1, 0.5, 0.4]
+    assert probs_of([0.1, 0.5, 0.4], top_p=1e-9) == [0, 1, 0]
+
+
+def test_min_p_is_relative_to_the_most_likely() -> None:
+    assert probs_of([0.1, 0.5, 0.4], min_p=0.5) == pytest.approx([0, 5 / 9, 4 / 9])
+    assert probs_of([0.1, 0.5, 0.4], min_p=1.0) == [0, 1, 0]
+
+
+def test_filters_are_applied_in_order() -> None:
+    # top_k leaves 5/9 and 4/9; only then does top_p look at the sum
+    assert probs_of([0.1, 0.5, 0.4], top_k=2, top_p=0.55) == [0, 1, 0]
+
+
+def test_rows_with_different_parameters_share_a_batch() -> None:
+    logits = torch.tensor([[0.1, 0.5, 0.4]] * 3, dtype=torch.float64).log()
+    column = torch.tensor
+    probs = distribution(
+        logits,
+        temperature=column([[1.0], [1.0], [0.5]]),
+        min_p=column([[0.0], [0.9], [0.0]]),
+        top_k=column([[2], [0], [0]]),
+        top_p=column([[1.0], [1.0], [1.0]]),
+    )
+    expected = [[0, 5 / 9, 4 / 9], [0, 1, 0], [1 / 42, 25 / 42, 16 / 42]]
+    torch.testing.assert_close(probs, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_invert_takes_the_token_whose_interval_holds_the_number() -> None:
+    probs = torch.tensor([[0.0, 0.25, 0.0, 0.5, 0.25, 0.0]] * 6, dtype=torch.float64)
+    numbers = torch.tensor([0.0, 0.2499, 0.25, 0.7499, 0.75, 1 - 2**-53], dtype=torch.float64)
+    assert invert(probs, numbers).tolist() == [1, 1, 3, 3, 4, 4]
+
+
+def test_invert_never_returns_an_impossible_token() -> None:
+    rng = torch.Generator().manual_seed(1)
+    probs = torch.rand(2000, 50, generator=rng, dtype=torch.float64)
+    probs *= torch.rand(2000, 50, generator=rng) < 0.1
+    probs[:, 7] += 1e-12
+    edges = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
+    for number in edges:
+        tokens = invert(probs, number.expand(2000))
+        assert bool((probs.gather(1, tokens[:, None]) > 0).all())
+
+
+def numbers_of(seeds: Sequence[int], positions: Sequence[int]) -> np.ndarray:
+    return uniforms(np.array(seeds, np.uint64), np.array(positions, np.int64))
+
+
+def test_uniforms_are_uniform_and_independent() -> None:
+    size = 200_000
+    by_position = numbers_of([42] * size, range(size))
+    by_seed = numbers_of(range(size), [3] * size)
+    for numbers in (by_position, by_seed):
+        assert numbers.min() >= 0
+        assert numbers.max() < 1
+        counts = np.histogram(numbers, 100, (0, 1))[0]
+        assert stats.chisquare(counts).pvalue > 1e-4
+        pairs = np.histogram2d(numbers[:-1], numbers[1:], 20, ((0, 1), (0, 1)))[0]
+        assert stats.chisquare(pairs.ravel()).pvalue > 1e-4
+    assert abs(np.corrcoef(by_position, by_seed)[0, 1]) < 0.01
+
+
+def test_uniforms_depend_on_seed_and_position_alone() -> None:
+    assert numbers_of([5, 6], [7, 8])[0] == numbers_of([5], [7])[0]
+    assert len({*numbers_of([5, 5, 6, (1 << 64) - 1], [7, 8, 7, 7]).tolist()}) == 4
+
+
+def test_any_integer_is_a_seed() -> None:
+    logits = torch.zeros(3, 1000)
+    states = [SamplerState(SamplingParams(), seed) for seed in (-1, (1 << 64) - 1, 1 << 80)]
+    tokens = choose(logits, states, [Draft()] * 3).tolist()
+    assert tokens[0] == tokens[1]
+    assert tokens[2] != tokens[1]
+
+
+def test_greedy_takes_the_first_of_equals() -> None:
+    logits = torch.tensor([[1.0, 3.0, 3.0], [2.0, 0.0, 2.0]])
+    states = [SamplerState(GREEDY), SamplerState(GREEDY)]
+    assert choose(logits, states, [Draft(), Draft()]).tolist() == [1, 0]
+
+
+def test_penalties_count_the_output_tokens() -> None:
+    logits = torch.tensor([[5.0, 4.4, 0.0]] * 4)
+    params = [
+        replace(GREEDY, presence_penalty=0.5),
+        replace(GREEDY, presence_penalty=1.0),
+        replace(GREEDY, frequency_penalty=0.25),
+        replace(GREEDY, frequency_penalty=0.25),
+    ]
+    outputs = [[0, 0, 0], [0], [0, 0], [0, 0, 0]]
+    states = [SamplerState(p, output_ids=ids) for p, ids in zip(params, outputs, strict=True)]
+    assert choose(logits, states, [Draft() for _ in states]).tolist() == [0, 1, 0, 1]
+    assert logits[0].tolist() == pytest.approx([5.0, 4.4, 0.0])
+
+
+def test_penalties_at_a_draft_node_count_the_path_to_it() -> None:
+    #   root ── 0 ── 0       the second branch has put out no 0
+    #      └─── 1
+    draft = Draft(np.array([0, 1, 0], np.int32), np.array([-1, -1, 0], np.int32), np.ones(3, np.float32))
+    logits = torch.tensor([[5.0, 4.4, 0.0]] * 4)
+    state = SamplerState(replace(GREEDY, frequency_penalty=0.5))
+    # root: nothing out yet; after 0: 4.5 > 4.4; after 1: 5; after 0 0: 4.0 < 4.4
+    assert choose(logits, [state], [draft]).tolist() == [0, 0, 0, 1]
+
+
+def test_a_batch_of_mixed_requests_equals_each_alone() -> None:
+    rng = np.random.default_rng(3)
+    logits = torch.from_numpy(rng.normal(size=(40, 17))).float()
+    states = [
+        SamplerState(
+            SamplingParams(
+                temperature=float(rng.choice([0.0, 0.7, 1.0])),
+                top_p=float(rng.choice([1.0, 0.8])),
+                top_k=int(rng.choice([0, 4])),
+                min_p=float(rng.choice([0.0, 0.1])),
+                presence_penalty=float(rng.choice([0.0, 1.0])),
+            ),
+            seed=int(rng.integers(1 << 40)),
+            output_ids=rng.integers(17, size=rng.integers(5)).tolist(),
+        )
+        for _ in range(40)
+    ]
+    together = choose(logits, states, [Draft()] * 40).tolist()
+    alone = [choose(logits[i : i + 1], [state], [Draft()]).item() for i, state in enumerate(states)]
+    assert together == alone
+
+
+def test_logprobs_are_the_raw_models() -> None:
+    weights = [0.5, 0.3, 0.2]
+    logits = torch.tensor([weights, weights]).log() + 3
+    first, second = logprobs(logits, [2, 0], 2)
+    assert first.token_id == 2
+    assert first.logprob == pytest.approx(math.log(0.2))
+    assert [token for token, _ in first.top] == [0, 1]
+    assert [value for _, value in second.top] == pytest.approx([math.log(0.5), math.log(0.3)])
+    assert logprobs(logits[:1], [1], 0)[0].top == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", 2.1),
+        ("temperature", math.nan),
+        ("top_p", 0.0),
+        ("top_p", 1.1),
+        ("top_k", -1),
+        ("min_p", 1.5),
+        ("presence_penalty", 2.5),
+        ("frequency_penalty", -2.5),
+        ("n", 0),
+        ("n", 129),
+        ("max_tokens", 0),
+        ("logprobs", 21),
+        ("stop", ("",)),
+        ("stop", ("x",) * 17),
+    ],
+)
+def test_a_parameter_out_of_range_is_named(name: str, value: Any) -> None:
+    with pytest.raises(RequestError, match=name) as caught:
+        check_sampling(replace(SamplingParams(), **{name: value}))
+    assert caught.value.param == name
+
+
+def test_the_defaults_are_in_range() -> None:
+    check_sampling(SamplingParams())

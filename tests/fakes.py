@@ -1,0 +1,243 @@
+"""Light stand-ins for heavy things: proposers that draft on command, an engine that steps on command."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from agentspec.config import DraftConfig
+from agentspec.draft import Draft, Source
+from agentspec.engine.admission import Admission
+from agentspec.engine.batch import Segment
+from agentspec.engine.decoder import Decoder
+from agentspec.engine.kv_cache import KVCache
+from agentspec.engine.model import Transformer
+from agentspec.engine.request import Choice, Item, LiveRequest
+from agentspec.engine.scheduler import Scheduler
+from agentspec.engine.tokenizer import Tokenizer
+from agentspec.errors import DuplicateRequestError, UnknownRequestError
+from agentspec.generation import GenerationDelta, GenerationRequest
+from agentspec.proposer import NoDrafts, Proposer, Tokens
+from agentspec.stages import StageKey
+
+STAGE = StageKey.parse("tests/stage")
+
+
+def make_draft(tokens: Sequence[int], parents: Sequence[int] | None = None) -> Draft:
+    """A draft of these tokens; a chain unless ``parents`` says otherwise."""
+    parents = range(-1, len(tokens) - 1) if parents is None else parents
+    return Draft(
+        np.array(tokens, np.int32),
+        np.array(parents, np.int32),
+        np.ones(len(tokens), np.float32),
+        score=float(len(tokens)),
+        match_length=1,
+        source=Source.STAGE,
+    )
+
+
+class RecordingProposer:
+    """A strict proposer that drafts nothing and remembers what it was told.
+
+    Attributes:
+        told: per request, the tokens it was told of, in order.
+        learned: per finished request, whether its output was to be learned.
+    """
+
+    def __init__(self) -> None:
+        self.prompts: dict[str, list[int]] = {}
+        self.told: defaultdict[str, list[int]] = defaultdict(list)
+        self.learned: dict[str, bool] = {}
+        self.settings: dict[str, dict[str, Any]] = {}
+
+    @property
+    def live(self) -> set[str]:
+        """Requests that were started and not finished."""
+        return set(self.prompts) - set(self.learned)
+
+    def start(self, request_id: str, stage: StageKey, prompt_ids: Tokens, **settings: Any) -> None:
+        if request_id in self.live:
+            raise DuplicateRequestError(f"{request_id!r} is live")
+        self.prompts[request_id] = prompt_ids.tolist()
+        self.learned.pop(request_id, None)
+        self.told[request_id] = []
+        self.settings[request_id] = {"stage": stage, **settings}
+
+    def step(self, updates: Sequence[tuple[str, Tokens]], max_tokens: int = 32) -> list[Draft]:
+        for request_id, tokens in updates:
+            self.observe(request_id, tokens)
+        return [self.guess(request_id, max_tokens) for request_id, _ in updates]
+
+    def observe(self, request_id: str, token_ids: Tokens) -> None:
+        if request_id not in self.live:
+            raise UnknownRequestError(f"{request_id!r} is not live")
+        assert token_ids.dtype == np.int32
+        self.told[request_id].extend(token_ids.tolist())
+
+    def finish(self, request_id: str, learn: bool = True) -> None:
+        if request_id not in self.live:
+            raise UnknownRequestError(f"{request_id!r} is not live")
+        self.learned[request_id] = learn
+
+    def guess(self, request_id: str, max_tokens: int) -> Draft:
+        """What to draft; subclasses say."""
+        return Draft()
+
+
+class RandomProposer(RecordingProposer):
+    """Drafts random chains or trees of tokens that occur in the request."""
+
+    def __init__(self, *, is_tree: bool, seed: int = 0) -> None:
+        super().__init__()
+        self._is_tree = is_tree
+        self._rng = random.Random(seed)
+
+    def guess(self, request_id: str, max_tokens: int) -> Draft:
+        seen = self.prompts[request_id] + self.told[request_id]
+        size = self._rng.randint(0, max_tokens)
+        parents = [self._rng.randint(-1, node - 1) if self._is_tree else node - 1 for node in range(size)]
+        return make_draft(self._rng.choices(seen, k=size), parents)
+
+
+class OracleProposer(RecordingProposer):
+    """Knows each prompt's output and drafts it, with some tokens wrong.
+
+    As a tree, every right token gets wrong siblings before and behind it, some with children, so that
+    the accepted path is scattered over the draft.
+    """
+
+    def __init__(
+        self,
+        outputs: Mapping[tuple[int, ...], Sequence[int]],
+        *,
+        is_tree: bool,
+        wrong: float = 0.1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self._outputs = outputs
+        self._is_tree = is_tree
+        self._wrong = wrong
+        self._rng = random.Random(seed)
+
+    def guess(self, request_id: str, max_tokens: int) -> Draft:
+        output = self._outputs[tuple(self.prompts[request_id])]
+        rest = list(output[len(self.told[request_id]) :][:max_tokens])
+        rest = [self._corrupt(token) if self._rng.random() < self._wrong else token for token in rest]
+        return self._bush(rest, max_tokens) if self._is_tree else make_draft(rest)
+
+    def _corrupt(self, token: int) -> int:
+        return token ^ 1
+
+    def _bush(self, trunk: Sequence[int], max_tokens: int) -> Draft:
+        tokens: list[int] = []
+        parents: list[int] = []
+        here = -1
+        for token in trunk:
+            siblings = [token, *(self._rng.randrange(256) for _ in range(self._rng.randint(0, 2)))]
+            self._rng.shuffle(siblings)
+            first = len(tokens)
+            tokens += siblings
+            parents += [here] * len(siblings)
+            here = first + siblings.index(token)
+            if self._rng.random() < 0.5:  # a child of whichever sibling came first
+                tokens.append(self._rng.randrange(256))
+                parents.append(first)
+        return make_draft(tokens[:max_tokens], parents[:max_tokens])
+
+
+class RecordingModel:
+    """A model that remembers which segments each forward pass had.
+
+    ``fail_next`` makes the next pass raise it.
+    """
+
+    def __init__(self, model: Transformer) -> None:
+        self._model = model
+        self.config = model.config
+        self.dtype = model.dtype
+        self.passes: list[list[Segment]] = []
+        self.fail_next: Exception | None = None
+
+    def forward(self, segments: Sequence[Segment], cache: KVCache) -> Any:
+        self.passes.append(list(segments))
+        if self.fail_next is not None:
+            error, self.fail_next = self.fail_next, None
+            raise error
+        return self._model.forward(segments, cache)
+
+
+class SteppedEngine:
+    """The decoding half of the engine without its thread: the test says when a step is taken."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizer: Tokenizer,
+        proposer: Proposer | None = None,
+        *,
+        draft: DraftConfig | None = None,
+        num_slots: int = 4,
+        max_model_len: int = 128,
+        max_batch_tokens: int = 64,
+        max_queue: int = 1000,
+    ) -> None:
+        draft = draft or DraftConfig(max_tokens=8)
+        proposer = proposer or NoDrafts()
+        self.model = RecordingModel(model)
+        self.cache = KVCache(model.config, num_slots, max_model_len, model.dtype, "cpu")
+        self.scheduler = Scheduler(num_slots, max_batch_tokens, max_queue)
+        self.received: defaultdict[str, list[Item]] = defaultdict(list)
+        self.admission = Admission(
+            tokenizer,
+            proposer,
+            vocab_size=model.config.vocab_size,
+            max_model_len=max_model_len,
+            draft=draft,
+        )
+        self.decoder = Decoder(
+            cast(Transformer, self.model),
+            self.cache,
+            proposer,
+            self.scheduler,
+            token_text=tokenizer.token_text,
+            post=lambda live, item: self.received[live.request.request_id].append(item),
+            max_draft_tokens=draft.max_tokens,
+        )
+
+    def submit(self, request: GenerationRequest) -> LiveRequest:
+        """Admit and schedule a request."""
+        live = LiveRequest(request, loop=cast(asyncio.AbstractEventLoop, None))
+        choices: list[Choice] = self.admission.admit(live)
+        self.decoder.add(choices)
+        return live
+
+    def run(self, max_steps: int = 10_000) -> int:
+        """Step until there is nothing left to do; return the number of steps."""
+        for step in range(max_steps):
+            if not self.decoder.has_work:
+                return step
+            self.decoder.step()
+        raise AssertionError(f"still at work after {max_steps} steps")
+
+    def deltas(self, request_id: str, index: int = 0) -> list[GenerationDelta]:
+        """What choice ``index`` of a request received; an error is raised."""
+        deltas = []
+        for item in self.received[request_id]:
+            if isinstance(item, Exception):
+                raise item
+            deltas.append(item)
+        return [delta for delta in deltas if delta.index == index]
+
+    def output(self, request_id: str, index: int = 0) -> list[int]:
+        """All token ids of one choice."""
+        return [token for delta in self.deltas(request_id, index) for token in delta.token_ids]
+
+    def text(self, request_id: str, index: int = 0) -> str:
+        """All text of one choice."""
+        return "".join(delta.text for delta in self.deltas(request_id, index))
