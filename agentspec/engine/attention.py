@@ -7,6 +7,7 @@ padded together and read a range of slots in one call.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -22,8 +23,9 @@ from agentspec.engine.kv_cache import KVCache
 GROUP_MAX_TOKENS = 64
 GROUP_MIN_SEGMENTS_CPU = 4
 GROUP_MIN_SEGMENTS_GPU = 2
-# From so many segments on, their K/V are written by one indexed write instead of a copy each.
+# An indexed write costs by the row, a copy by the segment: the one pays for many short segments.
 INDEXED_WRITE_MIN_SEGMENTS = 5
+INDEXED_WRITE_MAX_ROWS_PER_SEGMENT = 2
 
 
 class _Part(Protocol):
@@ -94,13 +96,15 @@ class _IndexWriter:
 
 
 def _writer(segments: Sequence[Segment], cache: KVCache) -> _CopyWriter | _IndexWriter:
+    num_rows = sum(map(len, segments))
     is_many = len(segments) >= INDEXED_WRITE_MIN_SEGMENTS
-    return _IndexWriter(segments, cache) if is_many else _CopyWriter(segments, cache)
+    is_short = num_rows <= INDEXED_WRITE_MAX_ROWS_PER_SEGMENT * len(segments)
+    return _IndexWriter(segments, cache) if is_many and is_short else _CopyWriter(segments, cache)
 
 
 def _parts(segments: Sequence[Segment], cache: KVCache, windows: Sequence[int | None]) -> list[_Part]:
     is_cpu = cache.entries.device.type == "cpu"
-    first_rows = np.cumsum([0, *map(len, segments)]).tolist()
+    first_rows = accumulate(map(len, segments), initial=0)
     placed = list(zip(segments, first_rows, strict=False))
     short = [(segment, row) for segment, row in placed if len(segment) <= GROUP_MAX_TOKENS]
     if len(short) < (GROUP_MIN_SEGMENTS_CPU if is_cpu else GROUP_MIN_SEGMENTS_GPU):
