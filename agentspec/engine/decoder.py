@@ -85,12 +85,12 @@ class Decoder:
         verdicts = verify(  # 4. how far was each guess right, and what comes after it
             logits, [row.choice.sampler for row in deciding], [row.draft for row in deciding]
         )
-        for row, verdict in zip(deciding, verdicts, strict=True):  # 5. accepted tokens go out
-            if row.choice.is_scheduled:  # not if another choice of its request has just failed
-                self._commit(row, verdict, logits)
         for row in rows:
             if not row.gives_token:
                 row.choice.num_cached += len(row.token_ids)
+        for row, verdict in zip(deciding, verdicts, strict=True):  # 5. accepted tokens go out
+            if row.choice.is_scheduled:  # not if another choice of its request has just failed
+                self._commit(row, verdict, logits)
 
     def _schedule(self) -> list[Row]:
         with self._lock:

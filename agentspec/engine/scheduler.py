@@ -94,7 +94,7 @@ class Scheduler:
         choices = list(choices)
         if len(self._waiting) + len(choices) > self._max_queue + len(self._free):
             raise EngineBusyError(
-                f"{len(self._waiting)} sequences wait already, at most {self._max_queue!r} may; try again later"
+                f"{len(self._waiting)} sequences wait, at most {self._max_queue!r} may; try again later"
             )
         self._waiting.extend(choices)
 

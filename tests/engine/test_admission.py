@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agentspec.engine.model import Transformer
+from agentspec.engine.tokenizer import Tokenizer
+from agentspec.errors import ContextLengthError, RequestError
+from agentspec.generation import GenerationRequest, SamplingParams
+from tests.fakes import STAGE, RecordingProposer, SteppedEngine
+
+CONTEXT = 32
+GREEDY = SamplingParams(temperature=0.0, max_tokens=4)
+
+
+@pytest.fixture
+def proposer() -> RecordingProposer:
+    return RecordingProposer()
+
+
+@pytest.fixture
+def engine(exact_model: Transformer, tokenizer: Tokenizer, proposer: RecordingProposer) -> SteppedEngine:
+    return SteppedEngine(exact_model, tokenizer, proposer, max_model_len=CONTEXT)
+
+
+def request(prompt: Any, sampling: SamplingParams = GREEDY, **fields: Any) -> GenerationRequest:
+    return GenerationRequest("r", prompt, sampling, STAGE, **fields)
+
+
+def test_a_prompt_is_text_ids_or_messages(
+    engine: SteppedEngine, tokenizer: Tokenizer, proposer: RecordingProposer
+) -> None:
+    messages = [{"role": "user", "content": "name"}]
+    rendered = tokenizer.encode(tokenizer.apply_chat_template(messages)).tolist()
+    for name, prompt, ids in (
+        ("a", "SELECT name", tokenizer.encode("SELECT name").tolist()),
+        ("b", [5, 6, 7], [5, 6, 7]),
+        ("c", messages, rendered),
+    ):
+        live = engine.submit(replace(request(prompt), request_id=name))
+        assert proposer.prompts[name] == ids
+        assert live.num_prompt_tokens == len(ids)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "param"),
+    [("", "prompt"), ([], "prompt"), ([1, -1], "prompt"), ([384], "prompt"), ([1, "a"], "prompt")],
+)
+def test_a_bad_prompt_is_refused(
+    engine: SteppedEngine, proposer: RecordingProposer, prompt: Any, param: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        engine.submit(request(prompt))
+    assert caught.value.param == param
+    assert not proposer.prompts
+    assert not engine.decoder.has_work
+
+
+@pytest.mark.parametrize(
+    ("num_prompt_tokens", "max_tokens"), [(CONTEXT, None), (CONTEXT + 5, 1), (CONTEXT - 3, 4), (2, CONTEXT)]
+)
+def test_what_exceeds_the_context_is_refused(
+    engine: SteppedEngine, num_prompt_tokens: int, max_tokens: int | None
+) -> None:
+    with pytest.raises(ContextLengthError) as caught:
+        engine.submit(request([5] * num_prompt_tokens, replace(GREEDY, max_tokens=max_tokens)))
+    assert caught.value.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("num_prompt_tokens", "max_tokens", "num_output"),
+    [(CONTEXT - 4, 4, 4), (CONTEXT - 1, None, 1), (CONTEXT - 1, 1, 1), (5, None, CONTEXT - 5)],
+)
+def test_the_context_can_be_filled_to_its_last_token(
+    engine: SteppedEngine, num_prompt_tokens: int, max_tokens: int | None, num_output: int
+) -> None:
+    engine.submit(
+        request([5] * num_prompt_tokens, SamplingParams(0.0, max_tokens=max_tokens, ignore_eos=True))
+    )
+    engine.run()
+    assert len(engine.output("r")) == num_output
+    assert engine.deltas("r")[-1].finish_reason == "length"
+
+
+def test_bad_sampling_is_refused_before_anything_starts(
+    engine: SteppedEngine, proposer: RecordingProposer
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        engine.submit(request("x", replace(GREEDY, temperature=9.0)))
+    assert caught.value.param == "temperature"
+    with pytest.raises(RequestError) as caught:
+        engine.submit(request("x", replace(GREEDY, json_schema={"type": "strange"})))
+    assert caught.value.param == "response_format"
+    assert not proposer.prompts
+
+
+def test_the_proposer_is_told_what_the_request_asks_for(
+    engine: SteppedEngine, tokenizer: Tokenizer, proposer: RecordingProposer
+) -> None:
+    engine.submit(request("x", session="s1", prediction="SELECT", learn=False, max_draft=3, min_match=2))
+    told = proposer.settings["r"]
+    assert (told["stage"], told["session"], told["learn"]) == (STAGE, "s1", False)
+    assert told["prediction_ids"].tolist() == tokenizer.encode("SELECT").tolist()
+    assert (told["draft"].max_tokens, told["draft"].min_match) == (3, 2)
+    engine.run()
+    assert proposer.learned == {"r": False}
+
+
+def test_a_request_can_only_lower_the_draft_length(
+    engine: SteppedEngine, proposer: RecordingProposer
+) -> None:
+    engine.submit(request("x", max_draft=1000))
+    assert proposer.settings["r"]["draft"].max_tokens == 8
+    for field, value in (("max_draft", -1), ("min_match", 0)):
+        with pytest.raises(RequestError, match="draft setting"):
+            engine.submit(replace(request("x", **{field: value}), request_id="other"))
+
+
+def test_an_id_that_is_live_is_refused(engine: SteppedEngine, proposer: RecordingProposer) -> None:
+    engine.submit(replace(request("x"), request_id="r#1"))
+    with pytest.raises(RequestError) as caught:
+        engine.submit(request("x", replace(GREEDY, n=3)))
+    assert caught.value.code == "duplicate_request"
+    assert proposer.live == {"r#1"}  # the first choice was withdrawn
+
+
+def test_unseeded_requests_differ_and_choices_have_their_own_seed(engine: SteppedEngine) -> None:
+    sampling = SamplingParams(temperature=1.5, max_tokens=12)
+    for name in ("a", "b"):
+        engine.submit(replace(request("x", sampling), request_id=name))
+    engine.submit(replace(request("x", replace(sampling, seed=7, n=3)), request_id="n"))
+    engine.submit(replace(request("x", replace(sampling, seed=8)), request_id="s"))
+    engine.run()
+    assert engine.output("a") != engine.output("b")
+    assert len({tuple(engine.output("n", index)) for index in range(3)}) == 3
+    assert engine.output("n", 1) == engine.output("s")

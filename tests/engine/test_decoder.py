@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentspec.config import DraftConfig
+from agentspec.draft import Draft, Source
+from agentspec.engine.model import Transformer
+from agentspec.engine.tokenizer import Tokenizer
+from agentspec.errors import EngineBusyError, EngineError
+from agentspec.generation import GenerationRequest, SamplingParams
+from agentspec.proposer import Proposer
+from tests.fakes import STAGE, OracleProposer, RandomProposer, RecordingProposer, SteppedEngine, make_draft
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True)
+
+
+def request(name: str, prompt: Any, sampling: SamplingParams = GREEDY, **fields: Any) -> GenerationRequest:
+    return GenerationRequest(name, prompt, sampling, STAGE, **fields)
+
+
+@pytest.fixture
+def make(exact_model: Transformer, tokenizer: Tokenizer) -> Any:
+    def make(proposer: Proposer | None = None, **settings: Any) -> SteppedEngine:
+        return SteppedEngine(exact_model, tokenizer, proposer, **settings)
+
+    return make
+
+
+def prompt_of(engine: SteppedEngine, number: int) -> list[int]:
+    return np.random.default_rng(number).integers(4, 380, 5).tolist()
+
+
+def output_of(make: Any, prompt: list[int], max_tokens: int = 10) -> list[int]:
+    engine = make()
+    engine.submit(request("r", prompt, replace(GREEDY, max_tokens=max_tokens)))
+    engine.run()
+    return engine.output("r")
+
+
+def test_concurrent_requests_share_forward_passes(make: Any) -> None:
+    engine = make(num_slots=4)
+    for i in range(4):
+        engine.submit(request(f"r{i}", prompt_of(engine, i)))
+    assert engine.run() == 10  # the prefill's token and nine steps, for all four
+    assert [len(segments) for segments in engine.model.passes] == [4] * 10
+
+
+def test_a_long_prompt_does_not_stall_the_others(make: Any) -> None:
+    engine = make(num_slots=2, max_batch_tokens=8)
+    engine.submit(request("short", [5, 6, 7]))
+    engine.decoder.step()
+    engine.submit(request("long", [9] * 30, replace(GREEDY, max_tokens=3)))
+    for number in range(2, 6):
+        engine.decoder.step()
+        assert len(engine.output("short")) == number
+    assert [len(s.token_ids) for p in engine.model.passes[1:] for s in p if len(s.token_ids) > 1] == [
+        8,
+        8,
+        8,
+        6,
+    ]
+    assert len(engine.output("long")) == 1  # the pass that ended the prompt gave the first token
+    engine.run()
+    assert engine.output("long") == output_of(make, [9] * 30, 3)
+
+
+def test_more_requests_than_slots_wait_their_turn(make: Any) -> None:
+    engine = make(num_slots=2)
+    for i in range(7):
+        engine.submit(request(f"r{i}", prompt_of(engine, i)))
+    engine.run()
+    assert max(len(segments) for segments in engine.model.passes) == 2
+    for i in range(7):
+        assert engine.output(f"r{i}") == output_of(make, prompt_of(engine, i))
+
+
+def test_a_cancelled_request_frees_its_slot_at_the_next_step(make: Any) -> None:
+    proposer = RecordingProposer()
+    engine = make(proposer, num_slots=1)
+    first = engine.submit(request("first", [5, 6]))
+    engine.submit(request("second", [7, 8]))
+    for _ in range(3):
+        engine.decoder.step()
+    assert len(engine.output("first")) == 3
+    first.is_cancelled = True
+    engine.decoder.step()
+    assert len(engine.output("first")) == 3
+    assert len(engine.output("second")) == 1
+    assert proposer.learned == {"first": False}
+    engine.run()
+    assert engine.output("second") == output_of(make, [7, 8])
+
+
+def test_a_request_cancelled_while_waiting_never_runs(make: Any) -> None:
+    proposer = RecordingProposer()
+    engine = make(proposer, num_slots=1)
+    engine.submit(request("first", [5, 6]))
+    engine.submit(request("second", [7, 8])).is_cancelled = True
+    engine.run()
+    assert engine.received["second"] == []
+    assert proposer.learned == {"first": True, "second": False}
+    assert not proposer.live
+
+
+def test_a_choice_per_n(make: Any) -> None:
+    engine = make(num_slots=2)
+    engine.submit(request("r", [5, 6], replace(GREEDY, n=3, temperature=1.0, seed=1)))
+    engine.run()
+    for index in range(3):
+        assert len(engine.output("r", index)) == 10
+        assert engine.deltas("r", index)[-1].finish_reason == "length"
+    stats = engine.decoder.counters.snapshot()[STAGE]
+    assert (stats.num_requests, stats.num_prompt_tokens, stats.num_output_tokens) == (1, 2, 30)
+
+
+@pytest.mark.parametrize("max_tokens", range(1, 9))
+@pytest.mark.parametrize("is_tree", [False, True])
+def test_max_tokens_is_exact_under_drafts(make: Any, max_tokens: int, is_tree: bool) -> None:
+    full = output_of(make, [5, 6, 7])
+    proposer = OracleProposer({(5, 6, 7): full}, is_tree=is_tree, wrong=0)
+    engine = make(proposer)
+    engine.submit(request("r", [5, 6, 7], replace(GREEDY, max_tokens=max_tokens)))
+    engine.run()
+    assert engine.output("r") == full[:max_tokens]
+    assert proposer.told["r"] == full[:max_tokens]
+
+
+@pytest.mark.parametrize("is_tree", [False, True])
+def test_drafts_stay_within_the_context(make: Any, is_tree: bool) -> None:
+    engine = make(RandomProposer(is_tree=is_tree), max_model_len=20, draft=DraftConfig(max_tokens=16))
+    engine.submit(request("r", [5] * 6, replace(GREEDY, max_tokens=None)))
+    engine.run()
+    assert len(engine.output("r")) == 14
+    assert max(segment.end for segments in engine.model.passes for segment in segments) <= 20
+
+
+def test_what_follows_a_stop_is_dropped(make: Any, tokenizer: Tokenizer) -> None:
+    full = output_of(make, [5, 6, 7])
+    text = tokenizer.decode(full)
+    stop = text[len(tokenizer.decode(full[:4])) :][:2]
+    cut = text.find(stop)
+    proposer = OracleProposer({(5, 6, 7): full}, is_tree=False, wrong=0)
+    engine = make(proposer)
+    engine.submit(request("r", [5, 6, 7], replace(GREEDY, stop=(stop,))))
+    engine.run()
+    assert engine.text("r") == text[:cut]
+    num_kept = len(engine.output("r"))
+    assert num_kept < len(full)
+    assert tokenizer.decode(full[:num_kept]).find(stop) >= 0
+    assert tokenizer.decode(full[: num_kept - 1]).find(stop) < 0
+    assert proposer.told["r"] == full[:num_kept]
+    stats = engine.decoder.counters.snapshot()[STAGE]
+    assert stats.num_output_tokens == num_kept == 1 + stats.num_steps + stats.num_accepted_tokens
+
+
+def test_eos_ends_an_output_and_shows_no_text(make: Any, tokenizer: Tokenizer) -> None:
+    eos = min(tokenizer.eos_ids)
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    engine = make()
+    sampling = SamplingParams(temperature=0.0, json_schema=schema, ignore_eos=True, max_tokens=40)
+    engine.submit(request("r", [5, 6], sampling))
+    engine.run()
+    assert engine.output("r")[-1] in tokenizer.eos_ids
+    assert engine.text("r").startswith("{")
+    assert engine.text("r").endswith("}")
+    assert engine.deltas("r")[-1].finish_reason == "stop"
+    assert eos not in engine.output("r")[:-1]
+
+
+def test_counters_tell_where_drafts_came_from(make: Any) -> None:
+    full = output_of(make, [5, 6, 7])
+    engine = make(OracleProposer({(5, 6, 7): full}, is_tree=False, wrong=0), draft=DraftConfig(max_tokens=4))
+    engine.submit(request("r", [5, 6, 7]))
+    engine.run()
+    # token 1 by the prefill; 2-6 (four drafted and one more); 7-10 (three drafted: one more must fit)
+    last = engine.deltas("r")[-1].speculation
+    assert last is not None
+    stats = engine.decoder.counters.snapshot(lambda stage: 77)[STAGE]
+    for counted in (last, stats):
+        assert (counted.num_steps, counted.num_drafts) == (2, 2)
+        assert (counted.num_draft_tokens, counted.num_accepted_tokens) == (7, 7)
+        assert counted.drafted_by_source == counted.accepted_by_source == {Source.STAGE: 7}
+    assert all(delta.speculation is None for delta in engine.deltas("r")[:-1])
+    assert (stats.num_prompt_tokens, stats.num_output_tokens, stats.tree_bytes) == (3, 10, 77)
+    assert stats.accepted_per_step == 4.5
+    assert stats.decode_s > 0
+
+
+def test_a_request_without_drafts_is_a_plain_decode(make: Any) -> None:
+    class Never(RecordingProposer):
+        def guess(self, request_id: str, max_tokens: int) -> Draft:
+            raise AssertionError("nobody asked for drafts")
+
+    proposer = Never()
+    engine = make(proposer)
+    engine.submit(request("r", [5, 6, 7], max_draft=0))
+    engine.run()
+    assert proposer.told["r"] == engine.output("r")
+    assert proposer.learned == {"r": True}
+
+
+def test_a_failing_pass_ends_what_is_in_flight_and_nothing_else(make: Any) -> None:
+    proposer = RecordingProposer()
+    engine = make(proposer)
+    engine.submit(request("a", [5, 6]))
+    engine.submit(request("b", [7, 8]))
+    engine.decoder.step()
+    engine.model.fail_next = RuntimeError("out of memory")
+    with pytest.raises(RuntimeError, match="out of memory"):
+        engine.decoder.step()
+    engine.decoder.fail("no luck")
+    for name in ("a", "b"):
+        with pytest.raises(EngineError, match="no luck"):
+            engine.deltas(name)
+    assert proposer.learned == {"a": False, "b": False}
+    engine.submit(request("c", [5, 6]))
+    engine.run()
+    assert engine.output("c") == output_of(make, [5, 6])
+    assert engine.scheduler.num_free == 4
+
+
+def test_a_proposer_that_can_not_finish_costs_nobody_an_answer(
+    make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(RecordingProposer):
+        def finish(self, request_id: str, learn: bool = True) -> None:
+            raise RuntimeError("tree on fire")
+
+    engine = make(Broken())
+    engine.submit(request("r", [5, 6]))
+    engine.run()
+    assert engine.deltas("r")[-1].finish_reason == "length"
+    assert "could not finish 'r'" in caplog.text
+
+
+def test_a_grammar_that_gives_up_ends_its_request_alone(make: Any) -> None:
+    engine = make()
+    engine.submit(request("free", [5, 6]))
+    sampling = SamplingParams(temperature=1.0, seed=1, json_schema={}, max_tokens=10, n=2)
+    live = engine.submit(request("json", [7, 8], sampling))
+    choices = [choice for choice in engine.scheduler.live() if choice.live is live]
+    grammar: Any = choices[0].sampler.grammar
+    grammar._matcher.consume_token(5)  # no JSON: from now on it is in an error state
+    engine.run()
+    with pytest.raises(EngineError, match="grammar"):
+        engine.deltas("json")
+    assert len(engine.received["json"]) == 1
+    assert engine.output("free") == output_of(make, [5, 6])
+
+
+def test_a_full_line_refuses_new_requests(make: Any) -> None:
+    engine = make(num_slots=1, max_queue=1)
+    engine.submit(request("a", [5, 6]))
+    engine.submit(request("b", [5, 6]))
+    with pytest.raises(EngineBusyError):
+        engine.submit(request("c", [5, 6]))
+    engine.run()
+    assert engine.output("a") == engine.output("b")
+
+
+def test_a_tree_keeps_the_accepted_branch_only(make: Any) -> None:
+    full = output_of(make, [5, 6, 7])
+
+    class Forked(RecordingProposer):
+        def guess(self, request_id: str, max_tokens: int) -> Draft:
+            rest = full[len(self.told[request_id]) :][:2]
+            if len(rest) < 2:
+                return Draft()
+            # two wrong branches before the right one: its entries must move
+            return make_draft([rest[0] ^ 1, rest[0] ^ 2, rest[0], 9, rest[1]], [-1, -1, -1, 0, 2])
+
+    engine = make(Forked())
+    engine.submit(request("r", [5, 6, 7]))
+    engine.run()
+    assert engine.output("r") == full
+    assert engine.decoder.counters.snapshot()[STAGE].num_accepted_tokens >= 4

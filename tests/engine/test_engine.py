@@ -1,0 +1,310 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from agentspec.config import DraftConfig
+from agentspec.engine import EngineConfig, TorchEngine
+from agentspec.errors import ConfigError, ContextLengthError, EngineBusyError, EngineError, RequestError
+from agentspec.forest import Forest
+from agentspec.generation import GenerationDelta, GenerationRequest, SamplingParams
+from agentspec.proposer import Proposer
+from tests.fakes import STAGE, RecordingModel, RecordingProposer
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+PROMPT = "SELECT name FROM items"
+
+Make = Callable[..., TorchEngine]
+
+
+def request(name: str, prompt: Any = PROMPT, sampling: SamplingParams = GREEDY) -> GenerationRequest:
+    return GenerationRequest(name, prompt, sampling, STAGE)
+
+
+@pytest.fixture
+async def make(llama_checkpoint: Path) -> AsyncIterator[Make]:
+    engines = []
+
+    def make(proposer: Proposer | None = None, **settings: Any) -> TorchEngine:
+        settings = {"dtype": "float64", "max_model_len": 256, "num_slots": 4} | settings
+        engines.append(TorchEngine(EngineConfig(llama_checkpoint, **settings), proposer))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        await engine.close()
+
+
+async def collect(engine: TorchEngine, req: GenerationRequest) -> list[GenerationDelta]:
+    return [delta async for delta in engine.generate(req)]
+
+
+def tokens(deltas: Sequence[GenerationDelta]) -> list[int]:
+    return [token for delta in deltas for token in delta.token_ids]
+
+
+def text(deltas: Sequence[GenerationDelta]) -> str:
+    return "".join(delta.text for delta in deltas)
+
+
+def gate(engine: TorchEngine) -> tuple[RecordingModel, threading.Semaphore]:
+    """Make the engine's forward passes wait for permits, and record them."""
+    permits = threading.Semaphore(0)
+
+    class Gated(RecordingModel):
+        def forward(self, segments: Any, cache: Any) -> Any:
+            permits.acquire()
+            return super().forward(segments, cache)
+
+    model: Any = engine._decoder._model
+    gated: Any = Gated(model)
+    engine._decoder._model = gated
+    return gated, permits
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110  (the other side is a thread that knows no event)
+            await asyncio.sleep(0.002)
+
+
+async def test_an_answer_streams_and_ends_with_a_reason(make: Make) -> None:
+    engine = make()
+    deltas = await collect(engine, request("r"))
+    assert len(tokens(deltas)) == 12
+    assert [delta.finish_reason for delta in deltas] == [None] * 11 + ["length"]
+    assert text(deltas) == engine._tokenizer.decode(tokens(deltas))
+    assert {delta.num_prompt_tokens for delta in deltas} == {len(engine._tokenizer.encode(PROMPT))}
+    assert deltas[-1].speculation is not None
+    assert engine.is_healthy
+
+
+async def test_the_model_card(make: Make, llama_checkpoint: Path) -> None:
+    assert make().model.name == llama_checkpoint.name
+    card = make(served_name="tiny", max_model_len=None).model
+    assert (card.name, card.max_model_len) == ("tiny", 512)
+    assert make(max_model_len=10_000).model.max_model_len == 512
+
+
+async def test_concurrent_requests_share_forward_passes(make: Make) -> None:
+    engine = make()
+    model, permits = gate(engine)
+    tasks = [asyncio.create_task(collect(engine, request(f"r{i}"))) for i in range(4)]
+    await until(lambda: engine.stats()[STAGE].num_requests == 4 if STAGE in engine.stats() else False)
+    permits.release(1000)
+    answers = await asyncio.gather(*tasks)
+    assert len({tuple(tokens(deltas)) for deltas in answers}) == 1
+    assert len(model.passes) <= 14  # 12, and one or two that began before all had arrived
+    assert max(len(segments) for segments in model.passes) == 4
+
+
+async def test_closing_the_iterator_frees_the_slot_at_the_next_step(make: Make) -> None:
+    proposer = RecordingProposer()
+    engine = make(proposer, num_slots=1)
+    model, permits = gate(engine)
+    first = engine.generate(request("first"))
+    task = asyncio.create_task(anext(first))
+    permits.release(1)
+    await task
+    second = asyncio.create_task(collect(engine, request("second", [7, 8, 9])))
+    await until(lambda: "second" in proposer.prompts)
+    await first.aclose()
+    num_before = len(model.passes)
+    permits.release(1000)
+    deltas = await second
+    assert len(tokens(deltas)) == 12
+    # at most the pass that was waiting at the gate still belonged to the first
+    starts = [segments[0].token_ids.tolist() for segments in model.passes[num_before:]]
+    assert [7, 8, 9] in starts[:2]
+    assert proposer.learned == {"first": False, "second": True}
+
+
+async def test_a_cancelled_task_leaves_nothing_behind(make: Make) -> None:
+    proposer = RecordingProposer()
+    engine = make(proposer)
+    _, permits = gate(engine)
+    task = asyncio.create_task(collect(engine, request("r")))
+    await until(lambda: "r" in proposer.prompts)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    permits.release(1000)
+    await until(lambda: not proposer.live)
+    assert not engine._decoder.has_work
+
+
+async def test_a_bad_request_leaves_the_others_untouched(make: Make) -> None:
+    engine = make()
+    alone = tokens(await collect(engine, request("alone")))
+    good = [asyncio.create_task(collect(engine, request(f"good{i}"))) for i in range(3)]
+    bad: list[tuple[Awaitable[Any], type[Exception], str | None]] = [
+        (collect(engine, request("b1", "")), RequestError, "prompt"),
+        (collect(engine, request("b2", "x" * 2000)), ContextLengthError, "prompt"),
+        (collect(engine, request("b3", "x", replace(GREEDY, top_p=3.0))), RequestError, "top_p"),
+        (collect(engine, request("b4", [{"role": "martian", "content": "x"}])), RequestError, "messages"),
+        (
+            collect(engine, request("b5", "x", replace(GREEDY, json_schema={"type": 1}))),
+            RequestError,
+            "response_format",
+        ),
+    ]
+    for answer, kind, param in bad:
+        with pytest.raises(kind) as caught:
+            await answer
+        assert isinstance(caught.value, RequestError)
+        assert caught.value.param == param
+    for task in good:
+        assert tokens(await task) == alone
+    assert engine.is_healthy
+
+
+async def test_a_failing_step_fails_what_is_in_flight_and_the_engine_goes_on(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = make()
+    expected = tokens(await collect(engine, request("before")))
+    model, permits = gate(engine)
+    model.fail_next = RuntimeError("cosmic ray")
+    permits.release(1000)
+    with caplog.at_level(logging.CRITICAL), pytest.raises(EngineError, match="cosmic ray"):
+        await collect(engine, request("hit"))
+    assert tokens(await collect(engine, request("after"))) == expected
+    assert engine.is_healthy
+
+
+async def test_an_engine_that_always_fails_is_unhealthy(make: Make) -> None:
+    engine = make()
+    model, permits = gate(engine)
+    permits.release(1000)
+    for i in range(3):
+        assert engine.is_healthy
+        model.fail_next = RuntimeError("broken")
+        with pytest.raises(EngineError):
+            await collect(engine, request(f"r{i}"))
+    assert not engine.is_healthy
+    await collect(engine, request("again"))
+    assert engine.is_healthy
+
+
+async def test_a_full_line_is_a_429(make: Make) -> None:
+    proposer = RecordingProposer()
+    engine = make(proposer, num_slots=1, max_queue=1)
+    _, permits = gate(engine)
+    tasks = []
+    for i in range(2):
+        tasks.append(asyncio.create_task(collect(engine, request(f"r{i}"))))
+        await until(lambda: engine.stats()[STAGE].num_requests == len(tasks) if engine.stats() else False)
+    await until(lambda: engine._decoder._scheduler.num_waiting == 1)
+    with pytest.raises(EngineBusyError) as caught:
+        await collect(engine, request("late"))
+    assert caught.value.status == 429
+    assert "late" not in proposer.live
+    permits.release(1000)
+    await asyncio.gather(*tasks)
+
+
+async def test_closing_ends_requests_under_way(make: Make) -> None:
+    proposer = RecordingProposer()
+    engine = make(proposer)
+    _, permits = gate(engine)
+    task = asyncio.create_task(collect(engine, request("r")))
+    await until(lambda: "r" in proposer.prompts and engine._decoder.has_work)
+    closing = asyncio.create_task(engine.close())
+    await asyncio.sleep(0)
+    permits.release(1000)
+    await closing
+    with pytest.raises(EngineError, match="stopped"):
+        await task
+    assert not engine.is_healthy
+    assert not proposer.live
+    await engine.close()
+    with pytest.raises(EngineError, match="stopped"):
+        await collect(engine, request("late"))
+    assert not proposer.live
+
+
+async def test_a_request_of_a_dead_event_loop_is_dropped(make: Make) -> None:
+    engine = make(RecordingProposer(), num_slots=1)
+    proposer: Any = engine._proposer
+
+    def leave_early() -> None:
+        async def start() -> None:
+            generator = engine.generate(request("lost", "x", replace(GREEDY, max_tokens=200)))
+            await anext(generator)
+            held.append(generator)  # neither closed nor read on
+
+        held: list[Any] = []
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(start())
+        loop.close()
+
+    await asyncio.to_thread(leave_early)
+    await until(lambda: not proposer.live)
+    assert len(tokens(await collect(engine, request("next")))) == 12
+
+
+async def test_the_forest_learns_and_speeds_up_a_stage(make: Make) -> None:
+    plain = tokens(await collect(make(), request("r")))
+    forest = Forest()
+    engine = make(forest, draft=DraftConfig(max_tokens=8))
+    steps = []
+    for i in range(3):
+        deltas = await collect(engine, request(f"r{i}"))
+        assert tokens(deltas) == plain
+        assert deltas[-1].speculation is not None
+        steps.append(deltas[-1].speculation.num_steps)
+    assert steps[1] < steps[0]
+    stats = engine.stats()[STAGE]
+    assert stats.num_accepted_tokens > 0
+    assert stats.tree_bytes == forest.memory_bytes(STAGE) > 0
+    forest.check_integrity()
+
+
+@pytest.mark.parametrize("mode", ["chain", "tree"])
+async def test_concurrent_stages_with_the_forest_change_no_token(make: Make, mode: str) -> None:
+    prompts = [f"{PROMPT} WHERE price < {i % 5}" for i in range(15)]
+    plain = make()
+    expected = [tokens(await collect(plain, request(f"r{i}", prompt))) for i, prompt in enumerate(prompts)]
+    engine = make(Forest(), draft=DraftConfig(mode=mode, max_tokens=8))
+    answers = await asyncio.gather(
+        *(collect(engine, request(f"r{i}", prompt)) for i, prompt in enumerate(prompts))
+    )
+    assert [tokens(deltas) for deltas in answers] == expected
+    assert engine.stats()[STAGE].num_accepted_tokens > 0
+
+
+async def test_nothing_is_written_to_stdout(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    sampling = replace(GREEDY, json_schema={"type": "object"}, logprobs=2)
+    await collect(make(Forest()), request("r", PROMPT, sampling))
+    assert capsys.readouterr().out == ""
+
+
+async def test_threads_are_set(make: Make) -> None:
+    before = torch.get_num_threads()
+    try:
+        make(threads=before + 1)
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"num_slots": 0}, {"max_batch_tokens": 0}, {"max_queue": 0}, {"max_model_len": 0}, {"threads": 0}],
+)
+def test_a_bad_setting_is_named(setting: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(setting))):
+        EngineConfig("somewhere", **setting)
+
+
+def test_a_bad_dtype_is_named() -> None:
+    with pytest.raises(ConfigError, match="int8"):
+        EngineConfig("somewhere", dtype="int8")

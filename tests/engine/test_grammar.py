@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentspec.draft import Draft
+from agentspec.engine.grammar import Grammar, GrammarCompiler
+from agentspec.engine.tokenizer import Tokenizer
+from agentspec.errors import EngineError, RequestError
+from tests.checkpoints import VOCAB_SIZE
+from tests.fakes import make_draft
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def compiler(tokenizer: Tokenizer) -> GrammarCompiler:
+    return GrammarCompiler(tokenizer.raw.to_str(), VOCAB_SIZE, tokenizer.eos_ids)
+
+
+def ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    return [int(token) for token in tokenizer.encode(text)]
+
+
+def allowed_after(grammar: Grammar, tokens: list[int]) -> set[int]:
+    """The tokens that a fresh walk of ``tokens`` allows next."""
+    return set(np.nonzero(grammar.masks(make_draft(tokens))[-1])[0].tolist())
+
+
+def test_only_what_continues_the_schema_is_allowed(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
+    grammar = compiler.compile(SCHEMA)
+    first = np.nonzero(grammar.masks(Draft())[0])[0].tolist()
+    assert {tokenizer.token_text(token)[0] for token in first} == {"{"}
+    inside = {tokenizer.token_text(token) for token in allowed_after(grammar, ids(tokenizer, '{"a": '))}
+    assert {"-", "1"} <= inside
+    assert not {"a", "}", '"', "."} & inside
+
+
+def test_a_complete_object_allows_nothing_but_the_end(
+    compiler: GrammarCompiler, tokenizer: Tokenizer
+) -> None:
+    grammar = compiler.compile(SCHEMA)
+    grammar.advance(ids(tokenizer, '{"a": 1}'))
+    assert set(np.nonzero(grammar.masks(Draft())[0])[0].tolist()) == tokenizer.eos_ids
+    grammar.advance([min(tokenizer.eos_ids)])
+    assert set(np.nonzero(grammar.masks(Draft())[0])[0].tolist()) == tokenizer.eos_ids
+
+
+def test_the_models_padding_is_never_allowed(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
+    grammar = compiler.compile({})
+    masks = grammar.masks(make_draft(ids(tokenizer, '{"')))
+    assert masks.shape == (len(ids(tokenizer, '{"')) + 1, VOCAB_SIZE)
+    assert not masks[:, tokenizer.vocab_size :].any()
+
+
+def test_an_empty_schema_is_any_object(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
+    for text in ('{"x": [1, null, {"y": "z"}]}', "{}"):
+        grammar = compiler.compile({})
+        grammar.advance(ids(tokenizer, text))
+        assert set(np.nonzero(grammar.masks(Draft())[0])[0].tolist()) == tokenizer.eos_ids
+    with pytest.raises(EngineError, match="could not be followed"):
+        compiler.compile({}).advance(ids(tokenizer, "[1]"))
+
+
+def tree_nodes(draft: Draft) -> Iterator[tuple[int, list[int]]]:
+    """Each row of a draft's masks with the tokens on the way to it."""
+    paths: list[list[int]] = [[]]
+    for parent, token in zip(draft.parents.tolist(), draft.token_ids.tolist(), strict=True):
+        paths.append([*paths[1 + parent], token])
+    yield from enumerate(paths)
+
+
+def test_masks_along_a_tree_equal_those_of_its_branches(
+    compiler: GrammarCompiler, tokenizer: Tokenizer
+) -> None:
+    right, other = ids(tokenizer, '{"a": 12}'), ids(tokenizer, '{ "a":-3')
+    tokens = [*right, *other]
+    parents = [*range(-1, len(right) - 1), -1, *range(len(right), len(tokens) - 1)]
+    draft = make_draft(tokens, parents)
+    grammar = compiler.compile(SCHEMA)
+    masks = grammar.masks(draft)
+    assert np.array_equal(grammar.masks(draft), masks)  # a walk leaves no trace
+    for row, path in tree_nodes(draft):
+        branch = compiler.compile(SCHEMA)
+        branch.advance(path)
+        assert np.array_equal(masks[row], branch.masks(Draft())[0]), path
+
+
+def test_a_forbidden_draft_token_does_no_harm(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
+    start, wrong = ids(tokenizer, '{"a": '), ids(tokenizer, "x")
+    grammar = compiler.compile(SCHEMA)
+    expected = allowed_after(grammar, start)
+    eos = min(tokenizer.eos_ids)
+    # wrong tokens and an end too early, each with children, beside the right way
+    size = len(start)
+    draft = make_draft(
+        [*start, wrong[0], eos, start[0], start[0]],
+        [*range(-1, size - 1), size - 1, size - 1, size, size + 1],
+    )
+    masks = grammar.masks(draft)
+    assert set(np.nonzero(masks[size])[0].tolist()) == expected
+    assert not masks[size][[wrong[0], eos]].any()
+    assert allowed_after(grammar, start) == expected
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "strange"},
+        {"type": "object", "properties": 3},
+        {"$ref": "#/nowhere"},
+        {"type": "string", "pattern": "("},
+        {"type": {1, 2}},
+    ],
+)
+def test_a_bad_schema_is_the_clients_fault(compiler: GrammarCompiler, schema: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match="response_format") as caught:
+        compiler.compile(schema)
+    assert caught.value.param == "response_format"
+
+
+def test_grammars_do_not_share_state(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
+    first, second = compiler.compile(SCHEMA), compiler.compile(SCHEMA)
+    first.advance(ids(tokenizer, '{"a": 1}'))
+    assert json.dumps(sorted(allowed_after(second, []))) != json.dumps(sorted(tokenizer.eos_ids))
