@@ -1,8 +1,7 @@
 // The core's exceptions become the classes of agentspec.errors.
 
-#include "core/error.hpp"
-
 #include "bindings/bindings.hpp"
+#include "core/error.hpp"
 
 namespace agentspec {
 namespace {

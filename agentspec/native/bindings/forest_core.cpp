@@ -20,7 +20,8 @@ BatchUpdate make_update(const Ids& requests, const Tokens& tokens, const Offsets
   for (std::size_t i = 0; is_valid && i < update.requests.size(); ++i) {
     is_valid = update.offsets[i] <= update.offsets[i + 1];
   }
-  if (!is_valid) throw ConfigError("offsets must rise from 0 to the number of tokens, one more than requests");
+  if (!is_valid)
+    throw ConfigError("offsets must rise from 0 to the number of tokens, one more than requests");
   return update;
 }
 
@@ -78,7 +79,8 @@ void def_requests(py::class_<ForestCore>& cls) {
 }  // namespace
 
 void register_forest_core(py::module_& module) {
-  py::class_<DraftOptions>(module, "DraftOptions", "How one request is drafted for; max_tokens = 0: not at all.")
+  py::class_<DraftOptions>(module, "DraftOptions",
+                           "How one request is drafted for; max_tokens = 0: not at all.")
       .def(py::init(&make_draft_options), py::arg("is_tree"), py::arg("max_tokens"), py::arg("alpha"),
            py::arg("min_match"), py::arg("min_prob"));
   py::class_<ForestCore> cls(module, "ForestCore",

@@ -42,8 +42,8 @@ class LockedIndex {
   mutable std::mutex mutex_;
 };
 
-py::tuple draft(const LockedIndex& self, const Tokens& context, bool is_tree, std::int64_t max_tokens, double alpha,
-                std::int64_t min_match, double min_prob) {
+py::tuple draft(const LockedIndex& self, const Tokens& context, bool is_tree, std::int64_t max_tokens,
+                double alpha, std::int64_t min_match, double min_prob) {
   const DraftOptions options = make_draft_options(is_tree, max_tokens, alpha, min_match, min_prob);
   const std::span<const std::int32_t> tokens = span_of(context);
   DraftTokens best;
@@ -55,8 +55,10 @@ py::tuple draft(const LockedIndex& self, const Tokens& context, bool is_tree, st
 }
 
 void def_sequences(py::class_<LockedIndex>& cls) {
-  cls.def("open_sequence", [](LockedIndex& self) { return self.run([](SuffixIndex& index) { return index.open(); }); },
-          "Start an empty live sequence and return its id. O(1) amortized.");
+  cls.def(
+      "open_sequence",
+      [](LockedIndex& self) { return self.run([](SuffixIndex& index) { return index.open(); }); },
+      "Start an empty live sequence and return its id. O(1) amortized.");
   cls.def(
       "append",
       [](LockedIndex& self, SequenceId id, const Tokens& tokens) {
@@ -65,7 +67,8 @@ void def_sequences(py::class_<LockedIndex>& cls) {
         return self.run([&](SuffixIndex& index) { return index.append(id, view); });
       },
       py::arg("sequence"), py::arg("tokens").noconvert(),
-      "Append to a live sequence; False if the byte budget made the index stop learning it. Touches the states\n"
+      "Append to a live sequence; False if the byte budget made the index stop learning it. Touches the "
+      "states\n"
       "on the suffix-link chain per token: about five on real text, at most `depth`.");
   cls.def(
       "close_sequence",
@@ -75,9 +78,12 @@ void def_sequences(py::class_<LockedIndex>& cls) {
       "remove_sequence",
       [](LockedIndex& self, SequenceId id) { self.run([&](SuffixIndex& index) { index.remove(id); }); },
       py::arg("sequence"), "Take a whole sequence out again. The cost of appending it.");
-  cls.def("is_known", [](const LockedIndex& self, SequenceId id) {
-    return self.run([&](const SuffixIndex& index) { return index.is_known(id); });
-  }, py::arg("sequence"), "True if the sequence is live or finished. O(1).");
+  cls.def(
+      "is_known",
+      [](const LockedIndex& self, SequenceId id) {
+        return self.run([&](const SuffixIndex& index) { return index.is_known(id); });
+      },
+      py::arg("sequence"), "True if the sequence is live or finished. O(1).");
 }
 
 void def_figures(py::class_<LockedIndex>& cls) {
@@ -88,27 +94,47 @@ void def_figures(py::class_<LockedIndex>& cls) {
         return self.run([&](const SuffixIndex& index) { return index.count(view); });
       },
       py::arg("tokens").noconvert(), "Occurrences of a string of at most `depth` tokens. O(length).");
-  cls.def_property_readonly("num_tokens", [](const LockedIndex& self) {
-    return self.run([](const SuffixIndex& index) { return index.num_tokens(); });
-  }, "Tokens of all sequences. O(1).");
-  cls.def_property_readonly("num_sequences", [](const LockedIndex& self) {
-    return self.run([](const SuffixIndex& index) { return index.num_sequences(); });
-  }, "Live and finished sequences. O(1).");
-  cls.def_property_readonly("num_states", [](const LockedIndex& self) {
-    return self.run([](const SuffixIndex& index) { return index.automaton().num_states(); });
-  }, "States of the automaton. O(1).");
-  cls.def_property_readonly("memory_bytes", [](const LockedIndex& self) {
-    return self.run([](const SuffixIndex& index) { return index.memory_bytes(); });
-  }, "Bytes allocated. O(1).");
-  cls.def_property_readonly("used_bytes", [](const LockedIndex& self) {
-    return self.run([](const SuffixIndex& index) { return index.used_bytes(); });
-  }, "Bytes in use; the rest of memory_bytes waits to be used again. O(1).");
-  cls.def("enforce", [](LockedIndex& self, std::size_t limit) {
-    self.run([&](SuffixIndex& index) { index.enforce(limit); });
-  }, py::arg("limit_bytes"), "Evict, oldest finished sequence first, until the index takes at most limit_bytes.");
-  cls.def("check_integrity", [](const LockedIndex& self) {
-    self.run([](const SuffixIndex& index) { index.check_integrity(); });
-  }, "Recount everything; AssertionError if an invariant is broken. O(tokens * chain).");
+  cls.def_property_readonly(
+      "num_tokens",
+      [](const LockedIndex& self) {
+        return self.run([](const SuffixIndex& index) { return index.num_tokens(); });
+      },
+      "Tokens of all sequences. O(1).");
+  cls.def_property_readonly(
+      "num_sequences",
+      [](const LockedIndex& self) {
+        return self.run([](const SuffixIndex& index) { return index.num_sequences(); });
+      },
+      "Live and finished sequences. O(1).");
+  cls.def_property_readonly(
+      "num_states",
+      [](const LockedIndex& self) {
+        return self.run([](const SuffixIndex& index) { return index.automaton().num_states(); });
+      },
+      "States of the automaton. O(1).");
+  cls.def_property_readonly(
+      "memory_bytes",
+      [](const LockedIndex& self) {
+        return self.run([](const SuffixIndex& index) { return index.memory_bytes(); });
+      },
+      "Bytes allocated. O(1).");
+  cls.def_property_readonly(
+      "used_bytes",
+      [](const LockedIndex& self) {
+        return self.run([](const SuffixIndex& index) { return index.used_bytes(); });
+      },
+      "Bytes in use; the rest of memory_bytes waits to be used again. O(1).");
+  cls.def(
+      "enforce",
+      [](LockedIndex& self, std::size_t limit) {
+        self.run([&](SuffixIndex& index) { index.enforce(limit); });
+      },
+      py::arg("limit_bytes"),
+      "Evict, oldest finished sequence first, until the index takes at most limit_bytes.");
+  cls.def(
+      "check_integrity",
+      [](const LockedIndex& self) { self.run([](const SuffixIndex& index) { index.check_integrity(); }); },
+      "Recount everything; AssertionError if an invariant is broken. O(tokens * chain).");
 }
 
 }  // namespace
@@ -119,12 +145,14 @@ DraftOptions make_draft_options(bool is_tree, std::int64_t max_tokens, double al
   if (!std::isfinite(alpha) || alpha <= 0) throw ConfigError("alpha must be positive");
   if (min_match < 1 || min_match > 1 << 20) throw ConfigError("min_match must be at least 1");
   if (!(min_prob >= 0 && min_prob <= 1)) throw ConfigError("min_prob must be between 0 and 1");
-  return {is_tree, static_cast<std::uint32_t>(max_tokens), alpha, static_cast<std::uint32_t>(min_match), min_prob};
+  return {is_tree, static_cast<std::uint32_t>(max_tokens), alpha, static_cast<std::uint32_t>(min_match),
+          min_prob};
 }
 
 void register_suffix_index(py::module_& module) {
-  py::class_<LockedIndex> cls(module, "SuffixIndex",
-                              "A suffix index over int32 sequences; every method is safe from several threads.");
+  py::class_<LockedIndex> cls(
+      module, "SuffixIndex",
+      "A suffix index over int32 sequences; every method is safe from several threads.");
   cls.def(py::init<std::uint32_t, std::size_t>(), py::arg("depth"),
           py::arg("limit_bytes") = SuffixIndex::kUnlimited);
   def_sequences(cls);
@@ -136,8 +164,8 @@ void register_suffix_index(py::module_& module) {
                   std::int64_t min_match, double min_prob) {
           return draft(self, context, is_tree, max_tokens, alpha, min_match, min_prob);
         },
-        py::arg("context").noconvert(), py::arg("max_tokens") = 32, py::arg("alpha") = 4.0, py::arg("min_match") = 1,
-        py::arg("min_prob") = 0.1, doc);
+        py::arg("context").noconvert(), py::arg("max_tokens") = 32, py::arg("alpha") = 4.0,
+        py::arg("min_match") = 1, py::arg("min_prob") = 0.1, doc);
   };
   def_draft("draft_chain", false,
             "Algorithm 1 as a chain: (token_ids, parents, probs, score, match_length).\n"

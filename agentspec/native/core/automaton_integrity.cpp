@@ -24,7 +24,8 @@ void Automaton::check_integrity(std::span<const std::span<const std::int32_t>> s
     for (const std::int32_t token : sequences[i]) {
       const StateId target = child(tail.state, token);
       require(target != kNoState, "a sequence can't be walked", tail.state);
-      require(states_[target].length == tail.length + 1, "a sequence's string is not its state's longest", target);
+      require(states_[target].length == tail.length + 1, "a sequence's string is not its state's longest",
+              target);
       for (StateId id = target; id != kRoot; id = states_[id].link) ++counts[id];
       tail = settle({target, std::min(tail.length + 1, depth_ - 1)});
     }
@@ -48,8 +49,10 @@ void Automaton::check_states() const {
       if (state.count == 0) continue;
       require(state.length > states_[state.link].length, "length is not above the link's", id);
       require(state.length <= depth_, "length is above the depth", id);
-      require(state.link == kRoot || states_[state.link].count >= state.count, "count is above the link's", id);
-      require(!full_depth_only(id) || (state.edges.is_empty() && state.ends == 0), "edges beyond the depth", id);
+      require(state.link == kRoot || states_[state.link].count >= state.count, "count is above the link's",
+              id);
+      require(!full_depth_only(id) || (state.edges.is_empty() && state.ends == 0), "edges beyond the depth",
+              id);
     }
     check_edges(id);
   }

@@ -42,7 +42,8 @@ void DraftTokens::push(std::int32_t token, std::int32_t parent, double prob) {
   score += prob;
 }
 
-bool Drafter::improve(const Automaton& automaton, Cursor match, const DraftOptions& options, DraftTokens& best) {
+bool Drafter::improve(const Automaton& automaton, Cursor match, const DraftOptions& options,
+                      DraftTokens& best) {
   bool is_better = false;
   std::uint32_t length = match.length;
   for (StateId id = match.state; id != kRoot;) {
@@ -68,7 +69,8 @@ bool Drafter::improve(const Automaton& automaton, Cursor match, const DraftOptio
   return is_better;
 }
 
-void Drafter::expand_chain(const Automaton& automaton, StateId context, std::uint32_t max_tokens, double min_prob) {
+void Drafter::expand_chain(const Automaton& automaton, StateId context, std::uint32_t max_tokens,
+                           double min_prob) {
   double prob = 1.0;
   for (std::uint32_t n = 0; n < max_tokens && automaton.num_continued(context) > 0; ++n) {
     prob *= best_child_prob(automaton, context);
@@ -79,7 +81,8 @@ void Drafter::expand_chain(const Automaton& automaton, StateId context, std::uin
   }
 }
 
-void Drafter::expand_tree(const Automaton& automaton, StateId context, std::uint32_t max_tokens, double min_prob) {
+void Drafter::expand_tree(const Automaton& automaton, StateId context, std::uint32_t max_tokens,
+                          double min_prob) {
   const auto is_worse = [](const Candidate& a, const Candidate& b) {
     return a.prob != b.prob ? a.prob < b.prob : a.order > b.order;
   };

@@ -81,7 +81,8 @@ class EdgePool {
 
  private:
   static constexpr std::uint32_t kNoBlock = 0xFFFFFFFFu;
-  static constexpr std::uint32_t kMaxDenseClass = 4;  // 8 slots; above, slot 0 is a header and the rest a table
+  static constexpr std::uint32_t kMaxDenseClass =
+      4;  // 8 slots; above, slot 0 is a header and the rest a table
 
   static bool is_hashed(const EdgeList& list) { return list.block_class > kMaxDenseClass; }
   // Header of a hashed block: `token` holds the number of edges, `target` the rival bound.
@@ -98,8 +99,9 @@ class EdgePool {
   void deallocate(std::uint32_t block, std::uint32_t block_class);
 
   PodArray<Edge> slots_;
-  std::array<std::uint32_t, 32> free_;  // per class, first free block; the next one is in its first slot's target
-  std::size_t used_slots_ = 0;          // slots of the blocks that lists hold
+  std::array<std::uint32_t, 32>
+      free_;                    // per class, first free block; the next one is in its first slot's target
+  std::size_t used_slots_ = 0;  // slots of the blocks that lists hold
 };
 
 template <typename Visit>

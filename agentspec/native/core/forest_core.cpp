@@ -18,7 +18,8 @@ std::string name(const char* what, std::uint64_t id) { return std::string(what) 
 
 }  // namespace
 
-ForestCore::ForestCore(std::uint32_t depth, std::size_t limit_bytes) : depth_(depth), limit_bytes_(limit_bytes) {
+ForestCore::ForestCore(std::uint32_t depth, std::size_t limit_bytes)
+    : depth_(depth), limit_bytes_(limit_bytes) {
   Automaton{depth};  // throws ConfigError now and not at the first request
 }
 
@@ -66,8 +67,8 @@ void ForestCore::learn(std::span<const IndexId> indices, std::span<const std::in
 // ---- a request's life ---------------------------------------------------------------------------------
 
 void ForestCore::start(RequestId id, GroupId group, std::span<const std::int32_t> prompt,
-                       std::span<const std::int32_t> prediction, std::span<const SharedSource> sources, bool learn,
-                       const DraftOptions& options) {
+                       std::span<const std::int32_t> prediction, std::span<const SharedSource> sources,
+                       bool learn, const DraftOptions& options) {
   check_tokens(prompt);
   check_tokens(prediction);
   auto made = std::make_unique<Request>(depth_, group, options);
@@ -101,6 +102,7 @@ void ForestCore::connect(Request& request, std::span<const SharedSource> sources
   for (Link& link : request.links) {
     link.sequence = link.shared->index.open();
     link.has_sequence = true;
+    account(link.shared->bytes, link.shared->index.memory_bytes(), link.shared->group);
   }
 }
 
@@ -158,7 +160,8 @@ std::vector<ForestCore::Request*> ForestCore::resolve(const BatchUpdate& update)
   ++num_batches_;
   for (const RequestId id : update.requests) {
     Request& named = request(id);
-    if (named.batch == num_batches_) throw DuplicateIdError(name("request", id) + " occurs twice in one batch");
+    if (named.batch == num_batches_)
+      throw DuplicateIdError(name("request", id) + " occurs twice in one batch");
     named.batch = num_batches_;
     batch.push_back(&named);
   }
@@ -191,16 +194,18 @@ void ForestCore::draft(Request& request, std::span<const std::int32_t> new_token
   }
   for (Link& link : request.links) {
     if (link.shared->is_dropped) continue;
-    if (drafter_.improve(link.shared->index.automaton(), find_match(request, link, new_tokens), options, best_)) {
+    if (drafter_.improve(link.shared->index.automaton(), find_match(request, link, new_tokens), options,
+                         best_)) {
       best_source_ = link.source;
     }
   }
 }
 
-// The longest suffix of prompt + output that occurs in the index. A cursor alone would miss longer matches that
-// others have appended since it was set: it is only carried on while nobody writes. Where the request's own
-// output is in the index, its tail is the longest match as soon as it is as long as a context can be.
-Cursor ForestCore::find_match(const Request& request, Link& link, std::span<const std::int32_t> new_tokens) const {
+// The longest suffix of prompt + output that occurs in the index. A cursor alone would miss longer matches
+// that others have appended since it was set: it is only carried on while nobody writes. Where the request's
+// own output is in the index, its tail is the longest match as soon as it is as long as a context can be.
+Cursor ForestCore::find_match(const Request& request, Link& link,
+                              std::span<const std::int32_t> new_tokens) const {
   const SuffixIndex& index = link.shared->index;
   if (link.has_sequence && request.num_output >= depth_ - 1 && index.is_learned(link.sequence)) {
     return index.tail(link.sequence);
@@ -234,8 +239,8 @@ void ForestCore::balance() {
   }
 }
 
-// Takes `excess` bytes and a sixteenth more, so that this is not needed at every call, from the largest shared
-// index of a group (nullptr: of all). False if that has nothing to give.
+// Takes `excess` bytes and a sixteenth more, so that this is not needed at every call, from the largest
+// shared index of a group (nullptr: of all). False if that has nothing to give.
 bool ForestCore::shrink_largest(const Group* group, std::size_t excess) {
   Shared* largest = nullptr;
   IndexId largest_id = 0;

@@ -35,7 +35,8 @@ struct BatchUpdate {
   std::span<const std::int64_t> offsets;
 
   std::span<const std::int32_t> tokens_of(std::size_t i) const {
-    return tokens.subspan(static_cast<std::size_t>(offsets[i]), static_cast<std::size_t>(offsets[i + 1] - offsets[i]));
+    return tokens.subspan(static_cast<std::size_t>(offsets[i]),
+                          static_cast<std::size_t>(offsets[i + 1] - offsets[i]));
   }
 };
 
@@ -52,9 +53,10 @@ struct BatchDrafts {
 
 /// Thread-safe: one lock around every call, except that a request's own index is built outside it.
 ///
-/// Each request has an index of its own - the prompt, continued by the output, and apart from it the predicted
-/// output - and a list of shared ones. Index ids are never reused, so an id that start() or learn() does not know
-/// is an index that was dropped meanwhile: it is left out. A call that throws has changed nothing.
+/// Each request has an index of its own - the prompt, continued by the output, and apart from it the
+/// predicted output - and a list of shared ones. Index ids are never reused, so an id that start() or learn()
+/// does not know is an index that was dropped meanwhile: it is left out. A call that throws has changed
+/// nothing.
 class ForestCore {
  public:
   ForestCore(std::uint32_t depth, std::size_t limit_bytes);
@@ -74,10 +76,10 @@ class ForestCore {
              const DraftOptions& options);
   /// Takes new output of a batch, without drafting. O(tokens * sources * chain) plus evictions.
   void observe(const BatchUpdate& update);
-  /// The same, then drafts for the batch, at most max_tokens per request: the draft of the highest score wins,
-  /// ties stay with the more specific source. Adds per request O(new tokens + match lengths * max_tokens) for
-  /// each source; matching starts over, O(depth), where a request does not learn into an index that others
-  /// changed, and within its first depth tokens.
+  /// The same, then drafts for the batch, at most max_tokens per request: the draft of the highest score
+  /// wins, ties stay with the more specific source. Adds per request O(new tokens + match lengths *
+  /// max_tokens) for each source; matching starts over, O(depth), where a request does not learn into an
+  /// index that others changed, and within its first depth tokens.
   BatchDrafts step(const BatchUpdate& update, std::uint32_t max_tokens);
   /// Forgets a live request; its output stays in the shared indices if `keep`.
   /// O(sources), without `keep` O(output * sources * chain). Throws UnknownIdError.
@@ -112,7 +114,7 @@ class ForestCore {
     std::shared_ptr<Shared> shared;
     SourceId source;
     bool has_sequence = false;
-    SequenceId sequence = 0;    // the output, live in shared->index, if has_sequence
+    SequenceId sequence = 0;           // the output, live in shared->index, if has_sequence
     Cursor match;                      // of the context, as of num_matched and version
     std::size_t num_matched = kNever;  // output tokens that the context had when `match` was found
     std::uint64_t version = 0;         // of the index then

@@ -28,7 +28,8 @@ SequenceId SuffixIndex::open() {
 bool SuffixIndex::append(SequenceId id, std::span<const std::int32_t> tokens) {
   const std::uint32_t slot = slot_of(id);
   Sequence& sequence = sequences_[slot];
-  if (sequence.status == Status::kFinished) throw UnknownIdError("sequence " + std::to_string(id) + " is finished");
+  if (sequence.status == Status::kFinished)
+    throw UnknownIdError("sequence " + std::to_string(id) + " is finished");
   if (sequence.status == Status::kMuted) return false;
   if (tokens.empty()) return true;
   text_bytes_ -= sequence.text.capacity_bytes();
@@ -85,8 +86,8 @@ void SuffixIndex::clear() {
 // Evicts to 85 %, so that free lists serve what comes next and arrays, which grow by an eighth, stay within
 // the limit. Only if the mix of states and edges has drifted does the memory have to be moved together.
 void SuffixIndex::enforce(std::size_t limit_bytes) {
-  if (memory_bytes() <= limit_bytes && used_bytes() <= limit_bytes / 100 * 85) return;
-  while (used_bytes() > limit_bytes / 100 * 85 && evict_one()) {
+  const std::size_t target_bytes = limit_bytes - limit_bytes / 20 * 3;
+  while (used_bytes() > target_bytes && evict_one()) {
   }
   if (memory_bytes() > limit_bytes) compact();
 }
@@ -103,7 +104,9 @@ bool SuffixIndex::is_learned(SequenceId id) const {
   return is_known(id) && sequences_[slot_of(id)].status != Status::kMuted;
 }
 
-std::span<const std::int32_t> SuffixIndex::text(SequenceId id) const { return sequences_[slot_of(id)].text.span(); }
+std::span<const std::int32_t> SuffixIndex::text(SequenceId id) const {
+  return sequences_[slot_of(id)].text.span();
+}
 
 Cursor SuffixIndex::match(std::span<const std::int32_t> tokens) const {
   Cursor cursor;
@@ -115,8 +118,8 @@ Cursor SuffixIndex::match(std::span<const std::int32_t> tokens) const {
 
 std::uint32_t SuffixIndex::count(std::span<const std::int32_t> tokens) const {
   if (tokens.size() > automaton_.depth()) {
-    throw TokenError("strings of up to " + std::to_string(automaton_.depth()) + " tokens are counted, not of " +
-                     std::to_string(tokens.size()));
+    throw TokenError("strings of up to " + std::to_string(automaton_.depth()) +
+                     " tokens are counted, not of " + std::to_string(tokens.size()));
   }
   if (tokens.empty()) return static_cast<std::uint32_t>(num_tokens_);
   const StateId id = automaton_.locate(tokens);

@@ -59,7 +59,12 @@ class SuffixIndex {
   void check_integrity() const;
 
  private:
-  enum class Status : std::uint8_t { kFree, kLive, kMuted, kFinished };  // muted: live, but not learned any more
+  enum class Status : std::uint8_t {
+    kFree,
+    kLive,
+    kMuted,
+    kFinished
+  };  // muted: live, but not learned any more
   static constexpr std::uint32_t kNone = 0xFFFFFFFFu;
 
   struct Sequence {
@@ -85,10 +90,10 @@ class SuffixIndex {
   std::uint32_t free_slot_ = kNone;
   std::uint32_t oldest_ = kNone;
   std::uint32_t newest_ = kNone;
-  std::size_t num_live_ = 0;      // live and muted
+  std::size_t num_live_ = 0;  // live and muted
   std::size_t num_finished_ = 0;
-  std::size_t num_tokens_ = 0;    // sum of the texts' sizes
-  std::size_t text_bytes_ = 0;    // sum of the texts' capacities
+  std::size_t num_tokens_ = 0;  // sum of the texts' sizes
+  std::size_t text_bytes_ = 0;  // sum of the texts' capacities
   std::uint64_t version_ = 0;
 };
 

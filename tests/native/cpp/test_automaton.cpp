@@ -1,0 +1,114 @@
+#include "check.hpp"
+#include "core/automaton.hpp"
+#include "core/error.hpp"
+
+using namespace agentspec;
+
+namespace {
+
+Cursor append(Automaton &automaton, const Tokens &tokens, Cursor tail = {}) {
+  for (const std::int32_t token : tokens)
+    tail = automaton.extend(tail, token);
+  return tail;
+}
+
+std::uint32_t count(const Automaton &automaton, const Tokens &tokens) {
+  const StateId id = automaton.locate(tokens);
+  return id == kNoState ? 0 : automaton.state(id).count;
+}
+
+void counts_all_strings_up_to_the_depth() {
+  Automaton automaton(3);
+  const Tokens text{1, 2, 1, 2, 1};
+  const Cursor tail = append(automaton, text);
+  automaton.mark_end(tail);
+  CHECK(count(automaton, {1}) == 3);
+  CHECK(count(automaton, {1, 2}) == 2);
+  CHECK(count(automaton, {1, 2, 1}) == 2);
+  CHECK(count(automaton, {1, 2, 1, 2}) == 0);
+  CHECK(tail.length == 2);
+  CHECK(automaton.num_continued(automaton.locate(Tokens{1})) == 2);
+  CHECK(automaton.num_continued(automaton.locate(Tokens{2, 1})) == 1);
+}
+
+void sequences_interleave() {
+  Automaton automaton(8);
+  Cursor first;
+  Cursor second;
+  for (std::int32_t token = 0; token < 20; ++token) {
+    first = automaton.extend(automaton.settle(first), token);
+    second = automaton.extend(automaton.settle(second), token / 2);
+  }
+  CHECK(count(automaton, {3, 4, 5}) == 1);
+  CHECK(count(automaton, {3, 3, 4}) == 1);
+  CHECK(count(automaton, {3}) == 3);
+}
+
+void removal_leaves_an_empty_automaton() {
+  Automaton automaton(4);
+  const Tokens text{1, 1, 2, 1, 1, 2, 3};
+  append(automaton, text);
+  append(automaton, Tokens{1, 2});
+  automaton.retract(text);
+  CHECK(count(automaton, {1}) == 1 && count(automaton, {1, 1}) == 0 &&
+        count(automaton, {1, 2}) == 1);
+  automaton.retract(Tokens{1, 2});
+  CHECK(automaton.num_states() == 1);
+  CHECK(automaton.used_bytes() == sizeof(State));
+}
+
+void compaction_keeps_everything() {
+  Automaton automaton(6);
+  Tokens text;
+  for (std::int32_t i = 0; i < 500; ++i)
+    text.push_back(i * i % 17);
+  const Tokens gone{90, 91, 92, 93, 94, 95, 96};
+  append(automaton, gone);
+  Cursor tail = append(automaton, text);
+  automaton.mark_end(tail);
+  automaton.retract(gone);
+  const std::size_t used = automaton.used_bytes();
+  const StateId before = automaton.locate(Tokens{0, 1, 4});
+  const std::uint32_t occurrences = automaton.state(before).count;
+  const std::vector<StateId> moved = automaton.compact();
+  CHECK(moved[before] == automaton.locate(Tokens{0, 1, 4}));
+  CHECK(automaton.state(moved[before]).count == occurrences);
+  CHECK(automaton.used_bytes() == used && automaton.capacity_bytes() == used);
+  tail.state = moved[tail.state];
+  const std::span<const std::int32_t> texts[] = {text};
+  const Cursor tails[] = {tail};
+  automaton.check_integrity(texts, tails);
+}
+
+void a_broken_count_is_noticed() {
+  Automaton automaton(4);
+  const Tokens text{1, 2, 3};
+  const Cursor tails[] = {append(automaton, text)}; // its end is not marked
+  const std::span<const std::int32_t> texts[] = {text};
+  CHECK_THROWS(automaton.check_integrity(texts, tails), IntegrityError);
+}
+
+void matching_finds_the_longest_suffix() {
+  Automaton automaton(5);
+  append(automaton, {1, 2, 3, 4, 5, 6, 7});
+  Cursor cursor;
+  const std::uint32_t lengths[] = {1, 2, 3, 4, 4, 0, 1, 1};
+  const Tokens query{2, 3, 4, 5, 6, 9, 4, 7};
+  for (std::size_t i = 0; i < query.size(); ++i) {
+    cursor = automaton.advance(cursor, query[i]);
+    CHECK(cursor.length == lengths[i]);
+  }
+}
+
+} // namespace
+
+int main() {
+  counts_all_strings_up_to_the_depth();
+  sequences_interleave();
+  removal_leaves_an_empty_automaton();
+  compaction_keeps_everything();
+  a_broken_count_is_noticed();
+  matching_finds_the_longest_suffix();
+  CHECK_THROWS(Automaton(1), ConfigError);
+  CHECK_THROWS(Automaton(Automaton::kMaxDepth + 1), ConfigError);
+}

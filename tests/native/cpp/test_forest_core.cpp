@@ -1,0 +1,86 @@
+#include "check.hpp"
+#include "core/error.hpp"
+#include "core/forest_core.hpp"
+
+#include <thread>
+
+using namespace agentspec;
+
+namespace {
+
+constexpr DraftOptions kOptions{.max_tokens = 8};
+
+BatchDrafts step_one(ForestCore &core, RequestId id, const Tokens &tokens) {
+  const RequestId requests[] = {id};
+  const std::int64_t offsets[] = {0, static_cast<std::int64_t>(tokens.size())};
+  return core.step({requests, tokens, offsets}, 8);
+}
+
+void an_output_drafts_for_the_next_request() {
+  ForestCore core(9, 1 << 20);
+  const GroupId group = core.create_group(1 << 20);
+  const SharedSource sources[] = {{core.create_index(group, 1 << 20), 3}};
+  core.start(1, group, Tokens{7}, {}, sources, true, kOptions);
+  step_one(core, 1, {20, 21, 22, 23});
+  core.finish(1, true);
+  core.start(2, group, Tokens{8}, {}, sources, true, kOptions);
+  const BatchDrafts drafts = step_one(core, 2, {20, 21});
+  CHECK((drafts.token_ids == Tokens{22, 23}));
+  CHECK(drafts.sources[0] == 3 && drafts.match_lengths[0] == 2 &&
+        drafts.scores[0] == 2.0);
+  core.check_integrity();
+}
+
+void wrong_calls_throw() {
+  ForestCore core(9, 1 << 20);
+  const GroupId group = core.create_group(1 << 20);
+  core.start(1, group, Tokens{7}, {}, {}, true, kOptions);
+  CHECK_THROWS(core.start(1, group, {}, {}, {}, true, kOptions),
+               DuplicateIdError);
+  CHECK_THROWS(core.start(2, group, Tokens{-1}, {}, {}, true, kOptions),
+               TokenError);
+  CHECK_THROWS(core.start(2, group + 1, {}, {}, {}, true, kOptions),
+               UnknownIdError);
+  CHECK_THROWS(step_one(core, 2, {}), UnknownIdError);
+  CHECK_THROWS(core.finish(2, true), UnknownIdError);
+  CHECK(core.num_requests() == 1);
+}
+
+// Requests of several threads share two indices with small budgets; another
+// thread drops and adds to them.
+void threads_may_do_everything_at_once() {
+  ForestCore core(12, 1 << 18);
+  const GroupId group = core.create_group(1 << 17);
+  const SharedSource sources[] = {{core.create_index(group, 1 << 15), 3},
+                                  {core.create_index(group, 1 << 17), 5}};
+  std::vector<std::thread> threads;
+  for (RequestId worker = 0; worker < 4; ++worker) {
+    threads.emplace_back([&core, &sources, group, worker] {
+      for (RequestId turn = 0; turn < 40; ++turn) {
+        const RequestId id = worker * 1000 + turn;
+        core.start(id, group, Tokens{1, 2, 3}, {}, sources, turn % 4 != 0,
+                   kOptions);
+        for (std::int32_t i = 0; i < 20; ++i)
+          step_one(core, id, {i, i % 3, static_cast<std::int32_t>(turn)});
+        core.finish(id, turn % 3 != 0);
+      }
+    });
+  }
+  for (int turn = 0; turn < 50; ++turn) {
+    core.drop_index(core.create_index(group, 1 << 12));
+    const IndexId indices[] = {sources[1].index};
+    core.learn(indices, Tokens{1, 2, 3, turn});
+  }
+  for (std::thread &thread : threads)
+    thread.join();
+  core.check_integrity();
+  CHECK(core.num_requests() == 0 && core.memory_bytes() <= 1 << 17);
+}
+
+} // namespace
+
+int main() {
+  an_output_drafts_for_the_next_request();
+  wrong_calls_throw();
+  threads_may_do_everything_at_once();
+}

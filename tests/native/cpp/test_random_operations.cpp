@@ -1,0 +1,138 @@
+// Random operations over small alphabets, checked against counts taken by hand
+// and by check_integrity(): made for the sanitizers. The full comparison with
+// Algorithm 1 is in tests/native/test_suffix_index.py.
+
+#include "check.hpp"
+#include "core/drafter.hpp"
+#include "core/suffix_index.hpp"
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+using namespace agentspec;
+
+namespace {
+
+class RandomOperations {
+public:
+  RandomOperations(std::uint32_t depth, std::uint32_t alphabet)
+      : depth_(depth), alphabet_(alphabet), random_(depth * 1000 + alphabet),
+        index_(depth, SuffixIndex::kUnlimited) {}
+
+  void run(int num_operations, int check_every) {
+    for (int done = 0; done < num_operations; ++done) {
+      operate();
+      if (done % check_every == 0)
+        index_.check_integrity();
+    }
+    while (!texts_.empty())
+      remove();
+    index_.check_integrity();
+    CHECK(index_.automaton().num_states() == 1);
+  }
+
+private:
+  std::uint32_t below(std::uint32_t limit) {
+    return static_cast<std::uint32_t>(random_() % limit);
+  }
+  Tokens tokens(std::uint32_t most) {
+    Tokens made(below(most) + 1);
+    for (std::int32_t &token : made)
+      token = static_cast<std::int32_t>(
+          std::min(below(alphabet_), below(alphabet_)));
+    return made;
+  }
+
+  void operate() {
+    const std::uint32_t roll = below(100);
+    if (roll < 8 || live_.empty()) {
+      live_.push_back(index_.open());
+      texts_[live_.back()];
+    } else if (roll < 13) {
+      close();
+    } else if (roll < 20 && texts_.size() > 4) {
+      remove();
+    } else if (roll < 22) {
+      index_.enforce(index_.used_bytes() / 4 *
+                     5); // evicts nothing, but may move everything together
+    } else if (roll < 70) {
+      append();
+    } else if (roll < 85) {
+      count();
+    } else {
+      draft();
+    }
+  }
+
+  void append() {
+    const SequenceId id =
+        live_[below(static_cast<std::uint32_t>(live_.size()))];
+    const Tokens added = tokens(5);
+    CHECK(index_.append(id, added));
+    texts_[id].insert(texts_[id].end(), added.begin(), added.end());
+  }
+
+  void close() {
+    const std::size_t i = below(static_cast<std::uint32_t>(live_.size()));
+    index_.close(live_[i]);
+    if (texts_[live_[i]].empty())
+      texts_.erase(live_[i]);
+    live_.erase(live_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+
+  void remove() {
+    const auto chosen = std::next(
+        texts_.begin(), below(static_cast<std::uint32_t>(texts_.size())));
+    index_.remove(chosen->first);
+    std::erase(live_, chosen->first);
+    texts_.erase(chosen);
+  }
+
+  void count() {
+    const Tokens wanted = tokens(depth_);
+    std::uint32_t occurrences = 0;
+    for (const auto &[id, text] : texts_) {
+      auto from = text.begin();
+      while ((from = std::search(from, text.end(), wanted.begin(),
+                                 wanted.end())) != text.end()) {
+        ++occurrences;
+        ++from;
+      }
+    }
+    CHECK(index_.count(wanted) == occurrences);
+  }
+
+  void draft() {
+    const DraftOptions options{
+        .is_tree = below(2) == 0, .max_tokens = 12, .min_prob = below(2) * 0.1};
+    DraftTokens best;
+    drafter_.improve(index_.automaton(), index_.match(tokens(2 * depth_)),
+                     options, best);
+    double score = 0.0;
+    for (const double prob : best.probs) {
+      CHECK(prob >= options.min_prob && prob <= 1.0);
+      score += prob;
+    }
+    CHECK(score == best.score && best.probs.size() <= options.max_tokens);
+  }
+
+  std::uint32_t depth_;
+  std::uint32_t alphabet_;
+  std::mt19937 random_;
+  SuffixIndex index_;
+  Drafter drafter_;
+  std::map<SequenceId, Tokens> texts_;
+  std::vector<SequenceId> live_;
+};
+
+} // namespace
+
+int main() {
+  RandomOperations(2, 2).run(3000, 1);
+  RandomOperations(3, 2).run(3000, 1);
+  RandomOperations(5, 3).run(3000, 1);
+  RandomOperations(8, 60).run(3000, 1);
+  RandomOperations(6, 3).run(30000, 100);
+  RandomOperations(20, 200).run(30000, 100);
+}
