@@ -68,6 +68,11 @@ class Decoder:
         """True if a step would do something."""
         return self._scheduler.has_work
 
+    def check_room(self, num_choices: int) -> None:
+        """Raise EngineBusyError if so many more sequences could not be added now."""
+        with self._lock:
+            self._scheduler.check_room(num_choices)
+
     def add(self, choices: Sequence[Choice]) -> None:
         """Schedule the choices of one request. Raises EngineBusyError if the waiting line is full."""
         with self._lock:

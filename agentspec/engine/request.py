@@ -115,35 +115,40 @@ class Choice:
         Raises:
             EngineError: the grammar library gave up on this output.
         """
-        text: list[str] = []
-        num_kept = 0
-        for token in token_ids:
-            num_kept += 1
-            self.output_ids.append(token)
-            text.append(self._read(token))
-            if self.finish_reason is not None:
-                break
-        kept = token_ids[:num_kept]
+        kept, text = self._read(self._until_end(token_ids))
+        self.output_ids.extend(kept)
         self.untold.extend(kept)
         if self.sampler.grammar is not None:
             self.sampler.grammar.advance(kept)
         if self.finish_reason is not None and not self.stops.is_hit:
-            text.append(self.stops.push(self.stream.flush()))
-            text.append(self.stops.flush())
+            text += self.stops.push(self.stream.flush())
+            text += self.stops.flush()
         self._note_time()
-        return num_kept, "".join(text)
+        return len(kept), text
 
-    def _read(self, token: int) -> str:
-        """The text that ``token`` makes certain; decides whether it ends the output."""
-        if self._is_eos(token):
-            self.finish_reason = "stop"
-            return ""
-        text = self.stops.push(self.stream.push([token]))
-        if self.stops.is_hit:
-            self.finish_reason = "stop"
-        elif len(self.output_ids) >= self.max_tokens:
+    def _until_end(self, token_ids: Sequence[int]) -> Sequence[int]:
+        """The tokens up to eos or the length limit, which need no text to be seen."""
+        room = self.max_tokens - len(self.output_ids)
+        for num_kept, token in enumerate(token_ids[:room], 1):
+            if self._is_eos(token):
+                self.finish_reason = "stop"
+                return token_ids[:num_kept]
+        if len(token_ids) >= room:
             self.finish_reason = "length"
-        return text
+        return token_ids[:room]
+
+    def _read(self, token_ids: Sequence[int]) -> tuple[Sequence[int], str]:
+        """The tokens up to the one that completes a stop string, and the text that is certain now."""
+        shown = token_ids[:-1] if self.finish_reason == "stop" else token_ids  # eos has no text
+        if not self.stops:
+            return token_ids, self.stream.push(shown)
+        text = ""
+        for num_kept, token in enumerate(shown, 1):
+            text += self.stops.push(self.stream.push([token]))
+            if self.stops.is_hit:
+                self.finish_reason = "stop"
+                return token_ids[:num_kept], text
+        return token_ids, text
 
     def _is_eos(self, token: int) -> bool:
         # a finished grammar allows nothing but eos: to ignore it there would repeat it for ever

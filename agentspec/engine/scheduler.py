@@ -7,7 +7,7 @@ its owner holds a lock.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,17 +85,19 @@ class Scheduler:
         """Sequences that have no slot yet."""
         return len(self._waiting)
 
-    def add(self, choices: Iterable[Choice]) -> None:
-        """Put the choices of one request into the waiting line: all or none.
+    def check_room(self, num_choices: int) -> None:
+        """Raise EngineBusyError if so many more sequences would make the waiting line too long.
 
-        Raises:
-            EngineBusyError: the line, free slots included, would be longer than allowed.
+        A free slot counts as room: whoever takes it does not wait.
         """
-        choices = list(choices)
-        if len(self._waiting) + len(choices) > self._max_queue + len(self._free):
+        if len(self._waiting) + num_choices > self._max_queue + len(self._free):
             raise EngineBusyError(
                 f"{len(self._waiting)} sequences wait, at most {self._max_queue!r} may; try again later"
             )
+
+    def add(self, choices: Sequence[Choice]) -> None:
+        """Put the choices of one request into the waiting line, all or none: see :meth:`check_room`."""
+        self.check_room(len(choices))
         self._waiting.extend(choices)
 
     def take_cancelled(self) -> list[Choice]:

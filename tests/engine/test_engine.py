@@ -206,7 +206,7 @@ async def test_a_full_line_is_a_429(make: Make) -> None:
     with pytest.raises(EngineBusyError) as caught:
         await collect(engine, request("late"))
     assert caught.value.status == 429
-    assert "late" not in proposer.live
+    assert "late" not in proposer.prompts  # refused before anything was made ready for it
     permits.release(1000)
     await asyncio.gather(*tasks)
 
