@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentspec.adapters.openai import agentspec_headers
 from openai import AsyncOpenAI
 
+from agentspec.adapters.openai import agentspec_headers
 from examples.agentic_sql.prompts import Messages
 
 WORKFLOW = "agentic_sql"

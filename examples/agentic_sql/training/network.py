@@ -18,15 +18,15 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of the network. The default is 3.3 M parameters."""
+    """Sizes of the network. The default is 3.7 M parameters."""
 
     vocab_size: int = 1280
     hidden: int = 256
     intermediate: int = 640
     num_layers: int = 4
-    num_heads: int = 8
+    num_heads: int = 4
     max_len: int = 2048
-    rope_theta: float = 10_000.0
+    rope_theta: float = 100_000.0
 
 
 class Block(nn.Module):
@@ -60,7 +60,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Network(nn.Module):
-    """Llama with tied embeddings."""
+    """The decoder; it starts with copying already in place (see :func:`start_copying`)."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -70,15 +70,19 @@ class Network(nn.Module):
         self.cos: Tensor
         self.sin: Tensor
         self.norm = nn.Parameter(torch.ones(shape.hidden))
+        self.head = nn.Linear(shape.hidden, shape.vocab_size, bias=False)
         head_dim = shape.hidden // shape.num_heads
         frequencies = shape.rope_theta ** (-torch.arange(0, head_dim, 2).float() / head_dim)
         angles = torch.outer(torch.arange(shape.max_len).float(), frequencies)
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
-        for name, parameter in self.named_parameters():
-            if parameter.dim() == 2:
-                scale = (2 * shape.num_layers) ** -0.5 if "out" in name or "down" in name else 1.0
-                nn.init.normal_(parameter, std=0.02 * scale if "embedding" not in name else 0.02)
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            for projection in (block.qkv, block.gate_up):
+                nn.init.normal_(projection.weight, std=0.02)
+            for output in (block.out, block.down):
+                nn.init.zeros_(output.weight)
+        start_copying(self)
 
     def forward(self, ids: Tensor, wanted: Tensor) -> Tensor:
         """Logits [number wanted, vocabulary] at the positions where ``wanted`` [batch, length] is true."""
@@ -87,16 +91,68 @@ class Network(nn.Module):
         for block in self.blocks:
             x = block(x, cos, sin)
         x = F.rms_norm(x[wanted], (self.shape.hidden,), self.norm, 1e-5)
-        return F.linear(x, self.embedding.weight)
+        logits: Tensor = self.head(x)
+        return logits
 
     def matrices(self) -> list[nn.Parameter]:
         """The blocks' weight matrices: what Muon updates."""
         return [p for p in self.blocks.parameters() if p.dim() == 2]
 
     def others(self) -> list[nn.Parameter]:
-        """Embedding and norms: what AdamW updates."""
+        """Embedding, head and norms: what AdamW updates."""
         chosen = {id(p) for p in self.matrices()}
         return [p for p in self.parameters() if id(p) not in chosen]
+
+
+_CONSTANT, _TOKEN, _PREVIOUS = 0, slice(1, 192), slice(192, 256)  # parts of the residual stream at the start
+
+
+@torch.no_grad()
+def start_copying(network: Network) -> None:
+    """Set layers 0 and 1 to the two-layer circuit that continues a repeated text, before any training.
+
+    Small models learn to copy late and suddenly (Olsson et al. 2022, "induction heads"); starting from the
+    circuit saves most of the training. Head 0 of layer 0 attends to the previous token: query and key are
+    constants whose rotary phases differ by one position. It writes a projection of that token into
+    ``_PREVIOUS``. Every head of layer 1 looks for a place whose previous token is the current one, in
+    the slow rotary dimensions, and adds the token found there to the stream. Training is free to
+    change all of it.
+    """
+    shape, first, second = network.shape, network.blocks[0], network.blocks[1]
+    assert isinstance(first, Block)
+    assert isinstance(second, Block)
+    head_dim = shape.hidden // shape.num_heads
+    half = head_dim // 2
+    num_tokens_dims = _TOKEN.stop - _TOKEN.start
+    projection = torch.linalg.qr(torch.randn(num_tokens_dims, head_dim))[0].T  # [head_dim, token dimensions]
+
+    embedding = network.embedding.weight
+    embedding.normal_()
+    embedding[:, _CONSTANT], embedding[:, _PREVIOUS] = 2.0, 0.0
+    network.head.weight.copy_(embedding * 0.05)
+
+    q, k, v = first.qkv.weight.chunk(3)
+    angles = shape.rope_theta ** (-torch.arange(8) / half)  # the fastest eight
+    q[:head_dim] = k[:head_dim] = v[:head_dim] = 0.0
+    q[:8, _CONSTANT] = 4.0
+    k[:8, _CONSTANT], k[half : half + 8, _CONSTANT] = 4.0 * angles.cos(), 4.0 * angles.sin()
+    v[:head_dim, _TOKEN] = projection
+    first.out.weight[_PREVIOUS, :head_dim] = torch.eye(head_dim)
+
+    q, k, v = second.qkv.weight.chunk(3)
+    slow = torch.cat((torch.arange(half // 2, half), torch.arange(half + half // 2, head_dim)))
+    share = num_tokens_dims // shape.num_heads
+    for head in range(shape.num_heads):
+        rows = head * head_dim + slow
+        chosen = torch.arange(len(slow)) + len(slow) * (head % 2)
+        q[rows] = k[rows] = 0.0
+        q[rows, _TOKEN] = 2.2 * projection[chosen]
+        k[rows, _PREVIOUS.start + chosen] = 2.2
+        copied = torch.arange(_TOKEN.start + head * share, _TOKEN.start + (head + 1) * share)
+        values = head * head_dim + torch.arange(share)
+        v[head * head_dim : (head + 1) * head_dim] = 0.0
+        v[values, copied] = 1.0
+        second.out.weight[copied, values] = 6.0
 
 
 def save(network: Network, directory: Path, eos_id: int, pad_id: int) -> None:
@@ -105,6 +161,7 @@ def save(network: Network, directory: Path, eos_id: int, pad_id: int) -> None:
     tensors: dict[str, Tensor] = {}
     tensors["model.embed_tokens.weight"] = network.embedding.weight
     tensors["model.norm.weight"] = network.norm
+    tensors["lm_head.weight"] = network.head.weight
     for i, block in enumerate(network.blocks):
         assert isinstance(block, Block)
         prefix = f"model.layers.{i}."
@@ -136,7 +193,7 @@ def save(network: Network, directory: Path, eos_id: int, pad_id: int) -> None:
         "rope_theta": shape.rope_theta,
         "rms_norm_eps": 1e-5,
         "hidden_act": "silu",
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": False,
         "attention_bias": False,
         "mlp_bias": False,
         "bos_token_id": None,

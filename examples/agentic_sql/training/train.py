@@ -29,11 +29,11 @@ from examples.agentic_sql.training.network import Network, Shape, restore
 class Plan:
     """How long and how fast to train."""
 
-    num_steps: int = 4000
+    num_steps: int = 3000
     batch_tokens: int = 4096
-    copying_steps: int = 400  # at first every second sample is one of ``samples.copying``
+    copying_steps: int = 150  # at first every second sample is one of ``samples.copying``
     prompt_weight: float = 0.25  # of a prompt's token in the loss; an answer's weighs 1
-    muon_lr: float = 0.02
+    muon_lr: float = 0.015
     adam_lr: float = 4e-3
     warmup: int = 50
     decay_share: float = 0.4
