@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE := $(shell find agentspec/native -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt)
-SOURCES := agentspec gateway adapters examples tests benchmarks
+SOURCES := agentspec gateway adapters examples tests
 # plain `pip` reads these: the CPU build of torch and the versions that were tested
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt $(NATIVE)
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing agentspec and its dependencies into $(VENV) (some minutes the first time)"
 	@$(BIN)/pip install --quiet 'scikit-build-core>=1.1' 'pybind11>=3.0' cmake ninja
-	@$(BIN)/pip install --quiet --no-build-isolation --editable '.[dev]'
+	@$(BIN)/pip install --no-build-isolation --editable '.[dev]'
 	@touch $@
 
 setup: $(STAMP)  ## virtual environment, native build, dependencies

@@ -48,10 +48,10 @@ class Caller:
         metrics: dict[str, Any] = {}
         stream = await self._client.chat.completions.create(**self._arguments(stage, messages, max_tokens))
         async for chunk in stream:
-            if chunk.choices and chunk.choices[0].delta.content:
+            if chunk.choices and (chunk.choices[0].delta.content or chunk.choices[0].finish_reason):
                 last = time.perf_counter()
                 first = first if text else last
-                text += chunk.choices[0].delta.content
+                text += chunk.choices[0].delta.content or ""
             if chunk.usage is not None:
                 usage = chunk.usage
                 metrics = (chunk.model_extra or {}).get("metrics") or {}

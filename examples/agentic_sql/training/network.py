@@ -104,51 +104,49 @@ class Network(nn.Module):
         return [p for p in self.parameters() if id(p) not in chosen]
 
 
-_CONSTANT, _TOKEN, _PREVIOUS = 0, slice(1, 192), slice(192, 256)  # parts of the residual stream at the start
-
-
 @torch.no_grad()
 def start_copying(network: Network) -> None:
     """Set layers 0 and 1 to the two-layer circuit that continues a repeated text, before any training.
 
     Small models learn to copy late and suddenly (Olsson et al. 2022, "induction heads"); starting from the
     circuit saves most of the training. Head 0 of layer 0 attends to the previous token: query and key are
-    constants whose rotary phases differ by one position. It writes a projection of that token into
-    ``_PREVIOUS``. Every head of layer 1 looks for a place whose previous token is the current one, in
-    the slow rotary dimensions, and adds the token found there to the stream. Training is free to
-    change all of it.
+    constants whose rotary phases differ by one position. It writes a projection of that token into the
+    last dimensions of the stream. Every head of layer 1 looks for a place whose previous token is the
+    current one, in the slow rotary dimensions, and adds the token found there to the stream. Training
+    is free to change all of it.
     """
     shape, first, second = network.shape, network.blocks[0], network.blocks[1]
     assert isinstance(first, Block)
     assert isinstance(second, Block)
     head_dim = shape.hidden // shape.num_heads
     half = head_dim // 2
-    num_tokens_dims = _TOKEN.stop - _TOKEN.start
-    projection = torch.linalg.qr(torch.randn(num_tokens_dims, head_dim))[0].T  # [head_dim, token dimensions]
+    constant, token, previous = 0, slice(1, shape.hidden - head_dim), slice(shape.hidden - head_dim, None)
+    num_token_dims = token.stop - token.start
+    projection = torch.linalg.qr(torch.randn(num_token_dims, head_dim))[0].T  # [head_dim, token dimensions]
 
     embedding = network.embedding.weight
     embedding.normal_()
-    embedding[:, _CONSTANT], embedding[:, _PREVIOUS] = 2.0, 0.0
+    embedding[:, constant], embedding[:, previous] = 2.0, 0.0
     network.head.weight.copy_(embedding * 0.05)
 
     q, k, v = first.qkv.weight.chunk(3)
     angles = shape.rope_theta ** (-torch.arange(8) / half)  # the fastest eight
     q[:head_dim] = k[:head_dim] = v[:head_dim] = 0.0
-    q[:8, _CONSTANT] = 4.0
-    k[:8, _CONSTANT], k[half : half + 8, _CONSTANT] = 4.0 * angles.cos(), 4.0 * angles.sin()
-    v[:head_dim, _TOKEN] = projection
-    first.out.weight[_PREVIOUS, :head_dim] = torch.eye(head_dim)
+    q[:8, constant] = 4.0
+    k[:8, constant], k[half : half + 8, constant] = 4.0 * angles.cos(), 4.0 * angles.sin()
+    v[:head_dim, token] = projection
+    first.out.weight[previous, :head_dim] = torch.eye(head_dim)
 
     q, k, v = second.qkv.weight.chunk(3)
     slow = torch.cat((torch.arange(half // 2, half), torch.arange(half + half // 2, head_dim)))
-    share = num_tokens_dims // shape.num_heads
+    share = num_token_dims // shape.num_heads
     for head in range(shape.num_heads):
         rows = head * head_dim + slow
         chosen = torch.arange(len(slow)) + len(slow) * (head % 2)
         q[rows] = k[rows] = 0.0
-        q[rows, _TOKEN] = 2.2 * projection[chosen]
-        k[rows, _PREVIOUS.start + chosen] = 2.2
-        copied = torch.arange(_TOKEN.start + head * share, _TOKEN.start + (head + 1) * share)
+        q[rows, token] = 2.2 * projection[chosen]
+        k[rows, previous.start + chosen] = 2.2
+        copied = torch.arange(token.start + head * share, token.start + (head + 1) * share)
         values = head * head_dim + torch.arange(share)
         v[head * head_dim : (head + 1) * head_dim] = 0.0
         v[values, copied] = 1.0

@@ -38,6 +38,7 @@ class Plan:
     warmup: int = 50
     decay_share: float = 0.4
     report_every: int = 100
+    num_evaluation_batches: int = 12
     seed: int = 1
 
     def scale(self, step: int) -> float:
@@ -85,7 +86,7 @@ def train(
         torch.optim.Muon(network.matrices(), lr=plan.muon_lr, weight_decay=0.01, momentum=0.95),
         torch.optim.AdamW(network.others(), lr=plan.adam_lr, betas=(0.9, 0.98), weight_decay=0.0),
     ]
-    held_out = list(islice(_held_out(tokenizer, databases), 12))
+    held_out = list(islice(_held_out(tokenizer, databases), plan.num_evaluation_batches))
     started, losses = time.monotonic(), []
     training = _training(tokenizer, databases, plan, start)
     for step, batch in zip(range(start, plan.num_steps), training, strict=False):
