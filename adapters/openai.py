@@ -15,13 +15,13 @@ from agentspec.stages import StageKey
 from agentspec.wire import (
     LEARN_HEADER,
     MAX_DRAFT_HEADER,
+    MAX_DRAFT_TOKENS,
+    MAX_SESSION_CHARS,
     SESSION_HEADER,
     STAGE_HEADER,
     decode_stage,
     encode_stage,
 )
-
-MAX_DRAFT_TOKENS = 1024
 
 
 def agentspec_headers(
@@ -37,13 +37,13 @@ def agentspec_headers(
 
     Raises:
         StageError: ``stage`` is malformed.
-        ConfigError: ``max_draft`` is out of range.
+        ConfigError: ``max_draft`` is out of range, or ``session`` does not fit a header.
     """
     encoded = encode_stage(StageKey.parse(stage).name)
     decode_stage(encoded)  # it may be too long for a header only now
     headers = {STAGE_HEADER: encoded}
     if session is not None:
-        headers[SESSION_HEADER] = quote(session, safe="")
+        headers[SESSION_HEADER] = _encoded(session)
     if max_draft is not None:
         if not 0 <= max_draft <= MAX_DRAFT_TOKENS:
             raise ConfigError(f"max_draft must be between 0 and {MAX_DRAFT_TOKENS}, not {max_draft!r}")
@@ -51,3 +51,12 @@ def agentspec_headers(
     if learn is not None:
         headers[LEARN_HEADER] = str(int(learn))
     return headers
+
+
+def _encoded(session: str) -> str:
+    encoded = quote(session, safe="")
+    if not 1 <= len(encoded) <= MAX_SESSION_CHARS:
+        raise ConfigError(
+            f"a session has 1 to {MAX_SESSION_CHARS} characters once percent-encoded, not {len(encoded)}"
+        )
+    return encoded

@@ -164,8 +164,9 @@ def _bind(host: str, port: int) -> socket.socket:
 
     try:
         return bind(host, port)
-    except OSError as error:
-        raise ConfigError(f"can't listen on {host}:{port}: {error.strerror or error}") from None
+    except (OSError, UnicodeError) as error:  # UnicodeError: no host name can be so
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"can't listen on {_in_url(host)}:{port}: {reason}") from None
 
 
 def _embedded(args: argparse.Namespace) -> tuple[Upstream, str]:
@@ -193,7 +194,12 @@ def _embedded(args: argparse.Namespace) -> tuple[Upstream, str]:
         draft=DraftConfig(mode=args.draft, max_tokens=args.max_draft),
         threads=args.threads,
     )
-    engine = TorchEngine(config, None if config.draft.is_off else _forest(args))
+    forest = None if config.draft.is_off else _forest(args)
+    try:
+        engine = TorchEngine(config, forest)
+    except (RuntimeError, AssertionError) as error:  # torch: no such device, not enough memory
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"the engine can't start on device {args.device!r}: {reason}") from error
     return EmbeddedUpstream(engine), engine.model.name
 
 

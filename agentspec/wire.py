@@ -10,6 +10,10 @@ from urllib.parse import quote, unquote
 from agentspec.errors import StageError
 from agentspec.stages import MAX_PATH_CHARS, StageKey
 
+# limits of header values
+MAX_DRAFT_TOKENS = 1024
+MAX_SESSION_CHARS = 255
+
 # request headers
 STAGE_HEADER = "x-agentspec-stage"
 SESSION_HEADER = "x-agentspec-session"

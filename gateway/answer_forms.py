@@ -112,7 +112,7 @@ class CompletionForm:
         return {
             "tokens": [token.text for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],
-            "top_logprobs": [{text: logprob for _, text, logprob in token.top} for token in tokens],
+            "top_logprobs": [_completion_top(token) for token in tokens],
             "text_offset": offsets,
         }
 
@@ -135,6 +135,14 @@ def _chat_logprobs(tokens: list[TokenLogprob] | tuple[TokenLogprob, ...]) -> dic
         ],
         "refusal": None,
     }
+
+
+def _completion_top(token: TokenLogprob) -> dict[str, float]:
+    """The alternatives by their text, and always the token itself; of two with one text, the likelier."""
+    top: dict[str, float] = {}
+    for _, text, logprob in (*token.top, (token.token_id, token.text, token.logprob)):
+        top.setdefault(text, logprob)
+    return top
 
 
 def _chat_logprob(text: str, logprob: float) -> dict[str, Any]:

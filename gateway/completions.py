@@ -36,13 +36,16 @@ class Completions:
         """Read, tag, answer; every failure is told in OpenAI's form."""
         reply = Reply(send)
         try:
-            call = await self._read(scope, receive)
-            reply.headers.extend(call.tags.answer_headers)
-            await run_while_connected(self._upstream.complete(call, reply), receive, self._drain)
+            await self._drain.run(self._answer(scope, receive, reply))
         except ClientGoneError:
             logger.debug("%s: the client left", scope[REQUEST_ID_KEY])
         except Exception as error:
             await reply.fail(error)
+
+    async def _answer(self, scope: Scope, receive: Receive, reply: Reply) -> None:
+        call = await self._read(scope, receive)
+        reply.headers.extend(call.tags.answer_headers)
+        await run_while_connected(self._upstream.complete(call, reply), receive)
 
     async def _read(self, scope: Scope, receive: Receive) -> Call:
         headers = Headers(scope=scope)

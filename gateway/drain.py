@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from agentspec.gateway.errors import ShuttingDownError
+from agentspec.gateway.lifeline import ended_before
 
 
 class Drain:
@@ -11,12 +16,10 @@ class Drain:
     def __init__(self) -> None:
         self._expiry: asyncio.Future[None] | None = None
 
-    @property
-    def expiry(self) -> asyncio.Future[None]:
-        """Done once the grace period is over. Shared by all requests: wait for it, never cancel it."""
-        if self._expiry is None:
-            self._expiry = asyncio.get_running_loop().create_future()
-        return self._expiry
+    async def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` to its end. Raises ShuttingDownError if the grace period is over before."""
+        if not await ended_before(self._over, work):
+            raise ShuttingDownError("the server is shutting down")
 
     def begin(self, grace_s: float) -> None:
         """Start the grace period."""
@@ -24,5 +27,11 @@ class Drain:
 
     def expire(self) -> None:
         """End the grace period now."""
-        if not self.expiry.done():
-            self.expiry.set_result(None)
+        if not self._over.done():
+            self._over.set_result(None)
+
+    @property
+    def _over(self) -> asyncio.Future[None]:
+        if self._expiry is None:
+            self._expiry = asyncio.get_running_loop().create_future()
+        return self._expiry

@@ -16,6 +16,8 @@ from typing import Any
 
 from agentspec.errors import EngineError, RequestError, StageError
 
+MAX_MESSAGE_CHARS = 500  # messages quote what the client sent, and that may be megabytes
+
 logger = logging.getLogger("agentspec.gateway")
 
 
@@ -61,7 +63,9 @@ class UpstreamTimeoutError(EngineError):
 def error_body(
     status: int, message: str, *, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
-    """OpenAI's error object."""
+    """OpenAI's error object; a long message is cut."""
+    if len(message) > MAX_MESSAGE_CHARS:
+        message = message[:MAX_MESSAGE_CHARS] + "..."
     kind = "server_error" if status >= 500 else "invalid_request_error"
     if status == 429:
         kind = "rate_limit_error"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,11 +15,12 @@ MAX_STAGES = 4096
 
 
 class StageLedger:
-    """Adds up answers. Stage names come from clients, so only so many are kept apart."""
+    """Adds up answers. Stage names come from clients, so only so many per tenant are kept apart."""
 
     def __init__(self, max_stages: int = MAX_STAGES) -> None:
         self._max_stages = max_stages
         self._stats: dict[StageKey, StageStats] = {}
+        self._num_stages: Counter[str] = Counter()
 
     @property
     def stats(self) -> Mapping[StageKey, StageStats]:
@@ -43,8 +45,11 @@ class StageLedger:
         _add(stats.accepted_by_source, _member(figures, "accepted_tokens_by_source"))
 
     def _of(self, stage: StageKey) -> StageStats:
-        if stage not in self._stats and len(self._stats) >= self._max_stages:
-            stage = StageKey(stage.tenant, (OTHER,))
+        if stage not in self._stats:
+            if self._num_stages[stage.tenant] >= self._max_stages:
+                stage = StageKey(stage.tenant, (OTHER,))
+            else:
+                self._num_stages[stage.tenant] += 1
         return self._stats.setdefault(stage, StageStats())
 
 

@@ -8,37 +8,39 @@ from typing import Any
 
 from starlette.types import Receive
 
-from agentspec.gateway.drain import Drain
-from agentspec.gateway.errors import ShuttingDownError
-
 
 class ClientGoneError(Exception):
     """The client closed the connection before the answer was complete."""
 
 
-async def run_while_connected(work: Coroutine[Any, Any, None], receive: Receive, drain: Drain) -> None:
-    """Run ``work`` to its end, or cancel it as soon as the client leaves or the drain expires.
+async def run_while_connected(work: Coroutine[Any, Any, None], receive: Receive) -> None:
+    """Run ``work`` to its end, or cancel it as soon as the client leaves.
 
-    The work is cancelled and awaited, so whatever it holds (an engine slot, an upstream connection)
-    is released before this returns. The request's body must have been read.
-
-    Raises:
-        ClientGoneError: the client left.
-        ShuttingDownError: the grace period of a shutdown is over.
+    The request's body must have been read. Raises ClientGoneError if the client left.
     """
-    task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(receive))
     try:
-        await asyncio.wait({task, gone, drain.expiry}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        await _cancel(task)
-        if gone.done():
+        if not await ended_before(gone, work):
             raise ClientGoneError
-        raise ShuttingDownError("the server is shutting down")
+    finally:
+        await _cancel(gone)
+
+
+async def ended_before(end: asyncio.Future[None], work: Coroutine[Any, Any, None]) -> bool:
+    """Run ``work`` and return True, or cancel it as soon as ``end`` is done and return False.
+
+    Cancelled work is awaited: whatever it holds (an engine slot, an upstream connection) is released
+    before this returns. ``end`` may be shared; it is never cancelled.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task, end}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            return False
+        task.result()  # raises what the work raised
+        return True
     finally:
         await _cancel(task)
-        await _cancel(gone)
 
 
 async def _disconnected(receive: Receive) -> None:

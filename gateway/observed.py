@@ -37,7 +37,7 @@ class Observed:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status, is_complete = time.perf_counter(), 500, False
+        started, status, is_complete = time.perf_counter(), 0, False
 
         async def observed_send(message: Message) -> None:
             nonlocal status, is_complete
@@ -49,6 +49,10 @@ class Observed:
 
         try:
             await self._app(scope, receive, observed_send)
+        except Exception:
+            if not status:  # the outermost layer answers for us
+                status, is_complete = 500, True
+            raise
         finally:
             seconds = time.perf_counter() - started
             labels = (_endpoint(scope["path"]), str(status if is_complete else CLIENT_GONE))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from urllib.parse import quote, urlsplit
 
 import httpx
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
-from agentspec.errors import ConfigError
+from agentspec.errors import ConfigError, UnknownModelError
 from agentspec.gateway.answer_tail import AnswerTail
 from agentspec.gateway.errors import UpstreamDownError, UpstreamTimeoutError
 from agentspec.gateway.ledger import StageLedger
@@ -33,11 +34,19 @@ HOP_BY_HOP = frozenset(
         "upgrade",
     )
 )
-# the client's length and encodings are not the forwarded body's
-NOT_FORWARDED = HOP_BY_HOP | {"host", "content-length", "accept-encoding", "expect"}
+# the client's length and encodings are not the forwarded body's; id and stage are sent as we understood them
+NOT_FORWARDED = HOP_BY_HOP | {
+    "host",
+    "content-length",
+    "accept-encoding",
+    "expect",
+    REQUEST_ID_HEADER,
+    STAGE_HEADER,
+}
 # ours say it instead
 NOT_RETURNED = HOP_BY_HOP | {"date", "server", REQUEST_ID_HEADER, STAGE_HEADER, STAGE_SOURCE_HEADER}
 HEALTH_TIMEOUT_S = 2.0
+MODELS_TIMEOUT_S = 10.0
 # below the 5 s after which common servers close an idle connection: never reuse one they just closed
 KEEPALIVE_S = 2.0
 
@@ -67,10 +76,13 @@ class ProxySettings(BaseModel):
     def root(self) -> str:
         """The URL that ``/v1/...`` is added to. Raises ConfigError if it is no http URL."""
         try:
-            parsed = httpx.URL(self.url)
-        except httpx.InvalidURL as error:
+            parts = urlsplit(self.url)
+            is_base = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError as error:
             raise ConfigError(f"bad engine URL {self.url!r}: {error}") from None
-        if parsed.scheme not in ("http", "https") or not parsed.host:
+        if parts.username is not None:  # and not show it: this URL stands in logs and in errors
+            raise ConfigError("an engine URL holds no user and no password")
+        if not is_base or parts.query or parts.fragment:
             raise ConfigError(f"an engine URL looks like 'http://host:8000', not {self.url!r}")
         return self.url.rstrip("/").removesuffix("/v1")
 
@@ -109,9 +121,13 @@ class ProxyUpstream:
 
     async def models(self, model_id: str | None, headers: Headers) -> Response:
         """The engine's answer; see :meth:`Upstream.models`."""
-        url = f"{self._root}/v1/models" + ("" if model_id is None else f"/{encode_stage(model_id)}")
+        url = f"{self._root}/v1/models"
+        if model_id is not None:
+            if {".", ".."}.intersection(model_id.split("/")):  # they would lead out of /v1/models
+                raise UnknownModelError(f"there is no model {model_id!r}")
+            url += f"/{quote(model_id)}"
         with self._told_as_ours():
-            answer = await self._client.get(url, headers=self._headers(headers))
+            answer = await self._client.get(url, headers=self._headers(headers), timeout=MODELS_TIMEOUT_S)
         return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
 
     async def is_healthy(self) -> bool:
@@ -144,22 +160,25 @@ class ProxyUpstream:
         if response.status_code == 200:
             self._ledger.count_answer(stage, tail.payload())
 
-    def _call_headers(self, call: Call) -> dict[str, str]:
-        return {
-            **self._headers(call.headers),
-            REQUEST_ID_HEADER: call.request_id,
-            STAGE_HEADER: encode_stage(call.tags.stage.name),  # for another gateway behind this one
-        }
+    def _call_headers(self, call: Call) -> list[tuple[bytes, bytes]]:
+        return [
+            *self._headers(call.headers),
+            (REQUEST_ID_HEADER.encode(), call.request_id.encode()),
+            # for another gateway behind this one
+            (STAGE_HEADER.encode(), encode_stage(call.tags.stage.name).encode()),
+        ]
 
-    def _headers(self, given: Headers) -> dict[str, str]:
+    def _headers(self, given: Headers) -> list[tuple[bytes, bytes]]:
         dropped = set(NOT_FORWARDED)
-        dropped.update(name.strip().lower() for name in given.get("connection", "").split(","))
+        for value in given.getlist("connection"):
+            dropped.update(name.strip().lower() for name in value.split(","))
         if self._settings.api_key or not self._settings.forwards_authorization:
             dropped.add("authorization")
-        headers = {name: value for name, value in given.items() if name not in dropped}
-        headers["accept-encoding"] = "identity"  # the bytes go back as they are, to a client we did not ask
+        headers = [(name, value) for name, value in given.raw if name.decode("latin-1") not in dropped]
+        # the bytes go back as they are, to a client we did not ask
+        headers.append((b"accept-encoding", b"identity"))
         if self._settings.api_key:
-            headers["authorization"] = f"Bearer {self._settings.api_key}"
+            headers.append((b"authorization", f"Bearer {self._settings.api_key}".encode()))
         return headers
 
     @contextmanager

@@ -37,7 +37,7 @@ class Reply:
         self._send = send
         self._is_started = False
         self._is_event_stream = False
-        self._last_bytes = b"\n\n"
+        self._last_bytes = b"\n\n"  # at least the last two
         self.headers: list[tuple[bytes, bytes]] = []
 
     async def send_json(self, status: int, payload: Any) -> None:
@@ -60,7 +60,7 @@ class Reply:
     async def write(self, part: bytes) -> None:
         """The next bytes of the body, sent at once."""
         if part:
-            self._last_bytes = part[-2:]
+            self._last_bytes = (self._last_bytes + part[-2:])[-2:]
             await self._send({"type": "http.response.body", "body": part, "more_body": True})
 
     async def end(self) -> None:
@@ -79,7 +79,7 @@ class Reply:
             return
         if not self._is_event_stream:
             return
-        if not self._last_bytes.endswith(b"\n"):  # the upstream broke off inside an event
+        if self._last_bytes != b"\n\n":  # the upstream broke off inside an event
             await self.write(b"\n\n")
         await self.write(encode_event(payload))
         await self.end()

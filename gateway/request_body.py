@@ -38,8 +38,9 @@ async def read_body(receive: Receive, limit_bytes: int) -> bytes:
 def parse_body(raw: bytes) -> dict[str, Any]:
     """The JSON object in ``raw``. Raises RequestError if it is none."""
     try:
-        body = json.loads(raw, parse_constant=_refuse)
-        if b"\\u" in raw:  # an escaped half of a surrogate pair is legal JSON, but no text
+        text = raw.decode(json.detect_encoding(raw))  # strictly: json would let half a surrogate pair pass
+        body = json.loads(text, parse_constant=_refuse)
+        if "\\u" in text:  # an escaped half of a surrogate pair is legal JSON, but no text
             json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise RequestError("the body has half of a surrogate pair", code="invalid_json") from None

@@ -17,8 +17,8 @@ from agentspec.errors import ConfigError
 from agentspec.gateway.drain import Drain
 
 KEEPALIVE_S = 30
-# after the grace period: time to send the error events and to close the engine
-LAST_WORDS_S = 5
+# after the grace period: time to send the error events to clients that are slow to read
+LAST_WORDS_S = 2
 
 
 class GatewayServer(uvicorn.Server):

@@ -12,7 +12,7 @@ class GatewaySettings(BaseModel):
 
     Attributes:
         body_limit_bytes: largest request body that is read; a larger one gets a 413.
-        num_stage_labels: so many stages per tenant get their own label in ``/metrics``, the busiest
+        num_stage_labels: so many stages per tenant get their own label in ``/metrics``, those seen
             first; the rest are counted together as ``other``.
     """
 

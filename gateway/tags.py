@@ -14,6 +14,8 @@ from agentspec.stages import StageKey
 from agentspec.wire import (
     LEARN_HEADER,
     MAX_DRAFT_HEADER,
+    MAX_DRAFT_TOKENS,
+    MAX_SESSION_CHARS,
     MIN_MATCH_HEADER,
     SESSION_HEADER,
     SESSION_HEADERS,
@@ -22,9 +24,6 @@ from agentspec.wire import (
     encode_stage,
     to_xargs,
 )
-
-MAX_SESSION_CHARS = 255
-MAX_DRAFT_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,12 +129,19 @@ def _message(index: int, message: dict[str, Any]) -> dict[str, Any]:
         raise RequestError(
             f"messages[{index}].role must be a string, not {role!r}", param=f"messages[{index}].role"
         )
+    has_calls = _has_tool_calls(message.get("tool_calls"), f"messages[{index}].tool_calls")
     content = message.get("content")
-    if content is not None:
-        content = _text(content, f"messages[{index}].content")
-    elif not message.get("tool_calls"):
-        raise RequestError(f"messages[{index}].content is missing", param=f"messages[{index}].content")
+    if content is None and has_calls:
+        content = ""  # not null: most templates add it to a text
+    content = _text(content, f"messages[{index}].content")
     return {**message, "role": "system" if role == "developer" else role, "content": content}
+
+
+def _has_tool_calls(calls: object, param: str) -> bool:
+    """True if there are any. Raises RequestError if they are no list of objects."""
+    if calls is not None and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
+        raise RequestError(f"{param} must be a list of objects, not {calls!r}", param=param)
+    return bool(calls)
 
 
 def _prediction(prediction: dict[str, Any] | None) -> str | None:

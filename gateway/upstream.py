@@ -53,7 +53,7 @@ class Upstream(Protocol):
         """True if a request would be answered now."""
 
     def stats(self) -> Mapping[StageKey, StageStats]:
-        """Counters per stage since the start."""
+        """Counters per stage since the start, in the order in which the stages were first seen."""
 
     async def close(self) -> None:
         """Release everything; requests under way end with an error."""

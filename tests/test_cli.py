@@ -117,6 +117,7 @@ def test_a_wrong_command_line(arguments: list[str], capsys: pytest.CaptureFixtur
         (["--host", "0.0.0.0"], "--allow-open"),
         (["--host", "example.org"], "--allow-open"),
         (["--engine-url", "gpu-box"], "'gpu-box'"),
+        (["--allow-open", "--host", "a..b"], "can't listen on a..b:8000"),
         (["--api-key", "a=x", "--api-key", "a=y"], "two tenants"),
     ],
 )
@@ -194,6 +195,13 @@ def test_keys_come_from_the_command_line_and_from_the_environment(
         for key, status in (("k1", 501), ("k2", 501), ("k3", 501), ("k4", 401)):
             answer = httpx.get(f"{base_url}/models", headers={"authorization": f"Bearer {key}"})
             assert answer.status_code == status
+
+
+def test_a_device_that_is_not_there(llama_checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--port", "0", "--model", str(llama_checkpoint), "--device", "abacus"]) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith("agentspec: error: the engine can't start on device 'abacus': ")
+    assert errors.count("\n") == 1
 
 
 @pytest.mark.parametrize("draft", ["chain", "off"])

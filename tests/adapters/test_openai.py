@@ -27,6 +27,12 @@ def test_a_bad_stage_is_refused_before_it_is_sent(stage: str) -> None:
         agentspec_headers(stage)
 
 
+@pytest.mark.parametrize("session", ["", "s" * 256, "é" * 43])
+def test_a_session_must_fit_a_header(session: str) -> None:
+    with pytest.raises(ConfigError, match="session"):
+        agentspec_headers("a", session)
+
+
 @pytest.mark.parametrize("max_draft", [-1, 1025])
 def test_a_bad_draft_length(max_draft: int) -> None:
     with pytest.raises(ConfigError, match="max_draft"):

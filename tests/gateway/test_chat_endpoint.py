@@ -154,6 +154,16 @@ def test_every_sampling_field_reaches_the_engine(client: openai.OpenAI, engine: 
     assert engine.last.prediction == "Hello"
 
 
+def test_a_mere_tool_call_has_empty_text(client: openai.OpenAI, engine: ScriptedEngine) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}}
+    history: list[Any] = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "5"},
+    ]
+    client.chat.completions.create(model="scripted", messages=[*HI, *history])
+    assert engine.last.prompt == [*HI, {**history[0], "content": ""}, history[1]]
+
+
 def test_tags_reach_the_engine_and_come_back(client: openai.OpenAI, engine: ScriptedEngine) -> None:
     raw = client.chat.completions.with_raw_response.create(
         model="scripted",

@@ -10,7 +10,8 @@ from live import client_of, post, serving_engine
 from scripted import NUM_PROMPT_TOKENS, STEPS, ScriptedEngine
 
 from agentspec.errors import ContextLengthError
-from agentspec.generation import GenerationDelta, GenerationRequest
+from agentspec.gateway.answer_forms import CompletionForm
+from agentspec.generation import GenerationDelta, GenerationRequest, TokenLogprob
 
 PATH = "/v1/completions"
 
@@ -81,7 +82,14 @@ def test_logprobs_carry_text_offsets(url: str, client: openai.OpenAI, stream: bo
     tops = [top for choice in choices for top in choice.logprobs.top_logprobs]
     assert tokens == list(STEPS)
     assert offsets == [0, 5, 7, 12]
-    assert tops[0] == {"Hello0": -0.25}
+    assert tops[0] == {"Hello0": -0.25, "Hello": -0.25}  # the token itself is always there
+
+
+def test_of_two_alternatives_with_one_text_the_likelier_is_shown() -> None:
+    top = ((1, "\ufffd", -1.0), (2, "\ufffd", -2.0), (3, "x", -3.0))
+    delta = GenerationDelta(0, "?", (2,), 1, logprobs=(TokenLogprob(2, "\ufffd", -2.0, top),))
+    chunk = CompletionForm().chunk(0, delta, has_logprobs=True)
+    assert chunk["logprobs"]["top_logprobs"] == [{"\ufffd": -1.0, "x": -3.0}]
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,13 @@ def test_the_ledger_keeps_so_many_stages_apart() -> None:
     assert counts == {"a": 2, "b": 1, "other": 2}
 
 
+def test_a_tenant_with_many_stages_takes_none_from_another() -> None:
+    ledger = StageLedger(max_stages=1)
+    for key in (StageKey("t", ("a",)), StageKey("t", ("b",)), StageKey("u", ("a",))):
+        ledger.count_request(key)
+    assert [str(stage) for stage in ledger.stats] == ["t:a", "t:other", "u:a"]
+
+
 @pytest.mark.parametrize(
     "payload",
     [

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import httpx
+import pytest
 from live import chat_body, post, serving_engine
 from prometheus_client.parser import text_string_to_metric_families
 from scripted import NUM_PROMPT_TOKENS, STEPS, ScriptedEngine
@@ -60,19 +61,40 @@ def test_requests_by_endpoint_and_status() -> None:
 
 def test_so_many_stages_have_a_name_the_rest_is_other() -> None:
     engine = ScriptedEngine()
-    engine.counters = {
-        StageKey("default", (f"s{index}",)): StageStats(num_requests=index, tree_bytes=10)
-        for index in range(1, 8)
-    }
+    for index in range(1, 8):
+        stage = StageKey("default", (f"s{index}",))
+        engine.counters[stage] = StageStats(num_requests=index, tree_bytes=10)
     engine.counters[StageKey("acme", ("s1",))] = StageStats(num_requests=1)
     with serving_engine(engine, settings=GatewaySettings(num_stage_labels=3)) as root:
         samples = scrape(root)
+        engine.counters[StageKey("default", ("s7",))].num_requests = 100
+        later = scrape(root)
     requests = {key[1]: value for key, value in samples.items() if key[0] == "agentspec_requests_total"}
     assert requests == {
-        (("stage", "s7"), ("tenant", "default")): 7,
-        (("stage", "s6"), ("tenant", "default")): 6,
-        (("stage", "s5"), ("tenant", "default")): 5,
-        (("stage", "other"), ("tenant", "default")): 4 + 3 + 2 + 1,
+        (("stage", "s1"), ("tenant", "default")): 1,
+        (("stage", "s2"), ("tenant", "default")): 2,
+        (("stage", "s3"), ("tenant", "default")): 3,
+        (("stage", "other"), ("tenant", "default")): 4 + 5 + 6 + 7,
         (("stage", "s1"), ("tenant", "acme")): 1,
     }
     assert of_stage(samples, "agentspec_tree_bytes", "other") == 40
+    assert of_stage(later, "agentspec_requests_total", "other") == 4 + 5 + 6 + 100  # no counter ever falls
+
+
+class BrokenEngine(ScriptedEngine):
+    """Fails where nobody expects it."""
+
+    def stats(self) -> dict[StageKey, StageStats]:
+        if not self.is_healthy:
+            raise ZeroDivisionError
+        return super().stats()
+
+
+def test_a_bug_is_counted_as_ours_and_not_as_a_client_that_left(caplog: pytest.LogCaptureFixture) -> None:
+    engine = BrokenEngine(is_healthy=False)
+    with serving_engine(engine) as root:
+        assert httpx.get(f"{root}/metrics").json()["error"]["code"] == "internal_error"
+        engine.is_healthy = True
+        samples = scrape(root)
+    assert samples["agentspec_gateway_requests_total", (("endpoint", "/metrics"), ("status", "500"))] == 1
+    assert "ZeroDivisionError" in caplog.text

@@ -55,10 +55,34 @@ def test_malformed_json(url: str, body: bytes) -> None:
     assert error_of(answer)["code"] == "invalid_json"
 
 
-def test_half_a_surrogate_pair_is_no_text(url: str) -> None:
-    answer = post(url, b'{"messages": [{"role": "user", "content": "\\ud800"}]}')
+@pytest.mark.parametrize("half", [b"\\ud800", b"\xed\xa0\x80"])
+@pytest.mark.parametrize("field", ["content", "stage", "model"])
+def test_half_a_surrogate_pair_is_no_text(url: str, half: bytes, field: str) -> None:
+    bodies = {
+        "content": b'{"messages": [{"role": "user", "content": "%s"}]}',
+        "stage": b'{"metadata": {"agentspec_stage": "%s"}}',
+        "model": b'{"model": "%s"}',
+    }
+    answer = post(url, bodies[field] % half)
+    assert answer.status_code == 400
+    assert error_of(answer)["code"] == "invalid_json"
+
+
+def test_half_a_surrogate_pair_in_another_encoding(url: str) -> None:
+    answer = post(url, '{"model": "\\ud800"}'.encode("utf-16"))
     assert answer.status_code == 400
     assert "surrogate" in error_of(answer)["message"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"model": "x" * 99_999}, {"tool_choice": ["x" * 99_999]}, {"messages": [{"role": ["x"] * 99_999}]}],
+    ids=["model", "tool_choice", "role"],
+)
+def test_what_a_client_sent_is_quoted_in_short(url: str, fields: dict[str, Any]) -> None:
+    answer = post(url, chat_body(**fields))
+    assert answer.status_code in (400, 404)
+    assert len(answer.content) < 1000
 
 
 @pytest.mark.parametrize(
@@ -71,6 +95,9 @@ def test_half_a_surrogate_pair_is_no_text(url: str) -> None:
         ({"messages": [{"content": "hi"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"messages": [{"role": "assistant", "content": None, "tool_calls": []}]}, "messages[0].content"),
+        ({"messages": [{"role": "assistant", "tool_calls": 5}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "assistant", "content": "a", "tool_calls": [5]}]}, "messages[0].tool_calls"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
             "messages[0].content[0]",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 
 import httpx
@@ -51,3 +52,15 @@ def test_a_request_that_ends_within_the_grace_period_is_whole() -> None:
         assert engine.started.wait(TIMEOUT_S)
     asking.join(TIMEOUT_S)
     assert received[0].text.endswith("data: [DONE]\n\n")
+
+
+def test_a_body_that_is_still_coming_does_not_hold_up_the_end() -> None:
+    with serving_engine(ScriptedEngine(), grace_s=0.1) as root:
+        url = httpx.URL(root)
+        connection = socket.create_connection((url.host, url.port or 0), timeout=TIMEOUT_S)
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        assert httpx.get(f"{root}/health").status_code == 200  # so the server has read what came before
+    with connection:
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"shutting_down" in answer
