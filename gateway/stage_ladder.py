@@ -77,13 +77,13 @@ LADDER: tuple[tuple[str, Rung], ...] = (
 )
 
 
-def resolve_stage(signs: Signs, ladder: tuple[tuple[str, Rung], ...] = LADDER) -> tuple[StageKey, str]:
+def resolve_stage(signs: Signs) -> tuple[StageKey, str]:
     """The stage and the name of the rung it was found on; ``default`` if no rung answers.
 
     Raises:
         RequestError: the client named a stage, and named it badly.
     """
-    for name, rung in ladder:
+    for name, rung in LADDER:
         stage = rung(signs)
         if stage is not None:
             return stage, name

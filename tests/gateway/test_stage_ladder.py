@@ -7,7 +7,6 @@ from starlette.datastructures import Headers
 
 from agentspec.errors import RequestError
 from agentspec.gateway.stage_ladder import Signs, resolve_stage
-from agentspec.stages import StageKey
 
 HEADER = {"x-agentspec-stage": "from/header"}
 BODY = {"metadata": {"agentspec_stage": "from/metadata"}}
@@ -76,9 +75,3 @@ def test_a_stated_stage_must_be_right_even_with_others_below(value: str) -> None
 def test_a_plain_path_must_fit_a_header_once_encoded() -> None:
     with pytest.raises(RequestError, match="255"):
         resolve({}, None, {"metadata": {"agentspec_stage": "é" * 50}})
-
-
-def test_a_ladder_can_have_other_rungs() -> None:
-    rung = ("name", lambda signs: StageKey(signs.tenant, (signs.body["name"],)))
-    signs = Signs("acme", Headers({}), None, {"name": "anna"})
-    assert resolve_stage(signs, (rung,)) == (StageKey("acme", ("anna",)), "name")
