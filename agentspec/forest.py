@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from agentspec.errors import ConfigError, DuplicateRequestError, TokenError, Unk
 from agentspec.stages import StageKey
 
 Tokens = NDArray[np.int32]
-TreeKey = tuple[str, ...]  # (tenant, *path); the tenant's own tree is (tenant,)
+Path = tuple[str, ...]  # of a stage or of what encloses it; () is the tenant's own tree
 
 _NO_TOKENS: Tokens = np.empty(0, np.int32)
 _SOURCES = tuple(Source)
@@ -56,6 +56,14 @@ class _Session:
 
 
 @dataclass(slots=True)
+class _Tenant:
+    """One tenant's group in the core and its trees, the one that was used last at the end."""
+
+    group: int
+    trees: dict[Path, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class _Request:
     """A live request; ``number`` is its id in the native core."""
 
@@ -77,8 +85,7 @@ class Forest:
         # contexts have up to `depth` tokens, so the strings counted are one longer
         self._core = ForestCore(self.config.depth + 1, self.config.total_limit_bytes)
         self._lock = threading.Lock()  # guards the names below; never held while the core works hard
-        self._groups: dict[str, int] = {}
-        self._trees: dict[TreeKey, int] = {}
+        self._tenants: dict[str, _Tenant] = {}
         self._sessions: dict[tuple[str, str], _Session] = {}
         self._requests: dict[str, _Request] = {}
         self._num_started = 0
@@ -117,7 +124,7 @@ class Forest:
         request = self._admit(request_id, stage, session)
         try:
             with self._lock:
-                group = self._group(stage.tenant)
+                group = self._tenant(stage.tenant).group
                 indices, sources = self._sources(stage, request.session)
             self._core.start(request.number, group, prompt, prediction, indices, sources, learn, options)
         except BaseException:
@@ -195,8 +202,9 @@ class Forest:
         Live requests of the stage go on without it: what they add later is not learned by this tree.
         """
         with self._lock:
-            index = self._trees.pop(_tree_key(stage), None)
+            index = self._index(stage)
             if index is not None:
+                del self._tenants[stage.tenant].trees[stage.path]
                 self._core.drop_index(index)
 
     def memory_bytes(self, stage: StageKey | None = None) -> int:
@@ -204,17 +212,19 @@ class Forest:
         if stage is None:
             return self._core.memory_bytes()
         with self._lock:
-            index = self._trees.get(_tree_key(stage))
+            index = self._index(stage)
             return 0 if index is None else self._core.index_bytes(index)
 
     def stats(self, stage: StageKey | None = None) -> ForestStats:
         """Sizes of a stage's tree, or of the whole forest (an output counts once per tree it is in)."""
         with self._lock:
             if stage is None:
-                indices = [*self._trees.values(), *(held.index for held in self._sessions.values())]
+                indices = [index for tenant in self._tenants.values() for index in tenant.trees.values()]
+                indices += [held.index for held in self._sessions.values()]
                 num_requests = len(self._requests)
             else:
-                indices = [self._trees[_tree_key(stage)]] if _tree_key(stage) in self._trees else []
+                index = self._index(stage)
+                indices = [] if index is None else [index]
                 num_requests = Counter(live.stage for live in self._requests.values())[stage]
             sizes = [self._core.index_size(index) for index in indices]
             tree_bytes = sum(self._core.index_bytes(index) for index in indices)
@@ -274,33 +284,41 @@ class Forest:
         self, stage: StageKey, session: tuple[str, str] | None
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
         """The shared trees of a request, the most specific first. The lock is held."""
-        keys = [(_tree_key(stage), Source.STAGE)]
-        keys += [(_tree_key(parent), Source.WORKFLOW) for parent in stage.parents]
-        keys += [((stage.tenant,), Source.TENANT)]
-        indices = [self._tree(key) for key, _ in keys]
-        sources = [source for _, source in keys]
+        num_parents = len(stage.path) - 1
+        tenant = self._tenant(stage.tenant)
+        indices = [self._tree(tenant, stage.path[:size]) for size in range(len(stage.path), -1, -1)]
+        sources = [Source.STAGE, *[Source.WORKFLOW] * num_parents, Source.TENANT]
         if session is not None:
             indices.insert(0, self._sessions[session].index)
             sources.insert(0, Source.SESSION)
         return np.array(indices, np.uint64), np.array(sources, np.uint8)
 
-    def _tree(self, key: TreeKey) -> int:
-        if key not in self._trees:
-            group = self._group(key[0])
-            self._trees[key] = self._core.create_index(group, self.config.stage_limit_bytes)
-        return self._trees[key]
+    def _index(self, stage: StageKey) -> int | None:
+        """The index of the stage's own tree, if it has one."""
+        tenant = self._tenants.get(stage.tenant)
+        return None if tenant is None else tenant.trees.get(stage.path)
 
-    def _group(self, tenant: str) -> int:
-        if tenant not in self._groups:
-            self._groups[tenant] = self._core.create_group(self.config.tenant_limit_bytes)
-        return self._groups[tenant]
+    def _tree(self, tenant: _Tenant, path: Path) -> int:
+        """The tenant's tree of this path, which from now on is the one used last. The lock is held."""
+        index = tenant.trees.pop(path, None)
+        if index is None:
+            index = self._core.create_index(tenant.group, self.config.stage_limit_bytes)
+        tenant.trees[path] = index
+        if len(tenant.trees) > self.config.max_trees:
+            self._core.drop_index(tenant.trees.pop(next(iter(tenant.trees))))
+        return index
+
+    def _tenant(self, name: str) -> _Tenant:
+        if name not in self._tenants:
+            self._tenants[name] = _Tenant(self._core.create_group(self.config.tenant_limit_bytes))
+        return self._tenants[name]
 
     def _use_session(self, key: tuple[str, str]) -> _Session:
         """The session, which from now on is the one used last. The lock is held."""
         now_s = time.monotonic()
         session = self._sessions.pop(key, None)
         if session is None:
-            index = self._core.create_index(self._group(key[0]), self.config.session_limit_bytes)
+            index = self._core.create_index(self._tenant(key[0]).group, self.config.session_limit_bytes)
             session = _Session(index, now_s)
         session.used_at_s = now_s
         self._sessions[key] = session
@@ -317,10 +335,6 @@ class Forest:
                 idle.append(key)
         for key in idle:
             self._core.drop_index(self._sessions.pop(key).index)
-
-
-def _tree_key(stage: StageKey) -> TreeKey:
-    return (stage.tenant, *stage.path)
 
 
 def _native_options(draft: DraftConfig) -> DraftOptions:

@@ -328,6 +328,29 @@ def test_live_outputs_beyond_the_budget_are_not_learned():
     forest.finish("a")
 
 
+def test_a_stage_per_call_does_not_grow_the_forest():
+    forests = [Forest(ForestConfig(max_trees=number)) for number in (20, 1000)]
+    for forest in forests:
+        run_request(forest, "r", StageKey("rival", ("x",)), ids(20, 21, 22, 23))
+        forest.start("live", StageKey("acme", ("w", "first")), ids(1))
+        for i in range(200):
+            run_request(forest, "a", StageKey("acme", ("w", f"call{i}")), ids(30, 31, 32, i))
+            run_request(forest, "a", StageKey("acme", ("often",)), ids(40, 41, 42))
+            forest.step([("live", ids(50 + i))])  # goes on without its own tree
+        forest.check_integrity()
+    forest = forests[0]
+    assert forest.memory_bytes() < forests[1].memory_bytes()
+    # an output counts in each tree: 20 trees are w, often, the tenant's and those of the last 17 calls
+    assert forests[1].stats().num_sequences - forest.stats().num_sequences == 1 + 200 - 17
+    assert forest.memory_bytes(StageKey("acme", ("w", "first"))) == 0
+    assert forest.memory_bytes(StageKey("acme", ("w", "call0"))) == 0
+    assert forest.stats(StageKey("acme", ("w", "call199"))).num_sequences == 1
+    assert forest.stats(StageKey("acme", ("often",))).num_sequences == 200  # what is used stays
+    assert forest.stats(StageKey("rival", ("x",))).num_sequences == 1  # and so does another tenant's
+    forest.start("b", StageKey("acme", ("w", "call7")), ids(1))
+    assert forest.step([("b", ids(30, 31))])[0].source == Source.WORKFLOW
+
+
 def test_idle_sessions_expire(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr("agentspec.forest.time.monotonic", lambda: clock[0])

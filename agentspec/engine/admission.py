@@ -115,6 +115,10 @@ class Admission:
     def _checked(self, ids: Tokens, param: str) -> Tokens:
         if not len(ids):
             raise RequestError(f"{param} must not be empty", param=param)
+        if (highest := int(ids.max())) >= self._vocab_size:  # a tokenizer may know more than its model
+            raise RequestError(
+                f"{param}: the model knows tokens up to {self._vocab_size - 1}, not {highest!r}", param=param
+            )
         if len(ids) >= self._max_model_len:
             raise ContextLengthError(
                 f"the prompt has {len(ids)} tokens; with at least one of output it exceeds the context"

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 from torch import Tensor
 
 from agentspec.draft import Draft
@@ -68,10 +69,10 @@ class Decoder:
         """True if a step would do something."""
         return self._scheduler.has_work
 
-    def check_room(self, num_choices: int) -> None:
-        """Raise EngineBusyError if so many more sequences could not be added now."""
+    def check_room(self) -> None:
+        """Raise EngineBusyError if not one more sequence could be added now."""
         with self._lock:
-            self._scheduler.check_room(num_choices)
+            self._scheduler.check_room(1)
 
     def add(self, choices: Sequence[Choice]) -> None:
         """Schedule the choices of one request. Raises EngineBusyError if the waiting line is full."""
@@ -106,12 +107,22 @@ class Decoder:
             return self._scheduler.next_rows()
 
     def _draft(self, rows: Iterable[Row]) -> None:
-        """Give each decode row that has room its draft, cut to that room."""
+        """Give each decode row that has room its draft, cut to that room.
+
+        A proposer that fails costs drafts and nobody's answer.
+        """
         rows = [row for row in rows if row.is_decode and row.choice.draft_room > 0]
         if not rows:
             return
         updates = [(row.choice.key, row.choice.take_untold()) for row in rows]
-        for row, draft in zip(rows, self._proposer.step(updates, self._max_draft_tokens), strict=True):
+        try:
+            drafts = self._proposer.step(updates, self._max_draft_tokens)
+        except Exception:
+            logger.exception("the proposer could not draft; these %d outputs go on without", len(rows))
+            for row in rows:
+                row.choice.is_followed = False
+            return
+        for row, draft in zip(rows, _known(drafts, self._model.config.vocab_size), strict=True):
             row.draft = _cut(draft, row.choice.draft_room)
 
     def _commit(self, row: Row, verdict: Verdict, logits: Tensor) -> None:
@@ -176,13 +187,29 @@ class Decoder:
         with self._lock:
             self._scheduler.release(choice)
         self.counters.finished(choice)
-        learn = choice.live.request.learn and choice.finish_reason is not None
+        is_whole = choice.finish_reason is not None and choice.is_followed
+        learn = choice.live.request.learn and is_whole
         try:
             if learn and choice.untold:
                 self._proposer.observe(choice.key, choice.take_untold())
             self._proposer.finish(choice.key, learn=learn)
         except Exception:
             logger.exception("the proposer could not finish %r", choice.key)
+
+
+def _known(drafts: Sequence[Draft], vocab_size: int) -> Sequence[Draft]:
+    """The drafts, each up to its first token that the model doesn't have.
+
+    A tree may have learned from another tokenizer's output; such a token would break the whole pass.
+    """
+    token_ids = np.concatenate([draft.token_ids for draft in drafts])
+    if not len(token_ids) or (token_ids.min() >= 0 and token_ids.max() < vocab_size):
+        return drafts
+    is_foreign = [(draft.token_ids < 0) | (draft.token_ids >= vocab_size) for draft in drafts]
+    return [
+        _cut(draft, int(foreign.argmax()) if foreign.any() else len(draft))
+        for draft, foreign in zip(drafts, is_foreign, strict=True)
+    ]
 
 
 def _cut(draft: Draft, room: int) -> Draft:

@@ -114,7 +114,7 @@ class TorchEngine:
 
         The client may go away meanwhile: then the request is scheduled and dropped at the next step.
         """
-        self._decoder.check_room(live.request.sampling.n)  # an overloaded engine refuses at no cost
+        self._decoder.check_room()  # an overloaded engine refuses at no cost
         choices = self._admission.admit(live)
         try:
             with self._wake:

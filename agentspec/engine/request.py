@@ -59,6 +59,7 @@ class Choice:
         max_tokens: most output tokens; prompt and output fit the context together.
         num_cached: tokens of prompt and output whose KV entries are in the slot.
         untold: accepted tokens that the proposer was not told of yet.
+        is_followed: False once the proposer failed: it may have missed tokens of this output.
     """
 
     live: LiveRequest
@@ -74,6 +75,7 @@ class Choice:
     slot: int = -1
     num_cached: int = 0
     untold: list[int] = field(default_factory=list)
+    is_followed: bool = True
     finish_reason: FinishReason | None = None
     speculation: SpeculationStats = field(default_factory=SpeculationStats)
     first_token_s: float = 0.0
@@ -97,7 +99,7 @@ class Choice:
     @property
     def draft_room(self) -> int:
         """Most draft tokens that still leave room for the token that every step adds anyway."""
-        if self.draft.is_off:
+        if self.draft.is_off or not self.is_followed:
             return 0
         return max(0, min(self.draft.max_tokens, self.max_tokens - len(self.output_ids) - 1))
 

@@ -7,17 +7,19 @@ Sampling is a *pure function*. The token at output position ``t`` is
 
 where ``u_t`` in [0, 1) is the ``t``-th number of a counter-based generator keyed by the request's
 seed. Since ``u_t`` is uniform and independent of all other positions, ``token_t`` has exactly the
-distribution ``F`` (inversion method). And since it depends on nothing but the prefix, the seed and
-``t``, it is the same whether the position is computed alone, in a batch, or as a node of a draft.
-``verifier`` builds on that. Greedy decoding is the special case ``token_t = argmax``.
+distribution ``F`` (inversion method; the tokens may be added up in any order that is a function of the
+row alone). And since it depends on nothing but the prefix, the seed and ``t``, it is the same whether
+the position is computed alone, in a batch, or as a node of a draft. ``verifier`` builds on that. Greedy
+decoding is the special case ``token_t = argmax``.
 
 Knows nothing of slots, stages or the engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +31,11 @@ from agentspec.engine.sampler_state import SamplerState
 
 SEED_MASK = (1 << 64) - 1  # a seed is any integer; these bits of it count
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
+# float64 values worked on at a time: on a CPU what its cache holds, else what memory can spare
+BLOCK_SIZE_CPU = 1 << 17
+BLOCK_SIZE_GPU = 1 << 25
+# top_k and top_p look at so many of a row's most likely tokens first; all are sorted only if need be
+HEAD_WIDTHS = (64, 512, 4096)
 
 
 def choose(logits: Tensor, states: Sequence[SamplerState], drafts: Sequence[Draft]) -> Tensor:
@@ -36,27 +43,23 @@ def choose(logits: Tensor, states: Sequence[SamplerState], drafts: Sequence[Draf
 
     State ``i`` owns the next ``1 + len(drafts[i])`` rows: its root, then its draft tokens in order.
     ``logits`` is not changed. Plain greedy rows cost one argmax over the whole batch; all others go
-    through float64 together. O(m * vocab), with top_k or top_p a sort of their rows on top.
+    through float64, a block at a time. O(m * vocab).
     """
-    tokens = logits.argmax(-1)
     parts = _special_parts(states, drafts)
     if not parts:
-        return tokens
-    rows = torch.from_numpy(np.concatenate([part.rows for part in parts])).to(logits.device)
-    edited = logits[rows].double()
-    views = torch.split(edited, [len(part.rows) for part in parts])
-    for part, view in zip(parts, views, strict=True):
-        _edit(view, part)
-    picked = edited.argmax(-1)
-    sampled = [i for i, part in enumerate(parts) if not part.state.is_greedy]
-    if sampled:
-        is_sampled = torch.from_numpy(
-            np.repeat([not p.state.is_greedy for p in parts], [len(v) for v in views])
-        )
-        picked[is_sampled.to(picked.device)] = _sample(
-            torch.cat([views[i] for i in sampled]), [parts[i] for i in sampled]
-        )
-    tokens[rows] = picked
+        return logits.argmax(-1)
+    has_plain = len(parts) < len(states)
+    tokens = logits.argmax(-1) if has_plain else torch.empty_like(logits[:, 0], dtype=torch.int64)
+    greedy = [part for part in parts if part.state.is_greedy]
+    sampled = [part for part in parts if not part.state.is_greedy]
+    for group in (greedy, sampled):
+        for block in _blocks(group, logits):
+            rows = torch.from_numpy(np.concatenate([part.rows for part in block])).to(logits.device)
+            edited = logits[rows].double()
+            views = torch.split(edited, [len(part.rows) for part in block])
+            for part, view in zip(block, views, strict=True):
+                _edit(view, part)
+            tokens[rows] = edited.argmax(-1) if group is greedy else _sample(edited, block)
     return tokens
 
 
@@ -99,27 +102,64 @@ def _special_parts(states: Sequence[SamplerState], drafts: Sequence[Draft]) -> l
     return parts
 
 
+def _blocks(parts: Sequence[_Part], like: Tensor) -> Iterator[list[_Part]]:
+    """The parts in groups of about a block's size; a part is never divided."""
+    limit = (BLOCK_SIZE_CPU if like.device.type == "cpu" else BLOCK_SIZE_GPU) // like.shape[-1]
+    block: list[_Part] = []
+    num_rows = 0
+    for part in parts:
+        num_rows += len(part.rows)
+        if block and num_rows > limit:
+            yield block
+            block, num_rows = [], len(part.rows)
+        block.append(part)
+    if block:
+        yield block
+
+
 def _edit(logits: Tensor, part: _Part) -> None:
     """Apply one output's penalties and grammar to its rows, in place."""
     if part.state.has_penalty:
         params = part.state.params
-        counts = _counts(part, logits)
-        logits -= params.presence_penalty * (counts > 0) + params.frequency_penalty * counts
+        tokens, counts = _counts(part)
+        penalties = params.presence_penalty * (counts > 0) + params.frequency_penalty * counts
+        columns = torch.from_numpy(tokens).to(logits.device)
+        logits.index_add_(1, columns, torch.from_numpy(-penalties).to(logits.device))
     if part.state.grammar is not None:
-        mask = torch.from_numpy(part.state.grammar.masks(part.draft))
-        logits.masked_fill_(~mask.to(logits.device), -torch.inf)
+        forbidden = torch.from_numpy(~part.state.grammar.masks(part.draft))
+        logits.masked_fill_(forbidden.to(logits.device), -torch.inf)
 
 
-def _counts(part: _Part, like: Tensor) -> Tensor:
-    """How often each token occurs in the output, for each row: ``[1 + n, vocab]``.
+def _counts(part: _Part) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The tokens that occur in the output ``[k]``, and how often for each row ``[1 + n, k]``.
 
     At a node of the draft that includes the path to it: were the node reached, those would be put out.
     """
+    output_ids = np.array(part.state.output_ids, np.int64)
+    tokens, columns = np.unique(np.concatenate([output_ids, part.draft.token_ids]), return_inverse=True)
+    counts = np.zeros((len(part.rows), len(tokens)))
+    counts += np.bincount(columns[: len(output_ids)], minlength=len(tokens))
     rows, nodes = part.lineage().nonzero()
-    counts = np.zeros((len(part.rows), like.shape[-1]))
-    counts += np.bincount(np.array(part.state.output_ids, np.int64), minlength=counts.shape[1])
-    np.add.at(counts, (rows, part.draft.token_ids[nodes]), 1)
-    return torch.from_numpy(counts).to(like.device)
+    np.add.at(counts, (rows, columns[len(output_ids) + nodes]), 1)
+    return tokens, counts
+
+
+class Filters(NamedTuple):
+    """What narrows a row's distribution: float64 ``[m, 1]`` each, one value per row.
+
+    In this order, as vLLM does: temperature; min_p (drop what is less likely than ``min_p`` times the
+    most likely token); top_k (keep the ``top_k`` most likely, 0 = all; of equals the lower ids);
+    top_p (keep the smallest set of most likely tokens whose probability reaches ``top_p``).
+    """
+
+    temperature: Tensor
+    min_p: Tensor
+    top_k: Tensor
+    top_p: Tensor
+
+    def of(self, rows: Tensor) -> Filters:
+        """Those of some rows."""
+        return Filters(*(column[rows] for column in self))
 
 
 def _sample(logits: Tensor, parts: Sequence[_Part]) -> Tensor:
@@ -129,53 +169,113 @@ def _sample(logits: Tensor, parts: Sequence[_Part]) -> Tensor:
         return torch.from_numpy(np.repeat(np.array(values, np.float64), sizes)[:, None]).to(logits.device)
 
     params = [part.state.params for part in parts]
-    probs = distribution(
-        logits,
-        temperature=column([p.temperature for p in params]),
-        min_p=column([p.min_p for p in params]),
-        top_k=column([p.top_k for p in params]),
-        top_p=column([p.top_p for p in params]),
+    filters = Filters(
+        column([p.temperature for p in params]),
+        column([p.min_p for p in params]),
+        column([p.top_k for p in params]),
+        column([p.top_p for p in params]),
     )
     seeds = np.repeat(np.array([part.state.seed & SEED_MASK for part in parts], np.uint64), sizes)
     numbers = uniforms(seeds, np.concatenate([part.positions() for part in parts]))
-    return invert(probs, torch.from_numpy(numbers).to(logits.device))
+    return sample(logits, filters, torch.from_numpy(numbers).to(logits.device))
 
 
-def distribution(logits: Tensor, temperature: Tensor, min_p: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """The full sampling distribution: float64 ``[m, vocab]``. Parameters are ``[m, 1]``.
+def sample(logits: Tensor, filters: Filters, numbers: Tensor) -> Tensor:
+    """``F^-1(number)`` of each row: int64 ``[m]`` for float64 logits ``[m, vocab]``."""
+    is_ranked = ((filters.top_k > 0) | (filters.top_p < 1))[:, 0]
+    if not bool(is_ranked.any()):
+        return invert(weights(logits, filters), numbers)
+    tokens = torch.empty_like(numbers, dtype=torch.int64)
+    free, open_ = (~is_ranked).nonzero()[:, 0], is_ranked.nonzero()[:, 0]
+    if len(free):
+        tokens[free] = invert(weights(logits[free], filters.of(free)), numbers[free])
+    for width in _head_widths(logits.shape[-1]):
+        head = rank(logits[open_], filters.of(open_), width)
+        picked = invert(head.weights, numbers[open_])
+        tokens[open_] = head.token_ids.gather(-1, picked[:, None])[:, 0]
+        open_ = open_[~head.is_settled]
+        if not len(open_):
+            break
+    return tokens
 
-    In this order, as vLLM does: temperature; min_p (drop what is less likely than ``min_p`` times the
-    most likely token); top_k (keep the ``top_k`` most likely, 0 = all; of equals the lower ids);
-    top_p (keep the smallest set of most likely tokens whose probability reaches ``top_p``).
+
+def _head_widths(vocab_size: int) -> list[int]:
+    """How many tokens to look at, in this order. Close to the whole vocabulary, sorting it costs no more."""
+    return [*(width for width in HEAD_WIDTHS if 4 * width <= vocab_size), vocab_size]
+
+
+def weights(logits: Tensor, filters: Filters) -> Tensor:
+    """Probabilities by temperature and min_p alone, relative to the most likely token's: ``[m, vocab]``."""
+    return _relative(logits, logits.amax(-1, keepdim=True), filters)
+
+
+def _relative(logits: Tensor, best: Tensor, filters: Filters) -> Tensor:
+    relative = (logits - best).div_(filters.temperature).exp_()
+    if bool((filters.min_p > 0).any()):
+        relative *= relative >= filters.min_p
+    return relative
+
+
+class Head(NamedTuple):
+    """The most likely tokens of each row, the best first, of equals the lower id first.
+
+    Attributes:
+        weights: float64 ``[m, width]``, relative probabilities; 0 where a filter drops the token.
+        token_ids: int64 ``[m, width]``.
+        is_settled: bool ``[m]``; False where tokens beyond the head may have a share too.
     """
-    probs = torch.softmax(logits / temperature, dim=-1)
-    if bool((min_p > 0).any()):
-        probs = torch.where(probs < min_p * probs.amax(-1, keepdim=True), 0.0, probs)
-    if bool((top_k > 0).any()) or bool((top_p < 1).any()):
-        probs = _keep_top(probs, top_k, top_p)
-    return probs / probs.sum(-1, keepdim=True)
+
+    weights: Tensor
+    token_ids: Tensor
+    is_settled: Tensor
 
 
-def _keep_top(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    best, order = probs.sort(dim=-1, descending=True, stable=True)
-    rank = torch.arange(probs.shape[-1], device=probs.device)
-    best = torch.where((top_k > 0) & (rank >= top_k), 0.0, best)
-    best = best / best.sum(-1, keepdim=True)
-    before = best.cumsum(-1) - best  # probability of all that rank higher; 0 for the first, which stays
-    best = torch.where((top_p < 1) & (before >= top_p), 0.0, best)
-    return torch.zeros_like(probs).scatter_(-1, order, best)
+def rank(logits: Tensor, filters: Filters, width: int) -> Head:
+    """What top_k and top_p leave of each row, as far as the ``width`` most likely tokens tell.
 
-
-def invert(probs: Tensor, numbers: Tensor) -> Tensor:
-    """Inversion method: the first token at which the cumulative probability exceeds ``numbers``.
-
-    ``probs`` is ``[m, vocab]`` (need not add up to exactly 1), ``numbers`` ``[m]`` in [0, 1); the result
-    is int64 ``[m]``. A token of probability 0 is never returned, whatever the rounding of the sums.
+    Which of several equals ``topk`` puts last is its own choice, so that only what is more likely than
+    its last token is relied on. A settled row's weights don't depend on ``width``.
     """
-    cumulative = torch.where(probs > 0, probs.cumsum(-1), 0.0)
-    total = cumulative.amax(-1, keepdim=True)
+    width = min(width, logits.shape[-1])
+    values, token_ids = _most_likely(logits, width)
+    relative = _relative(values, values[:, :1], filters)
+    has_top_k = filters.top_k > 0
+    is_kept = (relative > 0) & (~has_top_k | (torch.arange(width, device=logits.device) < filters.top_k))
+    relative *= is_kept
+    total = relative.sum(-1, keepdim=True)
+    if not bool(has_top_k.all()):
+        total = torch.where(has_top_k, total, weights(logits, filters).sum(-1, keepdim=True))
+    decisive = is_kept.sum(-1, keepdim=True)  # so many tokens had to be known
+    before = relative.cumsum(-1) - relative  # weight of all that rank higher; 0 for the first, which stays
+    is_kept &= (filters.top_p >= 1) | (before < filters.top_p * total)
+    decisive = torch.where(has_top_k, decisive, is_kept.sum(-1, keepdim=True))
+    last = values.gather(-1, decisive.clamp_(min=1) - 1)
+    is_settled = (last > values[:, -1:])[:, 0] | (width == logits.shape[-1])
+    return Head(relative * is_kept, token_ids, is_settled)
+
+
+def _most_likely(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Values and ids of the highest logits, sorted; of equals the lower id comes first."""
+    if width == logits.shape[-1]:
+        return logits.sort(dim=-1, descending=True, stable=True)
+    token_ids = logits.topk(width, dim=-1).indices.sort(-1).values
+    values, order = logits.gather(-1, token_ids).sort(dim=-1, descending=True, stable=True)
+    return values, token_ids.gather(-1, order)
+
+
+def invert(relative: Tensor, numbers: Tensor) -> Tensor:
+    """Inversion method: the first index at which the cumulative probability exceeds ``numbers``.
+
+    ``relative`` is ``[m, n]``, probabilities but for a factor per row, ``numbers`` ``[m]`` in [0, 1); the
+    result is int64 ``[m]``. What has probability 0 is never returned, whatever the rounding of the sums.
+    """
+    cumulative = relative.cumsum(-1)
+    if cumulative.device.type != "cpu":  # a sum in parallel need not rise steadily; make zeros harmless
+        cumulative = torch.where(relative > 0, cumulative, 0.0).cummax(-1).values
+    total = cumulative[:, -1:]
     threshold = torch.minimum(numbers[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
-    return (cumulative > threshold).to(torch.uint8).argmax(-1)  # argmax: the first of equals
+    picked = torch.searchsorted(cumulative, threshold, right=True)[:, 0]
+    return picked.clamp_(max=relative.shape[-1] - 1)  # a row of nothing but NaN
 
 
 def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray[np.float64]:

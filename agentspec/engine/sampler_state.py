@@ -51,14 +51,19 @@ class SamplerState:
 
 def check_sampling(params: SamplingParams) -> None:
     """Raise RequestError, naming the field, if a parameter is out of range."""
+    for name in ("n", "max_tokens", "top_k", "logprobs", "seed"):
+        value = getattr(params, name)
+        if not isinstance(value, int | None):
+            raise RequestError(f"{name} must be an integer, not {value!r}", param=name)
     _check("temperature", params.temperature, 0.0, 2.0)
     _check("presence_penalty", params.presence_penalty, -2.0, 2.0)
     _check("frequency_penalty", params.frequency_penalty, -2.0, 2.0)
     _check("min_p", params.min_p, 0.0, 1.0)
     _check("top_k", params.top_k, 0, 1 << 31)
     _check("n", params.n, 1, MAX_CHOICES)
-    if not 0 < params.top_p <= 1:
-        raise RequestError(f"top_p must be above 0 and at most 1, not {params.top_p!r}", param="top_p")
+    _check("top_p", params.top_p, 0.0, 1.0)
+    if params.top_p == 0:
+        raise RequestError("top_p must be above 0", param="top_p")
     if params.max_tokens is not None and params.max_tokens < 1:
         raise RequestError(f"max_tokens must be at least 1, not {params.max_tokens!r}", param="max_tokens")
     if params.logprobs is not None:
@@ -70,5 +75,5 @@ def check_sampling(params: SamplingParams) -> None:
 
 
 def _check(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:  # so that NaN fails too
+    if not (isinstance(value, int | float) and low <= value <= high):  # so that NaN fails too
         raise RequestError(f"{name} must be between {low} and {high}, not {value!r}", param=name)

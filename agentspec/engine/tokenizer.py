@@ -87,8 +87,13 @@ class Tokenizer:
         return bool(self._templates)
 
     def encode(self, text: str, add_special_tokens: bool = False) -> NDArray[np.int32]:
-        """int32 token ids of ``text``; special tokens written out in it count as such."""
-        return np.array(self.raw.encode(text, add_special_tokens=add_special_tokens).ids, np.int32)
+        """int32 token ids of ``text``; special tokens written out in it count as such.
+
+        The batch call lets go of the interpreter, the single one doesn't: a long prompt would hold up
+        whoever decodes meanwhile.
+        """
+        (encoding,) = self.raw.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return np.array(encoding.ids, np.int32)
 
     def decode(self, token_ids: Sequence[int] | NDArray[np.int32]) -> str:
         """The text of ``token_ids``, special tokens left out."""

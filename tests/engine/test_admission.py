@@ -84,6 +84,17 @@ def test_the_context_can_be_filled_to_its_last_token(
     assert engine.deltas("r")[-1].finish_reason == "length"
 
 
+def test_a_tokenizer_that_knows_more_than_the_model_is_noticed(
+    engine: SteppedEngine, proposer: RecordingProposer
+) -> None:
+    engine.admission._vocab_size = 300
+    engine.submit(replace(request("x"), request_id="fits"))
+    with pytest.raises(RequestError, match="up to 299, not 3") as caught:
+        engine.submit(request("SELECT name, price FROM items"))
+    assert caught.value.param == "prompt"
+    assert proposer.live == {"fits"}
+
+
 def test_bad_sampling_is_refused_before_anything_starts(
     engine: SteppedEngine, proposer: RecordingProposer
 ) -> None:

@@ -237,6 +237,51 @@ def test_a_proposer_that_can_not_finish_costs_nobody_an_answer(
     assert "could not finish 'r'" in caplog.text
 
 
+def test_a_proposer_that_can_not_draft_costs_nobody_an_answer(
+    make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(RecordingProposer):
+        num_failures = 1
+
+        def guess(self, request_id: str, max_tokens: int) -> Draft:
+            self.num_failures -= 1
+            if self.num_failures == 0:
+                raise MemoryError("no room for a tree")
+            return Draft()
+
+    proposer = Broken()
+    engine = make(proposer)
+    for name in ("a", "b"):
+        engine.submit(request(name, [5, 6]))
+    engine.run()
+    assert engine.output("a") == engine.output("b") == output_of(make, [5, 6])
+    assert "go on without" in caplog.text
+    # b was not even asked: what the proposer holds of either may have gaps, and is not learned
+    assert proposer.learned == {"a": False, "b": False}
+    engine.submit(request("c", [5, 6]))  # whoever comes later is drafted for
+    engine.run()
+    assert proposer.told["c"] == engine.output("c")
+    assert proposer.learned["c"]
+
+
+@pytest.mark.parametrize("foreign", [384, 1 << 30, -1])
+def test_a_token_that_the_model_does_not_have_ends_its_draft(make: Any, foreign: int) -> None:
+    full = output_of(make, [5, 6, 7])
+
+    class Foreign(RecordingProposer):
+        def guess(self, request_id: str, max_tokens: int) -> Draft:
+            rest = full[len(self.told[request_id]) :]
+            return make_draft([*rest[:2], foreign, *rest[2:]] if request_id == "r" else rest)
+
+    engine = make(Foreign())
+    engine.submit(request("r", [5, 6, 7]))
+    engine.submit(request("whole", [5, 6, 7]))
+    engine.run()
+    assert engine.output("r") == engine.output("whole") == full
+    assert [len(delta.token_ids) for delta in engine.deltas("r")] == [1, 3, 3, 3]
+    assert [len(delta.token_ids) for delta in engine.deltas("whole")] == [1, 9]
+
+
 def test_a_grammar_that_gives_up_ends_its_request_alone(make: Any) -> None:
     engine = make()
     engine.submit(request("free", [5, 6]))

@@ -149,6 +149,7 @@ async def test_a_bad_request_leaves_the_others_untouched(make: Make) -> None:
         (collect(engine, request("b1", "")), RequestError, "prompt"),
         (collect(engine, request("b2", "x" * 2000)), ContextLengthError, "prompt"),
         (collect(engine, request("b3", "x", replace(GREEDY, top_p=3.0))), RequestError, "top_p"),
+        (collect(engine, request("n", "x", replace(GREEDY, n=1000))), RequestError, "n"),
         (collect(engine, request("b4", [{"role": "martian", "content": "x"}])), RequestError, "messages"),
         (
             collect(engine, request("b5", "x", replace(GREEDY, json_schema={"type": 1}))),

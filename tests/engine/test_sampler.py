@@ -11,7 +11,8 @@ import torch
 from scipy import stats
 
 from agentspec.draft import Draft
-from agentspec.engine.sampler import choose, distribution, invert, logprobs, uniforms
+from agentspec.engine import sampler
+from agentspec.engine.sampler import Filters, choose, invert, logprobs, rank, sample, uniforms, weights
 from agentspec.engine.sampler_state import SamplerState, check_sampling
 from agentspec.errors import RequestError
 from agentspec.generation import SamplingParams
@@ -19,11 +20,25 @@ from agentspec.generation import SamplingParams
 GREEDY = SamplingParams(temperature=0.0)
 
 
-def probs_of(weights: list[float], **params: float) -> list[float]:
+def filters_of(**params: float | list[float]) -> Filters:
     settings = {"temperature": 1.0, "min_p": 0.0, "top_k": 0, "top_p": 1.0} | params
-    columns = {name: torch.tensor([[value]], dtype=torch.float64) for name, value in settings.items()}
-    logits = torch.tensor([weights], dtype=torch.float64).log()
-    return [round(p, 9) for p in distribution(logits, **columns)[0].tolist()]
+    columns = {name: torch.tensor(value, dtype=torch.float64).view(-1, 1) for name, value in settings.items()}
+    num_rows = max(map(len, columns.values()))
+    return Filters(**{name: column.expand(num_rows, 1) for name, column in columns.items()})
+
+
+def spread(logits: torch.Tensor, filters: Filters, width: int) -> torch.Tensor:
+    """What the filters leave of each row, as far as ``width`` tokens tell: ``[m, vocab]``."""
+    head = rank(logits, filters, width)
+    return torch.zeros_like(logits).scatter_(1, head.token_ids, head.weights)
+
+
+def probs_of(probs: list[float], **params: float) -> list[float]:
+    logits = torch.tensor([probs], dtype=torch.float64).log()
+    left = spread(logits, filters_of(**params), len(probs))
+    if not {"top_k", "top_p"} & set(params):  # both ways must agree
+        torch.testing.assert_close(left, weights(logits, filters_of(**params)))
+    return [round(p, 9) for p in (left / left.sum())[0].tolist()]
 
 
 def test_temperature_sharpens_and_flattens() -> None:
@@ -57,16 +72,48 @@ def test_filters_are_applied_in_order() -> None:
 
 def test_rows_with_different_parameters_share_a_batch() -> None:
     logits = torch.tensor([[0.1, 0.5, 0.4]] * 3, dtype=torch.float64).log()
-    column = torch.tensor
-    probs = distribution(
-        logits,
-        temperature=column([[1.0], [1.0], [0.5]]),
-        min_p=column([[0.0], [0.9], [0.0]]),
-        top_k=column([[2], [0], [0]]),
-        top_p=column([[1.0], [1.0], [1.0]]),
-    )
+    filters = filters_of(temperature=[1.0, 1.0, 0.5], min_p=[0.0, 0.9, 0.0], top_k=[2, 0, 0])
+    probs = spread(logits, filters, 3)
+    probs /= probs.sum(-1, keepdim=True)
     expected = [[0, 5 / 9, 4 / 9], [0, 1, 0], [1 / 42, 25 / 42, 16 / 42]]
     torch.testing.assert_close(probs, torch.tensor(expected, dtype=torch.float64))
+
+
+def random_filters(rng: np.random.Generator, num_rows: int) -> Filters:
+    return filters_of(
+        temperature=rng.choice([0.3, 1.0, 1.7], num_rows).tolist(),
+        min_p=rng.choice([0.0, 0.01, 0.3], num_rows).tolist(),
+        top_k=rng.choice([0, 1, 3, 8, 30], num_rows).tolist(),
+        top_p=rng.choice([1e-9, 0.5, 0.9, 1.0], num_rows).tolist(),
+    )
+
+
+@pytest.mark.parametrize("is_coarse", [False, True], ids=["distinct", "with equals"])
+@pytest.mark.parametrize("width", [1, 2, 8, 20])
+def test_a_settled_head_says_what_sorting_everything_says(width: int, is_coarse: bool) -> None:
+    rng = np.random.default_rng(width)
+    logits = torch.from_numpy(rng.normal(scale=3, size=(3000, 40)))
+    logits[rng.random(logits.shape) < 0.2] = -torch.inf  # as a grammar leaves them
+    if is_coarse:
+        logits = logits.round()
+    filters = random_filters(rng, len(logits))
+    is_settled = rank(logits, filters, width).is_settled
+    assert bool(is_settled.any()) == (width > 1)
+    assert not is_settled.all()
+    everything = spread(logits, filters, 40)
+    assert torch.equal(spread(logits, filters, width)[is_settled], everything[is_settled])
+    assert bool(rank(logits, filters, 40).is_settled.all())
+
+
+def test_samples_do_not_depend_on_how_far_was_looked(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    logits = torch.from_numpy(rng.normal(scale=2, size=(2000, 50))).round()
+    filters, numbers = random_filters(rng, 2000), torch.from_numpy(rng.random(2000))
+    outputs = []
+    for widths in ((), (2, 5, 12), (7,)):
+        monkeypatch.setattr(sampler, "HEAD_WIDTHS", widths)
+        outputs.append(sample(logits, filters, numbers).tolist())
+    assert outputs[0] == outputs[1] == outputs[2]
 
 
 def test_invert_takes_the_token_whose_interval_holds_the_number() -> None:
@@ -147,7 +194,7 @@ def test_penalties_at_a_draft_node_count_the_path_to_it() -> None:
     assert choose(logits, [state], [draft]).tolist() == [0, 0, 0, 1]
 
 
-def test_a_batch_of_mixed_requests_equals_each_alone() -> None:
+def test_a_batch_of_mixed_requests_equals_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     logits = torch.from_numpy(rng.normal(size=(40, 17))).float()
     states = [
@@ -165,6 +212,8 @@ def test_a_batch_of_mixed_requests_equals_each_alone() -> None:
         for _ in range(40)
     ]
     together = choose(logits, states, [Draft()] * 40).tolist()
+    monkeypatch.setattr(sampler, "BLOCK_SIZE_CPU", 17 * 3)
+    assert choose(logits, states, [Draft()] * 40).tolist() == together
     alone = [choose(logits[i : i + 1], [state], [Draft()]).item() for i, state in enumerate(states)]
     assert together == alone
 
@@ -198,6 +247,10 @@ def test_logprobs_are_the_raw_models() -> None:
         ("logprobs", 21),
         ("stop", ("",)),
         ("stop", ("x",) * 17),
+        ("max_tokens", 2.5),
+        ("seed", "x"),
+        ("top_p", math.nan),
+        ("temperature", "hot"),
     ],
 )
 def test_a_parameter_out_of_range_is_named(name: str, value: Any) -> None:

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
+import threading
+import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -73,6 +76,32 @@ def test_ids(tokenizer: Tokenizer) -> None:
     assert tokenizer.eos_ids == {2, 3}
     assert tokenizer.vocab_size == tokenizer.raw.get_vocab_size()
     assert tokenizer.path_to_json.name == "tokenizer.json"
+
+
+def test_encoding_a_long_text_lets_other_threads_run(
+    tokenizer: Tokenizer,
+) -> None:
+    num_turns, is_over = 0, False
+
+    def take_turns() -> None:
+        nonlocal num_turns
+        while not is_over:
+            num_turns += 1
+            time.sleep(0.0001)
+
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(1000)  # from here on a thread runs only if another lets go by itself
+    thread = threading.Thread(target=take_turns)
+    try:
+        thread.start()
+        num_before = num_turns
+        tokenizer.encode("SELECT name FROM items; " * 5000)
+        num_during = num_turns - num_before
+    finally:
+        sys.setswitchinterval(before_s)
+        is_over = True
+        thread.join()
+    assert num_during > 1
 
 
 def test_token_texts_join_to_the_text(tokenizer: Tokenizer) -> None:
