@@ -162,7 +162,7 @@ class RecordingModel:
         self.config = model.config
         self.dtype = model.dtype
         self.passes: list[list[Segment]] = []
-        self.fail_next: Exception | None = None
+        self.fail_next: BaseException | None = None
 
     def forward(self, segments: Sequence[Segment], cache: KVCache) -> Any:
         self.passes.append(list(segments))

@@ -131,7 +131,10 @@ class Decoder:
         is_decode = row.is_decode
         try:
             num_kept, text = choice.commit(verdict.token_ids)
-        except EngineError as error:  # its grammar gave up; nobody else is concerned
+        except Exception as error:  # its grammar or its text; nobody else is concerned
+            if not isinstance(error, EngineError):
+                logger.exception("the output of %r could not be taken", choice.key)
+                error = EngineError(f"the output could not be taken: {error!r}")
             self._end(choice.live, error)
             return
         choice.num_cached += len(row.token_ids)

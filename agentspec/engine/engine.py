@@ -138,7 +138,7 @@ class TorchEngine:
             try:
                 self._decoder.step()
                 self._num_failures = 0
-            except Exception as error:
+            except BaseException as error:  # a panic in a native library is no Exception
                 self._num_failures += 1
                 logger.exception("a decode step failed; the requests in flight end with an error")
                 self._decoder.fail(f"a decode step failed: {error!r}")

@@ -27,12 +27,19 @@ class GrammarCompiler:
         tokenizer_json: the text of ``tokenizer.json``.
         vocab_size: width of the model's logits; it may exceed the tokenizer's vocabulary.
         eos_ids: the tokens that end an output.
+
+    Raises:
+        RequestError: no grammar can be followed with this tokenizer, e.g. because it has no end token.
     """
 
     def __init__(self, tokenizer_json: str, vocab_size: int, eos_ids: Collection[int]) -> None:
         self._vocab_size = vocab_size
         self._eos_ids = frozenset(eos_ids)
-        self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=sorted(self._eos_ids))
+        try:
+            self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=sorted(self._eos_ids))
+        except ValueError as error:
+            message = f"response_format: this model can't be held to a JSON schema: {str(error)!r}"
+            raise RequestError(message, param="response_format") from None
 
     def compile(self, schema: Mapping[str, Any]) -> Grammar:
         """A fresh grammar for one output; ``{}`` stands for any JSON object.

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -295,6 +296,27 @@ def test_a_grammar_that_gives_up_ends_its_request_alone(make: Any) -> None:
         engine.deltas("json")
     assert len(engine.received["json"]) == 1
     assert engine.output("free") == output_of(make, [5, 6])
+
+
+def test_an_output_that_can_not_be_read_ends_its_request_alone(
+    make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = make()
+    engine.submit(request("good", [5, 6]))
+    live = engine.submit(request("bad", [7, 8]))
+
+    def fail(ids: Any) -> str:
+        raise ValueError("what letter is this?")
+
+    for choice in engine.scheduler.live():
+        if choice.live is live:
+            choice.stream = SimpleNamespace(push=fail)
+    engine.run()
+    with pytest.raises(EngineError, match="what letter"):
+        engine.deltas("bad")
+    assert "'bad'" in caplog.text
+    assert engine.output("good") == output_of(make, [5, 6])
+    assert engine.scheduler.num_free == 4
 
 
 def test_a_full_line_refuses_new_requests(make: Any) -> None:

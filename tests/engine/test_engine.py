@@ -167,13 +167,18 @@ async def test_a_bad_request_leaves_the_others_untouched(make: Make) -> None:
     assert engine.is_healthy
 
 
+class Panic(BaseException):
+    """What a native library raises when it gives up: not an Exception."""
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, Panic])
 async def test_a_failing_step_fails_what_is_in_flight_and_the_engine_goes_on(
-    make: Make, caplog: pytest.LogCaptureFixture
+    make: Make, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
 ) -> None:
     engine = make()
     expected = tokens(await collect(engine, request("before")))
     model, permits = gate(engine)
-    model.fail_next = RuntimeError("cosmic ray")
+    model.fail_next = kind("cosmic ray")
     permits.release(1000)
     with caplog.at_level(logging.CRITICAL), pytest.raises(EngineError, match="cosmic ray"):
         await collect(engine, request("hit"))

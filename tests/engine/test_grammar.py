@@ -128,6 +128,12 @@ def test_a_bad_schema_is_the_clients_fault(compiler: GrammarCompiler, schema: di
     assert caught.value.param == "response_format"
 
 
+def test_a_model_without_an_end_token_can_not_be_held_to_a_schema(tokenizer: Tokenizer) -> None:
+    with pytest.raises(RequestError, match="can't be held to") as caught:
+        GrammarCompiler(tokenizer.raw.to_str(), VOCAB_SIZE, ())
+    assert caught.value.param == "response_format"
+
+
 def test_grammars_do_not_share_state(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
     first, second = compiler.compile(SCHEMA), compiler.compile(SCHEMA)
     first.advance(ids(tokenizer, '{"a": 1}'))

@@ -156,6 +156,16 @@ def test_uniforms_depend_on_seed_and_position_alone() -> None:
     assert len({*numbers_of([5, 5, 6, (1 << 64) - 1], [7, 8, 7, 7]).tolist()}) == 4
 
 
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(top_p=0.9), SamplingParams(top_k=3)])
+@pytest.mark.parametrize("value", [-math.inf, math.nan])
+def test_logits_that_allow_nothing_break_nothing(params: SamplingParams, value: float) -> None:
+    logits = torch.full((2, 300), value)
+    logits[1] = torch.zeros(300).index_fill_(0, torch.tensor([7]), 99.0)
+    broken, good = choose(logits, [SamplerState(params), SamplerState(params)], [Draft()] * 2).tolist()
+    assert 0 <= broken < 300
+    assert good == 7
+
+
 def test_any_integer_is_a_seed() -> None:
     logits = torch.zeros(3, 1000)
     states = [SamplerState(SamplingParams(), seed) for seed in (-1, (1 << 64) - 1, 1 << 80)]
