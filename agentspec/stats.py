@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agentspec.draft import Source
+from agentspec.stages import StageKey
+
+OTHER_STAGE = "other"
+MAX_STAGES = 4096
 
 
 @dataclass(slots=True)
@@ -49,3 +55,29 @@ class SpeculationStats:
     num_accepted_tokens: int = 0
     drafted_by_source: dict[Source, int] = field(default_factory=dict)
     accepted_by_source: dict[Source, int] = field(default_factory=dict)
+
+
+class StageTable:
+    """One :class:`StageStats` per stage. Not thread-safe.
+
+    Stage names come from clients: beyond ``max_stages`` of one tenant, its new ones share ``other``.
+    """
+
+    def __init__(self, max_stages: int = MAX_STAGES) -> None:
+        self._max_stages = max_stages
+        self._stats: dict[StageKey, StageStats] = {}
+        self._num_stages: Counter[str] = Counter()
+
+    @property
+    def all(self) -> Mapping[StageKey, StageStats]:
+        """Every stage's counters, live."""
+        return self._stats
+
+    def of(self, stage: StageKey) -> StageStats:
+        """The counters to add to for this stage."""
+        if stage not in self._stats:
+            if self._num_stages[stage.tenant] >= self._max_stages:
+                stage = StageKey(stage.tenant, (OTHER_STAGE,))
+            else:
+                self._num_stages[stage.tenant] += 1
+        return self._stats.setdefault(stage, StageStats())

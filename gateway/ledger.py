@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from agentspec.draft import Source
 from agentspec.stages import StageKey
-from agentspec.stats import StageStats
-
-OTHER = "other"
-MAX_STAGES = 4096
+from agentspec.stats import MAX_STAGES, StageStats, StageTable
 
 
 class StageLedger:
-    """Adds up answers. Stage names come from clients, so only so many per tenant are kept apart."""
+    """Adds up answers."""
 
     def __init__(self, max_stages: int = MAX_STAGES) -> None:
-        self._max_stages = max_stages
-        self._stats: dict[StageKey, StageStats] = {}
-        self._num_stages: Counter[str] = Counter()
+        self._stages = StageTable(max_stages)
 
     @property
     def stats(self) -> Mapping[StageKey, StageStats]:
         """The counters so far."""
-        return self._stats
+        return self._stages.all
 
     def count_request(self, stage: StageKey) -> None:
         """A request was forwarded."""
-        self._of(stage).num_requests += 1
+        self._stages.of(stage).num_requests += 1
 
     def count_answer(self, stage: StageKey, payload: Mapping[str, Any]) -> None:
         """Add the ``usage`` and ``metrics.speculative_decoding`` of an answer, as far as it has them."""
-        stats = self._of(stage)
+        stats = self._stages.of(stage)
         usage = _member(payload, "usage")
         stats.num_prompt_tokens += _count(usage, "prompt_tokens")
         stats.num_output_tokens += _count(usage, "completion_tokens")
@@ -43,14 +37,6 @@ class StageLedger:
         stats.num_accepted_tokens += _count(figures, "num_accepted_draft_tokens")
         _add(stats.drafted_by_source, _member(figures, "draft_tokens_by_source"))
         _add(stats.accepted_by_source, _member(figures, "accepted_tokens_by_source"))
-
-    def _of(self, stage: StageKey) -> StageStats:
-        if stage not in self._stats:
-            if self._num_stages[stage.tenant] >= self._max_stages:
-                stage = StageKey(stage.tenant, (OTHER,))
-            else:
-                self._num_stages[stage.tenant] += 1
-        return self._stats.setdefault(stage, StageStats())
 
 
 def _member(payload: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -9,9 +9,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from agentspec.draft import Source
-from agentspec.gateway.ledger import OTHER
 from agentspec.stages import StageKey
-from agentspec.stats import StageStats
+from agentspec.stats import OTHER_STAGE, StageStats
 
 LABELS = ["tenant", "stage"]
 COUNTERS = (
@@ -71,7 +70,7 @@ class StageCollector(Collector):
         for stage, stats in self._read_stats().items():
             num_named[stage.tenant] += 1
             is_named = num_named[stage.tenant] <= self._num_labels
-            rows[stage.tenant, stage.name if is_named else OTHER].append(stats)
+            rows[stage.tenant, stage.name if is_named else OTHER_STAGE].append(stats)
         return rows
 
 

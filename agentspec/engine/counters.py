@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,36 +10,36 @@ from agentspec.draft import Draft, Source
 from agentspec.engine.request import Choice
 from agentspec.generation import GenerationRequest
 from agentspec.stages import StageKey
-from agentspec.stats import SpeculationStats, StageStats
+from agentspec.stats import SpeculationStats, StageStats, StageTable
 
 
 class StageCounters:
-    """One :class:`StageStats` per stage that was ever asked for.
+    """The counters of every stage that was asked for, as far as a :class:`StageTable` keeps them apart.
 
     What counts as accepted is what was gained: one token a step would have come anyway. So a finished
     output always has ``1 + num_steps + num_accepted_tokens`` tokens, the first being the prefill's.
     """
 
     def __init__(self) -> None:
-        self._stages: defaultdict[StageKey, StageStats] = defaultdict(StageStats)
+        self._stages = StageTable()
         self._lock = threading.Lock()
 
     def admitted(self, request: GenerationRequest, num_prompt_tokens: int) -> None:
         """A request was accepted for decoding."""
         with self._lock:
-            stats = self._stages[request.stage]
+            stats = self._stages.of(request.stage)
             stats.num_requests += 1
             stats.num_prompt_tokens += num_prompt_tokens
 
     def prefilled(self, choice: Choice) -> None:
         """The forward pass that ended a prompt put out the first token."""
         with self._lock:
-            self._stages[choice.live.request.stage].num_output_tokens += 1
+            self._stages.of(choice.live.request.stage).num_output_tokens += 1
 
     def decoded(self, choice: Choice, draft: Draft, num_kept: int) -> None:
         """A decode step verified ``draft`` and added ``num_kept`` tokens."""
         with self._lock:
-            stats = self._stages[choice.live.request.stage]
+            stats = self._stages.of(choice.live.request.stage)
             stats.num_output_tokens += num_kept
             for counted in (stats, choice.speculation):
                 _count_step(counted, draft, num_kept - 1)
@@ -48,7 +47,7 @@ class StageCounters:
     def finished(self, choice: Choice) -> None:
         """A choice ended, for whatever reason."""
         with self._lock:
-            self._stages[choice.live.request.stage].decode_s += choice.last_token_s - choice.first_token_s
+            self._stages.of(choice.live.request.stage).decode_s += choice.last_token_s - choice.first_token_s
 
     def snapshot(self, tree_bytes: Callable[[StageKey], int] | None = None) -> dict[StageKey, StageStats]:
         """Copies of all counters; ``tree_bytes`` tells a stage's share of the trees."""
@@ -59,7 +58,7 @@ class StageCounters:
                     drafted_by_source=dict(stats.drafted_by_source),
                     accepted_by_source=dict(stats.accepted_by_source),
                 )
-                for stage, stats in self._stages.items()
+                for stage, stats in self._stages.all.items()
             }
         if tree_bytes is not None:
             for stage, stats in copies.items():

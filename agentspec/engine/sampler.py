@@ -42,15 +42,18 @@ def choose(logits: Tensor, states: Sequence[SamplerState], drafts: Sequence[Draf
     """The model's token at every node: int64 ``[m]`` for logits ``[m, vocab]``.
 
     State ``i`` owns the next ``1 + len(drafts[i])`` rows: its root, then its draft tokens in order.
-    ``logits`` is not changed. Plain greedy rows cost one argmax over the whole batch; all others go
-    through float64, a block at a time. O(m * vocab).
+    ``logits`` is not changed. Plain greedy rows cost one argmax over the whole batch, a grammar adds to
+    that where it refuses the argmax; all others go through float64, a block at a time. O(m * vocab).
     """
     parts = _special_parts(states, drafts)
     if not parts:
         return logits.argmax(-1)
-    has_plain = len(parts) < len(states)
-    tokens = logits.argmax(-1) if has_plain else torch.empty_like(logits[:, 0], dtype=torch.int64)
-    greedy = [part for part in parts if part.state.is_greedy]
+    needs_argmax = len(parts) < len(states) or any(part.state.is_only_constrained for part in parts)
+    tokens = logits.argmax(-1) if needs_argmax else torch.empty_like(logits[:, 0], dtype=torch.int64)
+    for part in parts:
+        if part.state.is_only_constrained:
+            _correct(logits, tokens, part)
+    greedy = [part for part in parts if part.state.is_greedy and part.state.has_penalty]
     sampled = [part for part in parts if not part.state.is_greedy]
     for group in (greedy, sampled):
         for block in _blocks(group, logits):
@@ -115,6 +118,23 @@ def _blocks(parts: Sequence[_Part], like: Tensor) -> Iterator[list[_Part]]:
         block.append(part)
     if block:
         yield block
+
+
+def _correct(logits: Tensor, tokens: Tensor, part: _Part) -> None:
+    """Greedy under a grammar alone: put right what it refuses among one output's ``tokens``, in place."""
+    grammar = part.state.grammar
+    assert grammar is not None
+    rows = slice(int(part.rows[0]), int(part.rows[-1]) + 1)
+    own = logits[rows]
+
+    def best(row: int, mask: NDArray[np.bool_]) -> int:
+        allowed = torch.from_numpy(mask).to(own.device)
+        return int(own[row].masked_fill(~allowed, -torch.inf).argmax())
+
+    found = tokens[rows].tolist()
+    corrected = grammar.correct(part.draft, found, best)
+    if corrected != found:
+        tokens[rows] = torch.tensor(corrected, device=tokens.device)
 
 
 def _edit(logits: Tensor, part: _Part) -> None:

@@ -48,6 +48,11 @@ class SamplerState:
         """True if the token is the argmax of the raw logits: one batched call serves all such rows."""
         return self.is_greedy and not self.has_penalty and self.grammar is None
 
+    @property
+    def is_only_constrained(self) -> bool:
+        """True if the token is the argmax of the raw logits among those that the grammar allows."""
+        return self.is_greedy and not self.has_penalty and self.grammar is not None
+
 
 def check_sampling(params: SamplingParams) -> None:
     """Raise RequestError, naming the field, if a parameter is out of range."""

@@ -112,6 +112,52 @@ def test_a_forbidden_draft_token_does_no_harm(compiler: GrammarCompiler, tokeniz
     assert allowed_after(grammar, start) == expected
 
 
+def path_of(draft: Draft, targets: list[int]) -> list[int]:
+    """The targets that verification would look at, in order."""
+    here, path = -1, [targets[0]]
+    for node, (parent, token) in enumerate(zip(draft.parents, draft.token_ids, strict=True)):
+        if parent == here and token == path[-1]:
+            here = node
+            path.append(targets[1 + node])
+    return path
+
+
+def test_corrected_targets_are_the_best_that_the_masks_allow(
+    compiler: GrammarCompiler, tokenizer: Tokenizer
+) -> None:
+    """Against masks for every row: random logits that like the right tokens, the end, padding or anything."""
+    rng = np.random.default_rng(5)
+    right = ids(tokenizer, '{"a": 12}')
+    eos = min(tokenizer.eos_ids)
+    num_corrected = longest = 0
+    for _ in range(300):
+        tokens = [*right, eos] if rng.random() < 0.5 else right[: rng.integers(1, len(right))]
+        parents = list(range(-1, len(tokens) - 1))
+        for _ in range(rng.integers(0, 4)):  # side branches
+            parents.append(int(rng.integers(-1, len(tokens))))
+            tokens = [*tokens, int(rng.choice([*right, eos, rng.integers(VOCAB_SIZE)]))]
+        draft = make_draft(tokens, parents)
+        logits = rng.normal(size=(1 + len(draft), VOCAB_SIZE))
+        for row, liked in enumerate([*right, eos][: len(logits)]):
+            logits[row, liked] += 8 * (rng.random() < 0.8)
+            logits[row, rng.integers(VOCAB_SIZE)] += 9 * (rng.random() < 0.1)
+        grammar = compiler.compile(SCHEMA)
+        masked = np.where(grammar.masks(draft), logits, -np.inf)
+        found = logits.argmax(-1).tolist()
+
+        def best(row: int, mask: np.ndarray, logits: np.ndarray = logits) -> int:
+            return int(np.where(mask, logits[row], -np.inf).argmax())
+
+        corrected = grammar.correct(draft, found, best)
+        expected = path_of(draft, masked.argmax(-1).tolist())
+        assert path_of(draft, corrected) == expected
+        assert np.array_equal(grammar.masks(draft), compiler.compile(SCHEMA).masks(draft))  # no trace
+        num_corrected += corrected != found
+        longest = max(longest, len(expected))
+    assert num_corrected > 50
+    assert longest > len(right)
+
+
 @pytest.mark.parametrize(
     "schema",
     [
