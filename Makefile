@@ -48,7 +48,7 @@ bench: $(STAMP)  ## the benchmarks, each ending in one JSON line
 	@$(BIN)/python -m examples.agentic_sql --serve --once --json out/agentic_sql.json
 
 model: $(STAMP)  ## rebuild the bundled model from nothing (about an hour on 2 cores)
-	@$(BIN)/python -m examples.agentic_sql.training
+	@$(BIN)/python -m examples.agentic_sql.training --compile
 
 clean:  ## remove what was built
 	rm -rf $(VENV) build out .pytest_cache .mypy_cache .ruff_cache

@@ -29,14 +29,14 @@ from examples.agentic_sql.training.network import Network, Shape, restore
 class Plan:
     """How long and how fast to train."""
 
-    num_steps: int = 3000
+    num_steps: int = 4500
     batch_tokens: int = 4096
     copying_steps: int = 150  # at first every second sample is one of ``samples.copying``
     prompt_weight: float = 0.25  # of a prompt's token in the loss; an answer's weighs 1
     muon_lr: float = 0.015
     adam_lr: float = 4e-3
     warmup: int = 50
-    decay_share: float = 0.4
+    decay_share: float = 0.65
     report_every: int = 100
     num_evaluation_batches: int = 12
     seed: int = 1

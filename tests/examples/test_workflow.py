@@ -1,0 +1,143 @@
+"""The pipeline against a real gateway: scripted answers for its branches, the bundled model for the whole."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from openai import AsyncOpenAI
+
+from agentspec.generation import GenerationDelta, GenerationRequest
+from agentspec.stages import StageKey
+from agentspec.stats import SpeculationStats
+from examples.agentic_sql.calls import Caller
+from examples.agentic_sql.database import Database, open_all
+from examples.agentic_sql.workflow import Answer, answer
+from tests.gateway.live import serving_engine
+from tests.gateway.scripted import ScriptedEngine
+
+QUESTION = "How many orders are there?"
+GOOD = "SELECT COUNT(*) FROM orders"
+SCRIPT = {
+    "classify": ['{"database": "shop", "kind": "count", "tables": ["orders"]}'],
+    "extract": ['{"kind": "count"}'],
+    "enrich": ["Tables: orders"],
+    "sql_1": [GOOD],
+    "sql_2": [GOOD],
+    "sql_3": [GOOD],
+    "combine": [json.dumps({"choice": 1, "sql": GOOD, "answer": "There are 600 orders."})],
+}
+
+
+@dataclass
+class StageEngine(ScriptedEngine):
+    """Answers by stage, one text after the other."""
+
+    texts: dict[str, list[str]] = field(default_factory=dict)
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[GenerationDelta]:
+        self.requests.append(request)
+        text = self.texts[request.stage.path[-1]].pop(0)
+        yield GenerationDelta(0, text, (1, 2), 3)
+        yield GenerationDelta(0, "", (), 3, finish_reason="stop", speculation=SpeculationStats())
+
+
+@pytest.fixture(scope="module")
+def databases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Database]:
+    return open_all(tmp_path_factory.mktemp("databases"))
+
+
+@pytest.fixture
+def ask(databases: dict[str, Database]) -> Callable[..., tuple[Answer, StageEngine]]:
+    def run(**changes: list[str]) -> tuple[Answer, StageEngine]:
+        engine = StageEngine(texts={k: list(v) for k, v in {**SCRIPT, **changes}.items()})
+
+        async def pipeline(url: str) -> Answer:
+            async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+                return await answer(QUESTION, Caller(client, "scripted", "run-1"), databases)
+
+        with serving_engine(engine) as url:
+            return asyncio.run(pipeline(url)), engine
+
+    return run
+
+
+def test_each_call_has_its_stage_and_all_share_a_session(
+    ask: Callable[..., tuple[Answer, StageEngine]],
+) -> None:
+    given, engine = ask()
+    assert given == Answer(GOOD, given.result, "There are 600 orders.")
+    assert given.result.rows == ((600,),)
+    assert sorted(r.stage.name for r in engine.requests) == sorted(f"agentic_sql/{stage}" for stage in SCRIPT)
+    assert {r.session for r in engine.requests} == {"run-1"}
+    assert engine.requests[0].stage == StageKey("default", ("agentic_sql", "classify"))
+
+
+def test_a_refused_query_gets_a_correction_turn_with_the_error(
+    ask: Callable[..., tuple[Answer, StageEngine]],
+) -> None:
+    _, engine = ask(sql_2=["SELECT colour FROM orders", GOOD])
+    turns = [r for r in engine.requests if r.stage.path[-1] == "sql_2"]
+    assert len(turns) == 2
+    messages = turns[1].prompt
+    assert not isinstance(messages, str)
+    assert [m["role"] for m in messages if isinstance(m, dict)] == ["system", "user", "assistant", "user"]
+    assert "SQLite says: no such column: colour" in str(messages[-1])
+    shown = str(next(r for r in engine.requests if r.stage.path[-1] == "combine").prompt)
+    assert shown.count("Rows: 600") == 3
+
+
+def test_text_that_is_no_json_fails_at_its_stage(ask: Callable[..., tuple[Answer, StageEngine]]) -> None:
+    assert ask(classify=["I think it is the shop"])[0].failure == "classify"
+    assert ask(classify=['{"database": "library"}'])[0].failure == "classify"
+    given, _ = ask(combine=["[1, 2]"])
+    assert (given.failure, given.result.rows) == ("combine", ())
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_the_whole_program_with_the_bundled_model(tmp_path: Path) -> None:
+    """What ``make run ONCE=1`` does, on fewer questions."""
+    url = f"http://127.0.0.1:{_free_port()}/v1"
+    command = [sys.executable, "-m", "examples.agentic_sql", "--serve", "--once", "--questions", "6"]
+    options = [
+        "--base-url",
+        url,
+        "--json",
+        str(tmp_path / "line.json"),
+        "--plot",
+        str(tmp_path / "table.png"),
+    ]
+    run = subprocess.run([*command, *options], capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    figures = json.loads((tmp_path / "line.json").read_text())
+    assert run.stdout.splitlines()[-1] == json.dumps(figures)
+    assert figures["summary"]["outputs_identical"] is True
+    assert figures["summary"]["accepted_per_step"] > 1.5
+    assert figures["summary"]["execution_accuracy"] >= 0.5
+    assert set(figures["stages"]) >= {*SCRIPT, "all"}
+    assert (tmp_path / "table.png").stat().st_size > 10_000
+
+
+def test_without_a_server_the_program_says_what_to_do() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "examples.agentic_sql",
+        "--base-url",
+        f"http://127.0.0.1:{_free_port()}/v1",
+    ]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 2
+    assert "agentspec serve" in run.stdout
