@@ -20,6 +20,7 @@ class SuffixIndex:
         alpha: float = 4.0,
         min_match: int = 1,
         min_prob: float = 0.1,
+        doubt: float = 0.0,
     ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float64], float, int]: ...
     def draft_tree(
         self,
@@ -28,6 +29,7 @@ class SuffixIndex:
         alpha: float = 4.0,
         min_match: int = 1,
         min_prob: float = 0.1,
+        doubt: float = 0.0,
     ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float64], float, int]: ...
     @property
     def num_tokens(self) -> int: ...
@@ -46,7 +48,13 @@ class DraftOptions:
     """How one request is drafted for; max_tokens = 0: not at all."""
 
     def __init__(
-        self, is_tree: bool, max_tokens: int, alpha: float, min_match: int, min_prob: float
+        self,
+        is_tree: bool,
+        max_tokens: int,
+        alpha: float,
+        min_match: int,
+        min_prob: float,
+        doubt: float = 0.0,
     ) -> None: ...
 
 BatchDrafts = tuple[

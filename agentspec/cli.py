@@ -100,13 +100,13 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--served-model-name", metavar="NAME", help="its name in /v1/models (default: DIR's name)"
     )
-    group.add_argument("--draft", choices=("chain", "tree", "off"), default="chain", help="(%(default)s)")
+    group.add_argument("--draft", choices=("chain", "tree", "off"), default="tree", help="(%(default)s)")
     group.add_argument(
-        "--max-draft", type=int, default=32, metavar="N", help="tokens per draft (%(default)s)"
+        "--max-draft", type=int, default=16, metavar="N", help="tokens per draft (%(default)s)"
     )
     group.add_argument("--slots", type=int, default=16, metavar="N", help="requests at a time (%(default)s)")
     group.add_argument("--max-model-len", type=int, metavar="N", help="context (default: the model's)")
-    group.add_argument("--threads", type=int, metavar="N", help="CPU threads of torch")
+    group.add_argument("--threads", type=int, metavar="N", help="CPU threads of torch (bundled model: 1)")
     group.add_argument("--device", default="cpu", help="cpu or cuda (%(default)s)")
     group.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="(default: by device)")
     group.add_argument(
@@ -191,8 +191,9 @@ def _embedded(args: argparse.Namespace) -> tuple[Upstream, str]:
         dtype=args.dtype,
         num_slots=args.slots,
         max_model_len=args.max_model_len,
-        draft=DraftConfig(mode=args.draft, max_tokens=args.max_draft),
-        threads=args.threads,
+        draft=_drafts(args),
+        # the bundled model's products are too small to share: a second thread makes every step slower
+        threads=args.threads or (None if args.model else 1),
     )
     forest = None if config.draft.is_off else _forest(args)
     try:
@@ -201,6 +202,11 @@ def _embedded(args: argparse.Namespace) -> tuple[Upstream, str]:
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"the engine can't start on device {args.device!r}: {reason}") from error
     return EmbeddedUpstream(engine), engine.model.name
+
+
+def _drafts(args: argparse.Namespace) -> DraftConfig:
+    """How to draft where verifying a token costs time, as on a CPU: far, but on good evidence only."""
+    return DraftConfig(mode=args.draft, max_tokens=args.max_draft, alpha=32, min_prob=0.25, doubt=1)
 
 
 def _forest(args: argparse.Namespace) -> Forest:

@@ -56,6 +56,9 @@ class DraftConfig:
         alpha: draft at most ``alpha * match_length`` tokens (MAX_SPEC = alpha x p).
         min_match: shortest match, in tokens, that may draft.
         min_prob: a token whose estimated probability D(N) is below this is not drafted.
+        doubt: how often something unseen is taken to have followed a context of one token; of longer
+            contexts, so often divided by their length. It lowers D(N) where the evidence is thin: one
+            occurrence after two tokens is no certainty. 0 = the paper's rule.
     """
 
     mode: str = "chain"
@@ -63,6 +66,7 @@ class DraftConfig:
     alpha: float = 4.0
     min_match: int = 1
     min_prob: float = 0.1
+    doubt: float = 0.0
 
     def __post_init__(self) -> None:
         if self.mode not in ("chain", "tree", "off"):
@@ -75,6 +79,8 @@ class DraftConfig:
             raise ConfigError(f"min_match must be at least 1, not {self.min_match!r}")
         if not 0 <= self.min_prob <= 1:
             raise ConfigError(f"min_prob must be between 0 and 1, not {self.min_prob!r}")
+        if not self.doubt >= 0:
+            raise ConfigError(f"doubt must not be negative, not {self.doubt!r}")
 
     @property
     def is_off(self) -> bool:

@@ -339,7 +339,9 @@ class Forest:
 
 def _native_options(draft: DraftConfig) -> DraftOptions:
     max_tokens = 0 if draft.is_off else draft.max_tokens
-    return DraftOptions(draft.mode == "tree", max_tokens, draft.alpha, draft.min_match, draft.min_prob)
+    return DraftOptions(
+        draft.mode == "tree", max_tokens, draft.alpha, draft.min_match, draft.min_prob, draft.doubt
+    )
 
 
 def _check_array(token_ids: Tokens) -> Tokens:

@@ -41,12 +41,19 @@ class Caller:
         self._off: dict[str, Any] = {} if speculate else {"max_draft": 0, "learn": False}
         self.calls: list[Call] = []
 
-    async def ask(self, stage: str, messages: Messages, max_tokens: int = 256) -> str:
-        """The model's greedy answer; the call is recorded in ``calls``."""
+    async def ask(
+        self, stage: str, messages: Messages, max_tokens: int = 256, prediction: str | None = None
+    ) -> str:
+        """The model's greedy answer; the call is recorded in ``calls``.
+
+        ``prediction``: text that the answer may resemble. It speeds the answer up and never changes it.
+        """
         started = first = last = time.perf_counter()
         text, usage = "", None
         metrics: dict[str, Any] = {}
-        stream = await self._client.chat.completions.create(**self._arguments(stage, messages, max_tokens))
+        stream = await self._client.chat.completions.create(
+            **self._arguments(stage, messages, max_tokens), **_predicted(prediction)
+        )
         async for chunk in stream:
             if chunk.choices and (chunk.choices[0].delta.content or chunk.choices[0].finish_reason):
                 last = time.perf_counter()
@@ -72,6 +79,10 @@ class Caller:
             "extra_headers": headers,
             **_response_format(stage),
         }
+
+
+def _predicted(prediction: str | None) -> dict[str, Any]:
+    return {"prediction": {"type": "content", "content": prediction}} if prediction else {}
 
 
 def _response_format(stage: str) -> dict[str, Any]:

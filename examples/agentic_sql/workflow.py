@@ -39,8 +39,10 @@ async def answer(question: str, caller: Caller, databases: dict[str, Database]) 
     name = classified.get("database")
     if name not in SCHEMAS:
         return _failed("classify")
-    features = await caller.ask("extract", prompts.extract(question, name))
     example = most_similar(question, name)
+    # the solved question's features are a good guess at these: predicted output, as OpenAI calls it
+    guess = example.query.features()
+    features = await caller.ask("extract", prompts.extract(question, name), prediction=guess)
     notes = await caller.ask("enrich", prompts.enrich(question, name, features, example), max_tokens=384)
     writers = (
         write_sql(i, style, question, notes, caller, databases[name])

@@ -54,10 +54,10 @@ class NaiveIndex:
     def count(self, tokens: Context) -> int:
         return self.children.get(tokens[:-1], {}).get(tokens[-1], 0)
 
-    def next_shares(self, context: Context) -> dict[int, float]:
+    def next_shares(self, context: Context, doubt: float) -> dict[int, float]:
         """C(N) of every continuation of the last depth - 1 tokens of the context."""
         counts = self.children.get(context[-(self.depth - 1) :], {})
-        total = sum(counts.values())
+        total = sum(counts.values()) + doubt / len(context)
         return {token: count / total for token, count in counts.items()}
 
     def draft(
@@ -69,13 +69,14 @@ class NaiveIndex:
         alpha: float,
         min_match: int,
         min_prob: float,
+        doubt: float = 0.0,
     ):
         """(score, match length, token ids) of the best draft over all match lengths."""
         best = (0.0, 0, [])
         for match in range(min(len(context), self.depth - 1), min_match - 1, -1):
             limit = min(math.floor(alpha * match), max_tokens)
             expand = self.expand_tree if is_tree else self.expand_chain
-            tokens, probs = expand(context[-match:], limit, min_prob)
+            tokens, probs = expand(context[-match:], limit, min_prob, doubt)
             score = 0.0
             for prob in probs:
                 score += prob
@@ -83,13 +84,16 @@ class NaiveIndex:
                 best = (score, match, tokens)
         return best
 
-    def expand_chain(self, context: Context, limit: int, min_prob: float) -> tuple[list[int], list[float]]:
+    def expand_chain(
+        self, context: Context, limit: int, min_prob: float, doubt: float
+    ) -> tuple[list[int], list[float]]:
         tokens: list[int] = []
         probs: list[float] = []
         prob = 1.0
         while len(tokens) < limit:
-            window = (context + tuple(tokens))[-(self.depth - 1) :]
-            shares = self.next_shares(window)
+            path = context + tuple(tokens)
+            window = path[-(self.depth - 1) :]
+            shares = self.next_shares(path, doubt)
             if not shares:
                 break
             prob *= shares[self.best[window]]
@@ -99,8 +103,10 @@ class NaiveIndex:
             probs.append(prob)
         return tokens, probs
 
-    def expand_tree(self, context: Context, limit: int, min_prob: float) -> tuple[list[int], list[float]]:
-        leaves = [(share, context, token) for token, share in self.next_shares(context).items()]
+    def expand_tree(
+        self, context: Context, limit: int, min_prob: float, doubt: float
+    ) -> tuple[list[int], list[float]]:
+        leaves = [(share, context, token) for token, share in self.next_shares(context, doubt).items()]
         tokens: list[int] = []
         probs: list[float] = []
         while len(tokens) < limit:
@@ -111,5 +117,6 @@ class NaiveIndex:
             tokens.append(token)
             probs.append(prob)
             path = (*path, token)
-            leaves += [(prob * share, path, after) for after, share in self.next_shares(path).items()]
+            shares = self.next_shares(path, doubt)
+            leaves += [(prob * share, path, after) for after, share in shares.items()]
         return tokens, probs

@@ -14,7 +14,7 @@ from agentspec.errors import ConfigError, DuplicateRequestError, TokenError, Unk
 
 RULES = (
     {"max_tokens": 8, "alpha": 2.0, "min_match": 1, "min_prob": 0.1},
-    {"max_tokens": 12, "alpha": 4.0, "min_match": 2, "min_prob": 0.0},
+    {"max_tokens": 12, "alpha": 4.0, "min_match": 2, "min_prob": 0.0, "doubt": 1.5},
     {"max_tokens": 0, "alpha": 1.0, "min_match": 1, "min_prob": 0.1},
 )
 NO_TOKENS = np.empty(0, np.int32)

@@ -90,6 +90,7 @@ class Pair:
             "alpha": self.rng.choice((0.5, 1.0, 2.0, 4.0)),
             "min_match": self.rng.choice((1, 1, 1, 2, 4)),
             "min_prob": self.rng.choice((0.0, 0.1, 0.1, 0.3)),
+            "doubt": self.rng.choice((0.0, 0.0, 0.5, 2.0)),
         }
         context = self.tokens(2 * self.depth)
         if self.live and self.rng.random() < 0.5:  # the tail of a live sequence
@@ -104,14 +105,14 @@ class Pair:
         if not is_tree:
             assert token_ids.tolist() == expected[2]
             return
-        for i, token in enumerate(token_ids):  # each node's probability is the paper's D(N)
+        for i, token in enumerate(token_ids):  # each probability is D(N)
             path = [int(token)]
             parent = i
             while (parent := int(parents[parent])) >= 0:
                 path.append(int(token_ids[parent]))
             before = tuple(context[len(context) - match :] + path[:0:-1])
             above = probs[parents[i]] if parents[i] >= 0 else 1.0
-            assert probs[i] == above * self.naive.next_shares(before)[int(token)]
+            assert probs[i] == above * self.naive.next_shares(before, rule["doubt"])[int(token)]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ py::array_t<T> array_of(std::vector<T>&& values) {
 
 /// Throws ConfigError if a value is out of range.
 DraftOptions make_draft_options(bool is_tree, std::int64_t max_tokens, double alpha, std::int64_t min_match,
-                                double min_prob);
+                                double min_prob, double doubt);
 
 void register_errors(py::module_& module);
 void register_suffix_index(py::module_& module);

@@ -82,7 +82,7 @@ void register_forest_core(py::module_& module) {
   py::class_<DraftOptions>(module, "DraftOptions",
                            "How one request is drafted for; max_tokens = 0: not at all.")
       .def(py::init(&make_draft_options), py::arg("is_tree"), py::arg("max_tokens"), py::arg("alpha"),
-           py::arg("min_match"), py::arg("min_prob"));
+           py::arg("min_match"), py::arg("min_prob"), py::arg("doubt") = 0.0);
   py::class_<ForestCore> cls(module, "ForestCore",
                              "Live requests and shared indices by integer ids. Safe from several threads.");
   cls.def(py::init<std::uint32_t, std::size_t>(), py::arg("depth"), py::arg("limit_bytes"));

@@ -43,8 +43,8 @@ class LockedIndex {
 };
 
 py::tuple draft(const LockedIndex& self, const Tokens& context, bool is_tree, std::int64_t max_tokens,
-                double alpha, std::int64_t min_match, double min_prob) {
-  const DraftOptions options = make_draft_options(is_tree, max_tokens, alpha, min_match, min_prob);
+                double alpha, std::int64_t min_match, double min_prob, double doubt) {
+  const DraftOptions options = make_draft_options(is_tree, max_tokens, alpha, min_match, min_prob, doubt);
   const std::span<const std::int32_t> tokens = span_of(context);
   DraftTokens best;
   self.run([&](const SuffixIndex& index) {
@@ -140,13 +140,15 @@ void def_figures(py::class_<LockedIndex>& cls) {
 }  // namespace
 
 DraftOptions make_draft_options(bool is_tree, std::int64_t max_tokens, double alpha, std::int64_t min_match,
-                                double min_prob) {
+                                double min_prob, double doubt) {
   if (max_tokens < 0 || max_tokens > 1 << 20) throw ConfigError("max_tokens is out of range");
   if (!std::isfinite(alpha) || alpha <= 0) throw ConfigError("alpha must be positive");
   if (min_match < 1 || min_match > 1 << 20) throw ConfigError("min_match must be at least 1");
   if (!(min_prob >= 0 && min_prob <= 1)) throw ConfigError("min_prob must be between 0 and 1");
-  return {is_tree, static_cast<std::uint32_t>(max_tokens), alpha, static_cast<std::uint32_t>(min_match),
-          min_prob};
+  if (!(doubt >= 0)) throw ConfigError("doubt must not be negative");
+  return {is_tree,  static_cast<std::uint32_t>(max_tokens),
+          alpha,    static_cast<std::uint32_t>(min_match),
+          min_prob, doubt};
 }
 
 void register_suffix_index(py::module_& module) {
@@ -161,11 +163,11 @@ void register_suffix_index(py::module_& module) {
     cls.def(
         name,
         [is_tree](const LockedIndex& self, const Tokens& context, std::int64_t max_tokens, double alpha,
-                  std::int64_t min_match, double min_prob) {
-          return draft(self, context, is_tree, max_tokens, alpha, min_match, min_prob);
+                  std::int64_t min_match, double min_prob, double doubt) {
+          return draft(self, context, is_tree, max_tokens, alpha, min_match, min_prob, doubt);
         },
         py::arg("context").noconvert(), py::arg("max_tokens") = 32, py::arg("alpha") = 4.0,
-        py::arg("min_match") = 1, py::arg("min_prob") = 0.1, doc);
+        py::arg("min_match") = 1, py::arg("min_prob") = 0.1, py::arg("doubt") = 0.0, doc);
   };
   def_draft("draft_chain", false,
             "Algorithm 1 as a chain: (token_ids, parents, probs, score, match_length).\n"

@@ -19,10 +19,16 @@ double score_bound(double best_child_prob, std::uint32_t num_tokens) {
   return best_child_prob == 1.0 ? num_tokens : best_child_prob * num_tokens * (1 + 1e-9);
 }
 
+/// C(N) of a child that occurs `count` times after a context of `length` tokens.
+double share(const Automaton& automaton, StateId context, std::uint32_t count, std::uint32_t length,
+             double doubt) {
+  return count / (automaton.num_continued(context) + doubt / length);
+}
+
 /// C(N) of the context's best child.
-double best_child_prob(const Automaton& automaton, StateId context) {
-  return static_cast<double>(automaton.state(automaton.state(context).edges.best_target).count) /
-         automaton.num_continued(context);
+double best_child_prob(const Automaton& automaton, StateId context, std::uint32_t length, double doubt) {
+  return share(automaton, context, automaton.state(automaton.state(context).edges.best_target).count, length,
+               doubt);
 }
 
 }  // namespace
@@ -50,13 +56,13 @@ bool Drafter::improve(const Automaton& automaton, Cursor match, const DraftOptio
     const std::uint32_t max_tokens = max_spec(options, length);
     if (length < options.min_match || max_tokens <= best.score) break;  // shorter matches draft even less
     if (automaton.num_continued(id) > 0 &&
-        score_bound(best_child_prob(automaton, id), max_tokens) > best.score) {
+        score_bound(best_child_prob(automaton, id, length, options.doubt), max_tokens) > best.score) {
       tried_.clear();
       tried_.match_length = length;
       if (options.is_tree) {
-        expand_tree(automaton, id, max_tokens, options.min_prob);
+        expand_tree(automaton, id, max_tokens, options);
       } else {
-        expand_chain(automaton, id, max_tokens, options.min_prob);
+        expand_chain(automaton, id, max_tokens, options);
       }
       if (tried_.score > best.score) {
         std::swap(tried_, best);
@@ -70,11 +76,11 @@ bool Drafter::improve(const Automaton& automaton, Cursor match, const DraftOptio
 }
 
 void Drafter::expand_chain(const Automaton& automaton, StateId context, std::uint32_t max_tokens,
-                           double min_prob) {
+                           const DraftOptions& options) {
   double prob = 1.0;
   for (std::uint32_t n = 0; n < max_tokens && automaton.num_continued(context) > 0; ++n) {
-    prob *= best_child_prob(automaton, context);
-    if (prob < min_prob) return;
+    prob *= best_child_prob(automaton, context, tried_.match_length + n, options.doubt);
+    if (prob < options.min_prob) return;
     const EdgeList& edges = automaton.state(context).edges;
     tried_.push(edges.best_token, static_cast<std::int32_t>(n) - 1, prob);
     context = automaton.context_of(edges.best_target);
@@ -82,41 +88,40 @@ void Drafter::expand_chain(const Automaton& automaton, StateId context, std::uin
 }
 
 void Drafter::expand_tree(const Automaton& automaton, StateId context, std::uint32_t max_tokens,
-                          double min_prob) {
+                          const DraftOptions& options) {
   const auto is_worse = [](const Candidate& a, const Candidate& b) {
     return a.prob != b.prob ? a.prob < b.prob : a.order > b.order;
   };
   frontier_.clear();
   num_discovered_ = 0;
-  double prob = 1.0;
-  std::int32_t parent = -1;
+  Candidate drafted{1.0, 0, context, -1, -1, tried_.match_length};  // the root
   for (std::uint32_t n = 0; n < max_tokens; ++n) {
-    discover(automaton, context, prob, parent, max_tokens - n, min_prob);
+    discover(automaton, context, drafted, max_tokens - n, options);
     for (const Candidate& child : children_) {
-      frontier_.push_back(child);
+      frontier_.push_back({child.prob, child.order, child.state, child.token,
+                           static_cast<std::int32_t>(n) - 1, child.length});
       std::push_heap(frontier_.begin(), frontier_.end(), is_worse);
     }
     if (frontier_.empty()) return;
     std::pop_heap(frontier_.begin(), frontier_.end(), is_worse);
-    const Candidate drafted = frontier_.back();
+    drafted = frontier_.back();
     frontier_.pop_back();
     tried_.push(drafted.token, drafted.parent, drafted.prob);
     context = automaton.context_of(drafted.state);
-    prob = drafted.prob;
-    parent = static_cast<std::int32_t>(n);
   }
 }
 
-// Lists the children of a context that may be drafted: the best edge first, then by count and token id.
-void Drafter::discover(const Automaton& automaton, StateId context, double prob, std::int32_t parent,
-                       std::uint32_t max_children, double min_prob) {
+// Lists the children of a drafted node that may be drafted: the best edge first, then by count and token id.
+void Drafter::discover(const Automaton& automaton, StateId context, const Candidate& node,
+                       std::uint32_t max_children, const DraftOptions& options) {
   children_.clear();
-  const std::uint32_t num_continued = automaton.num_continued(context);
-  if (num_continued == 0) return;
+  if (automaton.num_continued(context) == 0) return;
   const std::int32_t best_token = automaton.state(context).edges.best_token;
   automaton.edges().for_each(automaton.state(context).edges, [&](const Edge& edge) {
-    const double share = static_cast<double>(automaton.state(edge.target).count) / num_continued;
-    if (prob * share >= min_prob) children_.push_back({prob * share, 0, edge.target, edge.token, parent});
+    const std::uint32_t count = automaton.state(edge.target).count;
+    const double prob = node.prob * share(automaton, context, count, node.length, options.doubt);
+    if (prob >= options.min_prob)
+      children_.push_back({prob, 0, edge.target, edge.token, -1, node.length + 1});
   });
   const auto is_before = [best_token](const Candidate& a, const Candidate& b) {
     if (a.prob != b.prob) return a.prob > b.prob;

@@ -14,6 +14,7 @@ struct DraftOptions {
   double alpha = 4.0;            // MAX_SPEC = floor(alpha * match length)
   std::uint32_t min_match = 1;
   double min_prob = 0.1;  // tokens with a smaller D(N) are not drafted
+  double doubt = 0.0;  // occurrences of something unseen after a context of one token; 0 = the paper's rule
 };
 
 /// A draft: parents[i] < i is the index of token i's parent, -1 the matched context.
@@ -31,7 +32,9 @@ struct DraftTokens {
 /// Drafts over const automata; keeps only scratch memory between calls.
 ///
 /// C(N) is the count of N over the sum of its siblings' and its own, so D(N) is the estimated probability
-/// that N is accepted. A draft that goes on past the depth continues from the last depth - 1 tokens.
+/// that N is accepted. With `doubt`, doubt / (length of the context) is added to that sum: what was seen once
+/// after a short context is far from certain. A draft that goes on past the depth continues from the last
+/// depth - 1 tokens.
 class Drafter {
  public:
   /// Tries every match length of the context `match` (a settled cursor): the states on its suffix-link
@@ -48,12 +51,15 @@ class Drafter {
     StateId state;
     std::int32_t token;
     std::int32_t parent;
+    std::uint32_t length;  // of the context that ends with this node
   };
 
-  void expand_chain(const Automaton& automaton, StateId context, std::uint32_t max_tokens, double min_prob);
-  void expand_tree(const Automaton& automaton, StateId context, std::uint32_t max_tokens, double min_prob);
-  void discover(const Automaton& automaton, StateId context, double prob, std::int32_t parent,
-                std::uint32_t max_children, double min_prob);
+  void expand_chain(const Automaton& automaton, StateId context, std::uint32_t max_tokens,
+                    const DraftOptions& options);
+  void expand_tree(const Automaton& automaton, StateId context, std::uint32_t max_tokens,
+                   const DraftOptions& options);
+  void discover(const Automaton& automaton, StateId context, const Candidate& node,
+                std::uint32_t max_children, const DraftOptions& options);
 
   DraftTokens tried_;
   std::vector<Candidate> frontier_;  // a heap
