@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from heapq import nlargest
 from random import Random
 
 from examples.agentic_sql.questions import BANK, Question, draw
@@ -26,9 +27,15 @@ def _bank(database: str) -> tuple[tuple[frozenset[str], Question], ...]:
 
 def most_similar(question: str, database: str) -> Question:
     """The solved question of this database whose wording is nearest by Jaccard index, never itself."""
+    return similar(question, database, 1)[0]
+
+
+def similar(question: str, database: str, number: int) -> list[Question]:
+    """The nearest solved questions, the nearest first."""
     words = _words(question)
 
     def similarity(entry: tuple[frozenset[str], Question]) -> float:
         return len(words & entry[0]) / len(words | entry[0])
 
-    return max((e for e in _bank(database) if e[1].text != question), key=similarity)[1]
+    others = (entry for entry in _bank(database) if entry[1].text != question)
+    return [entry[1] for entry in nlargest(number, others, key=similarity)]

@@ -14,10 +14,11 @@ from examples.agentic_sql import prompts
 from examples.agentic_sql.calls import Caller
 from examples.agentic_sql.database import Database, QueryResult
 from examples.agentic_sql.query import Style
-from examples.agentic_sql.retrieval import most_similar
+from examples.agentic_sql.retrieval import similar
 from examples.agentic_sql.schema import SCHEMAS
 
 Candidate = tuple[str, QueryResult]
+NUM_SOLVED = 5  # solved questions that are retrieved; the nearest is also the Enrich stage's example
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,11 @@ async def answer(question: str, caller: Caller, databases: dict[str, Database]) 
     name = classified.get("database")
     if name not in SCHEMAS:
         return _failed("classify")
-    example = most_similar(question, name)
-    # the solved question's features are a good guess at these: predicted output, as OpenAI calls it
-    guess = example.query.features()
+    solved = similar(question, name, NUM_SOLVED)
+    # their features are a good guess at this question's: predicted output, as OpenAI calls it
+    guess = "\n".join(other.query.features() for other in solved)
     features = await caller.ask("extract", prompts.extract(question, name), prediction=guess)
-    notes = await caller.ask("enrich", prompts.enrich(question, name, features, example), max_tokens=384)
+    notes = await caller.ask("enrich", prompts.enrich(question, name, features, solved[0]), max_tokens=384)
     writers = (
         write_sql(i, style, question, notes, caller, databases[name])
         for i, style in enumerate(prompts.STYLES, 1)
