@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         measurement = asyncio.run(drive(options, console))
         if server and not options.once:
-            console.print(f"serving on at {options.base_url}; Ctrl-C stops")
+            console.print(f"still serving at {options.base_url}; Ctrl-C stops")
             server.wait()
     except APIConnectionError:
         console.print(

@@ -149,6 +149,6 @@ def plot(measurement: Measurement, path: Path) -> None:
     right.set(ylabel="% of drafted tokens", title="Where the drafts come from")
     for axes in (left, right):
         axes.set_xticks(list(positions), names, rotation=30)
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

@@ -18,7 +18,7 @@ from examples.agentic_sql.retrieval import similar
 from examples.agentic_sql.schema import SCHEMAS
 
 Candidate = tuple[str, QueryResult]
-NUM_SOLVED = 5  # solved questions that are retrieved; the nearest is also the Enrich stage's example
+NUM_SOLVED = 10  # solved questions that are retrieved; the nearest is also the Enrich stage's example
 
 
 @dataclass(frozen=True, slots=True)
