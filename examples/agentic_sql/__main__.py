@@ -118,12 +118,14 @@ async def drive(options: argparse.Namespace, console: Console) -> Measurement:
     for line in report.verdict(measurement, questions):
         console.print(line, highlight=False)
     if options.plot:
+        options.plot.parent.mkdir(parents=True, exist_ok=True)
         report.plot(measurement, options.plot)
         console.print(f"plot written to {options.plot}")
     line = report.json_line(
         measurement, {"questions": options.questions, "model": model, "compare": not options.no_compare}
     )
     if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(line + "\n")
     print(line, flush=True)
     return measurement

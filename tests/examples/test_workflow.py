@@ -115,19 +115,19 @@ def test_the_whole_program_with_the_bundled_model(tmp_path: Path) -> None:
         "--base-url",
         url,
         "--json",
-        str(tmp_path / "line.json"),
+        str(tmp_path / "out" / "line.json"),
         "--plot",
-        str(tmp_path / "table.png"),
+        str(tmp_path / "out" / "table.png"),
     ]
     run = subprocess.run([*command, *options], capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
-    figures = json.loads((tmp_path / "line.json").read_text())
+    figures = json.loads((tmp_path / "out" / "line.json").read_text())
     assert run.stdout.splitlines()[-1] == json.dumps(figures)
     assert figures["summary"]["outputs_identical"] is True
     assert figures["summary"]["accepted_per_step"] > 1.5
     assert figures["summary"]["execution_accuracy"] >= 0.5
     assert set(figures["stages"]) >= {*SCRIPT, "all"}
-    assert (tmp_path / "table.png").stat().st_size > 10_000
+    assert (tmp_path / "out" / "table.png").stat().st_size > 10_000
 
 
 def test_without_a_server_the_program_says_what_to_do() -> None:
