@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agentspec.draft import Source
 from agentspec.errors import ConfigError
 from agentspec.stages import MAX_SEGMENTS
 
 MIB = 1 << 20
+SHARED_SOURCES = (Source.SESSION, Source.STAGE, Source.WORKFLOW, Source.TENANT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,8 @@ class ForestConfig:
         total_limit_bytes: budget of the whole forest.
         depth: longest context, in tokens, whose continuations are counted (paper section 4: the
             depth limit of the tree).
+        sources: which shared trees are kept and drafted from, besides each request's own. An output is stored
+            once per tree: fewer trees take less memory and time and find fewer drafts.
         max_trees: most trees of stages and parent paths of one tenant; beyond it the one whose last request
             started longest ago is dropped. Bounds what a client can cost that invents a stage per call.
         session_ttl_s: a session that was not used for so long is dropped.
@@ -31,6 +35,7 @@ class ForestConfig:
     tenant_limit_bytes: int = 512 * MIB
     total_limit_bytes: int = 1024 * MIB
     depth: int = 64
+    sources: tuple[Source, ...] = SHARED_SOURCES
     max_trees: int = 4096
     session_ttl_s: float = 900.0
 
@@ -40,6 +45,9 @@ class ForestConfig:
                 raise ConfigError(f"{name} must be at least 4096, not {getattr(self, name)!r}")
         if not 2 <= self.depth <= 1024:
             raise ConfigError(f"depth must be between 2 and 1024, not {self.depth!r}")
+        for source in self.sources:
+            if source not in SHARED_SOURCES:
+                raise ConfigError(f"sources are {[*SHARED_SOURCES]}, not {source!r}")
         if self.max_trees < 2 * MAX_SEGMENTS:  # one request uses up to eight paths and the tenant's tree
             raise ConfigError(f"max_trees must be at least {2 * MAX_SEGMENTS}, not {self.max_trees!r}")
         if self.session_ttl_s <= 0:

@@ -242,6 +242,8 @@ class Forest:
         with self._lock:
             if request_id in self._requests:
                 raise DuplicateRequestError(f"request {request_id!r} is live already")
+            if Source.SESSION not in self.config.sources:
+                session = None
             key = None if session is None else (stage.tenant, session)
             request = _Request(self._num_started, stage, key)
             self._num_started += 1
@@ -284,13 +286,14 @@ class Forest:
         self, stage: StageKey, session: tuple[str, str] | None
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
         """The shared trees of a request, the most specific first. The lock is held."""
-        num_parents = len(stage.path) - 1
         tenant = self._tenant(stage.tenant)
-        indices = [self._tree(tenant, stage.path[:size]) for size in range(len(stage.path), -1, -1)]
-        sources = [Source.STAGE, *[Source.WORKFLOW] * num_parents, Source.TENANT]
-        if session is not None:
-            indices.insert(0, self._sessions[session].index)
-            sources.insert(0, Source.SESSION)
+        named = [] if session is None else [(self._sessions[session].index, Source.SESSION)]
+        for size in range(len(stage.path), -1, -1):
+            source = Source.TENANT if size == 0 else Source.WORKFLOW
+            source = Source.STAGE if size == len(stage.path) else source
+            if source in self.config.sources:
+                named.append((self._tree(tenant, stage.path[:size]), source))
+        indices, sources = [index for index, _ in named], [source for _, source in named]
         return np.array(indices, np.uint64), np.array(sources, np.uint8)
 
     def _index(self, stage: StageKey) -> int | None:

@@ -412,3 +412,22 @@ def test_many_threads_at_once():
     assert errors == []
     forest.check_integrity()
     assert forest.stats().num_requests == 0
+
+
+@pytest.mark.parametrize("kept", [(), (Source.STAGE,), (Source.SESSION, Source.TENANT)])
+def test_only_the_sources_that_are_kept_draft_and_take_memory(kept):
+    forest = Forest(ForestConfig(sources=kept))
+    stage = StageKey("acme", ("pipeline", "plan"))
+    forest.start("a", stage, ids(), session="s")
+    forest.observe("a", ids(1, 2, 3))
+    forest.finish("a")
+    forest.start("b", stage, ids(), session="s")
+    [draft] = forest.step([("b", ids(1, 2))])
+    assert draft.source == (kept[0] if kept else Source.NONE)
+    assert forest.stats().num_sequences == 2 * len(kept)
+    forest.check_integrity()
+
+
+def test_an_unknown_source_is_refused():
+    with pytest.raises(ConfigError, match="REQUEST"):
+        ForestConfig(sources=(Source.REQUEST,))
