@@ -4,17 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE := $(shell find agentspec/native -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt)
-SOURCES := agentspec gateway adapters examples tests
+SOURCES := agentspec gateway adapters benchmarks examples tests
 # plain `pip` reads these: the CPU build of torch and the versions that were tested
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 ONCE_FLAG := $(if $(ONCE),--once)
 PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 
-.PHONY: help setup run test lint fmt bench model clean
+.PHONY: help setup run test lint fmt bench bench-peer model clean
 
 help:  ## show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(STAMP): pyproject.toml constraints.txt $(NATIVE)
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
@@ -35,7 +35,7 @@ lint: $(STAMP)  ## ruff, mypy, clang-format; changes nothing
 	@$(BIN)/ruff check $(SOURCES)
 	@$(BIN)/ruff format --check $(SOURCES)
 	@rm -rf build/typed && mkdir -p build/typed && cp -r agentspec examples build/typed/
-	@cp -r gateway adapters build/typed/agentspec/  # as the wheel has them: mypy can't follow an editable install
+	@cp -r gateway adapters benchmarks build/typed/agentspec/  # as the wheel has them: mypy can't follow an editable install
 	@cd build/typed && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache -p agentspec -p examples
 	@$(BIN)/clang-format --dry-run --Werror $$(find agentspec/native -name '*.cpp' -o -name '*.hpp')
 
@@ -44,8 +44,17 @@ fmt: $(STAMP)  ## format everything
 	@$(BIN)/ruff format $(SOURCES)
 	@$(BIN)/clang-format -i $$(find agentspec/native -name '*.cpp' -o -name '*.hpp')
 
-bench: $(STAMP)  ## the benchmarks, each ending in one JSON line
+bench: $(STAMP)  ## the benchmarks, each ending in one JSON line (TRACES=DIR: the core too, ARGS=--quick)
 	@$(BIN)/python -m examples.agentic_sql --serve --once --json out/agentic_sql.json
+ifdef TRACES
+	@$(BIN)/agentspec bench core --traces $(TRACES) --json out/core.json --plot out/core.png $(ARGS)
+else
+	@echo "the core was not measured: make bench TRACES=DIR, see agentspec bench core --help"
+endif
+
+bench-peer: $(STAMP)  ## what the core is measured against: arctic-inference, built from source
+	@$(BIN)/pip install --quiet nanobind==2.9.2 grpcio-tools setuptools wheel
+	@PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/pip install --no-build-isolation --no-deps arctic-inference==0.3.0
 
 model: $(STAMP)  ## rebuild the bundled model from nothing (about an hour on 2 cores)
 	@$(BIN)/python -m examples.agentic_sql.training --compile

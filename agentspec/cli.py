@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentspec import DraftConfig, ForestConfig, __version__
@@ -26,6 +27,7 @@ API_KEYS_VARIABLE = "AGENTSPEC_API_KEYS"
 ENGINE_API_KEY_VARIABLE = "AGENTSPEC_ENGINE_API_KEY"
 MAX_PORT = 65535
 ENGINE_PACKAGES = ("torch", "tokenizers", "safetensors", "jinja2", "llguidance")
+BENCH_PACKAGES = ("mistral_common", "rich", "matplotlib")
 
 SERVE_EXAMPLES = """\
 examples:
@@ -38,6 +40,26 @@ then, from any OpenAI client:
   curl http://127.0.0.1:8000/v1/chat/completions -H 'X-AgentSpec-Stage: my_agent/plan' \\
     -H 'Content-Type: application/json' -d '{"messages": [{"role": "user", "content": "hello"}]}'
   or with no header at all: base_url="http://127.0.0.1:8000/stages/my_agent/plan/v1"
+"""
+
+BENCH_CORE_DESCRIPTION = """\
+Measure the suffix core against a peer, both doing the same work in turn on recorded model outputs: time to
+append and to remove, memory, whole decode steps, indexing of prompts. Prints a table, then one line of JSON.
+"""
+
+BENCH_CORE_EXAMPLES = """\
+examples:
+  agentspec bench core --traces DIR                    some minutes
+  agentspec bench core --traces DIR --quick            less data, under a minute
+  agentspec bench core --traces DIR --json out/core.json --plot out/core.png
+
+DIR holds *.jsonl.gz files: a model call per line, with the keys session, prompt and response (texts). The
+responses must come to about 3 million tokens, with --quick to 700,000; so must the prompts.
+
+peers:
+  arctic   arctic-inference 0.3.0, what vLLM's method "suffix" uses; `make bench-peer` builds it, GPU or not.
+           Where it is missing, our own figures are still measured and ratios are null.
+  none     our own figures only
 """
 
 
@@ -71,6 +93,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_server_options(serve.add_argument_group("server"))
     _add_engine_options(serve.add_argument_group("embedded engine (the default)"))
     _add_proxy_options(serve.add_argument_group("another engine"))
+    bench = commands.add_parser("bench", help="measure", description="Measure, side by side with a peer.")
+    _add_benchmarks(bench.add_subparsers(title="benchmarks", required=True, metavar="BENCHMARK"))
     return parser
 
 
@@ -131,6 +155,22 @@ def _add_proxy_options(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def _add_benchmarks(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    core = benchmarks.add_parser(
+        "core",
+        help="the suffix trees: time and memory",
+        description=BENCH_CORE_DESCRIPTION,
+        epilog=BENCH_CORE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    core.set_defaults(run=run_bench_core)
+    core.add_argument("--traces", type=Path, required=True, metavar="DIR", help="recorded model calls")
+    core.add_argument("--peer", choices=("arctic", "none"), default="arctic", help="(%(default)s)")
+    core.add_argument("--quick", action="store_true", help="the same figures from less data")
+    core.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON line here")
+    core.add_argument("--plot", type=Path, metavar="PNG", help="also draw decode steps against live requests")
+
+
 def run_serve(args: argparse.Namespace) -> int:
     """``agentspec serve``."""
     from agentspec.gateway import ApiKeys, Drain, create_app, serve
@@ -150,6 +190,19 @@ def run_serve(args: argparse.Namespace) -> int:
             on_ready=lambda: print(f"serving {name} on {url}", flush=True),
         )
     return 0
+
+
+def run_bench_core(args: argparse.Namespace) -> int:
+    """``agentspec bench core``."""
+    try:
+        from agentspec.benchmarks.core.run import run
+        from agentspec.benchmarks.core.sizes import FULL, QUICK
+
+        return run(args.traces, args.peer, QUICK if args.quick else FULL, args.json, args.plot)
+    except ModuleNotFoundError as error:
+        if error.name not in BENCH_PACKAGES:
+            raise
+        raise ConfigError(f"benchmarks need {error.name}: pip install 'agentspec[bench]'") from None
 
 
 def _start_logging(level: str) -> None:

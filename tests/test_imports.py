@@ -26,12 +26,13 @@ HTTP = {
     "openai",
 }
 FRAMEWORKS = {"langchain", "langchain_core", "langchain_openai", "langgraph", "openhands"}
+BENCHMARKS = "agentspec.benchmarks"
 PUBLIC_NAMES = set("Draft DraftConfig Forest ForestConfig ForestStats Source StageKey __version__".split())
 
 
 def module_name(path: Path) -> str:
     parts = list(path.relative_to(ROOT).with_suffix("").parts)
-    if parts[0] in ("gateway", "adapters"):
+    if parts[0] in ("gateway", "adapters", "benchmarks"):
         parts.insert(0, "agentspec")
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -51,7 +52,8 @@ def imported_by(source: str, package: str) -> Iterator[str]:
 
 
 def sources() -> dict[str, set[str]]:
-    files = [path for part in ("agentspec", "gateway", "adapters") for path in (ROOT / part).rglob("*.py")]
+    parts = ("agentspec", "gateway", "adapters", "benchmarks")
+    files = [path for part in parts for path in (ROOT / part).rglob("*.py")]
     imports = {}
     for path in files:
         name = module_name(path)
@@ -64,7 +66,11 @@ IMPORTS = sources()
 
 
 def users_of(*targets: str) -> set[str]:
-    """The modules that import any of ``targets`` or something inside it."""
+    """The modules that import any of ``targets`` or something inside it; benchmarks may import everything."""
+    return anyone_importing(*targets) - inside(set(IMPORTS), BENCHMARKS)
+
+
+def anyone_importing(*targets: str) -> set[str]:
     return {
         name
         for name, imported in IMPORTS.items()
@@ -78,7 +84,7 @@ def inside(names: set[str], *packages: str) -> set[str]:
 
 def test_every_source_is_seen() -> None:
     assert {"agentspec", "agentspec.cli", "agentspec.forest", "agentspec.engine.engine"} <= set(IMPORTS)
-    assert {"agentspec.gateway.app", "agentspec.adapters.openai"} <= set(IMPORTS)
+    assert {"agentspec.gateway.app", "agentspec.adapters.openai", f"{BENCHMARKS}.core.run"} <= set(IMPORTS)
     assert "starlette.types" in IMPORTS["agentspec.gateway.reply"]
 
 
@@ -136,8 +142,15 @@ def test_nobody_imports_the_command_line() -> None:
     assert users_of("agentspec.cli") == {"agentspec.__main__"}
 
 
+def test_benchmarks_are_only_imported_by_the_command_line_and_when_they_are_run() -> None:
+    assert users_of(BENCHMARKS) == {"agentspec.cli"}
+    code = "import agentspec.cli, sys; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert inside(set(loaded.stdout.split()), BENCHMARKS) == set()
+
+
 def test_nobody_imports_by_a_name_that_only_a_checkout_has() -> None:
-    assert users_of("gateway", "adapters") == set()
+    assert anyone_importing("gateway", "adapters", "benchmarks") == set()
 
 
 def test_importing_the_library_loads_neither_torch_nor_vllm_nor_a_server() -> None:

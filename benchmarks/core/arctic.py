@@ -1,0 +1,72 @@
+"""The peer: Arctic Inference's suffix decoding, called as vLLM's ``method: suffix`` calls it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Sequence
+from importlib.metadata import version
+
+import numpy as np
+from arctic_inference.suffix_decoding import SuffixDecodingCache
+from arctic_inference.suffix_decoding._C import SuffixTree
+
+from agentspec.benchmarks.core.sides import DEPTH, FACTOR, MAX_DRAFT, MIN_PROB, Batch, Tokens
+
+VERSION = version("arctic-inference")
+
+
+class ArcticIndex:
+    """One native suffix tree."""
+
+    def __init__(self) -> None:
+        self._tree = SuffixTree(DEPTH)
+        self._numbers = itertools.count()
+
+    def add(self, document: Tokens) -> int:
+        """Add a whole document; its number."""
+        number = next(self._numbers)
+        SuffixTree.extend_ndarray(self._tree, number, document)
+        return number
+
+    def remove(self, number: int) -> None:
+        """Take the document out again."""
+        self._tree.remove(number)
+
+
+class ArcticDecoder:
+    """The cache that vLLM's proposer keeps: a tree per live prompt, one tree of all outputs, no limit."""
+
+    def __init__(self) -> None:
+        self._cache = SuffixDecodingCache(DEPTH, -1)
+        self._num_learned = itertools.count()
+
+    def learn(self, output: Tokens) -> None:
+        """Add a past output to the tree of outputs."""
+        request = f"learned-{next(self._num_learned)}"
+        self._cache.start_request(request, np.empty(0, np.int32))
+        self._cache.add_active_response(request, output)
+        self._cache.stop_request(request)
+
+    def start(self, request: str, prompt: Tokens) -> None:
+        """Admit a request; its prompt is indexed when this returns."""
+        self._cache.start_request(request, prompt)
+
+    def step(self, batch: Batch) -> Sequence[Collection[int]]:
+        """Take the accepted tokens, then draft, request by request: each one's draft tokens."""
+        cache, drafts = self._cache, []
+        for (request, tokens), context in zip(batch.updates, batch.contexts, strict=True):
+            cache.add_active_response(request, tokens)
+            draft = cache.speculate(
+                request,
+                context,
+                max_spec_tokens=MAX_DRAFT,
+                max_spec_factor=FACTOR,
+                min_token_prob=MIN_PROB,
+            )
+            drafts.append(draft.token_ids)
+        return drafts
+
+    def finish(self, request: str) -> None:
+        """Forget a request and its output."""
+        self._cache.stop_request(request)
+        self._cache.evict_cached_response(request)

@@ -1,0 +1,136 @@
+"""What is compared with what, and what is good enough: the rows of the table and the keys of the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+Figures = Mapping[str, Mapping[str, Any]]
+
+
+class Kind(Enum):
+    """What a row's result is."""
+
+    SPEEDUP = "theirs / ours"
+    SHARE = "ours / theirs"
+    VALUE = "ours"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One comparison.
+
+    Attributes:
+        label: what was measured, for the table.
+        figure: its name among the figures.
+        kind: what the result is.
+        bar: a speed-up must be at least this, a share or a value at most this.
+        key: the result's name in the summary.
+        side: whose figure is judged.
+        against: the figure and the side it is compared with, if not the same figure of the peer.
+        against_label: what that is, for the table.
+    """
+
+    label: str
+    figure: str
+    kind: Kind = Kind.SPEEDUP
+    bar: float | None = None
+    key: str | None = None
+    side: str = "ours"
+    against: tuple[str, str] | None = None
+    against_label: str = ""
+
+    def ours(self, figures: Figures) -> float | None:
+        """The figure that is judged; None if it was not measured."""
+        return _number(figures, self.figure, self.side)
+
+    def theirs(self, figures: Figures) -> float | None:
+        """What it is compared with; None if it was not measured."""
+        return _number(figures, *(self.against or (self.figure, "peer")))
+
+    def result(self, figures: Figures) -> float | None:
+        """Speed-up, share or value; None if one side was not measured."""
+        ours, theirs = self.ours(figures), self.theirs(figures)
+        if self.kind is Kind.VALUE:
+            return ours
+        if not ours or not theirs:
+            return None
+        return theirs / ours if self.kind is Kind.SPEEDUP else ours / theirs
+
+    def passes(self, figures: Figures) -> bool | None:
+        """Whether the bar is met; None if there is none, or no result."""
+        result = self.result(figures)
+        if self.bar is None or result is None:
+            return None
+        return result >= self.bar if self.kind is Kind.SPEEDUP else result <= self.bar
+
+
+def _number(figures: Figures, figure: str, side: str) -> float | None:
+    value = figures.get(figure, {}).get(side)
+    return value["median"] if isinstance(value, Mapping) else value
+
+
+def _memory(corpus: str, bar: float) -> list[Row]:
+    full = (f"bytes_per_token_{corpus}", "ours")
+    return [
+        Row(f"memory, {corpus} corpus, B/token", full[0], Kind.SHARE, bar, f"memory_ratio_{corpus}"),
+        Row("  left when half is removed", f"{full[0]}_half", Kind.SHARE, 2 / 3, None, "ours", full, "full"),
+        Row("  left when all is removed", f"{full[0]}_empty", Kind.SHARE, 1 / 10, None, "ours", full, "full"),
+    ]
+
+
+def _step(batch_size: int) -> list[Row]:
+    figure = f"step_ms_b{batch_size}"
+    is_large, is_largest = batch_size in (64, 256), batch_size == 256
+    return [
+        Row(
+            f"decode step, B = {batch_size}, ms",
+            figure,
+            bar=10 if is_large else None,
+            key=f"step_speedup_b{batch_size}" if is_large else None,
+        ),
+        Row(
+            "  on 2 threads",
+            figure,
+            bar=1.6 if is_largest else None,
+            key=f"threads2_speedup_b{batch_size}" if is_largest else None,
+            side="ours_2_threads",
+            against=(figure, "ours"),
+            against_label="1 thread",
+        ),
+        Row("  with every source", figure, side="ours_every_source"),
+        Row("  tokens drafted per request", f"drafted_per_request_b{batch_size}", Kind.SHARE),
+    ]
+
+
+def _ingest(size: str) -> list[Row]:
+    in_step = f"ingest_in_step_ms_{size}"
+    bar, key = (1.0, in_step) if size == "32k" else (None, None)
+    return [
+        Row(f"prompt of {size} tokens, ms", f"ingest_ms_{size}"),
+        Row("  within a decode step", in_step, Kind.VALUE, bar, key),
+    ]
+
+
+ROWS: tuple[Row, ...] = (
+    Row("append, ns/token", "append_ns_per_token", bar=6, key="append_speedup"),
+    Row("removal, ns/token", "removal_ns_per_token", bar=1, key="removal_speedup"),
+    *_memory("mixed", 1 / 6),
+    *_memory("repeated", 1 / 8),
+    *(row for batch_size in (1, 16, 64, 256) for row in _step(batch_size)),
+    *(row for size in ("2k", "8k", "32k") for row in _ingest(size)),
+    Row(
+        "live request, B/prompt token",
+        "request_bytes_per_prompt_token",
+        Kind.SHARE,
+        1 / 5,
+        "request_memory_ratio",
+    ),
+)
+
+
+def summary(figures: Figures) -> dict[str, float | None]:
+    """The results that have a key, None where a side is missing."""
+    return {row.key: row.result(figures) for row in ROWS if row.key}

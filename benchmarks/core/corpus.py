@@ -1,0 +1,113 @@
+"""What both sides are fed: real model outputs and prompts as token ids.
+
+Knows the trace files (gzip'd JSON lines with ``session``, ``prompt`` and ``response``) and the tokenizer
+(Tekken, 131,072 tokens, out of the package mistral-common).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from agentspec.benchmarks.core.sides import Tokens
+from agentspec.benchmarks.core.sizes import Sizes
+from agentspec.errors import ConfigError
+
+Encode = Callable[[str], Tokens]
+HELD_OUT = 4  # every so-manieth session is kept for prompts, so that no prompt quotes the history
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Token ids, the same for the same traces and sizes.
+
+    Attributes:
+        mixed: responses of all traces, whole sessions in random order.
+        repeated: fewer responses, each occurring several times, in random order.
+        history: responses that the decoders have learned.
+        text: prompts and responses of other sessions, end to end.
+        outputs: responses of those, end to end.
+    """
+
+    mixed: list[Tokens]
+    repeated: list[Tokens]
+    history: list[Tokens]
+    text: Tokens
+    outputs: Tokens
+
+    def prompts(self, number: int, num_tokens: int, seed: int) -> list[Tokens]:
+        """Random stretches of the text."""
+        begins = np.random.default_rng(seed).integers(0, len(self.text) - num_tokens + 1, number)
+        return [self.text[begin : begin + num_tokens].copy() for begin in begins]
+
+
+@dataclass(slots=True)
+class _Session:
+    responses: list[str] = field(default_factory=list)
+    longest_call: str = ""  # later prompts of a session quote the earlier ones: one call stands for all
+
+
+def load(directory: Path, sizes: Sizes) -> Corpus:
+    """Read and tokenize as much of the traces as is needed.
+
+    Raises:
+        ConfigError: there are no traces, or too few.
+    """
+    sessions = _read(directory)
+    random.Random(0).shuffle(sessions)
+    encode = tokenizer()
+    held_out = sessions[::HELD_OUT]
+    learned = [session for i, session in enumerate(sessions) if i % HELD_OUT]
+    mixed = _encoded(_responses(learned), encode, sizes.corpus_tokens)
+    repeated = _encoded(_responses(learned), encode, sizes.corpus_tokens // sizes.copies) * sizes.copies
+    random.Random(1).shuffle(repeated)
+    text = _encoded((session.longest_call for session in held_out), encode, sizes.text_tokens)
+    outputs = _encoded(_responses(held_out), encode, sizes.output_tokens)
+    return Corpus(mixed, repeated, mixed[: sizes.num_history], np.concatenate(text), np.concatenate(outputs))
+
+
+def tokenizer() -> Encode:
+    """Text to int32 token ids, without special tokens."""
+    from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+
+    tekken = MistralTokenizer.v3(is_tekken=True).instruct_tokenizer.tokenizer
+    return lambda text: np.array(tekken.encode(text, bos=False, eos=False), np.int32)
+
+
+def _read(directory: Path) -> list[_Session]:
+    paths = sorted(directory.glob("*.jsonl.gz"))
+    if not paths:
+        raise ConfigError(f"no traces (*.jsonl.gz) in {str(directory)!r}")
+    sessions: dict[tuple[str, str], _Session] = defaultdict(_Session)
+    for path in paths:
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            for line in lines:
+                call = json.loads(line)
+                session = sessions[path.name, call["session"]]
+                session.responses.append(call["response"])
+                session.longest_call = max(session.longest_call, call["prompt"] + call["response"], key=len)
+    return list(sessions.values())
+
+
+def _responses(sessions: Iterable[_Session]) -> Iterator[str]:
+    return (response for session in sessions for response in session.responses)
+
+
+def _encoded(texts: Iterable[str], encode: Encode, num_tokens: int) -> list[Tokens]:
+    """As many of the texts, as token ids, as it takes to have so many tokens."""
+    documents, left = [], num_tokens
+    for text in texts:
+        document = encode(text)
+        if len(document):
+            documents.append(document)
+            left -= len(document)
+        if left <= 0:
+            return documents
+    raise ConfigError(f"too few traces: {num_tokens} tokens are needed and {num_tokens - left} were found")

@@ -1,0 +1,56 @@
+"""Live requests that keep going: what their model says is known beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from agentspec.benchmarks.core.corpus import Corpus
+from agentspec.benchmarks.core.sides import DEPTH, Batch, Tokens
+
+ACCEPTED_TOKENS = 4  # of every request in every step
+
+
+@dataclass(slots=True)
+class Request:
+    """A prompt and the output that follows it.
+
+    Attributes:
+        text: both, end to end.
+        size: tokens of the text so far.
+    """
+
+    name: str
+    prompt: Tokens
+    text: Tokens
+    size: int
+
+    def advance(self) -> tuple[Tokens, Tokens]:
+        """The next accepted tokens, and the context that ends with them; after the end it starts over."""
+        if self.size + ACCEPTED_TOKENS > len(self.text):
+            self.size = len(self.prompt)
+        self.size += ACCEPTED_TOKENS
+        return self.text[self.size - ACCEPTED_TOKENS : self.size], self.text[self.size - DEPTH : self.size]
+
+
+def requests(corpus: Corpus, number: int, num_prompt: int, num_output: int) -> list[Request]:
+    """Requests whose prompts are stretches of text: half quote it as they go on, half say something new."""
+    rng = np.random.default_rng(2)
+    found = []
+    for i, prompt in enumerate(corpus.prompts(number, num_prompt, seed=2)):
+        said = prompt if i % 2 else corpus.outputs
+        begin = rng.integers(0, max(1, len(said) - num_output))
+        text = np.concatenate([prompt, np.resize(said[begin:], num_output)])
+        found.append(Request(f"request-{i}", prompt, text, num_prompt))
+    return found
+
+
+def next_batch(live: Sequence[Request]) -> Batch:
+    """The next step of all of them."""
+    advances = [request.advance() for request in live]
+    return Batch(
+        [(request.name, new) for request, (new, _) in zip(live, advances, strict=True)],
+        [context for _, context in advances],
+    )

@@ -1,0 +1,108 @@
+"""``agentspec bench core``: one measurement after the other, then the report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from agentspec.benchmarks.core import ingest, memory, report, steps, trees
+from agentspec.benchmarks.core.bars import Figures
+from agentspec.benchmarks.core.corpus import Corpus, load
+from agentspec.benchmarks.core.ours import OurDecoder, OurDecoderEverySource, OurDecoderTwoThreads
+from agentspec.benchmarks.core.provenance import provenance
+from agentspec.benchmarks.core.sides import Decoder, Side, our_side, peer_side
+from agentspec.benchmarks.core.sizes import QUICK, Sizes
+from agentspec.errors import ConfigError
+
+COLUMNS = 110
+DRAFTS_ALIKE = 0.1  # a tie may choose another token, and a tree of depth 64 knows contexts of 63 tokens
+
+Announce = Callable[[str], None]
+
+
+def run(traces: Path, peer: str, sizes: Sizes, json_path: Path | None, plot_path: Path | None) -> int:
+    """Measure; print progress on stderr, the table and, as the last line, the JSON; the exit status.
+
+    A peer that is not installed (or ``"none"``) leaves its figures out, and null what is compared with them.
+
+    Raises:
+        ConfigError: the traces are missing or too small.
+    """
+    announce = _announcer()
+    theirs = _find(peer, announce)
+    announce("reading and tokenizing traces")
+    corpus = load(traces, sizes)
+    figures = measure(corpus, sizes, theirs, announce)
+    announce("done")
+
+    name = theirs.version if theirs else None
+    arguments = {"traces": traces.name, "peer": peer, "quick": sizes == QUICK}
+    origin = {**provenance(), "peer": name, "arguments": arguments, "sizes": asdict(sizes)}
+    line = report.json_line(figures, origin)
+    for path in filter(None, (json_path, plot_path)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    if json_path:
+        json_path.write_text(line + "\n")
+    if plot_path:
+        report.plot(figures, name, plot_path)
+    Console(width=COLUMNS).print(report.table(figures, name))
+    print(line, flush=True)
+    return 0
+
+
+def measure(corpus: Corpus, sizes: Sizes, peer: Side | None, announce: Announce) -> Figures:
+    """All figures, by name and side."""
+    sides = {"ours": our_side()} | ({"peer": peer} if peer else {})
+    announce(f"append and removal, {sum(map(len, corpus.mixed)):,} tokens")
+    figures: dict[str, Mapping[str, Any]] = {**trees.measure(sides, corpus.mixed)}
+    announce("memory of trees, each in a fresh process")
+    figures |= memory.of_trees(sides, "mixed", corpus.mixed)
+    figures |= memory.of_trees(sides, "repeated", corpus.repeated)
+    announce(f"decode steps with {', '.join(map(str, sizes.batch_sizes))} live requests")
+    figures |= steps.measure(_decoders(peer), corpus, sizes)
+    _compare_drafts(figures, sizes, announce)
+    announce(f"prompts of {', '.join(map(str, sizes.ingest_tokens))} tokens")
+    figures |= ingest.measure(peer, corpus, sizes)
+    announce(f"memory of {sizes.num_memory_requests} live requests, in a fresh process")
+    prompts = corpus.prompts(sizes.num_memory_requests, sizes.prompt_tokens, seed=3)
+    return figures | memory.of_requests(sides, prompts)
+
+
+def _announcer() -> Announce:
+    console, begin_s = Console(stderr=True), time.monotonic()
+    return lambda what: console.print(f"{time.monotonic() - begin_s:5.1f} s  {what}", highlight=False)
+
+
+def _find(peer: str, announce: Announce) -> Side | None:
+    if peer == "none":
+        return None
+    try:
+        return peer_side(peer)
+    except ConfigError as error:
+        announce(f"measuring without a peer: {error}")
+        return None
+
+
+def _decoders(peer: Side | None) -> dict[str, Decoder]:
+    decoders: dict[str, Decoder] = {
+        "ours": OurDecoder(),
+        "ours_2_threads": OurDecoderTwoThreads(),
+        "ours_every_source": OurDecoderEverySource(),
+    }
+    if peer:
+        decoders["peer"] = peer.decoder()
+    return decoders
+
+
+def _compare_drafts(figures: Figures, sizes: Sizes, announce: Announce) -> None:
+    """Say so if the two sides did not do the same work."""
+    for batch_size in sizes.batch_sizes:
+        drafted = figures[f"drafted_per_request_b{batch_size}"]
+        ours, theirs = drafted["ours"], drafted.get("peer", drafted["ours"])
+        if abs(ours - theirs) > DRAFTS_ALIKE * max(ours, theirs):
+            announce(f"warning: B = {batch_size}: {ours:.2f} tokens drafted per request, peer {theirs:.2f}")

@@ -1,0 +1,98 @@
+"""Who is measured: one interface, with an implementation for us and one for each peer.
+
+Every side follows the same rule: contexts of at most ``DEPTH`` tokens, drafts no longer than the match
+(factor 1), than ``MAX_DRAFT`` tokens, and than estimated probabilities of ``MIN_PROB`` allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.errors import ConfigError
+
+Tokens = NDArray[np.int32]
+
+DEPTH = 64
+MAX_DRAFT = 32
+FACTOR = 1.0
+MIN_PROB = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One decode step's input, ready for either side.
+
+    Attributes:
+        updates: (request, its newly accepted tokens).
+        contexts: the last ``DEPTH`` tokens of each request, those included.
+    """
+
+    updates: list[tuple[str, Tokens]]
+    contexts: list[Tokens]
+
+
+class Index(Protocol):
+    """One tree of many documents."""
+
+    def add(self, document: Tokens) -> int:
+        """Add a whole document; its number."""
+
+    def remove(self, number: int) -> None:
+        """Take the document out again."""
+
+
+class Decoder(Protocol):
+    """What an engine calls: live requests, each with a tree of its own, and a tree of all outputs."""
+
+    def learn(self, output: Tokens) -> None:
+        """Add a past output to the tree of outputs."""
+
+    def start(self, request: str, prompt: Tokens) -> None:
+        """Admit a request; its prompt is indexed when this returns."""
+
+    def step(self, batch: Batch) -> Sequence[Collection[int]]:
+        """Take the accepted tokens, then draft: each request's draft tokens."""
+
+    def finish(self, request: str) -> None:
+        """Forget a request and its output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One implementation; the types are made without arguments, also in other processes."""
+
+    version: str
+    index: type[Index]
+    decoder: type[Decoder]
+
+
+def our_side() -> Side:
+    """The code of this repository."""
+    from agentspec import __version__
+    from agentspec.benchmarks.core.ours import OurDecoder, OurIndex
+
+    return Side(f"agentspec {__version__}", OurIndex, OurDecoder)
+
+
+def peer_side(name: str) -> Side:
+    """The peer of that name.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        from agentspec.benchmarks.core.arctic import VERSION, ArcticDecoder, ArcticIndex
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "arctic_inference":
+            raise
+        raise ConfigError(
+            f"peer {name!r} is not installed: `make bench-peer` builds it into .venv (elsewhere: pip install "
+            "nanobind==2.9.2 grpcio-tools cmake ninja wheel setuptools torch, then pip install "
+            "--no-build-isolation --no-deps arctic-inference==0.3.0)"
+        ) from None
+    return Side(f"arctic-inference {VERSION}", ArcticIndex, ArcticDecoder)

@@ -1,0 +1,48 @@
+"""How much is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Amounts of data and numbers of repetitions.
+
+    Attributes:
+        corpus_tokens: tokens of each of the two corpora, at least.
+        copies: how often each document of the repeated corpus occurs in it.
+        text_tokens: tokens of the text that prompts are cut from, at least.
+        output_tokens: tokens of the text that live requests' outputs are cut from, at least.
+        num_history: past outputs that both sides have learned before they decode.
+        prompt_tokens: tokens of a live request's prompt.
+        batch_sizes: live requests of a decode step.
+        num_steps: decode steps timed at each batch size.
+        ingest_tokens: sizes of the prompts whose indexing is timed.
+        num_starts: prompts timed of each of these sizes.
+        num_memory_requests: live requests whose memory is measured.
+    """
+
+    corpus_tokens: int = 2_000_000
+    copies: int = 10
+    text_tokens: int = 1_500_000
+    output_tokens: int = 300_000
+    num_history: int = 6_000
+    prompt_tokens: int = 8_192
+    batch_sizes: tuple[int, ...] = (1, 16, 64, 256)
+    num_steps: int = 150
+    ingest_tokens: tuple[int, ...] = (2_048, 8_192, 32_768)
+    num_starts: int = 21
+    num_memory_requests: int = 64
+
+
+FULL = Sizes()
+QUICK = Sizes(
+    corpus_tokens=500_000,
+    text_tokens=500_000,
+    output_tokens=100_000,
+    num_history=2_000,
+    num_steps=30,
+    num_starts=9,
+    num_memory_requests=16,
+)

@@ -1,0 +1,56 @@
+"""Tiny traces, and amounts to match."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentspec.benchmarks.core.sizes import Sizes
+
+WORDS = "select from where name city count orders customer join the answer is plan tool call result".split()
+
+
+@pytest.fixture(scope="session")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two files of 40 sessions each; every response says which session it is from."""
+    folder = tmp_path_factory.mktemp("traces")
+    rng = random.Random(5)
+    for name in ("first", "second"):
+        with gzip.open(folder / f"{name}.jsonl.gz", "wt", encoding="utf-8") as lines:
+            for session in range(40):
+                for step in range(3):
+                    said = " ".join(rng.choices(WORDS, k=60))
+                    call = {
+                        "session": f"{session}",
+                        "prompt": " ".join(rng.choices(WORDS, k=700 * (step + 1))),
+                        "response": f"{name} session {session} step {step}: {said}",
+                    }
+                    lines.write(json.dumps(call) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Sizes:
+    return Sizes(
+        corpus_tokens=3_000,
+        copies=3,
+        text_tokens=34_000,
+        output_tokens=500,
+        num_history=20,
+        prompt_tokens=200,
+        num_steps=2,
+        num_starts=1,
+        num_memory_requests=2,
+    )
+
+
+@pytest.fixture
+def without_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the peer were not installed."""
+    monkeypatch.delitem(sys.modules, "agentspec.benchmarks.core.arctic", raising=False)
+    monkeypatch.setitem(sys.modules, "arctic_inference.suffix_decoding", None)

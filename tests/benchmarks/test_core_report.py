@@ -1,0 +1,113 @@
+"""Bars, summary, table, JSON and plot, from figures made by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agentspec.benchmarks.core import report
+from agentspec.benchmarks.core.bars import ROWS, Kind, Row, summary
+from agentspec.benchmarks.core.provenance import provenance
+
+KEYS = {
+    "append_speedup",
+    "removal_speedup",
+    "memory_ratio_mixed",
+    "memory_ratio_repeated",
+    "step_speedup_b64",
+    "step_speedup_b256",
+    "threads2_speedup_b256",
+    "ingest_in_step_ms_32k",
+    "request_memory_ratio",
+}
+
+
+def ms(median: float) -> dict[str, float]:
+    return {"median": median, "p99": 2 * median, "max": 3 * median}
+
+
+FIGURES = {
+    "append_ns_per_token": {"ours": 100.0, "peer": 650.0},
+    "bytes_per_token_mixed": {"ours": 30.0, "peer": 300.0},
+    "bytes_per_token_mixed_half": {"ours": 24.0, "peer": 300.0},
+    "step_ms_b64": {"ours": ms(1), "ours_2_threads": ms(0.6), "peer": ms(9)},
+    "step_ms_b256": {"ours": ms(4), "ours_2_threads": ms(2), "ours_every_source": ms(8), "peer": ms(40)},
+    "ingest_in_step_ms_32k": {"ours": ms(0.4), "peer": ms(50)},
+}
+
+
+def test_the_summary_has_the_keys_it_must_have() -> None:
+    assert set(summary({})) == KEYS
+    assert set(summary({}).values()) == {None}
+
+
+def test_results() -> None:
+    results = {key: value for key, value in summary(FIGURES).items() if value is not None}
+    assert results == {
+        "append_speedup": 6.5,
+        "memory_ratio_mixed": 0.1,
+        "step_speedup_b64": 9.0,
+        "step_speedup_b256": 10.0,
+        "threads2_speedup_b256": 2.0,
+        "ingest_in_step_ms_32k": 0.4,
+    }
+
+
+def test_without_a_peer_only_our_own_results_are_left() -> None:
+    alone = {
+        name: {side: value for side, value in sides.items() if side != "peer"}
+        for name, sides in FIGURES.items()
+    }
+    results = {key: value for key, value in summary(alone).items() if value is not None}
+    assert results == {"threads2_speedup_b256": 2.0, "ingest_in_step_ms_32k": 0.4}
+    assert report.table(alone, None).row_count > 0
+
+
+def test_bars() -> None:
+    verdicts = {(row.label.strip(), row.figure): row.passes(FIGURES) for row in ROWS if row.bar}
+    assert verdicts["append, ns/token", "append_ns_per_token"] is True
+    assert verdicts["left when half is removed", "bytes_per_token_mixed_half"] is False
+    assert verdicts["decode step, B = 64, ms", "step_ms_b64"] is False
+    assert verdicts["decode step, B = 256, ms", "step_ms_b256"] is True
+    assert verdicts["removal, ns/token", "removal_ns_per_token"] is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "bar", "passes"),
+    [
+        (Kind.SPEEDUP, 2, True),
+        (Kind.SPEEDUP, 2.1, False),
+        (Kind.SHARE, 0.5, True),
+        (Kind.SHARE, 0.4, False),
+        (Kind.VALUE, 10, True),
+        (Kind.VALUE, 9, False),
+        (Kind.VALUE, None, None),
+    ],
+)
+def test_a_bar_is_met_exactly(kind: Kind, bar: float | None, passes: bool | None) -> None:
+    assert Row("", "time", kind, bar).passes({"time": {"ours": 10.0, "peer": 20.0}}) is passes
+
+
+def test_the_json_is_one_line_with_four_digits() -> None:
+    line = report.json_line({"append_ns_per_token": {"ours": 100.0, "peer": 333.33333}}, {"peer": "p 1"})
+    assert "\n" not in line
+    told = json.loads(line)
+    assert told["figures"] == {"append_ns_per_token": {"ours": 100.0, "peer": 333.3}}
+    assert told["summary"]["append_speedup"] == 3.333
+    assert told["summary"]["removal_speedup"] is None
+    assert told["provenance"] == {"peer": "p 1"}
+
+
+def test_the_plot_is_a_picture(tmp_path: Path) -> None:
+    report.plot(FIGURES, "a peer", tmp_path / "steps.png")
+    assert (tmp_path / "steps.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_provenance_is_json_and_names_no_folder() -> None:
+    told = provenance()
+    text = json.dumps(told)
+    assert str(Path.home()) not in text
+    assert str(Path(__file__).parents[2]) not in text
+    assert set(told) == {"versions", "commit", "dirty", "machine", "date"}

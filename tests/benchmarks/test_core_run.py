@@ -1,0 +1,60 @@
+"""The whole core benchmark on a tiny trace, and its command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agentspec.benchmarks.core.run import run
+from agentspec.benchmarks.core.sides import peer_side
+from agentspec.benchmarks.core.sizes import Sizes
+from agentspec.cli import main
+from agentspec.errors import ConfigError
+
+EVERY_SIDE = {"ours", "ours_2_threads", "ours_every_source"}
+
+
+def test_with_the_peer(traces: Path, tiny: Sizes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        peer = peer_side("arctic")
+    except ConfigError as error:
+        pytest.skip(str(error))
+    path = tmp_path / "new" / "core.json"
+    assert run(traces, "arctic", tiny, path, tmp_path / "core.png") == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert path.read_text() == printed[-1] + "\n"
+    assert (tmp_path / "core.png").exists()
+    told = json.loads(printed[-1])
+    assert all(isinstance(value, float) for value in told["summary"].values())
+    assert set(told["figures"]["step_ms_b256"]) == {*EVERY_SIDE, "peer"}
+    drafted = told["figures"]["drafted_per_request_b256"]
+    assert drafted["ours"] == drafted["ours_2_threads"] > 0
+    assert told["provenance"]["peer"] == peer.version
+
+
+@pytest.mark.usefixtures("without_peer")
+def test_without_the_peer(traces: Path, tiny: Sizes, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(traces, "arctic", tiny, None, None) == 0
+    printed = capsys.readouterr()
+    assert "make bench-peer" in " ".join(printed.err.split())
+    told = json.loads(printed.out.splitlines()[-1])
+    measured = {key for key, value in told["summary"].items() if value is not None}
+    assert measured == {"threads2_speedup_b256", "ingest_in_step_ms_32k"}
+    assert set(told["figures"]["step_ms_b64"]) == EVERY_SIDE
+    assert told["provenance"]["peer"] is None
+
+
+@pytest.mark.parametrize("command", [["bench"], ["bench", "core"]])
+def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([*command, "--help"])
+    assert "core" in capsys.readouterr().out
+
+
+def test_a_folder_without_traces_is_an_error_and_no_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "core", "--traces", str(tmp_path), "--peer", "none"]) == 1
+    assert "agentspec: error: no traces" in capsys.readouterr().err
