@@ -51,13 +51,14 @@ class Row:
         return _number(figures, *(self.against or (self.figure, "peer")))
 
     def result(self, figures: Figures) -> float | None:
-        """Speed-up, share or value; None if one side was not measured."""
+        """Speed-up, share or value; None if one side was not measured, or did nothing."""
         ours, theirs = self.ours(figures), self.theirs(figures)
         if self.kind is Kind.VALUE:
             return ours
-        if not ours or not theirs:
+        if ours is None or theirs is None:
             return None
-        return theirs / ours if self.kind is Kind.SPEEDUP else ours / theirs
+        above, below = (theirs, ours) if self.kind is Kind.SPEEDUP else (ours, theirs)
+        return above / below if below else None
 
     def passes(self, figures: Figures) -> bool | None:
         """Whether the bar is met; None if there is none, or no result."""

@@ -36,13 +36,16 @@ class Request:
 
 
 def requests(corpus: Corpus, number: int, num_prompt: int, num_output: int) -> list[Request]:
-    """Requests whose prompts are stretches of text: half quote it as they go on, half say something new."""
-    rng = np.random.default_rng(2)
+    """Requests whose prompts are stretches of text: half quote it as they go on, half say something new.
+
+    What is new begins at another place for each, so that they don't quote one another.
+    """
     found = []
     for i, prompt in enumerate(corpus.prompts(number, num_prompt, seed=2)):
         said = prompt if i % 2 else corpus.outputs
-        begin = rng.integers(0, max(1, len(said) - num_output))
-        text = np.concatenate([prompt, np.resize(said[begin:], num_output)])
+        begin = len(said) * i // number
+        output = said.take(np.arange(begin, begin + num_output), mode="wrap")
+        text = np.concatenate([prompt, output])
         found.append(Request(f"request-{i}", prompt, text, num_prompt))
     return found
 
