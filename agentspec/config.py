@@ -25,6 +25,8 @@ class ForestConfig:
             depth limit of the tree).
         sources: which shared trees are kept and drafted from, besides each request's own. An output is stored
             once per tree: fewer trees take less memory and time and find fewer drafts.
+        threads: how many share out a batch, the caller's included. Drafts don't depend on it. One is enough
+            for dozens of live requests; more need cores that nothing else keeps busy.
         max_trees: most trees of stages and parent paths of one tenant; beyond it the one whose last request
             started longest ago is dropped. Bounds what a client can cost that invents a stage per call.
         session_ttl_s: a session that was not used for so long is dropped.
@@ -36,6 +38,7 @@ class ForestConfig:
     total_limit_bytes: int = 1024 * MIB
     depth: int = 64
     sources: tuple[Source, ...] = SHARED_SOURCES
+    threads: int = 1
     max_trees: int = 4096
     session_ttl_s: float = 900.0
 
@@ -45,6 +48,8 @@ class ForestConfig:
                 raise ConfigError(f"{name} must be at least 4096, not {getattr(self, name)!r}")
         if not 2 <= self.depth <= 1024:
             raise ConfigError(f"depth must be between 2 and 1024, not {self.depth!r}")
+        if not 1 <= self.threads <= 64:
+            raise ConfigError(f"threads must be between 1 and 64, not {self.threads!r}")
         for source in self.sources:
             if source not in SHARED_SOURCES:
                 raise ConfigError(f"sources are {[*SHARED_SOURCES]}, not {source!r}")

@@ -83,7 +83,7 @@ class Forest:
     def __init__(self, config: ForestConfig | None = None) -> None:
         self.config = config or ForestConfig()
         # contexts have up to `depth` tokens, so the strings counted are one longer
-        self._core = ForestCore(self.config.depth + 1, self.config.total_limit_bytes)
+        self._core = ForestCore(self.config.depth + 1, self.config.total_limit_bytes, self.config.threads)
         self._lock = threading.Lock()  # guards the names below; never held while the core works hard
         self._tenants: dict[str, _Tenant] = {}
         self._sessions: dict[tuple[str, str], _Session] = {}
@@ -102,6 +102,7 @@ class Forest:
         prediction_ids: Tokens | None = None,
         draft: DraftConfig | None = None,
         learn: bool = True,
+        wait: bool = True,
     ) -> None:
         """Admit a request and index its prompt; O(prompt tokens), beside other calls.
 
@@ -113,6 +114,9 @@ class Forest:
             prediction_ids: int32 ``[n]``, what the client expects as output (OpenAI's ``prediction``).
             draft: how to draft; the defaults of DraftConfig without it.
             learn: False keeps its output out of all shared trees.
+            wait: False returns once the prompt is copied (microseconds) and indexes it in the background, to
+                call inside a decode step: until the index is there, the shared trees alone draft. From
+                which step on it takes part is then up to the machine; all else is reproducible.
 
         Raises:
             DuplicateRequestError: a live request has this id.
@@ -126,10 +130,23 @@ class Forest:
             with self._lock:
                 group = self._tenant(stage.tenant).group
                 indices, sources = self._sources(stage, request.session)
-            self._core.start(request.number, group, prompt, prediction, indices, sources, learn, options)
+            self._core.start(
+                request.number, group, prompt, prediction, indices, sources, learn, options, not wait
+            )
         except BaseException:
             self._dismiss(request_id)
             raise
+
+    def wait(self, request_id: str) -> None:
+        """Return once the prompt of a request that was started with ``wait=False`` is indexed.
+
+        Raises:
+            UnknownRequestError: no live request has this id.
+        """
+        request = self._requests.get(request_id)
+        if request is None:
+            raise UnknownRequestError(f"no live request has the id {request_id!r}")
+        self._core.wait(request.number)
 
     def observe(self, request_id: str, token_ids: Tokens) -> None:
         """Take newly accepted output tokens without drafting; O(tokens) per tree.

@@ -431,3 +431,80 @@ def test_only_the_sources_that_are_kept_draft_and_take_memory(kept):
 def test_an_unknown_source_is_refused():
     with pytest.raises(ConfigError, match="REQUEST"):
         ForestConfig(sources=(Source.REQUEST,))
+
+
+# ---- background and threads ----
+
+
+def test_a_prompt_that_is_indexed_in_the_background_drafts_once_it_is_there():
+    forest = Forest()
+    prompt = text(1, 40_000)
+    forest.start("a", EXTRACT, prompt, wait=False)
+    forest.observe("a", prompt[:3])  # output may come before the index is there
+    forest.wait("a")
+    draft = forest.draft("a")
+    assert draft.source == Source.REQUEST
+    assert draft.match_length == 3
+    assert draft.token_ids.tolist() == prompt[3 : 3 + len(draft)].tolist()
+    forest.check_integrity()
+    forest.finish("a")
+    assert forest.memory_bytes() < 40_000
+
+
+def test_a_request_may_finish_while_its_prompt_is_being_indexed():
+    forest = Forest()
+    for turn in range(20):
+        forest.start("a", EXTRACT, text(turn, 30_000), wait=False)
+        forest.finish("a")
+        forest.start("a", EXTRACT, text(turn, 100), wait=False)
+        forest.wait("a")
+        forest.finish("a")
+    forest.check_integrity()
+    assert forest.stats().num_requests == 0
+    with pytest.raises(UnknownRequestError, match="'a'"):
+        forest.wait("a")
+
+
+def test_a_waiting_thread_returns_when_its_request_is_finished():
+    forest = Forest()
+    for request_id in ("a", "b"):
+        forest.start(request_id, EXTRACT, text(1, 200_000), wait=False)
+    waiting = threading.Thread(target=forest.wait, args=("b",))
+    waiting.start()
+    forest.finish("b")
+    waiting.join(timeout=60)
+    assert not waiting.is_alive()
+    forest.finish("a")
+
+
+def run_workload(forest: Forest) -> list[tuple[object, ...]]:
+    """Forty requests in lockstep, some of them alike; what was drafted for each at each step."""
+    drafts: list[tuple[object, ...]] = []
+    for wave in range(3):
+        names = [f"{wave}.{i}" for i in range(40)]
+        outputs = {name: text(i % 7, 90, 12) for i, name in enumerate(names)}
+        for i, name in enumerate(names):
+            stage = (EXTRACT, COMBINE, OTHER)[i % 3]
+            forest.start(name, stage, text(i, 200, 12), session=f"s{i % 5}", learn=i % 8 != 0)
+        for begin in range(0, 90, 3):
+            updates = [(name, outputs[name][begin : begin + 1 + begin % 3]) for name in names]
+            for draft in forest.step(updates):
+                drafts.append((draft.token_ids.tolist(), draft.probs.tolist(), draft.score, draft.source))
+        for i, name in enumerate(names):
+            forest.finish(name, learn=i % 6 != 0)
+    forest.check_integrity()
+    return drafts
+
+
+def test_drafts_do_not_depend_on_the_number_of_threads():
+    small = {"stage_limit_bytes": 64 << 10, "tenant_limit_bytes": 1 << 20}
+    expected = run_workload(Forest(ForestConfig(**small)))
+    assert any(drafted for drafted, *_ in expected)
+    for threads in (2, 3, 8):
+        assert run_workload(Forest(ForestConfig(**small, threads=threads))) == expected
+
+
+def test_impossible_thread_counts_are_refused():
+    for threads in (0, 65):
+        with pytest.raises(ConfigError, match=str(threads)):
+            ForestConfig(threads=threads)

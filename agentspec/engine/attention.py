@@ -259,7 +259,7 @@ def visibility(
     starts = np.array([segment.start for segment in segments])
     positions = starts[:, None, None] + np.arange(width)[None, :, None]
     entries = np.arange(first, end)
-    visible = entries <= positions
+    visible: NDArray[np.bool_] = entries <= positions
     if window is not None:
         visible &= entries > positions - window
     for row, segment in zip(visible, segments, strict=True):

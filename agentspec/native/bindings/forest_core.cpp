@@ -40,7 +40,8 @@ py::tuple step(ForestCore& self, const Ids& requests, const Tokens& tokens, cons
 }
 
 void start(ForestCore& self, RequestId request, GroupId group, const Tokens& prompt, const Tokens& prediction,
-           const Ids& indices, const ArrayView<SourceId>& sources, bool learn, const DraftOptions& options) {
+           const Ids& indices, const ArrayView<SourceId>& sources, bool learn, const DraftOptions& options,
+           bool in_background) {
   const auto prompt_view = span_of(prompt);
   const auto prediction_view = span_of(prediction);
   const auto index_view = span_of(indices);
@@ -49,15 +50,18 @@ void start(ForestCore& self, RequestId request, GroupId group, const Tokens& pro
   std::vector<SharedSource> shared;
   for (std::size_t i = 0; i < index_view.size(); ++i) shared.push_back({index_view[i], source_view[i]});
   const py::gil_scoped_release unlocked;
-  self.start(request, group, prompt_view, prediction_view, shared, learn, options);
+  self.start(request, group, prompt_view, prediction_view, shared, learn, options, in_background);
 }
 
 void def_requests(py::class_<ForestCore>& cls) {
-  cls.def("start", &start, py::arg("request"), py::arg("group"), py::arg("prompt").noconvert(),
-          py::arg("prediction").noconvert(), py::arg("indices").noconvert(), py::arg("sources").noconvert(),
-          py::arg("learn"), py::arg("options"),
-          "Admit a request: index its prompt, off the lock, and connect it to shared indices.\n"
-          "O(prompt * chain).");
+  cls.def(
+      "start", &start, py::arg("request"), py::arg("group"), py::arg("prompt").noconvert(),
+      py::arg("prediction").noconvert(), py::arg("indices").noconvert(), py::arg("sources").noconvert(),
+      py::arg("learn"), py::arg("options"), py::arg("in_background") = false,
+      "Admit a request and index its prompt, off the lock: O(prompt * chain). In the background, the call\n"
+      "only copies the prompt; until the index is there, the shared ones alone draft.");
+  cls.def("wait", &ForestCore::wait, py::arg("request"), Unlocked(),
+          "Return once the request's own index is there, or is not to be, or the request is finished.");
   cls.def("step", &step, py::arg("requests").noconvert(), py::arg("tokens").noconvert(),
           py::arg("offsets").noconvert(), py::arg("max_tokens"),
           "Take new output of a batch and draft for it: (token_ids, parents, probs, offsets, scores,\n"
@@ -85,7 +89,8 @@ void register_forest_core(py::module_& module) {
            py::arg("min_match"), py::arg("min_prob"), py::arg("doubt") = 0.0);
   py::class_<ForestCore> cls(module, "ForestCore",
                              "Live requests and shared indices by integer ids. Safe from several threads.");
-  cls.def(py::init<std::uint32_t, std::size_t>(), py::arg("depth"), py::arg("limit_bytes"));
+  cls.def(py::init<std::uint32_t, std::size_t, std::size_t>(), py::arg("depth"), py::arg("limit_bytes"),
+          py::arg("threads") = 1);
   cls.def("create_group", &ForestCore::create_group, py::arg("limit_bytes"), Unlocked(),
           "A group of indices with a common byte budget. O(1).");
   cls.def("create_index", &ForestCore::create_index, py::arg("group"), py::arg("limit_bytes"), Unlocked(),

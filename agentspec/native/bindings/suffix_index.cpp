@@ -2,6 +2,7 @@
 
 #include "core/suffix_index.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <mutex>
 
@@ -42,6 +43,23 @@ class LockedIndex {
   mutable std::mutex mutex_;
 };
 
+bool append(SuffixIndex& index, SequenceId id, std::span<const std::int32_t> tokens) {
+  bool is_learned = index.append(id, {});
+  while (is_learned && !tokens.empty()) {
+    const auto piece = tokens.first(std::min(SuffixIndex::kPieceTokens, tokens.size()));
+    index.append(id, piece);
+    index.uphold(piece.size());
+    is_learned = index.is_learned(id);
+    tokens = tokens.subspan(piece.size());
+  }
+  return is_learned;
+}
+
+void remove(SuffixIndex& index, SequenceId id) {
+  while (!index.remove_piece(id)) index.uphold(SuffixIndex::kPieceTokens);
+  index.uphold(SuffixIndex::kPieceTokens);
+}
+
 py::tuple draft(const LockedIndex& self, const Tokens& context, bool is_tree, std::int64_t max_tokens,
                 double alpha, std::int64_t min_match, double min_prob, double doubt) {
   const DraftOptions options = make_draft_options(is_tree, max_tokens, alpha, min_match, min_prob, doubt);
@@ -64,7 +82,7 @@ void def_sequences(py::class_<LockedIndex>& cls) {
       [](LockedIndex& self, SequenceId id, const Tokens& tokens) {
         const auto view = span_of(tokens);
         check_tokens(view);
-        return self.run([&](SuffixIndex& index) { return index.append(id, view); });
+        return self.run([&](SuffixIndex& index) { return append(index, id, view); });
       },
       py::arg("sequence"), py::arg("tokens").noconvert(),
       "Append to a live sequence; False if the byte budget made the index stop learning it. Touches the "
@@ -72,11 +90,16 @@ void def_sequences(py::class_<LockedIndex>& cls) {
       "on the suffix-link chain per token: about five on real text, at most `depth`.");
   cls.def(
       "close_sequence",
-      [](LockedIndex& self, SequenceId id) { self.run([&](SuffixIndex& index) { index.close(id); }); },
+      [](LockedIndex& self, SequenceId id) {
+        self.run([&](SuffixIndex& index) {
+          index.close(id);
+          index.uphold(SuffixIndex::kPieceTokens);
+        });
+      },
       py::arg("sequence"), "Finish a live sequence; it stays until it is evicted. O(1).");
   cls.def(
       "remove_sequence",
-      [](LockedIndex& self, SequenceId id) { self.run([&](SuffixIndex& index) { index.remove(id); }); },
+      [](LockedIndex& self, SequenceId id) { self.run([&](SuffixIndex& index) { remove(index, id); }); },
       py::arg("sequence"), "Take a whole sequence out again. The cost of appending it.");
   cls.def(
       "is_known",

@@ -13,12 +13,15 @@ Automaton::Automaton(std::uint32_t depth) : depth_(depth) {
     throw ConfigError("depth must be between 2 and " + std::to_string(kMaxDepth) + ", not " +
                       std::to_string(depth));
   }
-  states_.push_back(State{});
+  allocate(0);
 }
 
 Cursor Automaton::settle(Cursor cursor) const {
-  while (cursor.state != kRoot && cursor.length <= states_[states_[cursor.state].link].length) {
-    cursor.state = states_[cursor.state].link;
+  cursor.state = resolve(cursor.state);
+  while (cursor.state != kRoot) {
+    const StateId shorter = link(cursor.state);
+    if (cursor.length > states_[shorter].length) break;
+    cursor.state = shorter;
   }
   return cursor;
 }
@@ -28,7 +31,7 @@ Cursor Automaton::advance(Cursor cursor, std::int32_t token) const {
     const StateId next = child(cursor.state, token);
     if (next != kNoState) return settle({next, std::min(cursor.length + 1, depth_ - 1)});
     if (cursor.state == kRoot) return {};
-    cursor.state = states_[cursor.state].link;
+    cursor.state = link(cursor.state);
     cursor.length = states_[cursor.state].length;
   }
 }
@@ -60,7 +63,7 @@ StateId Automaton::grow(Cursor tail, std::int32_t token) {
   StateId known = kNoState;
   while (prefix != kNoState && (known = child(prefix, token)) == kNoState) {
     edges_.add(states_[prefix].edges, token, made);
-    prefix = states_[prefix].link;
+    prefix = link(prefix);
   }
   StateId link = kRoot;
   if (prefix != kNoState) link = split_if_longer(prefix, states_[prefix].length, token, known);
@@ -87,10 +90,16 @@ StateId Automaton::split_if_longer(StateId prefix, std::uint32_t length, std::in
   } else {
     lower.edges = edges_.copy(upper.edges);
   }
-  while (prefix != kNoState && edges_.retarget(states_[prefix].edges, token, target, made)) {
-    prefix = states_[prefix].link;
-  }
+  if (is_compacting()) correct(made);  // its place may have been visited already, that of `upper` not
+  while (prefix != kNoState && retarget(prefix, token, target, made)) prefix = link(prefix);
   return made;
+}
+
+bool Automaton::retarget(StateId prefix, std::int32_t token, StateId from, StateId to) {
+  StateId* target = edges_.find(states_[prefix].edges, token);
+  if (target == nullptr || resolve(*target) != from) return false;
+  *target = to;
+  return true;
 }
 
 // Walks two chains at once: the states that now occur once more, and the states they are reached from, where
@@ -99,45 +108,49 @@ void Automaton::count_occurrence(Cursor tail, std::int32_t token, StateId target
   tail = settle(tail);  // the tail's own state may have been split just now
   ++states_[target].count;
   std::uint32_t length = tail.length;
+  StateId shorter = link(target);
   for (StateId prefix = tail.state; prefix != kRoot;) {
-    while (length + 1 <= states_[states_[target].link].length) {
-      target = states_[target].link;
+    while (length + 1 <= states_[shorter].length) {
+      target = shorter;
       ++states_[target].count;
+      shorter = link(target);
     }
     favour(prefix, token, target);
-    prefix = states_[prefix].link;
+    prefix = link(prefix);
     length = states_[prefix].length;
   }
-  while ((target = states_[target].link) != kRoot) ++states_[target].count;
+  for (; shorter != kRoot; shorter = link(shorter)) ++states_[shorter].count;
 }
 
 void Automaton::favour(StateId prefix, std::int32_t token, StateId target) {
   EdgeList& edges = states_[prefix].edges;
   if (edges.best_token == token) return;
-  const std::uint32_t best_count = states_[edges.best_target].count;
+  const std::uint32_t best_count = states_[resolve(edges.best_target)].count;
   const std::uint32_t count = states_[target].count;
   if (count >= best_count) edges_.promote(edges, token);
   edges_.note_rival(edges, std::min(count, best_count));
 }
 
 void Automaton::mark_end(Cursor tail) {
-  for (StateId id = tail.state; id != kRoot; id = states_[id].link) ++states_[id].ends;
+  for (StateId id = tail.state; id != kRoot; id = link(id)) ++states_[id].ends;
 }
 
 void Automaton::unmark_end(Cursor tail) {
-  for (StateId id = tail.state; id != kRoot; id = states_[id].link) --states_[id].ends;
+  for (StateId id = tail.state; id != kRoot; id = link(id)) --states_[id].ends;
 }
 
 // ---- removal ------------------------------------------------------------------------------------------
 
-void Automaton::retract(std::span<const std::int32_t> tokens) {
-  Cursor tail;
+void Automaton::retract(Cursor begin, std::span<const std::int32_t> tokens) {
+  Cursor tail = begin;
   for (const std::int32_t token : tokens) {
     const StateId target = child(tail.state, token);
     assert(target != kNoState && states_[target].length == tail.length + 1);
     discount_occurrence(tail, token, target);
     tail = settle({target, std::min(tail.length + 1, depth_ - 1)});
   }
+  unmark_end(tail);
+  mark_end(begin);
   std::sort(touched_.begin(), touched_.end());
   touched_.erase(std::unique(touched_.begin(), touched_.end()), touched_.end());
   for (const StateId id : touched_) {
@@ -147,17 +160,19 @@ void Automaton::retract(std::span<const std::int32_t> tokens) {
   free_dead();
 }
 
-// The mirror image of count_occurrence. The dead keep links and edges until the whole sequence is walked.
+// The mirror image of count_occurrence. The dead keep links and edges until all tokens are walked.
 void Automaton::discount_occurrence(Cursor tail, std::int32_t token, StateId target) {
   drop_occurrence(target);
   std::uint32_t length = tail.length;
+  StateId shorter = link(target);
   for (StateId prefix = tail.state; prefix != kNoState;) {
-    while (length + 1 <= states_[states_[target].link].length) {
-      target = states_[target].link;
+    while (length + 1 <= states_[shorter].length) {
+      target = shorter;
       drop_occurrence(target);
+      shorter = link(target);
     }
     disfavour(prefix, token, target);
-    prefix = states_[prefix].link;
+    prefix = link(prefix);
     if (prefix != kNoState) length = states_[prefix].length;
   }
 }
@@ -180,12 +195,12 @@ void Automaton::refresh_best(StateId id) {
   std::uint32_t best_count = 0;
   std::uint32_t rival_count = 0;
   std::int32_t best_token = kNoToken;
-  edges_.for_each(edges, [&](const Edge& edge) {
-    const std::uint32_t count = states_[edge.target].count;
-    if (count > best_count || (count == best_count && edge.token < best_token)) {
+  for_each_child(id, [&](std::int32_t token, StateId child) {
+    const std::uint32_t count = states_[child].count;
+    if (count > best_count || (count == best_count && token < best_token)) {
       rival_count = std::max(rival_count, best_count);
       best_count = count;
-      best_token = edge.token;
+      best_token = token;
     } else {
       rival_count = std::max(rival_count, count);
     }
@@ -196,62 +211,34 @@ void Automaton::refresh_best(StateId id) {
 }
 
 void Automaton::free_dead() {
-  for (const StateId id : dead_) {
-    edges_.release(states_[id].edges);
-    states_[id] = State{};
-    states_[id].link = free_;
-    free_ = id;
-  }
-  num_free_ += dead_.size();
+  if (dead_.empty()) return;
+  for (const StateId id : dead_) free(id);
   dead_.clear();
+  ++generation_;
 }
 
 // ---- memory -------------------------------------------------------------------------------------------
 
 StateId Automaton::allocate(std::uint32_t length) {
-  StateId id = free_;
-  if (id == kNoState) {
-    id = static_cast<StateId>(states_.size());
-    states_.push_back(State{});
-  } else {
-    free_ = states_[id].link;
-    --num_free_;
-    states_[id] = State{};
-  }
-  states_[id].length = length;
+  const StateId id = ids_.acquire();
+  if (id == states_.size()) states_.extend(1);
+  states_[id] = State{};
+  states_[id].length = length & Automaton::kMaxDepth;
   return id;
 }
 
-// One token adds at most two states and fewer than 2 * depth edges, plus one table that doubles.
-void Automaton::ensure_capacity() const {
-  if (states_.size() + 2 >= kNoState || edges_.num_slots() >= EdgePool::kMaxSlots / 2) {
-    throw CapacityError("the index has reached the most states or edges it can address");
-  }
+void Automaton::free(StateId id) {
+  edges_.release(states_[id].edges);
+  states_[id] = State{};
+  ids_.release(id);
+  states_.truncate(ids_.end());
 }
 
-std::vector<StateId> Automaton::compact() {
-  std::vector<StateId> moved(states_.size(), kNoState);
-  StateId next = 0;
-  for (StateId id = 0; id < states_.size(); ++id) {
-    if (id == kRoot || states_[id].count > 0) moved[id] = next++;
+// One token adds at most two states and fewer than 2 * depth edges.
+void Automaton::ensure_capacity() const {
+  if (ids_.end() >= kNoState - 2 || edges_.is_full()) {
+    throw CapacityError("the index has reached the most states or edges it can address");
   }
-  PodArray<State> states;
-  states.reserve(next);
-  EdgePool edges;
-  edges.reserve(edges_.used_bytes() / sizeof(Edge));
-  for (StateId id = 0; id < states_.size(); ++id) {
-    if (moved[id] == kNoState) continue;
-    State state = states_[id];
-    if (state.link != kNoState) state.link = moved[state.link];
-    state.edges = edges.copy_from(edges_, state.edges);
-    edges.for_each_target(state.edges, [&](StateId& target) { target = moved[target]; });
-    states.push_back(state);
-  }
-  states_ = std::move(states);
-  edges_ = std::move(edges);
-  free_ = kNoState;
-  num_free_ = 0;
-  return moved;
 }
 
 }  // namespace agentspec

@@ -27,8 +27,7 @@ double share(const Automaton& automaton, StateId context, std::uint32_t count, s
 
 /// C(N) of the context's best child.
 double best_child_prob(const Automaton& automaton, StateId context, std::uint32_t length, double doubt) {
-  return share(automaton, context, automaton.state(automaton.state(context).edges.best_target).count, length,
-               doubt);
+  return share(automaton, context, automaton.count(automaton.best_target(context)), length, doubt);
 }
 
 }  // namespace
@@ -69,8 +68,8 @@ bool Drafter::improve(const Automaton& automaton, Cursor match, const DraftOptio
         is_better = true;
       }
     }
-    id = automaton.state(id).link;
-    length = automaton.state(id).length;
+    id = automaton.link(id);
+    length = automaton.length(id);
   }
   return is_better;
 }
@@ -81,9 +80,8 @@ void Drafter::expand_chain(const Automaton& automaton, StateId context, std::uin
   for (std::uint32_t n = 0; n < max_tokens && automaton.num_continued(context) > 0; ++n) {
     prob *= best_child_prob(automaton, context, tried_.match_length + n, options.doubt);
     if (prob < options.min_prob) return;
-    const EdgeList& edges = automaton.state(context).edges;
-    tried_.push(edges.best_token, static_cast<std::int32_t>(n) - 1, prob);
-    context = automaton.context_of(edges.best_target);
+    tried_.push(automaton.best_token(context), static_cast<std::int32_t>(n) - 1, prob);
+    context = automaton.context_of(automaton.best_target(context));
   }
 }
 
@@ -116,12 +114,11 @@ void Drafter::discover(const Automaton& automaton, StateId context, const Candid
                        std::uint32_t max_children, const DraftOptions& options) {
   children_.clear();
   if (automaton.num_continued(context) == 0) return;
-  const std::int32_t best_token = automaton.state(context).edges.best_token;
-  automaton.edges().for_each(automaton.state(context).edges, [&](const Edge& edge) {
-    const std::uint32_t count = automaton.state(edge.target).count;
-    const double prob = node.prob * share(automaton, context, count, node.length, options.doubt);
-    if (prob >= options.min_prob)
-      children_.push_back({prob, 0, edge.target, edge.token, -1, node.length + 1});
+  const std::int32_t best_token = automaton.best_token(context);
+  automaton.for_each_child(context, [&](std::int32_t token, StateId child) {
+    const double prob =
+        node.prob * share(automaton, context, automaton.count(child), node.length, options.doubt);
+    if (prob >= options.min_prob) children_.push_back({prob, 0, child, token, -1, node.length + 1});
   });
   const auto is_before = [best_token](const Candidate& a, const Candidate& b) {
     if (a.prob != b.prob) return a.prob > b.prob;

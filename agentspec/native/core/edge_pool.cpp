@@ -6,8 +6,6 @@
 namespace agentspec {
 namespace {
 
-constexpr std::size_t kNotFound = ~std::size_t{0};
-
 /// Where a token's probing starts in a table of `size` slots.
 std::size_t home(std::int32_t token, std::size_t size) {
   const std::uint32_t hash = static_cast<std::uint32_t>(token) * 0x9E3779B1u;
@@ -19,32 +17,28 @@ std::size_t max_edges(std::size_t slots) { return slots <= 8 ? slots : (slots - 
 
 }  // namespace
 
-std::size_t EdgePool::block_slots(const EdgeList& list) {
-  return list.block_class == 0 ? 0 : std::size_t{1} << (list.block_class - 1);
-}
-
-std::size_t EdgePool::find_slot(const EdgeList& list, std::int32_t token) const {
-  const std::size_t begin = list.block;
-  const std::size_t slots = block_slots(list);
+const Edge* EdgePool::find_slot(const EdgeList& list, std::int32_t token) const {
+  const Edge* slots = begin(list);
+  const std::size_t num_slots = block_slots(list);
   if (!is_hashed(list)) {
-    for (std::size_t i = begin; i < begin + slots; ++i) {
-      if (slots_[i].token == token) return i;
+    for (std::size_t i = 0; i < num_slots; ++i) {
+      if (slots[i].token == token) return slots + i;
     }
-    return kNotFound;
+    return nullptr;
   }
-  const std::size_t size = slots - 1;
-  const Edge* table = slots_.data() + begin + 1;
+  const std::size_t size = num_slots - 1;
+  const Edge* table = slots + 1;
   for (std::size_t i = home(token, size);; i = i + 1 == size ? 0 : i + 1) {
-    if (table[i].token == token) return begin + 1 + i;
-    if (table[i].token == kNoToken) return kNotFound;
+    if (table[i].token == token) return table + i;
+    if (table[i].token == kNoToken) return nullptr;
   }
 }
 
-StateId EdgePool::find(const EdgeList& list, std::int32_t token) const {
-  if (list.best_token == token) return list.best_target;
-  if (list.block_class == 0) return kNoState;
-  const std::size_t slot = find_slot(list, token);
-  return slot == kNotFound ? kNoState : slots_[slot].target;
+const StateId* EdgePool::find(const EdgeList& list, std::int32_t token) const {
+  if (list.best_token == token) return &list.best_target;
+  if (list.block_class == 0) return nullptr;
+  const Edge* slot = find_slot(list, token);
+  return slot == nullptr ? nullptr : &slot->target;
 }
 
 void EdgePool::add(EdgeList& list, std::int32_t token, StateId target) {
@@ -63,40 +57,27 @@ void EdgePool::put(EdgeList& list, std::int32_t token, StateId target) {
       resize(list, list.block_class + 1);
     }
     const std::size_t size = block_slots(list) - 1;
-    Edge* table = &slots_[list.block + 1];
+    Edge* table = begin(list) + 1;
     std::size_t i = home(token, size);
     while (table[i].token != kNoToken) i = i + 1 == size ? 0 : i + 1;
     table[i] = {token, target};
     ++header(list).token;
     return;
   }
-  const std::size_t slot = find_slot(list, kNoToken);
-  if (slot != kNotFound) {
-    slots_[slot] = {token, target};
+  const Edge* slot = find_slot(list, kNoToken);
+  if (slot != nullptr) {
+    begin(list)[slot - begin(list)] = {token, target};
     return;
   }
   resize(list, list.block_class + 1);
   put(list, token, target);
 }
 
-bool EdgePool::retarget(EdgeList& list, std::int32_t token, StateId from, StateId to) {
-  if (list.best_token == token) {
-    if (list.best_target != from) return false;
-    list.best_target = to;
-    return true;
-  }
-  if (list.block_class == 0) return false;
-  const std::size_t slot = find_slot(list, token);
-  if (slot == kNotFound || slots_[slot].target != from) return false;
-  slots_[slot].target = to;
-  return true;
-}
-
 void EdgePool::remove(EdgeList& list, std::int32_t token) {
   if (list.best_token != token) {
-    const std::size_t slot = find_slot(list, token);
-    assert(slot != kNotFound);
-    take(list, slot);
+    const Edge* slot = find_slot(list, token);
+    assert(slot != nullptr);
+    take(list, static_cast<std::size_t>(slot - begin(list)));
     return;
   }
   if (list.block_class == 0) {
@@ -104,10 +85,11 @@ void EdgePool::remove(EdgeList& list, std::int32_t token) {
     list.best_target = kNoState;
     return;
   }
-  std::size_t slot = list.block + (is_hashed(list) ? 1 : 0);
-  while (slots_[slot].token == kNoToken) ++slot;
-  list.best_token = slots_[slot].token;
-  list.best_target = slots_[slot].target;
+  const Edge* slots = begin(list);
+  std::size_t slot = is_hashed(list) ? 1 : 0;
+  while (slots[slot].token == kNoToken) ++slot;
+  list.best_token = slots[slot].token;
+  list.best_target = slots[slot].target;
   take(list, slot);
 }
 
@@ -131,19 +113,19 @@ void EdgePool::take(EdgeList& list, std::size_t slot) {
 
 // Keeps the edges packed at the front; returns how many are left.
 std::size_t EdgePool::erase_dense(EdgeList& list, std::size_t slot) {
-  const std::size_t end = list.block + block_slots(list);
+  Edge* slots = begin(list);
   std::size_t last = slot;
-  while (last + 1 < end && slots_[last + 1].token != kNoToken) ++last;
-  slots_[slot] = slots_[last];
-  slots_[last].token = kNoToken;
-  return last - list.block;
+  while (last + 1 < block_slots(list) && slots[last + 1].token != kNoToken) ++last;
+  slots[slot] = slots[last];
+  slots[last].token = kNoToken;
+  return last;
 }
 
 // Deletion by backward shift: no tombstones, so that probes stay short whatever the churn.
 void EdgePool::erase_hashed(EdgeList& list, std::size_t slot) {
   const std::size_t size = block_slots(list) - 1;
-  Edge* table = &slots_[list.block + 1];
-  std::size_t hole = slot - (list.block + 1);
+  Edge* table = begin(list) + 1;
+  std::size_t hole = slot - 1;
   for (std::size_t i = hole;;) {
     i = i + 1 == size ? 0 : i + 1;
     if (table[i].token == kNoToken) break;
@@ -161,24 +143,24 @@ void EdgePool::erase_hashed(EdgeList& list, std::size_t slot) {
 void EdgePool::promote(EdgeList& list, std::int32_t token) {
   if (list.best_token == token) return;
   const Edge old{list.best_token, list.best_target};
-  const std::size_t slot = find_slot(list, token);
-  assert(slot != kNotFound);
-  list.best_token = slots_[slot].token;
-  list.best_target = slots_[slot].target;
+  const Edge* found = find_slot(list, token);
+  assert(found != nullptr);
+  const auto slot = static_cast<std::size_t>(found - begin(list));
+  list.best_token = found->token;
+  list.best_target = found->target;
   if (!is_hashed(list)) {
-    slots_[slot] = old;
+    begin(list)[slot] = old;
     return;
   }
   erase_hashed(list, slot);  // the old best hashes elsewhere, but there is room for it now
   put(list, old.token, old.target);
 }
 
-EdgeList EdgePool::copy_from(const EdgePool& pool, const EdgeList& list) {
+EdgeList EdgePool::copy(const EdgeList& list) {
   EdgeList made = list;
   if (list.block_class == 0) return made;
   made.block = allocate(list.block_class);
-  const std::size_t slots = block_slots(list);
-  for (std::size_t i = 0; i < slots; ++i) slots_[made.block + i] = pool.slots_[list.block + i];
+  std::copy_n(begin(list), block_slots(list), begin(made));
   return made;
 }
 
@@ -187,15 +169,25 @@ void EdgePool::release(EdgeList& list) {
   list = EdgeList{};
 }
 
+void EdgePool::move_down(EdgeList& list) {
+  if (list.block_class == 0) return;
+  const IdPool& blocks = slabs_[list.block_class - 1].blocks;
+  if (blocks.num_used() == blocks.end()) return;
+  const EdgeList old = list;
+  list.block = allocate(list.block_class);
+  if (list.block < old.block) std::copy_n(begin(old), block_slots(old), begin(list));
+  deallocate(std::max<std::uint32_t>(list.block, old.block), list.block_class);
+  list.block = std::min<std::uint32_t>(list.block, old.block);
+}
+
 // Moves the edges that are not inline into a block of another class.
 void EdgePool::resize(EdgeList& list, std::uint32_t block_class) {
   EdgeList resized = list;
   resized.block_class = block_class;
   resized.block = allocate(block_class);
   if (is_hashed(resized)) header(resized) = {0, is_hashed(list) ? header(list).target : kNoState};
-  const std::size_t end = list.block + block_slots(list);
-  for (std::size_t i = list.block + (is_hashed(list) ? 1 : 0); i < end; ++i) {
-    const Edge edge = slots_[i];
+  for (std::size_t i = is_hashed(list) ? 1 : 0; i < block_slots(list); ++i) {
+    const Edge edge = begin(list)[i];
     if (edge.token != kNoToken) put(resized, edge.token, edge.target);
   }
   if (list.block_class != 0) deallocate(list.block, list.block_class);
@@ -203,26 +195,23 @@ void EdgePool::resize(EdgeList& list, std::uint32_t block_class) {
 }
 
 std::uint32_t EdgePool::allocate(std::uint32_t block_class) {
+  while (slabs_.size() < block_class) slabs_.emplace_back();
+  Slab& slab = slabs_[block_class - 1];
   const std::size_t slots = std::size_t{1} << (block_class - 1);
-  std::uint32_t block = free_[block_class];
-  if (block != kNoBlock) {
-    free_[block_class] = slots_[block].target;
-  } else {
-    block = static_cast<std::uint32_t>(slots_.extend(slots));
-  }
-  used_slots_ += slots;
-  for (std::size_t i = 0; i < slots; ++i) slots_[block + i] = {kNoToken, kNoState};
+  const std::uint32_t block = slab.blocks.acquire();
+  if (block * slots == slab.slots.size()) slab.slots.extend(slots);
+  std::fill_n(slab.slots.data() + block * slots, slots, Edge{kNoToken, kNoState});
   return block;
 }
 
 void EdgePool::deallocate(std::uint32_t block, std::uint32_t block_class) {
-  used_slots_ -= std::size_t{1} << (block_class - 1);
-  slots_[block] = {kNoToken, free_[block_class]};
-  free_[block_class] = block;
+  Slab& slab = slabs_[block_class - 1];
+  slab.blocks.release(block);
+  slab.slots.truncate(std::size_t{slab.blocks.end()} << (block_class - 1));
 }
 
 std::uint32_t EdgePool::rival_bound(const EdgeList& list) const {
-  return is_hashed(list) ? header(list).target : kNoState;
+  return is_hashed(list) ? begin(list)->target : kNoState;
 }
 
 void EdgePool::set_rival_bound(EdgeList& list, std::uint32_t count) {
@@ -233,14 +222,36 @@ void EdgePool::note_rival(EdgeList& list, std::uint32_t count) {
   if (is_hashed(list)) header(list).target = std::max(header(list).target, count);
 }
 
-std::size_t EdgePool::count_free_slots() const {
-  std::size_t slots = 0;
-  for (std::uint32_t block_class = 1; block_class < free_.size(); ++block_class) {
-    for (std::uint32_t block = free_[block_class]; block != kNoBlock; block = slots_[block].target) {
-      slots += std::size_t{1} << (block_class - 1);
-    }
+std::size_t EdgePool::used_bytes() const {
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < slabs_.size(); ++i) bytes += (slabs_[i].blocks.num_used() * sizeof(Edge)) << i;
+  return bytes;
+}
+
+std::size_t EdgePool::extent_bytes() const {
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < slabs_.size(); ++i) bytes += (slabs_[i].blocks.end() * sizeof(Edge)) << i;
+  return bytes;
+}
+
+std::size_t EdgePool::memory_bytes() const {
+  std::size_t bytes = slabs_.capacity() * sizeof(Slab);
+  for (const Slab& slab : slabs_) bytes += slab.slots.memory_bytes() + slab.blocks.memory_bytes();
+  return bytes;
+}
+
+bool EdgePool::is_full() const {
+  for (const Slab& slab : slabs_) {
+    if (slab.blocks.end() >= kMaxBlocks / 2) return true;
   }
-  return slots;
+  return false;
+}
+
+void EdgePool::trim() {
+  for (Slab& slab : slabs_) {
+    slab.slots.shrink_to_fit();
+    slab.blocks.trim();
+  }
 }
 
 }  // namespace agentspec

@@ -1,6 +1,8 @@
 #include "core/forest_core.hpp"
 
 #include <algorithm>
+#include <mutex>
+#include <new>
 #include <string>
 
 #include "core/error.hpp"
@@ -16,10 +18,15 @@ void check_tokens(std::span<const std::int32_t> tokens) {
 
 std::string name(const char* what, std::uint64_t id) { return std::string(what) + " " + std::to_string(id); }
 
+/// Budgets are approached gently from here on.
+std::size_t soft_limit(std::size_t limit_bytes) { return limit_bytes - limit_bytes / 16; }
+
 }  // namespace
 
-ForestCore::ForestCore(std::uint32_t depth, std::size_t limit_bytes)
-    : depth_(depth), limit_bytes_(limit_bytes) {
+ForestCore::ForestCore(std::uint32_t depth, std::size_t limit_bytes, std::size_t num_threads)
+    : depth_(depth), limit_bytes_(limit_bytes), drafters_(num_threads), workers_(num_threads) {
+  if (num_threads < 1 || num_threads > 64)
+    throw ConfigError("threads must be between 1 and 64, not " + std::to_string(num_threads));
   Automaton{depth};  // throws ConfigError now and not at the first request
 }
 
@@ -34,57 +41,72 @@ GroupId ForestCore::create_group(std::size_t limit_bytes) {
 IndexId ForestCore::create_index(GroupId group, std::size_t limit_bytes) {
   const std::lock_guard lock(mutex_);
   if (group >= groups_.size()) throw UnknownIdError("there is no " + name("group", group));
-  auto made = std::make_shared<Shared>(depth_, limit_bytes, group);
-  account(made->bytes, made->index.memory_bytes(), group);
-  indices_.emplace(next_index_, std::move(made));
+  auto made = std::make_shared<Shared>();
+  made->index = std::make_unique<SuffixIndex>(depth_, limit_bytes);
+  made->group = group;
+  Shared& index = *indices_.emplace(next_index_, std::move(made)).first->second;
+  account(index);
   return next_index_++;
 }
 
 void ForestCore::drop_index(IndexId id) {
+  std::unique_ptr<SuffixIndex> dropped;  // freed after the lock
   const std::lock_guard lock(mutex_);
-  const std::shared_ptr<Shared> dropped = shared(id);
-  account(dropped->bytes, 0, dropped->group);
-  dropped->index.clear();
-  dropped->is_dropped = true;
+  const std::shared_ptr<Shared> held = shared(id);
+  account(held->bytes, 0, held->group);
+  dropped = std::move(held->index);
   indices_.erase(id);
 }
 
 void ForestCore::learn(std::span<const IndexId> indices, std::span<const std::int32_t> tokens) {
   check_tokens(tokens);
-  const std::lock_guard lock(mutex_);
   for (const IndexId id : indices) {
-    const auto found = indices_.find(id);
-    if (found == indices_.end()) continue;
-    Shared& target = *found->second;
-    const SequenceId sequence = target.index.open();
-    target.index.append(sequence, tokens);
-    target.index.close(sequence);
-    account(target.bytes, target.index.memory_bytes(), target.group);
+    SequenceId sequence = 0;
+    for (std::size_t begin = 0; begin < tokens.size(); begin += SuffixIndex::kPieceTokens) {
+      const std::size_t size = std::min(SuffixIndex::kPieceTokens, tokens.size() - begin);
+      const bool is_last = begin + size == tokens.size();
+      if (!learn_piece(id, sequence, tokens.subspan(begin, size), begin == 0, is_last)) break;
+    }
   }
-  balance();
+}
+
+bool ForestCore::learn_piece(IndexId id, SequenceId& sequence, std::span<const std::int32_t> tokens,
+                             bool is_first, bool is_last) {
+  const std::lock_guard lock(mutex_);
+  const auto found = indices_.find(id);
+  if (found == indices_.end()) return false;
+  SuffixIndex& index = *found->second->index;
+  if (is_first) sequence = index.open();
+  index.append(sequence, tokens);
+  if (is_last) index.close(sequence);
+  index.uphold(tokens.size());
+  account(*found->second);
+  balance(tokens.size());
+  return true;
 }
 
 // ---- a request's life ---------------------------------------------------------------------------------
 
 void ForestCore::start(RequestId id, GroupId group, std::span<const std::int32_t> prompt,
                        std::span<const std::int32_t> prediction, std::span<const SharedSource> sources,
-                       bool learn, const DraftOptions& options) {
+                       bool learn, const DraftOptions& options, bool in_background) {
   check_tokens(prompt);
   check_tokens(prediction);
-  auto made = std::make_unique<Request>(depth_, group, options);
-  const SequenceId predicted = made->own.open();
-  made->own.append(predicted, prediction);
-  made->own.close(predicted);
-  made->text = made->own.open();
-  made->own.append(made->text, prompt);
-
-  const std::lock_guard lock(mutex_);
-  if (requests_.contains(id)) throw DuplicateIdError(name("request", id) + " is live already");
-  if (group >= groups_.size()) throw UnknownIdError("there is no " + name("group", group));
-  connect(*made, sources, learn);
-  account(made->bytes, made->own.memory_bytes(), group);
-  requests_.emplace(id, std::move(made));
-  balance();
+  const auto made = std::make_shared<Request>(depth_, group, options);
+  const auto recent = prompt.last(std::min<std::size_t>(prompt.size(), depth_));
+  made->context.assign(recent.begin(), recent.end());
+  {
+    const std::lock_guard lock(mutex_);
+    if (requests_.contains(id)) throw DuplicateIdError(name("request", id) + " is live already");
+    if (group >= groups_.size()) throw UnknownIdError("there is no " + name("group", group));
+    connect(*made, sources, learn);
+    requests_.emplace(id, made);
+  }
+  if (!in_background) return build(*made, prediction, prompt);
+  builder_.submit([this, made, kept_prompt = std::vector<std::int32_t>(prompt.begin(), prompt.end()),
+                   kept_prediction = std::vector<std::int32_t>(prediction.begin(), prediction.end())] {
+    build(*made, kept_prediction, kept_prompt);
+  });
 }
 
 void ForestCore::connect(Request& request, std::span<const SharedSource> sources, bool learn) {
@@ -100,61 +122,138 @@ void ForestCore::connect(Request& request, std::span<const SharedSource> sources
                    [](const Link& a, const Link& b) { return a.source < b.source; });
   if (!learn) return;
   for (Link& link : request.links) {
-    link.sequence = link.shared->index.open();
+    link.sequence = link.shared->index->open();
     link.has_sequence = true;
-    account(link.shared->bytes, link.shared->index.memory_bytes(), link.shared->group);
+    link.shared->index->uphold(1);
+    account(*link.shared);
   }
 }
+
+void ForestCore::build(Request& request, std::span<const std::int32_t> prediction,
+                       std::span<const std::int32_t> prompt) {
+  try {
+    if (append_pieces(request, prediction)) {
+      request.own->begin_sequence();
+      append_pieces(request, prompt);
+    }
+  } catch (const std::bad_alloc&) {
+    give_up(request);
+  } catch (const CapacityError&) {
+    give_up(request);
+  }
+  end_building(request);
+}
+
+// False if the index is not wanted any more.
+bool ForestCore::append_pieces(Request& request, std::span<const std::int32_t> tokens) {
+  constexpr std::size_t kPieceTokens = 1024;
+  while (!tokens.empty()) {
+    const auto piece = tokens.first(std::min(kPieceTokens, tokens.size()));
+    request.own->append(piece);
+    tokens = tokens.subspan(piece.size());
+    const std::lock_guard lock(mutex_);
+    if (request.is_finished || request.own_state == OwnIndex::kMuted) return false;
+    account(request.bytes, request.own->memory_bytes(), request.group);
+    balance(piece.size());
+  }
+  return true;
+}
+
+void ForestCore::give_up(Request& request) {
+  const std::lock_guard lock(mutex_);
+  if (!request.is_finished) mute(request);
+}
+
+void ForestCore::end_building(Request& request) {
+  std::unique_ptr<RequestIndex> unwanted;  // freed after the lock
+  const std::lock_guard lock(mutex_);
+  const std::vector<std::int32_t> pending = std::move(request.pending);
+  if (request.is_finished || request.own_state == OwnIndex::kMuted) {
+    unwanted = std::move(request.own);
+    if (!request.is_finished) mute(request);
+  } else {
+    request.own_state = OwnIndex::kReady;
+    append_to_own(request, pending);
+    account_own(request);
+    balance(pending.size());
+  }
+  built_.notify_all();
+}
+
+void ForestCore::wait(RequestId id) {
+  std::unique_lock lock(mutex_);
+  request(id);
+  const std::shared_ptr<Request> waited = requests_.at(id);
+  built_.wait(lock, [&] { return waited->is_finished || waited->own_state != OwnIndex::kBuilding; });
+}
+
+void ForestCore::finish(RequestId id, bool keep) {
+  std::shared_ptr<Request> finished;  // freed after the lock
+  {
+    const std::lock_guard lock(mutex_);
+    request(id);
+    finished = std::move(requests_.extract(id).mapped());
+    finished->is_finished = true;
+    account(finished->bytes, 0, finished->group);
+    for (const Link& link : finished->links) {
+      if (!keep || !link.has_sequence || link.shared->index == nullptr) continue;
+      link.shared->index->close(link.sequence);
+      link.shared->index->uphold(SuffixIndex::kPieceTokens);
+      account(*link.shared);
+    }
+    balance(1);
+    built_.notify_all();
+  }
+  if (keep) return;
+  for (const Link& link : finished->links) {
+    while (link.has_sequence && withdraw_piece(link)) {
+    }
+  }
+}
+
+// False once nothing of the output is left in the index.
+bool ForestCore::withdraw_piece(const Link& link) {
+  const std::lock_guard lock(mutex_);
+  if (link.shared->index == nullptr) return false;
+  SuffixIndex& index = *link.shared->index;
+  const bool is_gone = index.remove_piece(link.sequence);
+  index.uphold(SuffixIndex::kPieceTokens);
+  account(*link.shared);
+  return !is_gone;
+}
+
+// Takes a ready index away; one that is being built goes when its builder looks up.
+void ForestCore::mute(Request& request) {
+  if (request.own_state == OwnIndex::kReady) request.own.reset();
+  account(request.bytes, 0, request.group);
+  request.own_state = OwnIndex::kMuted;
+}
+
+// ---- a batch ------------------------------------------------------------------------------------------
 
 void ForestCore::observe(const BatchUpdate& update) {
   check_tokens(update.tokens);
   const std::lock_guard lock(mutex_);
-  const std::vector<Request*> batch = resolve(update);
-  for (std::size_t i = 0; i < batch.size(); ++i) append(*batch[i], update.tokens_of(i));
-  balance();
+  take(resolve(update), update);
 }
 
 BatchDrafts ForestCore::step(const BatchUpdate& update, std::uint32_t max_tokens) {
   check_tokens(update.tokens);
   BatchDrafts drafts;
-  drafts.offsets.push_back(0);
   const std::lock_guard lock(mutex_);
   const std::vector<Request*> batch = resolve(update);
-  for (std::size_t i = 0; i < batch.size(); ++i) append(*batch[i], update.tokens_of(i));
-  balance();
-  for (std::size_t i = 0; i < batch.size(); ++i) {
-    draft(*batch[i], update.tokens_of(i), max_tokens);
-    drafts.token_ids.insert(drafts.token_ids.end(), best_.token_ids.begin(), best_.token_ids.end());
-    drafts.parents.insert(drafts.parents.end(), best_.parents.begin(), best_.parents.end());
-    for (const double prob : best_.probs) drafts.probs.push_back(static_cast<float>(prob));
-    drafts.offsets.push_back(static_cast<std::int64_t>(drafts.token_ids.size()));
-    drafts.scores.push_back(best_.score);
-    drafts.match_lengths.push_back(static_cast<std::int32_t>(best_.match_length));
-    drafts.sources.push_back(best_source_);
-  }
+  take(batch, update);
+  if (drafts_.size() < batch.size()) drafts_.resize(batch.size());
+  sources_.resize(batch.size());
+  share_out(batch.size(), batch.size(),
+            [&](std::size_t i, std::size_t thread) { draft(*batch[i], max_tokens, thread, i); });
+  drafts.offsets.push_back(0);
+  for (std::size_t i = 0; i < batch.size(); ++i) drafts.push_back(drafts_[i], sources_[i]);
   return drafts;
 }
 
-void ForestCore::finish(RequestId id, bool keep) {
-  std::unique_ptr<Request> finished;  // freed after the lock
-  const std::lock_guard lock(mutex_);
-  request(id);
-  finished = std::move(requests_.extract(id).mapped());
-  account(finished->bytes, 0, finished->group);
-  for (Link& link : finished->links) {
-    if (!link.has_sequence || link.shared->is_dropped) continue;
-    if (keep) {
-      link.shared->index.close(link.sequence);
-    } else {
-      link.shared->index.remove(link.sequence);
-    }
-    account(link.shared->bytes, link.shared->index.memory_bytes(), link.shared->group);
-  }
-  balance();
-}
-
 // Checks a whole batch before anything is changed.
-std::vector<ForestCore::Request*> ForestCore::resolve(const BatchUpdate& update) {
+std::vector<Request*> ForestCore::resolve(const BatchUpdate& update) {
   std::vector<Request*> batch;
   batch.reserve(update.requests.size());
   ++num_batches_;
@@ -168,58 +267,99 @@ std::vector<ForestCore::Request*> ForestCore::resolve(const BatchUpdate& update)
   return batch;
 }
 
-void ForestCore::append(Request& request, std::span<const std::int32_t> tokens) {
-  if (tokens.empty()) return;
-  request.num_output += tokens.size();
-  request.own.append(request.text, tokens);
-  account(request.bytes, request.own.memory_bytes(), request.group);
-  for (Link& link : request.links) {
-    if (!link.has_sequence || link.shared->is_dropped) continue;
-    link.shared->index.append(link.sequence, tokens);
-    account(link.shared->bytes, link.shared->index.memory_bytes(), link.shared->group);
+// Appends the new output everywhere. Each index is one task, so what it holds never depends on the threads.
+void ForestCore::take(const std::vector<Request*>& batch, const BatchUpdate& update) {
+  gather_growths(batch);
+  share_out(num_growths_ + batch.size(), batch.size(), [&](std::size_t i, std::size_t) {
+    if (i < num_growths_) {
+      grow(growths_[i], update);
+    } else {
+      append(*batch[i - num_growths_], update.tokens_of(i - num_growths_));
+    }
+  });
+  for (std::size_t i = 0; i < num_growths_; ++i) account(*growths_[i].shared);
+  for (Request* named : batch) {
+    if (named->own_state == OwnIndex::kReady) account_own(*named);
   }
+  balance(update.tokens.size());
 }
 
-// ---- drafting -----------------------------------------------------------------------------------------
-
-void ForestCore::draft(Request& request, std::span<const std::int32_t> new_tokens, std::uint32_t max_tokens) {
-  best_.clear();
-  best_source_ = kNoSource;
-  DraftOptions options = request.options;
-  options.max_tokens = std::min(options.max_tokens, max_tokens);
-  if (options.max_tokens == 0) return;
-  // the context is the tail of what the request's own index holds
-  if (drafter_.improve(request.own.automaton(), request.own.tail(request.text), options, best_)) {
-    best_source_ = kRequestSource;
-  }
-  for (Link& link : request.links) {
-    if (link.shared->is_dropped) continue;
-    if (drafter_.improve(link.shared->index.automaton(), find_match(request, link, new_tokens), options,
-                         best_)) {
-      best_source_ = link.source;
+void ForestCore::gather_growths(const std::vector<Request*>& batch) {
+  num_growths_ = 0;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    for (const Link& link : batch[i]->links) {
+      Shared& shared = *link.shared;
+      if (!link.has_sequence || shared.index == nullptr) continue;
+      if (shared.batch != num_batches_) {
+        shared.batch = num_batches_;
+        shared.task = num_growths_++;
+        if (growths_.size() < num_growths_) growths_.emplace_back();
+        growths_[shared.task].shared = &shared;
+        growths_[shared.task].learners.clear();
+      }
+      growths_[shared.task].learners.emplace_back(i, link.sequence);
     }
   }
 }
 
-// The longest suffix of prompt + output that occurs in the index. A cursor alone would miss longer matches
-// that others have appended since it was set: it is only carried on while nobody writes. Where the request's
-// own output is in the index, its tail is the longest match as soon as it is as long as a context can be.
-Cursor ForestCore::find_match(const Request& request, Link& link,
-                              std::span<const std::int32_t> new_tokens) const {
-  const SuffixIndex& index = link.shared->index;
-  if (link.has_sequence && request.num_output >= depth_ - 1 && index.is_learned(link.sequence)) {
-    return index.tail(link.sequence);
+void ForestCore::grow(const Growth& growth, const BatchUpdate& update) {
+  SuffixIndex& index = *growth.shared->index;
+  std::size_t num_added = 0;
+  for (const auto& [place, sequence] : growth.learners) {
+    index.append(sequence, update.tokens_of(place));
+    num_added += update.tokens_of(place).size();
   }
-  const bool is_current = link.version == index.version() && link.num_matched != kNever &&
-                          link.num_matched + new_tokens.size() == request.num_output;
-  if (is_current) {
-    for (const std::int32_t token : new_tokens) link.match = index.automaton().advance(link.match, token);
-  } else {
-    link.match = index.match(request.own.text(request.text));
+  index.uphold(num_added);
+}
+
+void ForestCore::append(Request& request, std::span<const std::int32_t> tokens) const {
+  request.extend_context(tokens, depth_);
+  if (request.own_state == OwnIndex::kBuilding) {
+    request.pending.insert(request.pending.end(), tokens.begin(), tokens.end());
   }
-  link.version = index.version();
-  link.num_matched = request.num_output;
-  return link.match;
+  if (request.own_state == OwnIndex::kReady) append_to_own(request, tokens);
+}
+
+void ForestCore::append_to_own(Request& request, std::span<const std::int32_t> tokens) {
+  try {
+    request.own->append(tokens);
+  } catch (const std::bad_alloc&) {
+    request.own.reset();
+  } catch (const CapacityError&) {
+    request.own.reset();
+  }
+}
+
+void ForestCore::draft(Request& request, std::uint32_t max_tokens, std::size_t thread, std::size_t place) {
+  DraftTokens& best = drafts_[place];
+  SourceId& source = sources_[place];
+  best.clear();
+  source = kNoSource;
+  DraftOptions options = request.options;
+  options.max_tokens = std::min(options.max_tokens, max_tokens);
+  if (options.max_tokens == 0) return;
+  Drafter& drafter = drafters_[thread];
+  if (request.own_state == OwnIndex::kReady &&
+      drafter.improve(request.own->automaton(), request.own->tail(), options, best)) {
+    source = kRequestSource;
+  }
+  for (Link& link : request.links) {
+    if (link.shared->index == nullptr) continue;
+    const SuffixIndex& index = *link.shared->index;
+    const Cursor known = link.has_sequence ? index.tail(link.sequence) : Cursor{};
+    const std::size_t num_new = request.num_output - link.num_matched;
+    const Cursor match = link.match.follow(index.automaton(), request.context, num_new, known);
+    link.num_matched = request.num_output;
+    if (drafter.improve(index.automaton(), match, options, best)) source = link.source;
+  }
+}
+
+// Small batches are not worth waking anybody.
+void ForestCore::share_out(std::size_t num_tasks, std::size_t num_requests,
+                           const std::function<void(std::size_t, std::size_t)>& task) {
+  constexpr std::size_t kFewest = 16;
+  if (num_requests >= kFewest) return workers_.run(num_tasks, task);
+  for (std::size_t i = 0; i < num_tasks; ++i) task(i, 0);
 }
 
 // ---- budgets ------------------------------------------------------------------------------------------
@@ -230,22 +370,67 @@ void ForestCore::account(std::size_t& seen, std::size_t now, GroupId group) {
   seen = now;
 }
 
-void ForestCore::balance() {
-  for (const Group& group : groups_) {
-    while (group.bytes > group.limit_bytes && shrink_largest(&group, group.bytes - group.limit_bytes)) {
-    }
+void ForestCore::account(Shared& shared) {
+  account(shared.bytes, shared.index->memory_bytes(), shared.group);
+}
+
+// An index that memory ran out for is gone.
+void ForestCore::account_own(Request& request) {
+  if (request.own == nullptr) return mute(request);
+  account(request.bytes, request.own->memory_bytes(), request.group);
+}
+
+void ForestCore::balance(std::size_t num_changed) {
+  for (GroupId id = 0; id < groups_.size(); ++id) {
+    relieve(groups_[id].bytes, groups_[id].limit_bytes, num_changed,
+            [id](GroupId group) { return group == id; });
   }
-  while (bytes_ > limit_bytes_ && shrink_largest(nullptr, bytes_ - limit_bytes_)) {
+  relieve(bytes_, limit_bytes_, num_changed, [](GroupId) { return true; });
+}
+
+// Makes room in the indices that belong; `bytes` is what they and their requests hold.
+template <typename Belongs>
+void ForestCore::relieve(std::size_t& bytes, std::size_t limit_bytes, std::size_t num_changed,
+                         Belongs belongs) {
+  if (bytes <= soft_limit(limit_bytes)) return;
+  if (Shared* largest = largest_index(belongs)) {
+    const std::size_t excess = bytes - soft_limit(limit_bytes);
+    largest->index->approach(largest->bytes - std::min(largest->bytes, excess), num_changed);
+    account(*largest);
+  }
+  while (bytes > limit_bytes) {
+    Shared* largest = largest_index(belongs);
+    const std::size_t before = bytes;
+    if (largest != nullptr) {
+      const std::size_t excess = bytes - limit_bytes + largest->bytes / 16;
+      largest->index->enforce(largest->bytes - std::min(largest->bytes, excess));
+      account(*largest);
+    }
+    if (bytes >= before && !mute_largest_request(belongs)) return;
   }
 }
 
-// Takes `excess` bytes and a sixteenth more, so that this is not needed at every call, from the largest
-// shared index of a group (nullptr: of all). False if that has nothing to give.
-bool ForestCore::shrink_largest(const Group* group, std::size_t excess) {
+template <typename Belongs>
+Shared* ForestCore::largest_index(Belongs belongs) const {
   Shared* largest = nullptr;
   IndexId largest_id = 0;
   for (const auto& [id, candidate] : indices_) {
-    if (group != nullptr && &groups_[candidate->group] != group) continue;
+    if (!belongs(candidate->group)) continue;
+    const bool is_larger = largest == nullptr || candidate->bytes > largest->bytes ||
+                           (candidate->bytes == largest->bytes && id < largest_id);
+    if (!is_larger) continue;
+    largest = candidate.get();
+    largest_id = id;
+  }
+  return largest;
+}
+
+template <typename Belongs>
+bool ForestCore::mute_largest_request(Belongs belongs) {
+  Request* largest = nullptr;
+  RequestId largest_id = 0;
+  for (const auto& [id, candidate] : requests_) {
+    if (!belongs(candidate->group) || candidate->bytes == 0) continue;
     const bool is_larger = largest == nullptr || candidate->bytes > largest->bytes ||
                            (candidate->bytes == largest->bytes && id < largest_id);
     if (!is_larger) continue;
@@ -253,14 +438,21 @@ bool ForestCore::shrink_largest(const Group* group, std::size_t excess) {
     largest_id = id;
   }
   if (largest == nullptr) return false;
-  const std::size_t before = largest->bytes;
-  excess += before / 16;
-  largest->index.enforce(before > excess ? before - excess : 0);
-  account(largest->bytes, largest->index.memory_bytes(), largest->group);
-  return largest->bytes < before;
+  mute(*largest);
+  return true;
 }
 
 // ---- figures ------------------------------------------------------------------------------------------
+
+void BatchDrafts::push_back(const DraftTokens& draft, SourceId source) {
+  token_ids.insert(token_ids.end(), draft.token_ids.begin(), draft.token_ids.end());
+  parents.insert(parents.end(), draft.parents.begin(), draft.parents.end());
+  for (const double prob : draft.probs) probs.push_back(static_cast<float>(prob));
+  offsets.push_back(static_cast<std::int64_t>(token_ids.size()));
+  scores.push_back(draft.score);
+  match_lengths.push_back(static_cast<std::int32_t>(draft.match_length));
+  sources.push_back(source);
+}
 
 std::size_t ForestCore::index_bytes(IndexId id) const {
   const std::lock_guard lock(mutex_);
@@ -280,7 +472,7 @@ std::size_t ForestCore::memory_bytes() const {
 
 std::pair<std::size_t, std::size_t> ForestCore::index_size(IndexId id) const {
   const std::lock_guard lock(mutex_);
-  const SuffixIndex& index = shared(id)->index;
+  const SuffixIndex& index = *shared(id)->index;
   return {index.num_sequences(), index.num_tokens()};
 }
 
@@ -293,25 +485,27 @@ void ForestCore::check_integrity() const {
   const std::lock_guard lock(mutex_);
   std::size_t bytes = 0;
   for (const auto& [id, held] : indices_) {
-    held->index.check_integrity();
-    if (held->bytes != held->index.memory_bytes()) throw IntegrityError("an index is miscounted");
+    held->index->check_integrity();
+    if (held->bytes != held->index->memory_bytes()) throw IntegrityError("an index is miscounted");
     bytes += held->bytes;
   }
   for (const auto& [id, live] : requests_) {
-    live->own.check_integrity();
-    if (live->bytes != live->own.memory_bytes()) throw IntegrityError("a request is miscounted");
+    if (live->own_state == OwnIndex::kReady) {
+      live->own->automaton().check_structure();
+      if (live->bytes != live->own->memory_bytes()) throw IntegrityError("a request is miscounted");
+    }
     bytes += live->bytes;
   }
   if (bytes != bytes_) throw IntegrityError("the total is miscounted");
 }
 
-ForestCore::Request& ForestCore::request(RequestId id) {
+Request& ForestCore::request(RequestId id) {
   const auto found = requests_.find(id);
   if (found == requests_.end()) throw UnknownIdError("there is no live " + name("request", id));
   return *found->second;
 }
 
-const std::shared_ptr<ForestCore::Shared>& ForestCore::shared(IndexId id) const {
+const std::shared_ptr<Shared>& ForestCore::shared(IndexId id) const {
   const auto found = indices_.find(id);
   if (found == indices_.end()) throw UnknownIdError("there is no " + name("index", id));
   return found->second;

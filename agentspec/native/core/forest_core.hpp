@@ -1,26 +1,23 @@
 // All live requests and shared indices of one process, by integer ids: the batch layer.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "core/drafter.hpp"
-#include "core/suffix_index.hpp"
+#include "core/background_thread.hpp"
+#include "core/fair_mutex.hpp"
+#include "core/request.hpp"
+#include "core/worker_pool.hpp"
 
 namespace agentspec {
 
 using RequestId = std::uint64_t;
 using IndexId = std::uint64_t;
-using GroupId = std::uint32_t;
-
-/// Where a draft comes from; the core only orders them: smaller is more specific. 1 is the request itself.
-using SourceId = std::uint8_t;
-constexpr SourceId kNoSource = 0;
-constexpr SourceId kRequestSource = 1;
 
 /// A shared index that a request drafts from, and learns into if the request learns.
 struct SharedSource {
@@ -49,43 +46,53 @@ struct BatchDrafts {
   std::vector<double> scores;
   std::vector<std::int32_t> match_lengths;
   std::vector<SourceId> sources;
+
+  void push_back(const DraftTokens& draft, SourceId source);
 };
 
-/// Thread-safe: one lock around every call, except that a request's own index is built outside it.
+/// Thread-safe. One lock guards everything except requests' own indices while they are built; whatever takes
+/// long (a prompt, a long output, a withdrawal) is done in pieces, so that nobody waits for more than one.
+/// A batch is shared out among the threads of a pool: its drafts don't depend on how many there are.
 ///
 /// Each request has an index of its own - the prompt, continued by the output, and apart from it the
 /// predicted output - and a list of shared ones. Index ids are never reused, so an id that start() or learn()
 /// does not know is an index that was dropped meanwhile: it is left out. A call that throws has changed
-/// nothing.
+/// nothing, unless it throws std::bad_alloc.
+///
+/// Budgets hold after every call. Near its limit a group (or the whole) makes its largest index smaller; when
+/// nothing is left to evict, the largest live request goes on without an index of its own.
 class ForestCore {
  public:
-  ForestCore(std::uint32_t depth, std::size_t limit_bytes);
+  ForestCore(std::uint32_t depth, std::size_t limit_bytes, std::size_t num_threads = 1);
 
   /// A group of indices with a common byte budget. O(1).
   GroupId create_group(std::size_t limit_bytes);
   /// An empty shared index. O(1). Throws UnknownIdError.
   IndexId create_index(GroupId group, std::size_t limit_bytes);
-  /// Forgets an index; live requests go on without it. O(states). Throws UnknownIdError.
+  /// Forgets an index; live requests go on without it. O(states), off the lock. Throws UnknownIdError.
   void drop_index(IndexId id);
-  /// Adds a finished sequence to each of the indices. O(indices * tokens * chain) plus evictions.
+  /// Adds a finished sequence to each of the indices, in pieces. O(indices * tokens * chain).
   void learn(std::span<const IndexId> indices, std::span<const std::int32_t> tokens);
 
-  /// Admits a request. O(prompt * chain), off the lock. Throws DuplicateIdError, TokenError.
+  /// Admits a request and indexes its prompt: O(prompt * chain), off the lock. In the background, the call
+  /// only copies the prompt: until the index is there, the request drafts from the shared ones alone.
+  /// Throws DuplicateIdError, TokenError.
   void start(RequestId id, GroupId group, std::span<const std::int32_t> prompt,
              std::span<const std::int32_t> prediction, std::span<const SharedSource> sources, bool learn,
-             const DraftOptions& options);
+             const DraftOptions& options, bool in_background = false);
+  /// Returns once the request's own index is there, or is not to be, or the request is finished.
+  void wait(RequestId id);
   /// Takes new output of a batch, without drafting. O(tokens * sources * chain) plus evictions.
   void observe(const BatchUpdate& update);
   /// The same, then drafts for the batch, at most max_tokens per request: the draft of the highest score
-  /// wins, ties stay with the more specific source. Adds per request O(new tokens + match lengths *
-  /// max_tokens) for each source; matching starts over, O(depth), where a request does not learn into an
-  /// index that others changed, and within its first depth tokens.
+  /// wins, ties stay with the more specific source. Adds per request and source O(new tokens + match lengths
+  /// * max_tokens).
   BatchDrafts step(const BatchUpdate& update, std::uint32_t max_tokens);
   /// Forgets a live request; its output stays in the shared indices if `keep`.
-  /// O(sources), without `keep` O(output * sources * chain). Throws UnknownIdError.
+  /// O(sources), without `keep` O(output * sources * chain) in pieces. Throws UnknownIdError.
   void finish(RequestId id, bool keep);
 
-  /// Bytes allocated for one index, a group (its live requests included), everything. O(1).
+  /// Bytes that one index, a group (its live requests included), everything holds. O(1).
   std::size_t index_bytes(IndexId id) const;
   std::size_t group_bytes(GroupId id) const;
   std::size_t memory_bytes() const;
@@ -100,61 +107,63 @@ class ForestCore {
     std::size_t limit_bytes;
     std::size_t bytes = 0;  // of its indices and its requests' own ones
   };
-  struct Shared {
-    Shared(std::uint32_t depth, std::size_t limit_bytes, GroupId group_id)
-        : index(depth, limit_bytes), group(group_id) {}
-    SuffixIndex index;
-    GroupId group;
-    std::size_t bytes = 0;  // last seen index.memory_bytes(): what group and total hold of it
-    bool is_dropped = false;
-  };
-  static constexpr std::size_t kNever = ~std::size_t{0};
-
-  struct Link {
-    std::shared_ptr<Shared> shared;
-    SourceId source;
-    bool has_sequence = false;
-    SequenceId sequence = 0;           // the output, live in shared->index, if has_sequence
-    Cursor match;                      // of the context, as of num_matched and version
-    std::size_t num_matched = kNever;  // output tokens that the context had when `match` was found
-    std::uint64_t version = 0;         // of the index then
-  };
-  struct Request {
-    Request(std::uint32_t depth, GroupId group_id, const DraftOptions& draft_options)
-        : own(depth, SuffixIndex::kUnlimited), group(group_id), options(draft_options) {}
-    SuffixIndex own;
-    SequenceId text = 0;  // prompt and output, live in `own`
-    GroupId group;
-    DraftOptions options;
-    std::vector<Link> links;  // most specific source first
-    std::size_t num_output = 0;
-    std::size_t bytes = 0;    // last seen own.memory_bytes()
-    std::uint64_t batch = 0;  // last batch that named this request
+  struct Growth {  // a shared index and the requests of the batch that learn into it, in batch order
+    Shared* shared;
+    std::vector<std::pair<std::size_t, SequenceId>> learners;
   };
 
   Request& request(RequestId id);
   const std::shared_ptr<Shared>& shared(IndexId id) const;
-  std::vector<Request*> resolve(const BatchUpdate& update);
   void connect(Request& request, std::span<const SharedSource> sources, bool learn);
-  void append(Request& request, std::span<const std::int32_t> tokens);
-  void draft(Request& request, std::span<const std::int32_t> new_tokens, std::uint32_t max_tokens);
-  Cursor find_match(const Request& request, Link& link, std::span<const std::int32_t> new_tokens) const;
+  void build(Request& request, std::span<const std::int32_t> prediction,
+             std::span<const std::int32_t> prompt);
+  bool append_pieces(Request& request, std::span<const std::int32_t> tokens);
+  void end_building(Request& request);
+  void give_up(Request& request);
+  void mute(Request& request);
+  bool learn_piece(IndexId id, SequenceId& sequence, std::span<const std::int32_t> tokens, bool is_first,
+                   bool is_last);
+  bool withdraw_piece(const Link& link);
+
+  std::vector<Request*> resolve(const BatchUpdate& update);
+  void take(const std::vector<Request*>& batch, const BatchUpdate& update);
+  void gather_growths(const std::vector<Request*>& batch);
+  void grow(const Growth& growth, const BatchUpdate& update);
+  static void append_to_own(Request& request, std::span<const std::int32_t> tokens);
+  void append(Request& request, std::span<const std::int32_t> tokens) const;
+  void draft(Request& request, std::uint32_t max_tokens, std::size_t thread, std::size_t place);
+  void share_out(std::size_t num_tasks, std::size_t num_requests,
+                 const std::function<void(std::size_t, std::size_t)>& task);
+
   void account(std::size_t& seen, std::size_t now, GroupId group);
-  void balance();
-  bool shrink_largest(const Group* group, std::size_t excess);
+  void account(Shared& shared);
+  void account_own(Request& request);
+  void balance(std::size_t num_changed);
+  template <typename Belongs>
+  void relieve(std::size_t& bytes, std::size_t limit_bytes, std::size_t num_changed, Belongs belongs);
+  template <typename Belongs>
+  Shared* largest_index(Belongs belongs) const;
+  template <typename Belongs>
+  bool mute_largest_request(Belongs belongs);
 
   const std::uint32_t depth_;
   const std::size_t limit_bytes_;
-  mutable std::mutex mutex_;  // guards everything below
+  mutable FairMutex mutex_;  // guards everything below
+  std::condition_variable_any built_;
   std::vector<Group> groups_;
   std::unordered_map<IndexId, std::shared_ptr<Shared>> indices_;
-  std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
+  std::unordered_map<RequestId, std::shared_ptr<Request>> requests_;
   IndexId next_index_ = 0;
   std::uint64_t num_batches_ = 0;
   std::size_t bytes_ = 0;  // of all groups
-  Drafter drafter_;
-  DraftTokens best_;  // scratch of draft()
-  SourceId best_source_ = kNoSource;
+
+  std::vector<Growth> growths_;  // of the current batch; the first num_growths_ are in use
+  std::size_t num_growths_ = 0;
+  std::vector<Drafter> drafters_;    // one per thread
+  std::vector<DraftTokens> drafts_;  // one per request of the batch
+  std::vector<SourceId> sources_;    // where they come from
+  WorkerPool workers_;
+  BackgroundThread builder_;  // the last member: its thread uses the others
 };
 
 }  // namespace agentspec

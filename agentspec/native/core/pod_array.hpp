@@ -1,19 +1,20 @@
-// A growable array of plain values whose allocated bytes are known exactly.
+// A growable array of plain values whose resident bytes are known.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdlib>
-#include <cstring>
-#include <new>
+#include <cstdint>
 #include <span>
 #include <type_traits>
 #include <utility>
 
+#include "core/memory.hpp"
+
 namespace agentspec {
 
-/// Grows by an eighth, not by doubling: byte budgets count what is allocated. realloc moves large
-/// blocks by page tables, so that the small step costs no copies where they would hurt.
+/// Grows by an eighth while it is small; from kMappedBytes on it is a mapping of its own that doubles its
+/// address range and becomes resident page by page. memory_bytes() counts what can be resident: all of a
+/// small array, the pages that were ever used of a mapped one.
 template <typename T>
 class PodArray {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -27,64 +28,86 @@ class PodArray {
     swap(other);
     return *this;
   }
-  ~PodArray() { std::free(data_); }
+  ~PodArray() { release(); }
 
   T& operator[](std::size_t i) { return data_[i]; }
   const T& operator[](std::size_t i) const { return data_[i]; }
+  T* data() { return data_; }
   const T* data() const { return data_; }
   std::size_t size() const { return size_; }
-  std::size_t capacity_bytes() const { return capacity_ * sizeof(T); }
   std::span<const T> span() const { return {data_, size_}; }
+  std::size_t memory_bytes() const {
+    return is_mapped(capacity_) ? round_to_page(touched_ * sizeof(T)) : capacity_ * sizeof(T);
+  }
 
   void push_back(const T& value) {
-    if (size_ == capacity_) reserve_more(1);
+    if (size_ == capacity_) grow(1);
     data_[size_++] = value;
+    touched_ = std::max(touched_, size_);
   }
   void append(std::span<const T> values) {
-    if (values.empty()) return;
-    if (size_ + values.size() > capacity_) reserve_more(values.size());
-    std::memcpy(static_cast<void*>(data_ + size_), values.data(), values.size_bytes());
-    size_ += values.size();
+    const std::size_t begin = extend(values.size());
+    std::copy(values.begin(), values.end(), data_ + begin);
   }
   /// Adds `n` elements of unspecified content; returns the index of the first.
   std::size_t extend(std::size_t n) {
-    if (size_ + n > capacity_) reserve_more(n);
+    if (size_ + n > capacity_) grow(n);
     size_ += n;
+    touched_ = std::max(touched_, size_);
     return size_ - n;
   }
-  /// Makes room for exactly `capacity` elements in all.
+  /// Makes room for `capacity` elements in all.
   void reserve(std::size_t capacity) {
     if (capacity > capacity_) reallocate(capacity);
+  }
+  /// Drops the elements from `size` on; memory goes back once there is enough of it to be worth a call.
+  void truncate(std::size_t size) {
+    size_ = size;
+    if (is_mapped(capacity_)) {
+      if ((touched_ - size_) * sizeof(T) >= kMappedBytes / 2) give_back();
+    } else if (size_ < capacity_ / 2) {
+      shrink_to_fit();
+    }
   }
   void shrink_to_fit() {
     if (capacity_ > size_) reallocate(size_);
   }
   void release() {
-    std::free(data_);
+    if (data_ != nullptr) deallocate(data_, capacity_ * sizeof(T));
     data_ = nullptr;
-    size_ = capacity_ = 0;
+    size_ = capacity_ = touched_ = 0;
   }
 
  private:
+  static bool is_mapped(std::size_t capacity) { return capacity * sizeof(T) >= kMappedBytes; }
+
   void swap(PodArray& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
     std::swap(capacity_, other.capacity_);
+    std::swap(touched_, other.touched_);
   }
-  void reserve_more(std::size_t n) {
-    reallocate(std::max(size_ + n, capacity_ + std::max<std::size_t>(capacity_ / 8, 8)));
+  void grow(std::size_t n) {
+    const std::size_t more = is_mapped(capacity_) ? capacity_ : std::max<std::size_t>(capacity_ / 8, 4);
+    reallocate(std::max(size_ + n, capacity_ + more));
   }
   void reallocate(std::size_t capacity) {
     if (capacity == 0) return release();
-    void* moved = std::realloc(static_cast<void*>(data_), capacity * sizeof(T));
-    if (moved == nullptr) throw std::bad_alloc();
-    data_ = static_cast<T*>(moved);
+    data_ = static_cast<T*>(
+        agentspec::reallocate(data_, capacity_ * sizeof(T), capacity * sizeof(T), size_ * sizeof(T)));
     capacity_ = capacity;
+    touched_ = size_;
+  }
+  void give_back() {
+    if (size_ * sizeof(T) < kMappedBytes / 4) return shrink_to_fit();
+    discard_pages(data_, size_ * sizeof(T), touched_ * sizeof(T));
+    touched_ = size_;
   }
 
   T* data_ = nullptr;
   std::size_t size_ = 0;
   std::size_t capacity_ = 0;
+  std::size_t touched_ = 0;  // elements from here on were never used since they were mapped or given back
 };
 
 }  // namespace agentspec

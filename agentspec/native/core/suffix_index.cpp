@@ -1,6 +1,7 @@
 #include "core/suffix_index.hpp"
 
 #include <algorithm>
+#include <new>
 #include <string>
 
 #include "core/error.hpp"
@@ -10,102 +11,248 @@ namespace agentspec {
 SuffixIndex::SuffixIndex(std::uint32_t depth, std::size_t limit_bytes)
     : automaton_(depth), limit_bytes_(limit_bytes) {}
 
+// ---- sequences ----------------------------------------------------------------------------------------
+
 SequenceId SuffixIndex::open() {
-  std::uint32_t slot = free_slot_;
-  if (slot == kNone) {
-    if (sequences_.size() >= Automaton::kMaxEnds) throw CapacityError("the index holds too many sequences");
-    slot = static_cast<std::uint32_t>(sequences_.size());
-    sequences_.emplace_back();
-  } else {
-    free_slot_ = sequences_[slot].newer;
-    sequences_[slot].newer = kNone;
-  }
-  sequences_[slot].status = Status::kLive;
-  ++num_live_;
-  return (static_cast<SequenceId>(sequences_[slot].generation) << 32) | slot;
+  if (slots_.num_used() >= Automaton::kMaxEnds) throw CapacityError("the index holds too many sequences");
+  const std::uint32_t slot = slots_.acquire();
+  if (slot == sequences_.size()) sequences_.push_back(Sequence{});
+  sequences_[slot] = Sequence{};
+  sequences_[slot].serial = num_opened_++;
+  return (static_cast<SequenceId>(sequences_[slot].serial) << 32) | slot;
 }
 
 bool SuffixIndex::append(SequenceId id, std::span<const std::int32_t> tokens) {
   const std::uint32_t slot = slot_of(id);
-  Sequence& sequence = sequences_[slot];
-  if (sequence.status == Status::kFinished)
+  if (sequences_[slot].status == Status::kFinished)
     throw UnknownIdError("sequence " + std::to_string(id) + " is finished");
-  if (sequence.status == Status::kMuted) return false;
+  if (sequences_[slot].status == Status::kMuted) return false;
   if (tokens.empty()) return true;
-  text_bytes_ -= sequence.text.capacity_bytes();
-  sequence.text.append(tokens);
-  text_bytes_ += sequence.text.capacity_bytes();
+  try {
+    learn(sequences_[slot], tokens);
+  } catch (const std::bad_alloc&) {
+    clear();
+  } catch (const CapacityError&) {
+    clear();
+  }
+  return sequences_[slot].status == Status::kLive;
+}
+
+void SuffixIndex::learn(Sequence& sequence, std::span<const std::int32_t> tokens) {
+  if (sequence.text == kNone) {
+    if (free_live_texts_.empty()) {
+      free_live_texts_.push_back(static_cast<std::uint32_t>(live_texts_.size()));
+      live_texts_.emplace_back();
+    }
+    sequence.text = free_live_texts_.back();
+    free_live_texts_.pop_back();
+  }
+  PodArray<std::int32_t>& text = live_texts_[sequence.text];
+  live_text_bytes_ -= text.memory_bytes();
+  text.append(tokens);
+  live_text_bytes_ += text.memory_bytes();
+  sequence.size += static_cast<std::uint32_t>(tokens.size());
   num_tokens_ += tokens.size();
   Cursor tail = automaton_.settle(sequence.tail);
   automaton_.unmark_end(tail);
   for (const std::int32_t token : tokens) tail = automaton_.extend(tail, token);
   automaton_.mark_end(tail);
   sequence.tail = tail;
-  ++version_;
-  enforce(limit_bytes_);
-  return sequence.status == Status::kLive;
 }
 
 void SuffixIndex::close(SequenceId id) {
   const std::uint32_t slot = slot_of(id);
   Sequence& sequence = sequences_[slot];
   if (sequence.status == Status::kFinished) return;
-  if (sequence.text.size() == 0) return release(slot);
-  text_bytes_ -= sequence.text.capacity_bytes();
-  sequence.text.shrink_to_fit();
-  text_bytes_ += sequence.text.capacity_bytes();
+  if (sequence.size == 0) return release(slot);
+  if (sequence.status == Status::kLive) {
+    store(slot);
+    link_newest(slot);
+  }
   sequence.status = Status::kFinished;
-  sequence.older = newest_;
-  if (newest_ != kNone) sequences_[newest_].newer = slot;
-  newest_ = slot;
-  if (oldest_ == kNone) oldest_ = slot;
-  --num_live_;
-  ++num_finished_;
 }
 
 void SuffixIndex::remove(SequenceId id) {
+  while (!remove_piece(id)) {
+  }
+}
+
+bool SuffixIndex::remove_piece(SequenceId id) {
   const std::uint32_t slot = slot_of(id);
-  withdraw(sequences_[slot]);
+  Sequence& sequence = sequences_[slot];
+  if (sequence.status == Status::kLive && sequence.size > 0) {
+    store(slot);
+    link_oldest(slot);
+  }
+  if (sequence.status == Status::kLive) sequence.status = Status::kMuted;
+  if (sequence.size > 0) retract_piece(slot);
+  if (sequence.size > 0) return false;
   release(slot);
+  return true;
 }
 
 void SuffixIndex::clear() {
   automaton_ = Automaton(automaton_.depth());
-  for (std::uint32_t slot = 0; slot < sequences_.size(); ++slot) {
+  texts_ = TextStore();
+  live_texts_.clear();
+  free_live_texts_.clear();
+  live_text_bytes_ = num_tokens_ = 0;
+  oldest_ = newest_ = kNone;
+  for (std::uint32_t slot = slots_.end(); slot-- > 0;) {
+    if (!slots_.is_used(slot)) continue;
     Sequence& sequence = sequences_[slot];
-    sequence.text.release();
-    sequence.tail = {};
-    if (sequence.status == Status::kLive) sequence.status = Status::kMuted;
-    if (sequence.status == Status::kFinished) release(slot);
+    const bool is_finished = sequence.status == Status::kFinished;
+    const std::uint32_t serial = sequence.serial;
+    sequence = Sequence{};
+    sequence.serial = serial;
+    sequence.status = Status::kMuted;
+    if (is_finished) release(slot);
   }
-  num_tokens_ = 0;
-  text_bytes_ = 0;
-  ++version_;
 }
 
-// Evicts to 85 %, so that free lists serve what comes next and arrays, which grow by an eighth, stay within
-// the limit. Only if the mix of states and edges has drifted does the memory have to be moved together.
-void SuffixIndex::enforce(std::size_t limit_bytes) {
-  const std::size_t target_bytes = limit_bytes - limit_bytes / 20 * 3;
-  while (used_bytes() > target_bytes && evict_one()) {
-  }
-  if (memory_bytes() > limit_bytes) compact();
+// Packs the text of a live sequence away; nothing is appended to it any more.
+void SuffixIndex::store(std::uint32_t slot) {
+  Sequence& sequence = sequences_[slot];
+  const std::uint32_t live = sequence.text;
+  sequence.text = texts_.put(live_texts_[live].span());
+  sequence.tail = {};
+  live_text_bytes_ -= live_texts_[live].memory_bytes();
+  live_texts_[live].release();
+  free_live_texts_.push_back(live);
 }
+
+// Takes the last tokens of a sequence that is not live out of the automaton.
+void SuffixIndex::retract_piece(std::uint32_t slot) {
+  Sequence& sequence = sequences_[slot];
+  const std::size_t num_gone = std::min<std::size_t>(sequence.size, kPieceTokens);
+  const std::size_t num_before = std::min<std::size_t>(sequence.size - num_gone, automaton_.depth() - 1);
+  piece_.resize(num_before + num_gone);
+  texts_.read(sequence.text, sequence.size - piece_.size(), piece_);
+  const std::span<const std::int32_t> tokens = piece_;
+  automaton_.retract(match(tokens.first(num_before)), tokens.last(num_gone));
+  num_tokens_ -= num_gone;
+  sequence.size -= static_cast<std::uint32_t>(num_gone);
+  if (sequence.size > 0) return;
+  unlink(slot);
+  texts_.drop(sequence.text);
+}
+
+void SuffixIndex::release(std::uint32_t slot) {
+  slots_.release(slot);
+  sequences_.truncate(slots_.end());
+}
+
+void SuffixIndex::link_newest(std::uint32_t slot) {
+  sequences_[slot].older = newest_;
+  (newest_ == kNone ? oldest_ : sequences_[newest_].newer) = slot;
+  newest_ = slot;
+}
+
+void SuffixIndex::link_oldest(std::uint32_t slot) {
+  sequences_[slot].newer = oldest_;
+  (oldest_ == kNone ? newest_ : sequences_[oldest_].older) = slot;
+  oldest_ = slot;
+}
+
+void SuffixIndex::unlink(std::uint32_t slot) {
+  Sequence& sequence = sequences_[slot];
+  (sequence.older == kNone ? oldest_ : sequences_[sequence.older].newer) = sequence.newer;
+  (sequence.newer == kNone ? newest_ : sequences_[sequence.newer].older) = sequence.older;
+  sequence.older = sequence.newer = kNone;
+}
+
+// ---- budget -------------------------------------------------------------------------------------------
+
+bool SuffixIndex::evict_piece() {
+  if (oldest_ == kNone && !mute_longest()) return false;
+  const std::uint32_t slot = oldest_;
+  retract_piece(slot);
+  if (sequences_[slot].size == 0 && sequences_[slot].status == Status::kFinished) release(slot);
+  return true;
+}
+
+bool SuffixIndex::mute_longest() {
+  std::uint32_t longest = kNone;
+  for (std::uint32_t slot = 0; slot < slots_.end(); ++slot) {
+    if (!slots_.is_used(slot)) continue;
+    if (sequences_[slot].size > (longest == kNone ? 0 : sequences_[longest].size)) longest = slot;
+  }
+  if (longest == kNone) return false;
+  store(longest);
+  sequences_[longest].status = Status::kMuted;
+  link_oldest(longest);
+  return true;
+}
+
+// Evicts and compacts the harder, the nearer the budget is, but at most so much in one call that it is not
+// felt: 4,096 tokens or 65,536 states are about a millisecond.
+void SuffixIndex::approach(std::size_t limit_bytes, std::size_t num_changed) {
+  constexpr std::size_t kMostTokens = 4096;
+  constexpr std::size_t kMostStates = 65536;
+  const std::size_t target_bytes = limit_bytes - limit_bytes / 8;
+  const std::size_t used = used_bytes();
+  if (used > target_bytes) {
+    const std::size_t urgency = 2 + 30 * (used - target_bytes) / (limit_bytes / 8 + 1);
+    evict_some(std::min(num_changed * urgency, kMostTokens), target_bytes);
+  }
+  if (automaton_.is_compacting() || needs_compaction(limit_bytes)) {
+    compact_some(std::min(num_changed * 32, kMostStates));
+  }
+}
+
+void SuffixIndex::uphold(std::size_t num_changed) {
+  approach(limit_bytes_, num_changed);
+  if (memory_bytes() > limit_bytes_) enforce(limit_bytes_);
+}
+
+void SuffixIndex::evict_some(std::size_t num_tokens, std::size_t target_bytes) {
+  for (std::size_t evicted = 0; evicted < num_tokens && used_bytes() > target_bytes;
+       evicted += kPieceTokens) {
+    if (!evict_piece()) return;
+  }
+}
+
+// Holes are closed once they are a fifth of the memory, or before the arrays outgrow the budget.
+bool SuffixIndex::needs_compaction(std::size_t limit_bytes) const {
+  const bool is_tight = memory_bytes() > limit_bytes - limit_bytes / 16;
+  const std::size_t holes = automaton_.extent_bytes() - automaton_.used_bytes();
+  return automaton_.is_fragmented() || (is_tight && holes > limit_bytes / 32);
+}
+
+void SuffixIndex::compact_some(std::size_t num_states) {
+  automaton_.compact_some(num_states, [this] {
+    for (std::uint32_t slot = 0; slot < slots_.end(); ++slot) {
+      if (slots_.is_used(slot)) sequences_[slot].tail = automaton_.settle(sequences_[slot].tail);
+    }
+  });
+}
+
+void SuffixIndex::enforce(std::size_t limit_bytes) {
+  for (std::size_t target = limit_bytes; memory_bytes() > limit_bytes; target -= target / 8) {
+    evict_some(num_tokens_, target);
+    do {
+      compact_some(automaton_.num_states());
+    } while (automaton_.is_compacting());
+    trim();
+    if (num_tokens_ == 0) return;
+  }
+}
+
+void SuffixIndex::trim() {
+  automaton_.trim();
+  sequences_.shrink_to_fit();
+  slots_.trim();
+}
+
+// ---- reading ------------------------------------------------------------------------------------------
 
 bool SuffixIndex::is_known(SequenceId id) const {
-  const std::uint32_t slot = static_cast<std::uint32_t>(id);
-  return slot < sequences_.size() && sequences_[slot].generation == id >> 32 &&
-         sequences_[slot].status != Status::kFree;
+  const auto slot = static_cast<std::uint32_t>(id);
+  return slot < slots_.end() && slots_.is_used(slot) && sequences_[slot].serial == id >> 32;
 }
-
-Cursor SuffixIndex::tail(SequenceId id) const { return automaton_.settle(sequences_[slot_of(id)].tail); }
 
 bool SuffixIndex::is_learned(SequenceId id) const {
   return is_known(id) && sequences_[slot_of(id)].status != Status::kMuted;
-}
-
-std::span<const std::int32_t> SuffixIndex::text(SequenceId id) const {
-  return sequences_[slot_of(id)].text.span();
 }
 
 Cursor SuffixIndex::match(std::span<const std::int32_t> tokens) const {
@@ -123,106 +270,54 @@ std::uint32_t SuffixIndex::count(std::span<const std::int32_t> tokens) const {
   }
   if (tokens.empty()) return static_cast<std::uint32_t>(num_tokens_);
   const StateId id = automaton_.locate(tokens);
-  return id == kNoState ? 0 : automaton_.state(id).count;
+  return id == kNoState ? 0 : automaton_.count(id);
 }
 
 std::size_t SuffixIndex::memory_bytes() const {
-  return sizeof(*this) + automaton_.capacity_bytes() + text_bytes_ + sequences_.capacity() * sizeof(Sequence);
+  return sizeof(*this) + automaton_.memory_bytes() + texts_.memory_bytes() + sequences_.memory_bytes() +
+         slots_.memory_bytes() + live_text_bytes_ + live_texts_.capacity() * sizeof(PodArray<std::int32_t>) +
+         free_live_texts_.capacity() * sizeof(std::uint32_t);
 }
 
 std::size_t SuffixIndex::used_bytes() const {
-  return sizeof(*this) + automaton_.used_bytes() + text_bytes_ + num_sequences() * sizeof(Sequence);
+  return sizeof(*this) + automaton_.used_bytes() + texts_.used_bytes() + live_text_bytes_ +
+         slots_.num_used() * sizeof(Sequence);
 }
 
 void SuffixIndex::check_integrity() const {
-  std::vector<std::span<const std::int32_t>> texts;
+  std::vector<std::vector<std::int32_t>> texts;
+  std::vector<std::span<const std::int32_t>> views;
   std::vector<Cursor> tails;
   std::size_t num_tokens = 0;
-  std::size_t text_bytes = 0;
-  for (const Sequence& sequence : sequences_) {
-    num_tokens += sequence.text.size();
-    text_bytes += sequence.text.capacity_bytes();
-    if (sequence.text.size() == 0) continue;
-    texts.push_back(sequence.text.span());
-    tails.push_back(sequence.tail);
+  std::size_t live_text_bytes = 0;
+  std::size_t num_stored = 0;
+  for (const PodArray<std::int32_t>& text : live_texts_) live_text_bytes += text.memory_bytes();
+  for (std::uint32_t slot = 0; slot < slots_.end(); ++slot) {
+    const Sequence& sequence = sequences_[slot];
+    if (!slots_.is_used(slot) || sequence.size == 0) continue;
+    num_tokens += sequence.size;
+    std::vector<std::int32_t> text(sequence.size);
+    if (sequence.status == Status::kLive) {
+      std::copy_n(live_texts_[sequence.text].data(), text.size(), text.begin());
+      tails.push_back(sequence.tail);
+    } else {
+      ++num_stored;
+      texts_.read(sequence.text, 0, text);
+      tails.push_back(match(text));
+    }
+    texts.push_back(std::move(text));
   }
-  if (num_tokens != num_tokens_ || text_bytes != text_bytes_) throw IntegrityError("texts are miscounted");
-  std::size_t num_finished = 0;
-  for (std::uint32_t slot = oldest_; slot != kNone; slot = sequences_[slot].newer) ++num_finished;
-  if (num_finished != num_finished_) throw IntegrityError("finished sequences are miscounted");
-  automaton_.check_integrity(texts, tails);
+  for (const auto& text : texts) views.emplace_back(text);
+  if (num_tokens != num_tokens_ || live_text_bytes != live_text_bytes_)
+    throw IntegrityError("texts are miscounted");
+  for (std::uint32_t slot = oldest_; slot != kNone; slot = sequences_[slot].newer) --num_stored;
+  if (num_stored != 0) throw IntegrityError("the list of stored sequences is wrong");
+  automaton_.check_integrity(views, tails);
 }
 
 std::uint32_t SuffixIndex::slot_of(SequenceId id) const {
   if (!is_known(id)) throw UnknownIdError("no sequence has the id " + std::to_string(id));
   return static_cast<std::uint32_t>(id);
-}
-
-// Takes the text out of the automaton; the sequence itself stays.
-void SuffixIndex::withdraw(Sequence& sequence) {
-  if (sequence.text.size() == 0) return;
-  automaton_.unmark_end(automaton_.settle(sequence.tail));
-  automaton_.retract(sequence.text.span());
-  num_tokens_ -= sequence.text.size();
-  text_bytes_ -= sequence.text.capacity_bytes();
-  sequence.text.release();
-  sequence.tail = {};
-  ++version_;
-}
-
-void SuffixIndex::release(std::uint32_t slot) {
-  Sequence& sequence = sequences_[slot];
-  if (sequence.status == Status::kFinished) {
-    unlink(slot);
-    --num_finished_;
-  } else {
-    --num_live_;
-  }
-  sequence.status = Status::kFree;
-  ++sequence.generation;
-  sequence.newer = free_slot_;
-  free_slot_ = slot;
-}
-
-void SuffixIndex::unlink(std::uint32_t slot) {
-  Sequence& sequence = sequences_[slot];
-  (sequence.older == kNone ? oldest_ : sequences_[sequence.older].newer) = sequence.newer;
-  (sequence.newer == kNone ? newest_ : sequences_[sequence.newer].older) = sequence.older;
-  sequence.older = sequence.newer = kNone;
-}
-
-bool SuffixIndex::evict_one() {
-  if (oldest_ != kNone) {
-    withdraw(sequences_[oldest_]);
-    release(oldest_);
-    return true;
-  }
-  const std::uint32_t slot = longest_live();
-  if (slot == kNone) return false;
-  withdraw(sequences_[slot]);
-  sequences_[slot].status = Status::kMuted;
-  return true;
-}
-
-std::uint32_t SuffixIndex::longest_live() const {
-  std::uint32_t longest = kNone;
-  for (std::uint32_t slot = 0; slot < sequences_.size(); ++slot) {
-    const std::size_t size = sequences_[slot].text.size();
-    if (size > (longest == kNone ? 0 : sequences_[longest].text.size())) longest = slot;
-  }
-  return longest;
-}
-
-void SuffixIndex::compact() {
-  for (Sequence& sequence : sequences_) sequence.tail = automaton_.settle(sequence.tail);
-  const std::vector<StateId> moved = automaton_.compact();
-  text_bytes_ = 0;
-  for (Sequence& sequence : sequences_) {
-    sequence.tail.state = moved[sequence.tail.state];
-    sequence.text.shrink_to_fit();
-    text_bytes_ += sequence.text.capacity_bytes();
-  }
-  ++version_;
 }
 
 }  // namespace agentspec

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/automaton.hpp"
+#include "core/text_store.hpp"
 
 namespace agentspec {
 
@@ -13,88 +14,106 @@ namespace agentspec {
 using SequenceId = std::uint64_t;
 
 /// Sequences are live (open to appends) or finished. When the budget is exceeded, the sequence that was
-/// finished first goes first; if only live ones are left, the longest is no longer learned. Not thread-safe.
+/// finished first loses tokens from its end until it is gone; if only live ones are left, the longest is no
+/// longer learned and goes next. Not thread-safe.
+///
+/// Nothing stops for long: uphold() evicts a few tokens for each that was added, and visits a few states to
+/// close the holes that evictions leave. If memory runs out, the index forgets everything and goes on.
 class SuffixIndex {
  public:
   static constexpr std::size_t kUnlimited = ~std::size_t{0};
+  /// Callers that must not hold up others append or remove at most so many tokens at once.
+  static constexpr std::size_t kPieceTokens = 256;
 
   /// Throws ConfigError if depth is not within 2..Automaton::kMaxDepth.
   SuffixIndex(std::uint32_t depth, std::size_t limit_bytes);
 
   /// Starts an empty live sequence. O(1) amortized. Throws CapacityError.
   SequenceId open();
-  /// Appends tokens (none negative) to a live sequence, then enforces the budget. False if the sequence is
-  /// not learned any more. O(tokens * chain) plus what has to be evicted. Throws UnknownIdError.
+  /// Appends tokens (none negative) to a live sequence; uphold() has to follow. False if the sequence is not
+  /// learned any more. O(tokens * chain). Throws UnknownIdError.
   bool append(SequenceId id, std::span<const std::int32_t> tokens);
-  /// Finishes a live sequence: it stays until evicted. O(1). Throws UnknownIdError.
+  /// Enforces the budget after `num_changed` tokens were appended or removed. O(num_changed * chain), and
+  /// never more than about a millisecond unless the budget is tiny.
+  void uphold(std::size_t num_changed);
+  /// Makes room towards a budget of `limit_bytes`, as far as the work for `num_changed` tokens goes.
+  void approach(std::size_t limit_bytes, std::size_t num_changed);
+  /// Finishes a live sequence: it stays until evicted. O(tokens), to pack them. Throws UnknownIdError.
   void close(SequenceId id);
   /// Takes a live or finished sequence out again. O(tokens * chain). Throws UnknownIdError.
   void remove(SequenceId id);
+  /// Takes at most kPieceTokens from the end of a sequence, which is not learned any more; true once it is
+  /// gone. O(chain). Throws UnknownIdError.
+  bool remove_piece(SequenceId id);
   /// Removes everything; live sequences are not learned any more. O(states).
   void clear();
-  /// Evicts until the index takes no more than `limit_bytes`, as far as the empty index does not.
+  /// Evicts and closes holes until the index takes no more than `limit_bytes`, as far as the empty index does
+  /// not. O(states).
   void enforce(std::size_t limit_bytes);
 
   bool is_known(SequenceId id) const;
   /// The last min(n, depth - 1) tokens of a live, learned sequence as a context.
-  Cursor tail(SequenceId id) const;
+  Cursor tail(SequenceId id) const { return automaton_.settle(sequences_[slot_of(id)].tail); }
   bool is_learned(SequenceId id) const;
-  /// The whole sequence; empty if it is not learned any more.
-  std::span<const std::int32_t> text(SequenceId id) const;
   /// The longest suffix of `tokens`, at most depth - 1 of them, that occurs. O(min(tokens, depth)) amortized.
   Cursor match(std::span<const std::int32_t> tokens) const;
   /// Occurrences of the string. O(length). Throws TokenError if it is longer than depth.
   std::uint32_t count(std::span<const std::int32_t> tokens) const;
 
   const Automaton& automaton() const { return automaton_; }
-  /// Changes with every write.
-  std::uint64_t version() const { return version_; }
-  std::size_t num_sequences() const { return num_live_ + num_finished_; }
+  std::size_t num_sequences() const { return slots_.num_used(); }
   std::size_t num_tokens() const { return num_tokens_; }
-  /// Bytes allocated; O(1).
+  /// Bytes that can be resident; O(1).
   std::size_t memory_bytes() const;
-  /// Of these, the bytes in use; the rest waits in free lists; O(1).
+  /// Of these, the bytes in use; the rest waits to be used again or returned; O(1).
   std::size_t used_bytes() const;
   /// Throws IntegrityError. O(tokens * chain).
   void check_integrity() const;
 
  private:
-  enum class Status : std::uint8_t {
-    kFree,
-    kLive,
-    kMuted,
-    kFinished
-  };  // muted: live, but not learned any more
   static constexpr std::uint32_t kNone = 0xFFFFFFFFu;
 
+  enum class Status : std::uint8_t { kLive, kMuted, kFinished };  // muted: live, but not learned any more
+
   struct Sequence {
-    PodArray<std::int32_t> text;   // empty unless live or finished
-    Cursor tail;                   // of the text; settled when used
-    std::uint32_t generation = 0;  // upper half of the id; counts the uses of this slot
-    std::uint32_t older = kNone;   // finished sequences form a list, oldest first
-    std::uint32_t newer = kNone;   // (of a free slot: the next free slot)
-    Status status = Status::kFree;
+    Cursor tail;                  // of a live text; settled when used
+    std::uint32_t size = 0;       // tokens that are in the automaton
+    std::uint32_t text = kNone;   // live: in live_texts_; else in texts_, as long as size > 0
+    std::uint32_t serial = 0;     // upper half of the id
+    std::uint32_t older = kNone;  // what is not live and has tokens forms a list, first to go first
+    std::uint32_t newer = kNone;
+    Status status = Status::kLive;
   };
 
   std::uint32_t slot_of(SequenceId id) const;
-  void withdraw(Sequence& sequence);
+  void learn(Sequence& sequence, std::span<const std::int32_t> tokens);
+  void store(std::uint32_t slot);
+  void retract_piece(std::uint32_t slot);
+  std::span<const std::int32_t> end_of(const Sequence& sequence, std::size_t num_tokens);
   void release(std::uint32_t slot);
+  void link_newest(std::uint32_t slot);
+  void link_oldest(std::uint32_t slot);
   void unlink(std::uint32_t slot);
-  bool evict_one();
-  std::uint32_t longest_live() const;
-  void compact();
+  bool evict_piece();
+  bool mute_longest();
+  void evict_some(std::size_t num_tokens, std::size_t target_bytes);
+  bool needs_compaction(std::size_t limit_bytes) const;
+  void compact_some(std::size_t num_states);
+  void trim();
 
   Automaton automaton_;
   std::size_t limit_bytes_;
-  std::vector<Sequence> sequences_;
-  std::uint32_t free_slot_ = kNone;
+  IdPool slots_;
+  PodArray<Sequence> sequences_;
+  TextStore texts_;  // of the sequences that are not live
+  std::vector<PodArray<std::int32_t>> live_texts_;
+  std::vector<std::uint32_t> free_live_texts_;
+  std::vector<std::int32_t> piece_;  // scratch: the end of a stored text
   std::uint32_t oldest_ = kNone;
   std::uint32_t newest_ = kNone;
-  std::size_t num_live_ = 0;  // live and muted
-  std::size_t num_finished_ = 0;
-  std::size_t num_tokens_ = 0;  // sum of the texts' sizes
-  std::size_t text_bytes_ = 0;  // sum of the texts' capacities
-  std::uint64_t version_ = 0;
+  std::uint32_t num_opened_ = 0;
+  std::size_t num_tokens_ = 0;       // sum of the sequences' sizes
+  std::size_t live_text_bytes_ = 0;  // memory of live_texts_' arrays
 };
 
 }  // namespace agentspec

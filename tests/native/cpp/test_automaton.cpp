@@ -14,7 +14,7 @@ Cursor append(Automaton &automaton, const Tokens &tokens, Cursor tail = {}) {
 
 std::uint32_t count(const Automaton &automaton, const Tokens &tokens) {
   const StateId id = automaton.locate(tokens);
-  return id == kNoState ? 0 : automaton.state(id).count;
+  return id == kNoState ? 0 : automaton.count(id);
 }
 
 void counts_all_strings_up_to_the_depth() {
@@ -44,40 +44,64 @@ void sequences_interleave() {
   CHECK(count(automaton, {3}) == 3);
 }
 
+Cursor append_all(Automaton &automaton, const Tokens &tokens) {
+  const Cursor tail = append(automaton, tokens);
+  automaton.mark_end(tail);
+  return tail;
+}
+
 void removal_leaves_an_empty_automaton() {
   Automaton automaton(4);
   const Tokens text{1, 1, 2, 1, 1, 2, 3};
-  append(automaton, text);
-  append(automaton, Tokens{1, 2});
-  automaton.retract(text);
+  append_all(automaton, text);
+  append_all(automaton, {1, 2});
+  automaton.retract({}, text);
   CHECK(count(automaton, {1}) == 1 && count(automaton, {1, 1}) == 0 &&
         count(automaton, {1, 2}) == 1);
-  automaton.retract(Tokens{1, 2});
+  automaton.retract({}, Tokens{1, 2});
   CHECK(automaton.num_states() == 1);
   CHECK(automaton.used_bytes() == sizeof(State));
 }
 
-void compaction_keeps_everything() {
+void the_end_of_a_sequence_can_be_removed() {
+  Automaton automaton(4);
+  const Tokens text{1, 1, 2, 1, 1, 2, 3};
+  append_all(automaton, text);
+  Cursor begin;
+  for (std::size_t i = 0; i < 4; ++i)
+    begin = automaton.advance(begin, text[i]);
+  automaton.retract(begin, std::span(text).subspan(4));
+  const Tokens left(text.begin(), text.begin() + 4);
+  const std::span<const std::int32_t> texts[] = {left};
+  const Cursor tails[] = {automaton.settle(begin)};
+  automaton.check_integrity(texts, tails);
+}
+
+void compaction_keeps_everything_at_every_moment() {
   Automaton automaton(6);
   Tokens text;
   for (std::int32_t i = 0; i < 500; ++i)
     text.push_back(i * i % 17);
-  const Tokens gone{90, 91, 92, 93, 94, 95, 96};
-  append(automaton, gone);
-  Cursor tail = append(automaton, text);
-  automaton.mark_end(tail);
-  automaton.retract(gone);
+  Tokens gone;
+  for (std::int32_t i = 0; i < 500; ++i)
+    gone.push_back(100 + i);
+  append_all(automaton, gone);
+  Cursor tail = append_all(automaton, text);
+  automaton.retract({}, gone);
   const std::size_t used = automaton.used_bytes();
-  const StateId before = automaton.locate(Tokens{0, 1, 4});
-  const std::uint32_t occurrences = automaton.state(before).count;
-  const std::vector<StateId> moved = automaton.compact();
-  CHECK(moved[before] == automaton.locate(Tokens{0, 1, 4}));
-  CHECK(automaton.state(moved[before]).count == occurrences);
-  CHECK(automaton.used_bytes() == used && automaton.capacity_bytes() == used);
-  tail.state = moved[tail.state];
+  CHECK(automaton.extent_bytes() > 2 * used);
   const std::span<const std::int32_t> texts[] = {text};
-  const Cursor tails[] = {tail};
-  automaton.check_integrity(texts, tails);
+  int num_settled = 0;
+  do {
+    automaton.compact_some(3, [&] {
+      tail = automaton.settle(tail);
+      ++num_settled;
+    });
+    const Cursor tails[] = {tail};
+    automaton.check_integrity(texts, tails);
+  } while (automaton.is_compacting());
+  CHECK(num_settled == 1);
+  CHECK(automaton.used_bytes() == used && automaton.extent_bytes() == used);
 }
 
 void a_broken_count_is_noticed() {
@@ -106,7 +130,8 @@ int main() {
   counts_all_strings_up_to_the_depth();
   sequences_interleave();
   removal_leaves_an_empty_automaton();
-  compaction_keeps_everything();
+  the_end_of_a_sequence_can_be_removed();
+  compaction_keeps_everything_at_every_moment();
   a_broken_count_is_noticed();
   matching_finds_the_longest_suffix();
   CHECK_THROWS(Automaton(1), ConfigError);

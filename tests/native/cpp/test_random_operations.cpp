@@ -54,8 +54,7 @@ private:
     } else if (roll < 20 && texts_.size() > 4) {
       remove();
     } else if (roll < 22) {
-      index_.enforce(index_.used_bytes() / 4 *
-                     5); // evicts nothing, but may move everything together
+      index_.approach(SuffixIndex::kUnlimited, below(20)); // closes holes
     } else if (roll < 70) {
       append();
     } else if (roll < 85) {

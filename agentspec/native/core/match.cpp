@@ -1,0 +1,59 @@
+#include "core/match.hpp"
+
+#include <algorithm>
+
+namespace agentspec {
+
+Cursor Match::follow(const Automaton& automaton, std::span<const std::int32_t> context, std::size_t num_new,
+                     Cursor known) {
+  const std::size_t longest = automaton.depth() - 1;
+  if (generation_ != automaton.generation() || num_new + longest_.length > context.size()) {
+    search(automaton, context, known);
+  } else {
+    carry_on(automaton, context.last(num_new), known);
+  }
+  generation_ = automaton.generation();
+  while (longest_.length < std::min(longest, context.size()) && extend_left(automaton, context)) {
+  }
+  return longest_;
+}
+
+// Matches the last few tokens, and twice as many as long as all of them match.
+void Match::search(const Automaton& automaton, std::span<const std::int32_t> context, Cursor known) {
+  constexpr std::size_t kFewest = 8;
+  witness_ = {};
+  longest_ = known;
+  if (known.length > 0) return;
+  const std::size_t most = std::min<std::size_t>(context.size(), automaton.depth() - 1);
+  for (std::size_t num_tokens = std::min(most, kFewest);; num_tokens = std::min(most, num_tokens * 2)) {
+    longest_ = {};
+    for (const std::int32_t token : context.last(num_tokens)) longest_ = automaton.advance(longest_, token);
+    if (longest_.length < num_tokens || num_tokens == most) return;
+  }
+}
+
+void Match::carry_on(const Automaton& automaton, std::span<const std::int32_t> new_tokens, Cursor known) {
+  const std::size_t unbroken = longest_.length + new_tokens.size();
+  if (known.length == unbroken) {
+    longest_ = known;
+  } else {
+    longest_ = automaton.settle(longest_);
+    for (const std::int32_t token : new_tokens) longest_ = automaton.advance(longest_, token);
+  }
+  witness_ = longest_.length == unbroken ? automaton.settle(witness_) : Cursor{};
+}
+
+// True if the match could be made longer by the token before it.
+bool Match::extend_left(const Automaton& automaton, std::span<const std::int32_t> context) {
+  const auto tokens = context.last(longest_.length + 1);
+  while (witness_.length < tokens.size()) {
+    const StateId next = automaton.child(witness_.state, tokens[witness_.length]);
+    if (next == kNoState) return false;
+    witness_ = automaton.settle({next, witness_.length + 1});
+  }
+  longest_ = witness_;
+  witness_ = {};
+  return true;
+}
+
+}  // namespace agentspec

@@ -1,0 +1,35 @@
+// The longest suffix of a growing context that occurs in an automaton that others write to.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/automaton.hpp"
+
+namespace agentspec {
+
+/// Carries the match on instead of searching it anew at every step. New tokens move it along; but what others
+/// appended meanwhile may have made a longer match. A longer one would begin with the token before the match,
+/// so the match keeps a witness: how far the string that begins there occurs. As long as the witness can't be
+/// continued, there is no longer match, and this costs one look-up to know.
+class Match {
+ public:
+  /// The match of the whole `context`, of which `num_new` tokens are new since the last call. `context` may
+  /// be cut at the front, to no less than depth - 1 tokens. `known` is any suffix of it that occurs, as a
+  /// settled cursor. O(num_new) look-ups amortized; O(match) when the match begins elsewhere than before or
+  /// states were freed.
+  Cursor follow(const Automaton& automaton, std::span<const std::int32_t> context, std::size_t num_new,
+                Cursor known);
+
+ private:
+  void search(const Automaton& automaton, std::span<const std::int32_t> context, Cursor known);
+  void carry_on(const Automaton& automaton, std::span<const std::int32_t> new_tokens, Cursor known);
+  bool extend_left(const Automaton& automaton, std::span<const std::int32_t> context);
+
+  Cursor longest_;
+  Cursor witness_;  // of the longest prefix that occurs of what begins one token before the match
+  std::uint64_t generation_ = kNever;  // of the automaton when the cursors were set
+  static constexpr std::uint64_t kNever = ~std::uint64_t{0};
+};
+
+}  // namespace agentspec

@@ -1,0 +1,23 @@
+// Memory for arrays: from the C heap while they are small, from the system once they are large.
+#pragma once
+
+#include <cstddef>
+
+namespace agentspec {
+
+constexpr std::size_t kPageBytes = 4096;
+/// Blocks of at least so many bytes are mappings: they grow without being copied, pages that were never
+/// written take no memory, and what is given back leaves the process.
+constexpr std::size_t kMappedBytes = std::size_t{1} << 17;
+
+constexpr std::size_t round_to_page(std::size_t bytes) {
+  return (bytes + kPageBytes - 1) & ~(kPageBytes - 1);
+}
+
+/// Resizes a block (nullptr: a new one), keeping its first `used` bytes. Throws std::bad_alloc, unchanged.
+void* reallocate(void* block, std::size_t old_bytes, std::size_t new_bytes, std::size_t used);
+void deallocate(void* block, std::size_t bytes) noexcept;
+/// Gives the whole pages in [begin, end) of a mapped block back to the system.
+void discard_pages(void* block, std::size_t begin, std::size_t end) noexcept;
+
+}  // namespace agentspec

@@ -1,0 +1,74 @@
+// A live request: its own index, and its places in the shared ones.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/drafter.hpp"
+#include "core/match.hpp"
+#include "core/request_index.hpp"
+#include "core/suffix_index.hpp"
+
+namespace agentspec {
+
+using GroupId = std::uint32_t;
+
+/// Where a draft comes from; the core only orders them: smaller is more specific. 1 is the request itself.
+using SourceId = std::uint8_t;
+constexpr SourceId kNoSource = 0;
+constexpr SourceId kRequestSource = 1;
+
+/// An index that several requests draft from and learn into.
+struct Shared {
+  std::unique_ptr<SuffixIndex> index;  // nullptr once it was dropped
+  GroupId group;
+  std::size_t bytes = 0;  // last seen index->memory_bytes(): what group and total hold of it
+  std::size_t task = 0;   // its place among the indices of the current batch
+  std::uint64_t batch = 0;
+};
+
+/// A request's use of a shared index.
+struct Link {
+  std::shared_ptr<Shared> shared;
+  SourceId source;
+  bool has_sequence = false;
+  SequenceId sequence = 0;  // the output, live in the index, if has_sequence
+  Match match;              // of the request's context, as of num_matched output tokens
+  std::size_t num_matched = 0;
+};
+
+enum class OwnIndex : std::uint8_t {
+  kBuilding,  // by one thread, outside the lock
+  kReady,
+  kMuted  // there is none (any more): no memory was left for it
+};
+
+struct Request {
+  Request(std::uint32_t depth, GroupId group_id, const DraftOptions& draft_options)
+      : own(std::make_unique<RequestIndex>(depth)), group(group_id), options(draft_options) {}
+
+  std::unique_ptr<RequestIndex> own;  // while it is being built, only the thread that does so may touch it
+  OwnIndex own_state = OwnIndex::kBuilding;
+  bool is_finished = false;
+  std::vector<std::int32_t> pending;  // output that came while the index was being built
+  std::vector<std::int32_t> context;  // the last tokens of prompt + output, at least depth - 1 if there are
+  std::size_t num_output = 0;
+  GroupId group;
+  DraftOptions options;
+  std::vector<Link> links;  // most specific source first
+  std::size_t bytes = 0;    // last seen memory of `own`
+  std::uint64_t batch = 0;  // last batch that named this request
+
+  /// Adds output to `context`, which is cut now and then. O(tokens) amortized.
+  void extend_context(std::span<const std::int32_t> tokens, std::size_t depth) {
+    num_output += tokens.size();
+    if (context.size() > 8 * depth) {
+      context.erase(context.begin(), context.end() - static_cast<std::ptrdiff_t>(depth));
+    }
+    context.insert(context.end(), tokens.begin(), tokens.end());
+  }
+};
+
+}  // namespace agentspec

@@ -1,0 +1,37 @@
+// The index of one live request: its prompt, continued by its output, and apart from it the predicted output.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/automaton.hpp"
+
+namespace agentspec {
+
+/// Nothing is ever removed from it: it goes as a whole, so it keeps no text. Not thread-safe.
+class RequestIndex {
+ public:
+  explicit RequestIndex(std::uint32_t depth) : automaton_(depth) {}
+
+  /// The next append() begins another sequence. O(1).
+  void begin_sequence() { tail_ = {}; }
+  /// O(tokens * chain). Throws std::bad_alloc or CapacityError; the index is of no use afterwards.
+  void append(std::span<const std::int32_t> tokens) {
+    Cursor tail = automaton_.settle(tail_);
+    automaton_.unmark_end(tail);
+    for (const std::int32_t token : tokens) tail = automaton_.extend(tail, token);
+    automaton_.mark_end(tail);
+    tail_ = tail;
+  }
+
+  const Automaton& automaton() const { return automaton_; }
+  /// The last min(n, depth - 1) tokens of the current sequence.
+  Cursor tail() const { return automaton_.settle(tail_); }
+  std::size_t memory_bytes() const { return sizeof(*this) + automaton_.memory_bytes(); }
+
+ private:
+  Automaton automaton_;
+  Cursor tail_;
+};
+
+}  // namespace agentspec

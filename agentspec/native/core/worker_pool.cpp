@@ -1,0 +1,84 @@
+#include "core/worker_pool.hpp"
+
+namespace agentspec {
+namespace {
+
+constexpr int kSpins = 4000;  // some tens of microseconds: the gap between two runs of one step
+
+void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+WorkerPool::~WorkerPool() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+    ++num_runs_;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void WorkerPool::run(std::size_t num_tasks, const std::function<void(std::size_t, std::size_t)>& task) {
+  if (num_threads_ == 1 || num_tasks < 2) {
+    for (std::size_t i = 0; i < num_tasks; ++i) task(i, 0);
+    return;
+  }
+  while (threads_.size() + 1 < num_threads_) {
+    threads_.emplace_back([this, thread = threads_.size() + 1] { work(thread); });
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    task_ = &task;
+    num_tasks_ = num_tasks;
+    next_task_ = 0;
+    error_ = nullptr;
+    is_open_ = true;
+    ++num_runs_;
+  }
+  changed_.notify_all();
+  take_tasks(0);
+  {
+    const std::lock_guard lock(mutex_);
+    is_open_ = false;
+  }
+  for (int spin = 0; num_busy_.load(std::memory_order_acquire) > 0; ++spin) {
+    spin < kSpins ? relax() : std::this_thread::yield();
+  }
+  if (error_) std::rethrow_exception(error_);
+}
+
+void WorkerPool::work(std::size_t thread) {
+  for (std::uint64_t seen = 0; join_run(seen);) {
+    take_tasks(thread);
+    num_busy_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+void WorkerPool::take_tasks(std::size_t thread) {
+  for (std::size_t i; (i = next_task_.fetch_add(1, std::memory_order_relaxed)) < num_tasks_;) {
+    try {
+      (*task_)(i, thread);
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+    }
+  }
+}
+
+// Waits for a run after `seen` that is still open; false: the pool is stopping.
+bool WorkerPool::join_run(std::uint64_t& seen) {
+  for (int spin = 0; spin < kSpins && num_runs_.load(std::memory_order_acquire) == seen; ++spin) relax();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return is_stopping_ || (is_open_ && num_runs_ != seen); });
+  if (is_stopping_) return false;
+  seen = num_runs_;
+  num_busy_.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+}  // namespace agentspec

@@ -1,0 +1,50 @@
+// Threads that share the tasks of one call.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace agentspec {
+
+/// run() is called by one thread at a time, which takes part; others join in as soon as they are awake, and
+/// nobody waits for one that is not. They start with the first run(), and stay awake for some microseconds
+/// after each, since a step has several.
+class WorkerPool {
+ public:
+  explicit WorkerPool(std::size_t num_threads) : num_threads_(num_threads) {}
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  std::size_t num_threads() const { return num_threads_; }
+  /// Calls task(i, thread) once for every i < num_tasks, in this order, on any thread < num_threads().
+  /// Rethrows the first exception when all are done.
+  void run(std::size_t num_tasks, const std::function<void(std::size_t, std::size_t)>& task);
+
+ private:
+  void work(std::size_t thread);
+  void take_tasks(std::size_t thread);
+  bool join_run(std::uint64_t& seen);
+
+  const std::size_t num_threads_;
+  std::vector<std::thread> threads_;
+  std::mutex mutex_;  // guards what follows, as far as it is not atomic; task and error also by who is busy
+  std::condition_variable changed_;
+  std::atomic<std::uint64_t> num_runs_ = 0;
+  bool is_open_ = false;  // the run can be joined
+  bool is_stopping_ = false;
+  std::atomic<std::size_t> num_busy_ = 0;  // threads that have joined the run
+  std::atomic<std::size_t> next_task_ = 0;
+  std::size_t num_tasks_ = 0;
+  const std::function<void(std::size_t, std::size_t)>* task_ = nullptr;
+  std::exception_ptr error_;
+};
+
+}  // namespace agentspec
