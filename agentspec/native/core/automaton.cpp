@@ -49,7 +49,6 @@ StateId Automaton::locate(std::span<const std::int32_t> tokens) const {
 // ---- append -------------------------------------------------------------------------------------------
 
 Cursor Automaton::extend(Cursor tail, std::int32_t token) {
-  ensure_capacity();
   StateId target = child(tail.state, token);
   target = target == kNoState ? grow(tail, token) : split_if_longer(tail.state, tail.length, token, target);
   count_occurrence(tail, token, target);
@@ -106,27 +105,38 @@ bool Automaton::retarget(StateId prefix, std::int32_t token, StateId from, State
 // the token may have become the best continuation.
 void Automaton::count_occurrence(Cursor tail, std::int32_t token, StateId target) {
   tail = settle(tail);  // the tail's own state may have been split just now
-  ++states_[target].count;
+  count_one(target);
   std::uint32_t length = tail.length;
   StateId shorter = link(target);
   for (StateId prefix = tail.state; prefix != kRoot;) {
     while (length + 1 <= states_[shorter].length) {
       target = shorter;
-      ++states_[target].count;
+      count_one(target);
       shorter = link(target);
     }
     favour(prefix, token, target);
     prefix = link(prefix);
     length = states_[prefix].length;
   }
-  for (; shorter != kRoot; shorter = link(shorter)) ++states_[shorter].count;
+  for (; shorter != kRoot; shorter = link(shorter)) count_one(shorter);
 }
 
+// The next token's edge will be looked up in each of the states counted.
+void Automaton::count_one(StateId id) {
+  State& state = states_[id];
+  ++state.count;
+  edges_.prefetch(state.edges);
+}
+
+// The children's counts add up to num_continued, so most often the best one's needs no look.
 void Automaton::favour(StateId prefix, std::int32_t token, StateId target) {
   EdgeList& edges = states_[prefix].edges;
   if (edges.best_token == token) return;
-  const std::uint32_t best_count = states_[resolve(edges.best_target)].count;
   const std::uint32_t count = states_[target].count;
+  const std::size_t most_edges = 1 + EdgePool::block_slots(edges);
+  if (count * most_edges < num_continued(prefix)) return edges_.note_rival(edges, count);  // below average
+  const std::uint32_t best_count =
+      most_edges == 2 ? num_continued(prefix) - count : states_[resolve(edges.best_target)].count;
   if (count >= best_count) edges_.promote(edges, token);
   edges_.note_rival(edges, std::min(count, best_count));
 }
@@ -221,6 +231,7 @@ void Automaton::free_dead() {
 
 StateId Automaton::allocate(std::uint32_t length) {
   const StateId id = ids_.acquire();
+  if (id == kNoState - 1) throw CapacityError("the index has reached the most states it can address");
   if (id == states_.size()) states_.extend(1);
   states_[id] = State{};
   states_[id].length = length & Automaton::kMaxDepth;
@@ -232,13 +243,6 @@ void Automaton::free(StateId id) {
   states_[id] = State{};
   ids_.release(id);
   states_.truncate(ids_.end());
-}
-
-// One token adds at most two states and fewer than 2 * depth edges.
-void Automaton::ensure_capacity() const {
-  if (ids_.end() >= kNoState - 2 || edges_.is_full()) {
-    throw CapacityError("the index has reached the most states or edges it can address");
-  }
 }
 
 }  // namespace agentspec

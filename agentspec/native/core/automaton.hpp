@@ -76,7 +76,8 @@ class Automaton {
 
   /// Appends a token to a sequence whose last min(n, depth - 1) tokens are `tail`; returns the new tail.
   /// Counts every new occurrence. Among continuations of equal count the one appended last is the best.
-  /// O(suffix-link chain) <= O(depth); about five states on real text. Throws CapacityError, unchanged.
+  /// O(suffix-link chain) <= O(depth); about five states on real text. Throws CapacityError or
+  /// std::bad_alloc; the automaton is of no use afterwards.
   Cursor extend(Cursor tail, std::int32_t token);
   /// Tells the states on the tail's chain that a sequence ends here, or no longer does. O(chain).
   void mark_end(Cursor tail);
@@ -132,11 +133,11 @@ class Automaton {
   }
   StateId allocate(std::uint32_t length);
   void free(StateId id);
-  void ensure_capacity() const;
   StateId grow(Cursor tail, std::int32_t token);
   StateId split_if_longer(StateId prefix, std::uint32_t length, std::int32_t token, StateId target);
   bool retarget(StateId prefix, std::int32_t token, StateId from, StateId to);
   void count_occurrence(Cursor tail, std::int32_t token, StateId target);
+  void count_one(StateId id);
   void favour(StateId prefix, std::int32_t token, StateId target);
   void discount_occurrence(Cursor tail, std::int32_t token, StateId target);
   void drop_occurrence(StateId id);

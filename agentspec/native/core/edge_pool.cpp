@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cassert>
 
+#include "core/error.hpp"
+
 namespace agentspec {
 namespace {
 
@@ -199,6 +201,7 @@ std::uint32_t EdgePool::allocate(std::uint32_t block_class) {
   Slab& slab = slabs_[block_class - 1];
   const std::size_t slots = std::size_t{1} << (block_class - 1);
   const std::uint32_t block = slab.blocks.acquire();
+  if (block >= kMaxBlocks) throw CapacityError("the index has reached the most edges it can address");
   if (block * slots == slab.slots.size()) slab.slots.extend(slots);
   std::fill_n(slab.slots.data() + block * slots, slots, Edge{kNoToken, kNoState});
   return block;
@@ -238,13 +241,6 @@ std::size_t EdgePool::memory_bytes() const {
   std::size_t bytes = slabs_.capacity() * sizeof(Slab);
   for (const Slab& slab : slabs_) bytes += slab.slots.memory_bytes() + slab.blocks.memory_bytes();
   return bytes;
-}
-
-bool EdgePool::is_full() const {
-  for (const Slab& slab : slabs_) {
-    if (slab.blocks.end() >= kMaxBlocks / 2) return true;
-  }
-  return false;
 }
 
 void EdgePool::trim() {

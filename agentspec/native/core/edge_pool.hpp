@@ -37,7 +37,7 @@ static_assert(sizeof(EdgeList) == 12);
 
 class EdgePool {
  public:
-  /// Most blocks of one class that a list can address; the owner stops before that.
+  /// Most blocks of one class that a list can address.
   static constexpr std::size_t kMaxBlocks = std::size_t{1} << 27;
 
   /// Where the edge's target is kept, nullptr if there is no such edge. O(1) expected.
@@ -45,7 +45,7 @@ class EdgePool {
   StateId* find(EdgeList& list, std::int32_t token) {
     return const_cast<StateId*>(static_cast<const EdgePool*>(this)->find(list, token));
   }
-  /// Adds an edge that is not there yet. O(1) amortized.
+  /// Adds an edge that is not there yet. O(1) amortized. Throws CapacityError.
   void add(EdgeList& list, std::int32_t token, StateId target);
   /// Removes an edge that is there. If it was the best one, an arbitrary other edge takes its place.
   void remove(EdgeList& list, std::int32_t token);
@@ -74,7 +74,6 @@ class EdgePool {
   std::size_t used_bytes() const;
   std::size_t extent_bytes() const;
   std::size_t memory_bytes() const;
-  bool is_full() const;
   /// Gives back what the arrays hold beyond their ends.
   void trim();
   void prefetch(const EdgeList& list) const {

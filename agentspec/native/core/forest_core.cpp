@@ -24,7 +24,7 @@ std::size_t soft_limit(std::size_t limit_bytes) { return limit_bytes - limit_byt
 }  // namespace
 
 ForestCore::ForestCore(std::uint32_t depth, std::size_t limit_bytes, std::size_t num_threads)
-    : depth_(depth), limit_bytes_(limit_bytes), drafters_(num_threads), workers_(num_threads) {
+    : depth_(depth), limit_bytes_(limit_bytes), scratch_(num_threads), workers_(num_threads) {
   if (num_threads < 1 || num_threads > 64)
     throw ConfigError("threads must be between 1 and 64, not " + std::to_string(num_threads));
   Automaton{depth};  // throws ConfigError now and not at the first request
@@ -244,11 +244,12 @@ BatchDrafts ForestCore::step(const BatchUpdate& update, std::uint32_t max_tokens
   const std::vector<Request*> batch = resolve(update);
   take(batch, update);
   if (drafts_.size() < batch.size()) drafts_.resize(batch.size());
-  sources_.resize(batch.size());
-  share_out(batch.size(), batch.size(),
-            [&](std::size_t i, std::size_t thread) { draft(*batch[i], max_tokens, thread, i); });
+  share_out(0, batch.size(), [&](std::size_t i, std::size_t thread) {
+    draft(*batch[i], max_tokens, scratch_[thread]);
+    std::swap(drafts_[i], scratch_[thread].draft);
+  });
   drafts.offsets.push_back(0);
-  for (std::size_t i = 0; i < batch.size(); ++i) drafts.push_back(drafts_[i], sources_[i]);
+  for (std::size_t i = 0; i < batch.size(); ++i) drafts.push_back(drafts_[i]);
   return drafts;
 }
 
@@ -270,7 +271,7 @@ std::vector<Request*> ForestCore::resolve(const BatchUpdate& update) {
 // Appends the new output everywhere. Each index is one task, so what it holds never depends on the threads.
 void ForestCore::take(const std::vector<Request*>& batch, const BatchUpdate& update) {
   gather_growths(batch);
-  share_out(num_growths_ + batch.size(), batch.size(), [&](std::size_t i, std::size_t) {
+  share_out(num_growths_, batch.size(), [&](std::size_t i, std::size_t) {
     if (i < num_growths_) {
       grow(growths_[i], update);
     } else {
@@ -330,18 +331,16 @@ void ForestCore::append_to_own(Request& request, std::span<const std::int32_t> t
   }
 }
 
-void ForestCore::draft(Request& request, std::uint32_t max_tokens, std::size_t thread, std::size_t place) {
-  DraftTokens& best = drafts_[place];
-  SourceId& source = sources_[place];
+void ForestCore::draft(Request& request, std::uint32_t max_tokens, Scratch& scratch) {
+  DraftTokens& best = scratch.draft.tokens;
   best.clear();
-  source = kNoSource;
+  scratch.draft.source = kNoSource;
   DraftOptions options = request.options;
   options.max_tokens = std::min(options.max_tokens, max_tokens);
   if (options.max_tokens == 0) return;
-  Drafter& drafter = drafters_[thread];
   if (request.own_state == OwnIndex::kReady &&
-      drafter.improve(request.own->automaton(), request.own->tail(), options, best)) {
-    source = kRequestSource;
+      scratch.drafter.improve(request.own->automaton(), request.own->tail(), options, best)) {
+    scratch.draft.source = kRequestSource;
   }
   for (Link& link : request.links) {
     if (link.shared->index == nullptr) continue;
@@ -350,16 +349,25 @@ void ForestCore::draft(Request& request, std::uint32_t max_tokens, std::size_t t
     const std::size_t num_new = request.num_output - link.num_matched;
     const Cursor match = link.match.follow(index.automaton(), request.context, num_new, known);
     link.num_matched = request.num_output;
-    if (drafter.improve(index.automaton(), match, options, best)) source = link.source;
+    if (scratch.drafter.improve(index.automaton(), match, options, best)) scratch.draft.source = link.source;
   }
 }
 
-// Small batches are not worth waking anybody.
-void ForestCore::share_out(std::size_t num_tasks, std::size_t num_requests,
+// Calls task(i, thread) for i < num_single + num_requests. Requests go in blocks, so that threads don't work
+// side by side on neighbours in memory; small batches are not worth waking anybody.
+void ForestCore::share_out(std::size_t num_single, std::size_t num_requests,
                            const std::function<void(std::size_t, std::size_t)>& task) {
-  constexpr std::size_t kFewest = 16;
-  if (num_requests >= kFewest) return workers_.run(num_tasks, task);
-  for (std::size_t i = 0; i < num_tasks; ++i) task(i, 0);
+  constexpr std::size_t kBlock = 8;
+  const std::size_t end = num_single + num_requests;
+  if (num_requests < 2 * kBlock) {
+    for (std::size_t i = 0; i < end; ++i) task(i, 0);
+    return;
+  }
+  workers_.run(num_single + (num_requests + kBlock - 1) / kBlock, [&](std::size_t i, std::size_t thread) {
+    if (i < num_single) return task(i, thread);
+    const std::size_t begin = num_single + (i - num_single) * kBlock;
+    for (std::size_t k = begin; k < std::min(begin + kBlock, end); ++k) task(k, thread);
+  });
 }
 
 // ---- budgets ------------------------------------------------------------------------------------------
@@ -444,14 +452,15 @@ bool ForestCore::mute_largest_request(Belongs belongs) {
 
 // ---- figures ------------------------------------------------------------------------------------------
 
-void BatchDrafts::push_back(const DraftTokens& draft, SourceId source) {
-  token_ids.insert(token_ids.end(), draft.token_ids.begin(), draft.token_ids.end());
-  parents.insert(parents.end(), draft.parents.begin(), draft.parents.end());
-  for (const double prob : draft.probs) probs.push_back(static_cast<float>(prob));
+void BatchDrafts::push_back(const SourcedDraft& draft) {
+  const DraftTokens& tokens = draft.tokens;
+  token_ids.insert(token_ids.end(), tokens.token_ids.begin(), tokens.token_ids.end());
+  parents.insert(parents.end(), tokens.parents.begin(), tokens.parents.end());
+  for (const double prob : tokens.probs) probs.push_back(static_cast<float>(prob));
   offsets.push_back(static_cast<std::int64_t>(token_ids.size()));
-  scores.push_back(draft.score);
-  match_lengths.push_back(static_cast<std::int32_t>(draft.match_length));
-  sources.push_back(source);
+  scores.push_back(tokens.score);
+  match_lengths.push_back(static_cast<std::int32_t>(tokens.match_length));
+  sources.push_back(draft.source);
 }
 
 std::size_t ForestCore::index_bytes(IndexId id) const {

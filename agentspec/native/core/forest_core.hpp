@@ -37,6 +37,11 @@ struct BatchUpdate {
   }
 };
 
+struct SourcedDraft {
+  DraftTokens tokens;
+  SourceId source = kNoSource;
+};
+
 /// One draft per request, end to end: draft i is [offsets[i], offsets[i + 1]) of the token arrays.
 struct BatchDrafts {
   std::vector<std::int32_t> token_ids;
@@ -47,7 +52,7 @@ struct BatchDrafts {
   std::vector<std::int32_t> match_lengths;
   std::vector<SourceId> sources;
 
-  void push_back(const DraftTokens& draft, SourceId source);
+  void push_back(const SourcedDraft& draft);
 };
 
 /// Thread-safe. One lock guards everything except requests' own indices while they are built; whatever takes
@@ -112,6 +117,11 @@ class ForestCore {
     std::vector<std::pair<std::size_t, SequenceId>> learners;
   };
 
+  struct alignas(128) Scratch {  // of one thread
+    Drafter drafter;
+    SourcedDraft draft;
+  };
+
   Request& request(RequestId id);
   const std::shared_ptr<Shared>& shared(IndexId id) const;
   void connect(Request& request, std::span<const SharedSource> sources, bool learn);
@@ -131,8 +141,8 @@ class ForestCore {
   void grow(const Growth& growth, const BatchUpdate& update);
   static void append_to_own(Request& request, std::span<const std::int32_t> tokens);
   void append(Request& request, std::span<const std::int32_t> tokens) const;
-  void draft(Request& request, std::uint32_t max_tokens, std::size_t thread, std::size_t place);
-  void share_out(std::size_t num_tasks, std::size_t num_requests,
+  static void draft(Request& request, std::uint32_t max_tokens, Scratch& scratch);
+  void share_out(std::size_t num_single, std::size_t num_requests,
                  const std::function<void(std::size_t, std::size_t)>& task);
 
   void account(std::size_t& seen, std::size_t now, GroupId group);
@@ -159,9 +169,8 @@ class ForestCore {
 
   std::vector<Growth> growths_;  // of the current batch; the first num_growths_ are in use
   std::size_t num_growths_ = 0;
-  std::vector<Drafter> drafters_;    // one per thread
-  std::vector<DraftTokens> drafts_;  // one per request of the batch
-  std::vector<SourceId> sources_;    // where they come from
+  std::vector<Scratch> scratch_;      // one per thread
+  std::vector<SourcedDraft> drafts_;  // one per request of the batch
   WorkerPool workers_;
   BackgroundThread builder_;  // the last member: its thread uses the others
 };
