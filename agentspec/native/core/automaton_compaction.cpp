@@ -28,7 +28,10 @@ void Automaton::compact_some(std::size_t num_states, const std::function<void()>
         break;
       case Phase::kCorrect:
         if (next_ < ids_.end()) {
-          if (ids_.is_used(next_)) correct(next_);
+          if (ids_.is_used(next_)) {
+            visited += EdgePool::block_slots(states_[next_].edges) / 8;
+            correct(next_);
+          }
           ++next_;
         } else {
           settle_cursors();

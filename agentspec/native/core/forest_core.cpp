@@ -18,8 +18,10 @@ void check_tokens(std::span<const std::int32_t> tokens) {
 
 std::string name(const char* what, std::uint64_t id) { return std::string(what) + " " + std::to_string(id); }
 
-/// Budgets are approached gently from here on.
+/// From here on a budget is kept by small steps, so that it is never reached.
 std::size_t soft_limit(std::size_t limit_bytes) { return limit_bytes - limit_bytes / 16; }
+/// From here on nothing is learned until there is room again.
+std::size_t last_limit(std::size_t limit_bytes) { return limit_bytes - limit_bytes / 32; }
 
 }  // namespace
 
@@ -77,12 +79,14 @@ bool ForestCore::learn_piece(IndexId id, SequenceId& sequence, std::span<const s
   if (found == indices_.end()) return false;
   SuffixIndex& index = *found->second->index;
   if (is_first) sequence = index.open();
-  index.append(sequence, tokens);
-  if (is_last) index.close(sequence);
+  const bool is_full = is_exhausted(found->second->group);
+  if (!is_full) index.append(sequence, tokens);
+  if (is_last || is_full) index.close(sequence);
   index.uphold(tokens.size());
+  found->second->num_added = tokens.size();
   account(*found->second);
   balance(tokens.size());
-  return true;
+  return !is_full;
 }
 
 // ---- a request's life ---------------------------------------------------------------------------------
@@ -303,14 +307,17 @@ void ForestCore::gather_growths(const std::vector<Request*>& batch) {
   }
 }
 
-void ForestCore::grow(const Growth& growth, const BatchUpdate& update) {
+void ForestCore::grow(const Growth& growth, const BatchUpdate& update) const {
   SuffixIndex& index = *growth.shared->index;
+  const bool is_full = is_exhausted(growth.shared->group);
   std::size_t num_added = 0;
   for (const auto& [place, sequence] : growth.learners) {
+    if (is_full && !update.tokens_of(place).empty()) index.stop(sequence);
     index.append(sequence, update.tokens_of(place));
     num_added += update.tokens_of(place).size();
   }
   index.uphold(num_added);
+  growth.shared->num_added = num_added;
 }
 
 void ForestCore::append(Request& request, std::span<const std::int32_t> tokens) const {
@@ -388,42 +395,56 @@ void ForestCore::account_own(Request& request) {
   account(request.bytes, request.own->memory_bytes(), request.group);
 }
 
-void ForestCore::balance(std::size_t num_changed) {
-  for (GroupId id = 0; id < groups_.size(); ++id) {
-    relieve(groups_[id].bytes, groups_[id].limit_bytes, num_changed,
-            [id](GroupId group) { return group == id; });
-  }
-  relieve(bytes_, limit_bytes_, num_changed, [](GroupId) { return true; });
+bool ForestCore::is_exhausted(GroupId group) const {
+  return bytes_ > last_limit(limit_bytes_) || groups_[group].bytes > last_limit(groups_[group].limit_bytes);
 }
 
-// Makes room in the indices that belong; `bytes` is what they and their requests hold.
-template <typename Belongs>
-void ForestCore::relieve(std::size_t& bytes, std::size_t limit_bytes, std::size_t num_changed,
-                         Belongs belongs) {
-  if (bytes <= soft_limit(limit_bytes)) return;
-  if (Shared* largest = largest_index(belongs)) {
-    const std::size_t excess = bytes - soft_limit(limit_bytes);
-    largest->index->approach(largest->bytes - std::min(largest->bytes, excess), num_changed);
-    account(*largest);
+void ForestCore::balance(std::size_t num_changed) {
+  std::size_t work_left = SuffixIndex::kMostWork;
+  for (GroupId id = 0; id < groups_.size(); ++id) {
+    relieve({&groups_[id].bytes, groups_[id].limit_bytes, id}, num_changed, work_left);
   }
-  while (bytes > limit_bytes) {
-    Shared* largest = largest_index(belongs);
-    const std::size_t before = bytes;
+  relieve({&bytes_, limit_bytes_, kEveryGroup}, num_changed, work_left);
+}
+
+// Indices that are about as large as the largest evict what they add; that smaller ones may grow, the largest
+// shrinks. Only if that was not enough, nothing is spared.
+void ForestCore::relieve(const Scope& scope, std::size_t num_changed, std::size_t& work_left) {
+  const std::size_t soft_bytes = soft_limit(scope.limit_bytes);
+  if (*scope.bytes <= soft_bytes) return;
+  if (Shared* largest = largest_index(scope)) {
+    for (const auto& [id, shared] : indices_) {
+      if (shared->num_added == 0 || !scope.holds(shared->group)) continue;
+      num_changed += shared->num_added;
+      if (shared->bytes > largest->bytes / 2) make_room(*shared, shared->bytes, shared->num_added, work_left);
+      shared->num_added = 0;
+    }
+    const std::size_t excess = *scope.bytes - std::min(*scope.bytes, soft_bytes);
+    make_room(*largest, largest->bytes - std::min(largest->bytes, excess), num_changed, work_left);
+  }
+  while (*scope.bytes > scope.limit_bytes) {
+    Shared* largest = largest_index(scope);
+    const std::size_t before = *scope.bytes;
     if (largest != nullptr) {
-      const std::size_t excess = bytes - limit_bytes + largest->bytes / 16;
+      const std::size_t excess = before - scope.limit_bytes + largest->bytes / 16;
       largest->index->enforce(largest->bytes - std::min(largest->bytes, excess));
       account(*largest);
     }
-    if (bytes >= before && !mute_largest_request(belongs)) return;
+    if (*scope.bytes >= before && !mute_largest_request(scope)) return;
   }
 }
 
-template <typename Belongs>
-Shared* ForestCore::largest_index(Belongs belongs) const {
+void ForestCore::make_room(Shared& shared, std::size_t limit_bytes, std::size_t num_changed,
+                           std::size_t& work_left) {
+  work_left -= std::min(work_left, shared.index->approach(limit_bytes, num_changed, work_left));
+  account(shared);
+}
+
+Shared* ForestCore::largest_index(const Scope& scope) const {
   Shared* largest = nullptr;
   IndexId largest_id = 0;
   for (const auto& [id, candidate] : indices_) {
-    if (!belongs(candidate->group)) continue;
+    if (!scope.holds(candidate->group)) continue;
     const bool is_larger = largest == nullptr || candidate->bytes > largest->bytes ||
                            (candidate->bytes == largest->bytes && id < largest_id);
     if (!is_larger) continue;
@@ -433,12 +454,11 @@ Shared* ForestCore::largest_index(Belongs belongs) const {
   return largest;
 }
 
-template <typename Belongs>
-bool ForestCore::mute_largest_request(Belongs belongs) {
+bool ForestCore::mute_largest_request(const Scope& scope) {
   Request* largest = nullptr;
   RequestId largest_id = 0;
   for (const auto& [id, candidate] : requests_) {
-    if (!belongs(candidate->group) || candidate->bytes == 0) continue;
+    if (!scope.holds(candidate->group) || candidate->bytes == 0) continue;
     const bool is_larger = largest == nullptr || candidate->bytes > largest->bytes ||
                            (candidate->bytes == largest->bytes && id < largest_id);
     if (!is_larger) continue;

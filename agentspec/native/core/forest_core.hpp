@@ -64,8 +64,9 @@ struct BatchDrafts {
 /// does not know is an index that was dropped meanwhile: it is left out. A call that throws has changed
 /// nothing, unless it throws std::bad_alloc.
 ///
-/// Budgets hold after every call. Near its limit a group (or the whole) makes its largest index smaller; when
-/// nothing is left to evict, the largest live request goes on without an index of its own.
+/// Budgets hold after every call. Near its limit a group (or the whole) makes room in its largest indices; at
+/// the limit nothing more is learned, and when nothing is left to evict, the largest live request goes on
+/// without an index of its own.
 class ForestCore {
  public:
   ForestCore(std::uint32_t depth, std::size_t limit_bytes, std::size_t num_threads = 1);
@@ -117,6 +118,13 @@ class ForestCore {
     std::vector<std::pair<std::size_t, SequenceId>> learners;
   };
 
+  static constexpr GroupId kEveryGroup = ~GroupId{0};
+  struct Scope {  // what a budget is for: a group or everything
+    const std::size_t* bytes;
+    std::size_t limit_bytes;
+    GroupId group;
+    bool holds(GroupId id) const { return group == kEveryGroup || group == id; }
+  };
   struct alignas(128) Scratch {  // of one thread
     Drafter drafter;
     SourcedDraft draft;
@@ -138,7 +146,7 @@ class ForestCore {
   std::vector<Request*> resolve(const BatchUpdate& update);
   void take(const std::vector<Request*>& batch, const BatchUpdate& update);
   void gather_growths(const std::vector<Request*>& batch);
-  void grow(const Growth& growth, const BatchUpdate& update);
+  void grow(const Growth& growth, const BatchUpdate& update) const;
   static void append_to_own(Request& request, std::span<const std::int32_t> tokens);
   void append(Request& request, std::span<const std::int32_t> tokens) const;
   static void draft(Request& request, std::uint32_t max_tokens, Scratch& scratch);
@@ -149,12 +157,11 @@ class ForestCore {
   void account(Shared& shared);
   void account_own(Request& request);
   void balance(std::size_t num_changed);
-  template <typename Belongs>
-  void relieve(std::size_t& bytes, std::size_t limit_bytes, std::size_t num_changed, Belongs belongs);
-  template <typename Belongs>
-  Shared* largest_index(Belongs belongs) const;
-  template <typename Belongs>
-  bool mute_largest_request(Belongs belongs);
+  void relieve(const Scope& scope, std::size_t num_changed, std::size_t& work_left);
+  void make_room(Shared& shared, std::size_t limit_bytes, std::size_t num_changed, std::size_t& work_left);
+  bool is_exhausted(GroupId group) const;
+  Shared* largest_index(const Scope& scope) const;
+  bool mute_largest_request(const Scope& scope);
 
   const std::uint32_t depth_;
   const std::size_t limit_bytes_;

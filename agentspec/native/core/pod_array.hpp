@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -12,9 +13,9 @@
 
 namespace agentspec {
 
-/// Grows by an eighth while it is small; from kMappedBytes on it is a mapping of its own that doubles its
-/// address range and becomes resident page by page. memory_bytes() counts what can be resident: all of a
-/// small array, the pages that were ever used of a mapped one.
+/// Grows by an eighth while it is small; from kMappedBytes on it is a mapping of its own, which reserves far
+/// more addresses than it needs, so that it hardly ever moves, and becomes resident page by page.
+/// memory_bytes() counts what can be resident: all of a small array, the pages used of a mapped one.
 template <typename T>
 class PodArray {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -70,6 +71,7 @@ class PodArray {
     }
   }
   void shrink_to_fit() {
+    if (is_mapped(size_)) return give_back();
     if (capacity_ > size_) reallocate(size_);
   }
   void release() {
@@ -88,8 +90,14 @@ class PodArray {
     std::swap(touched_, other.touched_);
   }
   void grow(std::size_t n) {
-    const std::size_t more = is_mapped(capacity_) ? capacity_ : std::max<std::size_t>(capacity_ / 8, 4);
-    reallocate(std::max(size_ + n, capacity_ + more));
+    const std::size_t least = std::max(size_ + n, capacity_ + std::max<std::size_t>(capacity_ / 8, 4));
+    if (!is_mapped(least)) return reallocate(least);
+    const std::size_t reserved_bytes = reserve_bytes(least * sizeof(T));
+    try {
+      reallocate(reserved_bytes / sizeof(T));
+    } catch (const std::bad_alloc&) {  // addresses are short here
+      reallocate(least);
+    }
   }
   void reallocate(std::size_t capacity) {
     if (capacity == 0) return release();
@@ -99,7 +107,7 @@ class PodArray {
     touched_ = size_;
   }
   void give_back() {
-    if (size_ * sizeof(T) < kMappedBytes / 4) return shrink_to_fit();
+    if (size_ * sizeof(T) < kMappedBytes / 4) return reallocate(size_);
     discard_pages(data_, size_ * sizeof(T), touched_ * sizeof(T));
     touched_ = size_;
   }

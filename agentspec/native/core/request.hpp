@@ -24,8 +24,9 @@ constexpr SourceId kRequestSource = 1;
 struct Shared {
   std::unique_ptr<SuffixIndex> index;  // nullptr once it was dropped
   GroupId group;
-  std::size_t bytes = 0;  // last seen index->memory_bytes(): what group and total hold of it
-  std::size_t task = 0;   // its place among the indices of the current batch
+  std::size_t bytes = 0;      // last seen index->memory_bytes(): what group and total hold of it
+  std::size_t num_added = 0;  // tokens since room was last made
+  std::size_t task = 0;       // its place among the indices of the current batch
   std::uint64_t batch = 0;
 };
 

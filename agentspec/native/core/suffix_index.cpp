@@ -80,16 +80,14 @@ void SuffixIndex::remove(SequenceId id) {
 bool SuffixIndex::remove_piece(SequenceId id) {
   const std::uint32_t slot = slot_of(id);
   Sequence& sequence = sequences_[slot];
-  if (sequence.status == Status::kLive && sequence.size > 0) {
-    store(slot);
-    link_oldest(slot);
-  }
-  if (sequence.status == Status::kLive) sequence.status = Status::kMuted;
+  mute(slot);
   if (sequence.size > 0) retract_piece(slot);
   if (sequence.size > 0) return false;
   release(slot);
   return true;
 }
+
+void SuffixIndex::stop(SequenceId id) { mute(slot_of(id)); }
 
 void SuffixIndex::clear() {
   automaton_ = Automaton(automaton_.depth());
@@ -108,6 +106,15 @@ void SuffixIndex::clear() {
     sequence.status = Status::kMuted;
     if (is_finished) release(slot);
   }
+}
+
+// A live sequence is not learned any more; what was learned goes first.
+void SuffixIndex::mute(std::uint32_t slot) {
+  if (sequences_[slot].status != Status::kLive) return;
+  sequences_[slot].status = Status::kMuted;
+  if (sequences_[slot].size == 0) return;
+  store(slot);
+  link_oldest(slot);
 }
 
 // Packs the text of a live sequence away; nothing is appended to it any more.
@@ -178,38 +185,37 @@ bool SuffixIndex::mute_longest() {
     if (sequences_[slot].size > (longest == kNone ? 0 : sequences_[longest].size)) longest = slot;
   }
   if (longest == kNone) return false;
-  store(longest);
-  sequences_[longest].status = Status::kMuted;
-  link_oldest(longest);
+  mute(longest);
   return true;
 }
 
-// Evicts and compacts the harder, the nearer the budget is, but at most so much in one call that it is not
-// felt: 4,096 tokens or 65,536 states are about a millisecond.
-void SuffixIndex::approach(std::size_t limit_bytes, std::size_t num_changed) {
-  constexpr std::size_t kMostTokens = 4096;
-  constexpr std::size_t kMostStates = 65536;
+// Evicts and compacts the harder, the nearer the budget is.
+std::size_t SuffixIndex::approach(std::size_t limit_bytes, std::size_t num_changed, std::size_t max_work) {
   const std::size_t target_bytes = limit_bytes - limit_bytes / 8;
   const std::size_t used = used_bytes();
+  std::size_t work = 0;
   if (used > target_bytes) {
     const std::size_t urgency = 2 + 30 * (used - target_bytes) / (limit_bytes / 8 + 1);
-    evict_some(std::min(num_changed * urgency, kMostTokens), target_bytes);
+    work =
+        evict_some(std::min(num_changed * urgency, max_work / kWorkPerToken), target_bytes) * kWorkPerToken;
   }
-  if (automaton_.is_compacting() || needs_compaction(limit_bytes)) {
-    compact_some(std::min(num_changed * 32, kMostStates));
+  if (work < max_work && (automaton_.is_compacting() || needs_compaction(limit_bytes))) {
+    const std::size_t num_states = std::min(num_changed * 16, max_work - work);
+    compact_some(num_states);
+    work += num_states;
   }
+  return work;
 }
 
 void SuffixIndex::uphold(std::size_t num_changed) {
-  approach(limit_bytes_, num_changed);
+  approach(limit_bytes_, num_changed, kMostWork);
   if (memory_bytes() > limit_bytes_) enforce(limit_bytes_);
 }
 
-void SuffixIndex::evict_some(std::size_t num_tokens, std::size_t target_bytes) {
-  for (std::size_t evicted = 0; evicted < num_tokens && used_bytes() > target_bytes;
-       evicted += kPieceTokens) {
-    if (!evict_piece()) return;
-  }
+std::size_t SuffixIndex::evict_some(std::size_t num_tokens, std::size_t target_bytes) {
+  std::size_t evicted = 0;
+  while (evicted < num_tokens && used_bytes() > target_bytes && evict_piece()) evicted += kPieceTokens;
+  return evicted;
 }
 
 // Holes are closed once they are a fifth of the memory, or before the arrays outgrow the budget.

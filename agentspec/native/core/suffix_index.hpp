@@ -25,6 +25,10 @@ class SuffixIndex {
   /// Callers that must not hold up others append or remove at most so many tokens at once.
   static constexpr std::size_t kPieceTokens = 256;
 
+  /// Work that is hardly felt: to visit so many states, or evict a third as many tokens, takes about a
+  /// millisecond.
+  static constexpr std::size_t kMostWork = 8192;
+
   /// Throws ConfigError if depth is not within 2..Automaton::kMaxDepth.
   SuffixIndex(std::uint32_t depth, std::size_t limit_bytes);
 
@@ -36,10 +40,13 @@ class SuffixIndex {
   /// Enforces the budget after `num_changed` tokens were appended or removed. O(num_changed * chain), and
   /// never more than about a millisecond unless the budget is tiny.
   void uphold(std::size_t num_changed);
-  /// Makes room towards a budget of `limit_bytes`, as far as the work for `num_changed` tokens goes.
-  void approach(std::size_t limit_bytes, std::size_t num_changed);
+  /// Makes room towards a budget of `limit_bytes`: in proportion to num_changed, but no more than max_work.
+  /// Returns the work done, in states visited.
+  std::size_t approach(std::size_t limit_bytes, std::size_t num_changed, std::size_t max_work);
   /// Finishes a live sequence: it stays until evicted. O(tokens), to pack them. Throws UnknownIdError.
   void close(SequenceId id);
+  /// Stops learning a live sequence; what was learned of it goes first. O(tokens). Throws UnknownIdError.
+  void stop(SequenceId id);
   /// Takes a live or finished sequence out again. O(tokens * chain). Throws UnknownIdError.
   void remove(SequenceId id);
   /// Takes at most kPieceTokens from the end of a sequence, which is not learned any more; true once it is
@@ -71,6 +78,7 @@ class SuffixIndex {
   void check_integrity() const;
 
  private:
+  static constexpr std::size_t kWorkPerToken = 3;  // to evict one
   static constexpr std::uint32_t kNone = 0xFFFFFFFFu;
 
   enum class Status : std::uint8_t { kLive, kMuted, kFinished };  // muted: live, but not learned any more
@@ -87,6 +95,7 @@ class SuffixIndex {
 
   std::uint32_t slot_of(SequenceId id) const;
   void learn(Sequence& sequence, std::span<const std::int32_t> tokens);
+  void mute(std::uint32_t slot);
   void store(std::uint32_t slot);
   void retract_piece(std::uint32_t slot);
   std::span<const std::int32_t> end_of(const Sequence& sequence, std::size_t num_tokens);
@@ -96,7 +105,7 @@ class SuffixIndex {
   void unlink(std::uint32_t slot);
   bool evict_piece();
   bool mute_longest();
-  void evict_some(std::size_t num_tokens, std::size_t target_bytes);
+  std::size_t evict_some(std::size_t num_tokens, std::size_t target_bytes);
   bool needs_compaction(std::size_t limit_bytes) const;
   void compact_some(std::size_t num_states);
   void trim();

@@ -54,7 +54,8 @@ private:
     } else if (roll < 20 && texts_.size() > 4) {
       remove();
     } else if (roll < 22) {
-      index_.approach(SuffixIndex::kUnlimited, below(20)); // closes holes
+      index_.approach(SuffixIndex::kUnlimited, below(20),
+                      SuffixIndex::kMostWork); // closes holes
     } else if (roll < 70) {
       append();
     } else if (roll < 85) {
