@@ -1,26 +1,21 @@
-"""What both sides are fed: real model outputs and prompts as token ids.
-
-Knows the trace files (gzip'd JSON lines with ``session``, ``prompt`` and ``response``) and the tokenizer
-(Tekken, 131,072 tokens, out of the package mistral-common).
-"""
+"""What both sides are fed: real model outputs and prompts as token ids."""
 
 from __future__ import annotations
 
-import gzip
-import json
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from agentspec.benchmarks import traces
 from agentspec.benchmarks.core.sides import Tokens
 from agentspec.benchmarks.core.sizes import Sizes
+from agentspec.benchmarks.traces import Encode
 from agentspec.errors import ConfigError
 
-Encode = Callable[[str], Tokens]
 HELD_OUT = 4  # every so-manieth session is kept for prompts, so that no prompt quotes the history
 
 
@@ -62,7 +57,7 @@ def load(directory: Path, sizes: Sizes) -> Corpus:
     """
     sessions = _read(directory)
     random.Random(0).shuffle(sessions)
-    encode = tokenizer()
+    encode = traces.tokenizer()
     held_out = sessions[::HELD_OUT]
     learned = [session for i, session in enumerate(sessions) if i % HELD_OUT]
     mixed = _encoded(_responses(learned), encode, sizes.corpus_tokens)
@@ -73,26 +68,13 @@ def load(directory: Path, sizes: Sizes) -> Corpus:
     return Corpus(mixed, repeated, mixed[: sizes.num_history], np.concatenate(text), np.concatenate(outputs))
 
 
-def tokenizer() -> Encode:
-    """Text to int32 token ids, without special tokens."""
-    from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
-
-    tekken = MistralTokenizer.v3(is_tekken=True).instruct_tokenizer.tokenizer
-    return lambda text: np.array(tekken.encode(text, bos=False, eos=False), np.int32)
-
-
 def _read(directory: Path) -> list[_Session]:
-    paths = sorted(directory.glob("*.jsonl.gz"))
-    if not paths:
-        raise ConfigError(f"no traces (*.jsonl.gz) in {str(directory)!r}")
     sessions: dict[tuple[str, str], _Session] = defaultdict(_Session)
-    for path in paths:
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
-            for line in lines:
-                call = json.loads(line)
-                session = sessions[path.name, call["session"]]
-                session.responses.append(call["response"])
-                session.longest_call = max(session.longest_call, call["prompt"] + call["response"], key=len)
+    for path in traces.files(directory):
+        for call in traces.calls(path):
+            session = sessions[path.name, call["session"]]
+            session.responses.append(call["response"])
+            session.longest_call = max(session.longest_call, call["prompt"] + call["response"], key=len)
     return list(sessions.values())
 
 
@@ -101,13 +83,7 @@ def _responses(sessions: Iterable[_Session]) -> Iterator[str]:
 
 
 def _encoded(texts: Iterable[str], encode: Encode, num_tokens: int) -> list[Tokens]:
-    """As many of the texts, as token ids, as it takes to have so many tokens."""
-    documents, left = [], num_tokens
-    for text in texts:
-        document = encode(text)
-        if len(document):
-            documents.append(document)
-            left -= len(document)
-        if left <= 0:
-            return documents
-    raise ConfigError(f"too few traces: {num_tokens} tokens are needed and {num_tokens - left} were found")
+    documents = traces.encoded(texts, encode, num_tokens)
+    if (found := sum(map(len, documents))) < num_tokens:
+        raise ConfigError(f"too few traces: {num_tokens} tokens are needed and {found} were found")
+    return documents

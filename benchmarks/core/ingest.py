@@ -18,7 +18,8 @@ from agentspec.benchmarks.core.ours import OurDecoder
 from agentspec.benchmarks.core.requests import next_batch, requests
 from agentspec.benchmarks.core.sides import Decoder, Side, Tokens
 from agentspec.benchmarks.core.sizes import Sizes
-from agentspec.benchmarks.core.turns import Spread, Turns, spread, without_gc
+from agentspec.benchmarks.core.turns import Spread, Turns, spread
+from agentspec.benchmarks.process import without_gc
 
 NUM_LIVE = 16
 FORWARD_PASS_S = 1e-3  # between two steps the processor waits for the model

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from agentspec.benchmarks import report
 from agentspec.benchmarks.core.bars import ROWS, Figures, Kind, Row, summary
 
 BATCH_SIZES = (1, 16, 64, 256)
@@ -37,7 +36,6 @@ def _cells(row: Row, figures: Figures) -> list[str]:
     against = _shown(row.theirs(figures))
     if row.against_label:
         against = f"{row.against_label}: {against}"
-    verdict = {True: "[green]pass[/green]", False: "[red]FAIL[/red]", None: ""}[row.passes(figures)]
     bar = ""
     if row.bar is not None:
         bar = ("≥ " if row.kind is Kind.SPEEDUP else "≤ ") + _result(row.kind, row.bar)
@@ -47,7 +45,7 @@ def _cells(row: Row, figures: Figures) -> list[str]:
         against,
         _result(row.kind, row.result(figures)),
         bar,
-        verdict,
+        report.verdict(row.passes(figures)),
     ]
 
 
@@ -66,15 +64,8 @@ def _result(kind: Kind, result: float | None) -> str:
 
 
 def json_line(figures: Figures, provenance: Mapping[str, object]) -> str:
-    """Everything that was measured and where, numbers to four significant digits."""
-    measured = {"summary": summary(figures), "figures": figures}
-    return json.dumps({**_rounded(measured), "provenance": provenance})
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _rounded(one) for name, one in value.items()}
-    return float(f"{value:.4g}") if isinstance(value, float) else value
+    """Everything that was measured and where."""
+    return report.json_line({"summary": summary(figures), "figures": figures}, provenance)
 
 
 def plot(figures: Figures, peer: str | None, path: Path) -> None:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
 
 from agentspec.benchmarks.core import ingest, memory, report, steps, trees
 from agentspec.benchmarks.core.bars import Figures
 from agentspec.benchmarks.core.corpus import Corpus, load
 from agentspec.benchmarks.core.ours import OurDecoder, OurDecoderEverySource, OurDecoderTwoThreads
-from agentspec.benchmarks.core.provenance import provenance
 from agentspec.benchmarks.core.sides import Decoder, Side, our_side, peer_side
 from agentspec.benchmarks.core.sizes import QUICK, Sizes
+from agentspec.benchmarks.provenance import provenance
+from agentspec.benchmarks.report import Announce, announcer, make_room_for, publish
 from agentspec.errors import ConfigError
 
-COLUMNS = 110
 DRAFTS_ALIKE = 0.1  # a tie may choose another token, and a tree of depth 64 knows contexts of 63 tokens
-
-Announce = Callable[[str], None]
 
 
 def run(traces: Path, peer: str, sizes: Sizes, json_path: Path | None, plot_path: Path | None) -> int:
@@ -33,7 +28,7 @@ def run(traces: Path, peer: str, sizes: Sizes, json_path: Path | None, plot_path
     Raises:
         ConfigError: the traces are missing or too small.
     """
-    announce = _announcer()
+    announce = announcer()
     theirs = _find(peer, announce)
     announce("reading and tokenizing traces")
     corpus = load(traces, sizes)
@@ -44,14 +39,10 @@ def run(traces: Path, peer: str, sizes: Sizes, json_path: Path | None, plot_path
     arguments = {"traces": traces.name, "peer": peer, "quick": sizes == QUICK}
     origin = {**provenance(), "peer": name, "arguments": arguments, "sizes": asdict(sizes)}
     line = report.json_line(figures, origin)
-    for path in filter(None, (json_path, plot_path)):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    if json_path:
-        json_path.write_text(line + "\n")
+    make_room_for(json_path, plot_path)
     if plot_path:
         report.plot(figures, name, plot_path)
-    Console(width=COLUMNS).print(report.table(figures, name))
-    print(line, flush=True)
+    publish(report.table(figures, name), line, json_path)
     return 0
 
 
@@ -71,11 +62,6 @@ def measure(corpus: Corpus, sizes: Sizes, peer: Side | None, announce: Announce)
     announce(f"memory of {sizes.num_memory_requests} live requests, in a fresh process")
     prompts = corpus.prompts(sizes.num_memory_requests, sizes.prompt_tokens, seed=3)
     return figures | memory.of_requests(sides, prompts)
-
-
-def _announcer() -> Announce:
-    console, begin_s = Console(stderr=True), time.monotonic()
-    return lambda what: console.print(f"{time.monotonic() - begin_s:5.1f} s  {what}", highlight=False)
 
 
 def _find(peer: str, announce: Announce) -> Side | None:

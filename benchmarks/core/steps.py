@@ -9,7 +9,8 @@ from agentspec.benchmarks.core.corpus import Corpus
 from agentspec.benchmarks.core.requests import ACCEPTED_TOKENS, Request, next_batch, requests
 from agentspec.benchmarks.core.sides import Decoder
 from agentspec.benchmarks.core.sizes import Sizes
-from agentspec.benchmarks.core.turns import Spread, Turns, without_gc
+from agentspec.benchmarks.core.turns import Spread, Turns
+from agentspec.benchmarks.process import without_gc
 
 WARM_UP_STEPS = 3
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from agentspec.benchmarks.core.sides import Index, Side, Tokens
-from agentspec.benchmarks.core.turns import Turns, without_gc
+from agentspec.benchmarks.core.turns import Turns
+from agentspec.benchmarks.process import without_gc
 
 BLOCK_TOKENS = 50_000  # long beside the time it takes to win back the caches from the other side
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -49,14 +47,3 @@ def spread(values: Sequence[float]) -> Spread:
         "p99": float(np.percentile(values, 99)),
         "max": float(max(values)),
     }
-
-
-@contextmanager
-def without_gc() -> Iterator[None]:
-    """Collect Python's garbage before and not during a measurement."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

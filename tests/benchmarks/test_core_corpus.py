@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentspec.benchmarks.core.corpus import Corpus, load, tokenizer
+from agentspec.benchmarks.core.corpus import Corpus, load
 from agentspec.benchmarks.core.requests import ACCEPTED_TOKENS, next_batch, requests
 from agentspec.benchmarks.core.sides import DEPTH
 from agentspec.benchmarks.core.sizes import Sizes
+from agentspec.benchmarks.traces import tokenizer
 from agentspec.errors import ConfigError
 
 

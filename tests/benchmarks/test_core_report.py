@@ -9,7 +9,7 @@ import pytest
 
 from agentspec.benchmarks.core import report
 from agentspec.benchmarks.core.bars import ROWS, Kind, Row, summary
-from agentspec.benchmarks.core.provenance import provenance
+from agentspec.benchmarks.provenance import provenance
 
 KEYS = {
     "append_speedup",

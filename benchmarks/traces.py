@@ -1,0 +1,58 @@
+"""Recorded model calls as text and as token ids.
+
+Knows the trace files (gzip'd JSON lines with ``session``, ``prompt`` and ``response``) and the tokenizer
+(Tekken, 131,072 tokens, out of the package mistral-common).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from agentspec.errors import ConfigError
+from agentspec.forest import Tokens
+
+Encode = Callable[[str], Tokens]
+
+
+def files(directory: Path) -> list[Path]:
+    """The trace files of a folder, by name.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    paths = sorted(directory.glob("*.jsonl.gz"))
+    if not paths:
+        raise ConfigError(f"no traces (*.jsonl.gz) in {str(directory)!r}")
+    return paths
+
+
+def calls(path: Path) -> Iterator[dict[str, str]]:
+    """The model calls of one file, in order."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
+
+
+def tokenizer() -> Encode:
+    """Text to int32 token ids, without special tokens."""
+    from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+
+    tekken = MistralTokenizer.v3(is_tekken=True).instruct_tokenizer.tokenizer
+    return lambda text: np.array(tekken.encode(text, bos=False, eos=False), np.int32)
+
+
+def encoded(texts: Iterable[str], encode: Encode, num_tokens: int) -> list[Tokens]:
+    """As many of the texts, as token ids, as it takes to have so many tokens; all if they have fewer."""
+    documents, left = [], num_tokens
+    for text in texts:
+        if left <= 0:
+            break
+        document = encode(text)
+        if len(document):
+            documents.append(document)
+            left -= len(document)
+    return documents
