@@ -1,0 +1,29 @@
+// What the drafts of a step are held to.
+#pragma once
+
+#include "core/forest_core.hpp"
+#include "naive_forest.hpp"
+
+namespace agentspec {
+
+/// The draft of one request, out of those of a batch.
+struct DraftView {
+  DraftView(const BatchDrafts& drafts, std::size_t i);
+
+  std::span<const std::int32_t> token_ids;
+  std::span<const std::int32_t> parents;
+  std::span<const float> probs;
+  double score;
+  std::size_t match_length;
+  SourceId source;
+};
+
+/// Throws Finding unless it is, token by token, the draft of the brute force.
+void require_same_draft(const DraftView& draft, const ExpectedDraft& expected);
+
+/// What holds whatever an index has lost that it comes from: every drafted token has been seen where it is
+/// drafted, and the figures fit together. Throws Finding.
+void require_plausible_draft(const DraftView& draft, const NaiveForest& naive, RequestId id,
+                             std::uint32_t max_tokens);
+
+}  // namespace agentspec

@@ -1,0 +1,160 @@
+#include "forest_pair.hpp"
+
+namespace agentspec {
+
+void Batch::add(RequestId id, TokenSpan added) {
+  requests.push_back(id);
+  tokens.insert(tokens.end(), added.begin(), added.end());
+  offsets.push_back(static_cast<std::int64_t>(tokens.size()));
+}
+
+ForestPair::ForestPair(std::uint32_t depth, const Budgets& budgets, std::size_t num_threads)
+    : budgets_(budgets), core_(depth, budgets.forest_bytes, num_threads), naive_(depth) {
+  for (GroupId& group : groups_) group = core_.create_group(budgets.group_bytes);
+}
+
+// ---- calls --------------------------------------------------------------------------------------------
+
+void ForestPair::create_index(std::size_t group) {
+  const IndexId id = core_.create_index(groups_[group], budgets_.index_bytes);
+  naive_.create_index(id);
+  group_of_[id] = group;
+  created_.push_back(id);
+  check();
+}
+
+void ForestPair::drop_index(IndexId id) {
+  core_.drop_index(id);
+  naive_.drop_index(id);
+  group_of_.erase(id);
+  check();
+}
+
+void ForestPair::learn(std::span<const IndexId> indices, TokenSpan tokens) {
+  core_.learn(indices, tokens);
+  naive_.learn(indices, tokens);
+  check();
+}
+
+void ForestPair::start(RequestId id, std::size_t group, TokenSpan prompt, TokenSpan prediction,
+                       std::span<const SharedSource> sources, bool learn, const DraftOptions& options,
+                       bool in_background) {
+  core_.start(id, groups_[group], prompt, prediction, sources, learn, options, in_background);
+  naive_.start(id, prompt, prediction, sources, learn, options);
+  if (in_background) building_.insert(id);
+  if (!budgets_.are_unlimited()) wait(id);  // else the bytes of several calls would not fit together
+  check();
+}
+
+void ForestPair::wait(RequestId id) {
+  core_.wait(id);
+  building_.erase(id);
+}
+
+void ForestPair::observe(const Batch& batch) {
+  core_.observe(batch.update());
+  naive_.observe(batch.update());
+  check();
+}
+
+BatchDrafts ForestPair::step(const Batch& batch, std::uint32_t max_tokens) {
+  const BatchDrafts drafts = core_.step(batch.update(), max_tokens);
+  naive_.observe(batch.update());
+  check();  // first: the step may have evicted something before it drafted
+  require_equal(drafts.scores.size(), batch.requests.size(), "number of drafts");
+  for (std::size_t i = 0; i < batch.requests.size(); ++i) {
+    const DraftView draft(drafts, i);
+    if (budgets_.are_unlimited()) {
+      check_draft(draft, batch.requests[i], max_tokens);
+    } else {
+      check_draft_after_evictions(draft, batch.requests[i], max_tokens);
+    }
+  }
+  return drafts;
+}
+
+void ForestPair::finish(RequestId id, bool keep) {
+  core_.finish(id, keep);
+  naive_.finish(id, keep);
+  building_.erase(id);
+  muted_.erase(id);
+  check();
+}
+
+// ---- drafts -------------------------------------------------------------------------------------------
+
+void ForestPair::check_draft(const DraftView& draft, RequestId id, std::uint32_t max_tokens) const {
+  const bool may_lack_own = building_.contains(id) && draft.source != kRequestSource;
+  require_same_draft(draft, naive_.draft(id, max_tokens, !may_lack_own));
+}
+
+// An index that has lost something can draft anything that makes sense; all else as well as ever. A request
+// whose own index is gone never gets another.
+void ForestPair::check_draft_after_evictions(const DraftView& draft, RequestId id, std::uint32_t max_tokens) {
+  ExpectedDraft at_least = naive_.draft(id, max_tokens, !muted_.contains(id), evicted_);
+  if (draft.score < at_least.draft.score && at_least.source == kRequestSource && budgets_.can_mute()) {
+    muted_.insert(id);
+    at_least = naive_.draft(id, max_tokens, false, evicted_);
+  }
+  if (draft.source == kNoSource || draft.source == kRequestSource) return require_same_draft(draft, at_least);
+  require_at_most(at_least.draft.score, draft.score, "score of what has lost nothing");
+  require_plausible_draft(draft, naive_, id, max_tokens);
+}
+
+// ---- checks -------------------------------------------------------------------------------------------
+
+// Waits for what goes on in the background: it changes figures.
+std::vector<std::size_t> ForestPair::figures() {
+  while (!building_.empty()) wait(*building_.begin());
+  std::vector<std::size_t> all{core_.num_requests(), core_.memory_bytes()};
+  for (const GroupId group : groups_) all.push_back(core_.group_bytes(group));
+  for (const auto& [id, group] : group_of_) {
+    const auto [num_sequences, num_tokens] = core_.index_size(id);
+    all.insert(all.end(), {core_.index_bytes(id), num_sequences, num_tokens});
+  }
+  return all;
+}
+
+void ForestPair::check() {
+  require_equal(core_.num_requests(), naive_.num_requests(), "number of requests");
+  for (const auto& [id, index] : naive_.indices()) {
+    const auto [num_sequences, num_tokens] = core_.index_size(id);
+    require(num_sequences <= index.num_sequences() && num_tokens <= index.num_tokens(),
+            "an index holds more than it was given");
+    if (num_tokens < index.num_tokens()) evicted_.insert(id);
+    require(evicted_.empty() || !budgets_.are_unlimited(), "something was evicted without a budget");
+    require(evicted_.contains(id) || num_sequences == index.num_sequences(), "a sequence is lost");
+  }
+  if (!budgets_.are_unlimited()) check_budgets();
+}
+
+void ForestPair::check_budgets() const {
+  Usage forest{core_.memory_bytes()};
+  std::array<Usage, kNumGroups> groups;
+  for (std::size_t i = 0; i < kNumGroups; ++i) groups[i].bytes = core_.group_bytes(groups_[i]);
+  require_equal(forest.bytes, groups[0].bytes + groups[1].bytes, "bytes of all groups");
+  for (const auto& [id, group] : group_of_) {
+    const Usage index{core_.index_bytes(id), core_.index_bytes(id), core_.index_size(id).second};
+    index.require_within(budgets_.index_bytes, "bytes of an index");
+    groups[group].add(index);
+    forest.add(index);
+  }
+  for (const Usage& group : groups) group.require_within(budgets_.group_bytes, "bytes of a group");
+  forest.require_within(budgets_.forest_bytes, "bytes of the forest");
+}
+
+void ForestPair::Usage::add(const Usage& index) {
+  index_bytes += index.index_bytes;
+  num_tokens += index.num_tokens;
+}
+
+// A budget is exceeded by what can't be given up, and only once everything else is; until the next call, also
+// by a new index, and by what one index takes to make room for another.
+void ForestPair::Usage::require_within(std::size_t limit_bytes, const char* what) const {
+  constexpr std::size_t kSlackBytes = 2048;
+  require_at_most(index_bytes, bytes, what);
+  const bool has_more_to_give = num_tokens > 0 || bytes > index_bytes;
+  if (has_more_to_give && bytes > kSlackBytes) require_at_most(bytes - kSlackBytes, limit_bytes, what);
+}
+
+}  // namespace agentspec

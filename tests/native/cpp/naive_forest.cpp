@@ -1,0 +1,92 @@
+#include "naive_forest.hpp"
+
+#include <algorithm>
+
+namespace agentspec {
+void NaiveForest::learn(std::span<const IndexId> indices, TokenSpan tokens) {
+  for (const IndexId id : indices) {
+    const auto found = indices_.find(id);
+    if (found == indices_.end()) continue;
+    const std::uint64_t key = found->second.open();
+    found->second.append(key, tokens);
+    found->second.close(key);
+  }
+}
+
+void NaiveForest::start(RequestId id, TokenSpan prompt, TokenSpan prediction,
+                        std::span<const SharedSource> sources, bool learn, const DraftOptions& options) {
+  Request made{NaiveIndex(depth_), 0, {prompt.begin(), prompt.end()}, options, learn, {}};
+  made.own.append(made.own.open(), prediction);
+  made.key = made.own.open();
+  made.own.append(made.key, prompt);
+  for (const SharedSource& source : sources) {
+    if (indices_.contains(source.index)) made.links.push_back({source.index, source.source, 0});
+  }
+  std::stable_sort(made.links.begin(), made.links.end(),
+                   [](const Link& a, const Link& b) { return a.source < b.source; });
+  for (Link& link : made.links) {
+    if (learn) link.key = indices_.at(link.index).open();
+  }
+  requests_.emplace(id, std::move(made));
+}
+
+void NaiveForest::observe(const BatchUpdate& update) {
+  for (std::size_t i = 0; i < update.requests.size(); ++i) {
+    Request& request = requests_.at(update.requests[i]);
+    const TokenSpan tokens = update.tokens_of(i);
+    request.text.insert(request.text.end(), tokens.begin(), tokens.end());
+    request.own.append(request.key, tokens);
+    for (const Link& link : request.links) {
+      const auto found = indices_.find(link.index);
+      if (request.learns && found != indices_.end()) found->second.append(link.key, tokens);
+    }
+  }
+}
+
+void NaiveForest::finish(RequestId id, bool keep) {
+  const Request& request = requests_.at(id);
+  for (const Link& link : request.links) {
+    const auto found = indices_.find(link.index);
+    if (!request.learns || found == indices_.end()) continue;
+    keep ? found->second.close(link.key) : found->second.remove(link.key);
+  }
+  requests_.erase(id);
+}
+
+ExpectedDraft NaiveForest::draft(RequestId id, std::uint32_t max_tokens, bool with_own,
+                                 const std::set<IndexId>& left_out) const {
+  const Request& request = requests_.at(id);
+  DraftOptions options = request.options;
+  options.max_tokens = std::min(options.max_tokens, max_tokens);
+  ExpectedDraft best;
+  const auto consider = [&](const NaiveIndex& index, SourceId source) {
+    NaiveDraft draft = index.draft(request.text, options);
+    if (draft.score > best.draft.score) best = {std::move(draft), source};
+  };
+  if (with_own) consider(request.own, kRequestSource);
+  for (const Link& link : request.links) {
+    const auto found = indices_.find(link.index);
+    if (found != indices_.end() && !left_out.contains(link.index)) consider(found->second, link.source);
+  }
+  return best;
+}
+
+bool NaiveForest::has_seen(RequestId id, SourceId source, std::size_t match_length, TokenSpan path,
+                           std::int32_t token) const {
+  const Request& request = requests_.at(id);
+  std::vector<std::int32_t> wanted(request.text.end() - static_cast<std::ptrdiff_t>(match_length),
+                                   request.text.end());
+  wanted.insert(wanted.end(), path.begin(), path.end());
+  const auto is_in = [&](const NaiveIndex& index) {
+    const Context context = index.find(wanted);
+    return std::any_of(context.places.begin(), context.places.end(),
+                       [token](const Place& place) { return place.text->tokens[place.next] == token; });
+  };
+  if (source == kRequestSource) return is_in(request.own);
+  return std::any_of(request.links.begin(), request.links.end(), [&](const Link& link) {
+    const auto found = indices_.find(link.index);
+    return link.source == source && found != indices_.end() && is_in(found->second);
+  });
+}
+
+}  // namespace agentspec

@@ -1,0 +1,66 @@
+// A brute-force model of ForestCore: the same calls, answered by scanning the texts. Knows no budgets.
+#pragma once
+
+#include <map>
+#include <set>
+#include <vector>
+
+#include "core/forest_core.hpp"
+#include "naive_index.hpp"
+
+namespace agentspec {
+
+struct ExpectedDraft {
+  NaiveDraft draft;
+  SourceId source = kNoSource;
+};
+
+class NaiveForest {
+ public:
+  explicit NaiveForest(std::uint32_t depth) : depth_(depth) {}
+
+  void create_index(IndexId id) { indices_.emplace(id, NaiveIndex(depth_)); }
+  void drop_index(IndexId id) { indices_.erase(id); }
+  void learn(std::span<const IndexId> indices, TokenSpan tokens);
+  void start(RequestId id, TokenSpan prompt, TokenSpan prediction, std::span<const SharedSource> sources,
+             bool learn, const DraftOptions& options);
+  void observe(const BatchUpdate& update);
+  void finish(RequestId id, bool keep);
+
+  /// The request's next draft: Algorithm 1 over every source, or without the request's own text, or without
+  /// some indices. Of equal scores the one from the most specific source.
+  ExpectedDraft draft(RequestId id, std::uint32_t max_tokens, bool with_own = true,
+                      const std::set<IndexId>& left_out = {}) const;
+  std::uint32_t depth() const { return depth_; }
+  std::size_t num_requests() const { return requests_.size(); }
+  bool is_live(RequestId id) const { return requests_.contains(id); }
+  const DraftOptions& options(RequestId id) const { return requests_.at(id).options; }
+  /// Prompt and output.
+  TokenSpan text(RequestId id) const { return requests_.at(id).text; }
+  const std::map<IndexId, NaiveIndex>& indices() const { return indices_; }
+  /// Whether a source of this name has ever seen the token follow the last `match_length` tokens of the
+  /// request's text and then `path`.
+  bool has_seen(RequestId id, SourceId source, std::size_t match_length, TokenSpan path,
+                std::int32_t token) const;
+
+ private:
+  struct Link {
+    IndexId index;
+    SourceId source;
+    std::uint64_t key;  // of the output in the index, if the request learns
+  };
+  struct Request {
+    NaiveIndex own;
+    std::uint64_t key;  // of prompt and output in `own`
+    std::vector<std::int32_t> text;
+    DraftOptions options;
+    bool learns;
+    std::vector<Link> links;  // most specific source first
+  };
+
+  std::uint32_t depth_;
+  std::map<IndexId, NaiveIndex> indices_;
+  std::map<RequestId, Request> requests_;
+};
+
+}  // namespace agentspec

@@ -1,0 +1,99 @@
+// A suffix index as one would write it on a napkin: texts, scanned anew for every question. The C++ form of
+// tests/native/naive_index.py, and like that the oracle for Algorithm 1 of SuffixDecoding (arXiv 2411.04975).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "core/drafter.hpp"
+
+namespace agentspec {
+
+using TokenSpan = std::span<const std::int32_t>;
+
+struct NaiveDraft {
+  std::vector<std::int32_t> token_ids;
+  std::vector<std::int32_t> parents;
+  std::vector<double> probs;  // D(N)
+  double score = 0.0;
+  std::uint32_t match_length = 0;
+
+  void push(std::int32_t token, std::int32_t parent, double prob);
+};
+
+/// A sequence, and when each of its tokens was appended.
+struct NaiveText {
+  std::vector<std::int32_t> tokens;
+  std::vector<std::uint64_t> times;
+};
+
+/// Somewhere a context occurs and is followed by text->tokens[next].
+struct Place {
+  const NaiveText* text;
+  std::size_t next;
+};
+
+/// A string, and all places that follow its last depth - 1 tokens.
+struct Context {
+  std::vector<std::int32_t> tokens;
+  std::vector<Place> places;
+};
+
+/// A token that follows a context, how often, and when it was last appended there.
+struct Continuation {
+  std::int32_t token;
+  std::uint32_t count;
+  std::uint64_t last_time;
+};
+
+/// The best continuation is the one of highest count; of equal ones the one that was appended last. Where a
+/// removal takes occurrences from the best one, the highest count becomes the best, then the smaller token
+/// id, until another one is appended that is no rarer.
+class NaiveIndex {
+ public:
+  explicit NaiveIndex(std::uint32_t depth) : depth_(depth) {}
+
+  /// Starts an empty sequence and returns its key; keys are never reused.
+  std::uint64_t open();
+  void append(std::uint64_t key, TokenSpan tokens);
+  /// Ends a sequence: an empty one is forgotten, any other stays.
+  void close(std::uint64_t key);
+  void remove(std::uint64_t key);
+
+  std::size_t num_sequences() const { return texts_.size(); }
+  std::size_t num_tokens() const { return num_tokens_; }
+  /// The best draft over all match lengths; of equal scores the one of the longest match.
+  NaiveDraft draft(TokenSpan text, const DraftOptions& options) const;
+  Context find(TokenSpan tokens) const;
+  Context extended(const Context& context, std::int32_t token) const;
+
+ private:
+  struct Reset {  // of a context whose best continuation lost occurrences
+    std::uint64_t time;
+    std::int32_t best;
+  };
+  struct Leaf {  // a node that could be drafted next; the earlier one wins ties
+    double prob;
+    std::int32_t token;
+    std::int32_t parent;
+  };
+
+  std::size_t window(std::size_t length) const { return length < depth_ ? length : depth_ - 1; }
+  std::vector<Continuation> continuations(const Context& context) const;
+  std::int32_t best_token(const Context& context, const std::vector<Continuation>& found) const;
+  NaiveDraft draft_chain(Context context, std::uint32_t max_tokens, const DraftOptions& options) const;
+  NaiveDraft draft_tree(Context context, std::uint32_t max_tokens, const DraftOptions& options) const;
+  void add_leaves(std::vector<Leaf>& leaves, const Context& context, double prob, std::int32_t parent,
+                  const DraftOptions& options) const;
+
+  std::uint32_t depth_;
+  std::map<std::uint64_t, NaiveText> texts_;
+  std::map<std::vector<std::int32_t>, Reset> resets_;
+  std::uint64_t num_opened_ = 0;
+  std::uint64_t now_ = 0;
+  std::size_t num_tokens_ = 0;
+};
+
+}  // namespace agentspec
