@@ -1,5 +1,7 @@
 """The native core's Python face; see the docstrings of the extension for complexities."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -66,6 +68,14 @@ BatchDrafts = tuple[
     NDArray[np.int32],  # match_lengths
     NDArray[np.uint8],  # sources
 ]
+NamedDrafts = tuple[
+    list[NDArray[np.int32]],  # token_ids of each draft
+    list[NDArray[np.int32]],  # parents
+    list[NDArray[np.float32]],  # probs
+    list[float],  # scores
+    list[int],  # match_lengths
+    bytes,  # sources
+]
 
 class ForestCore:
     """Live requests and shared indices by integer ids. Safe from several threads."""
@@ -95,6 +105,9 @@ class ForestCore:
         offsets: NDArray[np.int64],
         max_tokens: int,
     ) -> BatchDrafts: ...
+    def step_named(
+        self, requests: Mapping[str, object], updates: list[tuple[str, NDArray[np.int32]]], max_tokens: int
+    ) -> NamedDrafts | None: ...
     def observe(
         self, requests: NDArray[np.uint64], tokens: NDArray[np.int32], offsets: NDArray[np.int64]
     ) -> None: ...

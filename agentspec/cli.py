@@ -12,7 +12,9 @@ import math
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +28,11 @@ if TYPE_CHECKING:
 API_KEYS_VARIABLE = "AGENTSPEC_API_KEYS"
 ENGINE_API_KEY_VARIABLE = "AGENTSPEC_ENGINE_API_KEY"
 MAX_PORT = 65535
+MAX_BENCH_TOKENS = 10**12
+MAX_BUDGET_MB = 1 << 20
 ENGINE_PACKAGES = ("torch", "tokenizers", "safetensors", "jinja2", "llguidance")
 BENCH_PACKAGES = ("mistral_common", "rich", "matplotlib")
+BENCH_SCOPES = ("stage", "tenant", "forest")
 
 SERVE_EXAMPLES = """\
 examples:
@@ -62,6 +67,25 @@ peers:
   none     our own figures only
 """
 
+BENCH_CHURN_DESCRIPTION = """\
+Send many more tokens through the forest than its budget holds, as requests that come and go: does memory stay
+within the budget, does any call take long, do the oldest outputs go first? Prints a table, then one line of JSON.
+"""
+
+BENCH_CHURN_EXAMPLES = """\
+examples:
+  agentspec bench churn --traces DIR                   20 million tokens for each scope, some minutes
+  agentspec bench churn --traces DIR --quick           less data and a smaller budget, about a minute
+  agentspec bench churn --traces DIR --scope tenant --tokens 5e6 --budget-mb 64
+
+DIR holds *.jsonl.gz files: a model call per line, with the key response (a text); any number will do.
+
+scopes, what the budget is for:
+  stage    the tree of one stage, no other being kept
+  tenant   all trees of a tenant: five stages, their workflow, the tenant; and its live requests
+  forest   all trees of three such tenants
+"""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
@@ -93,8 +117,10 @@ def build_parser() -> argparse.ArgumentParser:
     _add_server_options(serve.add_argument_group("server"))
     _add_engine_options(serve.add_argument_group("embedded engine (the default)"))
     _add_proxy_options(serve.add_argument_group("another engine"))
-    bench = commands.add_parser("bench", help="measure", description="Measure, side by side with a peer.")
-    _add_benchmarks(bench.add_subparsers(title="benchmarks", required=True, metavar="BENCHMARK"))
+    bench = commands.add_parser("bench", help="measure", description="Measure what this project promises.")
+    benchmarks = bench.add_subparsers(title="benchmarks", required=True, metavar="BENCHMARK")
+    _add_bench_core(benchmarks)
+    _add_bench_churn(benchmarks)
     return parser
 
 
@@ -155,7 +181,7 @@ def _add_proxy_options(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_benchmarks(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_bench_core(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     core = benchmarks.add_parser(
         "core",
         help="the suffix trees: time and memory",
@@ -169,6 +195,24 @@ def _add_benchmarks(benchmarks: argparse._SubParsersAction[argparse.ArgumentPars
     core.add_argument("--quick", action="store_true", help="the same figures from less data")
     core.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON line here")
     core.add_argument("--plot", type=Path, metavar="PNG", help="also draw decode steps against live requests")
+
+
+def _add_bench_churn(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    churn = benchmarks.add_parser(
+        "churn",
+        help="memory and calls when much more is learned than fits",
+        description=BENCH_CHURN_DESCRIPTION,
+        epilog=BENCH_CHURN_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    churn.set_defaults(run=run_bench_churn)
+    churn.add_argument("--traces", type=Path, required=True, metavar="DIR", help="recorded model calls")
+    churn.add_argument("--scope", choices=(*BENCH_SCOPES, "all"), default="all", help="(%(default)s)")
+    churn.add_argument("--tokens", type=_tokens, metavar="N", help="of each scope (20e6; --quick: 3e6)")
+    churn.add_argument("--budget-mb", type=_budget_mb, metavar="N", help="MiB (128; --quick: 64)")
+    churn.add_argument("--quick", action="store_true", help="the same figures from less data")
+    churn.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON line here")
+    churn.add_argument("--plot", type=Path, metavar="PNG", help="also draw memory against tokens")
 
 
 def run_serve(args: argparse.Namespace) -> int:
@@ -194,11 +238,32 @@ def run_serve(args: argparse.Namespace) -> int:
 
 def run_bench_core(args: argparse.Namespace) -> int:
     """``agentspec bench core``."""
-    try:
+    with _bench_packages():
         from agentspec.benchmarks.core.run import run
         from agentspec.benchmarks.core.sizes import FULL, QUICK
 
         return run(args.traces, args.peer, QUICK if args.quick else FULL, args.json, args.plot)
+
+
+def run_bench_churn(args: argparse.Namespace) -> int:
+    """``agentspec bench churn``."""
+    with _bench_packages():
+        from agentspec.benchmarks.churn.run import run
+        from agentspec.benchmarks.churn.sizes import FULL, QUICK
+
+        chosen = {"tokens": args.tokens, "budget_mb": args.budget_mb}
+        sizes = replace(
+            QUICK if args.quick else FULL, **{key: n for key, n in chosen.items() if n is not None}
+        )
+        scopes = BENCH_SCOPES if args.scope == "all" else (args.scope,)
+        return run(args.traces, scopes, sizes, args.json, args.plot)
+
+
+@contextmanager
+def _bench_packages() -> Iterator[None]:
+    """Say what to install if something that only benchmarks need is missing."""
+    try:
+        yield
     except ModuleNotFoundError as error:
         if error.name not in BENCH_PACKAGES:
             raise
@@ -296,6 +361,22 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(f"a time is a positive number of seconds, not {text!r}")
     return seconds
+
+
+def _tokens(text: str) -> int:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 1 <= number <= MAX_BENCH_TOKENS:
+        raise argparse.ArgumentTypeError(f"a number of tokens is positive, like 20e6, not {text!r}")
+    return int(number)
+
+
+def _budget_mb(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_BUDGET_MB):
+        raise argparse.ArgumentTypeError(f"a budget is a whole number of MiB, at least 1, not {text!r}")
+    return int(text)
 
 
 def _split(text: str) -> list[str]:

@@ -77,7 +77,8 @@ class Forest:
 
     A request draws on its own tree (prompt, prediction, output), its session's, its stage's, those of
     all parent paths and its tenant's. The shared trees hold outputs only, and running outputs help
-    others at once. Trees of different tenants never meet. A call that raises has changed nothing.
+    others at once. Trees of different tenants never meet. A call that raises has changed nothing. Arrays
+    must not be written to by another thread until the call returns.
     """
 
     def __init__(self, config: ForestConfig | None = None) -> None:
@@ -143,10 +144,7 @@ class Forest:
         Raises:
             UnknownRequestError: no live request has this id.
         """
-        request = self._requests.get(request_id)
-        if request is None:
-            raise UnknownRequestError(f"no live request has the id {request_id!r}")
-        self._core.wait(request.number)
+        self._core.wait(self._live(request_id).number)
 
     def observe(self, request_id: str, token_ids: Tokens) -> None:
         """Take newly accepted output tokens without drafting; O(tokens) per tree.
@@ -155,7 +153,9 @@ class Forest:
             UnknownRequestError: no live request has this id.
             TokenError: not one-dimensional int32, or a negative id.
         """
-        self._core.observe(*self._batch([(request_id, token_ids)]))
+        number = self._live(request_id).number
+        tokens = np.ascontiguousarray(_check_array(token_ids))
+        self._core.observe(np.array([number], np.uint64), tokens, np.array([0, len(tokens)]))
 
     def draft(self, request_id: str, max_tokens: int = 32) -> Draft:
         """A draft for one request as it stands. Raises as :meth:`step`."""
@@ -179,18 +179,14 @@ class Forest:
         """
         if not 0 <= max_tokens <= 1 << 20:
             raise ConfigError(f"max_tokens must be between 0 and {1 << 20}, not {max_tokens!r}")
-        if not updates:
-            return []
-        token_ids, parents, probs, offsets, scores, matches, sources = self._core.step(
-            *self._batch(updates), max_tokens
-        )
-        bounds = offsets.tolist()
-        return [
-            Draft(token_ids[begin:end], parents[begin:end], probs[begin:end], score, match, _SOURCES[source])
-            for begin, end, score, match, source in zip(
-                bounds, bounds[1:], scores.tolist(), matches.tolist(), sources.tolist(), strict=False
-            )
-        ]
+        drafts = self._core.step_named(self._requests, list(updates), max_tokens)
+        if drafts is None:
+            drafts = self._core.step_named(self._requests, self._checked(updates), max_tokens)
+        if drafts is None:
+            raise UnknownRequestError("a request of the batch was finished by another thread")
+        token_ids, parents, probs, scores, matches, codes = drafts
+        sources = [_SOURCES[code] for code in codes]
+        return list(map(Draft, token_ids, parents, probs, scores, matches, sources))
 
     def finish(self, request_id: str, learn: bool = True) -> None:
         """Forget a live request. Its output stays in the shared trees, or is withdrawn if not ``learn``.
@@ -198,7 +194,9 @@ class Forest:
         Raises:
             UnknownRequestError: no live request has this id.
         """
-        self._core.finish(self._dismiss(request_id).number, learn)
+        # the core first: it refuses a request that another thread is just starting or has just finished
+        self._core.finish(self._live(request_id).number, learn)
+        self._dismiss(request_id)
 
     # ---- trees ----
 
@@ -219,10 +217,10 @@ class Forest:
         Live requests of the stage go on without it: what they add later is not learned by this tree.
         """
         with self._lock:
-            index = self._index(stage)
-            if index is not None:
-                del self._tenants[stage.tenant].trees[stage.path]
-                self._core.drop_index(index)
+            tenant = self._tenants.get(stage.tenant)
+            index = None if tenant is None else tenant.trees.pop(stage.path, None)
+        if index is not None:
+            self._core.drop_index(index)
 
     def memory_bytes(self, stage: StageKey | None = None) -> int:
         """Bytes allocated for a stage's tree (0 if it has none), or for the whole forest."""
@@ -270,34 +268,25 @@ class Forest:
                 self._use_session(key).num_requests += 1
             return request
 
-    def _dismiss(self, request_id: str) -> _Request:
+    def _dismiss(self, request_id: str) -> None:
         with self._lock:
-            request = self._requests.pop(request_id, None)
-            if request is None:
-                raise UnknownRequestError(f"no live request has the id {request_id!r}")
+            request = self._requests.pop(request_id)
             if request.session is not None:
                 self._use_session(request.session).num_requests -= 1
-            return request
 
-    def _batch(
-        self, updates: Sequence[tuple[str, Tokens]]
-    ) -> tuple[NDArray[np.uint64], Tokens, NDArray[np.int64]]:
-        """The updates as flat arrays: request numbers, all tokens, where each request's begin."""
-        numbers = np.empty(len(updates), np.uint64)
-        offsets = np.zeros(len(updates) + 1, np.int64)
-        requests = self._requests
-        for i, (request_id, token_ids) in enumerate(updates):
-            live = requests.get(request_id)
-            if live is None:
-                raise UnknownRequestError(f"no live request has the id {request_id!r}")
-            numbers[i] = live.number
-            offsets[i + 1] = len(_check_array(token_ids))
-        if len({request_id for request_id, _ in updates}) < len(updates):
-            twice = Counter(request_id for request_id, _ in updates).most_common(1)[0][0]
-            raise DuplicateRequestError(f"request {twice!r} occurs twice in one step")
-        np.cumsum(offsets, out=offsets)
-        tokens = np.concatenate([token_ids for _, token_ids in updates])
-        return numbers, tokens, offsets
+    def _live(self, request_id: str) -> _Request:
+        request = self._requests.get(request_id)
+        if request is None:
+            raise UnknownRequestError(f"no live request has the id {request_id!r}")
+        return request
+
+    def _checked(self, updates: Sequence[tuple[str, Tokens]]) -> list[tuple[str, Tokens]]:
+        """The updates as the core takes them: contiguous. Raises what is wrong with them, by name."""
+        for request_id, count in Counter(request_id for request_id, _ in updates).items():
+            self._live(request_id)
+            if count > 1:
+                raise DuplicateRequestError(f"request {request_id!r} occurs twice in one step")
+        return [(request_id, np.ascontiguousarray(_check_array(tokens))) for request_id, tokens in updates]
 
     def _sources(
         self, stage: StageKey, session: tuple[str, str] | None

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/drafter.hpp"
+#include "core/forest_core.hpp"
 
 namespace agentspec {
 
@@ -42,5 +42,6 @@ DraftOptions make_draft_options(bool is_tree, std::int64_t max_tokens, double al
 void register_errors(py::module_& module);
 void register_suffix_index(py::module_& module);
 void register_forest_core(py::module_& module);
+void register_named_batch(py::class_<ForestCore>& cls);
 
 }  // namespace agentspec

@@ -88,7 +88,8 @@ void register_forest_core(py::module_& module) {
       .def(py::init(&make_draft_options), py::arg("is_tree"), py::arg("max_tokens"), py::arg("alpha"),
            py::arg("min_match"), py::arg("min_prob"), py::arg("doubt") = 0.0);
   py::class_<ForestCore> cls(module, "ForestCore",
-                             "Live requests and shared indices by integer ids. Safe from several threads.");
+                             "Live requests and shared indices by integer ids. Safe from several threads.",
+                             py::release_gil_before_calling_cpp_dtor());  // it joins threads
   cls.def(py::init<std::uint32_t, std::size_t, std::size_t>(), py::arg("depth"), py::arg("limit_bytes"),
           py::arg("threads") = 1);
   cls.def("create_group", &ForestCore::create_group, py::arg("limit_bytes"), Unlocked(),
@@ -108,6 +109,7 @@ void register_forest_core(py::module_& module) {
       py::arg("indices").noconvert(), py::arg("tokens").noconvert(),
       "Add a finished sequence to each index. O(indices * tokens * chain).");
   def_requests(cls);
+  register_named_batch(cls);
   cls.def("index_bytes", &ForestCore::index_bytes, py::arg("index"), Unlocked(), "Bytes of one index. O(1).");
   cls.def("group_bytes", &ForestCore::group_bytes, py::arg("group"), Unlocked(),
           "Bytes of a group, its live requests included. O(1).");

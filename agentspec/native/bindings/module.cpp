@@ -1,6 +1,7 @@
 #include "bindings/bindings.hpp"
 
-PYBIND11_MODULE(_native, module) {
+// Needs no GIL: the bindings keep no state of their own, and every class is locked inside or never changes.
+PYBIND11_MODULE(_native, module, pybind11::mod_gil_not_used()) {
   module.doc() = "AgentSpec's native core: suffix indices over int32 tokens, and drafts from them.";
   agentspec::register_errors(module);
   agentspec::register_suffix_index(module);

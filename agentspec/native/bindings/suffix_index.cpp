@@ -177,7 +177,8 @@ DraftOptions make_draft_options(bool is_tree, std::int64_t max_tokens, double al
 void register_suffix_index(py::module_& module) {
   py::class_<LockedIndex> cls(
       module, "SuffixIndex",
-      "A suffix index over int32 sequences; every method is safe from several threads.");
+      "A suffix index over int32 sequences; every method is safe from several threads.",
+      py::release_gil_before_calling_cpp_dtor());
   cls.def(py::init<std::uint32_t, std::size_t>(), py::arg("depth"),
           py::arg("limit_bytes") = SuffixIndex::kUnlimited);
   def_sequences(cls);

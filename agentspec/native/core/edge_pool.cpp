@@ -203,6 +203,7 @@ std::uint32_t EdgePool::allocate(std::uint32_t block_class) {
   const std::uint32_t block = slab.blocks.acquire();
   if (block >= kMaxBlocks) throw CapacityError("the index has reached the most edges it can address");
   if (block * slots == slab.slots.size()) slab.slots.extend(slots);
+  slots_[block_class] = slab.slots.data();
   std::fill_n(slab.slots.data() + block * slots, slots, Edge{kNoToken, kNoState});
   return block;
 }
@@ -211,6 +212,7 @@ void EdgePool::deallocate(std::uint32_t block, std::uint32_t block_class) {
   Slab& slab = slabs_[block_class - 1];
   slab.blocks.release(block);
   slab.slots.truncate(std::size_t{slab.blocks.end()} << (block_class - 1));
+  slots_[block_class] = slab.slots.data();
 }
 
 std::uint32_t EdgePool::rival_bound(const EdgeList& list) const {
@@ -244,9 +246,10 @@ std::size_t EdgePool::memory_bytes() const {
 }
 
 void EdgePool::trim() {
-  for (Slab& slab : slabs_) {
-    slab.slots.shrink_to_fit();
-    slab.blocks.trim();
+  for (std::size_t i = 0; i < slabs_.size(); ++i) {
+    slabs_[i].slots.shrink_to_fit();
+    slabs_[i].blocks.trim();
+    slots_[i + 1] = slabs_[i].slots.data();
   }
 }
 

@@ -6,6 +6,7 @@
 // The blocks of one size lie in one array, filled from below.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -94,7 +95,7 @@ class EdgePool {
 
   static bool is_hashed(const EdgeList& list) { return list.block_class > kMaxDenseClass; }
   const Edge* begin(const EdgeList& list) const {
-    return slabs_[list.block_class - 1].slots.data() + (std::size_t{list.block} << (list.block_class - 1));
+    return slots_[list.block_class] + (std::size_t{list.block} << (list.block_class - 1));
   }
   Edge* begin(const EdgeList& list) { return const_cast<Edge*>(std::as_const(*this).begin(list)); }
   // Header of a hashed block: `token` holds the number of edges, `target` the rival bound.
@@ -109,6 +110,8 @@ class EdgePool {
   std::uint32_t allocate(std::uint32_t block_class);
   void deallocate(std::uint32_t block, std::uint32_t block_class);
 
+  std::array<Edge*, 32>
+      slots_{};              // per class, slabs_[class - 1].slots.data(), where look-ups find it at once
   std::vector<Slab> slabs_;  // slabs_[k - 1] holds class k
 };
 

@@ -18,6 +18,20 @@ void check_tokens(std::span<const std::int32_t> tokens) {
 
 std::string name(const char* what, std::uint64_t id) { return std::string(what) + " " + std::to_string(id); }
 
+/// Brings requests into the caches, level by level.
+void prefetch(std::span<Request* const> block) {
+  for (const Request* request : block) {
+    for (std::size_t i = 0; i < sizeof(Request); i += 64) {
+      __builtin_prefetch(reinterpret_cast<const char*>(request) + i);
+    }
+  }
+  for (const Request* request : block) {
+    if (request->own_state == OwnIndex::kReady) request->own->prefetch();
+    __builtin_prefetch(request->links.data());
+    __builtin_prefetch(request->context.data() + request->context.size());
+  }
+}
+
 /// From here on a budget is kept by small steps, so that it is never reached.
 std::size_t soft_limit(std::size_t limit_bytes) { return limit_bytes - limit_bytes / 16; }
 /// From here on nothing is learned until there is room again.
@@ -235,6 +249,23 @@ void ForestCore::mute(Request& request) {
 
 // ---- a batch ------------------------------------------------------------------------------------------
 
+// Calls single(i, thread) for i < num_single, and block(begin, end, thread) for all requests in blocks: their
+// walks hide one another's waits, and threads don't work side by side on neighbours in memory. Small batches
+// are not worth waking anybody.
+template <typename Block, typename Single>
+void ForestCore::share_out(std::size_t num_single, std::size_t num_requests, const Block& block,
+                           const Single& single) {
+  constexpr std::size_t kSize = Lookahead::kWalks;
+  const std::size_t num_tasks = num_single + (num_requests + kSize - 1) / kSize;
+  const auto task = [&](std::size_t i, std::size_t thread) {
+    if (i < num_single) return single(i, thread);
+    const std::size_t begin = (i - num_single) * kSize;
+    block(begin, std::min(begin + kSize, num_requests), thread);
+  };
+  if (num_requests >= 2 * kSize) return workers_.run(num_tasks, task);
+  for (std::size_t i = 0; i < num_tasks; ++i) task(i, 0);
+}
+
 void ForestCore::observe(const BatchUpdate& update) {
   check_tokens(update.tokens);
   const std::lock_guard lock(mutex_);
@@ -248,10 +279,14 @@ BatchDrafts ForestCore::step(const BatchUpdate& update, std::uint32_t max_tokens
   const std::vector<Request*> batch = resolve(update);
   take(batch, update);
   if (drafts_.size() < batch.size()) drafts_.resize(batch.size());
-  share_out(0, batch.size(), [&](std::size_t i, std::size_t thread) {
-    draft(*batch[i], max_tokens, scratch_[thread]);
-    std::swap(drafts_[i], scratch_[thread].draft);
-  });
+  const auto draft_block = [&](std::size_t begin, std::size_t end, std::size_t thread) {
+    look_ahead(std::span(batch).subspan(begin, end - begin), scratch_[thread].lookahead);
+    for (std::size_t i = begin; i < end; ++i) {
+      draft(*batch[i], max_tokens, scratch_[thread]);
+      std::swap(drafts_[i], scratch_[thread].draft);
+    }
+  };
+  share_out(0, batch.size(), draft_block, [](std::size_t, std::size_t) {});
   drafts.offsets.push_back(0);
   for (std::size_t i = 0; i < batch.size(); ++i) drafts.push_back(drafts_[i]);
   return drafts;
@@ -275,12 +310,18 @@ std::vector<Request*> ForestCore::resolve(const BatchUpdate& update) {
 // Appends the new output everywhere. Each index is one task, so what it holds never depends on the threads.
 void ForestCore::take(const std::vector<Request*>& batch, const BatchUpdate& update) {
   gather_growths(batch);
-  share_out(num_growths_, batch.size(), [&](std::size_t i, std::size_t) {
-    if (i < num_growths_) {
-      grow(growths_[i], update);
-    } else {
-      append(*batch[i - num_growths_], update.tokens_of(i - num_growths_));
+  const auto append_block = [&](std::size_t begin, std::size_t end, std::size_t thread) {
+    Lookahead& lookahead = scratch_[thread].lookahead;
+    prefetch(std::span(batch).subspan(begin, end - begin));
+    for (std::size_t i = begin; i < end; ++i) {
+      if (batch[i]->own_state != OwnIndex::kReady) continue;
+      lookahead.add_append(batch[i]->own->automaton(), batch[i]->own->tail(), update.tokens_of(i));
     }
+    lookahead.run();
+    for (std::size_t i = begin; i < end; ++i) append(*batch[i], update.tokens_of(i));
+  };
+  share_out(num_growths_, batch.size(), append_block, [&](std::size_t i, std::size_t thread) {
+    grow(growths_[i], update, scratch_[thread].lookahead);
   });
   for (std::size_t i = 0; i < num_growths_; ++i) account(*growths_[i].shared);
   for (Request* named : batch) {
@@ -307,14 +348,22 @@ void ForestCore::gather_growths(const std::vector<Request*>& batch) {
   }
 }
 
-void ForestCore::grow(const Growth& growth, const BatchUpdate& update) const {
+void ForestCore::grow(const Growth& growth, const BatchUpdate& update, Lookahead& lookahead) const {
   SuffixIndex& index = *growth.shared->index;
   const bool is_full = is_exhausted(growth.shared->group);
   std::size_t num_added = 0;
-  for (const auto& [place, sequence] : growth.learners) {
-    if (is_full && !update.tokens_of(place).empty()) index.stop(sequence);
-    index.append(sequence, update.tokens_of(place));
-    num_added += update.tokens_of(place).size();
+  for (std::size_t begin = 0; begin < growth.learners.size(); begin += Lookahead::kWalks) {
+    const auto block = std::span(growth.learners)
+                           .subspan(begin, std::min(Lookahead::kWalks, growth.learners.size() - begin));
+    for (const auto& [place, sequence] : block) {
+      lookahead.add_append(index.automaton(), index.tail(sequence), update.tokens_of(place));
+    }
+    lookahead.run();
+    for (const auto& [place, sequence] : block) {
+      if (is_full && !update.tokens_of(place).empty()) index.stop(sequence);
+      index.append(sequence, update.tokens_of(place));
+      num_added += update.tokens_of(place).size();
+    }
   }
   index.uphold(num_added);
   growth.shared->num_added = num_added;
@@ -338,6 +387,20 @@ void ForestCore::append_to_own(Request& request, std::span<const std::int32_t> t
   }
 }
 
+void ForestCore::look_ahead(std::span<Request* const> block, Lookahead& lookahead) {
+  prefetch(block);
+  for (const Request* request : block) {
+    if (request->own_state == OwnIndex::kReady) {
+      lookahead.add_draft(request->own->automaton(), request->own->tail());
+    }
+    for (const Link& link : request->links) {
+      if (!link.has_sequence || link.shared->index == nullptr) continue;
+      lookahead.add_draft(link.shared->index->automaton(), link.shared->index->tail(link.sequence));
+    }
+  }
+  lookahead.run();
+}
+
 void ForestCore::draft(Request& request, std::uint32_t max_tokens, Scratch& scratch) {
   DraftTokens& best = scratch.draft.tokens;
   best.clear();
@@ -358,23 +421,6 @@ void ForestCore::draft(Request& request, std::uint32_t max_tokens, Scratch& scra
     link.num_matched = request.num_output;
     if (scratch.drafter.improve(index.automaton(), match, options, best)) scratch.draft.source = link.source;
   }
-}
-
-// Calls task(i, thread) for i < num_single + num_requests. Requests go in blocks, so that threads don't work
-// side by side on neighbours in memory; small batches are not worth waking anybody.
-void ForestCore::share_out(std::size_t num_single, std::size_t num_requests,
-                           const std::function<void(std::size_t, std::size_t)>& task) {
-  constexpr std::size_t kBlock = 8;
-  const std::size_t end = num_single + num_requests;
-  if (num_requests < 2 * kBlock) {
-    for (std::size_t i = 0; i < end; ++i) task(i, 0);
-    return;
-  }
-  workers_.run(num_single + (num_requests + kBlock - 1) / kBlock, [&](std::size_t i, std::size_t thread) {
-    if (i < num_single) return task(i, thread);
-    const std::size_t begin = num_single + (i - num_single) * kBlock;
-    for (std::size_t k = begin; k < std::min(begin + kBlock, end); ++k) task(k, thread);
-  });
 }
 
 // ---- budgets ------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@
 
 #include "core/background_thread.hpp"
 #include "core/fair_mutex.hpp"
+#include "core/lookahead.hpp"
 #include "core/request.hpp"
 #include "core/worker_pool.hpp"
 
@@ -127,6 +128,7 @@ class ForestCore {
   };
   struct alignas(128) Scratch {  // of one thread
     Drafter drafter;
+    Lookahead lookahead;
     SourcedDraft draft;
   };
 
@@ -146,12 +148,13 @@ class ForestCore {
   std::vector<Request*> resolve(const BatchUpdate& update);
   void take(const std::vector<Request*>& batch, const BatchUpdate& update);
   void gather_growths(const std::vector<Request*>& batch);
-  void grow(const Growth& growth, const BatchUpdate& update) const;
+  void grow(const Growth& growth, const BatchUpdate& update, Lookahead& lookahead) const;
   static void append_to_own(Request& request, std::span<const std::int32_t> tokens);
   void append(Request& request, std::span<const std::int32_t> tokens) const;
+  static void look_ahead(std::span<Request* const> block, Lookahead& lookahead);
   static void draft(Request& request, std::uint32_t max_tokens, Scratch& scratch);
-  void share_out(std::size_t num_single, std::size_t num_requests,
-                 const std::function<void(std::size_t, std::size_t)>& task);
+  template <typename Block, typename Single>
+  void share_out(std::size_t num_single, std::size_t num_requests, const Block& block, const Single& single);
 
   void account(std::size_t& seen, std::size_t now, GroupId group);
   void account(Shared& shared);

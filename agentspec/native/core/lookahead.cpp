@@ -1,0 +1,70 @@
+#include "core/lookahead.hpp"
+
+#include <algorithm>
+
+namespace agentspec {
+namespace {
+
+constexpr std::size_t kMostTokens = 4;  // of an append: what a step usually accepts
+constexpr int kRounds = 8;
+constexpr int kChainRounds = 3;
+
+}  // namespace
+
+void Lookahead::add_append(const Automaton& automaton, Cursor tail, std::span<const std::int32_t> tokens) {
+  if (tokens.empty()) return;
+  walks_.push_back({&automaton, tail.state, tokens.first(std::min(tokens.size(), kMostTokens)), false});
+  chains_.push_back({&automaton, tail.state});
+  automaton.prefetch(tail.state);
+}
+
+void Lookahead::add_draft(const Automaton& automaton, Cursor match) {
+  if (match.length == 0) return;
+  walks_.push_back({&automaton, match.state, {}, true});
+  chains_.push_back({&automaton, match.state});
+  automaton.prefetch(match.state);
+}
+
+void Lookahead::run() {
+  for (int round = 0; round < kRounds && !walks_.empty(); ++round) {
+    for (const Walk& walk : walks_) {
+      if (!walk.is_draft) walk.automaton->prefetch_edges(walk.state);
+    }
+    std::erase_if(walks_, [this](Walk& walk) { return !step(walk); });
+  }
+  for (int round = 0; round < kChainRounds; ++round) {
+    for (Chain& chain : chains_) {
+      if (chain.state == kRoot) continue;
+      chain.automaton->prefetch_edges(chain.state);
+      chain.state = chain.automaton->link(chain.state);
+      chain.automaton->prefetch(chain.state);
+    }
+  }
+  walks_.clear();
+  chains_.clear();
+}
+
+// Goes one state further; false at the walk's end.
+bool Lookahead::step(Walk& walk) {
+  const Automaton& automaton = *walk.automaton;
+  StateId next;
+  if (walk.is_draft) {
+    next = automaton.best_token(walk.state) == kNoToken ? kNoState : automaton.best_target(walk.state);
+  } else {
+    next = automaton.child(walk.state, walk.tokens.front());
+    if (next != kNoState || walk.state == kRoot) walk.tokens = walk.tokens.subspan(1);
+    if (next != kNoState) {
+      chains_.push_back({&automaton, next});
+    } else if (walk.state != kRoot) {
+      next = automaton.link(walk.state);
+    } else {
+      next = kRoot;
+    }
+  }
+  if (next == kNoState) return false;
+  walk.state = next;
+  automaton.prefetch(next);
+  return walk.is_draft || !walk.tokens.empty();
+}
+
+}  // namespace agentspec
