@@ -8,17 +8,12 @@
 
 #include "bindings/bindings.hpp"
 #include "core/error.hpp"
+#include "core/tokens.hpp"
 
 namespace agentspec {
 namespace {
 
 using Tokens = ArrayView<std::int32_t>;
-
-void check_tokens(std::span<const std::int32_t> tokens) {
-  for (const std::int32_t token : tokens) {
-    if (token < 0) throw TokenError("a token id is never negative, but one is " + std::to_string(token));
-  }
-}
 
 class LockedIndex {
  public:

@@ -1,5 +1,6 @@
 #include "core/background_thread.hpp"
 
+#include <system_error>
 #include <utility>
 
 namespace agentspec {
@@ -14,11 +15,17 @@ BackgroundThread::~BackgroundThread() {
 }
 
 void BackgroundThread::submit(std::function<void()> job) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
-    jobs_.push_back(std::move(job));
+  std::unique_lock lock(mutex_);
+  if (!thread_.joinable()) {
+    try {
+      thread_ = std::thread([this] { work(); });
+    } catch (const std::system_error&) {
+      lock.unlock();
+      return job();
+    }
   }
+  jobs_.push_back(std::move(job));
+  lock.unlock();
   changed_.notify_all();
 }
 

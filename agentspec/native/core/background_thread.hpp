@@ -17,6 +17,7 @@ class BackgroundThread {
   BackgroundThread(const BackgroundThread&) = delete;
   BackgroundThread& operator=(const BackgroundThread&) = delete;
 
+  /// Does the job at once if the system has no thread to give.
   void submit(std::function<void()> job);
 
  private:

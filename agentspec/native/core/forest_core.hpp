@@ -119,6 +119,7 @@ class ForestCore {
     std::vector<std::pair<std::size_t, SequenceId>> learners;
   };
 
+  using Batch = std::vector<Request*>;
   static constexpr GroupId kEveryGroup = ~GroupId{0};
   struct Scope {  // what a budget is for: a group or everything
     const std::size_t* bytes;
@@ -145,14 +146,16 @@ class ForestCore {
                    bool is_last);
   bool withdraw_piece(const Link& link);
 
-  std::vector<Request*> resolve(const BatchUpdate& update);
-  void take(const std::vector<Request*>& batch, const BatchUpdate& update);
-  void gather_growths(const std::vector<Request*>& batch);
+  Batch resolve(const BatchUpdate& update);
+  void take(const Batch& batch, const BatchUpdate& update, std::uint32_t max_tokens);
+  void gather_growths(const Batch& batch);
   void grow(const Growth& growth, const BatchUpdate& update, Lookahead& lookahead) const;
   static void append_to_own(Request& request, std::span<const std::int32_t> tokens);
   void append(Request& request, std::span<const std::int32_t> tokens) const;
+  static void draft_from_own(const Request& request, const DraftOptions& options, Scratch& scratch);
+  void draft_from_shared(const Batch& batch, std::uint32_t max_tokens);
+  static void draft_from_links(Request& request, const DraftOptions& options, Scratch& scratch);
   static void look_ahead(std::span<Request* const> block, Lookahead& lookahead);
-  static void draft(Request& request, std::uint32_t max_tokens, Scratch& scratch);
   template <typename Block, typename Single>
   void share_out(std::size_t num_single, std::size_t num_requests, const Block& block, const Single& single);
 

@@ -58,9 +58,10 @@ struct Request {
   std::size_t num_output = 0;
   GroupId group;
   DraftOptions options;
-  std::vector<Link> links;  // most specific source first
-  std::size_t bytes = 0;    // last seen memory of `own`
-  std::uint64_t batch = 0;  // last batch that named this request
+  std::vector<Link> links;    // most specific source first
+  std::size_t own_bytes = 0;  // memory of `own`
+  std::size_t bytes = 0;      // what group and total hold of it
+  std::uint64_t batch = 0;    // last batch that named this request
 
   /// Adds output to `context`, which is cut now and then. O(tokens) amortized.
   void extend_context(std::span<const std::int32_t> tokens, std::size_t depth) {

@@ -1,9 +1,11 @@
 #include "core/worker_pool.hpp"
 
+#include <system_error>
+
 namespace agentspec {
 namespace {
 
-constexpr int kSpins = 4000;  // some tens of microseconds: the gap between two runs of one step
+constexpr int kSpins = 6000;  // some hundred microseconds: from wake() to run(), and between two runs
 
 void relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -28,9 +30,7 @@ void WorkerPool::run(std::size_t num_tasks, const std::function<void(std::size_t
     for (std::size_t i = 0; i < num_tasks; ++i) task(i, 0);
     return;
   }
-  while (threads_.size() + 1 < num_threads_) {
-    threads_.emplace_back([this, thread = threads_.size() + 1] { work(thread); });
-  }
+  start_threads();
   {
     const std::lock_guard lock(mutex_);
     task_ = &task;
@@ -52,6 +52,25 @@ void WorkerPool::run(std::size_t num_tasks, const std::function<void(std::size_t
   if (error_) std::rethrow_exception(error_);
 }
 
+void WorkerPool::wake() {
+  if (num_threads_ == 1) return;
+  {
+    const std::lock_guard lock(mutex_);
+    ++num_wakes_;
+  }
+  changed_.notify_all();
+}
+
+// Where the system has no more threads to give, fewer do the work.
+void WorkerPool::start_threads() {
+  try {
+    while (threads_.size() + 1 < num_threads_) {
+      threads_.emplace_back([this, thread = threads_.size() + 1] { work(thread); });
+    }
+  } catch (const std::system_error&) {
+  }
+}
+
 void WorkerPool::work(std::size_t thread) {
   for (std::uint64_t seen = 0; join_run(seen);) {
     take_tasks(thread);
@@ -70,15 +89,22 @@ void WorkerPool::take_tasks(std::size_t thread) {
   }
 }
 
-// Waits for a run after `seen` that is still open; false: the pool is stopping.
+// Waits for a run after `seen` that is still open, awake at first; false: the pool is stopping.
 bool WorkerPool::join_run(std::uint64_t& seen) {
-  for (int spin = 0; spin < kSpins && num_runs_.load(std::memory_order_acquire) == seen; ++spin) relax();
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return is_stopping_ || (is_open_ && num_runs_ != seen); });
-  if (is_stopping_) return false;
-  seen = num_runs_;
-  num_busy_.fetch_add(1, std::memory_order_relaxed);
-  return true;
+  while (true) {
+    const std::uint64_t wakes = num_wakes_;
+    lock.unlock();
+    for (int spin = 0; spin < kSpins && num_runs_.load(std::memory_order_acquire) == seen; ++spin) relax();
+    lock.lock();
+    const auto is_joinable = [&] { return is_open_ && num_runs_ != seen; };
+    changed_.wait(lock, [&] { return is_stopping_ || is_joinable() || num_wakes_ != wakes; });
+    if (is_stopping_) return false;
+    if (!is_joinable()) continue;
+    seen = num_runs_;
+    num_busy_.fetch_add(1, std::memory_order_relaxed);
+    return true;
+  }
 }
 
 }  // namespace agentspec

@@ -24,6 +24,8 @@ class WorkerPool {
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   std::size_t num_threads() const { return num_threads_; }
+  /// Tells sleeping threads that a run is near, so that they are awake when it comes.
+  void wake();
   /// Calls task(i, thread) once for every i < num_tasks, in this order, on any thread < num_threads().
   /// Rethrows the first exception when all are done.
   void run(std::size_t num_tasks, const std::function<void(std::size_t, std::size_t)>& task);
@@ -32,12 +34,14 @@ class WorkerPool {
   void work(std::size_t thread);
   void take_tasks(std::size_t thread);
   bool join_run(std::uint64_t& seen);
+  void start_threads();
 
   const std::size_t num_threads_;
   std::vector<std::thread> threads_;
   std::mutex mutex_;  // guards what follows, as far as it is not atomic; task and error also by who is busy
   std::condition_variable changed_;
   std::atomic<std::uint64_t> num_runs_ = 0;
+  std::uint64_t num_wakes_ = 0;
   bool is_open_ = false;  // the run can be joined
   bool is_stopping_ = false;
   std::atomic<std::size_t> num_busy_ = 0;  // threads that have joined the run

@@ -1,0 +1,242 @@
+// ForestCore::step: a batch's new output goes in, its drafts come out.
+//
+// Two rounds, each shared out among the threads. First every shared index takes the output of the requests
+// that learn into it, in batch order, while every request takes its own and drafts from its own index; then
+// every request drafts from the shared indices. What an index holds and what is read from it thus never
+// depends on the threads.
+
+#include <algorithm>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/forest_core.hpp"
+#include "core/tokens.hpp"
+
+namespace agentspec {
+namespace {
+
+/// Smaller batches are not worth waking anybody.
+constexpr std::size_t kSharedOut = 2 * Lookahead::kWalks;
+
+/// Brings requests into the caches, level by level.
+void prefetch(std::span<Request* const> block) {
+  for (const Request* request : block) {
+    for (std::size_t i = 0; i < sizeof(Request); i += 64) {
+      __builtin_prefetch(reinterpret_cast<const char*>(request) + i);
+    }
+  }
+  for (const Request* request : block) {
+    if (request->own_state == OwnIndex::kReady) request->own->prefetch();
+    __builtin_prefetch(request->links.data());
+    __builtin_prefetch(request->context.data() + request->context.size());
+  }
+}
+
+DraftOptions options_of(const Request& request, std::uint32_t max_tokens) {
+  DraftOptions options = request.options;
+  options.max_tokens = std::min(options.max_tokens, max_tokens);
+  return options;
+}
+
+}  // namespace
+
+// Calls single(i, thread) for i < num_single, and block(begin, end, thread) for all requests in blocks: their
+// walks hide one another's waits, and threads don't work side by side on neighbours in memory.
+template <typename Block, typename Single>
+void ForestCore::share_out(std::size_t num_single, std::size_t num_requests, const Block& block,
+                           const Single& single) {
+  constexpr std::size_t kSize = Lookahead::kWalks;
+  const std::size_t num_tasks = num_single + (num_requests + kSize - 1) / kSize;
+  const auto task = [&](std::size_t i, std::size_t thread) {
+    if (i < num_single) return single(i, thread);
+    const std::size_t begin = (i - num_single) * kSize;
+    block(begin, std::min(begin + kSize, num_requests), thread);
+  };
+  if (num_requests >= kSharedOut) return workers_.run(num_tasks, task);
+  for (std::size_t i = 0; i < num_tasks; ++i) task(i, 0);
+}
+
+void ForestCore::observe(const BatchUpdate& update) {
+  check_tokens(update.tokens);
+  const std::lock_guard lock(mutex_);
+  take(resolve(update), update, 0);
+}
+
+BatchDrafts ForestCore::step(const BatchUpdate& update, std::uint32_t max_tokens) {
+  check_tokens(update.tokens);
+  BatchDrafts drafts;
+  const std::lock_guard lock(mutex_);
+  if (update.requests.size() >= kSharedOut) workers_.wake();
+  const Batch batch = resolve(update);
+  if (drafts_.size() < batch.size()) drafts_.resize(batch.size());
+  take(batch, update, max_tokens);
+  draft_from_shared(batch, max_tokens);
+  drafts.offsets.push_back(0);
+  for (std::size_t i = 0; i < batch.size(); ++i) drafts.push_back(drafts_[i]);
+  return drafts;
+}
+
+// Checks a whole batch before anything is changed.
+ForestCore::Batch ForestCore::resolve(const BatchUpdate& update) {
+  Batch batch;
+  batch.reserve(update.requests.size());
+  ++num_batches_;
+  for (const RequestId id : update.requests) {
+    Request& named = request(id);
+    if (named.batch == num_batches_)
+      throw DuplicateIdError("request " + std::to_string(id) + " occurs twice in one batch");
+    named.batch = num_batches_;
+    batch.push_back(&named);
+  }
+  return batch;
+}
+
+void ForestCore::take(const Batch& batch, const BatchUpdate& update, std::uint32_t max_tokens) {
+  gather_growths(batch);
+  const auto take_block = [&](std::size_t begin, std::size_t end, std::size_t thread) {
+    Scratch& scratch = scratch_[thread];
+    prefetch(std::span(batch).subspan(begin, end - begin));
+    for (std::size_t i = begin; i < end; ++i) {
+      if (batch[i]->own_state != OwnIndex::kReady) continue;
+      scratch.lookahead.add_append(batch[i]->own->automaton(), batch[i]->own->tail(), update.tokens_of(i));
+    }
+    scratch.lookahead.run();
+    for (std::size_t i = begin; i < end; ++i) {
+      append(*batch[i], update.tokens_of(i));
+      if (max_tokens == 0) continue;
+      draft_from_own(*batch[i], options_of(*batch[i], max_tokens), scratch);
+      std::swap(drafts_[i], scratch.draft);  // threads write to memory of their own
+    }
+  };
+  share_out(num_growths_, batch.size(), take_block, [&](std::size_t i, std::size_t thread) {
+    grow(growths_[i], update, scratch_[thread].lookahead);
+  });
+  for (std::size_t i = 0; i < num_growths_; ++i) account(*growths_[i].shared);
+  for (Request* named : batch) {
+    if (named->own_state == OwnIndex::kReady) account_own(*named);
+  }
+  balance(update.tokens.size());
+}
+
+void ForestCore::gather_growths(const Batch& batch) {
+  num_growths_ = 0;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    for (const Link& link : batch[i]->links) {
+      Shared& shared = *link.shared;
+      if (!link.has_sequence || shared.index == nullptr) continue;
+      if (shared.batch != num_batches_) {
+        shared.batch = num_batches_;
+        shared.task = num_growths_++;
+        if (growths_.size() < num_growths_) growths_.emplace_back();
+        growths_[shared.task].shared = &shared;
+        growths_[shared.task].learners.clear();
+      }
+      growths_[shared.task].learners.emplace_back(i, link.sequence);
+    }
+  }
+}
+
+void ForestCore::grow(const Growth& growth, const BatchUpdate& update, Lookahead& lookahead) const {
+  SuffixIndex& index = *growth.shared->index;
+  const bool is_full = is_exhausted(growth.shared->group);
+  std::size_t num_added = 0;
+  for (std::size_t begin = 0; begin < growth.learners.size(); begin += Lookahead::kWalks) {
+    const auto block = std::span(growth.learners)
+                           .subspan(begin, std::min(Lookahead::kWalks, growth.learners.size() - begin));
+    for (const auto& [place, sequence] : block) {
+      lookahead.add_append(index.automaton(), index.tail(sequence), update.tokens_of(place));
+    }
+    lookahead.run();
+    for (const auto& [place, sequence] : block) {
+      if (is_full && !update.tokens_of(place).empty()) index.stop(sequence);
+      index.append(sequence, update.tokens_of(place));
+      num_added += update.tokens_of(place).size();
+    }
+  }
+  index.uphold(num_added);
+  growth.shared->num_added = num_added;
+}
+
+void ForestCore::append(Request& request, std::span<const std::int32_t> tokens) const {
+  request.extend_context(tokens, depth_);
+  if (request.own_state == OwnIndex::kBuilding) {
+    request.pending.insert(request.pending.end(), tokens.begin(), tokens.end());
+  }
+  if (request.own_state == OwnIndex::kReady) append_to_own(request, tokens);
+}
+
+void ForestCore::append_to_own(Request& request, std::span<const std::int32_t> tokens) {
+  try {
+    request.own->append(tokens);
+    request.own_bytes = request.own->memory_bytes();
+  } catch (const std::bad_alloc&) {
+    request.own.reset();
+  } catch (const CapacityError&) {
+    request.own.reset();
+  }
+}
+
+void ForestCore::draft_from_own(const Request& request, const DraftOptions& options, Scratch& scratch) {
+  scratch.draft.tokens.clear();
+  scratch.draft.source = kNoSource;
+  if (options.max_tokens == 0 || request.own_state != OwnIndex::kReady || request.own == nullptr) return;
+  const RequestIndex& own = *request.own;
+  if (scratch.drafter.improve(own.automaton(), own.tail(), options, scratch.draft.tokens)) {
+    scratch.draft.source = kRequestSource;
+  }
+}
+
+void ForestCore::draft_from_shared(const Batch& batch, std::uint32_t max_tokens) {
+  const auto draft_block = [&](std::size_t begin, std::size_t end, std::size_t thread) {
+    Scratch& scratch = scratch_[thread];
+    look_ahead(std::span(batch).subspan(begin, end - begin), scratch.lookahead);
+    for (std::size_t i = begin; i < end; ++i) {
+      std::swap(drafts_[i], scratch.draft);
+      draft_from_links(*batch[i], options_of(*batch[i], max_tokens), scratch);
+      std::swap(drafts_[i], scratch.draft);
+    }
+  };
+  share_out(0, batch.size(), draft_block, [](std::size_t, std::size_t) {});
+}
+
+void ForestCore::look_ahead(std::span<Request* const> block, Lookahead& lookahead) {
+  prefetch(block);
+  for (const Request* request : block) {
+    for (const Link& link : request->links) {
+      if (!link.has_sequence || link.shared->index == nullptr) continue;
+      lookahead.add_draft(link.shared->index->automaton(), link.shared->index->tail(link.sequence));
+    }
+  }
+  lookahead.run();
+}
+
+// Improves on the draft from the request's own index; ties stay with the more specific source.
+void ForestCore::draft_from_links(Request& request, const DraftOptions& options, Scratch& scratch) {
+  if (options.max_tokens == 0) return;
+  for (Link& link : request.links) {
+    if (link.shared->index == nullptr) continue;
+    const SuffixIndex& index = *link.shared->index;
+    const Cursor known = link.has_sequence ? index.tail(link.sequence) : Cursor{};
+    const std::size_t num_new = request.num_output - link.num_matched;
+    const Cursor match = link.match.follow(index.automaton(), request.context, num_new, known);
+    link.num_matched = request.num_output;
+    if (scratch.drafter.improve(index.automaton(), match, options, scratch.draft.tokens)) {
+      scratch.draft.source = link.source;
+    }
+  }
+}
+
+void BatchDrafts::push_back(const SourcedDraft& draft) {
+  const DraftTokens& tokens = draft.tokens;
+  token_ids.insert(token_ids.end(), tokens.token_ids.begin(), tokens.token_ids.end());
+  parents.insert(parents.end(), tokens.parents.begin(), tokens.parents.end());
+  for (const double prob : tokens.probs) probs.push_back(static_cast<float>(prob));
+  offsets.push_back(static_cast<std::int64_t>(token_ids.size()));
+  scores.push_back(tokens.score);
+  match_lengths.push_back(static_cast<std::int32_t>(tokens.match_length));
+  sources.push_back(draft.source);
+}
+
+}  // namespace agentspec
