@@ -44,12 +44,13 @@ fmt: $(STAMP)  ## format everything
 	@$(BIN)/ruff format $(SOURCES)
 	@$(BIN)/clang-format -i $$(find agentspec/native -name '*.cpp' -o -name '*.hpp')
 
-bench: $(STAMP)  ## the benchmarks, each ending in one JSON line (TRACES=DIR: the core too, ARGS=--quick)
+bench: $(STAMP)  ## the benchmarks, each ending in one JSON line (TRACES=DIR: core and churn too, ARGS=--quick)
 	@$(BIN)/python -m examples.agentic_sql --serve --once --json out/agentic_sql.json
 ifdef TRACES
 	@$(BIN)/agentspec bench core --traces $(TRACES) --json out/core.json --plot out/core.png $(ARGS)
+	@$(BIN)/agentspec bench churn --traces $(TRACES) --json out/churn.json --plot out/churn.png $(ARGS)
 else
-	@echo "the core was not measured: make bench TRACES=DIR, see agentspec bench core --help"
+	@echo "core and churn were not measured: make bench TRACES=DIR, see agentspec bench --help"
 endif
 
 bench-peer: $(STAMP)  ## what the core is measured against: arctic-inference, built from source

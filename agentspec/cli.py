@@ -68,8 +68,9 @@ peers:
 """
 
 BENCH_CHURN_DESCRIPTION = """\
-Send many more tokens through the forest than its budget holds, as requests that come and go: does memory stay
-within the budget, does any call take long, do the oldest outputs go first? Prints a table, then one line of JSON.
+Send many more tokens through the forest than its budget holds, as requests that come and go: does memory
+stay within the budget, does any call take long, do the oldest outputs go first? Prints a table, then one line
+of JSON.
 """
 
 BENCH_CHURN_EXAMPLES = """\
@@ -252,9 +253,8 @@ def run_bench_churn(args: argparse.Namespace) -> int:
         from agentspec.benchmarks.churn.sizes import FULL, QUICK
 
         chosen = {"tokens": args.tokens, "budget_mb": args.budget_mb}
-        sizes = replace(
-            QUICK if args.quick else FULL, **{key: n for key, n in chosen.items() if n is not None}
-        )
+        given = {name: value for name, value in chosen.items() if value is not None}
+        sizes = replace(QUICK if args.quick else FULL, **given)
         scopes = BENCH_SCOPES if args.scope == "all" else (args.scope,)
         return run(args.traces, scopes, sizes, args.json, args.plot)
 

@@ -1,4 +1,5 @@
 """What this project measures about itself: run by ``agentspec bench``, imported by nothing else.
 
-Every benchmark runs the peer beside us in the same process and the same minute, and ends with one JSON line.
+Every benchmark ends with one JSON line. Where there is a peer to compare with, it runs beside us in the same
+process and the same minute.
 """

@@ -95,7 +95,7 @@ def _step(batch_size: int) -> list[Row]:
             bar=1.6 if is_largest else None,
             key=f"threads2_speedup_b{batch_size}" if is_largest else None,
             side="ours_2_threads",
-            against=(figure, "ours"),
+            against=(figure, "ours_1_thread"),
             against_label="1 thread",
         ),
         Row("  with every source", figure, side="ours_every_source"),

@@ -1,0 +1,100 @@
+"""How long calls take, and what memory is after each."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec, TypeVar
+
+LIMIT_MS = 5.0
+BINS_PER_MS = 100
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+class Times:
+    """Durations, kept as counts by hundredths of a millisecond: a million of them take no memory."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+        self.total_s = 0.0
+        self.max_ms = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Note one."""
+        self.total_s += seconds
+        ms = 1e3 * seconds
+        self.max_ms = max(self.max_ms, ms)
+        self._counts[int(ms * BINS_PER_MS)] += 1
+
+    def include(self, others: Iterable[Times]) -> Times:
+        """Note all of the others'; itself."""
+        for other in others:
+            self._counts.update(other._counts)
+            self.total_s += other.total_s
+            self.max_ms = max(self.max_ms, other.max_ms)
+        return self
+
+    def __len__(self) -> int:
+        return self._counts.total()
+
+    def num_over(self, limit_ms: float) -> int:
+        """How many took at least so long."""
+        return sum(number for place, number in self._counts.items() if place >= limit_ms * BINS_PER_MS)
+
+    def quantile_ms(self, share: float) -> float:
+        """What this share of them did not exceed, to a hundredth of a millisecond."""
+        left = share * len(self)
+        for place, number in sorted(self._counts.items()):
+            left -= number
+            if left <= 0:
+                return min((place + 1) / BINS_PER_MS, self.max_ms)
+        return self.max_ms
+
+    def figures(self) -> dict[str, float]:
+        """Distribution in ms, and how many are over the limit."""
+        return {
+            "p50": self.quantile_ms(0.5),
+            "p99.9": self.quantile_ms(0.999),
+            "max": self.max_ms,
+            "num_over_limit": self.num_over(LIMIT_MS),
+        }
+
+
+class Meter:
+    """Makes calls, and notes CPU time of the calling thread, wall time and the memory afterwards."""
+
+    def __init__(self, memory_bytes: Callable[[], int]) -> None:
+        self._memory_bytes = memory_bytes
+        self.max_bytes = 0
+        self.cpu: defaultdict[str, Times] = defaultdict(Times)
+        self.wall: defaultdict[str, Times] = defaultdict(Times)
+
+    def call(
+        self,
+        kind: str,
+        function: Callable[Arguments, Result],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Result:
+        """What the function returns."""
+        begin_s, begin_cpu_s = time.perf_counter(), time.thread_time()
+        result = function(*args, **kwargs)
+        cpu_s, wall_s = time.thread_time() - begin_cpu_s, time.perf_counter() - begin_s
+        self.cpu[kind].add(cpu_s)
+        self.wall[kind].add(wall_s)
+        self.max_bytes = max(self.max_bytes, self._memory_bytes())
+        return result
+
+    def total_s(self) -> float:
+        """Wall time of all calls."""
+        return sum(times.total_s for times in self.wall.values())
+
+    def figures(self) -> dict[str, Any]:
+        """Distributions by kind of call, in ms."""
+        return {
+            kind: {"count": len(cpu), "cpu_ms": cpu.figures(), "wall_ms": self.wall[kind].figures()}
+            for kind, cpu in self.cpu.items()
+        }

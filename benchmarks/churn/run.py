@@ -1,0 +1,44 @@
+"""``agentspec bench churn``: one scope after the other, then the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from agentspec.benchmarks.churn import report
+from agentspec.benchmarks.churn.measure import measure
+from agentspec.benchmarks.churn.scopes import SCOPES
+from agentspec.benchmarks.churn.sizes import Sizes
+from agentspec.benchmarks.churn.texts import load
+from agentspec.benchmarks.process import in_fresh_process
+from agentspec.benchmarks.provenance import provenance
+from agentspec.benchmarks.report import announcer, json_line, make_room_for, publish
+
+
+def run(
+    traces: Path, scopes: Sequence[str], sizes: Sizes, json_path: Path | None, plot_path: Path | None
+) -> int:
+    """Measure; print progress on stderr, the table and, as the last line, the JSON; the exit status.
+
+    Raises:
+        ConfigError: there are no traces.
+    """
+    announce = announcer()
+    announce("reading and tokenizing traces")
+    datasets = load(traces, sizes.dataset_tokens)
+    announce(f"{sizes.tokens:,} tokens through a budget of {sizes.budget_mb} MiB, each in a fresh process")
+    figures = {scope: in_fresh_process(measure, SCOPES[scope], datasets, sizes) for scope in scopes}
+    for scope in scopes:
+        if figures[scope]["oldest_first"] is None:
+            announce(f"warning: {scope}: nothing was forgotten, so too few tokens for this budget")
+    announce("done")
+
+    arguments = {"traces": traces.name, "scopes": list(scopes)}
+    origin = {**provenance(), "arguments": arguments, "sizes": asdict(sizes)}
+    line = json_line({"summary": report.summary(figures), "figures": figures}, origin)
+    make_room_for(json_path, plot_path)
+    if plot_path:
+        report.plot(figures, sizes, plot_path)
+    publish(report.table(figures, sizes), line, json_path)
+    return 0

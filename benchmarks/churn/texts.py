@@ -1,0 +1,65 @@
+"""Outputs without end, made of recorded ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from agentspec.benchmarks import traces
+from agentspec.errors import ConfigError
+from agentspec.forest import Tokens
+
+NUM_ROUNDS = 2  # in which every dataset has its turn
+MAJORITY = 0.7  # share of the outputs that are of the dataset whose turn it is, at least
+VARIED = 0.5  # share of the outputs that have some tokens replaced
+MOST_KEPT = 7  # of these, tokens that are kept between two replaced ones, at most
+
+
+class Texts:
+    """Recorded outputs in random order, half of them varied, so that they are not mere repeats.
+
+    The datasets take turns in being what most outputs are from: what was learned last and what goes first
+    differ, and an index's mix of states and edges drifts.
+    """
+
+    def __init__(self, datasets: list[list[Tokens]]) -> None:
+        self._datasets = datasets
+        self._every_token = np.concatenate([text for dataset in datasets for text in dataset])
+        self._random = np.random.default_rng(0)
+
+    def next(self, progress: float) -> tuple[int, Tokens]:
+        """The number of a dataset, and an output of it, int32 ``[n]``; progress is from 0 to 1."""
+        rng = self._random
+        number = int(progress * NUM_ROUNDS * len(self._datasets)) % len(self._datasets)
+        if rng.random() >= MAJORITY:
+            number = int(rng.integers(len(self._datasets)))
+        dataset = self._datasets[number]
+        text = dataset[rng.integers(len(dataset))]
+        return number, self._varied(text) if rng.random() < VARIED else text
+
+    def _varied(self, text: Tokens) -> Tokens:
+        """Every so-manieth token replaced by one from anywhere, frequent ones more often."""
+        varied = text.copy()
+        places = slice(None, None, int(self._random.integers(1, MOST_KEPT + 1)) + 1)
+        drawn = self._random.integers(len(self._every_token), size=len(varied[places]))
+        varied[places] = self._every_token[drawn]
+        return varied
+
+
+def load(directory: Path, dataset_tokens: int) -> list[list[Tokens]]:
+    """Recorded outputs as token ids, the first ones of each file.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    encode = traces.tokenizer()
+    files = traces.files(directory)
+    datasets = [
+        traces.encoded((call["response"] for call in traces.calls(path)), encode, dataset_tokens)
+        for path in files
+    ]
+    found = [dataset for dataset in datasets if dataset]
+    if not found:
+        raise ConfigError(f"no responses in the traces in {str(directory)!r}")
+    return found

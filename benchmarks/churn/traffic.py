@@ -1,0 +1,73 @@
+"""Requests that come and go: all live ones take a step together, and who is done makes room for another."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from itertools import count
+
+from agentspec import Forest
+from agentspec.benchmarks.churn.meter import Meter
+from agentspec.benchmarks.churn.scopes import Scope
+from agentspec.benchmarks.churn.texts import Texts
+from agentspec.forest import Tokens
+
+NUM_LIVE = 32
+STEP_TOKENS = 16  # accepted by every request in every step
+WITHDRAWN = 0.1  # share of the outputs that are not to be learned, as it turns out when they are finished
+
+NO_PROMPT = slice(0, 0)
+
+
+@dataclass(slots=True)
+class _Live:
+    """A live request, its whole output, and how much of that was accepted."""
+
+    name: str
+    output: Tokens
+    size: int = 0
+
+    def advance(self) -> Tokens:
+        """The next accepted tokens."""
+        begin = self.size
+        self.size = min(begin + STEP_TOKENS, len(self.output))
+        return self.output[begin : self.size]
+
+
+class Traffic:
+    """Live requests of a forest, always as many; each dataset's outputs are one stage's, of any tenant."""
+
+    def __init__(self, forest: Forest, scope: Scope, texts: Texts, meter: Meter) -> None:
+        self._forest = forest
+        self._scope = scope
+        self._texts = texts
+        self._meter = meter
+        self._random = random.Random(0)
+        self._numbers = count()
+        self._live = [self._start(0.0) for _ in range(NUM_LIVE)]
+        self.num_learned = 0
+
+    def step(self, progress: float) -> int:
+        """One decode step of all live requests; how many tokens that were."""
+        updates = [(request.name, request.advance()) for request in self._live]
+        self._meter.call("step", self._forest.step, updates)
+        for i, request in enumerate(self._live):
+            if request.size == len(request.output):
+                self._finish(request)
+                self._live[i] = self._start(progress)
+        return sum(len(accepted) for _, accepted in updates)
+
+    def _start(self, progress: float) -> _Live:
+        dataset, output = self._texts.next(progress)
+        stage = self._scope.stage(self._random.choice(self._scope.tenants), dataset % self._scope.num_stages)
+        request = _Live(f"request-{next(self._numbers)}", output)
+        self._meter.call("start", self._forest.start, request.name, stage, output[NO_PROMPT])
+        return request
+
+    def _finish(self, request: _Live) -> None:
+        """Withdrawing an output is no part of keeping within budgets: it counts apart."""
+        if self._random.random() < WITHDRAWN:
+            self._meter.call("withdraw", self._forest.finish, request.name, learn=False)
+        else:
+            self._meter.call("finish", self._forest.finish, request.name)
+            self.num_learned += 1

@@ -1,0 +1,56 @@
+"""How calls are counted; how long they take is nobody's business here."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentspec.benchmarks.churn.meter import Meter, Times
+
+
+def times(*ms: float) -> Times:
+    found = Times()
+    for one in ms:
+        found.add(one / 1e3)
+    return found
+
+
+def test_quantiles_are_exact_to_a_hundredth_of_a_millisecond() -> None:
+    many = times(*[0.123] * 998, 4.567, 80.0)
+    assert many.quantile_ms(0.5) == pytest.approx(0.13)
+    assert many.quantile_ms(0.999) == pytest.approx(4.57)
+    assert many.quantile_ms(1) == many.max_ms == pytest.approx(80)
+    assert len(many) == 1000
+
+
+def test_no_quantile_is_above_the_maximum() -> None:
+    assert times(0.001).quantile_ms(0.5) == pytest.approx(0.001)
+    assert Times().quantile_ms(0.5) == 0
+
+
+def test_the_limit_is_a_bin_of_its_own() -> None:
+    assert times(4.99, 5.001, 6.0).num_over(5) == 2
+
+
+def test_kinds_can_be_put_together() -> None:
+    both = Times().include([times(1.0, 2.0), times(7.0)])
+    assert (len(both), both.num_over(5)) == (3, 1)
+    assert both.max_ms == pytest.approx(7)
+    assert both.total_s == pytest.approx(0.01)
+
+
+def test_every_call_is_counted_and_memory_is_looked_at_after_it() -> None:
+    held: list[int] = []
+    meter = Meter(lambda: sum(held))
+    meter.call("learn", held.append, 100)
+    assert meter.call("finish", held.pop) == 100
+    meter.call("learn", held.extend, [30, 40])
+    assert meter.max_bytes == 100
+    figures = meter.figures()
+    assert {kind: one["count"] for kind, one in figures.items()} == {"learn": 2, "finish": 1}
+    assert set(figures["learn"]["cpu_ms"]) == {"p50", "p99.9", "max", "num_over_limit"}
+    assert meter.total_s() >= 0
+
+
+def test_a_call_that_raises_raises() -> None:
+    with pytest.raises(IndexError):
+        Meter(lambda: 0).call("finish", [].pop)

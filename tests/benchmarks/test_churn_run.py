@@ -1,0 +1,121 @@
+"""The whole churn benchmark on a tiny trace, its report, and its command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentspec.benchmarks.churn import report
+from agentspec.benchmarks.churn.run import run
+from agentspec.benchmarks.churn.scopes import SCOPES
+from agentspec.benchmarks.churn.sizes import Sizes
+from agentspec.cli import BENCH_SCOPES, main
+
+SIZES = Sizes(tokens=120_000, budget_mb=1, dataset_tokens=5_000)
+KEYS = {
+    *(f"rss_max_ratio_{scope}" for scope in SCOPES),
+    *(f"slowest_call_ms_{scope}" for scope in SCOPES),
+    "memory_max_ratio",
+    "oldest_first",
+}
+
+
+def figures(**changed: Any) -> dict[str, Any]:
+    series = {"tokens": [1_000, 2_000], "memory_mib": [0.5, 0.9], "rss_mib": [0.6, 1.0]}
+    usual = {"rss_max_ratio": 1.05, "memory_max_ratio": 0.98, "slowest_call_ms": 2.5, "oldest_first": True}
+    return {**usual, "series": series, **changed}
+
+
+def test_one_scope(traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, picture = tmp_path / "new" / "churn.json", tmp_path / "other" / "churn.png"
+    assert run(traces, ["stage"], SIZES, path, picture) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert path.read_text() == printed[-1] + "\n"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    told = json.loads(printed[-1])
+    assert set(told["summary"]) == KEYS
+    assert told["summary"]["rss_max_ratio_tenant"] is None
+    assert 0.5 < told["summary"]["memory_max_ratio"] <= 1
+    assert told["summary"]["oldest_first"] is True
+    assert told["provenance"]["sizes"] == {"tokens": 120_000, "budget_mb": 1, "dataset_tokens": 5_000}
+    [(scope, measured)] = told["figures"].items()
+    assert scope == "stage"
+    assert measured["tokens"] >= SIZES.tokens > measured["tokens_held"] > 0
+    assert len({len(values) for values in measured["series"].values()}) == 1
+    assert measured["calls"]["withdraw"]["count"] > 0
+
+
+def test_nothing_is_forgotten_where_there_is_room(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(traces, ["tenant"], Sizes(tokens=10_000, budget_mb=64, dataset_tokens=5_000), None, None) == 0
+    printed = capsys.readouterr()
+    assert "warning: tenant: nothing was forgotten" in " ".join(printed.err.split())
+    assert json.loads(printed.out.splitlines()[-1])["summary"]["oldest_first"] is None
+
+
+def test_the_summary_is_of_the_worst_scope() -> None:
+    worse = figures(memory_max_ratio=1.01, oldest_first=False, slowest_call_ms=7.0)
+    told = report.summary({"stage": figures(), "forest": worse})
+    assert set(told) == KEYS
+    assert told["memory_max_ratio"] == 1.01
+    assert told["oldest_first"] is False
+    assert told["slowest_call_ms_stage"] == 2.5
+    assert told["slowest_call_ms_forest"] == 7.0
+    assert told["slowest_call_ms_tenant"] is None
+
+
+def test_bars_are_met_by_every_scope_or_not_at_all() -> None:
+    good, bad = {"stage": figures(), "tenant": figures()}, {"stage": figures(), "tenant": figures()}
+    bad["tenant"] |= {"rss_max_ratio": 1.11, "slowest_call_ms": 5.1, "oldest_first": False}
+    judged = [row for row in report.ROWS if row.bar]
+    assert [row.passes(good) for row in judged] == [True] * 4
+    assert {row.figure: row.passes(bad) for row in judged} == {
+        "rss_max_ratio": False,
+        "memory_max_ratio": True,
+        "slowest_call_ms": False,
+        "oldest_first": False,
+    }
+    assert report.table(good, SIZES).row_count == len(report.ROWS)
+
+
+def test_nothing_measured_is_no_verdict(tmp_path: Path) -> None:
+    assert {row.passes({}) for row in report.ROWS} == {None}
+    assert set(report.summary({}).values()) == {None}
+    report.plot({"stage": figures(), "forest": figures()}, SIZES, tmp_path / "two.png")
+    assert (tmp_path / "two.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_line_knows_the_scopes() -> None:
+    assert tuple(SCOPES) == BENCH_SCOPES
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["bench", "churn", "--help"])
+    assert "--budget-mb" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "option", [*(f"--tokens={n}" for n in ("0", "many", "nan", "inf")), "--budget-mb=0", "--scope=x"]
+)
+def test_wrong_options_are_named(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["bench", "churn", "--traces", "traces", option])
+    assert repr(option.partition("=")[2]) in capsys.readouterr().err
+
+
+def test_options_reach_the_benchmark(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["bench", "churn", "--traces", str(traces), "--quick", "--scope", "stage"]
+    assert main([*command, "--tokens", "2e4", "--budget-mb", "1"]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert told["provenance"]["sizes"] == {"tokens": 20_000, "budget_mb": 1, "dataset_tokens": 60_000}
+    assert told["provenance"]["arguments"] == {"traces": traces.name, "scopes": ["stage"]}
+
+
+def test_a_folder_without_traces_is_an_error_and_no_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "churn", "--traces", str(tmp_path)]) == 1
+    assert "agentspec: error: no traces" in capsys.readouterr().err
