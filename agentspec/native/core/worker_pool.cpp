@@ -1,5 +1,6 @@
 #include "core/worker_pool.hpp"
 
+#include <optional>
 #include <system_error>
 
 namespace agentspec {
@@ -34,8 +35,7 @@ void WorkerPool::run(std::size_t num_tasks, const std::function<void(std::size_t
   {
     const std::lock_guard lock(mutex_);
     task_ = &task;
-    num_tasks_ = num_tasks;
-    next_task_ = 0;
+    tasks_left_ = std::uint64_t{num_tasks} << 32;
     error_ = nullptr;
     is_open_ = true;
     ++num_runs_;
@@ -79,12 +79,25 @@ void WorkerPool::work(std::size_t thread) {
 }
 
 void WorkerPool::take_tasks(std::size_t thread) {
-  for (std::size_t i; (i = next_task_.fetch_add(1, std::memory_order_relaxed)) < num_tasks_;) {
+  while (const std::optional<std::size_t> i = next_task(thread == 0)) {
     try {
-      (*task_)(i, thread);
+      (*task_)(*i, thread);
     } catch (...) {
       const std::lock_guard lock(mutex_);
       if (!error_) error_ = std::current_exception();
+    }
+  }
+}
+
+std::optional<std::size_t> WorkerPool::next_task(bool is_first) {
+  std::uint64_t left = tasks_left_.load(std::memory_order_relaxed);
+  while (true) {
+    const std::uint64_t begin = left & 0xFFFFFFFFu;
+    const std::uint64_t end = left >> 32;
+    if (begin >= end) return std::nullopt;
+    const std::uint64_t less = is_first ? left + 1 : left - (std::uint64_t{1} << 32);
+    if (tasks_left_.compare_exchange_weak(left, less, std::memory_order_relaxed)) {
+      return static_cast<std::size_t>(is_first ? begin : end - 1);
     }
   }
 }

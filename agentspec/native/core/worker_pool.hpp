@@ -8,6 +8,7 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -26,13 +27,15 @@ class WorkerPool {
   std::size_t num_threads() const { return num_threads_; }
   /// Tells sleeping threads that a run is near, so that they are awake when it comes.
   void wake();
-  /// Calls task(i, thread) once for every i < num_tasks, in this order, on any thread < num_threads().
-  /// Rethrows the first exception when all are done.
+  /// Calls task(i, thread) once for every i < num_tasks, on any thread < num_threads(): the caller begins
+  /// with the first, the others with the last, so that from run to run most tasks stay with the thread whose
+  /// caches know them. Rethrows the first exception when all are done.
   void run(std::size_t num_tasks, const std::function<void(std::size_t, std::size_t)>& task);
 
  private:
   void work(std::size_t thread);
   void take_tasks(std::size_t thread);
+  std::optional<std::size_t> next_task(bool is_first);
   bool join_run(std::uint64_t& seen);
   void start_threads();
 
@@ -44,9 +47,8 @@ class WorkerPool {
   std::uint64_t num_wakes_ = 0;
   bool is_open_ = false;  // the run can be joined
   bool is_stopping_ = false;
-  std::atomic<std::size_t> num_busy_ = 0;  // threads that have joined the run
-  std::atomic<std::size_t> next_task_ = 0;
-  std::size_t num_tasks_ = 0;
+  std::atomic<std::size_t> num_busy_ = 0;      // threads that have joined the run
+  std::atomic<std::uint64_t> tasks_left_ = 0;  // the first one, and in the upper half the end
   const std::function<void(std::size_t, std::size_t)>* task_ = nullptr;
   std::exception_ptr error_;
 };
