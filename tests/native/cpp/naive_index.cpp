@@ -89,6 +89,23 @@ Context NaiveIndex::find(TokenSpan tokens) const {
   return context;
 }
 
+std::vector<Context> NaiveIndex::find_suffixes(TokenSpan text) const {
+  std::vector<Context> found;
+  const std::size_t longest = window(text.size());
+  if (longest > 0) found.push_back(find(text.last(1)));
+  while (found.size() < longest && !found.back().places.empty()) {
+    const TokenSpan suffix = text.last(found.size() + 1);
+    Context longer{{suffix.begin(), suffix.end()}, {}};
+    for (const Place& place : found.back().places) {
+      const bool reaches_back = place.next >= suffix.size();
+      if (reaches_back && place.text->tokens[place.next - suffix.size()] == suffix[0])
+        longer.places.push_back(place);
+    }
+    found.push_back(std::move(longer));
+  }
+  return found;
+}
+
 Context NaiveIndex::extended(const Context& context, std::int32_t token) const {
   Context longer{context.tokens, {}};
   longer.tokens.push_back(token);
@@ -137,11 +154,12 @@ std::int32_t NaiveIndex::best_token(const Context& context, const std::vector<Co
 
 NaiveDraft NaiveIndex::draft(TokenSpan text, const DraftOptions& options) const {
   NaiveDraft best;
-  for (std::size_t length = window(text.size()); length >= std::max(options.min_match, 1u); --length) {
-    Context context = find(text.last(length));
+  const std::vector<Context> matches = find_suffixes(text);
+  for (std::size_t length = matches.size(); length >= std::max(options.min_match, 1u); --length) {
+    const Context& context = matches[length - 1];
     const std::uint32_t max_tokens = max_spec(options, length);
-    NaiveDraft tried = options.is_tree ? draft_tree(std::move(context), max_tokens, options)
-                                       : draft_chain(std::move(context), max_tokens, options);
+    NaiveDraft tried = options.is_tree ? draft_tree(context, max_tokens, options)
+                                       : draft_chain(context, max_tokens, options);
     tried.match_length = static_cast<std::uint32_t>(length);
     if (tried.score > best.score) best = std::move(tried);
   }
@@ -165,7 +183,7 @@ NaiveDraft NaiveIndex::draft_chain(Context context, std::uint32_t max_tokens,
   return draft;
 }
 
-NaiveDraft NaiveIndex::draft_tree(Context context, std::uint32_t max_tokens,
+NaiveDraft NaiveIndex::draft_tree(const Context& context, std::uint32_t max_tokens,
                                   const DraftOptions& options) const {
   NaiveDraft draft;
   std::vector<Context> drafted;  // of each drafted node

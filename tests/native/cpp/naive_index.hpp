@@ -67,6 +67,8 @@ class NaiveIndex {
   /// The best draft over all match lengths; of equal scores the one of the longest match.
   NaiveDraft draft(TokenSpan text, const DraftOptions& options) const;
   Context find(TokenSpan tokens) const;
+  /// The last 1, 2, ... tokens of the text, up to depth - 1 or to a suffix that nothing follows.
+  std::vector<Context> find_suffixes(TokenSpan text) const;
   Context extended(const Context& context, std::int32_t token) const;
 
  private:
@@ -84,7 +86,7 @@ class NaiveIndex {
   std::vector<Continuation> continuations(const Context& context) const;
   std::int32_t best_token(const Context& context, const std::vector<Continuation>& found) const;
   NaiveDraft draft_chain(Context context, std::uint32_t max_tokens, const DraftOptions& options) const;
-  NaiveDraft draft_tree(Context context, std::uint32_t max_tokens, const DraftOptions& options) const;
+  NaiveDraft draft_tree(const Context& context, std::uint32_t max_tokens, const DraftOptions& options) const;
   void add_leaves(std::vector<Leaf>& leaves, const Context& context, double prob, std::int32_t parent,
                   const DraftOptions& options) const;
 
