@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agentspec.benchmarks.churn.markers import Markers
-from agentspec.benchmarks.churn.meter import LIMIT_MS, Meter, Times
+from agentspec.benchmarks.churn.meter import LIMIT_MS, WITHDRAWAL, Meter, Times
 from agentspec.benchmarks.churn.scopes import Scope
 from agentspec.benchmarks.churn.sizes import Sizes
 from agentspec.benchmarks.churn.texts import Texts
@@ -100,18 +100,18 @@ def _warm_up(scope: Scope, texts: Texts) -> None:
 
 def _figures(churn: Churn, baseline: int, sizes: Sizes) -> dict[str, Any]:
     meter, markers, held = churn.meter, churn.markers, churn.forest.stats()
-    kinds = [kind for kind in meter.cpu if kind != "withdraw"]
+    kinds = [kind for kind in meter.cpu if kind != WITHDRAWAL]
     cpu, wall = (Times().include(times[kind] for kind in kinds) for times in (meter.cpu, meter.wall))
     return {
         "rss_max_ratio": (churn.max_resident_bytes - baseline) / sizes.budget_bytes,
         "memory_max_ratio": meter.max_bytes / sizes.budget_bytes,
+        "slow_calls": meter.slow,
         "slowest_call_ms": cpu.max_ms,
         "median_step_ms": meter.cpu["step"].quantile_ms(0.5),
-        "calls_over_limit": cpu.num_over(LIMIT_MS),
         "slowest_call_wall_ms": wall.max_ms,
         "calls_over_limit_wall": wall.num_over(LIMIT_MS),
         "p99.9_wall_ms": wall.quantile_ms(0.999),
-        "slowest_withdrawal_ms": meter.cpu["withdraw"].max_ms,
+        "slowest_withdrawal_ms": meter.cpu[WITHDRAWAL].max_ms,
         "oldest_first": markers.is_in_order if markers.num_forgotten and markers.num_known else None,
         "markers_known": markers.num_known,
         "markers_forgotten": markers.num_forgotten,

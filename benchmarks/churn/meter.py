@@ -5,9 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from itertools import count
 from typing import Any, ParamSpec, TypeVar
 
 LIMIT_MS = 5.0
+SLOW_MS = 4.0  # such calls are remembered one by one
+WITHDRAWAL = (
+    "withdraw"  # the kind of call that neither evicts nor compacts; it takes as long as its output is
+)
 BINS_PER_MS = 100
 
 Arguments = ParamSpec("Arguments")
@@ -64,13 +69,22 @@ class Times:
 
 
 class Meter:
-    """Makes calls, and notes CPU time of the calling thread, wall time and the memory afterwards."""
+    """Makes calls, and notes CPU time of the calling thread, wall time and the memory afterwards.
+
+    Attributes:
+        max_bytes: the most memory after any call.
+        cpu: CPU times by kind of call.
+        wall: wall times by kind of call.
+        slow: CPU time in ms by number of call, of slow calls other than withdrawals.
+    """
 
     def __init__(self, memory_bytes: Callable[[], int]) -> None:
         self._memory_bytes = memory_bytes
         self.max_bytes = 0
         self.cpu: defaultdict[str, Times] = defaultdict(Times)
         self.wall: defaultdict[str, Times] = defaultdict(Times)
+        self.slow: dict[int, float] = {}
+        self._numbers = count()
 
     def call(
         self,
@@ -83,6 +97,9 @@ class Meter:
         begin_s, begin_cpu_s = time.perf_counter(), time.thread_time()
         result = function(*args, **kwargs)
         cpu_s, wall_s = time.thread_time() - begin_cpu_s, time.perf_counter() - begin_s
+        number = next(self._numbers)
+        if 1e3 * cpu_s >= SLOW_MS and kind != WITHDRAWAL:
+            self.slow[number] = 1e3 * cpu_s
         self.cpu[kind].add(cpu_s)
         self.wall[kind].add(wall_s)
         self.max_bytes = max(self.max_bytes, self._memory_bytes())

@@ -7,11 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from agentspec.benchmarks.churn import report
-from agentspec.benchmarks.churn.measure import measure
+from agentspec.benchmarks.churn.repeats import measure
 from agentspec.benchmarks.churn.scopes import SCOPES
 from agentspec.benchmarks.churn.sizes import Sizes
 from agentspec.benchmarks.churn.texts import load
-from agentspec.benchmarks.process import in_fresh_process
 from agentspec.benchmarks.provenance import provenance
 from agentspec.benchmarks.report import announcer, json_line, make_room_for, publish
 
@@ -28,7 +27,7 @@ def run(
     announce("reading and tokenizing traces")
     datasets = load(traces, sizes.dataset_tokens)
     announce(f"{sizes.tokens:,} tokens through a budget of {sizes.budget_mb} MiB, each in a fresh process")
-    figures = {scope: in_fresh_process(measure, SCOPES[scope], datasets, sizes) for scope in scopes}
+    figures = {scope: measure(SCOPES[scope], datasets, sizes) for scope in scopes}
     for scope in scopes:
         if figures[scope]["oldest_first"] is None:
             announce(f"warning: {scope}: nothing was forgotten, so too few tokens for this budget")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from agentspec import Forest
-from agentspec.benchmarks.churn.meter import Meter
+from agentspec.benchmarks.churn.meter import WITHDRAWAL, Meter
 from agentspec.benchmarks.churn.scopes import Scope
 from agentspec.benchmarks.churn.texts import Texts
 from agentspec.forest import Tokens
@@ -67,7 +67,7 @@ class Traffic:
     def _finish(self, request: _Live) -> None:
         """Withdrawing an output is no part of keeping within budgets: it counts apart."""
         if self._random.random() < WITHDRAWN:
-            self._meter.call("withdraw", self._forest.finish, request.name, learn=False)
+            self._meter.call(WITHDRAWAL, self._forest.finish, request.name, learn=False)
         else:
             self._meter.call("finish", self._forest.finish, request.name)
             self.num_learned += 1

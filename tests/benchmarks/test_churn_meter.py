@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from agentspec.benchmarks.churn.meter import Meter, Times
+from agentspec.benchmarks.churn.meter import SLOW_MS, WITHDRAWAL, Meter, Times
 
 
 def times(*ms: float) -> Times:
@@ -49,6 +51,21 @@ def test_every_call_is_counted_and_memory_is_looked_at_after_it() -> None:
     assert {kind: one["count"] for kind, one in figures.items()} == {"learn": 2, "finish": 1}
     assert set(figures["learn"]["cpu_ms"]) == {"p50", "p99.9", "max", "num_over_limit"}
     assert meter.total_s() >= 0
+
+
+def work() -> None:
+    """Takes the time of a slow call."""
+    end_s = time.thread_time() + SLOW_MS / 1e3
+    while time.thread_time() < end_s:
+        pass
+
+
+def test_slow_calls_are_remembered_by_number_but_for_withdrawals() -> None:
+    meter = Meter(lambda: 0)
+    for kind in ("learn", WITHDRAWAL, "step"):
+        meter.call(kind, work)
+    assert set(meter.slow) == {0, 2}
+    assert min(*meter.slow.values(), meter.cpu[WITHDRAWAL].max_ms) >= SLOW_MS
 
 
 def test_a_call_that_raises_raises() -> None:
