@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <new>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -61,7 +62,7 @@ void ForestCore::share_out(std::size_t num_single, std::size_t num_requests, con
 void ForestCore::observe(const BatchUpdate& update) {
   check_tokens(update.tokens);
   const std::lock_guard lock(mutex_);
-  take(resolve(update), update, 0);
+  take(resolve(update), update, std::nullopt);
 }
 
 BatchDrafts ForestCore::step(const BatchUpdate& update, std::uint32_t max_tokens) {
@@ -93,7 +94,8 @@ ForestCore::Batch ForestCore::resolve(const BatchUpdate& update) {
   return batch;
 }
 
-void ForestCore::take(const Batch& batch, const BatchUpdate& update, std::uint32_t max_tokens) {
+void ForestCore::take(const Batch& batch, const BatchUpdate& update,
+                      std::optional<std::uint32_t> max_tokens) {
   gather_growths(batch);
   const auto take_block = [&](std::size_t begin, std::size_t end, std::size_t thread) {
     Scratch& scratch = scratch_[thread];
@@ -105,8 +107,8 @@ void ForestCore::take(const Batch& batch, const BatchUpdate& update, std::uint32
     scratch.lookahead.run();
     for (std::size_t i = begin; i < end; ++i) {
       append(*batch[i], update.tokens_of(i));
-      if (max_tokens == 0) continue;
-      draft_from_own(*batch[i], options_of(*batch[i], max_tokens), scratch);
+      if (!max_tokens) continue;
+      draft_from_own(*batch[i], options_of(*batch[i], *max_tokens), scratch);
       std::swap(drafts_[i], scratch.draft);  // threads write to memory of their own
     }
   };

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -147,7 +148,8 @@ class ForestCore {
   bool withdraw_piece(const Link& link);
 
   Batch resolve(const BatchUpdate& update);
-  void take(const Batch& batch, const BatchUpdate& update, std::uint32_t max_tokens);
+  /// max_tokens: of drafts from the requests' own indices, if those are wanted.
+  void take(const Batch& batch, const BatchUpdate& update, std::optional<std::uint32_t> max_tokens);
   void gather_growths(const Batch& batch);
   void grow(const Growth& growth, const BatchUpdate& update, Lookahead& lookahead) const;
   static void append_to_own(Request& request, std::span<const std::int32_t> tokens);
