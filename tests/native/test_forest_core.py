@@ -206,7 +206,7 @@ def test_a_step_without_tokens_to_draft_drafts_nothing(core):
     start(core, 0)
     assert core.step(*flat({0: []}), 8)[0].tolist() == [2, 1]
     assert core.step(*flat({0: []}), 0)[0].tolist() == []
-    assert core.step(*flat({0: [1]}), 8)[0].tolist() == [2, 1, 1]
+    assert core.step(*flat({0: [2]}), 8)[0].tolist()[:2] == [1, 2]
 
 
 def test_wrong_ids_are_named(core):
