@@ -30,14 +30,14 @@ py::object look_up(const py::dict& dict, py::handle key) {
 }
 
 /// Adds one (key, tokens); false if it is not of the usual form, whatever is wrong with it.
-bool add(Batch& batch, const py::dict& requests, py::handle update) {
+bool add(Batch& batch, const py::dict& requests, py::handle update, const py::str& number) {
   if (!PyTuple_CheckExact(update.ptr()) || PyTuple_GET_SIZE(update.ptr()) != 2) return false;
   const py::handle tokens = PyTuple_GET_ITEM(update.ptr(), 1);
   if (!py::isinstance<ArrayView<std::int32_t>>(tokens)) return false;
   const py::object request = look_up(requests, PyTuple_GET_ITEM(update.ptr(), 0));
   const auto array = py::reinterpret_borrow<ArrayView<std::int32_t>>(tokens);
   if (!request || array.ndim() != 1) return false;
-  batch.requests.push_back(request.attr("number").cast<RequestId>());
+  batch.requests.push_back(py::getattr(request, number).cast<RequestId>());
   batch.tokens.insert(batch.tokens.end(), array.data(), array.data() + array.size());
   batch.offsets.push_back(static_cast<std::int64_t>(batch.tokens.size()));
   return true;
@@ -50,17 +50,19 @@ py::list split(std::vector<T>&& values, const std::vector<std::int64_t>& offsets
   const py::dtype type = py::dtype::of<T>();
   py::list views(offsets.size() - 1);
   for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
-    py::array view(type, {offsets[i + 1] - offsets[i]}, {sizeof(T)}, whole.data() + offsets[i], whole);
-    PyList_SET_ITEM(views.ptr(), static_cast<py::ssize_t>(i), view.release().ptr());
+    const py::array view(type, {offsets[i + 1] - offsets[i]}, {sizeof(T)}, whole.data() + offsets[i], whole);
+    PyList_SET_ITEM(views.ptr(), static_cast<py::ssize_t>(i), view.inc_ref().ptr());
   }
   return views;
 }
 
 py::object step_named(ForestCore& self, const py::dict& requests, const py::list& updates,
                       std::uint32_t max_tokens) {
+  self.expect(updates.size());
   Batch batch;
+  const py::str number("number");
   for (const py::handle update : updates) {
-    if (!add(batch, requests, update)) return py::none();
+    if (!add(batch, requests, update, number)) return py::none();
   }
   BatchDrafts drafts;
   try {

@@ -65,11 +65,14 @@ void ForestCore::observe(const BatchUpdate& update) {
   take(resolve(update), update, std::nullopt);
 }
 
+void ForestCore::expect(std::size_t num_requests) {
+  if (num_requests >= kSharedOut) workers_.wake();
+}
+
 BatchDrafts ForestCore::step(const BatchUpdate& update, std::uint32_t max_tokens) {
   check_tokens(update.tokens);
   BatchDrafts drafts;
   const std::lock_guard lock(mutex_);
-  if (update.requests.size() >= kSharedOut) workers_.wake();
   const Batch batch = resolve(update);
   if (drafts_.size() < batch.size()) drafts_.resize(batch.size());
   take(batch, update, max_tokens);

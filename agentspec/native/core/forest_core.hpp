@@ -92,8 +92,11 @@ class ForestCore {
   void wait(RequestId id);
   /// Takes new output of a batch, without drafting. O(tokens * sources * chain) plus evictions.
   void observe(const BatchUpdate& update);
-  /// The same, then drafts for the batch, at most max_tokens per request: the draft of the highest score
-  /// wins, ties stay with the more specific source. Adds per request and source O(new tokens + match lengths
+  /// Says that a batch of so many requests is being put together: threads that sleep wake up meanwhile.
+  void expect(std::size_t num_requests);
+  /// Takes the output, then drafts for the batch, at most max_tokens per request: the draft of the highest
+  /// score wins, ties stay with the more specific source. Adds per request and source O(new tokens + match
+  /// lengths
   /// * max_tokens).
   BatchDrafts step(const BatchUpdate& update, std::uint32_t max_tokens);
   /// Forgets a live request; its output stays in the shared indices if `keep`.

@@ -6,7 +6,7 @@
 namespace agentspec {
 namespace {
 
-constexpr int kSpins = 6000;  // some hundred microseconds: from wake() to run(), and between two runs
+constexpr int kSpins = 12000;  // some hundred microseconds: from wake() to run(), and between two runs
 
 void relax() {
 #if defined(__x86_64__) || defined(__i386__)
