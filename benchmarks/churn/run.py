@@ -30,7 +30,7 @@ def run(
     figures = {scope: measure(SCOPES[scope], datasets, sizes) for scope in scopes}
     for scope in scopes:
         if figures[scope]["oldest_first"] is None:
-            announce(f"warning: {scope}: nothing was forgotten, so too few tokens for this budget")
+            announce(f"warning: {scope}: too few tokens for this budget to be reached, or far too many")
     announce("done")
 
     arguments = {"traces": traces.name, "scopes": list(scopes)}
