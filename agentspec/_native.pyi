@@ -106,7 +106,11 @@ class ForestCore:
         max_tokens: int,
     ) -> BatchDrafts: ...
     def step_named(
-        self, requests: Mapping[str, object], updates: list[tuple[str, NDArray[np.int32]]], max_tokens: int
+        self,
+        requests: Mapping[str, object],
+        updates: list[tuple[str, NDArray[np.int32]]],
+        max_tokens: int,
+        chains: list[NDArray[np.int32]],
     ) -> NamedDrafts | None: ...
     def observe(
         self, requests: NDArray[np.uint64], tokens: NDArray[np.int32], offsets: NDArray[np.int64]

@@ -29,6 +29,16 @@ _NO_TOKENS: Tokens = np.empty(0, np.int32)
 _SOURCES = tuple(Source)
 
 
+def _chain(length: int) -> Tokens:
+    """The parents of a draft that is a chain: shared by all of this length, so never to be written to."""
+    parents = np.arange(-1, length - 1, dtype=np.int32)
+    parents.flags.writeable = False
+    return parents
+
+
+_CHAINS = [_chain(length) for length in range(65)]
+
+
 @dataclass(frozen=True, slots=True)
 class ForestStats:
     """The size of one stage's tree, or of the whole forest.
@@ -179,9 +189,9 @@ class Forest:
         """
         if not 0 <= max_tokens <= 1 << 20:
             raise ConfigError(f"max_tokens must be between 0 and {1 << 20}, not {max_tokens!r}")
-        drafts = self._core.step_named(self._requests, list(updates), max_tokens)
+        drafts = self._core.step_named(self._requests, list(updates), max_tokens, _CHAINS)
         if drafts is None:
-            drafts = self._core.step_named(self._requests, self._checked(updates), max_tokens)
+            drafts = self._core.step_named(self._requests, self._checked(updates), max_tokens, _CHAINS)
         if drafts is None:
             raise UnknownRequestError("a request of the batch was finished by another thread")
         token_ids, parents, probs, scores, matches, codes = drafts
