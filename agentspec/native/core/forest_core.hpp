@@ -95,9 +95,8 @@ class ForestCore {
   /// Says that a batch of so many requests is being put together: threads that sleep wake up meanwhile.
   void expect(std::size_t num_requests);
   /// Takes the output, then drafts for the batch, at most max_tokens per request: the draft of the highest
-  /// score wins, ties stay with the more specific source. Adds per request and source O(new tokens + match
-  /// lengths
-  /// * max_tokens).
+  /// score wins, ties stay with the more specific source. O(new tokens + match lengths * max_tokens) per
+  /// request and source.
   BatchDrafts step(const BatchUpdate& update, std::uint32_t max_tokens);
   /// Forgets a live request; its output stays in the shared indices if `keep`.
   /// O(sources), without `keep` O(output * sources * chain) in pieces. Throws UnknownIdError.
