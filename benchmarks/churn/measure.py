@@ -20,7 +20,7 @@ from agentspec.forest import Tokens
 NUM_SAMPLES = 100
 SAMPLES_PER_CHECKPOINT = 5
 WARM_UP_BYTES = 1 << 20
-WARM_UP_TOKENS = 100_000
+WARM_UP_TOKENS = 100_000  # at most; of a small run a tenth of its tokens
 MIB = 1 << 20
 
 Figures = Mapping[str, Any]
@@ -59,7 +59,7 @@ def measure(scope: Scope, datasets: list[list[Tokens]], sizes: Sizes) -> Figures
     with _progress() as progress, without_gc():
         task = progress.add_task(scope.name, total=sizes.tokens, state="")
         texts = Texts(datasets)
-        _warm_up(scope, texts)
+        _warm_up(scope, texts, min(WARM_UP_TOKENS, sizes.tokens // 10))
         baseline = resident_bytes(trim=True)
         churn = Churn(scope, sizes.budget_bytes, texts)
         series: dict[str, list[float]] = {"tokens": [], "memory_mib": [], "rss_mib": []}
@@ -90,11 +90,11 @@ def _progress() -> Progress:
     )
 
 
-def _warm_up(scope: Scope, texts: Texts) -> None:
+def _warm_up(scope: Scope, texts: Texts, num_tokens: int) -> None:
     """The code's own pages, and what Python keeps for itself, are no part of the forest."""
     churn = Churn(scope, WARM_UP_BYTES, texts)
     churn.markers.learn()
-    churn.advance(WARM_UP_TOKENS, WARM_UP_TOKENS)
+    churn.advance(num_tokens, num_tokens)
     churn.pass_checkpoint()
 
 
