@@ -13,7 +13,7 @@ from agentspec.benchmarks.core.sizes import Sizes
 from agentspec.cli import main
 from agentspec.errors import ConfigError
 
-EVERY_SIDE = {"ours", "ours_2_threads", "ours_every_source"}
+EVERY_SIDE = {"ours", "ours_every_source", "ours_1_thread", "ours_2_threads"}
 
 
 def test_with_the_peer(traces: Path, tiny: Sizes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,7 +30,7 @@ def test_with_the_peer(traces: Path, tiny: Sizes, tmp_path: Path, capsys: pytest
     assert all(isinstance(value, float) for value in told["summary"].values())
     assert set(told["figures"]["step_ms_b256"]) == {*EVERY_SIDE, "peer"}
     drafted = told["figures"]["drafted_per_request_b256"]
-    assert drafted["ours"] == drafted["ours_2_threads"] > 0
+    assert drafted["ours_1_thread"] == drafted["ours_2_threads"] > 0
     assert told["provenance"]["peer"] == peer.version
 
 
