@@ -145,7 +145,7 @@ void ForestCore::gather_growths(const Batch& batch) {
 
 void ForestCore::grow(const Growth& growth, const BatchUpdate& update, Lookahead& lookahead) const {
   SuffixIndex& index = *growth.shared->index;
-  const bool is_full = is_exhausted(growth.shared->group);
+  const bool is_full = is_exhausted(growth.shared->group) && !index.has_room();
   std::size_t num_added = 0;
   for (std::size_t begin = 0; begin < growth.learners.size(); begin += Lookahead::kWalks) {
     const auto block = std::span(growth.learners)

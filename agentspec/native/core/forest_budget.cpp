@@ -9,7 +9,7 @@ namespace {
 
 /// From here on a budget is kept by small steps, so that it is never reached.
 std::size_t soft_limit(std::size_t limit_bytes) { return limit_bytes - limit_bytes / 16; }
-/// From here on nothing is learned until there is room again.
+/// From here on only what goes into holes is learned, until there is room again.
 std::size_t last_limit(std::size_t limit_bytes) { return limit_bytes - limit_bytes / 32; }
 
 }  // namespace

@@ -43,6 +43,8 @@ class SuffixIndex {
   /// Makes room towards a budget of `limit_bytes`: in proportion to num_changed, but no more than max_work.
   /// Returns the work done, in states visited.
   std::size_t approach(std::size_t limit_bytes, std::size_t num_changed, std::size_t max_work);
+  /// Whether what is appended next will mostly go into holes, so that memory hardly grows. O(1).
+  bool has_room() const { return automaton_.extent_bytes() - automaton_.used_bytes() > memory_bytes() / 32; }
   /// Finishes a live sequence: it stays until evicted. O(tokens), to pack them. Throws UnknownIdError.
   void close(SequenceId id);
   /// Stops learning a live sequence; what was learned of it goes first. O(tokens). Throws UnknownIdError.
