@@ -145,8 +145,9 @@ void ForestCore::gather_growths(const Batch& batch) {
 
 void ForestCore::grow(const Growth& growth, const BatchUpdate& update, Lookahead& lookahead) const {
   SuffixIndex& index = *growth.shared->index;
-  const bool is_full = is_exhausted(growth.shared->group) && !index.has_room();
   std::size_t num_added = 0;
+  for (const auto& [place, sequence] : growth.learners) num_added += update.tokens_of(place).size();
+  const bool is_full = is_exhausted(growth.shared->group) && !index.make_holes(num_added);
   for (std::size_t begin = 0; begin < growth.learners.size(); begin += Lookahead::kWalks) {
     const auto block = std::span(growth.learners)
                            .subspan(begin, std::min(Lookahead::kWalks, growth.learners.size() - begin));
@@ -157,7 +158,6 @@ void ForestCore::grow(const Growth& growth, const BatchUpdate& update, Lookahead
     for (const auto& [place, sequence] : block) {
       if (is_full && !update.tokens_of(place).empty()) index.stop(sequence);
       index.append(sequence, update.tokens_of(place));
-      num_added += update.tokens_of(place).size();
     }
   }
   index.uphold(num_added);

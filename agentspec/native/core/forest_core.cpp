@@ -69,7 +69,7 @@ bool ForestCore::learn_piece(IndexId id, SequenceId& sequence, std::span<const s
   if (found == indices_.end()) return false;
   SuffixIndex& index = *found->second->index;
   if (is_first) sequence = index.open();
-  const bool is_full = is_exhausted(found->second->group) && !index.has_room();
+  const bool is_full = is_exhausted(found->second->group) && !index.make_holes(tokens.size());
   if (!is_full) index.append(sequence, tokens);
   if (is_last || is_full) index.close(sequence);
   index.uphold(tokens.size());

@@ -218,11 +218,18 @@ std::size_t SuffixIndex::evict_some(std::size_t num_tokens, std::size_t target_b
   return evicted;
 }
 
+bool SuffixIndex::make_holes(std::size_t num_tokens) {
+  const std::size_t wanted = num_tokens * kBytesPerToken;
+  for (std::size_t evicted = 0; hole_bytes() < wanted && evicted < 4 * num_tokens && evict_piece();) {
+    evicted += kPieceTokens;
+  }
+  return hole_bytes() >= wanted;
+}
+
 // Holes are closed once they are a fifth of the memory, or before the arrays outgrow the budget.
 bool SuffixIndex::needs_compaction(std::size_t limit_bytes) const {
   const bool is_tight = memory_bytes() > limit_bytes - limit_bytes / 16;
-  const std::size_t holes = automaton_.extent_bytes() - automaton_.used_bytes();
-  return automaton_.is_fragmented() || (is_tight && holes > limit_bytes / 32);
+  return automaton_.is_fragmented() || (is_tight && hole_bytes() > limit_bytes / 32);
 }
 
 void SuffixIndex::compact_some(std::size_t num_states) {

@@ -43,8 +43,9 @@ class SuffixIndex {
   /// Makes room towards a budget of `limit_bytes`: in proportion to num_changed, but no more than max_work.
   /// Returns the work done, in states visited.
   std::size_t approach(std::size_t limit_bytes, std::size_t num_changed, std::size_t max_work);
-  /// Whether what is appended next will mostly go into holes, so that memory hardly grows. O(1).
-  bool has_room() const { return automaton_.extent_bytes() - automaton_.used_bytes() > memory_bytes() / 32; }
+  /// Evicts, a few tokens for each that is to be appended, until those will mostly go into holes, so that
+  /// memory hardly grows. False if that is not enough. O(num_tokens * chain).
+  bool make_holes(std::size_t num_tokens);
   /// Finishes a live sequence: it stays until evicted. O(tokens), to pack them. Throws UnknownIdError.
   void close(SequenceId id);
   /// Stops learning a live sequence; what was learned of it goes first. O(tokens). Throws UnknownIdError.
@@ -80,7 +81,8 @@ class SuffixIndex {
   void check_integrity() const;
 
  private:
-  static constexpr std::size_t kWorkPerToken = 3;  // to evict one
+  static constexpr std::size_t kWorkPerToken = 3;    // to evict one
+  static constexpr std::size_t kBytesPerToken = 64;  // hardly any text takes more
   static constexpr std::uint32_t kNone = 0xFFFFFFFFu;
 
   enum class Status : std::uint8_t { kLive, kMuted, kFinished };  // muted: live, but not learned any more
@@ -108,6 +110,7 @@ class SuffixIndex {
   bool evict_piece();
   bool mute_longest();
   std::size_t evict_some(std::size_t num_tokens, std::size_t target_bytes);
+  std::size_t hole_bytes() const { return automaton_.extent_bytes() - automaton_.used_bytes(); }
   bool needs_compaction(std::size_t limit_bytes) const;
   void compact_some(std::size_t num_states);
   void trim();
