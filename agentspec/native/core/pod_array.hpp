@@ -61,8 +61,9 @@ class PodArray {
   void reserve(std::size_t capacity) {
     if (capacity > capacity_) reallocate(capacity);
   }
-  /// Drops the elements from `size` on; memory goes back once there is enough of it to be worth a call.
-  void truncate(std::size_t size) {
+  /// Drops the elements from `size` on; memory goes back once there is enough of it to be worth a call, and
+  /// if the system has what a smaller block takes meanwhile.
+  void truncate(std::size_t size) noexcept {
     size_ = size;
     if (is_mapped(capacity_)) {
       if ((touched_ - size_) * sizeof(T) >= kMappedBytes / 2) give_back();
@@ -70,11 +71,11 @@ class PodArray {
       shrink_to_fit();
     }
   }
-  void shrink_to_fit() {
-    if (is_mapped(size_)) return give_back();
-    if (capacity_ > size_) reallocate(size_);
+  void shrink_to_fit() noexcept {
+    if (!is_mapped(size_) && shrink()) return;
+    if (is_mapped(capacity_)) give_back();
   }
-  void release() {
+  void release() noexcept {
     if (data_ != nullptr) deallocate(data_, capacity_ * sizeof(T));
     data_ = nullptr;
     size_ = capacity_ = touched_ = 0;
@@ -106,8 +107,17 @@ class PodArray {
     capacity_ = capacity;
     touched_ = size_;
   }
-  void give_back() {
-    if (size_ * sizeof(T) < kMappedBytes / 4) return reallocate(size_);
+  /// False where there is no memory for a smaller block: then the larger one stays.
+  bool shrink() noexcept {
+    try {
+      if (capacity_ > size_) reallocate(size_);
+      return true;
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+  }
+  void give_back() noexcept {
+    if (size_ * sizeof(T) < kMappedBytes / 4 && shrink()) return;
     discard_pages(data_, size_ * sizeof(T), touched_ * sizeof(T));
     touched_ = size_;
   }
