@@ -227,6 +227,20 @@ void Automaton::free_dead() {
   ++generation_;
 }
 
+void Automaton::clear() noexcept {
+  ids_.release_all_but_first();
+  states_.truncate(1);
+  states_[kRoot] = State{};
+  edges_.clear();
+  dead_.clear();
+  touched_.clear();
+  phase_ = Phase::kIdle;
+  last_unmoved_ = kNoState;
+  num_moved_ = 0;
+  ++generation_;
+  trim();
+}
+
 // ---- memory -------------------------------------------------------------------------------------------
 
 StateId Automaton::allocate(std::uint32_t length) {

@@ -77,7 +77,7 @@ class Automaton {
   /// Appends a token to a sequence whose last min(n, depth - 1) tokens are `tail`; returns the new tail.
   /// Counts every new occurrence. Among continuations of equal count the one appended last is the best.
   /// O(suffix-link chain) <= O(depth); about five states on real text. Throws CapacityError or
-  /// std::bad_alloc; the automaton is of no use afterwards.
+  /// std::bad_alloc; the automaton is of no use afterwards, until it is cleared.
   Cursor extend(Cursor tail, std::int32_t token);
   /// Tells the states on the tail's chain that a sequence ends here, or no longer does. O(chain).
   void mark_end(Cursor tail);
@@ -86,8 +86,10 @@ class Automaton {
   /// The sequence then ends at `begin`. States without occurrences are freed. Where a best continuation lost
   /// occurrences, the highest count is the best, then the smaller token id. States that only the removed
   /// occurrences told apart are not merged again: counts stay exact, the automaton is merely not minimal.
-  /// O(tokens * chain).
+  /// O(tokens * chain). Throws std::bad_alloc; the automaton is of no use afterwards.
   void retract(Cursor begin, std::span<const std::int32_t> tokens);
+  /// Forgets everything, also what a call that threw has left behind. Takes no memory.
+  void clear() noexcept;
 
   /// Whether so much lies in holes that closing them returns a fifth of the memory.
   bool is_fragmented() const;

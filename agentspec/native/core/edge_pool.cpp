@@ -171,6 +171,11 @@ void EdgePool::release(EdgeList& list) {
   list = EdgeList{};
 }
 
+void EdgePool::clear() noexcept {
+  slabs_.clear();
+  slots_.fill(nullptr);
+}
+
 void EdgePool::move_down(EdgeList& list) {
   if (list.block_class == 0) return;
   const IdPool& blocks = slabs_[list.block_class - 1].blocks;

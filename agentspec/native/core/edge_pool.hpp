@@ -56,6 +56,8 @@ class EdgePool {
   EdgeList copy(const EdgeList& list);
   /// Empties the list and gives its block back. O(1).
   void release(EdgeList& list);
+  /// Gives back everything; all lists are void. Takes no memory.
+  void clear() noexcept;
   /// Moves the list's block to the lowest free place of its class, if that is lower. O(edges).
   void move_down(EdgeList& list);
 

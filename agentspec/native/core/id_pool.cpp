@@ -32,6 +32,15 @@ void IdPool::release(std::uint32_t id) {
   if (id + 1 == end_) cut_end();
 }
 
+void IdPool::release_all_but_first() noexcept {
+  free_.truncate(1);
+  has_free_.truncate(1);
+  free_[0] = has_free_[0] = 0;
+  end_ = 1;
+  lowest_ = 0;
+  num_used_ = 1;
+}
+
 // Lowers end() over all free numbers before it.
 void IdPool::cut_end() {
   while (end_ > 0 && !is_used(end_ - 1)) {

@@ -13,6 +13,8 @@ class IdPool {
  public:
   std::uint32_t acquire();
   void release(std::uint32_t id);
+  /// Releases all but the number 0, which is in use; takes no memory.
+  void release_all_but_first() noexcept;
   bool is_used(std::uint32_t id) const { return id < end_ && (free_[id / 64] >> (id % 64) & 1) == 0; }
   /// All numbers in use are below; falls when the highest ones are released.
   std::uint32_t end() const { return end_; }

@@ -89,8 +89,8 @@ bool SuffixIndex::remove_piece(SequenceId id) {
 
 void SuffixIndex::stop(SequenceId id) { mute(slot_of(id)); }
 
-void SuffixIndex::clear() {
-  automaton_ = Automaton(automaton_.depth());
+void SuffixIndex::clear() noexcept {
+  automaton_.clear();
   texts_ = TextStore();
   live_texts_.clear();
   free_live_texts_.clear();

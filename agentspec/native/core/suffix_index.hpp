@@ -55,8 +55,8 @@ class SuffixIndex {
   /// Takes at most kPieceTokens from the end of a sequence, which is not learned any more; true once it is
   /// gone. O(chain). Throws UnknownIdError.
   bool remove_piece(SequenceId id);
-  /// Removes everything; live sequences are not learned any more. O(states).
-  void clear();
+  /// Removes everything; live sequences are not learned any more. Takes no memory. O(states).
+  void clear() noexcept;
   /// Evicts and closes holes until the index takes no more than `limit_bytes`, as far as the empty index does
   /// not. O(states).
   void enforce(std::size_t limit_bytes);
