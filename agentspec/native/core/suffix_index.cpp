@@ -11,12 +11,25 @@ namespace agentspec {
 SuffixIndex::SuffixIndex(std::uint32_t depth, std::size_t limit_bytes)
     : automaton_(depth), limit_bytes_(limit_bytes) {}
 
+// False if memory ran out: what is half done is of no use, and is forgotten with all the rest.
+template <typename Change>
+bool SuffixIndex::change_or_clear(Change change) {
+  try {
+    change();
+    return true;
+  } catch (const std::bad_alloc&) {
+  } catch (const CapacityError&) {
+  }
+  clear();
+  return false;
+}
+
 // ---- sequences ----------------------------------------------------------------------------------------
 
 SequenceId SuffixIndex::open() {
   if (slots_.num_used() >= Automaton::kMaxEnds) throw CapacityError("the index holds too many sequences");
+  if (slots_.num_used() == sequences_.size()) sequences_.push_back(Sequence{});  // first: either may fail
   const std::uint32_t slot = slots_.acquire();
-  if (slot == sequences_.size()) sequences_.push_back(Sequence{});
   sequences_[slot] = Sequence{};
   sequences_[slot].serial = num_opened_++;
   return (static_cast<SequenceId>(sequences_[slot].serial) << 32) | slot;
@@ -28,14 +41,7 @@ bool SuffixIndex::append(SequenceId id, std::span<const std::int32_t> tokens) {
     throw UnknownIdError("sequence " + std::to_string(id) + " is finished");
   if (sequences_[slot].status == Status::kMuted) return false;
   if (tokens.empty()) return true;
-  try {
-    learn(sequences_[slot], tokens);
-  } catch (const std::bad_alloc&) {
-    clear();
-  } catch (const CapacityError&) {
-    clear();
-  }
-  return sequences_[slot].status == Status::kLive;
+  return change_or_clear([&] { learn(sequences_[slot], tokens); });
 }
 
 void SuffixIndex::learn(Sequence& sequence, std::span<const std::int32_t> tokens) {
@@ -62,14 +68,15 @@ void SuffixIndex::learn(Sequence& sequence, std::span<const std::int32_t> tokens
 
 void SuffixIndex::close(SequenceId id) {
   const std::uint32_t slot = slot_of(id);
-  Sequence& sequence = sequences_[slot];
-  if (sequence.status == Status::kFinished) return;
-  if (sequence.size == 0) return release(slot);
-  if (sequence.status == Status::kLive) {
-    store(slot);
-    link_newest(slot);
+  if (sequences_[slot].status == Status::kFinished) return;
+  if (sequences_[slot].status == Status::kLive && sequences_[slot].size > 0) {
+    change_or_clear([&] {
+      store(slot);
+      link_newest(slot);
+    });
   }
-  sequence.status = Status::kFinished;
+  if (sequences_[slot].size == 0) return release(slot);
+  sequences_[slot].status = Status::kFinished;
 }
 
 void SuffixIndex::remove(SequenceId id) {
@@ -79,15 +86,20 @@ void SuffixIndex::remove(SequenceId id) {
 
 bool SuffixIndex::remove_piece(SequenceId id) {
   const std::uint32_t slot = slot_of(id);
-  Sequence& sequence = sequences_[slot];
-  mute(slot);
-  if (sequence.size > 0) retract_piece(slot);
-  if (sequence.size > 0) return false;
+  change_or_clear([&] {
+    mute(slot);
+    if (sequences_[slot].size > 0) retract_piece(slot);
+  });
+  if (!is_known(id)) return true;  // forgotten with all that was finished
+  if (sequences_[slot].size > 0) return false;
   release(slot);
   return true;
 }
 
-void SuffixIndex::stop(SequenceId id) { mute(slot_of(id)); }
+void SuffixIndex::stop(SequenceId id) {
+  const std::uint32_t slot = slot_of(id);
+  change_or_clear([&] { mute(slot); });
+}
 
 void SuffixIndex::clear() noexcept {
   automaton_.clear();
@@ -189,8 +201,15 @@ bool SuffixIndex::mute_longest() {
   return true;
 }
 
-// Evicts and compacts the harder, the nearer the budget is.
 std::size_t SuffixIndex::approach(std::size_t limit_bytes, std::size_t num_changed, std::size_t max_work) {
+  std::size_t work = max_work;
+  change_or_clear([&] { work = evict_and_compact(limit_bytes, num_changed, max_work); });
+  return work;
+}
+
+// The harder, the nearer the budget is.
+std::size_t SuffixIndex::evict_and_compact(std::size_t limit_bytes, std::size_t num_changed,
+                                           std::size_t max_work) {
   const std::size_t target_bytes = limit_bytes - limit_bytes / 8;
   const std::size_t used = used_bytes();
   std::size_t work = 0;
@@ -241,14 +260,16 @@ void SuffixIndex::compact_some(std::size_t num_states) {
 }
 
 void SuffixIndex::enforce(std::size_t limit_bytes) {
-  for (std::size_t target = limit_bytes; memory_bytes() > limit_bytes; target -= target / 8) {
-    evict_some(num_tokens_, target);
-    do {
-      compact_some(automaton_.num_states());
-    } while (automaton_.is_compacting());
-    trim();
-    if (num_tokens_ == 0) return;
-  }
+  change_or_clear([&] {
+    for (std::size_t target = limit_bytes; memory_bytes() > limit_bytes; target -= target / 8) {
+      evict_some(num_tokens_, target);
+      do {
+        compact_some(automaton_.num_states());
+      } while (automaton_.is_compacting());
+      trim();
+      if (num_tokens_ == 0) return;
+    }
+  });
 }
 
 void SuffixIndex::trim() {

@@ -18,7 +18,8 @@ using SequenceId = std::uint64_t;
 /// longer learned and goes next. Not thread-safe.
 ///
 /// Nothing stops for long: uphold() evicts a few tokens for each that was added, and visits a few states to
-/// close the holes that evictions leave. If memory runs out, the index forgets everything and goes on.
+/// close the holes that evictions leave. If memory runs out, whatever for, the index forgets everything and
+/// goes on: only open() throws, and changes nothing then.
 class SuffixIndex {
  public:
   static constexpr std::size_t kUnlimited = ~std::size_t{0};
@@ -32,7 +33,7 @@ class SuffixIndex {
   /// Throws ConfigError if depth is not within 2..Automaton::kMaxDepth.
   SuffixIndex(std::uint32_t depth, std::size_t limit_bytes);
 
-  /// Starts an empty live sequence. O(1) amortized. Throws CapacityError.
+  /// Starts an empty live sequence. O(1) amortized. Throws CapacityError or std::bad_alloc.
   SequenceId open();
   /// Appends tokens (none negative) to a live sequence; uphold() has to follow. False if the sequence is not
   /// learned any more. O(tokens * chain). Throws UnknownIdError.
@@ -98,6 +99,8 @@ class SuffixIndex {
   };
 
   std::uint32_t slot_of(SequenceId id) const;
+  template <typename Change>
+  bool change_or_clear(Change change);
   void learn(Sequence& sequence, std::span<const std::int32_t> tokens);
   void mute(std::uint32_t slot);
   void store(std::uint32_t slot);
@@ -107,6 +110,7 @@ class SuffixIndex {
   void link_newest(std::uint32_t slot);
   void link_oldest(std::uint32_t slot);
   void unlink(std::uint32_t slot);
+  std::size_t evict_and_compact(std::size_t limit_bytes, std::size_t num_changed, std::size_t max_work);
   bool evict_piece();
   bool mute_longest();
   std::size_t evict_some(std::size_t num_tokens, std::size_t target_bytes);
