@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <utility>
 
 namespace agentspec {
@@ -48,7 +49,7 @@ void DraftTokens::push(std::int32_t token, std::int32_t parent, double prob) {
 }
 
 bool Drafter::improve(const Automaton& automaton, Cursor match, const DraftOptions& options,
-                      DraftTokens& best) {
+                      DraftTokens& best) noexcept {
   bool is_better = false;
   std::uint32_t length = match.length;
   for (StateId id = match.state; id != kRoot;) {
@@ -58,12 +59,7 @@ bool Drafter::improve(const Automaton& automaton, Cursor match, const DraftOptio
         score_bound(best_child_prob(automaton, id, length, options.doubt), max_tokens) > best.score) {
       tried_.clear();
       tried_.match_length = length;
-      if (options.is_tree) {
-        expand_tree(automaton, id, max_tokens, options);
-      } else {
-        expand_chain(automaton, id, max_tokens, options);
-      }
-      if (tried_.score > best.score) {
+      if (try_expand(automaton, id, max_tokens, options) && tried_.score > best.score) {
         std::swap(tried_, best);
         is_better = true;
       }
@@ -72,6 +68,21 @@ bool Drafter::improve(const Automaton& automaton, Cursor match, const DraftOptio
     length = automaton.length(id);
   }
   return is_better;
+}
+
+// False if memory ran out: what was tried is not whole then.
+bool Drafter::try_expand(const Automaton& automaton, StateId context, std::uint32_t max_tokens,
+                         const DraftOptions& options) noexcept {
+  try {
+    if (options.is_tree) {
+      expand_tree(automaton, context, max_tokens, options);
+    } else {
+      expand_chain(automaton, context, max_tokens, options);
+    }
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 
 void Drafter::expand_chain(const Automaton& automaton, StateId context, std::uint32_t max_tokens,

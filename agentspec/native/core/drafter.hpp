@@ -41,8 +41,9 @@ class Drafter {
   /// chain, each with its longest string, which dominates the state's shorter ones. Replaces `best` and
   /// returns true if a draft scores higher than it; ties stay with the longer match.
   /// O(match lengths * max_tokens), for trees times the children of the drafted states; lengths whose
-  /// score can't be higher are skipped.
-  bool improve(const Automaton& automaton, Cursor match, const DraftOptions& options, DraftTokens& best);
+  /// score can't be higher are skipped, and so are those that there is no memory to draft for.
+  bool improve(const Automaton& automaton, Cursor match, const DraftOptions& options,
+               DraftTokens& best) noexcept;
 
  private:
   struct Candidate {      // a node that could be drafted next
@@ -54,6 +55,8 @@ class Drafter {
     std::uint32_t length;  // of the context that ends with this node
   };
 
+  bool try_expand(const Automaton& automaton, StateId context, std::uint32_t max_tokens,
+                  const DraftOptions& options) noexcept;
   void expand_chain(const Automaton& automaton, StateId context, std::uint32_t max_tokens,
                     const DraftOptions& options);
   void expand_tree(const Automaton& automaton, StateId context, std::uint32_t max_tokens,

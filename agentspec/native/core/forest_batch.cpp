@@ -4,8 +4,12 @@
 // that learn into it, in batch order, while every request takes its own and drafts from its own index; then
 // every request drafts from the shared indices. What an index holds and what is read from it thus never
 // depends on the threads.
+//
+// What takes memory that a batch can't do without comes before the rounds and after them. In between, where
+// memory runs out, indices are emptied, requests lose theirs, drafts are left out, but nothing throws.
 
 #include <algorithm>
+#include <functional>
 #include <new>
 #include <optional>
 #include <string>
@@ -55,7 +59,7 @@ void ForestCore::share_out(std::size_t num_single, std::size_t num_requests, con
     const std::size_t begin = (i - num_single) * kSize;
     block(begin, std::min(begin + kSize, num_requests), thread);
   };
-  if (num_requests >= kSharedOut) return workers_.run(num_tasks, task);
+  if (num_requests >= kSharedOut) return workers_.run(num_tasks, std::ref(task));
   for (std::size_t i = 0; i < num_tasks; ++i) task(i, 0);
 }
 
@@ -166,9 +170,7 @@ void ForestCore::grow(const Growth& growth, const BatchUpdate& update, Lookahead
 
 void ForestCore::append(Request& request, std::span<const std::int32_t> tokens) const {
   request.extend_context(tokens, depth_);
-  if (request.own_state == OwnIndex::kBuilding) {
-    request.pending.insert(request.pending.end(), tokens.begin(), tokens.end());
-  }
+  if (request.own_state == OwnIndex::kBuilding) request.keep_pending(tokens);
   if (request.own_state == OwnIndex::kReady) append_to_own(request, tokens);
 }
 

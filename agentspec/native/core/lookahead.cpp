@@ -1,6 +1,7 @@
 #include "core/lookahead.hpp"
 
 #include <algorithm>
+#include <new>
 
 namespace agentspec {
 namespace {
@@ -9,23 +10,33 @@ constexpr std::size_t kMostTokens = 4;  // of an append: what a step usually acc
 constexpr int kRounds = 8;
 constexpr int kChainRounds = 3;
 
+template <typename T>
+void add_if_possible(std::vector<T>& list, const T& added) noexcept {
+  try {
+    list.push_back(added);
+  } catch (const std::bad_alloc&) {
+  }
+}
+
 }  // namespace
 
-void Lookahead::add_append(const Automaton& automaton, Cursor tail, std::span<const std::int32_t> tokens) {
+void Lookahead::add_append(const Automaton& automaton, Cursor tail,
+                           std::span<const std::int32_t> tokens) noexcept {
   if (tokens.empty()) return;
-  walks_.push_back({&automaton, tail.state, tokens.first(std::min(tokens.size(), kMostTokens)), false});
-  chains_.push_back({&automaton, tail.state});
+  tokens = tokens.first(std::min(tokens.size(), kMostTokens));
+  add_if_possible(walks_, {&automaton, tail.state, tokens, false});
+  add_if_possible(chains_, {&automaton, tail.state});
   automaton.prefetch(tail.state);
 }
 
-void Lookahead::add_draft(const Automaton& automaton, Cursor match) {
+void Lookahead::add_draft(const Automaton& automaton, Cursor match) noexcept {
   if (match.length == 0) return;
-  walks_.push_back({&automaton, match.state, {}, true});
-  chains_.push_back({&automaton, match.state});
+  add_if_possible(walks_, {&automaton, match.state, {}, true});
+  add_if_possible(chains_, {&automaton, match.state});
   automaton.prefetch(match.state);
 }
 
-void Lookahead::run() {
+void Lookahead::run() noexcept {
   for (int round = 0; round < kRounds && !walks_.empty(); ++round) {
     for (const Walk& walk : walks_) {
       if (!walk.is_draft) walk.automaton->prefetch_edges(walk.state);
@@ -54,7 +65,7 @@ bool Lookahead::step(Walk& walk) {
     next = automaton.child(walk.state, walk.tokens.front());
     if (next != kNoState || walk.state == kRoot) walk.tokens = walk.tokens.subspan(1);
     if (next != kNoState) {
-      chains_.push_back({&automaton, next});
+      add_if_possible(chains_, {&automaton, next});
     } else if (walk.state != kRoot) {
       next = automaton.link(walk.state);
     } else {

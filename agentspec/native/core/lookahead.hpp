@@ -13,18 +13,18 @@ namespace agentspec {
 /// An append or a draft follows pointers from state to state, and in a large index each is a wait for memory.
 /// Requests don't depend on one another, so their walks are tried side by side first: while one waits, the
 /// others go on, and the real walks find everything in place. Nothing is changed, and a wrong guess costs
-/// nothing but time. O(rounds) per walk.
+/// nothing but time; what there is no memory for is not looked ahead to. O(rounds) per walk.
 class Lookahead {
  public:
   /// So many walks at a time keep the memory busy without pushing one another out of the nearest cache.
   static constexpr std::size_t kWalks = 8;
 
   /// Tokens that will be appended behind `tail`.
-  void add_append(const Automaton& automaton, Cursor tail, std::span<const std::int32_t> tokens);
+  void add_append(const Automaton& automaton, Cursor tail, std::span<const std::int32_t> tokens) noexcept;
   /// A draft that will be looked for at `match`.
-  void add_draft(const Automaton& automaton, Cursor match);
+  void add_draft(const Automaton& automaton, Cursor match) noexcept;
   /// Tries all walks that were added, and forgets them.
-  void run();
+  void run() noexcept;
 
  private:
   struct Walk {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <span>
 #include <vector>
 
@@ -54,7 +55,8 @@ struct Request {
   OwnIndex own_state = OwnIndex::kBuilding;
   bool is_finished = false;
   std::vector<std::int32_t> pending;  // output that came while the index was being built
-  std::vector<std::int32_t> context;  // the last tokens of prompt + output, at least depth - 1 if there are
+  // The last tokens of prompt + output, at least depth - 1 if there are; fewer after memory has run out.
+  std::vector<std::int32_t> context;
   std::size_t num_output = 0;
   GroupId group;
   DraftOptions options;
@@ -63,13 +65,29 @@ struct Request {
   std::size_t bytes = 0;      // what group and total hold of it
   std::uint64_t batch = 0;    // last batch that named this request
 
-  /// Adds output to `context`, which is cut now and then. O(tokens) amortized.
-  void extend_context(std::span<const std::int32_t> tokens, std::size_t depth) {
+  /// Adds output to `context`, which is cut now and then, and begins anew where there is no memory for more.
+  /// O(tokens) amortized.
+  void extend_context(std::span<const std::int32_t> tokens, std::size_t depth) noexcept {
     num_output += tokens.size();
     if (context.size() > 8 * depth) {
       context.erase(context.begin(), context.end() - static_cast<std::ptrdiff_t>(depth));
     }
-    context.insert(context.end(), tokens.begin(), tokens.end());
+    if (!try_append(context, tokens)) context.clear();
+  }
+  /// Keeps output for the index that is being built; where there is no memory for it, the index is not
+  /// wanted.
+  void keep_pending(std::span<const std::int32_t> tokens) noexcept {
+    if (!try_append(pending, tokens)) own_state = OwnIndex::kMuted;
+  }
+
+ private:
+  static bool try_append(std::vector<std::int32_t>& to, std::span<const std::int32_t> tokens) noexcept {
+    try {
+      to.insert(to.end(), tokens.begin(), tokens.end());
+      return true;
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
   }
 };
 

@@ -1,5 +1,6 @@
 #include "core/worker_pool.hpp"
 
+#include <new>
 #include <optional>
 #include <system_error>
 
@@ -61,13 +62,14 @@ void WorkerPool::wake() {
   changed_.notify_all();
 }
 
-// Where the system has no more threads to give, fewer do the work.
+// Where the system has no more threads or memory to give, fewer do the work.
 void WorkerPool::start_threads() {
   try {
     while (threads_.size() + 1 < num_threads_) {
       threads_.emplace_back([this, thread = threads_.size() + 1] { work(thread); });
     }
   } catch (const std::system_error&) {
+  } catch (const std::bad_alloc&) {
   }
 }
 
