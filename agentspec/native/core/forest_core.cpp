@@ -68,7 +68,7 @@ bool ForestCore::learn_piece(IndexId id, SequenceId& sequence, std::span<const s
   const auto found = indices_.find(id);
   if (found == indices_.end()) return false;
   SuffixIndex& index = *found->second->index;
-  if (is_first) sequence = index.open();
+  if (is_first) sequence = open_sequence(*found->second);
   const bool is_full = is_exhausted(found->second->group) && !index.make_holes(tokens.size());
   if (!is_full) index.append(sequence, tokens);
   if (is_last || is_full) index.close(sequence);
@@ -93,14 +93,25 @@ void ForestCore::start(RequestId id, GroupId group, std::span<const std::int32_t
     const std::lock_guard lock(mutex_);
     if (requests_.contains(id)) throw DuplicateIdError(name("request", id) + " is live already");
     if (group >= groups_.size()) throw UnknownIdError("there is no " + name("group", group));
-    connect(*made, sources, learn);
-    requests_.emplace(id, made);
+    const auto place = requests_.emplace(id, made).first;
+    try {
+      connect(*made, sources, learn);
+    } catch (...) {
+      close_sequences(*made);
+      requests_.erase(place);
+      throw;
+    }
   }
   if (!in_background) return build(*made, prediction, prompt);
-  builder_.submit([this, made, kept_prompt = std::vector<std::int32_t>(prompt.begin(), prompt.end()),
-                   kept_prediction = std::vector<std::int32_t>(prediction.begin(), prediction.end())] {
-    build(*made, kept_prediction, kept_prompt);
-  });
+  try {
+    builder_.submit([this, made, kept_prompt = std::vector<std::int32_t>(prompt.begin(), prompt.end()),
+                     kept_prediction = std::vector<std::int32_t>(prediction.begin(), prediction.end())] {
+      build(*made, kept_prediction, kept_prompt);
+    });
+  } catch (const std::bad_alloc&) {
+    give_up(*made);
+    end_building(*made);
+  }
 }
 
 void ForestCore::connect(Request& request, std::span<const SharedSource> sources, bool learn) {
@@ -116,9 +127,28 @@ void ForestCore::connect(Request& request, std::span<const SharedSource> sources
                    [](const Link& a, const Link& b) { return a.source < b.source; });
   if (!learn) return;
   for (Link& link : request.links) {
-    link.sequence = link.shared->index->open();
+    link.sequence = open_sequence(*link.shared);
     link.has_sequence = true;
     link.shared->index->uphold(1);
+    account(*link.shared);
+  }
+}
+
+SequenceId ForestCore::open_sequence(Shared& shared) {
+  try {
+    return shared.index->open();
+  } catch (...) {
+    account(shared);  // its arrays may have grown all the same
+    throw;
+  }
+}
+
+// What was learned of the request stays in the shared indices.
+void ForestCore::close_sequences(const Request& request) {
+  for (const Link& link : request.links) {
+    if (!link.has_sequence || link.shared->index == nullptr) continue;
+    link.shared->index->close(link.sequence);
+    link.shared->index->uphold(SuffixIndex::kPieceTokens);
     account(*link.shared);
   }
 }
@@ -189,12 +219,7 @@ void ForestCore::finish(RequestId id, bool keep) {
     finished = std::move(requests_.extract(id).mapped());
     finished->is_finished = true;
     account(finished->bytes, 0, finished->group);
-    for (const Link& link : finished->links) {
-      if (!keep || !link.has_sequence || link.shared->index == nullptr) continue;
-      link.shared->index->close(link.sequence);
-      link.shared->index->uphold(SuffixIndex::kPieceTokens);
-      account(*link.shared);
-    }
+    if (keep) close_sequences(*finished);
     balance(1);
     built_.notify_all();
   }

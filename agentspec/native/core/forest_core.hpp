@@ -64,7 +64,10 @@ struct BatchDrafts {
 /// Each request has an index of its own - the prompt, continued by the output, and apart from it the
 /// predicted output - and a list of shared ones. Index ids are never reused, so an id that start() or learn()
 /// does not know is an index that was dropped meanwhile: it is left out. A call that throws has changed
-/// nothing, unless it throws std::bad_alloc.
+/// nothing, unless it throws std::bad_alloc: learn() may have reached some of the indices by then, and step()
+/// may have taken the output. Where it can, the forest does without instead: an index that memory runs out
+/// for is emptied, a live request goes on without an index of its own. finish(), wait() and drop_index()
+/// never throw for want of memory.
 ///
 /// Budgets hold after every call. Near its limit a group (or the whole) makes room in its largest indices; at
 /// the limit nothing more is learned, and when nothing is left to evict, the largest live request goes on
@@ -84,6 +87,7 @@ class ForestCore {
 
   /// Admits a request and indexes its prompt: O(prompt * chain), off the lock. In the background, the call
   /// only copies the prompt: until the index is there, the request drafts from the shared ones alone.
+  /// Where there is no memory for the index, they do alone all along. A call that throws admits nothing.
   /// Throws DuplicateIdError, TokenError.
   void start(RequestId id, GroupId group, std::span<const std::int32_t> prompt,
              std::span<const std::int32_t> prediction, std::span<const SharedSource> sources, bool learn,
@@ -139,6 +143,8 @@ class ForestCore {
   Request& request(RequestId id);
   const std::shared_ptr<Shared>& shared(IndexId id) const;
   void connect(Request& request, std::span<const SharedSource> sources, bool learn);
+  SequenceId open_sequence(Shared& shared);
+  void close_sequences(const Request& request);
   void build(Request& request, std::span<const std::int32_t> prediction,
              std::span<const std::int32_t> prompt);
   bool append_pieces(Request& request, std::span<const std::int32_t> tokens);
