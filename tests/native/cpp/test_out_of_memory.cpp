@@ -1,0 +1,471 @@
+// Memory that runs out at every allocation in turn: test_out_of_memory [most runs per script and mode].
+//
+// Fixed scripts of calls are repeated, and in each run another allocation fails. What runs out of memory may
+// be forgotten, as suffix_index.hpp and forest_core.hpp say, but everything stays consistent and goes on.
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <map>
+#include <new>
+#include <numeric>
+#include <optional>
+#include <set>
+
+#include "core/forest_core.hpp"
+#include "finding.hpp"
+#include "forest_pair.hpp"
+#include "memory_faults.hpp"
+
+using namespace agentspec;
+
+namespace {
+
+using Tokens = std::vector<std::int32_t>;
+
+constexpr std::uint32_t kDepth = 12;
+constexpr std::size_t kNever = ~std::size_t{0};
+constexpr std::size_t kMostPeriods = 60;
+constexpr DraftOptions kChain{.max_tokens = 8};
+constexpr DraftOptions kTree{.is_tree = true, .max_tokens = 12, .min_prob = 0.01};
+
+/// The same for the same seed. Phrases come back, and between them are tokens that seldom do.
+Tokens text(std::uint32_t seed, std::size_t size, std::uint32_t num_phrases = 8) {
+  Tokens tokens;
+  std::uint32_t state = seed * 2654435761u + 1;
+  while (tokens.size() < size) {
+    state = state * 1664525u + 1013904223u;
+    const std::uint32_t phrase = (state >> 12) % num_phrases;
+    for (std::uint32_t i = 0; i < 12; ++i) {
+      tokens.push_back(static_cast<std::int32_t>((phrase * 12 + i) * 2246822519u >> 26));
+    }
+    tokens.push_back(static_cast<std::int32_t>(state >> 20));
+  }
+  tokens.resize(size);
+  return tokens;
+}
+
+/// Makes a call that may throw std::bad_alloc, but only when an allocation has failed. False if it did.
+template <typename Call>
+bool try_call(Call call) {
+  const std::size_t before = num_faults();
+  try {
+    const FaultScope scope;
+    call();
+    return true;
+  } catch (const std::bad_alloc&) {
+    require(num_faults() > before, "a call ran out of memory, but there was memory");
+    return false;
+  }
+}
+
+// ---- one index ----------------------------------------------------------------------------------------
+
+/// A SuffixIndex, and the texts that it has to hold: all of them, or after a failure possibly none.
+class IndexScript {
+ public:
+  void run() {
+    const auto make = [this] { index_.emplace(kDepth, SuffixIndex::kUnlimited); };
+    if (!try_call(make)) make();
+    grow_and_shrink();
+    outgrow_the_heap();
+    evict();
+  }
+
+  /// With memory again, it learns and counts as ever.
+  void recover() {
+    const Tokens added = text(99, 150);
+    const SequenceId id = index_->open();
+    require(index_->append(id, added), "an index does not learn any more");
+    texts_[id] = added;
+    check();
+    check_counts();
+    index_->remove(id);
+    index_->enforce(0);
+    require_equal<std::size_t>(index_->num_tokens(), 0, "tokens left in an empty index");
+    index_->check_integrity();
+  }
+
+ private:
+  void grow_and_shrink() {
+    std::vector<SequenceId> ids;
+    for (int i = 0; i < 6; ++i) ids.push_back(open());
+    for (std::uint32_t round = 0; round < 4; ++round) {
+      for (std::uint32_t i = 0; i < 6; ++i) append(ids[i], text(i % 4 * 10 + round, 30 + 30 * (i % 4)));
+    }
+    close(ids[0]);
+    close(ids[4]);  // an equal text
+    remove(ids[1]);
+    for (std::uint32_t i = 0; i < 8; ++i) close(opened_with(text(20 + i, 60)));
+    approach(100);
+    stop(ids[2]);
+    remove(ids[2]);
+    remove(ids[0]);
+    approach(1000);
+    append(ids[3], text(77, 30));
+    close(ids[3]);
+    remove(ids[5]);
+    check_counts();
+  }
+
+  // From here on arrays are mappings.
+  void outgrow_the_heap() {
+    const SequenceId id = open();
+    for (std::uint32_t i = 0; i < 16; ++i) append(id, text(100 + i, 256, 4000));
+    close(id);
+    close(opened_with(text(90, 50)));
+    remove(id);
+    approach(1000);
+  }
+
+  void evict() {
+    for (std::uint32_t i = 0; i < 12; ++i) {
+      const SequenceId id = opened_with(text(200 + i, 100));
+      if (i % 4 != 0) close(id);
+    }
+    is_evicting_ = true;
+    const std::size_t half_bytes = index_->memory_bytes() / 2;
+    call([&] { index_->enforce(half_bytes); });
+    call([this] { index_->enforce(0); });
+    is_evicting_ = false;
+    require_equal<std::size_t>(index_->num_tokens(), 0, "tokens left in an empty index");
+    texts_.clear();
+  }
+
+  SequenceId open() {
+    SequenceId id = 0;
+    if (!call([&] { id = index_->open(); })) id = index_->open();
+    texts_[id] = {};
+    return id;
+  }
+  SequenceId opened_with(const Tokens& tokens) {
+    const SequenceId id = open();
+    append(id, tokens);
+    return id;
+  }
+  void append(SequenceId id, const Tokens& tokens) {
+    bool is_learned = true;
+    call([&] { is_learned = index_->append(id, tokens); });
+    if (!is_learned) return require(num_faults() > 0, "a sequence is not learned");
+    texts_[id].insert(texts_[id].end(), tokens.begin(), tokens.end());
+    check_size();
+  }
+  void close(SequenceId id) {
+    if (index_->is_known(id)) call([&] { index_->close(id); });
+  }
+  void stop(SequenceId id) {
+    if (index_->is_known(id)) call([&] { index_->stop(id); });
+  }
+  void remove(SequenceId id) {
+    if (!index_->is_known(id)) return;
+    texts_.erase(id);
+    call([&] { index_->remove(id); });
+    require(!index_->is_known(id), "a sequence that was removed is known");
+    check_size();
+  }
+  void approach(std::size_t num_changed) {
+    call([&] { index_->approach(SuffixIndex::kUnlimited, num_changed, SuffixIndex::kMostWork); });
+  }
+
+  template <typename Call>
+  bool call(Call made) {
+    const std::size_t before = num_faults();
+    const bool is_done = try_call(made);
+    if (num_faults() == before) return is_done;
+    if (!is_evicting_ && index_->num_tokens() == 0) texts_.clear();
+    check();
+    return is_done;
+  }
+
+  void check_size() const {
+    std::size_t num_tokens = 0;
+    for (const auto& [id, tokens] : texts_) num_tokens += tokens.size();
+    if (!is_evicting_) require_equal(index_->num_tokens(), num_tokens, "number of tokens");
+  }
+  void check() const {
+    index_->check_integrity();
+    require_at_most(index_->used_bytes(), index_->memory_bytes(), "bytes in use");
+  }
+  void check_counts() const {
+    for (const std::uint32_t seed : {0u, 10u, 99u}) {
+      const Tokens tokens = text(seed, 60);
+      for (const std::size_t begin : {0, 3, 20, 45}) {
+        const auto string = std::span(tokens).subspan(begin, 2 + begin % 4);
+        require_equal<std::size_t>(index_->count(string), occurrences(string), "count");
+      }
+    }
+  }
+  std::size_t occurrences(std::span<const std::int32_t> string) const {
+    std::size_t num_found = 0;
+    for (const auto& [id, tokens] : texts_) {
+      auto at = std::search(tokens.begin(), tokens.end(), string.begin(), string.end());
+      for (; at != tokens.end(); ++num_found) {
+        at = std::search(at + 1, tokens.end(), string.begin(), string.end());
+      }
+    }
+    return num_found;
+  }
+
+  std::optional<SuffixIndex> index_;
+  std::map<SequenceId, Tokens> texts_;
+  bool is_evicting_ = false;
+};
+
+// ---- a forest -----------------------------------------------------------------------------------------
+
+class ForestScript {
+ public:
+  explicit ForestScript(std::size_t num_threads) : num_threads_(num_threads) {}
+
+  void run() {
+    const auto make = [this] { core_.emplace(kDepth, kForestBytes, num_threads_); };
+    if (!try_call(make)) make();
+    for (const std::size_t limit_bytes : kGroupBytes) {
+      must([&] { core_->create_group(limit_bytes); });
+      ++num_groups_;
+    }
+    for (const auto& [group, limit_bytes] : kIndices) {
+      must([&] { core_->create_index(group, limit_bytes); });
+    }
+    serve_a_few();
+    overflow();
+    if (num_threads_ > 1) serve_a_crowd();
+  }
+
+  /// With memory again, what there is goes on, and what is new is as good as in a new forest.
+  void recover() {
+    while (!live_.empty()) finish(*live_.begin(), *live_.begin() % 2 == 0);
+    for (const IndexId index : {0, 1, 3}) require_goes_on_learning(index);
+    const IndexId added = core_->create_index(0, kUnlimited);
+    require_drafts_as_in_a_new_forest(added);
+    for (IndexId index = 0; index <= added; ++index) {
+      if (index != kDropped) core_->drop_index(index);
+    }
+    require_equal<std::size_t>(core_->memory_bytes(), 0, "bytes of nothing");
+    check();
+  }
+
+ private:
+  static constexpr std::size_t kUnlimited = SuffixIndex::kUnlimited;
+  static constexpr std::size_t kForestBytes = 300'000;
+  static constexpr std::array<std::size_t, 2> kGroupBytes{200'000, 60'000};
+  static constexpr std::array<std::pair<GroupId, std::size_t>, 4> kIndices{
+      {{0, 100'000}, {0, 16'384}, {1, 30'000}, {1, kUnlimited}}};
+  static constexpr IndexId kDropped = 2;
+
+  void serve_a_few() {
+    const IndexId all[] = {0, 1, 2};
+    must([learned = text(1, 300), &all, this] { core_->learn(all, learned); });
+    start(1, 0, text(2, 100), text(3, 40), true, kTree, false);
+    start(2, 0, text(4, 100), {}, true, kChain, true);
+    wait(2);
+    start_while_others_decode(3);
+    for (std::uint32_t turn = 0; turn < 10; ++turn) step({1, 2, 3}, turn, 1 + turn % 3);
+    observe({2, 3}, 3, 20);
+    finish(1, true);
+    finish(2, false);
+    start(4, 0, text(5, 60), text(5, 60), false, kTree, false);
+    for (std::uint32_t turn = 0; turn < 4; ++turn) step({3, 4}, turn, 4);
+  }
+
+  // What the request's own index is to take waits for it, since it can't be built yet.
+  void start_while_others_decode(RequestId id) {
+    {
+      const HoldOthers hold;
+      start(id, 1, text(6, 120), text(7, 50), true, kChain, true);
+      step({1, id}, 50, 5);
+    }
+    wait(id);
+  }
+
+  void overflow() {
+    for (std::uint32_t i = 0; i < 12; ++i) {
+      const IndexId indices[] = {i % 4, (i + 1) % 4};
+      must([&, learned = text(300 + i, 150, 40)] { core_->learn(indices, learned); });
+    }
+    start(5, 1, text(8, 200, 40), {}, true, kChain, false);
+    start(6, 1, text(9, 200, 40), {}, true, kTree, true);
+    wait(6);
+    for (std::uint32_t turn = 0; turn < 6; ++turn) step({3, 4, 5, 6}, turn, 12);
+    require(call([this] { core_->drop_index(kDropped); }), "an index could not be dropped");
+    step({3, 5, 6}, 60, 3);
+    finish(5, false);
+    finish(3, true);
+  }
+
+  void serve_a_crowd() {
+    std::vector<RequestId> crowd;
+    for (RequestId id = 100; id < 120; ++id) {
+      start(id, id % 2, text(static_cast<std::uint32_t>(id), 30), {}, true, kChain, id % 3 == 0);
+      crowd.push_back(id);
+    }
+    for (std::uint32_t turn = 0; turn < 4; ++turn) step(crowd, turn, 3);
+    for (const RequestId id : crowd) finish(id, id % 2 == 0);
+  }
+
+  void start(RequestId id, GroupId group, const Tokens& prompt, const Tokens& prediction, bool learns,
+             const DraftOptions& options, bool in_background) {
+    const SharedSource sources[] = {{0, 5}, {group == 0 ? IndexId{1} : IndexId{2}, 3}, {3, 4}};
+    must([&] { core_->start(id, group, prompt, prediction, sources, learns, options, in_background); });
+    live_.insert(id);
+    require_equal(core_->num_requests(), live_.size(), "number of requests");
+  }
+  void wait(RequestId id) {
+    require(call([&] { core_->wait(id); }), "waiting took memory");
+  }
+  void finish(RequestId id, bool keep) {
+    require(call([&] { core_->finish(id, keep); }), "a request could not be finished");
+    live_.erase(id);
+    require_equal(core_->num_requests(), live_.size(), "number of requests");
+  }
+  void step(const std::vector<RequestId>& ids, std::uint32_t seed, std::size_t size) {
+    const Batch batch = batch_of(ids, seed, size);
+    BatchDrafts drafts;
+    if (!call([&] { drafts = core_->step(batch.update(), 12); })) return;
+    require_equal(drafts.offsets.size(), ids.size() + 1, "number of drafts");
+    require_equal(drafts.sources.size(), ids.size(), "number of sources");
+    for (const std::int32_t token : drafts.token_ids) require(token >= 0, "a draft holds no token");
+  }
+  void observe(const std::vector<RequestId>& ids, std::uint32_t seed, std::size_t size) {
+    const Batch batch = batch_of(ids, seed, size);
+    must([&] { core_->observe(batch.update()); });
+  }
+  static Batch batch_of(const std::vector<RequestId>& ids, std::uint32_t seed, std::size_t size) {
+    Batch batch;
+    for (const RequestId id : ids) batch.add(id, text(seed + static_cast<std::uint32_t>(id), size));
+    return batch;
+  }
+
+  // A call that can be made once more when it has thrown.
+  template <typename Call>
+  void must(Call made) {
+    if (!call(made)) made();
+  }
+  template <typename Call>
+  bool call(Call made) {
+    const std::size_t before = num_faults();
+    const bool is_done = try_call(made);
+    if (num_faults() > before) check();
+    return is_done;
+  }
+
+  void check() const {
+    core_->check_integrity();
+    std::size_t bytes = 0;
+    for (GroupId group = 0; group < num_groups_; ++group) {
+      bytes += core_->group_bytes(group);
+      require_at_most(core_->group_bytes(group), kGroupBytes[group], "bytes of a group");
+    }
+    require_equal(core_->memory_bytes(), bytes, "bytes of all groups");
+    require_at_most(bytes, kForestBytes, "bytes of the forest");
+  }
+
+  // A text that nothing else resembles is drafted by who has seen its beginning.
+  void require_goes_on_learning(IndexId index) {
+    constexpr RequestId kReader = 900;
+    Tokens tokens(40);
+    std::iota(tokens.begin(), tokens.end(), static_cast<std::int32_t>(1'000'000 + index * 1000));
+    core_->learn(std::span(&index, 1), tokens);
+    const SharedSource source{index, 7};
+    core_->start(kReader, 0, Tokens{1, 2, 3}, {}, std::span(&source, 1), false, kChain);
+    Batch batch;
+    batch.add(kReader, std::span(tokens).first(3));
+    const BatchDrafts drafts = core_->step(batch.update(), 8);
+    require(drafts.token_ids == Tokens(tokens.begin() + 3, tokens.begin() + 11), "a text was not learned");
+    require(drafts.sources[0] == source.source, "a draft comes from elsewhere");
+    core_->finish(kReader, false);
+  }
+
+  void require_drafts_as_in_a_new_forest(IndexId index) {
+    ForestCore other(kDepth, kUnlimited);
+    const IndexId others = other.create_index(other.create_group(kUnlimited), kUnlimited);
+    prepare(*core_, index);
+    prepare(other, others);
+    for (std::uint32_t turn = 0; turn < 6; ++turn) {
+      const Batch batch = batch_of({901, 902}, turn, 4);
+      const BatchDrafts drafts = core_->step(batch.update(), 12);
+      const BatchDrafts expected = other.step(batch.update(), 12);
+      require(drafts.token_ids == expected.token_ids && drafts.parents == expected.parents &&
+                  drafts.probs == expected.probs && drafts.sources == expected.sources,
+              "a draft differs from a new forest's");
+    }
+    for (const RequestId id : {901, 902}) core_->finish(id, id == 901);
+    require(core_->index_size(index) == std::pair<std::size_t, std::size_t>(2, 224), "an output was lost");
+  }
+  static void prepare(ForestCore& core, IndexId index) {
+    const SharedSource source{index, 3};
+    core.learn(std::span(&index, 1), text(400, 200));
+    core.start(901, 0, text(401, 50), text(402, 50), std::span(&source, 1), true, kTree);
+    core.start(902, 0, text(403, 50), {}, std::span(&source, 1), true, kChain, true);
+    core.wait(902);
+  }
+
+  std::size_t num_threads_;
+  std::optional<ForestCore> core_;
+  GroupId num_groups_ = 0;
+  std::set<RequestId> live_;
+};
+
+// ---- the runs -----------------------------------------------------------------------------------------
+
+struct Coverage {
+  std::size_t num_allocations = 0;  // of a run without failures
+  std::size_t num_runs = 0;
+  std::size_t num_faults = 0;
+};
+
+/// One run; what it leaves allocated is a finding.
+template <typename Script, typename... Arguments>
+void run_once(Coverage& coverage, FaultMode mode, std::size_t n, Arguments... arguments) {
+  const std::size_t before = num_live_blocks();
+  try {
+    plan_faults(mode, n);
+    Script script(arguments...);
+    script.run();
+    end_faults();
+    script.recover();
+  } catch (const std::exception& error) {
+    end_faults();
+    throw Finding("allocation " + std::to_string(n) + ", mode " + std::to_string(static_cast<int>(mode)) +
+                  ": " + error.what());
+  }
+  require_equal(num_live_blocks(), before, "blocks that were never freed");
+  ++coverage.num_runs;
+  coverage.num_faults += num_faults();
+}
+
+/// As many of the script's allocations as there may be runs, evenly spread.
+template <typename Script, typename... Arguments>
+void run_all(const char* name, std::size_t most_runs, Arguments... arguments) {
+  Coverage coverage;
+  run_once<Script>(coverage, FaultMode::kOnce, kNever, arguments...);
+  coverage.num_allocations = num_allocations();
+  for (const FaultMode mode : {FaultMode::kOnce, FaultMode::kFromThenOn}) {
+    const std::size_t num_runs = std::min(most_runs, coverage.num_allocations);
+    for (std::size_t i = 0; i < num_runs; ++i) {
+      run_once<Script>(coverage, mode, 1 + i * coverage.num_allocations / num_runs, arguments...);
+    }
+  }
+  for (std::size_t n = 2; n < 2 + std::min<std::size_t>(most_runs, kMostPeriods); ++n) {
+    run_once<Script>(coverage, FaultMode::kEvery, n, arguments...);
+  }
+  std::printf("%s: %zu of %zu allocations failed in turn; %zu failures in %zu runs\n", name,
+              std::min(most_runs, coverage.num_allocations), coverage.num_allocations, coverage.num_faults,
+              coverage.num_runs);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::size_t most_runs = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 5000;
+  try {
+    run_all<IndexScript>("index", most_runs);
+    run_all<ForestScript>("forest", most_runs, 1);
+    run_all<ForestScript>("forest of 2 threads", most_runs / 8, 2);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}
