@@ -26,7 +26,7 @@ class Pair:
         self.index = SuffixIndex(depth)
         self.naive = NaiveIndex(depth)
         self.live: list[int] = []
-        self.finished: list[int] = []
+        self.finished: dict[tuple[int, ...], list[int]] = {}  # oldest first; equal ones are one
 
     def tokens(self, most: int) -> list[int]:
         """Random tokens, skewed, or a stretch of some sequence, so that repetition is common."""
@@ -45,11 +45,12 @@ class Pair:
             done = self.live.pop(self.rng.randrange(len(self.live)))
             self.index.close_sequence(done)
             if done in self.naive.sequences:
-                self.finished.append(done)
+                text = tuple(self.naive.sequences[done])
+                self.finished[text] = [*self.finished.pop(text, []), done]
         elif roll < 0.135 and self.finished:
-            self.remove(self.finished)
+            self.evict()
         elif roll < 0.15:
-            self.remove(self.live)
+            self.remove()
         elif roll < 0.16:
             self.enforce()
         elif roll < 0.60:
@@ -65,30 +66,33 @@ class Pair:
         assert self.index.append(sequence, ids(*tokens))
         self.naive.append(sequence, tokens)
 
-    def remove(self, among: list[int]) -> None:
-        sequence = among.pop(self.rng.randrange(len(among)))
+    def remove(self) -> None:
+        sequence = self.live.pop(self.rng.randrange(len(self.live)))
         self.index.remove_sequence(sequence)
         self.naive.remove(sequence)
+
+    def evict(self, num_gone: int = 0) -> None:
+        """The oldest output, of which so many tokens are gone already."""
+        text = next(iter(self.finished))
+        sequences = self.finished.pop(text)
+        num_left = len(text) * len(sequences) - num_gone
+        assert self.index.evict(num_left) == num_left
+        for sequence in sequences:
+            self.naive.remove(sequence)
 
     def enforce(self) -> None:
         """Close all holes, evict a little, and take out on both sides what was evicted or lost a part."""
         self.index.enforce(self.index.memory_bytes - 1)
         overhead = self.index.memory_bytes - self.index.used_bytes
         self.index.enforce(overhead + int(self.index.used_bytes * self.rng.uniform(0.8, 1.0)))
-        for sequence in self.finished[:]:
-            if not self.index.is_known(sequence):
-                self.finished.remove(sequence)
-                self.naive.remove(sequence)
         for sequence in self.live[:]:
             if not self.index.append(sequence, ids()):  # it is not learned any more
                 self.live.remove(sequence)
                 self.index.remove_sequence(sequence)
                 self.naive.remove(sequence)
-        if self.index.num_tokens != sum(map(len, self.naive.sequences.values())):
-            oldest = self.finished.pop(0)
-            self.index.remove_sequence(oldest)
-            self.naive.remove(oldest)
-        assert self.index.num_tokens == sum(map(len, self.naive.sequences.values()))
+        while num_gone := sum(map(len, self.naive.sequences.values())) - self.index.num_tokens:
+            text, sequences = next(iter(self.finished.items()))
+            self.evict(min(num_gone, len(text) * len(sequences)))
 
     def compare_count(self) -> None:
         tokens = self.tokens(self.depth)[: self.depth]
@@ -143,12 +147,13 @@ def test_random_operations_agree_with_the_naive_index(depth, alphabet, num_opera
     pair = Pair(random.Random(depth * 1000 + alphabet), depth, alphabet)
     for done in range(num_operations):
         if len(pair.naive.sequences) > 12:
-            pair.remove(pair.finished or pair.live)
+            pair.evict() if pair.finished else pair.remove()
         pair.operate()
         if done % check_every == 0:
             pair.index.check_integrity()
-    for sequence in list(pair.naive.sequences):
+    for sequence in pair.live:
         pair.index.remove_sequence(sequence)
+    pair.index.evict(pair.index.num_tokens)
     pair.index.check_integrity()
     assert (pair.index.num_tokens, pair.index.num_states) == (0, 1)
 
@@ -219,31 +224,39 @@ def test_wide_states_keep_all_their_edges():
 def test_removal_is_reused_or_returned():
     rng = np.random.default_rng(0)
     index = SuffixIndex(16)
-    sequences: list[int] = []
     peak = 0
     for turn in range(300):
-        sequences.append(index.open_sequence())
-        index.append(sequences[-1], rng.integers(0, 50, 200).astype(np.int32))
-        index.close_sequence(sequences[-1])
-        if len(sequences) > 20:
-            index.remove_sequence(sequences.pop(0))
+        sequence = index.open_sequence()
+        index.append(sequence, rng.integers(0, 50, 200).astype(np.int32))
+        index.close_sequence(sequence)
+        if turn >= 20:
+            assert index.evict(200) == 200
         if turn == 40:
             peak = index.memory_bytes
     assert index.memory_bytes < 1.4 * peak
     index.check_integrity()
 
 
+def test_equal_outputs_are_one_as_young_as_the_last_of_them():
+    index = filled([1, 2, 3], [4, 5], [1, 2, 3], [1, 2, 3])
+    assert (index.num_sequences, index.num_tokens) == (4, 11)
+    assert index.evict(1) == 2
+    assert (index.count(ids(4)), index.count(ids(1, 2, 3))) == (0, 3)
+    assert index.evict(1) == 9
+    assert (index.num_sequences, index.num_tokens, index.num_states) == (0, 0, 1)
+
+
 @pytest.mark.parametrize("limit", [20_000, 100_000, 1_000_000])
 def test_the_budget_holds_and_the_oldest_goes_first(limit):
     rng = np.random.default_rng(1)
     index = SuffixIndex(32, limit)
-    sequences = []
-    for _ in range(3 * limit // 8000):
-        sequences.append(index.open_sequence())
-        index.append(sequences[-1], rng.integers(0, 3000, 200).astype(np.int32))
+    outputs = rng.integers(0, 3000, (3 * limit // 8000, 200)).astype(np.int32)
+    for output in outputs:
+        sequence = index.open_sequence()
+        index.append(sequence, output)
         assert index.memory_bytes <= limit
-        index.close_sequence(sequences[-1])
-    known = [index.is_known(sequence) for sequence in sequences]
+        index.close_sequence(sequence)
+    known = [index.count(output[:32]) for output in outputs]
     assert known == sorted(known)
     assert known[-1]
     assert not known[0]

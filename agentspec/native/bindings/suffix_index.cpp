@@ -59,6 +59,7 @@ py::tuple draft(const LockedIndex& self, const Tokens& context, bool is_tree, st
                 double alpha, std::int64_t min_match, double min_prob, double doubt) {
   const DraftOptions options = make_draft_options(is_tree, max_tokens, alpha, min_match, min_prob, doubt);
   const std::span<const std::int32_t> tokens = span_of(context);
+  check_tokens(tokens);
   DraftTokens best;
   self.run([&](const SuffixIndex& index) {
     if (options.max_tokens > 0) Drafter().improve(index.automaton(), index.match(tokens), options, best);
@@ -91,17 +92,23 @@ void def_sequences(py::class_<LockedIndex>& cls) {
           index.uphold(SuffixIndex::kPieceTokens);
         });
       },
-      py::arg("sequence"), "Finish a live sequence; it stays until it is evicted. O(1).");
+      py::arg("sequence"), "Finish a live sequence; it stays until it is evicted. O(tokens).");
   cls.def(
       "remove_sequence",
       [](LockedIndex& self, SequenceId id) { self.run([&](SuffixIndex& index) { remove(index, id); }); },
-      py::arg("sequence"), "Take a whole sequence out again. The cost of appending it.");
+      py::arg("sequence"), "Take a whole live sequence out again. The cost of appending it.");
   cls.def(
-      "is_known",
-      [](const LockedIndex& self, SequenceId id) {
-        return self.run([&](const SuffixIndex& index) { return index.is_known(id); });
+      "evict",
+      [](LockedIndex& self, std::size_t num_tokens) {
+        return self.run([&](SuffixIndex& index) {
+          const std::size_t num_evicted = index.evict(num_tokens);
+          index.uphold(num_evicted);
+          return num_evicted;
+        });
       },
-      py::arg("sequence"), "True if the sequence is live or finished. O(1).");
+      py::arg("num_tokens"),
+      "Take at least so many tokens out again, the oldest finished sequence's last ones first; returns how "
+      "many.\nThe cost of appending them.");
 }
 
 void def_figures(py::class_<LockedIndex>& cls) {
@@ -109,6 +116,7 @@ void def_figures(py::class_<LockedIndex>& cls) {
       "count",
       [](const LockedIndex& self, const Tokens& tokens) {
         const auto view = span_of(tokens);
+        check_tokens(view);
         return self.run([&](const SuffixIndex& index) { return index.count(view); });
       },
       py::arg("tokens").noconvert(), "Occurrences of a string of at most `depth` tokens. O(length).");

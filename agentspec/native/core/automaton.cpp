@@ -7,6 +7,13 @@
 #include "core/error.hpp"
 
 namespace agentspec {
+namespace {
+
+// During retract(); of the thread, as few of the indices it works on are worked on at a time.
+thread_local std::vector<StateId> dead;     // states that lost their last occurrence
+thread_local std::vector<StateId> touched;  // states whose best edge may no longer be the best
+
+}  // namespace
 
 Automaton::Automaton(std::uint32_t depth) : depth_(depth) {
   if (depth < 2 || depth > kMaxDepth) {
@@ -141,54 +148,66 @@ void Automaton::favour(StateId prefix, std::int32_t token, StateId target) {
   edges_.note_rival(edges, std::min(count, best_count));
 }
 
-void Automaton::mark_end(Cursor tail) {
-  for (StateId id = tail.state; id != kRoot; id = link(id)) ++states_[id].ends;
+void Automaton::mark_end(Cursor tail, std::uint32_t sequences) {
+  for (StateId id = tail.state; id != kRoot; id = link(id)) {
+    states_[id].ends = (states_[id].ends + sequences) & kMaxEnds;
+  }
 }
 
-void Automaton::unmark_end(Cursor tail) {
-  for (StateId id = tail.state; id != kRoot; id = link(id)) --states_[id].ends;
+void Automaton::unmark_end(Cursor tail, std::uint32_t sequences) {
+  for (StateId id = tail.state; id != kRoot; id = link(id)) {
+    states_[id].ends = (states_[id].ends - sequences) & kMaxEnds;
+  }
 }
 
 // ---- removal ------------------------------------------------------------------------------------------
 
-void Automaton::retract(Cursor begin, std::span<const std::int32_t> tokens) {
+std::size_t Automaton::retract(Cursor begin, std::span<const std::int32_t> tokens, std::uint32_t sequences) {
+  std::size_t visited = 0;
+  dead.clear();
+  touched.clear();
   Cursor tail = begin;
   for (const std::int32_t token : tokens) {
     const StateId target = child(tail.state, token);
     assert(target != kNoState && states_[target].length == tail.length + 1);
-    discount_occurrence(tail, token, target);
+    visited += discount(tail, token, target, sequences);
     tail = settle({target, std::min(tail.length + 1, depth_ - 1)});
   }
-  unmark_end(tail);
-  mark_end(begin);
-  std::sort(touched_.begin(), touched_.end());
-  touched_.erase(std::unique(touched_.begin(), touched_.end()), touched_.end());
-  for (const StateId id : touched_) {
-    if (states_[id].count > 0) refresh_best(id);
+  unmark_end(tail, sequences);
+  mark_end(begin, sequences);
+  std::sort(touched.begin(), touched.end());
+  touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
+  for (const StateId id : touched) {
+    if (states_[id].count == 0) continue;
+    visited += EdgePool::block_slots(states_[id].edges) / 8;
+    refresh_best(id);
   }
-  touched_.clear();
   free_dead();
+  return visited;
 }
 
 // The mirror image of count_occurrence. The dead keep links and edges until all tokens are walked.
-void Automaton::discount_occurrence(Cursor tail, std::int32_t token, StateId target) {
-  drop_occurrence(target);
+std::size_t Automaton::discount(Cursor tail, std::int32_t token, StateId target, std::uint32_t occurrences) {
+  std::size_t visited = 0;
+  drop(target, occurrences);
   std::uint32_t length = tail.length;
   StateId shorter = link(target);
-  for (StateId prefix = tail.state; prefix != kNoState;) {
+  for (StateId prefix = tail.state; prefix != kNoState; ++visited) {
     while (length + 1 <= states_[shorter].length) {
       target = shorter;
-      drop_occurrence(target);
+      drop(target, occurrences);
       shorter = link(target);
     }
     disfavour(prefix, token, target);
     prefix = link(prefix);
     if (prefix != kNoState) length = states_[prefix].length;
   }
+  return visited;
 }
 
-void Automaton::drop_occurrence(StateId id) {
-  if (--states_[id].count == 0) dead_.push_back(id);
+void Automaton::drop(StateId id, std::uint32_t occurrences) {
+  states_[id].count -= occurrences;
+  if (states_[id].count == 0) dead.push_back(id);
 }
 
 void Automaton::disfavour(StateId prefix, std::int32_t token, StateId target) {
@@ -196,7 +215,7 @@ void Automaton::disfavour(StateId prefix, std::int32_t token, StateId target) {
   if (state.count == 0 && prefix != kRoot) return;  // dead as well: its edges go with it
   const std::uint32_t count = states_[target].count;
   const bool was_best = state.edges.best_token == token;
-  if (was_best && prefix != kRoot && count <= edges_.rival_bound(state.edges)) touched_.push_back(prefix);
+  if (was_best && prefix != kRoot && count <= edges_.rival_bound(state.edges)) touched.push_back(prefix);
   if (count == 0) edges_.remove(state.edges, token);
 }
 
@@ -221,9 +240,8 @@ void Automaton::refresh_best(StateId id) {
 }
 
 void Automaton::free_dead() {
-  if (dead_.empty()) return;
-  for (const StateId id : dead_) free(id);
-  dead_.clear();
+  if (dead.empty()) return;
+  for (const StateId id : dead) free(id);
   ++generation_;
 }
 
@@ -232,8 +250,6 @@ void Automaton::clear() noexcept {
   states_.truncate(1);
   states_[kRoot] = State{};
   edges_.clear();
-  dead_.clear();
-  touched_.clear();
   phase_ = Phase::kIdle;
   last_unmoved_ = kNoState;
   num_moved_ = 0;

@@ -79,15 +79,16 @@ class Automaton {
   /// O(suffix-link chain) <= O(depth); about five states on real text. Throws CapacityError or
   /// std::bad_alloc; the automaton is of no use afterwards, until it is cleared.
   Cursor extend(Cursor tail, std::int32_t token);
-  /// Tells the states on the tail's chain that a sequence ends here, or no longer does. O(chain).
-  void mark_end(Cursor tail);
-  void unmark_end(Cursor tail);
-  /// Takes the end of a sequence out again: `tokens` are its last ones and `begin` is the tail before them.
-  /// The sequence then ends at `begin`. States without occurrences are freed. Where a best continuation lost
-  /// occurrences, the highest count is the best, then the smaller token id. States that only the removed
-  /// occurrences told apart are not merged again: counts stay exact, the automaton is merely not minimal.
-  /// O(tokens * chain). Throws std::bad_alloc; the automaton is of no use afterwards.
-  void retract(Cursor begin, std::span<const std::int32_t> tokens);
+  /// Tells the states on the tail's chain that sequences end here, or no longer do. O(chain).
+  void mark_end(Cursor tail, std::uint32_t sequences = 1);
+  void unmark_end(Cursor tail, std::uint32_t sequences = 1);
+  /// Takes the end of equal sequences out again: `tokens` are their last ones and `begin` is the tail before
+  /// them. The sequences then end at `begin`. Returns the number of states visited. States without
+  /// occurrences are freed. Where a best continuation lost occurrences, the highest count is the best, then
+  /// the smaller token id. States that only the removed occurrences told apart are not merged again: counts
+  /// stay exact, the automaton is merely not minimal. O(tokens * chain). Throws std::bad_alloc; the automaton
+  /// is of no use afterwards.
+  std::size_t retract(Cursor begin, std::span<const std::int32_t> tokens, std::uint32_t sequences = 1);
   /// Forgets everything, also what a call that threw has left behind. Takes no memory.
   void clear() noexcept;
 
@@ -141,8 +142,8 @@ class Automaton {
   void count_occurrence(Cursor tail, std::int32_t token, StateId target);
   void count_one(StateId id);
   void favour(StateId prefix, std::int32_t token, StateId target);
-  void discount_occurrence(Cursor tail, std::int32_t token, StateId target);
-  void drop_occurrence(StateId id);
+  std::size_t discount(Cursor tail, std::int32_t token, StateId target, std::uint32_t occurrences);
+  void drop(StateId id, std::uint32_t occurrences);
   void disfavour(StateId prefix, std::int32_t token, StateId target);
   void refresh_best(StateId id);
   void free_dead();
@@ -158,8 +159,6 @@ class Automaton {
   IdPool ids_;              // which states are in use
   PodArray<State> states_;  // states_[0] is the root; its count and its choice of a best edge mean nothing
   EdgePool edges_;
-  std::vector<StateId> dead_;     // during retract(): states that lost their last occurrence
-  std::vector<StateId> touched_;  // during retract(): states whose best edge may no longer be the best
 
   Phase phase_ = Phase::kIdle;       // of the compaction
   StateId next_ = 0;                 // the state it visits next

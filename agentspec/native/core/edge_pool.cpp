@@ -2,16 +2,23 @@
 
 #include <algorithm>
 #include <cassert>
+#include <random>
 
 #include "core/error.hpp"
 
 namespace agentspec {
 namespace {
 
+/// Odd, and another one in every process: nobody can choose tokens that collide (multiply-shift hashing).
+const std::uint64_t kMultiplier = [] {
+  std::random_device random;
+  return std::uint64_t{random()} << 32 | random() | 1;
+}();
+
 /// Where a token's probing starts in a table of `size` slots.
 std::size_t home(std::int32_t token, std::size_t size) {
-  const std::uint32_t hash = static_cast<std::uint32_t>(token) * 0x9E3779B1u;
-  return (static_cast<std::uint64_t>(hash) * size) >> 32;
+  const std::uint64_t hash = static_cast<std::uint32_t>(token) * kMultiplier >> 32;
+  return (hash * size) >> 32;
 }
 
 /// Most edges that a block of this class may hold: all of a dense block, four fifths of a table.
@@ -202,6 +209,8 @@ void EdgePool::resize(EdgeList& list, std::uint32_t block_class) {
 }
 
 std::uint32_t EdgePool::allocate(std::uint32_t block_class) {
+  if (block_class > kMaxClass)
+    throw CapacityError("a context has reached the most continuations it can have");
   while (slabs_.size() < block_class) slabs_.emplace_back();
   Slab& slab = slabs_[block_class - 1];
   const std::size_t slots = std::size_t{1} << (block_class - 1);

@@ -88,6 +88,7 @@ class EdgePool {
   }
 
  private:
+  static constexpr std::uint32_t kMaxClass = 31;
   static constexpr std::uint32_t kMaxDenseClass = 4;  // 8 slots; above, slot 0 is a header, the rest a table
 
   struct Slab {  // the blocks of one class
@@ -112,7 +113,7 @@ class EdgePool {
   std::uint32_t allocate(std::uint32_t block_class);
   void deallocate(std::uint32_t block, std::uint32_t block_class);
 
-  std::array<Edge*, 32>
+  std::array<Edge*, kMaxClass + 1>
       slots_{};              // per class, slabs_[class - 1].slots.data(), where look-ups find it at once
   std::vector<Slab> slabs_;  // slabs_[k - 1] holds class k
 };

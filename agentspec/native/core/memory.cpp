@@ -7,14 +7,19 @@
 
 #ifdef __linux__
 #include <sys/mman.h>
+#include <unistd.h>
 #endif
 
 namespace agentspec {
 namespace {
 
 #ifdef __linux__
+// Huge pages would make resident what was never written.
 void* map(std::size_t bytes) {
-  return mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* made =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (made != MAP_FAILED) madvise(made, bytes, MADV_NOHUGEPAGE);
+  return made;
 }
 void* remap(void* block, std::size_t old_bytes, std::size_t new_bytes) {
   return mremap(block, old_bytes, new_bytes, MREMAP_MAYMOVE);
@@ -61,7 +66,8 @@ void deallocate(void* block, std::size_t bytes) noexcept {
 
 void discard_pages(void* block, std::size_t begin, std::size_t end) noexcept {
 #ifdef __linux__
-  begin = round_to_page(begin);
+  static const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));  // may be larger than kPageBytes
+  begin = (begin + page - 1) / page * page;
   end = round_to_page(end);
   if (begin < end) madvise(static_cast<char*>(block) + begin, end - begin, MADV_DONTNEED);
 #else

@@ -11,11 +11,10 @@ constexpr std::size_t kPageBytes = 4096;
 /// written take no memory, and what is given back leaves the process.
 constexpr std::size_t kMappedBytes = std::size_t{1} << 17;
 
-/// Addresses to reserve for a mapping that needs so many bytes now: 64 MiB, 4 GiB, or twice as many.
+/// Addresses to reserve for a mapping that needs so many bytes now: the longer it is, the more it costs to
+/// move.
 constexpr std::size_t reserve_bytes(std::size_t bytes) {
-  if (bytes <= std::size_t{1} << 25) return std::size_t{1} << 26;
-  if (bytes <= std::uint64_t{1} << 31) return std::uint64_t{1} << 32;
-  return bytes * 2;
+  return bytes <= std::size_t{1} << 26 ? bytes * 4 : bytes * 2;
 }
 
 constexpr std::size_t round_to_page(std::size_t bytes) {

@@ -7,6 +7,15 @@
 #include "core/error.hpp"
 
 namespace agentspec {
+namespace {
+
+/// So little is enforced in a moment.
+constexpr std::size_t kTinyBytes = std::size_t{1} << 18;
+
+/// From here on only what goes into holes is learned.
+std::size_t last_limit(std::size_t limit_bytes) { return limit_bytes - limit_bytes / 32; }
+
+}  // namespace
 
 SuffixIndex::SuffixIndex(std::uint32_t depth, std::size_t limit_bytes)
     : automaton_(depth), limit_bytes_(limit_bytes) {}
@@ -27,56 +36,54 @@ bool SuffixIndex::change_or_clear(Change change) {
 // ---- sequences ----------------------------------------------------------------------------------------
 
 SequenceId SuffixIndex::open() {
-  if (slots_.num_used() >= Automaton::kMaxEnds) throw CapacityError("the index holds too many sequences");
-  if (slots_.num_used() == sequences_.size()) sequences_.push_back(Sequence{});  // first: either may fail
+  if (num_sequences_ >= Automaton::kMaxEnds) change_or_clear([this] { evict_piece(); });
+  if (slots_.num_used() == live_.size()) live_.emplace_back();  // first: either may fail
   const std::uint32_t slot = slots_.acquire();
-  sequences_[slot] = Sequence{};
-  sequences_[slot].serial = num_opened_++;
-  return (static_cast<SequenceId>(sequences_[slot].serial) << 32) | slot;
+  live_[slot].serial = num_opened_++;
+  live_[slot].is_learned = num_sequences_ < Automaton::kMaxEnds;
+  ++num_sequences_;
+  return (static_cast<SequenceId>(live_[slot].serial) << 32) | slot;
 }
 
 bool SuffixIndex::append(SequenceId id, std::span<const std::int32_t> tokens) {
   const std::uint32_t slot = slot_of(id);
-  if (sequences_[slot].status == Status::kFinished)
-    throw UnknownIdError("sequence " + std::to_string(id) + " is finished");
-  if (sequences_[slot].status == Status::kMuted) return false;
-  if (tokens.empty()) return true;
-  return change_or_clear([&] { learn(sequences_[slot], tokens); });
+  if (!live_[slot].is_learned || tokens.empty()) return live_[slot].is_learned;
+  return change_or_clear([&] {
+           if (!has_room(tokens.size())) stop_learning(slot);
+           if (live_[slot].is_learned) learn(live_[slot], tokens);
+         }) &&
+         live_[slot].is_learned;
 }
 
-void SuffixIndex::learn(Sequence& sequence, std::span<const std::int32_t> tokens) {
-  if (sequence.text == kNone) {
-    if (free_live_texts_.empty()) {
-      free_live_texts_.push_back(static_cast<std::uint32_t>(live_texts_.size()));
-      live_texts_.emplace_back();
-    }
-    sequence.text = free_live_texts_.back();
-    free_live_texts_.pop_back();
-  }
-  PodArray<std::int32_t>& text = live_texts_[sequence.text];
-  live_text_bytes_ -= text.memory_bytes();
-  text.append(tokens);
-  live_text_bytes_ += text.memory_bytes();
-  sequence.size += static_cast<std::uint32_t>(tokens.size());
+// At the budget there is if the tokens will go into holes.
+bool SuffixIndex::has_room(std::size_t num_tokens) {
+  if (num_tokens_ + num_tokens > kMaxTokens) evict_some(kMostWork, 0);
+  if (num_tokens_ + num_tokens > kMaxTokens) return false;
+  if (limit_bytes_ <= kTinyBytes || memory_bytes() <= last_limit(limit_bytes_)) return true;
+  return make_holes(num_tokens);
+}
+
+void SuffixIndex::learn(Live& live, std::span<const std::int32_t> tokens) {
+  live_text_bytes_ -= live.text.memory_bytes();
+  live.text.append(tokens);
+  live_text_bytes_ += live.text.memory_bytes();
   num_tokens_ += tokens.size();
-  Cursor tail = automaton_.settle(sequence.tail);
+  Cursor tail = automaton_.settle(live.tail);
   automaton_.unmark_end(tail);
   for (const std::int32_t token : tokens) tail = automaton_.extend(tail, token);
   automaton_.mark_end(tail);
-  sequence.tail = tail;
+  live.tail = tail;
 }
 
 void SuffixIndex::close(SequenceId id) {
   const std::uint32_t slot = slot_of(id);
-  if (sequences_[slot].status == Status::kFinished) return;
-  if (sequences_[slot].status == Status::kLive && sequences_[slot].size > 0) {
-    change_or_clear([&] {
-      store(slot);
-      link_newest(slot);
-    });
-  }
-  if (sequences_[slot].size == 0) return release(slot);
-  sequences_[slot].status = Status::kFinished;
+  Live& live = live_[slot];
+  const bool is_kept = change_or_clear([&] {
+    if (live.text.size() > 0) texts_.put(live.text.span());
+    if (live.rest != nullptr) live.rest->owner = Text::kNoOwner;
+  });
+  if (!is_kept || (live.text.size() == 0 && live.rest == nullptr)) --num_sequences_;
+  release(slot);
 }
 
 void SuffixIndex::remove(SequenceId id) {
@@ -87,118 +94,105 @@ void SuffixIndex::remove(SequenceId id) {
 bool SuffixIndex::remove_piece(SequenceId id) {
   const std::uint32_t slot = slot_of(id);
   change_or_clear([&] {
-    mute(slot);
-    if (sequences_[slot].size > 0) retract_piece(slot);
+    stop_learning(slot);
+    if (live_[slot].rest != nullptr) retract_piece(*live_[slot].rest);
   });
-  if (!is_known(id)) return true;  // forgotten with all that was finished
-  if (sequences_[slot].size > 0) return false;
+  if (live_[slot].rest != nullptr) return false;
+  --num_sequences_;
   release(slot);
   return true;
 }
 
 void SuffixIndex::stop(SequenceId id) {
   const std::uint32_t slot = slot_of(id);
-  change_or_clear([&] { mute(slot); });
+  change_or_clear([&] { stop_learning(slot); });
+}
+
+// What was learned of a live sequence is the first to go.
+void SuffixIndex::stop_learning(std::uint32_t slot) {
+  Live& live = live_[slot];
+  if (live.is_learned && live.text.size() > 0) live.rest = texts_.put_oldest(live.text.span(), slot);
+  live.is_learned = false;
+  release_text(live);
+}
+
+void SuffixIndex::release_text(Live& live) noexcept {
+  live_text_bytes_ -= live.text.memory_bytes();
+  live.text.release();
+  live.tail = {};
+}
+
+void SuffixIndex::release(std::uint32_t slot) noexcept {
+  release_text(live_[slot]);
+  live_[slot] = Live{};
+  slots_.release(slot);
+  while (live_.size() > slots_.end()) live_.pop_back();
 }
 
 void SuffixIndex::clear() noexcept {
   automaton_.clear();
-  texts_ = TextStore();
-  live_texts_.clear();
-  free_live_texts_.clear();
-  live_text_bytes_ = num_tokens_ = 0;
-  oldest_ = newest_ = kNone;
-  for (std::uint32_t slot = slots_.end(); slot-- > 0;) {
-    if (!slots_.is_used(slot)) continue;
-    Sequence& sequence = sequences_[slot];
-    const bool is_finished = sequence.status == Status::kFinished;
-    const std::uint32_t serial = sequence.serial;
-    sequence = Sequence{};
-    sequence.serial = serial;
-    sequence.status = Status::kMuted;
-    if (is_finished) release(slot);
+  texts_.clear();
+  for (Live& live : live_) {
+    release_text(live);
+    live.is_learned = false;
+    live.rest = nullptr;
   }
+  num_sequences_ = slots_.num_used();
+  num_tokens_ = live_text_bytes_ = 0;
 }
 
-// A live sequence is not learned any more; what was learned goes first.
-void SuffixIndex::mute(std::uint32_t slot) {
-  if (sequences_[slot].status != Status::kLive) return;
-  sequences_[slot].status = Status::kMuted;
-  if (sequences_[slot].size == 0) return;
-  store(slot);
-  link_oldest(slot);
-}
-
-// Packs the text of a live sequence away; nothing is appended to it any more.
-void SuffixIndex::store(std::uint32_t slot) {
-  Sequence& sequence = sequences_[slot];
-  const std::uint32_t live = sequence.text;
-  sequence.text = texts_.put(live_texts_[live].span());
-  sequence.tail = {};
-  live_text_bytes_ -= live_texts_[live].memory_bytes();
-  live_texts_[live].release();
-  free_live_texts_.push_back(live);
-}
-
-// Takes the last tokens of a sequence that is not live out of the automaton.
-void SuffixIndex::retract_piece(std::uint32_t slot) {
-  Sequence& sequence = sequences_[slot];
-  const std::size_t num_gone = std::min<std::size_t>(sequence.size, kPieceTokens);
-  const std::size_t num_before = std::min<std::size_t>(sequence.size - num_gone, automaton_.depth() - 1);
-  piece_.resize(num_before + num_gone);
-  texts_.read(sequence.text, sequence.size - piece_.size(), piece_);
-  const std::span<const std::int32_t> tokens = piece_;
-  automaton_.retract(match(tokens.first(num_before)), tokens.last(num_gone));
-  num_tokens_ -= num_gone;
-  sequence.size -= static_cast<std::uint32_t>(num_gone);
-  if (sequence.size > 0) return;
-  unlink(slot);
-  texts_.drop(sequence.text);
-}
-
-void SuffixIndex::release(std::uint32_t slot) {
-  slots_.release(slot);
-  sequences_.truncate(slots_.end());
-}
-
-void SuffixIndex::link_newest(std::uint32_t slot) {
-  sequences_[slot].older = newest_;
-  (newest_ == kNone ? oldest_ : sequences_[newest_].newer) = slot;
-  newest_ = slot;
-}
-
-void SuffixIndex::link_oldest(std::uint32_t slot) {
-  sequences_[slot].newer = oldest_;
-  (oldest_ == kNone ? newest_ : sequences_[oldest_].older) = slot;
-  oldest_ = slot;
-}
-
-void SuffixIndex::unlink(std::uint32_t slot) {
-  Sequence& sequence = sequences_[slot];
-  (sequence.older == kNone ? oldest_ : sequences_[sequence.older].newer) = sequence.newer;
-  (sequence.newer == kNone ? newest_ : sequences_[sequence.newer].older) = sequence.older;
-  sequence.older = sequence.newer = kNone;
+// Takes some tokens at the end of a text out of the automaton; returns the work done.
+std::size_t SuffixIndex::retract_piece(Text& text) {
+  thread_local std::vector<std::int32_t> end;
+  const std::size_t piece = std::clamp<std::size_t>((1u << 15) / automaton_.depth(), 32, kPieceTokens);
+  const std::size_t num_gone = std::min<std::size_t>(text.size, piece);
+  const std::size_t num_left = text.size - num_gone;
+  const std::size_t num_before = std::min<std::size_t>(num_left, automaton_.depth() - 1);
+  end.resize(num_before + num_gone);
+  text.read(num_left - num_before, end);
+  const std::span<const std::int32_t> tokens = end;
+  const std::size_t work =
+      automaton_.retract(match(tokens.first(num_before)), tokens.last(num_gone), text.uses);
+  num_tokens_ -= num_gone * text.uses;
+  if (num_left == 0 && text.owner != Text::kNoOwner) live_[text.owner].rest = nullptr;
+  if (num_left == 0 && text.owner == Text::kNoOwner) num_sequences_ -= text.uses;
+  texts_.cut(&text, static_cast<std::uint32_t>(num_left));
+  return work + num_before + kWorkPerPiece;
 }
 
 // ---- budget -------------------------------------------------------------------------------------------
 
-bool SuffixIndex::evict_piece() {
-  if (oldest_ == kNone && !mute_longest()) return false;
-  const std::uint32_t slot = oldest_;
-  retract_piece(slot);
-  if (sequences_[slot].size == 0 && sequences_[slot].status == Status::kFinished) release(slot);
+// Returns the work done, 0 if there was nothing to evict.
+std::size_t SuffixIndex::evict_piece() {
+  if (texts_.oldest() == nullptr && !stop_longest()) return 0;
+  return retract_piece(*texts_.oldest());
+}
+
+bool SuffixIndex::stop_longest() {
+  const auto longest = std::max_element(
+      live_.begin(), live_.end(), [](const Live& a, const Live& b) { return a.text.size() < b.text.size(); });
+  if (longest == live_.end() || longest->text.size() == 0) return false;
+  stop_learning(static_cast<std::uint32_t>(longest - live_.begin()));
   return true;
 }
 
-bool SuffixIndex::mute_longest() {
-  std::uint32_t longest = kNone;
-  for (std::uint32_t slot = 0; slot < slots_.end(); ++slot) {
-    if (!slots_.is_used(slot)) continue;
-    if (sequences_[slot].size > (longest == kNone ? 0 : sequences_[longest].size)) longest = slot;
+std::size_t SuffixIndex::evict_some(std::size_t max_work, std::size_t target_bytes) {
+  std::size_t work = 0;
+  while (work < max_work && used_bytes() > target_bytes) {
+    const std::size_t more = evict_piece();
+    if (more == 0) break;
+    work += more;
   }
-  if (longest == kNone) return false;
-  mute(longest);
-  return true;
+  return work;
+}
+
+std::size_t SuffixIndex::evict(std::size_t num_tokens) {
+  const std::size_t before = num_tokens_;
+  change_or_clear([&] {
+    while (before - num_tokens_ < num_tokens && evict_piece() > 0) {
+    }
+  });
+  return before - num_tokens_;
 }
 
 std::size_t SuffixIndex::approach(std::size_t limit_bytes, std::size_t num_changed, std::size_t max_work) {
@@ -215,8 +209,7 @@ std::size_t SuffixIndex::evict_and_compact(std::size_t limit_bytes, std::size_t 
   std::size_t work = 0;
   if (used > target_bytes) {
     const std::size_t urgency = 2 + 30 * (used - target_bytes) / (limit_bytes / 8 + 1);
-    work =
-        evict_some(std::min(num_changed * urgency, max_work / kWorkPerToken), target_bytes) * kWorkPerToken;
+    work = evict_some(std::min(num_changed * urgency * kWorkPerToken, max_work), target_bytes);
   }
   if (work < max_work && (automaton_.is_compacting() || needs_compaction(limit_bytes))) {
     const std::size_t num_states = std::min(num_changed * 16, max_work - work);
@@ -231,17 +224,15 @@ void SuffixIndex::uphold(std::size_t num_changed) {
   if (memory_bytes() > limit_bytes_) enforce(limit_bytes_);
 }
 
-std::size_t SuffixIndex::evict_some(std::size_t num_tokens, std::size_t target_bytes) {
-  std::size_t evicted = 0;
-  while (evicted < num_tokens && used_bytes() > target_bytes && evict_piece()) evicted += kPieceTokens;
-  return evicted;
-}
-
 bool SuffixIndex::make_holes(std::size_t num_tokens) {
   const std::size_t wanted = num_tokens * kBytesPerToken;
-  for (std::size_t evicted = 0; hole_bytes() < wanted && evicted < 4 * num_tokens && evict_piece();) {
-    evicted += kPieceTokens;
-  }
+  change_or_clear([&] {
+    for (std::size_t work = 0; hole_bytes() < wanted && work < 4 * num_tokens * kWorkPerToken;) {
+      const std::size_t more = evict_piece();
+      if (more == 0) break;
+      work += more;
+    }
+  });
   return hole_bytes() >= wanted;
 }
 
@@ -253,40 +244,28 @@ bool SuffixIndex::needs_compaction(std::size_t limit_bytes) const {
 
 void SuffixIndex::compact_some(std::size_t num_states) {
   automaton_.compact_some(num_states, [this] {
-    for (std::uint32_t slot = 0; slot < slots_.end(); ++slot) {
-      if (slots_.is_used(slot)) sequences_[slot].tail = automaton_.settle(sequences_[slot].tail);
-    }
+    for (Live& live : live_) live.tail = automaton_.settle(live.tail);
   });
 }
 
 void SuffixIndex::enforce(std::size_t limit_bytes) {
   change_or_clear([&] {
     for (std::size_t target = limit_bytes; memory_bytes() > limit_bytes; target -= target / 8) {
-      evict_some(num_tokens_, target);
+      evict_some(~std::size_t{0}, target);
       do {
         compact_some(automaton_.num_states());
       } while (automaton_.is_compacting());
-      trim();
+      automaton_.trim();
       if (num_tokens_ == 0) return;
     }
   });
 }
 
-void SuffixIndex::trim() {
-  automaton_.trim();
-  sequences_.shrink_to_fit();
-  slots_.trim();
-}
-
 // ---- reading ------------------------------------------------------------------------------------------
 
-bool SuffixIndex::is_known(SequenceId id) const {
+bool SuffixIndex::is_live(SequenceId id) const {
   const auto slot = static_cast<std::uint32_t>(id);
-  return slot < slots_.end() && slots_.is_used(slot) && sequences_[slot].serial == id >> 32;
-}
-
-bool SuffixIndex::is_learned(SequenceId id) const {
-  return is_known(id) && sequences_[slot_of(id)].status != Status::kMuted;
+  return slot < slots_.end() && slots_.is_used(slot) && live_[slot].serial == id >> 32;
 }
 
 Cursor SuffixIndex::match(std::span<const std::int32_t> tokens) const {
@@ -308,14 +287,13 @@ std::uint32_t SuffixIndex::count(std::span<const std::int32_t> tokens) const {
 }
 
 std::size_t SuffixIndex::memory_bytes() const {
-  return sizeof(*this) + automaton_.memory_bytes() + texts_.memory_bytes() + sequences_.memory_bytes() +
-         slots_.memory_bytes() + live_text_bytes_ + live_texts_.capacity() * sizeof(PodArray<std::int32_t>) +
-         free_live_texts_.capacity() * sizeof(std::uint32_t);
+  return sizeof(*this) + automaton_.memory_bytes() + texts_.memory_bytes() + slots_.memory_bytes() +
+         live_.capacity() * sizeof(Live) + live_text_bytes_;
 }
 
 std::size_t SuffixIndex::used_bytes() const {
-  return sizeof(*this) + automaton_.used_bytes() + texts_.used_bytes() + live_text_bytes_ +
-         slots_.num_used() * sizeof(Sequence);
+  return sizeof(*this) + automaton_.used_bytes() + texts_.memory_bytes() + slots_.memory_bytes() +
+         live_.capacity() * sizeof(Live) + live_text_bytes_;
 }
 
 void SuffixIndex::check_integrity() const {
@@ -323,34 +301,33 @@ void SuffixIndex::check_integrity() const {
   std::vector<std::span<const std::int32_t>> views;
   std::vector<Cursor> tails;
   std::size_t num_tokens = 0;
+  std::size_t num_sequences = slots_.num_used();
   std::size_t live_text_bytes = 0;
-  std::size_t num_stored = 0;
-  for (const PodArray<std::int32_t>& text : live_texts_) live_text_bytes += text.memory_bytes();
-  for (std::uint32_t slot = 0; slot < slots_.end(); ++slot) {
-    const Sequence& sequence = sequences_[slot];
-    if (!slots_.is_used(slot) || sequence.size == 0) continue;
-    num_tokens += sequence.size;
-    std::vector<std::int32_t> text(sequence.size);
-    if (sequence.status == Status::kLive) {
-      std::copy_n(live_texts_[sequence.text].data(), text.size(), text.begin());
-      tails.push_back(sequence.tail);
-    } else {
-      ++num_stored;
-      texts_.read(sequence.text, 0, text);
-      tails.push_back(match(text));
-    }
-    texts.push_back(std::move(text));
+  const auto add = [&](std::span<const std::int32_t> text, Cursor tail) {
+    views.push_back(text);
+    tails.push_back(tail);
+    num_tokens += text.size();
+  };
+  for (const Live& live : live_) {
+    live_text_bytes += live.text.memory_bytes();
+    if (live.text.size() > 0) add(live.text.span(), live.tail);
+    if (live.text.size() > 0 && !live.is_learned) throw IntegrityError("a text is kept that is not learned");
   }
-  for (const auto& text : texts) views.emplace_back(text);
-  if (num_tokens != num_tokens_ || live_text_bytes != live_text_bytes_)
+  for (const Text* text = texts_.oldest(); text != nullptr; text = text->newer) {
+    if (text->owner == Text::kNoOwner) num_sequences += text->uses;
+    if (text->owner != Text::kNoOwner && live_[text->owner].rest != text)
+      throw IntegrityError("a text has the wrong owner");
+    texts.emplace_back(text->size);
+    text->read(0, texts.back());
+    for (std::uint32_t use = 0; use < text->uses; ++use) add(texts.back(), match(texts.back()));
+  }
+  if (num_tokens != num_tokens_ || live_text_bytes != live_text_bytes_ || num_sequences != num_sequences_)
     throw IntegrityError("texts are miscounted");
-  for (std::uint32_t slot = oldest_; slot != kNone; slot = sequences_[slot].newer) --num_stored;
-  if (num_stored != 0) throw IntegrityError("the list of stored sequences is wrong");
   automaton_.check_integrity(views, tails);
 }
 
 std::uint32_t SuffixIndex::slot_of(SequenceId id) const {
-  if (!is_known(id)) throw UnknownIdError("no sequence has the id " + std::to_string(id));
+  if (!is_live(id)) throw UnknownIdError("no live sequence has the id " + std::to_string(id));
   return static_cast<std::uint32_t>(id);
 }
 

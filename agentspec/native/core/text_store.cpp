@@ -2,13 +2,10 @@
 
 #include <algorithm>
 #include <bit>
-
-#include "core/error.hpp"
+#include <new>
 
 namespace agentspec {
 namespace {
-
-constexpr std::uint32_t kMaxTokens = (1u << 26) - 1;
 
 std::uint32_t hash_of(std::span<const std::int32_t> tokens) {
   std::uint64_t hash = tokens.size();
@@ -18,10 +15,10 @@ std::uint32_t hash_of(std::span<const std::int32_t> tokens) {
   return static_cast<std::uint32_t>(hash >> 32);
 }
 
-std::uint32_t width_of(std::span<const std::int32_t> tokens) {
+std::uint16_t width_of(std::span<const std::int32_t> tokens) {
   std::uint32_t all = 1;
   for (const std::int32_t token : tokens) all |= static_cast<std::uint32_t>(token);
-  return static_cast<std::uint32_t>(std::bit_width(all));
+  return static_cast<std::uint16_t>(std::bit_width(all));
 }
 
 std::int32_t unpack(const std::uint64_t* words, std::size_t i, std::uint32_t width) {
@@ -40,147 +37,164 @@ void pack(std::uint64_t* words, std::size_t i, std::uint32_t width, std::int32_t
   if (shift + width > 64) words[bit / 64 + 1] |= value >> (64 - shift);
 }
 
-}  // namespace
+const std::uint64_t* words_of(const Text& text) { return reinterpret_cast<const std::uint64_t*>(&text + 1); }
 
-TextId TextStore::put(std::span<const std::int32_t> tokens) {
-  if (tokens.size() > kMaxTokens) throw CapacityError("a sequence is too long to be stored");
-  const std::uint32_t hash = hash_of(tokens);
-  TextId id = find(hash, tokens);
-  if (id != kNone) {
-    const Text old = texts_[id];
-    write(texts_[id], tokens);
-    erase_words(old);
-    ++texts_[id].uses;
-    return id;
-  }
-  if (num_texts_ >= buckets_.size()) rehash(std::max<std::size_t>(8, buckets_.size() * 2));
-  if (free_text_ == kNone) {
-    free_text_ = static_cast<TextId>(texts_.size());
-    texts_.push_back(Text{});
-    texts_[free_text_].next = kNone;
-  }
-  id = free_text_;
-  const std::uint32_t next_free = texts_[id].next;
-  Text text{};
-  text.hash = hash;
-  text.uses = 1;
-  text.size = static_cast<std::uint32_t>(tokens.size()) & kMaxTokens;
-  text.width = width_of(tokens) & 63;
-  write(text, tokens);
-  texts_[id] = text;
-  free_text_ = next_free;
-  used_bytes_ += sizeof(Text);
-  insert(id);
-  return id;
-}
-
-void TextStore::drop(TextId id) {
-  if (--texts_[id].uses > 0) return;
-  unlink(id);
-  erase_words(texts_[id]);
-  texts_[id].next = free_text_;
-  free_text_ = id;
-  used_bytes_ -= sizeof(Text);
-  if (num_texts_ < buckets_.size() / 4) rehash(buckets_.size() / 2);
-}
-
-void TextStore::read(TextId id, std::size_t begin, std::span<std::int32_t> out) const {
-  const Text& text = texts_[id];
-  const std::uint64_t* words = chunks_[text.chunk].words.data() + text.begin;
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = unpack(words, begin + i, text.width);
-}
-
-std::size_t TextStore::memory_bytes() const {
-  return texts_.memory_bytes() + buckets_.memory_bytes() + words_bytes_ + chunks_.capacity() * sizeof(Chunk) +
-         free_chunks_.capacity() * sizeof(std::uint32_t);
-}
-
-TextId TextStore::find(std::uint32_t hash, std::span<const std::int32_t> tokens) const {
-  if (buckets_.size() == 0) return kNone;
-  TextId id = buckets_[hash & (buckets_.size() - 1)];
-  while (id != kNone && !(texts_[id].hash == hash && is_equal(texts_[id], tokens))) id = texts_[id].next;
-  return id;
-}
-
-bool TextStore::is_equal(const Text& text, std::span<const std::int32_t> tokens) const {
+bool is_equal(const Text& text, std::span<const std::int32_t> tokens) {
   if (text.size != tokens.size()) return false;
-  const std::uint64_t* words = chunks_[text.chunk].words.data() + text.begin;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (unpack(words, i, text.width) != tokens[i]) return false;
+    if (unpack(words_of(text), i, text.width) != tokens[i]) return false;
   }
   return true;
 }
 
-// Packs the tokens behind everything that was written before.
-void TextStore::write(Text& text, std::span<const std::int32_t> tokens) {
-  const std::size_t num_words = text.num_words();
-  const bool has_room = last_chunk_ != kNone && chunks_[last_chunk_].words.size() + num_words <= kChunkWords;
-  text.chunk = has_room ? last_chunk_ : open_chunk(num_words);
-  Chunk& chunk = chunks_[text.chunk];
-  words_bytes_ -= chunk.words.memory_bytes();
-  text.begin = static_cast<std::uint32_t>(chunk.words.extend(num_words));
-  words_bytes_ += chunk.words.memory_bytes();
-  std::uint64_t* words = chunk.words.data() + text.begin;
-  std::fill_n(words, num_words, std::uint64_t{0});
-  for (std::size_t i = 0; i < tokens.size(); ++i) pack(words, i, text.width, tokens[i]);
-  chunk.num_live += num_words;
-  used_bytes_ += num_words * sizeof(std::uint64_t);
+/// What the C heap, or the system, takes for a block.
+std::size_t block_bytes(std::size_t bytes) {
+  return bytes < kMappedBytes ? (bytes + 8 + 15) / 16 * 16 : round_to_page(bytes);
 }
 
-void TextStore::erase_words(const Text& text) {
-  Chunk& chunk = chunks_[text.chunk];
-  chunk.num_live -= text.num_words();
-  used_bytes_ -= text.num_words() * sizeof(std::uint64_t);
-  if (chunk.num_live > 0) return;
-  words_bytes_ -= chunk.words.memory_bytes();
-  chunk.words.release();
-  if (text.chunk != last_chunk_) free_chunks_.push_back(text.chunk);
+}  // namespace
+
+void Text::read(std::size_t begin, std::span<std::int32_t> out) const {
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = unpack(words_of(*this), begin + i, width);
 }
 
-// The first chunk grows as it is filled; from the second on, a chunk is a mapping of its own.
-std::uint32_t TextStore::open_chunk(std::size_t num_words) {
-  if (last_chunk_ != kNone && chunks_[last_chunk_].num_live == 0) return last_chunk_;
-  std::uint32_t opened = static_cast<std::uint32_t>(chunks_.size());
-  if (free_chunks_.empty()) {
-    chunks_.emplace_back();
+void TextStore::put(std::span<const std::int32_t> tokens) {
+  const std::uint32_t hash = hash_of(tokens);
+  Text* text = find(hash, tokens);
+  if (text == nullptr) {
+    text = make(tokens, hash);
+    share(text);
   } else {
-    opened = free_chunks_.back();
-    free_chunks_.pop_back();
+    ++text->uses;
+    unlink(text);
   }
-  if (last_chunk_ != kNone) chunks_[opened].words.reserve(std::max(num_words, kChunkWords));
-  words_bytes_ += chunks_[opened].words.memory_bytes();
-  if (num_words < kChunkWords) last_chunk_ = opened;
-  return opened;
+  link_youngest(text);
 }
 
-void TextStore::insert(TextId id) {
-  std::uint32_t& first = buckets_[texts_[id].hash & (buckets_.size() - 1)];
-  texts_[id].next = first;
-  first = id;
-  ++num_texts_;
+Text* TextStore::put_oldest(std::span<const std::int32_t> tokens, std::uint32_t owner) {
+  Text* text = make(tokens, 0);
+  text->owner = owner;
+  text->newer = oldest_;
+  (oldest_ == nullptr ? youngest_ : oldest_->older) = text;
+  return oldest_ = text;
 }
 
-void TextStore::unlink(TextId id) {
-  std::uint32_t* link = &buckets_[texts_[id].hash & (buckets_.size() - 1)];
-  while (*link != id) link = &texts_[*link].next;
-  *link = texts_[id].next;
-  --num_texts_;
+void TextStore::cut(Text* text, std::uint32_t size) noexcept {
+  if (text->is_shared) unshare(text);
+  text->size = size;
+  if (size > 0) return;
+  unlink(text);
+  free(text);
 }
 
-void TextStore::rehash(std::size_t num_buckets) {
-  PodArray<std::uint32_t> old = std::move(buckets_);
-  buckets_ = PodArray<std::uint32_t>();
-  buckets_.extend(num_buckets);
-  std::fill_n(buckets_.data(), num_buckets, kNone);
-  for (std::size_t i = 0; i < old.size(); ++i) {
-    for (TextId id = old[i]; id != kNone;) {
-      const TextId next = texts_[id].next;
-      std::uint32_t& first = buckets_[texts_[id].hash & (num_buckets - 1)];
-      texts_[id].next = first;
-      first = id;
-      id = next;
-    }
+void TextStore::clear() noexcept {
+  while (oldest_ != nullptr) {
+    Text* text = oldest_;
+    oldest_ = text->newer;
+    free(text);
   }
+  youngest_ = nullptr;
+  buckets_.release();
+  num_shared_ = 0;
+}
+
+// ---- texts --------------------------------------------------------------------------------------------
+
+Text* TextStore::make(std::span<const std::int32_t> tokens, std::uint32_t hash) {
+  Text header{};
+  header.hash = hash;
+  header.size = header.stored_size = static_cast<std::uint32_t>(tokens.size());
+  header.uses = 1;
+  header.owner = Text::kNoOwner;
+  header.width = width_of(tokens);
+  const std::size_t bytes = header.bytes();
+  Text* text = new (reallocate(nullptr, 0, bytes, 0)) Text(header);
+  auto* words = reinterpret_cast<std::uint64_t*>(text + 1);
+  std::fill_n(words, (bytes - sizeof(Text)) / sizeof(std::uint64_t), std::uint64_t{0});
+  for (std::size_t i = 0; i < tokens.size(); ++i) pack(words, i, header.width, tokens[i]);
+  texts_bytes_ += block_bytes(bytes);
+  return text;
+}
+
+void TextStore::free(Text* text) noexcept {
+  texts_bytes_ -= block_bytes(text->bytes());
+  deallocate(text, text->bytes());
+}
+
+void TextStore::link_youngest(Text* text) noexcept {
+  text->older = youngest_;
+  text->newer = nullptr;
+  (youngest_ == nullptr ? oldest_ : youngest_->newer) = text;
+  youngest_ = text;
+}
+
+void TextStore::unlink(Text* text) noexcept {
+  (text->older == nullptr ? oldest_ : text->older->newer) = text->newer;
+  (text->newer == nullptr ? youngest_ : text->newer->older) = text->older;
+}
+
+// ---- equal texts --------------------------------------------------------------------------------------
+
+// Of 2^k < n <= 2^(k+1) buckets, those whose number has a buddy 2^k further on are split already.
+Text** TextStore::bucket_of(std::uint32_t hash) {
+  const std::size_t mask = std::bit_ceil(buckets_.size()) - 1;
+  const std::size_t bucket = hash & mask;
+  return &buckets_[bucket < buckets_.size() ? bucket : bucket & mask >> 1];
+}
+
+Text* TextStore::find(std::uint32_t hash, std::span<const std::int32_t> tokens) {
+  if (buckets_.size() == 0) return nullptr;
+  for (Text* text = *bucket_of(hash); text != nullptr; text = text->next) {
+    if (text->hash == hash && text->uses < Text::kMaxUses && is_equal(*text, tokens)) return text;
+  }
+  return nullptr;
+}
+
+// Frees the text if there is no memory for its bucket.
+void TextStore::share(Text* text) {
+  try {
+    if (num_shared_ == buckets_.size()) split_bucket();
+  } catch (const std::bad_alloc&) {
+    free(text);
+    throw;
+  }
+  Text** bucket = bucket_of(text->hash);
+  text->next = *bucket;
+  *bucket = text;
+  text->is_shared = true;
+  ++num_shared_;
+}
+
+void TextStore::unshare(Text* text) noexcept {
+  Text** link = bucket_of(text->hash);
+  while (*link != text) link = &(*link)->next;
+  *link = text->next;
+  text->is_shared = false;
+  if (--num_shared_ < buckets_.size() / 2) merge_bucket();
+}
+
+// Adds a bucket: its buddy's texts are shared out between the two.
+void TextStore::split_bucket() {
+  buckets_.push_back(nullptr);
+  const std::size_t made = buckets_.size() - 1;
+  if (made == 0) return;
+  Text* text = std::exchange(buckets_[made - std::bit_floor(made)], nullptr);
+  while (text != nullptr) {
+    Text** bucket = bucket_of(text->hash);
+    Text* next = std::exchange(text->next, *bucket);
+    *bucket = text;
+    text = next;
+  }
+}
+
+// Takes the last bucket away: its texts join its buddy's.
+void TextStore::merge_bucket() noexcept {
+  const std::size_t last = buckets_.size() - 1;
+  if (last == 0) return;
+  Text** end = &buckets_[last - std::bit_floor(last)];
+  while (*end != nullptr) end = &(*end)->next;
+  *end = buckets_[last];
+  buckets_.truncate(last);
 }
 
 }  // namespace agentspec

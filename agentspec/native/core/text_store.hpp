@@ -1,68 +1,79 @@
-// The texts of finished sequences, packed, equal ones once.
+// The texts of finished sequences, packed, equal ones once, from the oldest to the youngest.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "core/pod_array.hpp"
 
 namespace agentspec {
 
-using TextId = std::uint32_t;
+/// Tokens take as many bits as the largest of a text needs: 17 for a vocabulary of 131,072. The packed tokens
+/// follow the header in memory.
+struct Text {
+  static constexpr std::uint32_t kNoOwner = 0xFFFFFFFFu;
+  static constexpr std::uint32_t kMaxUses = 0xFFFF;  // what is equal from then on is a text of its own
 
-/// Tokens take as many bits as the largest of a text needs: 17 for a vocabulary of 131,072. Texts are written
-/// one after another into chunks; a chunk goes when its last text does. A text that is stored again moves to
-/// the end, so what is kept longest lies together.
+  Text* older;
+  Text* newer;
+  Text* next;  // with the same bucket
+  std::uint32_t hash;
+  std::uint32_t size;         // tokens that are left
+  std::uint32_t stored_size;  // tokens there were
+  std::uint32_t uses;
+  std::uint32_t owner;
+  std::uint16_t width;  // bits per token
+  bool is_shared;       // found when an equal text is put
+
+  std::size_t bytes() const {
+    return sizeof(Text) + (std::size_t{stored_size} * width + 63) / 64 * sizeof(std::uint64_t);
+  }
+  /// Copies tokens [begin, begin + out.size()). O(out).
+  void read(std::size_t begin, std::span<std::int32_t> out) const;
+};
+static_assert(sizeof(Text) % sizeof(std::uint64_t) == 0);
+
+/// A text that is put once more becomes the youngest again: its age is that of its last use. The table of
+/// texts grows and shrinks one bucket at a time (linear hashing), so that no call has to rehash them all.
 class TextStore {
  public:
-  /// Stores a text (not empty, no token negative), or counts one use more of an equal one. O(tokens).
-  TextId put(std::span<const std::int32_t> tokens);
-  /// Ends one use. O(1).
-  void drop(TextId id);
-  /// Copies tokens [begin, begin + out.size()) of a text. O(out).
-  void read(TextId id, std::size_t begin, std::span<std::int32_t> out) const;
+  TextStore() = default;
+  TextStore(const TextStore&) = delete;
+  TextStore& operator=(const TextStore&) = delete;
+  ~TextStore() { clear(); }
 
-  std::size_t used_bytes() const { return used_bytes_; }
-  std::size_t memory_bytes() const;
+  /// Adds a text (not empty, no token negative), or a use of an equal one, at the young end. O(tokens).
+  /// Throws std::bad_alloc, unchanged.
+  void put(std::span<const std::int32_t> tokens);
+  /// Adds a text at the old end, apart from equal ones, for an owner. O(tokens). Throws std::bad_alloc,
+  /// unchanged.
+  Text* put_oldest(std::span<const std::int32_t> tokens, std::uint32_t owner);
+  /// Keeps the first `size` tokens of a text, which is shared no longer; of none, forgets it. O(1).
+  void cut(Text* text, std::uint32_t size) noexcept;
+  /// Forgets everything. O(texts).
+  void clear() noexcept;
+
+  Text* oldest() const { return oldest_; }
+  std::size_t memory_bytes() const { return texts_bytes_ + buckets_.memory_bytes(); }
 
  private:
-  static constexpr std::uint32_t kNone = 0xFFFFFFFFu;
-  static constexpr std::size_t kChunkWords = kMappedBytes / sizeof(std::uint64_t);
+  Text* make(std::span<const std::int32_t> tokens, std::uint32_t hash);
+  Text** bucket_of(std::uint32_t hash);
+  Text* find(std::uint32_t hash, std::span<const std::int32_t> tokens);
+  void share(Text* text);
+  void unshare(Text* text) noexcept;
+  void split_bucket();
+  void merge_bucket() noexcept;
+  void link_youngest(Text* text) noexcept;
+  void unlink(Text* text) noexcept;
+  void free(Text* text) noexcept;
 
-  struct Text {
-    std::uint32_t hash;
-    std::uint32_t next;  // text with the same bucket; of a free one: the next free one
-    std::uint32_t uses;
-    std::uint32_t chunk;
-    std::uint32_t begin;  // first word in the chunk
-    std::uint32_t size : 26;
-    std::uint32_t width : 6;  // bits per token
-    std::size_t num_words() const { return (std::size_t{size} * width + 63) / 64; }
-  };
-  struct Chunk {
-    PodArray<std::uint64_t> words;
-    std::size_t num_live = 0;  // words of texts that are still in use
-  };
-
-  TextId find(std::uint32_t hash, std::span<const std::int32_t> tokens) const;
-  bool is_equal(const Text& text, std::span<const std::int32_t> tokens) const;
-  void write(Text& text, std::span<const std::int32_t> tokens);
-  void erase_words(const Text& text);
-  std::uint32_t open_chunk(std::size_t num_words);
-  void insert(TextId id);
-  void unlink(TextId id);
-  void rehash(std::size_t num_buckets);
-
-  PodArray<Text> texts_;
-  std::uint32_t free_text_ = kNone;
-  std::size_t num_texts_ = 0;
-  PodArray<std::uint32_t> buckets_;  // first text of each; a power of two of them
-  std::vector<Chunk> chunks_;
-  std::vector<std::uint32_t> free_chunks_;
-  std::uint32_t last_chunk_ = kNone;  // the one that is written to
-  std::size_t used_bytes_ = 0;
-  std::size_t words_bytes_ = 0;  // memory of all chunks' words
+  Text* oldest_ = nullptr;
+  Text* youngest_ = nullptr;
+  PodArray<Text*> buckets_;  // lists of the shared texts
+  std::size_t num_shared_ = 0;
+  std::size_t texts_bytes_ = 0;
 };
 
 }  // namespace agentspec

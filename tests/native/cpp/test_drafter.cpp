@@ -6,15 +6,16 @@ using namespace agentspec;
 
 namespace {
 
-SuffixIndex filled(const std::vector<Tokens> &sequences) {
-  SuffixIndex index(9, SuffixIndex::kUnlimited);
-  for (const Tokens &tokens : sequences) {
-    const SequenceId id = index.open();
-    index.append(id, tokens);
-    index.close(id);
+struct Filled : SuffixIndex {
+  explicit Filled(const std::vector<Tokens> &sequences)
+      : SuffixIndex(9, kUnlimited) {
+    for (const Tokens &tokens : sequences) {
+      const SequenceId id = open();
+      append(id, tokens);
+      close(id);
+    }
   }
-  return index;
-}
+};
 
 DraftTokens draft(const SuffixIndex &index, const Tokens &context,
                   const DraftOptions &options) {
@@ -24,8 +25,7 @@ DraftTokens draft(const SuffixIndex &index, const Tokens &context,
 }
 
 void a_chain_follows_the_highest_counts() {
-  const SuffixIndex index =
-      filled({{1, 2, 3, 4}, {1, 2, 3, 5}, {1, 2, 3, 4}, {1, 2, 6}});
+  const Filled index({{1, 2, 3, 4}, {1, 2, 3, 5}, {1, 2, 3, 4}, {1, 2, 6}});
   const DraftTokens best = draft(index, {1, 2}, {.max_tokens = 8});
   CHECK((best.token_ids == Tokens{3, 4}));
   CHECK((best.parents == Tokens{-1, 0}));
@@ -34,8 +34,7 @@ void a_chain_follows_the_highest_counts() {
 }
 
 void a_tree_takes_the_most_probable_nodes() {
-  const SuffixIndex index =
-      filled({{1, 2, 3, 4}, {1, 2, 3, 5}, {1, 2, 3, 4}, {1, 2, 6}});
+  const Filled index({{1, 2, 3, 4}, {1, 2, 3, 5}, {1, 2, 3, 4}, {1, 2, 6}});
   const DraftTokens best =
       draft(index, {1, 2}, {.is_tree = true, .max_tokens = 3});
   CHECK((best.token_ids == Tokens{3, 4, 6}) ||
@@ -45,7 +44,7 @@ void a_tree_takes_the_most_probable_nodes() {
 }
 
 void limits_hold() {
-  const SuffixIndex index = filled({{1, 2, 3, 4, 5, 6, 7, 8}});
+  const Filled index({{1, 2, 3, 4, 5, 6, 7, 8}});
   CHECK(
       draft(index, {1, 2}, {.max_tokens = 8, .alpha = 1.5}).token_ids.size() ==
       3);
@@ -57,7 +56,7 @@ void limits_hold() {
 }
 
 void only_a_higher_score_replaces_a_draft() {
-  const SuffixIndex index = filled({{1, 2, 3, 4}});
+  const Filled index({{1, 2, 3, 4}});
   DraftTokens best;
   best.score = 2.0;
   CHECK(!Drafter().improve(index.automaton(), index.match(Tokens{1, 2}),

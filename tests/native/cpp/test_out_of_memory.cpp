@@ -13,6 +13,8 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <string>
+#include <thread>
 
 #include "core/forest_core.hpp"
 #include "finding.hpp"
@@ -153,16 +155,16 @@ class IndexScript {
     check_size();
   }
   void close(SequenceId id) {
-    if (index_->is_known(id)) call([&] { index_->close(id); });
+    if (index_->is_live(id)) call([&] { index_->close(id); });
   }
   void stop(SequenceId id) {
-    if (index_->is_known(id)) call([&] { index_->stop(id); });
+    if (index_->is_live(id)) call([&] { index_->stop(id); });
   }
   void remove(SequenceId id) {
-    if (!index_->is_known(id)) return;
+    if (!index_->is_live(id)) return;
     texts_.erase(id);
     call([&] { index_->remove(id); });
-    require(!index_->is_known(id), "a sequence that was removed is known");
+    require(!index_->is_live(id), "a sequence that was removed is live");
     check_size();
   }
   void approach(std::size_t num_changed) {
@@ -416,20 +418,32 @@ struct Coverage {
   std::size_t num_faults = 0;
 };
 
-/// One run; what it leaves allocated is a finding.
+template <typename Script, typename... Arguments>
+void run_script(FaultMode mode, std::size_t n, Arguments... arguments) {
+  plan_faults(mode, n);
+  Script script(arguments...);
+  script.run();
+  end_faults();
+  script.recover();
+}
+
+/// One run, in a thread of its own, with which its thread-local scratch goes; what else it leaves allocated is
+/// a finding.
 template <typename Script, typename... Arguments>
 void run_once(Coverage& coverage, FaultMode mode, std::size_t n, Arguments... arguments) {
   const std::size_t before = num_live_blocks();
-  try {
-    plan_faults(mode, n);
-    Script script(arguments...);
-    script.run();
-    end_faults();
-    script.recover();
-  } catch (const std::exception& error) {
-    end_faults();
+  std::string finding;
+  std::thread([&] {
+    try {
+      run_script<Script>(mode, n, arguments...);
+    } catch (const std::exception& error) {
+      end_faults();
+      finding = error.what();
+    }
+  }).join();
+  if (!finding.empty()) {
     throw Finding("allocation " + std::to_string(n) + ", mode " + std::to_string(static_cast<int>(mode)) +
-                  ": " + error.what());
+                  ": " + finding);
   }
   require_equal(num_live_blocks(), before, "blocks that were never freed");
   ++coverage.num_runs;

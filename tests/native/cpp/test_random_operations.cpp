@@ -14,6 +14,11 @@ using namespace agentspec;
 
 namespace {
 
+struct Output { // equal ones are one
+  Tokens text;
+  std::vector<SequenceId> ids;
+};
+
 class RandomOperations {
 public:
   RandomOperations(std::uint32_t depth, std::uint32_t alphabet)
@@ -26,8 +31,10 @@ public:
       if (done % check_every == 0)
         index_.check_integrity();
     }
-    while (!texts_.empty())
+    while (!live_.empty())
       remove();
+    while (!finished_.empty())
+      evict();
     index_.check_integrity();
     CHECK(index_.automaton().num_states() == 1);
   }
@@ -51,8 +58,10 @@ private:
       texts_[live_.back()];
     } else if (roll < 13) {
       close();
-    } else if (roll < 20 && texts_.size() > 4) {
+    } else if (roll < 15) {
       remove();
+    } else if (roll < 20 && finished_.size() > 4) {
+      evict();
     } else if (roll < 22) {
       index_.approach(SuffixIndex::kUnlimited, below(20),
                       SuffixIndex::kMostWork); // closes holes
@@ -75,18 +84,40 @@ private:
 
   void close() {
     const std::size_t i = below(static_cast<std::uint32_t>(live_.size()));
-    index_.close(live_[i]);
-    if (texts_[live_[i]].empty())
-      texts_.erase(live_[i]);
+    const SequenceId id = live_[i];
+    index_.close(id);
     live_.erase(live_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (texts_[id].empty()) {
+      texts_.erase(id);
+      return;
+    }
+    Output output{texts_[id], {}};
+    const auto equal =
+        std::find_if(finished_.begin(), finished_.end(),
+                     [&](const Output &old) { return old.text == output.text; });
+    if (equal != finished_.end()) {
+      output = *equal;
+      finished_.erase(equal);
+    }
+    output.ids.push_back(id);
+    finished_.push_back(output);
   }
 
   void remove() {
-    const auto chosen = std::next(
-        texts_.begin(), below(static_cast<std::uint32_t>(texts_.size())));
-    index_.remove(chosen->first);
-    std::erase(live_, chosen->first);
-    texts_.erase(chosen);
+    const auto chosen =
+        live_.begin() + below(static_cast<std::uint32_t>(live_.size()));
+    index_.remove(*chosen);
+    texts_.erase(*chosen);
+    live_.erase(chosen);
+  }
+
+  void evict() {
+    const Output &oldest = finished_.front();
+    const std::size_t num_tokens = oldest.text.size() * oldest.ids.size();
+    CHECK(index_.evict(num_tokens) == num_tokens);
+    for (const SequenceId id : oldest.ids)
+      texts_.erase(id);
+    finished_.erase(finished_.begin());
   }
 
   void count() {
@@ -124,6 +155,7 @@ private:
   Drafter drafter_;
   std::map<SequenceId, Tokens> texts_;
   std::vector<SequenceId> live_;
+  std::vector<Output> finished_; // oldest first
 };
 
 } // namespace
