@@ -11,71 +11,95 @@ from agentspec import Forest
 from agentspec.benchmarks.churn.meter import Meter
 from agentspec.benchmarks.churn.scopes import Scope, Tree
 from agentspec.forest import Tokens
+from agentspec.stages import StageKey
 
 FIRST_TOKEN = 1 << 20  # beyond every vocabulary
 MARKER_TOKENS = 16
 CONTEXT_TOKENS = 4
-PER_STAGE = 2
 PROBE = "probe"
+
+
+def marker(number: int) -> Tokens:
+    """One of them."""
+    begin = FIRST_TOKEN + number * MARKER_TOKENS
+    return np.arange(begin, begin + MARKER_TOKENS, dtype=np.int32)
 
 
 @dataclass(slots=True)
 class _Trail:
-    """A tree's markers, oldest first, and how many of the oldest it has forgotten."""
+    """A tree's markers by number, the one learned last at the end, and whether each was known at last."""
 
     tree: Tree
-    markers: list[Tokens] = field(default_factory=list)
-    num_forgotten: int = 0
+    known: dict[int, bool] = field(default_factory=dict)
+
+    def append(self, number: int, is_known: bool) -> None:
+        """One was learned, perhaps again: it is as young as its last occurrence."""
+        self.known.pop(number, None)
+        self.known[number] = is_known
+
+    def update(self, now: dict[int, bool]) -> bool:
+        """Take what is known now; whether that is just the newest ones, and none that had been forgotten."""
+        came_back = any(is_known and not self.known[number] for number, is_known in now.items())
+        self.known = now
+        return not came_back and list(now.values()) == sorted(now.values())
 
 
 class Markers:
-    """Learns markers into every tree, and asks which ones it still knows by drafting from it."""
+    """Learns markers into every tree, and asks which ones it still knows by drafting from it.
+
+    Attributes:
+        num_known: markers that were known at the last check, over all trees.
+        num_forgotten: markers that were not.
+        num_refused: markers that were not known right after they were learned.
+    """
 
     def __init__(self, forest: Forest, scope: Scope, meter: Meter) -> None:
         self._forest = forest
         self._meter = meter
         self._stages = scope.stages()
         self._trails = [_Trail(tree) for tree in scope.trees()]
-        self._numbers = count()
-        self.is_in_order = True
-        self.num_refused = 0
+        self._numbers = count(len(self._stages))
+        self._is_in_order = True
+        self.num_known = self.num_forgotten = self.num_refused = 0
 
     def learn(self) -> None:
-        """Some new ones for each stage; each goes into the stage's tree and into those of its parents."""
-        for stage in self._stages * PER_STAGE:
-            begin = FIRST_TOKEN + next(self._numbers) * MARKER_TOKENS
-            marker = np.arange(begin, begin + MARKER_TOKENS, dtype=np.int32)
-            self._meter.call("learn", self._forest.learn, stage, marker)
-            for trail in self._trails:
-                if trail.tree.learns_from(stage):
-                    trail.markers.append(marker)
-                    self.num_refused += not self._is_known(trail.tree, marker)
+        """For each stage its first one again, and a new one."""
+        for first, stage in enumerate(self._stages):
+            self._learn(stage, first)
+            self._learn(stage, next(self._numbers))
 
     def check(self) -> None:
         """Note whether every tree knows exactly the newest ones, and none that it had forgotten."""
+        known: list[bool] = []
         for trail in self._trails:
-            known = [self._is_known(trail.tree, marker) for marker in trail.markers]
-            num_forgotten = len(known) - sum(known)
-            if any(known[:num_forgotten]) or num_forgotten < trail.num_forgotten:
-                self.is_in_order = False
-            trail.num_forgotten = num_forgotten
+            now = {number: self._is_known(trail.tree, number) for number in trail.known}
+            self._is_in_order &= trail.update(now)
+            known += now.values()
+        self.num_known = sum(known)
+        self.num_forgotten = len(known) - self.num_known
 
     @property
-    def num_known(self) -> int:
-        """Markers that were known at the last check, over all trees."""
-        return sum(len(trail.markers) for trail in self._trails) - self.num_forgotten
+    def in_order(self) -> bool | None:
+        """Whether the oldest went first in every check; None if the last one found nothing to tell it by."""
+        if not self._is_in_order:
+            return False
+        return True if self.num_known and self.num_forgotten else None
 
-    @property
-    def num_forgotten(self) -> int:
-        """Markers that were not."""
-        return sum(trail.num_forgotten for trail in self._trails)
+    def _learn(self, stage: StageKey, number: int) -> None:
+        """Learn one: it goes into the stage's tree and into those of its parents."""
+        self._meter.call("learn", self._forest.learn, stage, marker(number))
+        for trail in self._trails:
+            if trail.tree.learns_from(stage):
+                is_known = self._is_known(trail.tree, number)
+                trail.append(number, is_known)
+                self.num_refused += not is_known
 
-    def _is_known(self, tree: Tree, marker: Tokens) -> bool:
-        return self._meter.call(PROBE, self._probe, tree, marker)
+    def _is_known(self, tree: Tree, number: int) -> bool:
+        return self._meter.call(PROBE, self._probe, tree, marker(number))
 
-    def _probe(self, tree: Tree, marker: Tokens) -> bool:
+    def _probe(self, tree: Tree, tokens: Tokens) -> bool:
         """Whether the tree drafts the marker's next token for a new request that began like the marker."""
-        context, following = marker[:CONTEXT_TOKENS], marker[CONTEXT_TOKENS]
+        context, following = tokens[:CONTEXT_TOKENS], tokens[CONTEXT_TOKENS]
         self._forest.start(PROBE, tree.seen_from, context[:0], learn=False)
         [draft] = self._forest.step([(PROBE, context)])
         self._forest.finish(PROBE, learn=False)

@@ -18,7 +18,7 @@ from agentspec.benchmarks.process import resident_bytes, without_gc
 from agentspec.forest import Tokens
 
 NUM_SAMPLES = 100
-SAMPLES_PER_CHECKPOINT = 5
+SAMPLES_PER_CHECKPOINT = 2
 WARM_UP_BYTES = 1 << 20
 WARM_UP_TOKENS = 100_000  # at most; of a small run a tenth of its tokens
 MIB = 1 << 20
@@ -32,7 +32,7 @@ class Churn:
     def __init__(self, scope: Scope, budget_bytes: int, texts: Texts) -> None:
         self.forest = scope.forest(budget_bytes)
         self.memory_bytes = scope.memory_of(self.forest)
-        self.meter = Meter(self.memory_bytes)
+        self.meter = Meter(self.memory_bytes, budget_bytes)
         self.markers = Markers(self.forest, scope, self.meter)
         self.traffic = Traffic(self.forest, scope, texts, self.meter)
         self.num_tokens = 0
@@ -105,6 +105,7 @@ def _figures(churn: Churn, baseline: int, sizes: Sizes) -> dict[str, Any]:
     return {
         "rss_max_ratio": (churn.max_resident_bytes - baseline) / sizes.budget_bytes,
         "memory_max_ratio": meter.max_bytes / sizes.budget_bytes,
+        "memory_min_ratio": None if meter.min_bytes is None else meter.min_bytes / sizes.budget_bytes,
         "slow_calls": meter.slow,
         "slowest_call_ms": cpu.max_ms,
         "median_step_ms": meter.cpu["step"].quantile_ms(0.5),
@@ -112,7 +113,7 @@ def _figures(churn: Churn, baseline: int, sizes: Sizes) -> dict[str, Any]:
         "calls_over_limit_wall": wall.num_over(LIMIT_MS),
         "p99.9_wall_ms": wall.quantile_ms(0.999),
         "slowest_withdrawal_ms": meter.cpu[WITHDRAWAL].max_ms,
-        "oldest_first": markers.is_in_order if markers.num_forgotten and markers.num_known else None,
+        "oldest_first": markers.in_order,
         "markers_known": markers.num_known,
         "markers_forgotten": markers.num_forgotten,
         "markers_refused": markers.num_refused,

@@ -14,6 +14,7 @@ WITHDRAWAL = (
     "withdraw"  # the kind of call that neither evicts nor compacts; it takes as long as its output is
 )
 BINS_PER_MS = 100
+FULL = 0.8  # share of its budget from which on a forest counts as full
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -73,14 +74,17 @@ class Meter:
 
     Attributes:
         max_bytes: the most memory after any call.
+        min_bytes: the least after any call since it was full for the first time; None if it never was.
         cpu: CPU times by kind of call.
         wall: wall times by kind of call.
         slow: CPU time in ms by number of call, of slow calls other than withdrawals.
     """
 
-    def __init__(self, memory_bytes: Callable[[], int]) -> None:
+    def __init__(self, memory_bytes: Callable[[], int], budget_bytes: int) -> None:
         self._memory_bytes = memory_bytes
+        self._full_bytes = FULL * budget_bytes
         self.max_bytes = 0
+        self.min_bytes: int | None = None
         self.cpu: defaultdict[str, Times] = defaultdict(Times)
         self.wall: defaultdict[str, Times] = defaultdict(Times)
         self.slow: dict[int, float] = {}
@@ -102,8 +106,13 @@ class Meter:
             self.slow[number] = 1e3 * cpu_s
         self.cpu[kind].add(cpu_s)
         self.wall[kind].add(wall_s)
-        self.max_bytes = max(self.max_bytes, self._memory_bytes())
+        self._note(self._memory_bytes())
         return result
+
+    def _note(self, memory_bytes: int) -> None:
+        self.max_bytes = max(self.max_bytes, memory_bytes)
+        if self.max_bytes >= self._full_bytes:
+            self.min_bytes = memory_bytes if self.min_bytes is None else min(self.min_bytes, memory_bytes)
 
     def total_s(self) -> float:
         """Wall time of all calls."""

@@ -18,7 +18,14 @@ from agentspec.benchmarks.process import in_fresh_process
 from agentspec.forest import Tokens
 
 MOST_RUNS = 3
-SAME_IN_EVERY_RUN = ("memory_max_ratio", "oldest_first", "tokens", "tokens_held")
+SAME_IN_EVERY_RUN = (
+    "memory_max_ratio",
+    "memory_min_ratio",
+    "oldest_first",
+    "markers_refused",
+    "tokens",
+    "tokens_held",
+)
 
 
 def measure(scope: Scope, datasets: list[list[Tokens]], sizes: Sizes) -> Figures:

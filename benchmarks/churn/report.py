@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,24 +25,42 @@ class Row:
     Attributes:
         label: what it is, for the table.
         figure: its name among a scope's figures.
-        bar: it must not exceed this; True: it must be true.
+        at_most: a bar: it must not exceed this.
+        at_least: a bar: it must not be below this; True: it must be true.
     """
 
     label: str
     figure: str
-    bar: float | None = None
+    at_most: float | None = None
+    at_least: float | None = None
 
     def passes(self, figures: ByScope) -> bool | None:
-        """Whether all measured scopes meet the bar; None if there is none, or nothing was measured."""
-        measured = _measured(figures, self.figure)
-        if self.bar is None or not measured:
+        """Whether every scope meets the bar, which a figure of None does not; None without bar or scopes."""
+        if not figures or (self.at_most is None and self.at_least is None):
             return None
-        return all(measured) if self.bar is True else bool(max(measured) <= self.bar)
+        return all(self._is_met(by_name.get(self.figure)) for by_name in figures.values())
+
+    def _is_met(self, value: float | None) -> bool:
+        if value is None:
+            return False
+        return (self.at_most is None or value <= self.at_most) and (
+            self.at_least is None or value >= self.at_least
+        )
+
+    @property
+    def bar(self) -> str:
+        """For the table."""
+        if self.at_most is not None:
+            return f"≤ {self.at_most:g}"
+        if self.at_least is not None:
+            return "yes" if self.at_least is True else f"≥ {self.at_least:g}"
+        return ""
 
 
 ROWS = (
     Row("RSS above the baseline / budget, most", "rss_max_ratio", 1.1),
     Row("memory_bytes / budget, most", "memory_max_ratio", 1.0),
+    Row("  least once it was full", "memory_min_ratio", at_least=0.75),
     Row("slowest call, ms of CPU time", "slowest_call_ms", LIMIT_MS),
     Row(f"  calls of {LIMIT_MS:g} ms or more", "calls_over_limit"),
     Row("  runs that was the least of", "num_runs"),
@@ -52,8 +70,8 @@ ROWS = (
     Row(f"  calls of {LIMIT_MS:g} ms or more", "calls_over_limit_wall"),
     Row("  99.9 % of calls are no longer than", "p99.9_wall_ms"),
     Row("slowest withdrawal, ms of CPU time", "slowest_withdrawal_ms"),
-    Row("the oldest outputs go first", "oldest_first", True),
-    Row("  markers that were never learned", "markers_refused"),
+    Row("the oldest outputs go first", "oldest_first", at_least=True),
+    Row("markers that were never learned", "markers_refused", 0),
     Row("tokens in", "tokens"),
     Row("tokens held at the end, in all trees", "tokens_held"),
     Row("tokens/s", "tokens_per_s"),
@@ -68,9 +86,8 @@ def table(figures: ByScope, sizes: Sizes) -> Table:
     for heading in (*SCOPES, "bar", ""):
         result.add_column(heading, justify="right", no_wrap=True)
     for row in ROWS:
-        bar = "" if row.bar is None else _shown(row.bar) if row.bar is True else f"≤ {row.bar:g}"
         cells = [_shown(figures.get(scope, {}).get(row.figure)) for scope in SCOPES]
-        result.add_row(row.label, *cells, bar, report.verdict(row.passes(figures)))
+        result.add_row(row.label, *cells, row.bar, report.verdict(row.passes(figures)))
     return result
 
 
@@ -84,7 +101,6 @@ def _shown(value: float | None) -> str:
 
 def summary(figures: ByScope) -> dict[str, float | bool | None]:
     """What is judged, by scope or of the worst scope; None where nothing was measured."""
-    memory, in_order = (_measured(figures, figure) for figure in ("memory_max_ratio", "oldest_first"))
     by_scope = {
         f"{figure}_{scope}": figures.get(scope, {}).get(figure)
         for figure in ("rss_max_ratio", "slowest_call_ms")
@@ -92,14 +108,17 @@ def summary(figures: ByScope) -> dict[str, float | bool | None]:
     }
     return {
         **by_scope,
-        "memory_max_ratio": max(memory, default=None),
-        "oldest_first": all(in_order) if in_order else None,
+        "memory_max_ratio": _worst(max, figures, "memory_max_ratio"),
+        "memory_min_ratio": _worst(min, figures, "memory_min_ratio"),
+        "oldest_first": _worst(min, figures, "oldest_first"),
+        "markers_refused": _worst(max, figures, "markers_refused"),
     }
 
 
-def _measured(figures: ByScope, figure: str) -> list[Any]:
+def _worst(of: Callable[[list[Any]], Any], figures: ByScope, figure: str) -> Any:
+    """Of all scopes; None, which is no pass, if one has none."""
     values = [by_name.get(figure) for by_name in figures.values()]
-    return [value for value in values if value is not None]
+    return of(values) if values and None not in values else None
 
 
 def plot(figures: ByScope, sizes: Sizes, path: Path) -> None:

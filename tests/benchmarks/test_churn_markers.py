@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agentspec import Forest, Source
-from agentspec.benchmarks.churn.markers import FIRST_TOKEN, MARKER_TOKENS, PER_STAGE, Markers
+from agentspec.benchmarks.churn.markers import Markers, marker
 from agentspec.benchmarks.churn.meter import Meter
 from agentspec.benchmarks.churn.scopes import SCOPES, Scope
 
@@ -14,7 +14,7 @@ TREES_PER_OUTPUT = {"stage": 1, "tenant": 3, "forest": 3}
 
 
 def markers_of(scope: Scope, forest: Forest) -> Markers:
-    return Markers(forest, scope, Meter(scope.memory_of(forest)))
+    return Markers(forest, scope, Meter(scope.memory_of(forest), 1 << 20))
 
 
 @pytest.mark.parametrize(("name", "num_trees"), [("stage", 1), ("tenant", 7), ("forest", 21)])
@@ -36,13 +36,13 @@ def test_each_tree_is_asked_by_itself(name: str) -> None:
     markers.learn()
     markers.learn()
     markers.check()
-    num_outputs = 2 * PER_STAGE * len(scope.stages())
+    num_outputs = 3 * len(scope.stages())  # the first one occurs twice
     assert (markers.num_known, markers.num_forgotten) == (num_outputs * TREES_PER_OUTPUT[name], 0)
-    assert (markers.is_in_order, markers.num_refused) == (True, 0)
+    assert (markers.in_order, markers.num_refused) == (None, 0)
     forest.evict(scope.stages()[0])
     markers.check()
-    assert markers.num_forgotten == 2 * PER_STAGE
-    assert markers.is_in_order
+    assert markers.num_forgotten == 3
+    assert markers.in_order is (None if name == "stage" else True)
     assert forest.stats().num_requests == 0
 
 
@@ -55,8 +55,40 @@ def test_a_tree_that_overflows_forgets_its_oldest_outputs() -> None:
         for _ in range(20):
             forest.learn(scope.stages()[0], rng.integers(0, 1000, 200, np.int32))
         markers.check()
-    assert markers.is_in_order
-    assert min(markers.num_known, markers.num_forgotten) >= PER_STAGE
+    assert markers.in_order is True
+    assert min(markers.num_known, markers.num_forgotten) >= 2
+
+
+def test_an_output_that_occurs_again_must_be_known_again() -> None:
+    scope = SCOPES["stage"]
+    [stage] = scope.stages()
+    forest = scope.forest(1 << 20)
+    markers = markers_of(scope, forest)
+    markers.learn()
+    markers.learn()  # order of last occurrence: 1, 0, 2
+    forest.evict(stage)
+    for number in (0, 2):
+        forest.learn(stage, marker(number))
+    markers.check()
+    assert markers.in_order is True
+    forest.evict(stage)
+    forest.learn(stage, marker(2))
+    markers.check()
+    assert (markers.in_order, markers.num_known, markers.num_forgotten) == (True, 1, 2)
+
+
+def test_an_output_that_occurs_again_is_no_longer_old() -> None:
+    scope = SCOPES["stage"]
+    [stage] = scope.stages()
+    forest = scope.forest(1 << 20)
+    markers = markers_of(scope, forest)
+    markers.learn()
+    markers.learn()
+    forest.evict(stage)
+    for number in (1, 2):
+        forest.learn(stage, marker(number))
+    markers.check()
+    assert markers.in_order is False
 
 
 def test_what_comes_back_is_noticed() -> None:
@@ -67,17 +99,17 @@ def test_what_comes_back_is_noticed() -> None:
     markers.learn()
     forest.evict(stage)
     markers.check()
-    assert markers.is_in_order
-    forest.learn(stage, np.arange(FIRST_TOKEN, FIRST_TOKEN + MARKER_TOKENS, dtype=np.int32))
+    assert markers.in_order is None
+    forest.learn(stage, marker(0))
     markers.check()
-    assert not markers.is_in_order
+    assert markers.in_order is False
 
 
 def test_what_is_not_learned_is_noticed() -> None:
     scope = SCOPES["tenant"]
     markers = markers_of(scope, scope.forest(4096))
     markers.learn()
-    assert markers.num_refused == 3 * PER_STAGE * len(scope.stages())
+    assert markers.num_refused == 3 * 2 * len(scope.stages())
 
 
 def test_the_budget_is_that_of_the_scope() -> None:

@@ -42,15 +42,26 @@ def test_kinds_can_be_put_together() -> None:
 
 def test_every_call_is_counted_and_memory_is_looked_at_after_it() -> None:
     held: list[int] = []
-    meter = Meter(lambda: sum(held))
+    meter = Meter(lambda: sum(held), 1000)
     meter.call("learn", held.append, 100)
     assert meter.call("finish", held.pop) == 100
     meter.call("learn", held.extend, [30, 40])
-    assert meter.max_bytes == 100
+    assert (meter.max_bytes, meter.min_bytes) == (100, None)
     figures = meter.figures()
     assert {kind: one["count"] for kind, one in figures.items()} == {"learn": 2, "finish": 1}
     assert set(figures["learn"]["cpu_ms"]) == {"p50", "p99.9", "max", "num_over_limit"}
     assert meter.total_s() >= 0
+
+
+def test_the_least_memory_counts_once_the_budget_was_full() -> None:
+    sizes = iter([10, 79, 80, 95, 0, 40, 99])
+    meter = Meter(lambda: next(sizes), 100)
+    least = []
+    for _ in range(7):
+        meter.call("learn", int)
+        least.append(meter.min_bytes)
+    assert least == [None, None, 80, 80, 0, 0, 0]
+    assert meter.max_bytes == 99
 
 
 def work() -> None:
@@ -61,7 +72,7 @@ def work() -> None:
 
 
 def test_slow_calls_are_remembered_by_number_but_for_withdrawals() -> None:
-    meter = Meter(lambda: 0)
+    meter = Meter(lambda: 0, 1000)
     for kind in ("learn", WITHDRAWAL, "step"):
         meter.call(kind, work)
     assert set(meter.slow) == {0, 2}
@@ -70,4 +81,4 @@ def test_slow_calls_are_remembered_by_number_but_for_withdrawals() -> None:
 
 def test_a_call_that_raises_raises() -> None:
     with pytest.raises(IndexError):
-        Meter(lambda: 0).call("finish", [].pop)
+        Meter(lambda: 0, 1000).call("finish", [].pop)

@@ -11,7 +11,8 @@ from agentspec.benchmarks.churn.repeats import combined
 
 
 def run(slow_calls: dict[int, float], **changed: Any) -> dict[str, Any]:
-    usual = {"memory_max_ratio": 0.97, "oldest_first": True, "tokens": 20, "tokens_held": 5}
+    usual = {"memory_max_ratio": 0.97, "memory_min_ratio": 0.8, "oldest_first": True, "markers_refused": 0}
+    usual |= {"tokens": 20, "tokens_held": 5}
     slowest = max(slow_calls.values(), default=2.5)
     return {**usual, "rss_max_ratio": 1.0, "slow_calls": slow_calls, "slowest_call_ms": slowest, **changed}
 

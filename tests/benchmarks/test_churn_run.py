@@ -19,13 +19,16 @@ KEYS = {
     *(f"rss_max_ratio_{scope}" for scope in SCOPES),
     *(f"slowest_call_ms_{scope}" for scope in SCOPES),
     "memory_max_ratio",
+    "memory_min_ratio",
     "oldest_first",
+    "markers_refused",
 }
 
 
 def figures(**changed: Any) -> dict[str, Any]:
     series = {"tokens": [1_000, 2_000], "memory_mib": [0.5, 0.9], "rss_mib": [0.6, 1.0]}
-    usual = {"rss_max_ratio": 1.05, "memory_max_ratio": 0.98, "slowest_call_ms": 2.5, "oldest_first": True}
+    usual = {"rss_max_ratio": 1.05, "memory_max_ratio": 0.98, "memory_min_ratio": 0.8}
+    usual |= {"slowest_call_ms": 2.5, "oldest_first": True, "markers_refused": 0}
     return {**usual, "series": series, **changed}
 
 
@@ -40,6 +43,7 @@ def test_one_scope(traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert told["summary"]["rss_max_ratio_tenant"] is None
     assert 0.5 < told["summary"]["memory_max_ratio"] <= 1
     assert told["summary"]["oldest_first"] is True
+    assert told["summary"]["markers_refused"] == 0
     assert told["provenance"]["sizes"] == {"tokens": 120_000, "budget_mb": 1, "dataset_tokens": 5_000}
     [(scope, measured)] = told["figures"].items()
     assert scope == "stage"
@@ -52,15 +56,23 @@ def test_nothing_is_forgotten_where_there_is_room(traces: Path, capsys: pytest.C
     assert run(traces, ["tenant"], Sizes(tokens=10_000, budget_mb=64, dataset_tokens=5_000), None, None) == 0
     printed = capsys.readouterr()
     assert "warning: tenant: too few tokens" in " ".join(printed.err.split())
-    assert json.loads(printed.out.splitlines()[-1])["summary"]["oldest_first"] is None
+    told = json.loads(printed.out.splitlines()[-1])["summary"]
+    assert (told["oldest_first"], told["memory_min_ratio"], told["markers_refused"]) == (None, None, 0)
+    assert printed.out.count("FAIL") == 2
 
 
 def test_the_summary_is_of_the_worst_scope() -> None:
-    worse = figures(memory_max_ratio=1.01, oldest_first=False, slowest_call_ms=7.0)
+    worse = figures(
+        memory_max_ratio=1.01,
+        memory_min_ratio=0.2,
+        markers_refused=3,
+        oldest_first=False,
+        slowest_call_ms=7.0,
+    )
     told = report.summary({"stage": figures(), "forest": worse})
     assert set(told) == KEYS
-    assert told["memory_max_ratio"] == 1.01
-    assert told["oldest_first"] is False
+    assert (told["memory_max_ratio"], told["memory_min_ratio"]) == (1.01, 0.2)
+    assert (told["oldest_first"], told["markers_refused"]) == (False, 3)
     assert told["slowest_call_ms_stage"] == 2.5
     assert told["slowest_call_ms_forest"] == 7.0
     assert told["slowest_call_ms_tenant"] is None
@@ -69,15 +81,26 @@ def test_the_summary_is_of_the_worst_scope() -> None:
 def test_bars_are_met_by_every_scope_or_not_at_all() -> None:
     good, bad = {"stage": figures(), "tenant": figures()}, {"stage": figures(), "tenant": figures()}
     bad["tenant"] |= {"rss_max_ratio": 1.11, "slowest_call_ms": 5.1, "oldest_first": False}
+    bad["tenant"] |= {"memory_min_ratio": 0.74}
     judged = [row for row in report.ROWS if row.bar]
-    assert [row.passes(good) for row in judged] == [True] * 4
+    assert [row.passes(good) for row in judged] == [True] * 6
     assert {row.figure: row.passes(bad) for row in judged} == {
         "rss_max_ratio": False,
         "memory_max_ratio": True,
+        "memory_min_ratio": False,
         "slowest_call_ms": False,
         "oldest_first": False,
+        "markers_refused": True,
     }
     assert report.table(good, SIZES).row_count == len(report.ROWS)
+
+
+def test_what_could_not_be_told_is_no_pass() -> None:
+    untold = {"stage": figures(), "forest": figures(oldest_first=None, memory_min_ratio=None)}
+    failed = {row.figure for row in report.ROWS if row.passes(untold) is False}
+    assert failed == {"oldest_first", "memory_min_ratio"}
+    told = report.summary(untold)
+    assert (told["oldest_first"], told["memory_min_ratio"]) == (None, None)
 
 
 def test_nothing_measured_is_no_verdict(tmp_path: Path) -> None:

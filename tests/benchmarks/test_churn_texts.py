@@ -67,7 +67,7 @@ def test_folders_that_say_nothing_are_refused(tmp_path: Path) -> None:
 def test_traffic(name: str, datasets: list[list[Tokens]]) -> None:
     scope = SCOPES[name]
     forest = scope.forest(1 << 20)
-    meter = Meter(scope.memory_of(forest))
+    meter = Meter(scope.memory_of(forest), 1 << 20)
     traffic = Traffic(forest, scope, Texts(datasets), meter)
     num_tokens = [traffic.step(0.0) for _ in range(4)]
     rest = 20 - STEP_TOKENS

@@ -1,0 +1,70 @@
+"""Forests that keep within their budget by not doing their work: the bars find them out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from agentspec import Forest, StageKey
+from agentspec.benchmarks.churn import report
+from agentspec.benchmarks.churn.measure import measure
+from agentspec.benchmarks.churn.scopes import SCOPES, Scope
+from agentspec.benchmarks.churn.sizes import Sizes
+from agentspec.forest import Tokens
+
+SIZES = Sizes(tokens=60_000, budget_mb=1)
+
+
+class Wiping(Forest):
+    """Forgets everything whenever it is full."""
+
+    def finish(self, request_id: str, learn: bool = True) -> None:
+        super().finish(request_id, learn)
+        [stage] = SCOPES["stage"].stages()
+        if self.memory_bytes(stage) > 0.85 * SIZES.budget_bytes:
+            self.evict(stage)
+
+
+class Forgetful(Forest):
+    """Never learns."""
+
+    def finish(self, request_id: str, learn: bool = True) -> None:
+        super().finish(request_id, learn=False)
+
+    def learn(self, stage: StageKey, token_ids: Tokens) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Faulty(Scope):
+    """A scope with another forest."""
+
+    kind: type[Forest] = Forest
+
+    def forest(self, budget_bytes: int) -> Forest:
+        return self.kind(super().forest(budget_bytes).config)
+
+
+def failed(kind: type[Forest]) -> set[str]:
+    """The figures that are below or above their bars, times left out."""
+    stage = SCOPES["stage"]
+    faulty = Faulty(stage.name, stage.limit, stage.tenants, stage.num_stages, stage.sources, kind=kind)
+    rng = np.random.default_rng(0)
+    outputs = [rng.integers(0, 1000, 100, np.int32) for _ in range(300)]
+    figures = {"stage": measure(faulty, [outputs], SIZES)}
+    judged = [row for row in report.ROWS if not row.figure.startswith(("rss", "slowest"))]
+    return {row.figure for row in judged if row.passes(figures) is False}
+
+
+@pytest.mark.parametrize(
+    ("kind", "figures"),
+    [
+        (Forest, set()),
+        (Wiping, {"memory_min_ratio"}),
+        (Forgetful, {"memory_min_ratio", "oldest_first", "markers_refused"}),
+    ],
+)
+def test_faults_are_found(kind: type[Forest], figures: set[str]) -> None:
+    assert failed(kind) == figures
