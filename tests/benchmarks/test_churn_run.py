@@ -50,6 +50,8 @@ def test_one_scope(traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert measured["tokens"] >= SIZES.tokens > measured["tokens_held"] > 0
     assert len({len(values) for values in measured["series"].values()}) == 1
     assert measured["calls"]["withdraw"]["count"] > 0
+    assert measured["num_runs"] == 2
+    assert "least of 2 runs" in " ".join(printed)
 
 
 def test_nothing_is_forgotten_where_there_is_room(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
