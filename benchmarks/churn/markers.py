@@ -1,4 +1,4 @@
-"""What is forgotten first: outputs whose tokens occur nowhere else, learned from time to time."""
+"""What is learned and what is forgotten first: outputs that nobody else has, put in from time to time."""
 
 from __future__ import annotations
 
@@ -14,15 +14,19 @@ from agentspec.forest import Tokens
 from agentspec.stages import StageKey
 
 FIRST_TOKEN = 1 << 20  # beyond every vocabulary
-MARKER_TOKENS = 16
-CONTEXT_TOKENS = 4
+NUM_TOKENS = 4096  # that markers are made of: any few in a row occur once
+MARKER_TOKENS = 256  # as long as an output, so that it takes as much room
+STEP_TOKENS = 16
+CONTEXT_TOKENS = 8
+END_TOKENS = 16
 PROBE = "probe"
 
 
 def marker(number: int) -> Tokens:
-    """One of them."""
-    begin = FIRST_TOKEN + number * MARKER_TOKENS
-    return np.arange(begin, begin + MARKER_TOKENS, dtype=np.int32)
+    """One of them: random tokens, the same ones for the same number."""
+    return (
+        np.random.default_rng(number).integers(NUM_TOKENS, size=MARKER_TOKENS, dtype=np.int32) + FIRST_TOKEN
+    )
 
 
 @dataclass(slots=True)
@@ -63,10 +67,13 @@ class Markers:
         self.num_known = self.num_forgotten = self.num_refused = 0
 
     def learn(self) -> None:
-        """For each stage its first one again, and a new one."""
+        """For each stage its first one again, as a past output, and a new one, as that of a live request."""
         for first, stage in enumerate(self._stages):
-            self._learn(stage, first)
-            self._learn(stage, next(self._numbers))
+            self._meter.call("learn", self._forest.learn, stage, marker(first))
+            self._append(stage, first)
+            new = next(self._numbers)
+            self._stream(stage, marker(new))
+            self._append(stage, new)
 
     def check(self) -> None:
         """Note whether every tree knows exactly the newest ones, and none that it had forgotten."""
@@ -85,9 +92,14 @@ class Markers:
             return False
         return True if self.num_known and self.num_forgotten else None
 
-    def _learn(self, stage: StageKey, number: int) -> None:
-        """Learn one: it goes into the stage's tree and into those of its parents."""
-        self._meter.call("learn", self._forest.learn, stage, marker(number))
+    def _stream(self, stage: StageKey, tokens: Tokens) -> None:
+        self._meter.call("start", self._forest.start, PROBE, stage, tokens[:0])
+        for begin in range(0, len(tokens), STEP_TOKENS):
+            self._meter.call("step", self._forest.step, [(PROBE, tokens[begin : begin + STEP_TOKENS])])
+        self._meter.call("finish", self._forest.finish, PROBE)
+
+    def _append(self, stage: StageKey, number: int) -> None:
+        """Note one that the stage's tree and its parents' have learned, or should have."""
         for trail in self._trails:
             if trail.tree.learns_from(stage):
                 is_known = self._is_known(trail.tree, number)
@@ -98,9 +110,9 @@ class Markers:
         return self._meter.call(PROBE, self._probe, tree, marker(number))
 
     def _probe(self, tree: Tree, tokens: Tokens) -> bool:
-        """Whether the tree drafts the marker's next token for a new request that began like the marker."""
-        context, following = tokens[:CONTEXT_TOKENS], tokens[CONTEXT_TOKENS]
+        """Whether the tree drafts the marker's end for a new request that says what comes before it."""
+        context, end = tokens[-CONTEXT_TOKENS - END_TOKENS : -END_TOKENS], tokens[-END_TOKENS:]
         self._forest.start(PROBE, tree.seen_from, context[:0], learn=False)
         [draft] = self._forest.step([(PROBE, context)])
         self._forest.finish(PROBE, learn=False)
-        return draft.source is tree.source and draft.token_ids[:1].tolist() == [following]
+        return draft.source is tree.source and np.array_equal(draft.token_ids, end)

@@ -61,10 +61,13 @@ def failed(kind: type[Forest]) -> set[str]:
 @pytest.mark.parametrize(
     ("kind", "figures"),
     [
-        (Forest, set()),
         (Wiping, {"memory_min_ratio"}),
         (Forgetful, {"memory_min_ratio", "oldest_first", "markers_refused"}),
     ],
 )
 def test_faults_are_found(kind: type[Forest], figures: set[str]) -> None:
-    assert failed(kind) == figures
+    assert figures <= failed(kind)
+
+
+def test_a_forest_that_does_its_work_passes() -> None:
+    assert failed(Forest) == set()

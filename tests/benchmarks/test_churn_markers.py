@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import sliding_window_view
 
 from agentspec import Forest, Source
-from agentspec.benchmarks.churn.markers import Markers, marker
+from agentspec.benchmarks.churn.markers import CONTEXT_TOKENS, MARKER_TOKENS, Markers, marker
 from agentspec.benchmarks.churn.meter import Meter
 from agentspec.benchmarks.churn.scopes import SCOPES, Scope
 
@@ -31,7 +32,7 @@ def test_every_tree_of_a_scope(name: str, num_trees: int) -> None:
 @pytest.mark.parametrize("name", SCOPES)
 def test_each_tree_is_asked_by_itself(name: str) -> None:
     scope = SCOPES[name]
-    forest = scope.forest(8 << 20)
+    forest = scope.forest(64 << 20)
     markers = markers_of(scope, forest)
     markers.learn()
     markers.learn()
@@ -103,6 +104,29 @@ def test_what_comes_back_is_noticed() -> None:
     forest.learn(stage, marker(0))
     markers.check()
     assert markers.in_order is False
+
+
+def test_markers_have_no_tokens_in_a_row_in_common() -> None:
+    texts = [marker(number) for number in range(500)]
+    assert {(len(text), text.dtype.name) for text in texts} == {(MARKER_TOKENS, "int32")}
+    context = [
+        tuple(window) for text in texts for window in sliding_window_view(text, CONTEXT_TOKENS).tolist()
+    ]
+    assert len(set(context)) == len(context)
+    assert marker(7).tolist() == texts[7].tolist()
+
+
+def test_an_output_without_its_end_is_not_known() -> None:
+    scope = SCOPES["stage"]
+    [stage] = scope.stages()
+    forest = scope.forest(1 << 20)
+    markers = markers_of(scope, forest)
+    markers.learn()
+    forest.evict(stage)
+    forest.learn(stage, marker(0)[:-1])
+    forest.learn(stage, marker(1))
+    markers.check()
+    assert (markers.num_known, markers.num_forgotten) == (1, 1)
 
 
 def test_what_is_not_learned_is_noticed() -> None:
