@@ -32,7 +32,7 @@ MAX_BENCH_TOKENS = 10**12
 MAX_BUDGET_MB = 1 << 20
 ENGINE_PACKAGES = ("torch", "tokenizers", "safetensors", "jinja2", "llguidance")
 BENCH_PACKAGES = ("mistral_common", "rich", "matplotlib")
-BENCH_SCOPES = ("stage", "tenant", "forest")
+BENCH_SCOPES = ("stage", "tenant", "forest", "router", "popular")
 
 SERVE_EXAMPLES = """\
 examples:
@@ -75,8 +75,8 @@ of JSON.
 
 BENCH_CHURN_EXAMPLES = """\
 examples:
-  agentspec bench churn --traces DIR                   20 million tokens for each scope, some minutes
-  agentspec bench churn --traces DIR --quick           less data and a smaller budget, about a minute
+  agentspec bench churn --traces DIR                   20 million tokens for a scope, a quarter of an hour
+  agentspec bench churn --traces DIR --quick           less data and a smaller budget, some minutes
   agentspec bench churn --traces DIR --scope tenant --tokens 5e6 --budget-mb 64
 
 DIR holds *.jsonl.gz files: a model call per line, with the key response (a text); any number will do.
@@ -85,6 +85,10 @@ scopes, what the budget is for:
   stage    the tree of one stage, no other being kept
   tenant   all trees of a tenant: five stages, their workflow, the tenant; and its live requests
   forest   all trees of three such tenants
+  router   a tenant; for each long output a hundred of 1 to 3 tokens, then long ones only
+  popular  a tenant, most of whose outputs are the same 1,000 tokens; then all of them differ
+
+Every scope is run twice, and of each call the lesser time counts.
 """
 
 
@@ -209,8 +213,12 @@ def _add_bench_churn(benchmarks: argparse._SubParsersAction[argparse.ArgumentPar
     churn.set_defaults(run=run_bench_churn)
     churn.add_argument("--traces", type=Path, required=True, metavar="DIR", help="recorded model calls")
     churn.add_argument("--scope", choices=(*BENCH_SCOPES, "all"), default="all", help="(%(default)s)")
-    churn.add_argument("--tokens", type=_tokens, metavar="N", help="of each scope (20e6; --quick: 3e6)")
-    churn.add_argument("--budget-mb", type=_budget_mb, metavar="N", help="MiB (128; --quick: 64)")
+    churn.add_argument(
+        "--tokens", type=_tokens, metavar="N", help="of each scope (20e6, router, popular: 4e6; --quick: 3e6)"
+    )
+    churn.add_argument(
+        "--budget-mb", type=_budget_mb, metavar="N", help="MiB (128, router, popular: 64; --quick: 64)"
+    )
     churn.add_argument("--quick", action="store_true", help="the same figures from less data")
     churn.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON line here")
     churn.add_argument("--plot", type=Path, metavar="PNG", help="also draw memory against tokens")
@@ -253,6 +261,7 @@ def run_bench_churn(args: argparse.Namespace) -> int:
         from agentspec.benchmarks.churn.sizes import FULL, QUICK
 
         chosen = {"tokens": args.tokens, "budget_mb": args.budget_mb}
+        chosen |= {f"hard_{name}": value for name, value in chosen.items()}
         given = {name: value for name, value in chosen.items() if value is not None}
         sizes = replace(QUICK if args.quick else FULL, **given)
         scopes = BENCH_SCOPES if args.scope == "all" else (args.scope,)

@@ -58,7 +58,7 @@ def measure(scope: Scope, datasets: list[list[Tokens]], sizes: Sizes) -> Figures
     """
     with _progress() as progress, without_gc():
         task = progress.add_task(scope.name, total=sizes.tokens, state="")
-        texts = Texts(datasets)
+        texts = scope.outputs(datasets)
         _warm_up(scope, texts, min(WARM_UP_TOKENS, sizes.tokens // 10))
         baseline = resident_bytes(trim=True)
         churn = Churn(scope, sizes.budget_bytes, texts)
@@ -117,6 +117,7 @@ def _figures(churn: Churn, baseline: int, sizes: Sizes) -> dict[str, Any]:
         "markers_known": markers.num_known,
         "markers_forgotten": markers.num_forgotten,
         "markers_refused": markers.num_refused,
+        "budget_mb": sizes.budget_mb,
         "tokens": churn.num_tokens,
         "tokens_held": held.num_tokens,
         "outputs_learned": churn.traffic.num_learned,

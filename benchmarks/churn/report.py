@@ -14,7 +14,6 @@ from agentspec.benchmarks import report
 from agentspec.benchmarks.churn.meter import LIMIT_MS
 from agentspec.benchmarks.churn.repeats import NUM_RUNS
 from agentspec.benchmarks.churn.scopes import SCOPES
-from agentspec.benchmarks.churn.sizes import Sizes
 
 ByScope = Mapping[str, Mapping[str, Any]]
 
@@ -72,16 +71,16 @@ ROWS = (
     Row("slowest withdrawal, ms of CPU time", "slowest_withdrawal_ms"),
     Row("the oldest outputs go first", "oldest_first", at_least=True),
     Row("markers that were never learned", "markers_refused", 0),
+    Row("budget, MiB", "budget_mb"),
     Row("tokens in", "tokens"),
     Row("tokens held at the end, in all trees", "tokens_held"),
     Row("tokens/s", "tokens_per_s"),
 )
 
 
-def table(figures: ByScope, sizes: Sizes) -> Table:
+def table(figures: ByScope) -> Table:
     """One row per figure, one column per scope."""
-    title = f"churn: {sizes.tokens:,} tokens, budget {sizes.budget_mb} MiB"
-    result = Table(title=title, title_justify="left")
+    result = Table(title="churn: many more tokens than a budget holds", title_justify="left")
     result.add_column("", no_wrap=True)
     for heading in (*SCOPES, "bar", ""):
         result.add_column(heading, justify="right", no_wrap=True)
@@ -96,6 +95,8 @@ def _shown(value: float | None) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if value >= 1e6:
+        return f"{value / 1e6:.3g} M"
     return f"{value:,.0f}" if isinstance(value, int) or value >= 1000 else f"{value:.3g}"
 
 
@@ -121,17 +122,17 @@ def _worst(of: Callable[[list[Any]], Any], figures: ByScope, figure: str) -> Any
     return of(values) if values and None not in values else None
 
 
-def plot(figures: ByScope, sizes: Sizes, path: Path) -> None:
+def plot(figures: ByScope, path: Path) -> None:
     """Memory against tokens, one picture per scope."""
     figure = Figure(figsize=(4 * len(figures), 3.6), layout="constrained")
-    pictures = figure.subplots(1, len(figures), sharey=True, squeeze=False)[0]
+    pictures = figure.subplots(1, len(figures), squeeze=False)[0]
     for axes, (scope, measured) in zip(pictures, figures.items(), strict=True):
         series = measured["series"]
         millions = [tokens / 1e6 for tokens in series["tokens"]]
         axes.plot(millions, series["rss_mib"], label="RSS above the baseline")
         axes.plot(millions, series["memory_mib"], label="memory_bytes")
-        axes.axhline(sizes.budget_mb, color="black", linestyle="--", linewidth=1, label="budget")
-        axes.set(title=f"budget of the {scope}", xlabel="million tokens", xlim=(0, None), ylim=(0, None))
+        axes.axhline(measured["budget_mb"], color="black", linestyle="--", linewidth=1, label="budget")
+        axes.set(title=scope, xlabel="million tokens", xlim=(0, None), ylim=(0, None))
         axes.grid(visible=True, alpha=0.3)
     pictures[0].set_ylabel("MiB")
     pictures[-1].legend(frameon=False, loc="lower right")

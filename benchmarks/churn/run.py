@@ -26,8 +26,8 @@ def run(
     announce = announcer()
     announce("reading and tokenizing traces")
     datasets = load(traces, sizes.dataset_tokens)
-    announce(f"{sizes.tokens:,} tokens through a budget of {sizes.budget_mb} MiB, each in a fresh process")
-    figures = {scope: measure(SCOPES[scope], datasets, sizes) for scope in scopes}
+    announce("tokens through budgets, each run in a fresh process")
+    figures = {name: measure(SCOPES[name], datasets, sizes.of(SCOPES[name])) for name in scopes}
     for scope in scopes:
         if figures[scope]["oldest_first"] is None:
             announce(f"warning: {scope}: too few tokens for this budget to be reached, or far too many")
@@ -38,6 +38,6 @@ def run(
     line = json_line({"summary": report.summary(figures), "figures": figures}, origin)
     make_room_for(json_path, plot_path)
     if plot_path:
-        report.plot(figures, sizes, plot_path)
-    publish(report.table(figures, sizes), line, json_path)
+        report.plot(figures, plot_path)
+    publish(report.table(figures), line, json_path)
     return 0

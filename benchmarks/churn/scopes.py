@@ -1,4 +1,4 @@
-"""What a budget is for: a stage's tree, all trees of a tenant, or the whole forest."""
+"""What a budget is for: a stage's tree, all trees of a tenant, or the whole forest; and what goes in."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from agentspec import Forest, ForestConfig, Source, StageKey
+from agentspec.benchmarks.churn.texts import Texts
+from agentspec.benchmarks.churn.workloads import Popular, Router
 
 UNLIMITED_BYTES = 1 << 40
 WORKFLOW = "workflow"
@@ -40,6 +42,7 @@ class Scope:
         tenants: owners of the requests.
         num_stages: stages of each tenant, all of one workflow.
         sources: the trees that are kept.
+        outputs: what requests put out.
     """
 
     name: str
@@ -47,6 +50,12 @@ class Scope:
     tenants: tuple[str, ...]
     num_stages: int
     sources: tuple[Source, ...]
+    outputs: type[Texts] = Texts
+
+    @property
+    def is_hard(self) -> bool:
+        """Whether the outputs are made to hurt."""
+        return self.outputs is not Texts
 
     def forest(self, budget_bytes: int) -> Forest:
         """An empty forest."""
@@ -86,5 +95,7 @@ SCOPES = {
         Scope("stage", "stage_limit_bytes", ("tenant-0",), 1, (Source.STAGE,)),
         Scope("tenant", "tenant_limit_bytes", ("tenant-0",), 5, EVERY_TREE),
         Scope("forest", "total_limit_bytes", ("tenant-0", "tenant-1", "tenant-2"), 5, EVERY_TREE),
+        Scope("router", "tenant_limit_bytes", ("tenant-0",), 5, EVERY_TREE, Router),
+        Scope("popular", "tenant_limit_bytes", ("tenant-0",), 5, EVERY_TREE, Popular),
     )
 }

@@ -12,7 +12,6 @@ from agentspec.forest import Tokens
 
 NUM_ROUNDS = 2  # in which every dataset has its turn
 MAJORITY = 0.7  # share of the outputs that are of the dataset whose turn it is, at least
-VARIED = 0.5  # share of the outputs that have some tokens replaced
 MOST_KEPT = 7  # of these, tokens that are kept between two replaced ones, at most
 
 
@@ -22,6 +21,8 @@ class Texts:
     The datasets take turns in being what most outputs are from: what was learned last and what goes first
     differ, and an index's mix of states and edges drifts.
     """
+
+    VARIED = 0.5  # share of the outputs that have some tokens replaced
 
     def __init__(self, datasets: list[list[Tokens]]) -> None:
         self._datasets = datasets
@@ -36,7 +37,7 @@ class Texts:
             number = int(rng.integers(len(self._datasets)))
         dataset = self._datasets[number]
         text = dataset[rng.integers(len(dataset))]
-        return number, self._varied(text) if rng.random() < VARIED else text
+        return number, self._varied(text) if rng.random() < self.VARIED else text
 
     def _varied(self, text: Tokens) -> Tokens:
         """Every so-manieth token replaced by one from anywhere, frequent ones more often."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from agentspec.benchmarks.churn import report
 from agentspec.benchmarks.churn.run import run
 from agentspec.benchmarks.churn.scopes import SCOPES
 from agentspec.benchmarks.churn.sizes import Sizes
+from agentspec.benchmarks.report import COLUMNS
 from agentspec.cli import BENCH_SCOPES, main
 
 SIZES = Sizes(tokens=120_000, budget_mb=1, dataset_tokens=5_000)
@@ -29,7 +33,7 @@ def figures(**changed: Any) -> dict[str, Any]:
     series = {"tokens": [1_000, 2_000], "memory_mib": [0.5, 0.9], "rss_mib": [0.6, 1.0]}
     usual = {"rss_max_ratio": 1.05, "memory_max_ratio": 0.98, "memory_min_ratio": 0.8}
     usual |= {"slowest_call_ms": 2.5, "oldest_first": True, "markers_refused": 0}
-    return {**usual, "series": series, **changed}
+    return {**usual, "series": series, "budget_mb": 128, **changed}
 
 
 def test_one_scope(traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,7 +48,7 @@ def test_one_scope(traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert 0.5 < told["summary"]["memory_max_ratio"] <= 1
     assert told["summary"]["oldest_first"] is True
     assert told["summary"]["markers_refused"] == 0
-    assert told["provenance"]["sizes"] == {"tokens": 120_000, "budget_mb": 1, "dataset_tokens": 5_000}
+    assert told["provenance"]["sizes"] == asdict(SIZES)
     [(scope, measured)] = told["figures"].items()
     assert scope == "stage"
     assert measured["tokens"] >= SIZES.tokens > measured["tokens_held"] > 0
@@ -94,7 +98,7 @@ def test_bars_are_met_by_every_scope_or_not_at_all() -> None:
         "oldest_first": False,
         "markers_refused": True,
     }
-    assert report.table(good, SIZES).row_count == len(report.ROWS)
+    assert report.table(good).row_count == len(report.ROWS)
 
 
 def test_what_could_not_be_told_is_no_pass() -> None:
@@ -108,8 +112,22 @@ def test_what_could_not_be_told_is_no_pass() -> None:
 def test_nothing_measured_is_no_verdict(tmp_path: Path) -> None:
     assert {row.passes({}) for row in report.ROWS} == {None}
     assert set(report.summary({}).values()) == {None}
-    report.plot({"stage": figures(), "forest": figures()}, SIZES, tmp_path / "two.png")
+    report.plot({"stage": figures(), "forest": figures()}, tmp_path / "two.png")
     assert (tmp_path / "two.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_outputs_that_hurt_have_amounts_of_their_own() -> None:
+    sizes = Sizes(tokens=5, budget_mb=4, hard_tokens=3, hard_budget_mb=2)
+    amounts = {name: (sizes.of(scope).tokens, sizes.of(scope).budget_mb) for name, scope in SCOPES.items()}
+    usual = dict.fromkeys(("stage", "tenant", "forest"), (5, 4))
+    assert amounts == {**usual, "router": (3, 2), "popular": (3, 2)}
+
+
+def test_the_table_is_not_cut_off() -> None:
+    longest = dict.fromkeys((row.figure for row in report.ROWS), 999_999)
+    console = Console(width=COLUMNS, file=io.StringIO())
+    console.print(report.table(dict.fromkeys(SCOPES, longest)))
+    assert "…" not in console.file.getvalue()
 
 
 def test_the_command_line_knows_the_scopes() -> None:
@@ -135,7 +153,8 @@ def test_options_reach_the_benchmark(traces: Path, capsys: pytest.CaptureFixture
     command = ["bench", "churn", "--traces", str(traces), "--quick", "--scope", "stage"]
     assert main([*command, "--tokens", "2e4", "--budget-mb", "1"]) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert told["provenance"]["sizes"] == {"tokens": 20_000, "budget_mb": 1, "dataset_tokens": 60_000}
+    sizes = {"tokens": 20_000, "budget_mb": 1, "dataset_tokens": 60_000}
+    assert told["provenance"]["sizes"] == {**sizes, "hard_tokens": 20_000, "hard_budget_mb": 1}
     assert told["provenance"]["arguments"] == {"traces": traces.name, "scopes": ["stage"]}
 
 

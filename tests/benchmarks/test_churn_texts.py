@@ -12,6 +12,7 @@ from agentspec.benchmarks.churn.meter import Meter
 from agentspec.benchmarks.churn.scopes import SCOPES
 from agentspec.benchmarks.churn.texts import Texts, load
 from agentspec.benchmarks.churn.traffic import NUM_LIVE, STEP_TOKENS, Traffic
+from agentspec.benchmarks.churn.workloads import Popular, Router
 from agentspec.errors import ConfigError
 from agentspec.forest import Tokens
 
@@ -45,8 +46,30 @@ def test_half_of_the_outputs_are_varied_by_known_tokens(datasets: list[list[Toke
     assert {text.tobytes() for dataset in datasets for text in dataset} == recorded
 
 
-def test_the_same_texts_again(datasets: list[list[Tokens]]) -> None:
-    one, other = Texts(datasets), Texts(datasets)
+def test_a_router_says_little_and_then_much(datasets: list[list[Tokens]]) -> None:
+    texts = Router(datasets)
+    before, after = [texts.next(0.0) for _ in range(2_000)], [texts.next(Router.CHANGE) for _ in range(100)]
+    lengths = Counter(len(text) for _, text in before)
+    assert set(lengths) == {1, 2, 3, 20}
+    assert 5 <= lengths[20] <= 50
+    assert {number for number, text in before if len(text) < 20} == {0}
+    assert {len(text) for _, text in after} == {20}
+
+
+def test_one_output_is_popular_and_then_none(datasets: list[list[Tokens]]) -> None:
+    texts = Popular(datasets)
+    before, after = [texts.next(0.0) for _ in range(2_000)], [texts.next(Popular.CHANGE) for _ in range(100)]
+    occurrences = Counter(text.tobytes() for _, text in before)
+    [(popular, often), (_, second)] = occurrences.most_common(2)
+    assert len(np.frombuffer(popular, np.int32)) == Popular.NUM_TOKENS
+    assert 1_860 < often < 1_980
+    assert second == 1
+    assert len({text.tobytes() for _, text in after} - occurrences.keys()) == 100
+
+
+@pytest.mark.parametrize("kind", [Texts, Router, Popular])
+def test_the_same_of_each_kind_again(kind: type[Texts], datasets: list[list[Tokens]]) -> None:
+    one, other = kind(datasets), kind(datasets)
     for i in range(100):
         assert one.next(i / 100)[1].tolist() == other.next(i / 100)[1].tolist()
 
