@@ -319,6 +319,26 @@ def test_trees_share_the_budget_of_tenant_and_forest(name):
     assert forest.stats().num_tokens > 1000
 
 
+def test_what_a_tenant_holds_at_its_limit_does_not_depend_on_the_others():
+    def learn(forest: Forest, stage: StageKey, seed: int) -> None:
+        for begin in range(0, 1200, 400):
+            forest.learn(stage, text(seed, 1200)[begin : begin + 400])
+
+    config = ForestConfig(tenant_limit_bytes=256 << 10)
+    together = Forest(config)
+    stages = [StageKey(f"tenant{i}", EXTRACT.path) for i in range(6)]
+    for seed in range(6):
+        for i, stage in enumerate(stages):
+            learn(together, stage, seed + i)
+    for i, stage in enumerate(stages):
+        alone = Forest(config)
+        for seed in range(6):
+            learn(alone, stage, seed + i)
+        assert together.stats(stage) == alone.stats(stage)
+        assert alone.stats(stage).num_tokens < 6 * 1200
+    together.check_integrity()
+
+
 def test_live_outputs_beyond_the_budget_are_not_learned():
     forest = Forest(ForestConfig(stage_limit_bytes=4096))
     forest.start("a", EXTRACT, ids(1))

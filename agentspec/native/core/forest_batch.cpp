@@ -103,7 +103,7 @@ ForestCore::Batch ForestCore::resolve(const BatchUpdate& update) {
 
 void ForestCore::take(const Batch& batch, const BatchUpdate& update,
                       std::optional<std::uint32_t> max_tokens) {
-  gather_growths(batch);
+  gather_growths(batch, update);
   const auto take_block = [&](std::size_t begin, std::size_t end, std::size_t thread) {
     Scratch& scratch = scratch_[thread];
     prefetch(std::span(batch).subspan(begin, end - begin));
@@ -122,14 +122,16 @@ void ForestCore::take(const Batch& batch, const BatchUpdate& update,
   share_out(num_growths_, batch.size(), take_block, [&](std::size_t i, std::size_t thread) {
     grow(growths_[i], update, scratch_[thread].lookahead);
   });
-  for (std::size_t i = 0; i < num_growths_; ++i) account(*growths_[i].shared);
-  for (Request* named : batch) {
-    if (named->own_state == OwnIndex::kReady) account_own(*named);
+  for (const Growth& growth : std::span(growths_).first(num_growths_)) {
+    account(*growth.shared, growth.num_tokens);
   }
-  balance(update.tokens.size());
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    if (batch[i]->own_state == OwnIndex::kReady) account_own(*batch[i], update.tokens_of(i).size());
+  }
+  balance();
 }
 
-void ForestCore::gather_growths(const Batch& batch) {
+void ForestCore::gather_growths(const Batch& batch, const BatchUpdate& update) {
   num_growths_ = 0;
   for (std::size_t i = 0; i < batch.size(); ++i) {
     for (const Link& link : batch[i]->links) {
@@ -140,8 +142,10 @@ void ForestCore::gather_growths(const Batch& batch) {
         shared.task = num_growths_++;
         if (growths_.size() < num_growths_) growths_.emplace_back();
         growths_[shared.task].shared = &shared;
+        growths_[shared.task].num_tokens = 0;
         growths_[shared.task].learners.clear();
       }
+      growths_[shared.task].num_tokens += update.tokens_of(i).size();
       growths_[shared.task].learners.emplace_back(i, link.sequence);
     }
   }
@@ -149,9 +153,7 @@ void ForestCore::gather_growths(const Batch& batch) {
 
 void ForestCore::grow(const Growth& growth, const BatchUpdate& update, Lookahead& lookahead) const {
   SuffixIndex& index = *growth.shared->index;
-  std::size_t num_added = 0;
-  for (const auto& [place, sequence] : growth.learners) num_added += update.tokens_of(place).size();
-  const bool is_full = is_exhausted(growth.shared->group) && !index.make_holes(num_added);
+  const bool is_full = is_exhausted(growth.shared->group) && !index.make_holes(growth.num_tokens);
   for (std::size_t begin = 0; begin < growth.learners.size(); begin += Lookahead::kWalks) {
     const auto block = std::span(growth.learners)
                            .subspan(begin, std::min(Lookahead::kWalks, growth.learners.size() - begin));
@@ -164,8 +166,7 @@ void ForestCore::grow(const Growth& growth, const BatchUpdate& update, Lookahead
       index.append(sequence, update.tokens_of(place));
     }
   }
-  index.uphold(num_added);
-  growth.shared->num_added = num_added;
+  index.uphold(growth.num_tokens);
 }
 
 void ForestCore::append(Request& request, std::span<const std::int32_t> tokens) const {

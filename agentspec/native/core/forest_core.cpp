@@ -16,7 +16,10 @@ std::string name(const char* what, std::uint64_t id) { return std::string(what) 
 }  // namespace
 
 ForestCore::ForestCore(std::uint32_t depth, std::size_t limit_bytes, std::size_t num_threads)
-    : depth_(depth), limit_bytes_(limit_bytes), scratch_(num_threads), workers_(num_threads) {
+    : depth_(depth),
+      whole_{limit_bytes, LargestFirst<Shared>(Group::kRanking + 1)},
+      scratch_(num_threads),
+      workers_(num_threads) {
   if (num_threads < 1 || num_threads > 64)
     throw ConfigError("threads must be between 1 and 64, not " + std::to_string(num_threads));
   Automaton{depth};  // throws ConfigError now and not at the first request
@@ -26,7 +29,7 @@ ForestCore::ForestCore(std::uint32_t depth, std::size_t limit_bytes, std::size_t
 
 GroupId ForestCore::create_group(std::size_t limit_bytes) {
   const std::lock_guard lock(mutex_);
-  groups_.push_back({limit_bytes});
+  groups_.emplace_back(limit_bytes);
   return static_cast<GroupId>(groups_.size() - 1);
 }
 
@@ -36,8 +39,14 @@ IndexId ForestCore::create_index(GroupId group, std::size_t limit_bytes) {
   auto made = std::make_shared<Shared>();
   made->index = std::make_unique<SuffixIndex>(depth_, limit_bytes);
   made->group = group;
+  made->id = next_index_;
+  groups_[group].indices.make_place();
+  whole_.indices.make_place();
   Shared& index = *indices_.emplace(next_index_, std::move(made)).first->second;
+  groups_[group].indices.add(index);
+  whole_.indices.add(index);
   account(index);
+  balance();
   return next_index_++;
 }
 
@@ -45,7 +54,9 @@ void ForestCore::drop_index(IndexId id) {
   std::unique_ptr<SuffixIndex> dropped;  // freed after the lock
   const std::lock_guard lock(mutex_);
   const std::shared_ptr<Shared> held = shared(id);
-  account(held->bytes, 0, held->group);
+  account(held->bytes, 0, groups_[held->group]);
+  groups_[held->group].indices.remove(*held);
+  whole_.indices.remove(*held);
   dropped = std::move(held->index);
   indices_.erase(id);
 }
@@ -73,9 +84,8 @@ bool ForestCore::learn_piece(IndexId id, SequenceId& sequence, std::span<const s
   if (!is_full) index.append(sequence, tokens);
   if (is_last || is_full) index.close(sequence);
   index.uphold(tokens.size());
-  found->second->num_added = tokens.size();
-  account(*found->second);
-  balance(tokens.size());
+  account(*found->second, is_full ? 0 : tokens.size());
+  balance();
   return !is_full;
 }
 
@@ -177,8 +187,8 @@ bool ForestCore::append_pieces(Request& request, std::span<const std::int32_t> t
     tokens = tokens.subspan(piece.size());
     const std::lock_guard lock(mutex_);
     if (request.is_finished || request.own_state == OwnIndex::kMuted) return false;
-    account(request.bytes, request.own->memory_bytes(), request.group);
-    balance(piece.size());
+    account(request, request.own->memory_bytes(), piece.size());
+    balance();
   }
   return true;
 }
@@ -198,8 +208,8 @@ void ForestCore::end_building(Request& request) {
   } else {
     request.own_state = OwnIndex::kReady;
     append_to_own(request, pending);
-    account_own(request);
-    balance(pending.size());
+    account_own(request, pending.size());
+    balance();
   }
   built_.notify_all();
 }
@@ -218,9 +228,9 @@ void ForestCore::finish(RequestId id, bool keep) {
     request(id);
     finished = std::move(requests_.extract(id).mapped());
     finished->is_finished = true;
-    account(finished->bytes, 0, finished->group);
+    account(*finished, 0, 1);
     if (keep) close_sequences(*finished);
-    balance(1);
+    balance();
     built_.notify_all();
   }
   if (keep) return;
@@ -244,7 +254,7 @@ bool ForestCore::withdraw_piece(const Link& link) {
 // Takes a ready index away; one that is being built goes when its builder looks up.
 void ForestCore::mute(Request& request) {
   if (request.own_state == OwnIndex::kReady) request.own.reset();
-  account(request.bytes, 0, request.group);
+  account(request, 0);
   request.own_state = OwnIndex::kMuted;
 }
 
@@ -279,20 +289,31 @@ std::size_t ForestCore::num_requests() const {
 
 void ForestCore::check_integrity() const {
   const std::lock_guard lock(mutex_);
-  std::size_t bytes = 0;
+  std::vector<std::size_t> bytes(groups_.size());
   for (const auto& [id, held] : indices_) {
     held->index->check_integrity();
     if (held->bytes != held->index->memory_bytes()) throw IntegrityError("an index is miscounted");
-    bytes += held->bytes;
+    bytes[held->group] += held->bytes;
   }
   for (const auto& [id, live] : requests_) {
     if (live->own_state == OwnIndex::kReady) {
       live->own->automaton().check_structure();
       if (live->bytes != live->own->memory_bytes()) throw IntegrityError("a request is miscounted");
     }
-    bytes += live->bytes;
+    bytes[live->group] += live->bytes;
   }
-  if (bytes != bytes_) throw IntegrityError("the total is miscounted");
+  check_totals(bytes);
+}
+
+void ForestCore::check_totals(std::span<const std::size_t> group_bytes) const {
+  std::size_t bytes = 0;
+  std::size_t charges = 0;
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    if (groups_[i].bytes != group_bytes[i]) throw IntegrityError("a group is miscounted");
+    bytes += groups_[i].bytes;
+    charges += groups_[i].charge();
+  }
+  if (bytes != bytes_ || charges != whole_.bytes) throw IntegrityError("the total is miscounted");
 }
 
 Request& ForestCore::request(RequestId id) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/background_thread.hpp"
+#include "core/budget.hpp"
 #include "core/fair_mutex.hpp"
 #include "core/lookahead.hpp"
 #include "core/request.hpp"
@@ -19,7 +20,6 @@
 namespace agentspec {
 
 using RequestId = std::uint64_t;
-using IndexId = std::uint64_t;
 
 /// A shared index that a request drafts from, and learns into if the request learns.
 struct SharedSource {
@@ -71,7 +71,8 @@ struct BatchDrafts {
 ///
 /// Budgets hold after every call. Near its limit a group (or the whole) makes room in its largest indices; at
 /// the limit nothing more is learned, and when nothing is left to evict, the largest live request goes on
-/// without an index of its own.
+/// without an index of its own. What can't be evicted (empty indices, names of live sequences) may take a
+/// group beyond its limit: the whole is charged with no more than the limit, so that others don't pay for it.
 class ForestCore {
  public:
   ForestCore(std::uint32_t depth, std::size_t limit_bytes, std::size_t num_threads = 1);
@@ -117,23 +118,14 @@ class ForestCore {
   void check_integrity() const;
 
  private:
-  struct Group {
-    std::size_t limit_bytes;
-    std::size_t bytes = 0;  // of its indices and its requests' own ones
-  };
   struct Growth {  // a shared index and the requests of the batch that learn into it, in batch order
     Shared* shared;
+    std::size_t num_tokens;
     std::vector<std::pair<std::size_t, SequenceId>> learners;
   };
 
   using Batch = std::vector<Request*>;
-  static constexpr GroupId kEveryGroup = ~GroupId{0};
-  struct Scope {  // what a budget is for: a group or everything
-    const std::size_t* bytes;
-    std::size_t limit_bytes;
-    GroupId group;
-    bool holds(GroupId id) const { return group == kEveryGroup || group == id; }
-  };
+  static constexpr GroupId kNoGroup = ~GroupId{0};
   struct alignas(128) Scratch {  // of one thread
     Drafter drafter;
     Lookahead lookahead;
@@ -142,6 +134,7 @@ class ForestCore {
 
   Request& request(RequestId id);
   const std::shared_ptr<Shared>& shared(IndexId id) const;
+  void check_totals(std::span<const std::size_t> group_bytes) const;
   void connect(Request& request, std::span<const SharedSource> sources, bool learn);
   SequenceId open_sequence(Shared& shared);
   void close_sequences(const Request& request);
@@ -158,7 +151,7 @@ class ForestCore {
   Batch resolve(const BatchUpdate& update);
   /// max_tokens: of drafts from the requests' own indices, if those are wanted.
   void take(const Batch& batch, const BatchUpdate& update, std::optional<std::uint32_t> max_tokens);
-  void gather_growths(const Batch& batch);
+  void gather_growths(const Batch& batch, const BatchUpdate& update);
   void grow(const Growth& growth, const BatchUpdate& update, Lookahead& lookahead) const;
   static void append_to_own(Request& request, std::span<const std::int32_t> tokens);
   void append(Request& request, std::span<const std::int32_t> tokens) const;
@@ -169,18 +162,20 @@ class ForestCore {
   template <typename Block, typename Single>
   void share_out(std::size_t num_single, std::size_t num_requests, const Block& block, const Single& single);
 
-  void account(std::size_t& seen, std::size_t now, GroupId group);
-  void account(Shared& shared);
-  void account_own(Request& request);
-  void balance(std::size_t num_changed);
-  void relieve(const Scope& scope, std::size_t num_changed, std::size_t& work_left);
+  Group& touch(GroupId id) noexcept;
+  void account(std::size_t& seen, std::size_t now, Group& group) noexcept;
+  void account(Shared& shared, std::size_t num_added = 0) noexcept;
+  void account(Request& request, std::size_t bytes, std::size_t num_added = 0) noexcept;
+  void account_own(Request& request, std::size_t num_added) noexcept;
+  void rank(Shared& shared, std::size_t spare_bytes) noexcept;
+  void balance();
+  std::size_t relieve(Budget& budget, GroupId begin, GroupId end, std::size_t max_work);
+  void keep_within(Budget& budget, GroupId group);
   void make_room(Shared& shared, std::size_t limit_bytes, std::size_t num_changed, std::size_t& work_left);
   bool is_exhausted(GroupId group) const;
-  Shared* largest_index(const Scope& scope) const;
-  bool mute_largest_request(const Scope& scope);
+  bool mute_largest_request(GroupId group);
 
   const std::uint32_t depth_;
-  const std::size_t limit_bytes_;
   mutable FairMutex mutex_;  // guards everything below
   std::condition_variable_any built_;
   std::vector<Group> groups_;
@@ -188,7 +183,9 @@ class ForestCore {
   std::unordered_map<RequestId, std::shared_ptr<Request>> requests_;
   IndexId next_index_ = 0;
   std::uint64_t num_batches_ = 0;
-  std::size_t bytes_ = 0;  // of all groups
+  std::size_t bytes_ = 0;       // of all groups
+  Budget whole_;                // charged with each group up to its limit
+  GroupId touched_ = kNoGroup;  // a list of the groups that have changed since the last balance()
 
   std::vector<Growth> growths_;  // of the current batch; the first num_growths_ are in use
   std::size_t num_growths_ = 0;

@@ -1,6 +1,7 @@
 // A live request: its own index, and its places in the shared ones.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -15,6 +16,7 @@
 namespace agentspec {
 
 using GroupId = std::uint32_t;
+using IndexId = std::uint64_t;
 
 /// Where a draft comes from; the core only orders them: smaller is more specific. 1 is the request itself.
 using SourceId = std::uint8_t;
@@ -25,10 +27,18 @@ constexpr SourceId kRequestSource = 1;
 struct Shared {
   std::unique_ptr<SuffixIndex> index;  // nullptr once it was dropped
   GroupId group;
-  std::size_t bytes = 0;      // last seen index->memory_bytes(): what group and total hold of it
-  std::size_t num_added = 0;  // tokens since room was last made
-  std::size_t task = 0;       // its place among the indices of the current batch
+  IndexId id;
+  std::size_t bytes = 0;                // last seen index->memory_bytes(): what group and total hold of it
+  std::size_t spare_bytes = 0;          // the same, or 0 once it had nothing to give up: until it changes
+  std::array<std::size_t, 2> places{};  // in the rankings of its group and of everything
+  std::size_t num_added = 0;            // tokens since its group was last balanced
+  Shared* next_grown = nullptr;         // in its group's list, if there are such tokens
+  std::size_t task = 0;                 // its place among the indices of the current batch
   std::uint64_t batch = 0;
+
+  bool is_larger(const Shared& other) const {
+    return spare_bytes > other.spare_bytes || (spare_bytes == other.spare_bytes && id < other.id);
+  }
 };
 
 /// A request's use of a shared index.

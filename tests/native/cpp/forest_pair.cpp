@@ -1,5 +1,7 @@
 #include "forest_pair.hpp"
 
+#include <algorithm>
+
 namespace agentspec {
 
 void Batch::add(RequestId id, TokenSpan added) {
@@ -139,7 +141,10 @@ void ForestPair::check_budgets() const {
     groups[group].add(index);
     forest.add(index);
   }
-  for (const Usage& group : groups) group.require_within(budgets_.group_bytes, "bytes of a group");
+  for (const Usage& group : groups) {
+    group.require_within(budgets_.group_bytes, "bytes of a group");
+    forest.excess_bytes += group.bytes - std::min(group.bytes, budgets_.group_bytes);
+  }
   forest.require_within(budgets_.forest_bytes, "bytes of the forest");
 }
 
@@ -148,13 +153,14 @@ void ForestPair::Usage::add(const Usage& index) {
   num_tokens += index.num_tokens;
 }
 
-// A budget is exceeded by what can't be given up, and only once everything else is; until the next call, also
-// by a new index, and by what one index takes to make room for another.
+// A budget is exceeded by what can't be given up, and only once everything else is; that of the forest also by
+// what the groups exceed theirs by; until the next call, also by what one index takes to make room for another.
 void ForestPair::Usage::require_within(std::size_t limit_bytes, const char* what) const {
   constexpr std::size_t kSlackBytes = 2048;
   require_at_most(index_bytes, bytes, what);
   const bool has_more_to_give = num_tokens > 0 || bytes > index_bytes;
-  if (has_more_to_give && bytes > kSlackBytes) require_at_most(bytes - kSlackBytes, limit_bytes, what);
+  const std::size_t excused_bytes = kSlackBytes + excess_bytes;
+  if (has_more_to_give && bytes > excused_bytes) require_at_most(bytes - excused_bytes, limit_bytes, what);
 }
 
 }  // namespace agentspec

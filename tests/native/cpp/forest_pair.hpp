@@ -78,6 +78,7 @@ class ForestPair {
     std::size_t bytes = 0;
     std::size_t index_bytes = 0;  // of these, in shared indices; the others belong to live requests
     std::size_t num_tokens = 0;   // in shared indices
+    std::size_t excess_bytes = 0;  // of the groups, beyond their own limits
 
     void add(const Usage& index);
     void require_within(std::size_t limit_bytes, const char* what) const;

@@ -1,0 +1,71 @@
+// Things of changing size, the largest at hand.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+namespace agentspec {
+
+/// A binary heap that things are moved within when their size changes. T has `is_larger(other)`, an order
+/// without ties, and `places`, where each ranking that it is part of notes its place; rankings have numbers.
+template <typename T>
+class LargestFirst {
+ public:
+  explicit LargestFirst(std::size_t ranking) : ranking_(ranking) {}
+
+  /// nullptr if there is none. O(1).
+  T* first() const { return heap_.empty() ? nullptr : heap_.front(); }
+  /// Has to come before add(): throws std::bad_alloc, unchanged.
+  void make_place() {
+    heap_.push_back(nullptr);
+    heap_.pop_back();
+  }
+  /// O(log n).
+  void add(T& thing) noexcept {
+    heap_.push_back(&thing);
+    put(thing, heap_.size() - 1);
+    update(thing);
+  }
+  void remove(T& thing) noexcept {
+    const std::size_t place = thing.places[ranking_];
+    T& last = *heap_.back();
+    heap_.pop_back();
+    if (&last == &thing) return;
+    put(last, place);
+    update(last);
+  }
+  /// Has to follow a change of size. O(log n).
+  void update(T& thing) noexcept {
+    rise(thing);
+    sink(thing);
+  }
+
+ private:
+  void put(T& thing, std::size_t place) {
+    heap_[place] = &thing;
+    thing.places[ranking_] = place;
+  }
+  void rise(T& thing) {
+    std::size_t place = thing.places[ranking_];
+    for (; place > 0 && thing.is_larger(*heap_[(place - 1) / 2]); place = (place - 1) / 2) {
+      put(*heap_[(place - 1) / 2], place);
+    }
+    put(thing, place);
+  }
+  void sink(T& thing) {
+    std::size_t place = thing.places[ranking_];
+    for (std::size_t child = 2 * place + 1; child < heap_.size(); child = 2 * place + 1) {
+      if (child + 1 < heap_.size() && heap_[child + 1]->is_larger(*heap_[child])) ++child;
+      if (!heap_[child]->is_larger(thing)) break;
+      put(*heap_[child], place);
+      place = child;
+    }
+    put(thing, place);
+  }
+
+  std::size_t ranking_;
+  std::vector<T*> heap_;
+};
+
+}  // namespace agentspec
