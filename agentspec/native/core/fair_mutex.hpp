@@ -1,23 +1,37 @@
-// A mutex that a thread which takes it again and again can't keep from others.
+// A mutex that is had in the order of asking.
 #pragma once
 
-#include <mutex>
+#include <atomic>
+#include <cstdint>
 
 namespace agentspec {
 
-/// Whoever waits holds the entrance, so a thread that comes back right after unlock() queues behind it: long
-/// work done in pieces, each under the lock, delays a decode step by one piece.
+/// Who asks draws a number and waits for its turn, so a thread that comes back right after unlock() queues
+/// behind everyone who waits: long work done in pieces, each under the lock, delays a decode step by one
+/// piece of each thread that does such work.
 class FairMutex {
  public:
   void lock() {
-    const std::lock_guard waiting(entrance_);
-    mutex_.lock();
+    const std::uint32_t number = num_asked_.fetch_add(1, std::memory_order_relaxed);
+    for (std::uint32_t turn = turn_.load(std::memory_order_acquire); turn != number;
+         turn = turn_.load(std::memory_order_acquire)) {
+      turn_.wait(turn, std::memory_order_acquire);
+    }
   }
-  void unlock() { mutex_.unlock(); }
+  void unlock() {
+    turn_.fetch_add(1, std::memory_order_release);
+    turn_.notify_all();  // each waits for another turn: only who sleeps has to be told
+  }
+
+  /// Threads that have the lock or wait for it, as of some moment during the call.
+  std::uint32_t num_inside() const {
+    const std::uint32_t turn = turn_.load(std::memory_order_acquire);
+    return num_asked_.load(std::memory_order_acquire) - turn;
+  }
 
  private:
-  std::mutex entrance_;
-  std::mutex mutex_;
+  std::atomic<std::uint32_t> num_asked_ = 0;
+  std::atomic<std::uint32_t> turn_ = 0;
 };
 
 }  // namespace agentspec
