@@ -159,6 +159,9 @@ class Forest:
     def observe(self, request_id: str, token_ids: Tokens) -> None:
         """Take newly accepted output tokens without drafting; O(tokens) per tree.
 
+        More than a few hundred tokens are taken in pieces, other calls in between. If another thread finishes
+        the request meanwhile, the rest is dropped. The same goes for :meth:`step`, which then drafts nothing.
+
         Raises:
             UnknownRequestError: no live request has this id.
             TokenError: not one-dimensional int32, or a negative id.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -501,6 +502,59 @@ def test_a_waiting_thread_returns_when_its_request_is_finished():
     waiting.join(timeout=60)
     assert not waiting.is_alive()
     forest.finish("a")
+
+
+@contextlib.contextmanager
+def observing(forest: Forest, request_id: str, tokens: np.ndarray) -> Iterator[None]:
+    """Another thread observes a long output; yields once something of it is learned."""
+    before = forest.stats(EXTRACT).num_tokens
+    observer = threading.Thread(target=forest.observe, args=(request_id, tokens))
+    observer.start()
+    while forest.stats(EXTRACT).num_tokens == before:
+        assert observer.is_alive()
+    yield
+    observer.join()
+
+
+def test_others_get_their_turns_while_a_long_output_is_observed():
+    forest = Forest()
+    for request_id in ("long", "short"):
+        forest.start(request_id, EXTRACT, ids(1))
+    output = text(1, 300_000)
+    with observing(forest, "long", output):
+        for _ in range(10):
+            forest.step([("short", ids())])
+            assert 0 < forest.stats(EXTRACT).num_tokens < len(output)
+    assert forest.stats(EXTRACT).num_tokens == len(output)
+    forest.check_integrity()
+
+
+@pytest.mark.parametrize("learn", [True, False])
+def test_a_request_may_finish_while_its_output_is_observed(learn):
+    forest = Forest()
+    forest.start("a", EXTRACT, ids(1), session="s")
+    with observing(forest, "a", text(1, 300_000)):
+        forest.finish("a", learn=learn)
+        forest.start("a", EXTRACT, ids(1), session="s")
+    forest.check_integrity()
+    stats = forest.stats(EXTRACT)
+    assert stats.num_requests == 1
+    assert (0 < stats.num_tokens < 300_000) if learn else stats.num_tokens == 0
+
+
+def test_a_long_output_is_taken_as_if_it_came_at_once():
+    outputs = {"a": text(1, 700, 6), "b": text(2, 3, 6), "c": text(1, 1300, 6)[100:], "d": text(4, 256, 6)}
+    stepped, observed = Forest(ForestConfig(depth=6)), Forest(ForestConfig(depth=6))
+    for forest in (stepped, observed):
+        for name in outputs:
+            forest.start(name, EXTRACT, text(10, 20, 6), learn=name != "c")
+    drafts = stepped.step(list(outputs.items()))
+    for name, output in outputs.items():
+        for begin in range(0, len(output), 7):
+            observed.observe(name, output[begin : begin + 7])
+    for name, draft in zip(outputs, drafts, strict=True):
+        assert len(draft) > 0
+        assert_same(draft, observed.draft(name))
 
 
 def run_workload(forest: Forest) -> list[tuple[object, ...]]:

@@ -45,6 +45,16 @@ DraftOptions options_of(const Request& request, std::uint32_t max_tokens) {
   return options;
 }
 
+/// Where the tokens end that go ahead of the others, so that no request has more than a piece left.
+std::size_t end_of_ahead(const BatchUpdate& update) {
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < update.requests.size(); ++i) {
+    if (update.tokens_of(i).size() > SuffixIndex::kPieceTokens)
+      end = static_cast<std::size_t>(update.offsets[i + 1]) - SuffixIndex::kPieceTokens;
+  }
+  return end;
+}
+
 }  // namespace
 
 // Calls single(i, thread) for i < num_single, and block(begin, end, thread) for all requests in blocks: their
@@ -65,8 +75,10 @@ void ForestCore::share_out(std::size_t num_single, std::size_t num_requests, con
 
 void ForestCore::observe(const BatchUpdate& update) {
   check_tokens(update.tokens);
-  const std::lock_guard lock(mutex_);
-  take(resolve(update), update, std::nullopt);
+  std::unique_lock lock(mutex_);
+  const Batch batch = resolve(update);
+  const auto kept = keep(update);
+  take_in_pieces(batch, update, std::nullopt, lock);
 }
 
 void ForestCore::expect(std::size_t num_requests) {
@@ -76,10 +88,11 @@ void ForestCore::expect(std::size_t num_requests) {
 BatchDrafts ForestCore::step(const BatchUpdate& update, std::uint32_t max_tokens) {
   check_tokens(update.tokens);
   BatchDrafts drafts;
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   const Batch batch = resolve(update);
+  const auto kept = keep(update);
   if (drafts_.size() < batch.size()) drafts_.resize(batch.size());
-  take(batch, update, max_tokens);
+  take_in_pieces(batch, update, max_tokens, lock);
   draft_from_shared(batch, max_tokens);
   drafts.offsets.push_back(0);
   for (std::size_t i = 0; i < batch.size(); ++i) drafts.push_back(drafts_[i]);
@@ -99,6 +112,42 @@ ForestCore::Batch ForestCore::resolve(const BatchUpdate& update) {
     batch.push_back(&named);
   }
   return batch;
+}
+
+// The requests of a batch that will not be taken at once: others may finish them meanwhile.
+std::vector<std::shared_ptr<Request>> ForestCore::keep(const BatchUpdate& update) const {
+  std::vector<std::shared_ptr<Request>> kept;
+  if (end_of_ahead(update) == 0) return kept;
+  for (const RequestId id : update.requests) kept.push_back(requests_.at(id));
+  return kept;
+}
+
+// Much output goes ahead in pieces, between which others get the lock; in batch order all the same, so that
+// an index learns it as if it were taken at once. Then comes the rest, with a part of each request.
+void ForestCore::take_in_pieces(const Batch& batch, const BatchUpdate& update,
+                                std::optional<std::uint32_t> max_tokens, std::unique_lock<FairMutex>& lock) {
+  const std::size_t end = end_of_ahead(update);
+  if (end == 0) return take(batch, update, max_tokens);
+  for (std::size_t begin = 0; begin < end; begin += SuffixIndex::kPieceTokens) {
+    take_part(batch, update, begin, std::min(begin + SuffixIndex::kPieceTokens, end), std::nullopt);
+    lock.unlock();
+    lock.lock();
+  }
+  take_part(batch, update, end, update.tokens.size(), max_tokens);
+}
+
+// Takes the tokens from `begin` to `end`. Who has none of them counts only if there are to be drafts.
+void ForestCore::take_part(const Batch& batch, const BatchUpdate& update, std::size_t begin, std::size_t end,
+                           std::optional<std::uint32_t> max_tokens) {
+  Batch part;
+  std::vector<std::int64_t> offsets{0};
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const std::size_t last = std::clamp(static_cast<std::size_t>(update.offsets[i + 1]), begin, end) - begin;
+    if (!max_tokens && static_cast<std::int64_t>(last) == offsets.back()) continue;
+    part.push_back(batch[i]);
+    offsets.push_back(static_cast<std::int64_t>(last));
+  }
+  take(part, {{}, update.tokens.subspan(begin, end - begin), offsets}, max_tokens);
 }
 
 void ForestCore::take(const Batch& batch, const BatchUpdate& update,
@@ -132,6 +181,7 @@ void ForestCore::take(const Batch& batch, const BatchUpdate& update,
 }
 
 void ForestCore::gather_growths(const Batch& batch, const BatchUpdate& update) {
+  ++num_batches_;
   num_growths_ = 0;
   for (std::size_t i = 0; i < batch.size(); ++i) {
     for (const Link& link : batch[i]->links) {

@@ -222,19 +222,26 @@ void ForestCore::wait(RequestId id) {
 }
 
 void ForestCore::finish(RequestId id, bool keep) {
-  std::shared_ptr<Request> finished;  // freed after the lock
+  std::shared_ptr<Request> finished;  // these are freed after the lock
+  std::unique_ptr<RequestIndex> own;
+  std::vector<Link> links;
   {
     const std::lock_guard lock(mutex_);
     request(id);
     finished = std::move(requests_.extract(id).mapped());
-    finished->is_finished = true;
     account(*finished, 0, 1);
     if (keep) close_sequences(*finished);
+    finished->is_finished = true;  // a step that is under way in pieces finds nothing left to do for it
+    if (finished->own_state == OwnIndex::kReady) {
+      own = std::move(finished->own);
+      finished->own_state = OwnIndex::kMuted;
+    }
+    links = std::move(finished->links);
     balance();
     built_.notify_all();
   }
   if (keep) return;
-  for (const Link& link : finished->links) {
+  for (const Link& link : links) {
     while (link.has_sequence && withdraw_piece(link)) {
     }
   }

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -95,7 +96,9 @@ class ForestCore {
              const DraftOptions& options, bool in_background = false);
   /// Returns once the request's own index is there, or is not to be, or the request is finished.
   void wait(RequestId id);
-  /// Takes new output of a batch, without drafting. O(tokens * sources * chain) plus evictions.
+  /// Takes new output of a batch, without drafting. O(tokens * sources * chain) plus evictions. More than
+  /// SuffixIndex::kPieceTokens of one request are taken in pieces; if another thread finishes a request in
+  /// between, the rest of its output is dropped, and a step drafts nothing for it.
   void observe(const BatchUpdate& update);
   /// Says that a batch of so many requests is being put together: threads that sleep wake up meanwhile.
   void expect(std::size_t num_requests);
@@ -149,6 +152,11 @@ class ForestCore {
   bool withdraw_piece(const Link& link);
 
   Batch resolve(const BatchUpdate& update);
+  std::vector<std::shared_ptr<Request>> keep(const BatchUpdate& update) const;
+  void take_in_pieces(const Batch& batch, const BatchUpdate& update, std::optional<std::uint32_t> max_tokens,
+                      std::unique_lock<FairMutex>& lock);
+  void take_part(const Batch& batch, const BatchUpdate& update, std::size_t begin, std::size_t end,
+                 std::optional<std::uint32_t> max_tokens);
   /// max_tokens: of drafts from the requests' own indices, if those are wanted.
   void take(const Batch& batch, const BatchUpdate& update, std::optional<std::uint32_t> max_tokens);
   void gather_growths(const Batch& batch, const BatchUpdate& update);
