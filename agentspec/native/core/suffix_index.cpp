@@ -80,9 +80,9 @@ void SuffixIndex::close(SequenceId id) {
   Live& live = live_[slot];
   const bool is_kept = change_or_clear([&] {
     if (live.text.size() > 0) texts_.put(live.text.span());
-    if (live.rest != nullptr) live.rest->owner = Text::kNoOwner;
+    if (live.has_rest) texts_.owned_by(slot)->owner = Text::kNoOwner;
   });
-  if (!is_kept || (live.text.size() == 0 && live.rest == nullptr)) --num_sequences_;
+  if (!is_kept || (live.text.size() == 0 && !live.has_rest)) --num_sequences_;
   release(slot);
 }
 
@@ -95,9 +95,9 @@ bool SuffixIndex::remove_piece(SequenceId id) {
   const std::uint32_t slot = slot_of(id);
   change_or_clear([&] {
     stop_learning(slot);
-    if (live_[slot].rest != nullptr) retract_piece(*live_[slot].rest);
+    if (live_[slot].has_rest) retract_piece(*texts_.owned_by(slot));
   });
-  if (live_[slot].rest != nullptr) return false;
+  if (live_[slot].has_rest) return false;
   --num_sequences_;
   release(slot);
   return true;
@@ -111,7 +111,10 @@ void SuffixIndex::stop(SequenceId id) {
 // What was learned of a live sequence is the first to go.
 void SuffixIndex::stop_learning(std::uint32_t slot) {
   Live& live = live_[slot];
-  if (live.is_learned && live.text.size() > 0) live.rest = texts_.put_oldest(live.text.span(), slot);
+  if (live.is_learned && live.text.size() > 0) {
+    texts_.put_oldest(live.text.span(), slot);
+    live.has_rest = true;
+  }
   live.is_learned = false;
   release_text(live);
 }
@@ -135,7 +138,7 @@ void SuffixIndex::clear() noexcept {
   for (Live& live : live_) {
     release_text(live);
     live.is_learned = false;
-    live.rest = nullptr;
+    live.has_rest = false;
   }
   num_sequences_ = slots_.num_used();
   num_tokens_ = live_text_bytes_ = 0;
@@ -154,7 +157,7 @@ std::size_t SuffixIndex::retract_piece(Text& text) {
   const std::size_t work =
       automaton_.retract(match(tokens.first(num_before)), tokens.last(num_gone), text.uses);
   num_tokens_ -= num_gone * text.uses;
-  if (num_left == 0 && text.owner != Text::kNoOwner) live_[text.owner].rest = nullptr;
+  if (num_left == 0 && text.owner != Text::kNoOwner) live_[text.owner].has_rest = false;
   if (num_left == 0 && text.owner == Text::kNoOwner) num_sequences_ -= text.uses;
   texts_.cut(&text, static_cast<std::uint32_t>(num_left));
   return work + num_before + kWorkPerPiece;
@@ -292,7 +295,7 @@ std::size_t SuffixIndex::memory_bytes() const {
 }
 
 std::size_t SuffixIndex::used_bytes() const {
-  return sizeof(*this) + automaton_.used_bytes() + texts_.memory_bytes() + slots_.memory_bytes() +
+  return sizeof(*this) + automaton_.used_bytes() + texts_.used_bytes() + slots_.memory_bytes() +
          live_.capacity() * sizeof(Live) + live_text_bytes_;
 }
 
@@ -315,7 +318,7 @@ void SuffixIndex::check_integrity() const {
   }
   for (const Text* text = texts_.oldest(); text != nullptr; text = text->newer) {
     if (text->owner == Text::kNoOwner) num_sequences += text->uses;
-    if (text->owner != Text::kNoOwner && live_[text->owner].rest != text)
+    if (text->owner != Text::kNoOwner && !live_[text->owner].has_rest)
       throw IntegrityError("a text has the wrong owner");
     texts.emplace_back(text->size);
     text->read(0, texts.back());

@@ -90,7 +90,7 @@ class SuffixIndex {
 
  private:
   static constexpr std::size_t kWorkPerToken = 3;    // to evict one; usual
-  static constexpr std::size_t kWorkPerPiece = 8;    // what does not depend on its size
+  static constexpr std::size_t kWorkPerPiece = 16;   // what does not depend on its size
   static constexpr std::size_t kBytesPerToken = 64;  // hardly any text takes more
   static constexpr std::size_t kMaxTokens = 0xFFFFFFFFu;
 
@@ -98,7 +98,7 @@ class SuffixIndex {
     Cursor tail;               // if it is learned; settled when used
     std::uint32_t serial = 0;  // upper half of the id
     bool is_learned = false;
-    Text* rest = nullptr;         // what is left of what was learned before it was stopped
+    bool has_rest = false;        // of what was learned before it was stopped: a text that it owns
     PodArray<std::int32_t> text;  // if it is learned
   };
 

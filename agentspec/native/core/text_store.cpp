@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <new>
+#include <utility>
 
 namespace agentspec {
 namespace {
@@ -47,11 +49,6 @@ bool is_equal(const Text& text, std::span<const std::int32_t> tokens) {
   return true;
 }
 
-/// What the C heap, or the system, takes for a block.
-std::size_t block_bytes(std::size_t bytes) {
-  return bytes < kMappedBytes ? (bytes + 8 + 15) / 16 * 16 : round_to_page(bytes);
-}
-
 }  // namespace
 
 void Text::read(std::size_t begin, std::span<std::int32_t> out) const {
@@ -71,12 +68,18 @@ void TextStore::put(std::span<const std::int32_t> tokens) {
   link_youngest(text);
 }
 
-Text* TextStore::put_oldest(std::span<const std::int32_t> tokens, std::uint32_t owner) {
+void TextStore::put_oldest(std::span<const std::int32_t> tokens, std::uint32_t owner) {
   Text* text = make(tokens, 0);
   text->owner = owner;
   text->newer = oldest_;
   (oldest_ == nullptr ? youngest_ : oldest_->older) = text;
-  return oldest_ = text;
+  oldest_ = text;
+}
+
+Text* TextStore::owned_by(std::uint32_t owner) const {
+  Text* text = oldest_;
+  while (text->owner != owner) text = text->newer;
+  return text;
 }
 
 void TextStore::cut(Text* text, std::uint32_t size) noexcept {
@@ -88,12 +91,11 @@ void TextStore::cut(Text* text, std::uint32_t size) noexcept {
 }
 
 void TextStore::clear() noexcept {
-  while (oldest_ != nullptr) {
-    Text* text = oldest_;
-    oldest_ = text->newer;
-    free(text);
-  }
-  youngest_ = nullptr;
+  for (std::uint32_t chunk = 0; chunk < chunks_.size(); ++chunk) release_chunk(chunk);
+  std::vector<Chunk>().swap(chunks_);
+  last_chunk_ = 0;
+  live_bytes_ = 0;
+  oldest_ = youngest_ = nullptr;
   buckets_.release();
   num_shared_ = 0;
 }
@@ -107,18 +109,28 @@ Text* TextStore::make(std::span<const std::int32_t> tokens, std::uint32_t hash) 
   header.uses = 1;
   header.owner = Text::kNoOwner;
   header.width = width_of(tokens);
-  const std::size_t bytes = header.bytes();
-  Text* text = new (reallocate(nullptr, 0, bytes, 0)) Text(header);
+  void* place = allocate(header.bytes());
+  header.chunk = last_chunk_;
+  Text* text = new (place) Text(header);
   auto* words = reinterpret_cast<std::uint64_t*>(text + 1);
-  std::fill_n(words, (bytes - sizeof(Text)) / sizeof(std::uint64_t), std::uint64_t{0});
+  std::fill_n(words, (header.bytes() - sizeof(Text)) / sizeof(std::uint64_t), std::uint64_t{0});
   for (std::size_t i = 0; i < tokens.size(); ++i) pack(words, i, header.width, tokens[i]);
-  texts_bytes_ += block_bytes(bytes);
   return text;
 }
 
 void TextStore::free(Text* text) noexcept {
-  texts_bytes_ -= block_bytes(text->bytes());
-  deallocate(text, text->bytes());
+  Chunk& chunk = chunks_[text->chunk];
+  text->uses = 0;
+  chunk.live -= text->bytes();
+  live_bytes_ -= text->bytes();
+  if (text->chunk == last_chunk_) {
+    if (chunk.live == 0) chunk.end = 0;
+    return;
+  }
+  try {
+    give_up_if_half_empty(text->chunk);
+  } catch (const std::bad_alloc&) {  // another time
+  }
 }
 
 void TextStore::link_youngest(Text* text) noexcept {
@@ -131,6 +143,67 @@ void TextStore::link_youngest(Text* text) noexcept {
 void TextStore::unlink(Text* text) noexcept {
   (text->older == nullptr ? oldest_ : text->older->newer) = text->newer;
   (text->newer == nullptr ? youngest_ : text->newer->older) = text->older;
+}
+
+// ---- chunks -------------------------------------------------------------------------------------------
+
+void* TextStore::allocate(std::size_t bytes) {
+  if (chunks_.empty() || chunks_[last_chunk_].end + bytes > chunks_[last_chunk_].capacity) open_chunk(bytes);
+  Chunk& chunk = chunks_[last_chunk_];
+  void* place = chunk.data + chunk.end;
+  chunk.end += bytes;
+  chunk.live += bytes;
+  live_bytes_ += bytes;
+  return place;
+}
+
+// The more there is, the longer the chunks, so that little of the last one lies idle.
+void TextStore::open_chunk(std::size_t bytes) {
+  constexpr std::size_t kMinChunkBytes = 512;
+  Chunk chunk;
+  chunk.capacity = std::max(bytes, std::clamp(live_bytes_ / 8, kMinChunkBytes, kMaxChunkBytes));
+  auto place =
+      std::find_if(chunks_.begin(), chunks_.end(), [](const Chunk& known) { return known.data == nullptr; });
+  if (place == chunks_.end()) place = chunks_.insert(place, Chunk{});
+  chunk.data = static_cast<std::byte*>(reallocate(nullptr, 0, chunk.capacity, 0));
+  chunk_bytes_ += chunk.capacity;
+  *place = chunk;
+  const std::uint32_t before =
+      std::exchange(last_chunk_, static_cast<std::uint32_t>(place - chunks_.begin()));
+  if (before != last_chunk_) give_up_if_half_empty(before);
+}
+
+// The texts that are left move to the end of the last chunk.
+void TextStore::give_up_if_half_empty(std::uint32_t number) {
+  const Chunk chunk = chunks_[number];
+  if (chunk.data == nullptr || chunk.live >= chunk.capacity / 2) return;
+  for (std::size_t at = 0; at < chunk.end;) {
+    Text* text = reinterpret_cast<Text*>(chunk.data + at);
+    at += text->bytes();
+    if (text->uses > 0) move(text);
+  }
+  release_chunk(number);
+}
+
+// What points to the text follows.
+void TextStore::move(Text* text) {
+  auto* moved = static_cast<Text*>(allocate(text->bytes()));
+  if (text->is_shared) *link_to(text) = moved;
+  std::memcpy(static_cast<void*>(moved), text, text->bytes());
+  moved->chunk = last_chunk_;
+  (text->older == nullptr ? oldest_ : text->older->newer) = moved;
+  (text->newer == nullptr ? youngest_ : text->newer->older) = moved;
+  text->uses = 0;
+  chunks_[text->chunk].live -= text->bytes();
+  live_bytes_ -= text->bytes();
+}
+
+void TextStore::release_chunk(std::uint32_t number) noexcept {
+  Chunk& chunk = chunks_[number];
+  if (chunk.data == nullptr) return;
+  chunk_bytes_ -= chunk.capacity;
+  deallocate(chunk.data, chunk.capacity);
+  chunk = Chunk{};
 }
 
 // ---- equal texts --------------------------------------------------------------------------------------
@@ -165,10 +238,15 @@ void TextStore::share(Text* text) {
   ++num_shared_;
 }
 
-void TextStore::unshare(Text* text) noexcept {
+// Where the list of its bucket points to the text.
+Text** TextStore::link_to(const Text* text) noexcept {
   Text** link = bucket_of(text->hash);
   while (*link != text) link = &(*link)->next;
-  *link = text->next;
+  return link;
+}
+
+void TextStore::unshare(Text* text) noexcept {
+  *link_to(text) = text->next;
   text->is_shared = false;
   if (--num_shared_ < buckets_.size() / 2) merge_bucket();
 }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "core/pod_array.hpp"
 
@@ -23,6 +24,7 @@ struct Text {
   std::uint32_t stored_size;  // tokens there were
   std::uint32_t uses;
   std::uint32_t owner;
+  std::uint32_t chunk;  // where it lies
   std::uint16_t width;  // bits per token
   bool is_shared;       // found when an equal text is put
 
@@ -36,6 +38,9 @@ static_assert(sizeof(Text) % sizeof(std::uint64_t) == 0);
 
 /// A text that is put once more becomes the youngest again: its age is that of its last use. The table of
 /// texts grows and shrinks one bucket at a time (linear hashing), so that no call has to rehash them all.
+///
+/// Texts are written one after another into chunks. A chunk that is half empty is given up: what is left of
+/// it moves, so a pointer to a text is good until the next call that changes anything.
 class TextStore {
  public:
   TextStore() = default;
@@ -48,32 +53,56 @@ class TextStore {
   void put(std::span<const std::int32_t> tokens);
   /// Adds a text at the old end, apart from equal ones, for an owner. O(tokens). Throws std::bad_alloc,
   /// unchanged.
-  Text* put_oldest(std::span<const std::int32_t> tokens, std::uint32_t owner);
+  void put_oldest(std::span<const std::int32_t> tokens, std::uint32_t owner);
   /// Keeps the first `size` tokens of a text, which is shared no longer; of none, forgets it. O(1).
   void cut(Text* text, std::uint32_t size) noexcept;
   /// Forgets everything. O(texts).
   void clear() noexcept;
 
   Text* oldest() const { return oldest_; }
-  std::size_t memory_bytes() const { return texts_bytes_ + buckets_.memory_bytes(); }
+  /// The owner's text. O(texts that have owners).
+  Text* owned_by(std::uint32_t owner) const;
+  std::size_t memory_bytes() const {
+    return chunk_bytes_ + chunks_.capacity() * sizeof(Chunk) + buckets_.memory_bytes();
+  }
+  /// Of these, the bytes in use.
+  std::size_t used_bytes() const { return live_bytes_ + buckets_.memory_bytes(); }
 
  private:
+  static constexpr std::size_t kMaxChunkBytes = kMappedBytes;  // a mapping of its own
+
+  struct Chunk {
+    std::byte* data = nullptr;  // nullptr: its place is free
+    std::size_t capacity = 0;
+    std::size_t end = 0;   // of what was written
+    std::size_t live = 0;  // bytes of texts that are still wanted
+  };
+
   Text* make(std::span<const std::int32_t> tokens, std::uint32_t hash);
   Text** bucket_of(std::uint32_t hash);
   Text* find(std::uint32_t hash, std::span<const std::int32_t> tokens);
   void share(Text* text);
+  Text** link_to(const Text* text) noexcept;
   void unshare(Text* text) noexcept;
   void split_bucket();
   void merge_bucket() noexcept;
   void link_youngest(Text* text) noexcept;
   void unlink(Text* text) noexcept;
+  void* allocate(std::size_t bytes);
+  void open_chunk(std::size_t bytes);
   void free(Text* text) noexcept;
+  void give_up_if_half_empty(std::uint32_t number);
+  void move(Text* text);
+  void release_chunk(std::uint32_t number) noexcept;
 
   Text* oldest_ = nullptr;
   Text* youngest_ = nullptr;
   PodArray<Text*> buckets_;  // lists of the shared texts
   std::size_t num_shared_ = 0;
-  std::size_t texts_bytes_ = 0;
+  std::vector<Chunk> chunks_;
+  std::uint32_t last_chunk_ = 0;  // the one that is written to
+  std::size_t chunk_bytes_ = 0;   // memory of all chunks
+  std::size_t live_bytes_ = 0;
 };
 
 }  // namespace agentspec
