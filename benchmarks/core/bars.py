@@ -15,6 +15,7 @@ class Kind(Enum):
 
     SPEEDUP = "theirs / ours"
     SHARE = "ours / theirs"
+    ALIKE = "ours / theirs, about 1"
     VALUE = "ours"
 
 
@@ -26,7 +27,7 @@ class Row:
         label: what was measured, for the table.
         figure: its name among the figures.
         kind: what the result is.
-        bar: a speed-up must be at least this, a share or a value at most this.
+        bar: a speed-up must be at least this, a share or a value at most this; what is alike, so near to 1.
         key: the result's name in the summary.
         side: whose figure is judged.
         against: the figure and the side it is compared with, if not the same figure of the peer.
@@ -65,6 +66,8 @@ class Row:
         result = self.result(figures)
         if self.bar is None or result is None:
             return None
+        if self.kind is Kind.ALIKE:
+            return abs(result - 1) <= self.bar
         return result >= self.bar if self.kind is Kind.SPEEDUP else result <= self.bar
 
 
@@ -77,6 +80,43 @@ def _left(label: str, state: str, bar: float | None) -> Row:
     """Of the mixed corpus's memory, what removal does not give back."""
     full = ("bytes_per_token_mixed", "ours")
     return Row(label, f"{full[0]}_{state}", Kind.SHARE, bar, against=full, against_label="full")
+
+
+def _drafts(batch_size: int) -> list[Row]:
+    """Whether both sides did the same work, but for ties and the peer's contexts of 63 tokens at most."""
+    drafted = f"drafted_per_request_b{batch_size}"
+    is_large, is_largest = batch_size in (64, 256), batch_size == 256
+    rows = [
+        Row(
+            "  tokens drafted per request",
+            drafted,
+            Kind.ALIKE,
+            bar=0.1 if is_large else None,
+            key=f"drafted_ratio_b{batch_size}" if is_large else None,
+        ),
+        Row(
+            "  of them the same as the peer's",
+            f"agreed_per_request_b{batch_size}",
+            Kind.ALIKE,
+            bar=0.1 if is_large else None,
+            key=f"agreement_b{batch_size}" if is_large else None,
+            against=(drafted, "peer"),
+        ),
+    ]
+    if is_largest:
+        rows.append(
+            Row(
+                "  tokens drafted on 2 threads",
+                drafted,
+                Kind.ALIKE,
+                bar=0.01,
+                key=f"threads2_drafted_ratio_b{batch_size}",
+                side="ours_2_threads",
+                against=(drafted, "ours_1_thread"),
+                against_label="1 thread",
+            )
+        )
+    return rows
 
 
 def _step(batch_size: int) -> list[Row]:
@@ -99,7 +139,7 @@ def _step(batch_size: int) -> list[Row]:
             against_label="1 thread",
         ),
         Row("  with every source", figure, side="ours_every_source"),
-        Row("  tokens drafted per request", f"drafted_per_request_b{batch_size}", Kind.SHARE),
+        *_drafts(batch_size),
     ]
 
 

@@ -12,6 +12,7 @@ from agentspec.benchmarks import report
 from agentspec.benchmarks.core.bars import ROWS, Figures, Kind, Row, summary
 
 BATCH_SIZES = (1, 16, 64, 256)
+BARS = {Kind.SPEEDUP: "≥ ", Kind.SHARE: "≤ ", Kind.VALUE: "≤ ", Kind.ALIKE: "1 ± "}
 SIDES = {
     "peer": "{peer}",
     "ours_every_source": "ours, every source",
@@ -38,7 +39,7 @@ def _cells(row: Row, figures: Figures) -> list[str]:
         against = f"{row.against_label}: {against}"
     bar = ""
     if row.bar is not None:
-        bar = ("≥ " if row.kind is Kind.SPEEDUP else "≤ ") + _result(row.kind, row.bar)
+        bar = BARS[row.kind] + _result(row.kind, row.bar)
     return [
         row.label,
         _shown(row.ours(figures)),

@@ -17,8 +17,6 @@ from agentspec.benchmarks.provenance import provenance
 from agentspec.benchmarks.report import Announce, announcer, make_room_for, publish
 from agentspec.errors import ConfigError
 
-DRAFTS_ALIKE = 0.1  # a tie may choose another token, and a tree of depth 64 knows contexts of 63 tokens
-
 
 def run(traces: Path, peer: str, sizes: Sizes, json_path: Path | None, plot_path: Path | None) -> int:
     """Measure; print progress on stderr, the table and, as the last line, the JSON; the exit status.
@@ -56,7 +54,6 @@ def measure(corpus: Corpus, sizes: Sizes, peer: Side | None, announce: Announce)
     figures |= memory.of_trees(sides, "repeated", corpus.repeated)
     announce(f"decode steps with {', '.join(map(str, sizes.batch_sizes))} live requests")
     figures |= steps.measure(_decoders(peer), corpus, sizes)
-    _compare_drafts(figures, sizes, announce)
     announce(f"prompts of {', '.join(map(str, sizes.ingest_tokens))} tokens")
     figures |= ingest.measure(peer, corpus, sizes)
     announce(f"memory of {sizes.num_memory_requests} live requests, in a fresh process")
@@ -83,12 +80,3 @@ def _decoders(peer: Side | None) -> dict[str, Decoder]:
     if peer:
         decoders["peer"] = peer.decoder()
     return decoders
-
-
-def _compare_drafts(figures: Figures, sizes: Sizes, announce: Announce) -> None:
-    """Say so if the two sides did not do the same work."""
-    for batch_size in sizes.batch_sizes:
-        drafted = figures[f"drafted_per_request_b{batch_size}"]
-        ours, theirs = drafted["ours"], drafted.get("peer", drafted["ours"])
-        if abs(ours - theirs) > DRAFTS_ALIKE * max(ours, theirs):
-            announce(f"warning: B = {batch_size}: {ours:.2f} tokens drafted per request, peer {theirs:.2f}")

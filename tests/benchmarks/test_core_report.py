@@ -18,7 +18,12 @@ KEYS = {
     "memory_ratio_repeated",
     "step_speedup_b64",
     "step_speedup_b256",
+    "drafted_ratio_b64",
+    "drafted_ratio_b256",
+    "agreement_b64",
+    "agreement_b256",
     "threads2_speedup_b256",
+    "threads2_drafted_ratio_b256",
     "ingest_in_step_ms_32k",
     "request_memory_ratio",
 }
@@ -87,6 +92,8 @@ def test_bars() -> None:
         (Kind.SPEEDUP, 2.1, False),
         (Kind.SHARE, 0.5, True),
         (Kind.SHARE, 0.4, False),
+        (Kind.ALIKE, 0.5, True),
+        (Kind.ALIKE, 0.4, False),
         (Kind.VALUE, 10, True),
         (Kind.VALUE, 9, False),
         (Kind.VALUE, None, None),
@@ -94,6 +101,25 @@ def test_bars() -> None:
 )
 def test_a_bar_is_met_exactly(kind: Kind, bar: float | None, passes: bool | None) -> None:
     assert Row("", "time", kind, bar).passes({"time": {"ours": 10.0, "peer": 20.0}}) is passes
+
+
+@pytest.mark.parametrize(
+    ("drafted", "agreed", "passes"),
+    [
+        (10.0, 9.5, {True}),
+        (0.0, 0.0, {False}),  # drafts nothing
+        (10.0, 2.0, {True, False}),  # drafts something else
+        (20.0, 10.0, {True, False}),  # drafts on and on
+    ],
+)
+def test_drafts_are_those_of_the_peer(drafted: float, agreed: float, passes: set[bool]) -> None:
+    figures = {
+        "drafted_per_request_b64": {"ours": drafted, "peer": 10.0},
+        "agreed_per_request_b64": {"ours": agreed},
+    }
+    verdicts = {row.passes(figures) for row in ROWS if row.key in ("drafted_ratio_b64", "agreement_b64")}
+    assert verdicts == passes
+    assert report.table(figures, "a peer").row_count == 2
 
 
 def test_the_json_is_one_line_with_four_digits() -> None:

@@ -31,6 +31,7 @@ def test_with_the_peer(traces: Path, tiny: Sizes, tmp_path: Path, capsys: pytest
     assert set(told["figures"]["step_ms_b256"]) == {*EVERY_SIDE, "peer"}
     drafted = told["figures"]["drafted_per_request_b256"]
     assert drafted["ours_1_thread"] == drafted["ours_2_threads"] > 0
+    assert 0 < told["figures"]["agreed_per_request_b256"]["ours"] <= min(drafted["ours"], drafted["peer"])
     assert told["provenance"]["peer"] == peer.version
 
 
@@ -41,7 +42,7 @@ def test_without_the_peer(traces: Path, tiny: Sizes, capsys: pytest.CaptureFixtu
     assert "make bench-peer" in " ".join(printed.err.split())
     told = json.loads(printed.out.splitlines()[-1])
     measured = {key for key, value in told["summary"].items() if value is not None}
-    assert measured == {"threads2_speedup_b256", "ingest_in_step_ms_32k"}
+    assert measured == {"threads2_speedup_b256", "threads2_drafted_ratio_b256", "ingest_in_step_ms_32k"}
     assert set(told["figures"]["step_ms_b64"]) == EVERY_SIDE
     assert told["provenance"]["peer"] is None
 
