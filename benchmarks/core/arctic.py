@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from array import array
 from collections.abc import Collection, Sequence
 from importlib.metadata import version
 
@@ -16,21 +17,26 @@ VERSION = version("arctic-inference")
 
 
 class ArcticIndex:
-    """One native suffix tree."""
+    """One native suffix tree; documents are numbered as they come."""
 
     def __init__(self) -> None:
         self._tree = SuffixTree(DEPTH)
-        self._numbers = itertools.count()
+        self._sizes = array("i")  # a few bytes a document: its memory is measured with the tree's
+        self._oldest = 0
 
-    def add(self, document: Tokens) -> int:
-        """Add a whole document; its number."""
-        number = next(self._numbers)
-        SuffixTree.extend_ndarray(self._tree, number, document)
-        return number
+    def add(self, document: Tokens) -> None:
+        """Add a whole document."""
+        SuffixTree.extend_ndarray(self._tree, len(self._sizes), document)
+        self._sizes.append(len(document))
 
-    def remove(self, number: int) -> None:
-        """Take the document out again."""
-        self._tree.remove(number)
+    def evict(self, num_tokens: int) -> int:
+        """Take the oldest documents out, at least so many tokens or all there are; how many went."""
+        num_gone = 0
+        while num_gone < num_tokens and self._oldest < len(self._sizes):
+            self._tree.remove(self._oldest)
+            num_gone += self._sizes[self._oldest]
+            self._oldest += 1
+        return num_gone
 
 
 class ArcticDecoder:

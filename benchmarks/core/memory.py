@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from agentspec.benchmarks.core.sides import Decoder, Index, Side, Tokens
 from agentspec.benchmarks.process import in_fresh_process, resident_bytes
 
@@ -33,19 +31,17 @@ def of_requests(sides: Mapping[str, Side], prompts: list[Tokens]) -> dict[str, d
 
 def _tree_sizes(index_type: type[Index], documents: list[Tokens]) -> dict[str, float]:
     warm_up = index_type()  # the code's own pages are no part of a tree
-    warm_up.remove(warm_up.add(documents[0][:WARM_UP_TOKENS]))
-    num_tokens, half = sum(map(len, documents)), len(documents) // 2
-    numbers = np.full(len(documents), -1)  # touched, so that it is no part of the tree either
+    warm_up.add(documents[0][:WARM_UP_TOKENS])
+    warm_up.evict(WARM_UP_TOKENS)
+    num_tokens, num_older = (sum(map(len, some)) for some in (documents, documents[: len(documents) // 2]))
     baseline = resident_bytes(trim=True)
     index, sizes = index_type(), {}
-    for i, document in enumerate(documents):
-        numbers[i] = index.add(document)
+    for document in documents:
+        index.add(document)
     sizes[""] = resident_bytes()
-    for number in numbers[:half]:
-        index.remove(int(number))
+    index.evict(num_older)
     sizes["_half"] = resident_bytes()
-    for number in numbers[half:]:
-        index.remove(int(number))
+    index.evict(num_tokens)
     sizes["_empty"] = resident_bytes()
     sizes["_empty_trimmed"] = resident_bytes(trim=True)
     return {state: (resident - baseline) / num_tokens for state, resident in sizes.items()}

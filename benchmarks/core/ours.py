@@ -20,16 +20,15 @@ class OurIndex:
     def __init__(self) -> None:
         self._index = SuffixIndex(DEPTH + 1)  # counts the continuations of contexts of DEPTH tokens
 
-    def add(self, document: Tokens) -> int:
-        """Add a whole document; its number."""
+    def add(self, document: Tokens) -> None:
+        """Add a whole document."""
         number = self._index.open_sequence()
         self._index.append(number, document)
         self._index.close_sequence(number)
-        return number
 
-    def remove(self, number: int) -> None:
-        """Take the document out again."""
-        self._index.remove_sequence(number)
+    def evict(self, num_tokens: int) -> int:
+        """Take the oldest documents out, at least so many tokens or all there are; how many went."""
+        return self._index.evict(num_tokens)
 
 
 class OurDecoder:

@@ -39,11 +39,11 @@ class Batch:
 class Index(Protocol):
     """One tree of many documents."""
 
-    def add(self, document: Tokens) -> int:
-        """Add a whole document; its number."""
+    def add(self, document: Tokens) -> None:
+        """Add a whole document."""
 
-    def remove(self, number: int) -> None:
-        """Take the document out again."""
+    def evict(self, num_tokens: int) -> int:
+        """Take the oldest documents out, at least so many tokens or all there are; how many went."""
 
 
 class Decoder(Protocol):

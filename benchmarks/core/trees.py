@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
 
@@ -15,28 +16,27 @@ BLOCK_TOKENS = 50_000  # long beside the time it takes to win back the caches fr
 def measure(sides: Mapping[str, Side], documents: list[Tokens]) -> dict[str, dict[str, float]]:
     """ns per token of each side: all documents go in, then all go out, the oldest first."""
     indices = {name: side.index() for name, side in sides.items()}
-    numbers: dict[str, list[int]] = {name: [] for name in sides}
     append, removal, first_half = Turns(), Turns(), {}
+    num_gone: Counter[str] = Counter()
     blocks = list(_blocks(documents))
     with without_gc():
         for block in blocks:
-            added = append.take({name: partial(_add, index, block) for name, index in indices.items()})
-            for name, new in added.items():
-                numbers[name] += new
-        done = 0
+            append.take({name: partial(_add, index, block) for name, index in indices.items()})
         for i, block in enumerate(blocks):
-            going = slice(done, done + len(block))
-            removal.take({name: partial(_remove, indices[name], numbers[name][going]) for name in sides})
-            done += len(block)
+            size = sum(map(len, block))
+            num_gone.update(removal.take({name: partial(one.evict, size) for name, one in indices.items()}))
             if i + 1 == len(blocks) // 2:
-                first_half = removal.totals_s()
-    num_tokens = sum(map(len, documents))
-    num_half = sum(len(document) for block in blocks[: len(blocks) // 2] for document in block)
+                first_half = _ns_per_token(removal, num_gone)
+    num_added = dict.fromkeys(indices, sum(map(len, documents)))
     return {
-        "append_ns_per_token": {name: s * 1e9 / num_tokens for name, s in append.totals_s().items()},
-        "removal_ns_per_token": {name: s * 1e9 / num_tokens for name, s in removal.totals_s().items()},
-        "removal_ns_per_token_first_half": {name: s * 1e9 / num_half for name, s in first_half.items()},
+        "append_ns_per_token": _ns_per_token(append, num_added),
+        "removal_ns_per_token": _ns_per_token(removal, num_gone),
+        "removal_ns_per_token_first_half": first_half,
     }
+
+
+def _ns_per_token(turns: Turns, num_tokens: Mapping[str, int]) -> dict[str, float]:
+    return {name: s * 1e9 / max(1, num_tokens[name]) for name, s in turns.totals_s().items()}
 
 
 def _blocks(documents: list[Tokens]) -> Iterator[list[Tokens]]:
@@ -50,10 +50,6 @@ def _blocks(documents: list[Tokens]) -> Iterator[list[Tokens]]:
         yield block
 
 
-def _add(index: Index, block: list[Tokens]) -> list[int]:
-    return [index.add(document) for document in block]
-
-
-def _remove(index: Index, numbers: list[int]) -> None:
-    for number in numbers:
-        index.remove(number)
+def _add(index: Index, block: list[Tokens]) -> None:
+    for document in block:
+        index.add(document)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -16,14 +17,16 @@ class FilledPages:
     """Keeps so many bytes for every token."""
 
     def __init__(self) -> None:
-        self._documents: dict[int, bytes] = {}
+        self._documents: deque[bytes] = deque()
 
-    def add(self, document: Tokens) -> int:
-        self._documents[len(self._documents)] = b"x" * (BYTES_PER_TOKEN * len(document))
-        return len(self._documents) - 1
+    def add(self, document: Tokens) -> None:
+        self._documents.append(b"x" * (BYTES_PER_TOKEN * len(document)))
 
-    def remove(self, number: int) -> None:
-        del self._documents[number]
+    def evict(self, num_tokens: int) -> int:
+        num_gone = 0
+        while num_gone < num_tokens and self._documents:
+            num_gone += len(self._documents.popleft()) // BYTES_PER_TOKEN
+        return num_gone
 
 
 class FilledRequests:

@@ -39,10 +39,9 @@ def step(decoder: Decoder, request: str, text: Tokens, num_new: int) -> list[int
 
 def test_documents_go_in_and_out(side: Side) -> None:
     index = side.index()
-    numbers = [index.add(ids(1, 2, 3, 4)), index.add(ids(1, 2, 5))]
-    assert len(set(numbers)) == 2
-    for number in numbers:
-        index.remove(number)
+    for document in (ids(1, 2, 3, 4), ids(1, 2, 5), ids(6, 7)):
+        index.add(document)
+    assert [index.evict(num_tokens) for num_tokens in (1, 3, 100, 1)] == [4, 3, 2, 0]
 
 
 def test_a_decoder_drafts_from_past_outputs_and_from_the_prompt(decoder: Decoder) -> None:
