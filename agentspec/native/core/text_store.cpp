@@ -160,6 +160,7 @@ void* TextStore::allocate(std::size_t bytes) {
 // The more there is, the longer the chunks, so that little of the last one lies idle.
 void TextStore::open_chunk(std::size_t bytes) {
   constexpr std::size_t kMinChunkBytes = 512;
+  if (!chunks_.empty() && chunks_[last_chunk_].live == 0) release_chunk(last_chunk_);
   Chunk chunk;
   chunk.capacity = std::max(bytes, std::clamp(live_bytes_ / 8, kMinChunkBytes, kMaxChunkBytes));
   auto place =
@@ -168,9 +169,7 @@ void TextStore::open_chunk(std::size_t bytes) {
   chunk.data = static_cast<std::byte*>(reallocate(nullptr, 0, chunk.capacity, 0));
   chunk_bytes_ += chunk.capacity;
   *place = chunk;
-  const std::uint32_t before =
-      std::exchange(last_chunk_, static_cast<std::uint32_t>(place - chunks_.begin()));
-  if (before != last_chunk_) give_up_if_half_empty(before);
+  last_chunk_ = static_cast<std::uint32_t>(place - chunks_.begin());
 }
 
 // The texts that are left move to the end of the last chunk.
