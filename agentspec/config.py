@@ -29,7 +29,9 @@ class ForestConfig:
             for dozens of live requests; more need cores that nothing else keeps busy.
         max_trees: most trees of stages and parent paths of one tenant; beyond it the one whose last request
             started longest ago is dropped. Bounds what a client can cost that invents a stage per call.
-        session_ttl_s: a session that was not used for so long is dropped.
+        max_sessions: most sessions of one tenant; beyond it the one that was idle longest is dropped. While
+            requests are live in all of them, one of a new session goes without a session tree.
+        session_ttl_s: a session that was idle for so long is dropped.
     """
 
     stage_limit_bytes: int = 64 * MIB
@@ -40,6 +42,7 @@ class ForestConfig:
     sources: tuple[Source, ...] = SHARED_SOURCES
     threads: int = 1
     max_trees: int = 4096
+    max_sessions: int = 4096
     session_ttl_s: float = 900.0
 
     def __post_init__(self) -> None:
@@ -55,6 +58,8 @@ class ForestConfig:
                 raise ConfigError(f"sources are {[*SHARED_SOURCES]}, not {source!r}")
         if self.max_trees < 2 * MAX_SEGMENTS:  # one request uses up to eight paths and the tenant's tree
             raise ConfigError(f"max_trees must be at least {2 * MAX_SEGMENTS}, not {self.max_trees!r}")
+        if self.max_sessions < 1:
+            raise ConfigError(f"max_sessions must be at least 1, not {self.max_sessions!r}")
         if self.session_ttl_s <= 0:
             raise ConfigError(f"session_ttl_s must be positive, not {self.session_ttl_s!r}")
 

@@ -1,14 +1,13 @@
 """The forest: all suffix trees of one engine process, by stage, session and request.
 
-Owns the names: which tree a (tenant, stage path), a session or a request is, and when a session has
-expired. Tokens, counts, budgets and drafts are the native core's; this module knows no HTTP and no
-engine.
+Owns the names: which tree a (tenant, stage path), a session (``sessions``) or a request is. Tokens, counts,
+budgets and drafts are the native core's; this module knows no HTTP and no engine.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from agentspec._native import DraftOptions, ForestCore
 from agentspec.config import DraftConfig, ForestConfig
 from agentspec.draft import Draft, Source
 from agentspec.errors import ConfigError, DuplicateRequestError, TokenError, UnknownRequestError
+from agentspec.sessions import SessionKey, SessionTable
 from agentspec.stages import StageKey
 
 Tokens = NDArray[np.int32]
@@ -27,6 +27,7 @@ Path = tuple[str, ...]  # of a stage or of what encloses it; () is the tenant's 
 
 _NO_TOKENS: Tokens = np.empty(0, np.int32)
 _SOURCES = tuple(Source)
+_MOST_EXPIRED = 8  # sessions per call: more than one request can leave behind
 
 
 def _chain(length: int) -> Tokens:
@@ -57,15 +58,6 @@ class ForestStats:
 
 
 @dataclass(slots=True)
-class _Session:
-    """One session's tree; it can expire when no live request uses it."""
-
-    index: int
-    used_at_s: float
-    num_requests: int = 0
-
-
-@dataclass(slots=True)
 class _Tenant:
     """One tenant's group in the core and its trees, the one that was used last at the end."""
 
@@ -79,7 +71,7 @@ class _Request:
 
     number: int
     stage: StageKey
-    session: tuple[str, str] | None
+    session: SessionKey | None
 
 
 class Forest:
@@ -97,7 +89,10 @@ class Forest:
         self._core = ForestCore(self.config.depth + 1, self.config.total_limit_bytes, self.config.threads)
         self._lock = threading.Lock()  # guards the names below; never held while the core works hard
         self._tenants: dict[str, _Tenant] = {}
-        self._sessions: dict[tuple[str, str], _Session] = {}
+        self._unwanted: list[int] = []  # indices that no name leads to any more: dropped off the lock
+        self._sessions = SessionTable(
+            self.config.max_sessions, self.config.session_ttl_s, self._unwanted.append
+        )
         self._requests: dict[str, _Request] = {}
         self._num_started = 0
 
@@ -147,6 +142,8 @@ class Forest:
         except BaseException:
             self._dismiss(request_id)
             raise
+        finally:
+            self._drop_unwanted()
 
     def wait(self, request_id: str) -> None:
         """Return once the prompt of a request that was started with ``wait=False`` is indexed.
@@ -223,6 +220,7 @@ class Forest:
         with self._lock:
             indices, _ = self._sources(stage, None)
         self._core.learn(indices, tokens)
+        self._drop_unwanted()
 
     def evict(self, stage: StageKey) -> None:
         """Forget everything that this stage's own tree has learned; parents and tenant keep theirs.
@@ -248,7 +246,7 @@ class Forest:
         with self._lock:
             if stage is None:
                 indices = [index for tenant in self._tenants.values() for index in tenant.trees.values()]
-                indices += [held.index for held in self._sessions.values()]
+                indices += self._sessions.indices()
                 num_requests = len(self._requests)
             else:
                 index = self._index(stage)
@@ -270,22 +268,27 @@ class Forest:
         with self._lock:
             if request_id in self._requests:
                 raise DuplicateRequestError(f"request {request_id!r} is live already")
-            if Source.SESSION not in self.config.sources:
-                session = None
-            key = None if session is None else (stage.tenant, session)
-            request = _Request(self._num_started, stage, key)
+            self._sessions.expire(_MOST_EXPIRED)
+            request = _Request(self._num_started, stage, None)
+            if session is not None and Source.SESSION in self.config.sources:
+                request.session = self._enter_session((stage.tenant, session))
             self._num_started += 1
             self._requests[request_id] = request
-            self._expire_sessions()
-            if key is not None:
-                self._use_session(key).num_requests += 1
             return request
+
+    def _enter_session(self, key: SessionKey) -> SessionKey | None:
+        """None if the tenant has no place for another session: the request goes on without."""
+        group = self._tenant(key[0]).group
+        has_entered = self._sessions.enter(
+            key, lambda: self._core.create_index(group, self.config.session_limit_bytes)
+        )
+        return key if has_entered else None
 
     def _dismiss(self, request_id: str) -> None:
         with self._lock:
             request = self._requests.pop(request_id)
             if request.session is not None:
-                self._use_session(request.session).num_requests -= 1
+                self._sessions.leave(request.session)
 
     def _live(self, request_id: str) -> _Request:
         request = self._requests.get(request_id)
@@ -302,11 +305,11 @@ class Forest:
         return [(request_id, np.ascontiguousarray(_check_array(tokens))) for request_id, tokens in updates]
 
     def _sources(
-        self, stage: StageKey, session: tuple[str, str] | None
+        self, stage: StageKey, session: SessionKey | None
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
         """The shared trees of a request, the most specific first. The lock is held."""
         tenant = self._tenant(stage.tenant)
-        named = [] if session is None else [(self._sessions[session].index, Source.SESSION)]
+        named = [] if session is None else [(self._sessions.index(session), Source.SESSION)]
         for size in range(len(stage.path), -1, -1):
             source = Source.TENANT if size == 0 else Source.WORKFLOW
             source = Source.STAGE if size == len(stage.path) else source
@@ -327,7 +330,7 @@ class Forest:
             index = self._core.create_index(tenant.group, self.config.stage_limit_bytes)
         tenant.trees[path] = index
         if len(tenant.trees) > self.config.max_trees:
-            self._core.drop_index(tenant.trees.pop(next(iter(tenant.trees))))
+            self._unwanted.append(tenant.trees.pop(next(iter(tenant.trees))))
         return index
 
     def _tenant(self, name: str) -> _Tenant:
@@ -335,28 +338,10 @@ class Forest:
             self._tenants[name] = _Tenant(self._core.create_group(self.config.tenant_limit_bytes))
         return self._tenants[name]
 
-    def _use_session(self, key: tuple[str, str]) -> _Session:
-        """The session, which from now on is the one used last. The lock is held."""
-        now_s = time.monotonic()
-        session = self._sessions.pop(key, None)
-        if session is None:
-            index = self._core.create_index(self._tenant(key[0]).group, self.config.session_limit_bytes)
-            session = _Session(index, now_s)
-        session.used_at_s = now_s
-        self._sessions[key] = session
-        return session
-
-    def _expire_sessions(self) -> None:
-        """Drop the sessions that no request used for too long; the dict has the oldest first."""
-        expired_s = time.monotonic() - self.config.session_ttl_s
-        idle = []
-        for key, session in self._sessions.items():
-            if session.used_at_s > expired_s:
-                break
-            if not session.num_requests:
-                idle.append(key)
-        for key in idle:
-            self._core.drop_index(self._sessions.pop(key).index)
+    def _drop_unwanted(self) -> None:
+        while self._unwanted:
+            with contextlib.suppress(IndexError):  # another thread may take the last one
+                self._core.drop_index(self._unwanted.pop())
 
 
 def _native_options(draft: DraftConfig) -> DraftOptions:

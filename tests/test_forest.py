@@ -375,7 +375,7 @@ def test_a_stage_per_call_does_not_grow_the_forest():
 
 def test_idle_sessions_expire(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr("agentspec.forest.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("agentspec.sessions.time.monotonic", lambda: clock[0])
     forest = Forest(ForestConfig(session_ttl_s=10))
     forest.start("live", OTHER, ids(1), session="kept")
     run_request(forest, "a", StageKey("rival", ("x",)), ids(20, 21, 22, 23), session="s")
@@ -385,6 +385,64 @@ def test_idle_sessions_expire(monkeypatch):
     assert forest.stats().num_tokens == sizes - 4
     forest.observe("live", ids(30, 31, 32))
     assert forest.step([("b", ids(30, 31))])[0].source == Source.SESSION
+
+
+def test_a_call_drops_only_a_few_of_many_expired_sessions(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("agentspec.sessions.time.monotonic", lambda: clock[0])
+    forest = Forest(ForestConfig(session_ttl_s=10, sources=(Source.SESSION,)))
+    for i in range(100):
+        run_request(forest, "a", EXTRACT, ids(1), session=f"s{i}")
+    clock[0] = 11.0
+    left = []
+    for _ in range(30):
+        forest.start("b", OTHER, ids())
+        forest.finish("b")
+        left.append(forest.stats().num_sequences)
+    assert 80 <= left[0] < 100
+    assert left[-1] == 0
+
+
+def test_a_tenant_has_so_many_sessions_and_no_more():
+    forest = Forest(ForestConfig(max_sessions=3, sources=(Source.SESSION,)))
+    run_request(forest, "r", StageKey("rival", ("x",)), ids(1), session="s")
+    for i in range(5):
+        run_request(forest, "a", EXTRACT, ids(10, 11, 12), session=f"s{i}")
+    assert forest.stats().num_sequences == 1 + 3
+    forest.start("oldest", EXTRACT, ids(), session="s2")  # s3 is now the one idle longest
+    run_request(forest, "a", EXTRACT, ids(10, 11, 12), session="new")
+    for session, is_known in (("s2", True), ("s4", True), ("s3", False)):
+        forest.start("b", EXTRACT, ids(), session=session, learn=False)
+        assert len(forest.step([("b", ids(10, 11))])[0]) == is_known
+        forest.finish("b")
+    forest.check_integrity()
+
+
+def test_where_all_sessions_are_busy_a_request_goes_without():
+    forest = Forest(ForestConfig(max_sessions=2, sources=(Source.SESSION, Source.TENANT)))
+    for i in range(3):
+        forest.start(f"r{i}", EXTRACT, ids(), session=f"s{i}")
+        forest.observe(f"r{i}", ids(10 * i, 11, 12))
+    assert forest.stats().num_sequences == 3 + 2
+    for i in range(3):
+        forest.finish(f"r{i}")
+    forest.start("b", EXTRACT, ids(), session="s2")
+    assert forest.step([("b", ids(20, 11))])[0].source == Source.TENANT
+    forest.check_integrity()
+
+
+def test_what_a_tenant_has_that_cannot_be_evicted_is_not_taken_from_others():
+    forest = Forest(ForestConfig(tenant_limit_bytes=256 << 10, total_limit_bytes=1 << 20))
+    for seed in range(8):
+        forest.learn(EXTRACT, text(seed, 200))
+    held = forest.stats(EXTRACT)
+    for i in range(1500):
+        run_request(forest, "a", StageKey("rival", ("x",)), ids(), session=f"s{i}")
+    assert forest.memory_bytes() > 1 << 20
+    assert forest.stats(EXTRACT) == held
+    forest.learn(EXTRACT, ids(1, 2, 3))
+    assert forest.stats(EXTRACT).num_tokens == held.num_tokens + 3
+    forest.check_integrity()
 
 
 def test_stats_count_what_the_trees_hold():
