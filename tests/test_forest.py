@@ -531,6 +531,23 @@ def test_a_prompt_that_is_indexed_in_the_background_drafts_once_it_is_there():
     assert forest.memory_bytes() < 40_000
 
 
+def test_prompts_that_wait_to_be_indexed_count_in_the_budgets():
+    forest = Forest(ForestConfig(total_limit_bytes=4 << 20))
+    prompt = text(1, 100_000)
+    forest.start("a", EXTRACT, prompt, wait=False)
+    assert forest.memory_bytes() > prompt.nbytes
+    names = [f"r{i}" for i in range(40)]
+    for name in names:
+        forest.start(name, EXTRACT, prompt, wait=False)
+        assert forest.memory_bytes() <= 4 << 20
+    for name in ["a", *names]:
+        forest.wait(name)
+        assert forest.memory_bytes() <= 4 << 20
+        forest.finish(name)
+    assert forest.memory_bytes() < 100_000
+    forest.check_integrity()
+
+
 def test_a_request_may_finish_while_its_prompt_is_being_indexed():
     forest = Forest()
     for turn in range(20):

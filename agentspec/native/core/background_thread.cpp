@@ -37,7 +37,10 @@ void BackgroundThread::work() {
     const std::function<void()> job = std::move(jobs_.front());
     jobs_.pop_front();
     lock.unlock();
-    job();
+    try {
+      job();
+    } catch (...) {  // the next one may have more luck; whom it concerns has to catch it
+    }
   }
 }
 

@@ -9,7 +9,8 @@
 
 namespace agentspec {
 
-/// Starts with the first job. The destructor waits for the job that is running and drops the others.
+/// Starts with the first job. The destructor waits for the job that is running and drops the others. What a
+/// job throws is lost.
 class BackgroundThread {
  public:
   BackgroundThread() = default;

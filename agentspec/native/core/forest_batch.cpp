@@ -221,7 +221,7 @@ void ForestCore::grow(const Growth& growth, const BatchUpdate& update, Lookahead
 
 void ForestCore::append(Request& request, std::span<const std::int32_t> tokens) const {
   request.extend_context(tokens, depth_);
-  if (request.own_state == OwnIndex::kBuilding) request.keep_pending(tokens);
+  if (request.has_to_come()) request.keep_pending(tokens);
   if (request.own_state == OwnIndex::kReady) append_to_own(request, tokens);
 }
 

@@ -99,6 +99,7 @@ void ForestCore::start(RequestId id, GroupId group, std::span<const std::int32_t
   const auto made = std::make_shared<Request>(depth_, group, options);
   const auto recent = prompt.last(std::min<std::size_t>(prompt.size(), depth_));
   made->context.assign(recent.begin(), recent.end());
+  if (in_background) made->queue(prediction, prompt);
   {
     const std::lock_guard lock(mutex_);
     if (requests_.contains(id)) throw DuplicateIdError(name("request", id) + " is live already");
@@ -111,13 +112,12 @@ void ForestCore::start(RequestId id, GroupId group, std::span<const std::int32_t
       requests_.erase(place);
       throw;
     }
+    account(*made, made->text.memory_bytes(), 1);
+    balance();
   }
   if (!in_background) return build(*made, prediction, prompt);
   try {
-    builder_.submit([this, made, kept_prompt = std::vector<std::int32_t>(prompt.begin(), prompt.end()),
-                     kept_prediction = std::vector<std::int32_t>(prediction.begin(), prediction.end())] {
-      build(*made, kept_prediction, kept_prompt);
-    });
+    builder_.submit([this, waiting = std::weak_ptr(made)] { build_queued(waiting.lock()); });
   } catch (const std::bad_alloc&) {
     give_up(*made);
     end_building(*made);
@@ -163,6 +163,23 @@ void ForestCore::close_sequences(const Request& request) {
   }
 }
 
+// nullptr: the request is finished.
+void ForestCore::build_queued(const std::shared_ptr<Request>& request) {
+  if (request == nullptr) return;
+  if (!begin_building(*request)) return end_building(*request);
+  const std::span<const std::int32_t> text = request->text.span();
+  build(*request, text.first(request->num_predicted), text.subspan(request->num_predicted));
+}
+
+// False if the index is not wanted any more.
+bool ForestCore::begin_building(Request& request) {
+  const std::lock_guard lock(mutex_);
+  if (request.own_state != OwnIndex::kQueued) return false;
+  request.own_state = OwnIndex::kBuilding;
+  return true;
+}
+
+// Whatever goes wrong, the request goes on without an index of its own.
 void ForestCore::build(Request& request, std::span<const std::int32_t> prediction,
                        std::span<const std::int32_t> prompt) {
   try {
@@ -170,9 +187,7 @@ void ForestCore::build(Request& request, std::span<const std::int32_t> predictio
       request.own->begin_sequence();
       append_pieces(request, prompt);
     }
-  } catch (const std::bad_alloc&) {
-    give_up(request);
-  } catch (const CapacityError&) {
+  } catch (...) {
     give_up(request);
   }
   end_building(request);
@@ -187,7 +202,7 @@ bool ForestCore::append_pieces(Request& request, std::span<const std::int32_t> t
     tokens = tokens.subspan(piece.size());
     const std::lock_guard lock(mutex_);
     if (request.is_finished || request.own_state == OwnIndex::kMuted) return false;
-    account(request, request.own->memory_bytes(), piece.size());
+    account(request, request.own->memory_bytes() + request.text.memory_bytes(), piece.size());
     balance();
   }
   return true;
@@ -199,8 +214,10 @@ void ForestCore::give_up(Request& request) {
 }
 
 void ForestCore::end_building(Request& request) {
-  std::unique_ptr<RequestIndex> unwanted;  // freed after the lock
+  std::unique_ptr<RequestIndex> unwanted;  // these are freed after the lock
+  PodArray<std::int32_t> text;
   const std::lock_guard lock(mutex_);
+  text = std::move(request.text);
   const std::vector<std::int32_t> pending = std::move(request.pending);
   if (request.is_finished || request.own_state == OwnIndex::kMuted) {
     unwanted = std::move(request.own);
@@ -218,12 +235,13 @@ void ForestCore::wait(RequestId id) {
   std::unique_lock lock(mutex_);
   request(id);
   const std::shared_ptr<Request> waited = requests_.at(id);
-  built_.wait(lock, [&] { return waited->is_finished || waited->own_state != OwnIndex::kBuilding; });
+  built_.wait(lock, [&] { return waited->is_finished || !waited->has_to_come(); });
 }
 
 void ForestCore::finish(RequestId id, bool keep) {
   std::shared_ptr<Request> finished;  // these are freed after the lock
   std::unique_ptr<RequestIndex> own;
+  PodArray<std::int32_t> text;
   std::vector<Link> links;
   {
     const std::lock_guard lock(mutex_);
@@ -232,8 +250,9 @@ void ForestCore::finish(RequestId id, bool keep) {
     account(*finished, 0, 1);
     if (keep) close_sequences(*finished);
     finished->is_finished = true;  // a step that is under way in pieces finds nothing left to do for it
-    if (finished->own_state == OwnIndex::kReady) {
+    if (finished->is_at_rest()) {
       own = std::move(finished->own);
+      text = std::move(finished->text);
       finished->own_state = OwnIndex::kMuted;
     }
     links = std::move(finished->links);
@@ -258,11 +277,15 @@ bool ForestCore::withdraw_piece(const Link& link) {
   return !is_gone;
 }
 
-// Takes a ready index away; one that is being built goes when its builder looks up.
-void ForestCore::mute(Request& request) {
-  if (request.own_state == OwnIndex::kReady) request.own.reset();
+// Takes the index away, or what it was to be built from; while it is being built, its builder does that.
+void ForestCore::mute(Request& request) noexcept {
+  if (request.is_at_rest()) {
+    request.own.reset();
+    request.text.release();
+  }
   account(request, 0);
   request.own_state = OwnIndex::kMuted;
+  built_.notify_all();
 }
 
 // ---- figures ------------------------------------------------------------------------------------------

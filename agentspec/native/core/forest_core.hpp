@@ -141,12 +141,14 @@ class ForestCore {
   void connect(Request& request, std::span<const SharedSource> sources, bool learn);
   SequenceId open_sequence(Shared& shared);
   void close_sequences(const Request& request);
+  void build_queued(const std::shared_ptr<Request>& request);
+  bool begin_building(Request& request);
   void build(Request& request, std::span<const std::int32_t> prediction,
              std::span<const std::int32_t> prompt);
   bool append_pieces(Request& request, std::span<const std::int32_t> tokens);
   void end_building(Request& request);
   void give_up(Request& request);
-  void mute(Request& request);
+  void mute(Request& request) noexcept;
   bool learn_piece(IndexId id, SequenceId& sequence, std::span<const std::int32_t> tokens, bool is_first,
                    bool is_last);
   bool withdraw_piece(const Link& link);

@@ -10,6 +10,7 @@
 
 #include "core/drafter.hpp"
 #include "core/match.hpp"
+#include "core/pod_array.hpp"
 #include "core/request_index.hpp"
 #include "core/suffix_index.hpp"
 
@@ -52,6 +53,7 @@ struct Link {
 };
 
 enum class OwnIndex : std::uint8_t {
+  kQueued,    // its text waits for the thread that builds in the background
   kBuilding,  // by one thread, outside the lock
   kReady,
   kMuted  // there is none (any more): no memory was left for it
@@ -64,7 +66,9 @@ struct Request {
   std::unique_ptr<RequestIndex> own;  // while it is being built, only the thread that does so may touch it
   OwnIndex own_state = OwnIndex::kBuilding;
   bool is_finished = false;
-  std::vector<std::int32_t> pending;  // output that came while the index was being built
+  PodArray<std::int32_t> text;    // prediction and prompt, if they wait or are built from in the background
+  std::size_t num_predicted = 0;  // of its tokens
+  std::vector<std::int32_t> pending;  // output that came before the index was there
   // The last tokens of prompt + output, at least depth - 1 if there are; fewer after memory has run out.
   std::vector<std::int32_t> context;
   std::size_t num_output = 0;
@@ -75,6 +79,17 @@ struct Request {
   std::size_t bytes = 0;      // what group and total hold of it
   std::uint64_t batch = 0;    // last batch that named this request
 
+  bool has_to_come() const { return own_state == OwnIndex::kQueued || own_state == OwnIndex::kBuilding; }
+  /// Whether nobody works on the index, or on what it is to be built from, outside the lock.
+  bool is_at_rest() const { return own_state == OwnIndex::kQueued || own_state == OwnIndex::kReady; }
+  /// Copies what the index is to be built from. Throws std::bad_alloc.
+  void queue(std::span<const std::int32_t> prediction, std::span<const std::int32_t> prompt) {
+    text.reserve(prediction.size() + prompt.size());
+    text.append(prediction);
+    text.append(prompt);
+    num_predicted = prediction.size();
+    own_state = OwnIndex::kQueued;
+  }
   /// Adds output to `context`, which is cut now and then, and begins anew where there is no memory for more.
   /// O(tokens) amortized.
   void extend_context(std::span<const std::int32_t> tokens, std::size_t depth) noexcept {
@@ -84,7 +99,7 @@ struct Request {
     }
     if (!try_append(context, tokens)) context.clear();
   }
-  /// Keeps output for the index that is being built; where there is no memory for it, the index is not
+  /// Keeps output for the index that is to come; where there is no memory for it, the index is not
   /// wanted.
   void keep_pending(std::span<const std::int32_t> tokens) noexcept {
     if (!try_append(pending, tokens)) own_state = OwnIndex::kMuted;

@@ -359,7 +359,7 @@ class ForestScript {
     for (GroupId group = 0; group < num_groups_; ++group) {
       require_at_most(core_->group_bytes(group), kGroupBytes[group], "bytes of a group");
     }
-    require_at_most(bytes, kForestBytes, "bytes of the forest");
+    require_at_most(core_->memory_bytes(), kForestBytes, "bytes of the forest");
   }
 
   // A text that nothing else resembles is drafted by who has seen its beginning.
