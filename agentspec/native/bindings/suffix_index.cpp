@@ -55,6 +55,16 @@ void remove(SuffixIndex& index, SequenceId id) {
   index.uphold(SuffixIndex::kPieceTokens);
 }
 
+std::size_t evict(SuffixIndex& index, std::size_t num_tokens) {
+  std::size_t num_evicted = 0;
+  while (num_evicted < num_tokens && index.num_tokens() > 0) {
+    const std::size_t piece = index.evict(1);
+    index.uphold(piece);
+    num_evicted += piece;
+  }
+  return num_evicted;
+}
+
 py::tuple draft(const LockedIndex& self, const Tokens& context, bool is_tree, std::int64_t max_tokens,
                 double alpha, std::int64_t min_match, double min_prob, double doubt) {
   const DraftOptions options = make_draft_options(is_tree, max_tokens, alpha, min_match, min_prob, doubt);
@@ -100,11 +110,7 @@ void def_sequences(py::class_<LockedIndex>& cls) {
   cls.def(
       "evict",
       [](LockedIndex& self, std::size_t num_tokens) {
-        return self.run([&](SuffixIndex& index) {
-          const std::size_t num_evicted = index.evict(num_tokens);
-          index.uphold(num_evicted);
-          return num_evicted;
-        });
+        return self.run([&](SuffixIndex& index) { return evict(index, num_tokens); });
       },
       py::arg("num_tokens"),
       "Take at least so many tokens out again, the oldest finished sequence's last ones first; returns how "

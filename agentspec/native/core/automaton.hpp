@@ -115,6 +115,11 @@ class Automaton {
     return states_.memory_bytes() + ids_.memory_bytes() + edges_.memory_bytes();
   }
 
+  /// What the root's edges, the longest list, would take more of at once if as many tokens were new.
+  std::size_t growth_bytes(std::size_t num_tokens) const {
+    return edges_.growth_bytes(states_[kRoot].edges, num_tokens);
+  }
+
   /// Checks the invariants that need no sequences. Throws IntegrityError. O(states + edges).
   void check_structure() const;
   /// Recounts everything from the sequences and checks every invariant. Throws IntegrityError.

@@ -229,6 +229,13 @@ void EdgePool::deallocate(std::uint32_t block, std::uint32_t block_class) {
   slots_[block_class] = slab.slots.data();
 }
 
+std::size_t EdgePool::growth_bytes(const EdgeList& list, std::size_t num_edges) const {
+  if (!is_hashed(list)) return 0;  // of few bytes
+  const std::size_t num_slots = block_slots(list);
+  const bool has_room = static_cast<std::size_t>(begin(list)->token) + num_edges <= max_edges(num_slots);
+  return has_room ? 0 : 2 * num_slots * sizeof(Edge);
+}
+
 std::uint32_t EdgePool::rival_bound(const EdgeList& list) const {
   return is_hashed(list) ? begin(list)->target : kNoState;
 }

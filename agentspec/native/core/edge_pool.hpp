@@ -67,6 +67,9 @@ class EdgePool {
   template <typename Visit>
   void for_each_target(EdgeList& list, Visit visit);
 
+  /// Bytes of the block that `num_edges` more edges would move the list into; 0: it has room for them.
+  std::size_t growth_bytes(const EdgeList& list, std::size_t num_edges) const;
+
   /// An upper bound on the counts of the edges that are not the best; ~0 where none is kept (small lists).
   std::uint32_t rival_bound(const EdgeList& list) const;
   void set_rival_bound(EdgeList& list, std::uint32_t count);

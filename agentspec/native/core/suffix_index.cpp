@@ -55,12 +55,14 @@ bool SuffixIndex::append(SequenceId id, std::span<const std::int32_t> tokens) {
          live_[slot].is_learned;
 }
 
-// At the budget there is if the tokens will go into holes.
+// At the budget there is if the tokens will go into holes. A table that would outgrow it has to wait until
+// holes were closed.
 bool SuffixIndex::has_room(std::size_t num_tokens) {
   if (num_tokens_ + num_tokens > kMaxTokens) evict_some(kMostWork, 0);
   if (num_tokens_ + num_tokens > kMaxTokens) return false;
-  if (limit_bytes_ <= kTinyBytes || memory_bytes() <= last_limit(limit_bytes_)) return true;
-  return make_holes(num_tokens);
+  if (limit_bytes_ <= kTinyBytes) return true;
+  if (memory_bytes() + automaton_.growth_bytes(num_tokens) > limit_bytes_) return false;
+  return memory_bytes() <= last_limit(limit_bytes_) || make_holes(num_tokens);
 }
 
 void SuffixIndex::learn(Live& live, std::span<const std::int32_t> tokens) {
@@ -236,7 +238,7 @@ bool SuffixIndex::make_holes(std::size_t num_tokens) {
       work += more;
     }
   });
-  return hole_bytes() >= wanted;
+  return hole_bytes() >= wanted && automaton_.growth_bytes(num_tokens) == 0;
 }
 
 // Holes are closed once they are a fifth of the memory, or before the arrays outgrow the budget.
@@ -295,7 +297,7 @@ std::size_t SuffixIndex::memory_bytes() const {
 }
 
 std::size_t SuffixIndex::used_bytes() const {
-  return sizeof(*this) + automaton_.used_bytes() + texts_.used_bytes() + slots_.memory_bytes() +
+  return sizeof(*this) + automaton_.used_bytes() + texts_.memory_bytes() + slots_.memory_bytes() +
          live_.capacity() * sizeof(Live) + live_text_bytes_;
 }
 

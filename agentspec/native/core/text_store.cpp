@@ -128,7 +128,7 @@ void TextStore::free(Text* text) noexcept {
     return;
   }
   try {
-    give_up_if_half_empty(text->chunk);
+    give_up_if_airy(text->chunk);
   } catch (const std::bad_alloc&) {  // another time
   }
 }
@@ -173,9 +173,9 @@ void TextStore::open_chunk(std::size_t bytes) {
 }
 
 // The texts that are left move to the end of the last chunk.
-void TextStore::give_up_if_half_empty(std::uint32_t number) {
+void TextStore::give_up_if_airy(std::uint32_t number) {
   const Chunk chunk = chunks_[number];
-  if (chunk.data == nullptr || chunk.live >= chunk.capacity / 2) return;
+  if (chunk.data == nullptr || chunk.live >= chunk.capacity / 4 * 3) return;
   for (std::size_t at = 0; at < chunk.end;) {
     Text* text = reinterpret_cast<Text*>(chunk.data + at);
     at += text->bytes();

@@ -65,11 +65,9 @@ class TextStore {
   std::size_t memory_bytes() const {
     return chunk_bytes_ + chunks_.capacity() * sizeof(Chunk) + buckets_.memory_bytes();
   }
-  /// Of these, the bytes in use.
-  std::size_t used_bytes() const { return live_bytes_ + buckets_.memory_bytes(); }
 
  private:
-  static constexpr std::size_t kMaxChunkBytes = kMappedBytes;  // a mapping of its own
+  static constexpr std::size_t kMaxChunkBytes = std::size_t{1} << 16;
 
   struct Chunk {
     std::byte* data = nullptr;  // nullptr: its place is free
@@ -91,7 +89,7 @@ class TextStore {
   void* allocate(std::size_t bytes);
   void open_chunk(std::size_t bytes);
   void free(Text* text) noexcept;
-  void give_up_if_half_empty(std::uint32_t number);
+  void give_up_if_airy(std::uint32_t number);
   void move(Text* text);
   void release_chunk(std::uint32_t number) noexcept;
 
