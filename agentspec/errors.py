@@ -6,7 +6,8 @@
     ├── ForestError            the forest was called wrongly; nothing changed
     │   ├── UnknownRequestError    no live request has this id                   (KeyError)
     │   ├── DuplicateRequestError  a live request already has this id            (ValueError)
-    │   └── TokenError             token array of wrong dtype, shape or sign     (ValueError)
+    │   ├── TokenError             token array of wrong dtype, shape or sign     (ValueError)
+    │   └── ForkedForestError      the forest belongs to the parent process
     ├── CheckpointError        a model directory can't be loaded                 (ValueError)
     ├── RequestError           the client's request is at fault                  (ValueError)
     │   ├── ContextLengthError     prompt + max_tokens do not fit the context
@@ -49,6 +50,10 @@ class DuplicateRequestError(ForestError, ValueError):
 
 class TokenError(ForestError, ValueError):
     """A token array has the wrong dtype, shape or a negative id."""
+
+
+class ForkedForestError(ForestError):
+    """The forest was made before this process was forked; its threads and locks stayed with the parent."""
 
 
 class CheckpointError(AgentSpecError, ValueError):

@@ -7,10 +7,13 @@ budgets and drafts are the native core's; this module knows no HTTP and no engin
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +21,13 @@ from numpy.typing import NDArray
 from agentspec._native import DraftOptions, ForestCore
 from agentspec.config import DraftConfig, ForestConfig
 from agentspec.draft import Draft, Source
-from agentspec.errors import ConfigError, DuplicateRequestError, TokenError, UnknownRequestError
+from agentspec.errors import (
+    ConfigError,
+    DuplicateRequestError,
+    ForkedForestError,
+    TokenError,
+    UnknownRequestError,
+)
 from agentspec.sessions import SessionKey, SessionTable
 from agentspec.stages import StageKey
 
@@ -80,7 +89,8 @@ class Forest:
     A request draws on its own tree (prompt, prediction, output), its session's, its stage's, those of
     all parent paths and its tenant's. The shared trees hold outputs only, and running outputs help
     others at once. Trees of different tenants never meet. A call that raises has changed nothing. Arrays
-    must not be written to by another thread until the call returns.
+    must not be written to by another thread until the call returns. In a forked process every use of a forest
+    of the parent's raises ForkedForestError.
     """
 
     def __init__(self, config: ForestConfig | None = None) -> None:
@@ -95,6 +105,7 @@ class Forest:
         )
         self._requests: dict[str, _Request] = {}
         self._num_started = 0
+        _FORESTS.add(self)
 
     # ---- a request's life ----
 
@@ -342,6 +353,27 @@ class Forest:
         while self._unwanted:
             with contextlib.suppress(IndexError):  # another thread may take the last one
                 self._core.drop_index(self._unwanted.pop())
+
+
+class _InheritedForest(Forest):
+    """A forest in a process that was forked since it was made: nothing in it can be relied upon."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise ForkedForestError(
+            f"this forest is the parent process's: make one after the fork to use {name!r}"
+        )
+
+
+_FORESTS: weakref.WeakSet[Forest] = weakref.WeakSet()  # of this process
+
+
+def _disown_forests() -> None:
+    for forest in _FORESTS:
+        forest.__class__ = _InheritedForest
+    _FORESTS.clear()
+
+
+os.register_at_fork(after_in_child=_disown_forests)
 
 
 def _native_options(draft: DraftConfig) -> DraftOptions:

@@ -35,6 +35,8 @@ py::array_t<T> array_of(std::vector<T>&& values) {
   return py::array_t<T>(static_cast<py::ssize_t>(kept->size()), kept->data(), owner);
 }
 
+using ForestCoreClass = py::class_<ForestCore, std::unique_ptr<ForestCore, ForestCoreDeleter>>;
+
 /// Throws ConfigError if a value is out of range.
 DraftOptions make_draft_options(bool is_tree, std::int64_t max_tokens, double alpha, std::int64_t min_match,
                                 double min_prob, double doubt);
@@ -42,6 +44,6 @@ DraftOptions make_draft_options(bool is_tree, std::int64_t max_tokens, double al
 void register_errors(py::module_& module);
 void register_suffix_index(py::module_& module);
 void register_forest_core(py::module_& module);
-void register_named_batch(py::class_<ForestCore>& cls);
+void register_named_batch(ForestCoreClass& cls);
 
 }  // namespace agentspec

@@ -53,7 +53,7 @@ void start(ForestCore& self, RequestId request, GroupId group, const Tokens& pro
   self.start(request, group, prompt_view, prediction_view, shared, learn, options, in_background);
 }
 
-void def_requests(py::class_<ForestCore>& cls) {
+void def_requests(ForestCoreClass& cls) {
   cls.def(
       "start", &start, py::arg("request"), py::arg("group"), py::arg("prompt").noconvert(),
       py::arg("prediction").noconvert(), py::arg("indices").noconvert(), py::arg("sources").noconvert(),
@@ -87,9 +87,9 @@ void register_forest_core(py::module_& module) {
                            "How one request is drafted for; max_tokens = 0: not at all.")
       .def(py::init(&make_draft_options), py::arg("is_tree"), py::arg("max_tokens"), py::arg("alpha"),
            py::arg("min_match"), py::arg("min_prob"), py::arg("doubt") = 0.0);
-  py::class_<ForestCore> cls(module, "ForestCore",
-                             "Live requests and shared indices by integer ids. Safe from several threads.",
-                             py::release_gil_before_calling_cpp_dtor());  // it joins threads
+  ForestCoreClass cls(module, "ForestCore",
+                      "Live requests and shared indices by integer ids. Safe from several threads.",
+                      py::release_gil_before_calling_cpp_dtor());  // it joins threads
   cls.def(py::init<std::uint32_t, std::size_t, std::size_t>(), py::arg("depth"), py::arg("limit_bytes"),
           py::arg("threads") = 1);
   cls.def("create_group", &ForestCore::create_group, py::arg("limit_bytes"), Unlocked(),

@@ -118,7 +118,7 @@ py::object step_named(ForestCore& self, const py::dict& requests, const py::list
 
 }  // namespace
 
-void register_named_batch(py::class_<ForestCore>& cls) {
+void register_named_batch(ForestCoreClass& cls) {
   cls.def(
       "step_named", &step_named, py::arg("requests"), py::arg("updates"), py::arg("max_tokens"),
       py::arg("chains"),

@@ -1,5 +1,7 @@
 #include "core/forest_core.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <mutex>
 #include <new>
@@ -17,6 +19,7 @@ std::string name(const char* what, std::uint64_t id) { return std::string(what) 
 
 ForestCore::ForestCore(std::uint32_t depth, std::size_t limit_bytes, std::size_t num_threads)
     : depth_(depth),
+      process_(getpid()),
       whole_{limit_bytes, LargestFirst<Shared>(Group::kRanking + 1)},
       scratch_(num_threads),
       workers_(num_threads) {
@@ -24,6 +27,8 @@ ForestCore::ForestCore(std::uint32_t depth, std::size_t limit_bytes, std::size_t
     throw ConfigError("threads must be between 1 and 64, not " + std::to_string(num_threads));
   Automaton{depth};  // throws ConfigError now and not at the first request
 }
+
+bool ForestCore::is_usable() const { return process_ == getpid(); }
 
 // ---- shared indices -----------------------------------------------------------------------------------
 

@@ -78,6 +78,9 @@ class ForestCore {
  public:
   ForestCore(std::uint32_t depth, std::size_t limit_bytes, std::size_t num_threads = 1);
 
+  /// False in a process that was forked since: no call may be made there, and the core can't be destroyed.
+  bool is_usable() const;
+
   /// A group of indices with a common byte budget. O(1).
   GroupId create_group(std::size_t limit_bytes);
   /// An empty shared index. O(1). Throws UnknownIdError.
@@ -186,6 +189,7 @@ class ForestCore {
   bool mute_largest_request(GroupId group);
 
   const std::uint32_t depth_;
+  const int process_;
   mutable FairMutex mutex_;  // guards everything below
   std::condition_variable_any built_;
   std::vector<Group> groups_;
@@ -203,6 +207,14 @@ class ForestCore {
   std::vector<SourcedDraft> drafts_;  // one per request of the batch
   WorkerPool workers_;
   BackgroundThread builder_;  // the last member: its thread uses the others
+};
+
+/// Leaves a core alone in a process that was forked since it was made: its threads are not there to be
+/// joined, and what they were about to do may be half done.
+struct ForestCoreDeleter {
+  void operator()(ForestCore* core) const {
+    if (core->is_usable()) delete core;
+  }
 };
 
 }  // namespace agentspec
