@@ -11,7 +11,7 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ from agentspec.errors import (
     ConfigError,
     DuplicateRequestError,
     ForkedForestError,
+    StageError,
     TokenError,
     UnknownRequestError,
 )
@@ -138,7 +139,12 @@ class Forest:
         Raises:
             DuplicateRequestError: a live request has this id.
             TokenError: an array is not one-dimensional int32, or holds a negative id.
+            StageError, ConfigError: the stage is no StageKey, the session no string.
         """
+        if not isinstance(stage, StageKey):
+            raise StageError(f"a stage is a StageKey, not {stage!r}")
+        if session is not None and not isinstance(session, str):
+            raise ConfigError(f"a session is a string or None, not {session!r}")
         prompt = _check_tokens(prompt_ids)
         prediction = _NO_TOKENS if prediction_ids is None else _check_tokens(prediction_ids)
         options = _native_options(draft or DraftConfig())
@@ -162,7 +168,9 @@ class Forest:
         Raises:
             UnknownRequestError: no live request has this id.
         """
-        self._core.wait(self._live(request_id).number)
+        number = self._live(request_id).number
+        with _naming(request_id):
+            self._core.wait(number)
 
     def observe(self, request_id: str, token_ids: Tokens) -> None:
         """Take newly accepted output tokens without drafting; O(tokens) per tree.
@@ -176,13 +184,14 @@ class Forest:
         """
         number = self._live(request_id).number
         tokens = np.ascontiguousarray(_check_array(token_ids))
-        self._core.observe(np.array([number], np.uint64), tokens, np.array([0, len(tokens)]))
+        with _naming(request_id):
+            self._core.observe(np.array([number], np.uint64), tokens, np.array([0, len(tokens)]))
 
     def draft(self, request_id: str, max_tokens: int = 32) -> Draft:
         """A draft for one request as it stands. Raises as :meth:`step`."""
         return self.step([(request_id, _NO_TOKENS)], max_tokens)[0]
 
-    def step(self, updates: Sequence[tuple[str, Tokens]], max_tokens: int = 32) -> list[Draft]:
+    def step(self, updates: Iterable[tuple[str, Tokens]], max_tokens: int = 32) -> list[Draft]:
         """Take each request's newly accepted tokens and draft for the whole batch, in one native call.
 
         Args:
@@ -200,11 +209,12 @@ class Forest:
         """
         if not 0 <= max_tokens <= 1 << 20:
             raise ConfigError(f"max_tokens must be between 0 and {1 << 20}, not {max_tokens!r}")
-        drafts = self._core.step_named(self._requests, list(updates), max_tokens, _CHAINS)
+        batch = list(updates)
+        drafts = self._core.step_named(self._requests, batch, max_tokens, _CHAINS)
         if drafts is None:
-            drafts = self._core.step_named(self._requests, self._checked(updates), max_tokens, _CHAINS)
+            drafts = self._core.step_named(self._requests, self._checked(batch), max_tokens, _CHAINS)
         if drafts is None:
-            raise UnknownRequestError("a request of the batch was finished by another thread")
+            raise UnknownRequestError("another thread is just starting or finishing a request of the batch")
         token_ids, parents, probs, scores, matches, codes = drafts
         sources = [_SOURCES[code] for code in codes]
         return list(map(Draft, token_ids, parents, probs, scores, matches, sources))
@@ -215,8 +225,16 @@ class Forest:
         Raises:
             UnknownRequestError: no live request has this id.
         """
+        number = self._live(request_id).number
         # the core first: it refuses a request that another thread is just starting or has just finished
-        self._core.finish(self._live(request_id).number, learn)
+        with _naming(request_id):
+            try:
+                self._core.finish(number, learn)
+            except UnknownRequestError:
+                raise
+            except BaseException:
+                self._dismiss(request_id)
+                raise
         self._dismiss(request_id)
 
     # ---- trees ----
@@ -304,10 +322,10 @@ class Forest:
     def _live(self, request_id: str) -> _Request:
         request = self._requests.get(request_id)
         if request is None:
-            raise UnknownRequestError(f"no live request has the id {request_id!r}")
+            raise _unknown(request_id)
         return request
 
-    def _checked(self, updates: Sequence[tuple[str, Tokens]]) -> list[tuple[str, Tokens]]:
+    def _checked(self, updates: list[tuple[str, Tokens]]) -> list[tuple[str, Tokens]]:
         """The updates as the core takes them: contiguous. Raises what is wrong with them, by name."""
         for request_id, count in Counter(request_id for request_id, _ in updates).items():
             self._live(request_id)
@@ -374,6 +392,19 @@ def _disown_forests() -> None:
 
 
 os.register_at_fork(after_in_child=_disown_forests)
+
+
+@contextlib.contextmanager
+def _naming(request_id: str) -> Iterator[None]:
+    """The core knows numbers only; callers know names."""
+    try:
+        yield
+    except UnknownRequestError:
+        raise _unknown(request_id) from None
+
+
+def _unknown(request_id: str) -> UnknownRequestError:
+    return UnknownRequestError(f"no live request has the id {request_id!r}")
 
 
 def _native_options(draft: DraftConfig) -> DraftOptions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import threading
 from collections.abc import Iterator
 
@@ -11,7 +12,14 @@ import numpy as np
 import pytest
 
 from agentspec import Draft, DraftConfig, Forest, ForestConfig, Source, StageKey
-from agentspec.errors import ConfigError, DuplicateRequestError, TokenError, UnknownRequestError
+from agentspec._native import ForestCore
+from agentspec.errors import (
+    ConfigError,
+    DuplicateRequestError,
+    StageError,
+    TokenError,
+    UnknownRequestError,
+)
 from agentspec.proposer import Proposer
 
 EXTRACT = StageKey.parse("agentic_sql/extract")
@@ -249,6 +257,67 @@ def test_other_wrong_calls_change_nothing():
     with pytest.raises(ConfigError, match="-1"):
         forest.step([("a", ids(3))], -1)
     assert snapshot(forest, "a") == before
+
+
+def test_a_step_takes_any_iterable():
+    forest = Forest()
+    forest.start("a", EXTRACT, ids(1, 2, 3, 1, 2))
+    assert len(forest.step(update for update in [("a", ids())])) == 1
+    with pytest.raises(TokenError, match="int64"):
+        forest.step(update for update in [("a", np.array([1]))])
+    with pytest.raises(UnknownRequestError, match="ghost"):
+        forest.step(update for update in [("ghost", ids())])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [({"session": [1]}, ConfigError), ({"session": 7}, ConfigError), ({"stage": "a/b"}, StageError)],
+)
+def test_a_start_that_is_refused_leaves_no_name_behind(wrong, error):
+    forest = Forest()
+    with pytest.raises(error, match=re.escape(repr(next(iter(wrong.values()))))):
+        forest.start("a", **{"stage": EXTRACT, "prompt_ids": ids(1), **wrong})
+    forest.start("a", EXTRACT, ids(1))
+
+
+class Failing:
+    """A core in which one call fails."""
+
+    def __init__(self, core: ForestCore, name: str, error: Exception) -> None:
+        self._core, self._name, self._error = core, name, error
+
+    def __getattr__(self, name: str) -> object:
+        if name == self._name:
+            raise self._error
+        return getattr(self._core, name)
+
+
+def test_names_go_also_where_the_core_runs_out_of_memory():
+    forest = Forest()
+    core = forest._core
+    for call in ("create_index", "start"):
+        forest._core = Failing(core, call, MemoryError())
+        with pytest.raises(MemoryError):
+            forest.start("a", EXTRACT, ids(1), session="s")
+        forest._core = core
+        forest.start("a", EXTRACT, ids(1), session="s")
+        forest._core = Failing(core, "finish", MemoryError())
+        with pytest.raises(MemoryError):
+            forest.finish("a")
+        forest._core = core
+        with pytest.raises(UnknownRequestError):
+            forest.finish("a")
+
+
+def test_a_request_that_the_core_does_not_know_yet_is_named():
+    forest = Forest()
+    forest.start("a", EXTRACT, ids(1))
+    forest._core.finish(forest._requests["a"].number, True)  # as if start() were just on its way there
+    for call in (forest.wait, forest.finish, lambda name: forest.observe(name, ids(1))):
+        with pytest.raises(UnknownRequestError, match="'a'"):
+            call("a")
+    with pytest.raises(UnknownRequestError, match="another thread"):
+        forest.draft("a")
 
 
 def test_a_finished_id_can_be_used_again():
@@ -663,3 +732,6 @@ def test_impossible_thread_counts_are_refused():
     for threads in (0, 65):
         with pytest.raises(ConfigError, match=str(threads)):
             ForestConfig(threads=threads)
+    for threads in (0, 65, 1 << 40):
+        with pytest.raises(ConfigError, match=str(threads)):
+            ForestCore(8, 1 << 20, threads)

@@ -21,10 +21,8 @@ ForestCore::ForestCore(std::uint32_t depth, std::size_t limit_bytes, std::size_t
     : depth_(depth),
       process_(getpid()),
       whole_{limit_bytes, LargestFirst<Shared>(Group::kRanking + 1)},
-      scratch_(num_threads),
-      workers_(num_threads) {
-  if (num_threads < 1 || num_threads > 64)
-    throw ConfigError("threads must be between 1 and 64, not " + std::to_string(num_threads));
+      workers_(num_threads),
+      scratch_(num_threads) {
   Automaton{depth};  // throws ConfigError now and not at the first request
 }
 

@@ -203,10 +203,10 @@ class ForestCore {
 
   std::vector<Growth> growths_;  // of the current batch; the first num_growths_ are in use
   std::size_t num_growths_ = 0;
+  WorkerPool workers_;
   std::vector<Scratch> scratch_;      // one per thread
   std::vector<SourcedDraft> drafts_;  // one per request of the batch
-  WorkerPool workers_;
-  BackgroundThread builder_;  // the last member: its thread uses the others
+  BackgroundThread builder_;          // the last member: its thread uses the others
 };
 
 /// Leaves a core alone in a process that was forked since it was made: its threads are not there to be

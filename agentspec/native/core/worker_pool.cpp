@@ -2,7 +2,10 @@
 
 #include <new>
 #include <optional>
+#include <string>
 #include <system_error>
+
+#include "core/error.hpp"
 
 namespace agentspec {
 namespace {
@@ -16,6 +19,13 @@ void relax() {
 }
 
 }  // namespace
+
+WorkerPool::WorkerPool(std::size_t num_threads) : num_threads_(num_threads) {
+  if (num_threads < 1 || num_threads > kMostThreads) {
+    throw ConfigError("threads must be between 1 and " + std::to_string(kMostThreads) + ", not " +
+                      std::to_string(num_threads));
+  }
+}
 
 WorkerPool::~WorkerPool() {
   {
@@ -115,8 +125,9 @@ bool WorkerPool::join_run(std::uint64_t& seen) {
     const auto is_joinable = [&] { return is_open_ && num_runs_ != seen; };
     changed_.wait(lock, [&] { return is_stopping_ || is_joinable() || num_wakes_ != wakes; });
     if (is_stopping_) return false;
-    if (!is_joinable()) continue;
-    seen = num_runs_;
+    const bool is_joined = is_joinable();
+    seen = num_runs_;  // also one that is over already: it is the next one that is to be waited for
+    if (!is_joined) continue;
     num_busy_.fetch_add(1, std::memory_order_relaxed);
     return true;
   }

@@ -19,7 +19,10 @@ namespace agentspec {
 /// after each, since a step has several.
 class WorkerPool {
  public:
-  explicit WorkerPool(std::size_t num_threads) : num_threads_(num_threads) {}
+  static constexpr std::size_t kMostThreads = 64;
+
+  /// Throws ConfigError.
+  explicit WorkerPool(std::size_t num_threads);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
