@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from numbers import Real
+from typing import SupportsIndex, TypeGuard
 
 from agentspec.draft import Source
 from agentspec.errors import ConfigError
 from agentspec.stages import MAX_SEGMENTS
 
 MIB = 1 << 20
+MOST_DRAFT_TOKENS = 1 << 20  # that a call may ask for
+_MOST = (1 << 63) - 1
 SHARED_SOURCES = (Source.SESSION, Source.STAGE, Source.WORKFLOW, Source.TENANT)
 
 
@@ -47,21 +52,15 @@ class ForestConfig:
 
     def __post_init__(self) -> None:
         for name in ("stage_limit_bytes", "session_limit_bytes", "tenant_limit_bytes", "total_limit_bytes"):
-            if getattr(self, name) < 4096:
-                raise ConfigError(f"{name} must be at least 4096, not {getattr(self, name)!r}")
-        if not 2 <= self.depth <= 1024:
-            raise ConfigError(f"depth must be between 2 and 1024, not {self.depth!r}")
-        if not 1 <= self.threads <= 64:
-            raise ConfigError(f"threads must be between 1 and 64, not {self.threads!r}")
+            check_int(name, getattr(self, name), 4096, _MOST)
+        check_int("depth", self.depth, 2, 1024)
+        check_int("threads", self.threads, 1, 64)
+        check_int("max_trees", self.max_trees, 2 * MAX_SEGMENTS, _MOST)  # a request uses eight paths and ()
+        check_int("max_sessions", self.max_sessions, 1, _MOST)
+        check_positive("session_ttl_s", self.session_ttl_s)
         for source in self.sources:
             if source not in SHARED_SOURCES:
                 raise ConfigError(f"sources are {[*SHARED_SOURCES]}, not {source!r}")
-        if self.max_trees < 2 * MAX_SEGMENTS:  # one request uses up to eight paths and the tenant's tree
-            raise ConfigError(f"max_trees must be at least {2 * MAX_SEGMENTS}, not {self.max_trees!r}")
-        if self.max_sessions < 1:
-            raise ConfigError(f"max_sessions must be at least 1, not {self.max_sessions!r}")
-        if self.session_ttl_s <= 0:
-            raise ConfigError(f"session_ttl_s must be positive, not {self.session_ttl_s!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +88,31 @@ class DraftConfig:
     def __post_init__(self) -> None:
         if self.mode not in ("chain", "tree", "off"):
             raise ConfigError(f"mode must be 'chain', 'tree' or 'off', not {self.mode!r}")
-        if not 0 <= self.max_tokens <= 1024:
-            raise ConfigError(f"max_tokens must be between 0 and 1024, not {self.max_tokens!r}")
-        if not self.alpha > 0:
-            raise ConfigError(f"alpha must be positive, not {self.alpha!r}")
-        if self.min_match < 1:
-            raise ConfigError(f"min_match must be at least 1, not {self.min_match!r}")
-        if not 0 <= self.min_prob <= 1:
-            raise ConfigError(f"min_prob must be between 0 and 1, not {self.min_prob!r}")
-        if not self.doubt >= 0:
-            raise ConfigError(f"doubt must not be negative, not {self.doubt!r}")
+        check_int("max_tokens", self.max_tokens, 0, 1024)
+        check_positive("alpha", self.alpha)
+        check_int("min_match", self.min_match, 1, 1 << 20)
+        if not _is_number(self.min_prob) or not 0 <= self.min_prob <= 1:
+            raise ConfigError(f"min_prob must be a number between 0 and 1, not {self.min_prob!r}")
+        if not _is_number(self.doubt) or self.doubt < 0:
+            raise ConfigError(f"doubt must be 0 or a positive, finite number, not {self.doubt!r}")
 
     @property
     def is_off(self) -> bool:
         """True if this request is never drafted for."""
         return self.mode == "off" or self.max_tokens == 0
+
+
+def check_int(name: str, value: object, least: int, most: int) -> None:
+    """Raise ConfigError, which names the value, if it is no integer or out of range."""
+    if not isinstance(value, (int, SupportsIndex)) or not least <= value.__index__() <= most:
+        raise ConfigError(f"{name} must be an integer between {least} and {most}, not {value!r}")
+
+
+def check_positive(name: str, value: object) -> None:
+    """Raise ConfigError, which names the value, if it is no positive number or not finite."""
+    if not _is_number(value) or not value > 0:
+        raise ConfigError(f"{name} must be a positive, finite number, not {value!r}")
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, Real) and math.isfinite(value)

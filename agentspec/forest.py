@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec._native import DraftOptions, ForestCore
-from agentspec.config import DraftConfig, ForestConfig
+from agentspec.config import MOST_DRAFT_TOKENS, DraftConfig, ForestConfig, check_int
 from agentspec.draft import Draft, Source
 from agentspec.errors import (
     ConfigError,
@@ -205,10 +205,9 @@ class Forest:
             UnknownRequestError: no live request has one of the ids.
             DuplicateRequestError: an id occurs twice.
             TokenError: an array is not one-dimensional int32, or holds a negative id.
-            ConfigError: max_tokens is negative.
+            ConfigError: max_tokens is negative or no integer.
         """
-        if not 0 <= max_tokens <= 1 << 20:
-            raise ConfigError(f"max_tokens must be between 0 and {1 << 20}, not {max_tokens!r}")
+        check_int("max_tokens", max_tokens, 0, MOST_DRAFT_TOKENS)
         batch = list(updates)
         drafts = self._core.step_named(self._requests, batch, max_tokens, _CHAINS)
         if drafts is None:
@@ -327,6 +326,9 @@ class Forest:
 
     def _checked(self, updates: list[tuple[str, Tokens]]) -> list[tuple[str, Tokens]]:
         """The updates as the core takes them: contiguous. Raises what is wrong with them, by name."""
+        for update in updates:
+            if not isinstance(update, tuple) or len(update) != 2:
+                raise ConfigError(f"an update is a pair of request id and token ids, not {update!r}")
         for request_id, count in Counter(request_id for request_id, _ in updates).items():
             self._live(request_id)
             if count > 1:
@@ -420,6 +422,10 @@ def _check_array(token_ids: Tokens) -> Tokens:
             f"{token_ids.dtype} {token_ids.shape}" if isinstance(token_ids, np.ndarray) else repr(token_ids)
         )
         raise TokenError(f"token ids are a one-dimensional int32 array, not {shown}")
+    if not token_ids.flags.aligned:
+        raise TokenError(
+            f"token ids are aligned in memory, not at {token_ids.ctypes.data:#x}: copy the array"
+        )
     return token_ids
 
 

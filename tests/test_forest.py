@@ -259,12 +259,64 @@ def test_other_wrong_calls_change_nothing():
     assert snapshot(forest, "a") == before
 
 
+@pytest.mark.parametrize(
+    ("config", "name", "value"),
+    [
+        (ForestConfig, "total_limit_bytes", 1e9),
+        (ForestConfig, "stage_limit_bytes", 4095),
+        (ForestConfig, "tenant_limit_bytes", 1 << 70),
+        (ForestConfig, "depth", 10.5),
+        (ForestConfig, "threads", "2"),
+        (ForestConfig, "max_trees", 3),
+        (ForestConfig, "max_sessions", 0),
+        (ForestConfig, "session_ttl_s", float("nan")),
+        (ForestConfig, "session_ttl_s", float("inf")),
+        (DraftConfig, "mode", "fast"),
+        (DraftConfig, "max_tokens", 1.5),
+        (DraftConfig, "alpha", float("inf")),
+        (DraftConfig, "alpha", float("nan")),
+        (DraftConfig, "alpha", None),
+        (DraftConfig, "min_match", 1 << 21),
+        (DraftConfig, "min_prob", float("nan")),
+        (DraftConfig, "doubt", float("inf")),
+        (DraftConfig, "doubt", -1),
+    ],
+)
+def test_a_setting_that_is_refused_is_named_with_its_value(config, name, value):
+    with pytest.raises(ConfigError, match=f"^{name} must be .*not {re.escape(repr(value))}$"):
+        config(**{name: value})
+
+
+def test_integers_of_numpy_are_integers():
+    forest = Forest(ForestConfig(total_limit_bytes=np.int64(1 << 30), depth=np.int32(8)))
+    forest.start("a", EXTRACT, ids(1, 2, 1), draft=DraftConfig(max_tokens=np.int64(3)))
+    assert len(forest.draft("a", np.int64(1))) == 1
+
+
+def test_an_array_that_is_not_aligned_is_refused():
+    forest = Forest()
+    forest.start("a", EXTRACT, ids(1))
+    skewed = np.frombuffer(b"\0" + ids(1, 2, 3).tobytes(), np.uint8)[1:].view(np.int32)
+    for call in (
+        lambda: forest.start("b", EXTRACT, skewed),
+        lambda: forest.observe("a", skewed),
+        lambda: forest.step([("a", skewed)]),
+        lambda: forest.learn(EXTRACT, skewed),
+    ):
+        with pytest.raises(TokenError, match="aligned"):
+            call()
+
+
 def test_a_step_takes_any_iterable():
     forest = Forest()
     forest.start("a", EXTRACT, ids(1, 2, 3, 1, 2))
     assert len(forest.step(update for update in [("a", ids())])) == 1
     with pytest.raises(TokenError, match="int64"):
         forest.step(update for update in [("a", np.array([1]))])
+    with pytest.raises(ConfigError, match="3"):
+        forest.step([("a", ids(), 3)])
+    with pytest.raises(ConfigError, match=r"1\.5"):
+        forest.step([], 1.5)
     with pytest.raises(UnknownRequestError, match="ghost"):
         forest.step(update for update in [("ghost", ids())])
 

@@ -202,6 +202,13 @@ def test_a_wrong_batch_changes_nothing(core, requests, tokens, offsets, error):
     assert core.step(*flat({0: []}), 8)[0].tolist() == [2, 1]
 
 
+def test_wrong_offsets_are_named(core):
+    start(core, 0)
+    for offsets, named in (([0, 3], r"offsets\[1\] is 3"), ([1, 1], r"offsets\[0\] is 1"), ([0], "2, not 1")):
+        with pytest.raises(ConfigError, match=named):
+            core.step(np.array([0], np.uint64), ids([5]), np.array(offsets), 8)
+
+
 def test_a_step_without_tokens_to_draft_drafts_nothing(core):
     start(core, 0)
     assert core.step(*flat({0: []}), 8)[0].tolist() == [2, 1]

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -21,8 +22,17 @@ template <typename T>
 using ArrayView = py::array_t<T, py::array::c_style>;
 
 template <typename T>
+bool is_aligned(const ArrayView<T>& array) {
+  return (array.flags() & py::detail::npy_api::NPY_ARRAY_ALIGNED_) != 0;
+}
+
+/// Throws ValueError if the array is not one-dimensional, or not aligned in memory.
+template <typename T>
 std::span<const T> span_of(const ArrayView<T>& array) {
-  if (array.ndim() != 1) throw py::value_error("expected a one-dimensional array");
+  if (array.ndim() != 1)
+    throw py::value_error("expected a one-dimensional array, not one of " + std::to_string(array.ndim()) +
+                          " dimensions");
+  if (!is_aligned(array)) throw py::value_error("expected an array that is aligned in memory");
   return {array.data(), static_cast<std::size_t>(array.size())};
 }
 

@@ -15,13 +15,18 @@ using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 BatchUpdate make_update(const Ids& requests, const Tokens& tokens, const Offsets& offsets) {
   const BatchUpdate update{span_of(requests), span_of(tokens), span_of(offsets)};
-  bool is_valid = update.offsets.size() == update.requests.size() + 1 && update.offsets.front() == 0 &&
-                  update.offsets.back() == static_cast<std::int64_t>(update.tokens.size());
-  for (std::size_t i = 0; is_valid && i < update.requests.size(); ++i) {
-    is_valid = update.offsets[i] <= update.offsets[i + 1];
+  const std::size_t num_requests = update.requests.size();
+  if (update.offsets.size() != num_requests + 1)
+    throw ConfigError("offsets are one more than requests: " + std::to_string(num_requests + 1) + ", not " +
+                      std::to_string(update.offsets.size()));
+  const auto num_tokens = static_cast<std::int64_t>(update.tokens.size());
+  for (std::size_t i = 0; i <= num_requests; ++i) {
+    const std::int64_t least = i == num_requests ? num_tokens : i == 0 ? 0 : update.offsets[i - 1];
+    const std::int64_t most = i == 0 ? 0 : num_tokens;
+    if (update.offsets[i] < least || update.offsets[i] > most)
+      throw ConfigError("offsets rise from 0 to the number of tokens, " + std::to_string(num_tokens) +
+                        ", but offsets[" + std::to_string(i) + "] is " + std::to_string(update.offsets[i]));
   }
-  if (!is_valid)
-    throw ConfigError("offsets must rise from 0 to the number of tokens, one more than requests");
   return update;
 }
 
@@ -46,7 +51,9 @@ void start(ForestCore& self, RequestId request, GroupId group, const Tokens& pro
   const auto prediction_view = span_of(prediction);
   const auto index_view = span_of(indices);
   const auto source_view = span_of(sources);
-  if (index_view.size() != source_view.size()) throw ConfigError("indices and sources differ in length");
+  if (index_view.size() != source_view.size())
+    throw ConfigError("each index has a source, but there are " + std::to_string(index_view.size()) +
+                      " indices and " + std::to_string(source_view.size()) + " sources");
   std::vector<SharedSource> shared;
   for (std::size_t i = 0; i < index_view.size(); ++i) shared.push_back({index_view[i], source_view[i]});
   const py::gil_scoped_release unlocked;

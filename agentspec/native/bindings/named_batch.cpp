@@ -36,7 +36,7 @@ bool add(Batch& batch, const py::dict& requests, py::handle update, const py::st
   if (!py::isinstance<ArrayView<std::int32_t>>(tokens)) return false;
   const py::object request = look_up(requests, PyTuple_GET_ITEM(update.ptr(), 0));
   const auto array = py::reinterpret_borrow<ArrayView<std::int32_t>>(tokens);
-  if (!request || array.ndim() != 1) return false;
+  if (!request || array.ndim() != 1 || !is_aligned(array)) return false;
   batch.requests.push_back(py::getattr(request, number).cast<RequestId>());
   batch.tokens.insert(batch.tokens.end(), array.data(), array.data() + array.size());
   batch.offsets.push_back(static_cast<std::int64_t>(batch.tokens.size()));
