@@ -30,7 +30,7 @@ void ForestCore::account(std::size_t& seen, std::size_t now, Group& group) noexc
 void ForestCore::account(Shared& shared, std::size_t num_added) noexcept {
   Group& group = touch(shared.group);
   account(shared.bytes, shared.index->memory_bytes(), group);
-  rank(shared, shared.bytes);
+  if (shared.spare_bytes != shared.bytes) rank(shared, shared.bytes);
   if (num_added == 0) return;
   if (shared.num_added == 0) {
     shared.next_grown = group.grown;
