@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <string>
 
 #include "bindings/bindings.hpp"
 #include "core/error.hpp"
@@ -173,11 +174,17 @@ void def_figures(py::class_<LockedIndex>& cls) {
 
 DraftOptions make_draft_options(bool is_tree, std::int64_t max_tokens, double alpha, std::int64_t min_match,
                                 double min_prob, double doubt) {
-  if (max_tokens < 0 || max_tokens > 1 << 20) throw ConfigError("max_tokens is out of range");
-  if (!std::isfinite(alpha) || alpha <= 0) throw ConfigError("alpha must be positive");
-  if (min_match < 1 || min_match > 1 << 20) throw ConfigError("min_match must be at least 1");
-  if (!(min_prob >= 0 && min_prob <= 1)) throw ConfigError("min_prob must be between 0 and 1");
-  if (!(doubt >= 0)) throw ConfigError("doubt must not be negative");
+  constexpr std::int64_t kMost = 1 << 20;
+  const auto check = [](bool is_right, const char* rule, double value) {
+    if (!is_right) throw ConfigError(std::string(rule) + ", not " + std::to_string(value));
+  };
+  check(max_tokens >= 0 && max_tokens <= kMost, "max_tokens must be between 0 and 1048576",
+        static_cast<double>(max_tokens));
+  check(std::isfinite(alpha) && alpha > 0, "alpha must be positive and finite", alpha);
+  check(min_match >= 1 && min_match <= kMost, "min_match must be between 1 and 1048576",
+        static_cast<double>(min_match));
+  check(min_prob >= 0 && min_prob <= 1, "min_prob must be between 0 and 1", min_prob);
+  check(std::isfinite(doubt) && doubt >= 0, "doubt must be finite and not negative", doubt);
   return {is_tree,  static_cast<std::uint32_t>(max_tokens),
           alpha,    static_cast<std::uint32_t>(min_match),
           min_prob, doubt};

@@ -156,12 +156,11 @@ std::size_t SuffixIndex::retract_piece(Text& text) {
   end.resize(num_before + num_gone);
   text.read(num_left - num_before, end);
   const std::span<const std::int32_t> tokens = end;
-  const std::size_t work =
-      automaton_.retract(match(tokens.first(num_before)), tokens.last(num_gone), text.uses);
+  std::size_t work = automaton_.retract(match(tokens.first(num_before)), tokens.last(num_gone), text.uses);
   num_tokens_ -= num_gone * text.uses;
   if (num_left == 0 && text.owner != Text::kNoOwner) live_[text.owner].has_rest = false;
   if (num_left == 0 && text.owner == Text::kNoOwner) num_sequences_ -= text.uses;
-  texts_.cut(&text, static_cast<std::uint32_t>(num_left));
+  work += texts_.cut(&text, static_cast<std::uint32_t>(num_left)) * kWorkPerMove;
   return work + num_before + kWorkPerPiece;
 }
 

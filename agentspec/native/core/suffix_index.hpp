@@ -91,6 +91,7 @@ class SuffixIndex {
  private:
   static constexpr std::size_t kWorkPerToken = 3;    // to evict one; usual
   static constexpr std::size_t kWorkPerPiece = 16;   // what does not depend on its size
+  static constexpr std::size_t kWorkPerMove = 4;     // of a text
   static constexpr std::size_t kBytesPerToken = 64;  // hardly any text takes more
   static constexpr std::size_t kMaxTokens = 0xFFFFFFFFu;
 

@@ -82,12 +82,12 @@ Text* TextStore::owned_by(std::uint32_t owner) const {
   return text;
 }
 
-void TextStore::cut(Text* text, std::uint32_t size) noexcept {
+std::size_t TextStore::cut(Text* text, std::uint32_t size) noexcept {
   if (text->is_shared) unshare(text);
   text->size = size;
-  if (size > 0) return;
+  if (size > 0) return 0;
   unlink(text);
-  free(text);
+  return free(text);
 }
 
 void TextStore::clear() noexcept {
@@ -118,18 +118,20 @@ Text* TextStore::make(std::span<const std::int32_t> tokens, std::uint32_t hash) 
   return text;
 }
 
-void TextStore::free(Text* text) noexcept {
+// Returns how many others moved.
+std::size_t TextStore::free(Text* text) noexcept {
   Chunk& chunk = chunks_[text->chunk];
   text->uses = 0;
   chunk.live -= text->bytes();
   live_bytes_ -= text->bytes();
   if (text->chunk == last_chunk_) {
     if (chunk.live == 0) chunk.end = 0;
-    return;
+    return 0;
   }
   try {
-    give_up_if_airy(text->chunk);
+    return give_up_if_airy(text->chunk);
   } catch (const std::bad_alloc&) {  // another time
+    return 0;
   }
 }
 
@@ -173,15 +175,19 @@ void TextStore::open_chunk(std::size_t bytes) {
 }
 
 // The texts that are left move to the end of the last chunk.
-void TextStore::give_up_if_airy(std::uint32_t number) {
+std::size_t TextStore::give_up_if_airy(std::uint32_t number) {
   const Chunk chunk = chunks_[number];
-  if (chunk.data == nullptr || chunk.live >= chunk.capacity / 4 * 3) return;
+  if (chunk.live >= chunk.capacity / 4 * 3) return 0;
+  std::size_t num_moved = 0;
   for (std::size_t at = 0; at < chunk.end;) {
     Text* text = reinterpret_cast<Text*>(chunk.data + at);
     at += text->bytes();
-    if (text->uses > 0) move(text);
+    if (text->uses == 0) continue;
+    move(text);
+    ++num_moved;
   }
   release_chunk(number);
+  return num_moved;
 }
 
 // What points to the text follows.

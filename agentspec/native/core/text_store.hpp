@@ -39,8 +39,8 @@ static_assert(sizeof(Text) % sizeof(std::uint64_t) == 0);
 /// A text that is put once more becomes the youngest again: its age is that of its last use. The table of
 /// texts grows and shrinks one bucket at a time (linear hashing), so that no call has to rehash them all.
 ///
-/// Texts are written one after another into chunks. A chunk that is half empty is given up: what is left of
-/// it moves, so a pointer to a text is good until the next call that changes anything.
+/// Texts are written one after another into chunks. A chunk of which a quarter is idle is given up: the texts
+/// that are left in it move, so a pointer to a text is good until the next call that changes anything.
 class TextStore {
  public:
   TextStore() = default;
@@ -54,8 +54,9 @@ class TextStore {
   /// Adds a text at the old end, apart from equal ones, for an owner. O(tokens). Throws std::bad_alloc,
   /// unchanged.
   void put_oldest(std::span<const std::int32_t> tokens, std::uint32_t owner);
-  /// Keeps the first `size` tokens of a text, which is shared no longer; of none, forgets it. O(1).
-  void cut(Text* text, std::uint32_t size) noexcept;
+  /// Keeps the first `size` tokens of a text, which is shared no longer; of none, forgets it. Returns how
+  /// many other texts had to move, three at most for each that was forgotten, amortized.
+  std::size_t cut(Text* text, std::uint32_t size) noexcept;
   /// Forgets everything. O(texts).
   void clear() noexcept;
 
@@ -67,7 +68,8 @@ class TextStore {
   }
 
  private:
-  static constexpr std::size_t kMaxChunkBytes = std::size_t{1} << 16;
+  static constexpr std::size_t kMaxChunkBytes =
+      kMappedBytes;  // a mapping: what is given up leaves the process
 
   struct Chunk {
     std::byte* data = nullptr;  // nullptr: its place is free
@@ -88,8 +90,8 @@ class TextStore {
   void unlink(Text* text) noexcept;
   void* allocate(std::size_t bytes);
   void open_chunk(std::size_t bytes);
-  void free(Text* text) noexcept;
-  void give_up_if_airy(std::uint32_t number);
+  std::size_t free(Text* text) noexcept;
+  std::size_t give_up_if_airy(std::uint32_t number);
   void move(Text* text);
   void release_chunk(std::uint32_t number) noexcept;
 
