@@ -171,13 +171,15 @@ void ForestCore::take(const Batch& batch, const BatchUpdate& update,
   share_out(num_growths_, batch.size(), take_block, [&](std::size_t i, std::size_t thread) {
     grow(growths_[i], update, scratch_[thread].lookahead);
   });
+  std::size_t work_done = 0;
   for (const Growth& growth : std::span(growths_).first(num_growths_)) {
     account(*growth.shared, growth.num_tokens);
+    work_done += growth.work;
   }
   for (std::size_t i = 0; i < batch.size(); ++i) {
     if (batch[i]->own_state == OwnIndex::kReady) account_own(*batch[i], update.tokens_of(i).size());
   }
-  balance();
+  balance(work_done);
 }
 
 void ForestCore::gather_growths(const Batch& batch, const BatchUpdate& update) {
@@ -192,7 +194,7 @@ void ForestCore::gather_growths(const Batch& batch, const BatchUpdate& update) {
         shared.task = num_growths_++;
         if (growths_.size() < num_growths_) growths_.emplace_back();
         growths_[shared.task].shared = &shared;
-        growths_[shared.task].num_tokens = 0;
+        growths_[shared.task].num_tokens = growths_[shared.task].work = 0;
         growths_[shared.task].learners.clear();
       }
       growths_[shared.task].num_tokens += update.tokens_of(i).size();
@@ -201,9 +203,11 @@ void ForestCore::gather_growths(const Batch& batch, const BatchUpdate& update) {
   }
 }
 
-void ForestCore::grow(const Growth& growth, const BatchUpdate& update, Lookahead& lookahead) const {
+void ForestCore::grow(Growth& growth, const BatchUpdate& update, Lookahead& lookahead) const {
   SuffixIndex& index = *growth.shared->index;
-  const bool is_full = is_exhausted(growth.shared->group) && !index.make_holes(growth.num_tokens);
+  const bool is_tight = is_exhausted(growth.shared->group);
+  if (is_tight) growth.work = index.make_holes(growth.num_tokens);
+  const bool is_full = is_tight && !index.has_holes(growth.num_tokens);
   for (std::size_t begin = 0; begin < growth.learners.size(); begin += Lookahead::kWalks) {
     const auto block = std::span(growth.learners)
                            .subspan(begin, std::min(Lookahead::kWalks, growth.learners.size() - begin));

@@ -66,10 +66,11 @@ bool ForestCore::is_exhausted(GroupId group) const {
   return whole_.bytes > whole_.last_limit() || groups_[group].bytes > groups_[group].last_limit();
 }
 
-// Closes every call that adds something. Groups share the work that one call may do by what was added to
-// them.
-void ForestCore::balance() {
-  std::size_t work_left = SuffixIndex::kMostWork;
+// Closes every call that adds something, and may have done some of the work already. Groups share the rest of
+// what one call may do by what was added to them.
+void ForestCore::balance(std::size_t work_done) {
+  constexpr std::size_t kLeast = SuffixIndex::kMostWork / 4;  // else nothing would be left for who is behind
+  std::size_t work_left = SuffixIndex::kMostWork - std::min(work_done, SuffixIndex::kMostWork - kLeast);
   std::size_t num_left = whole_.num_added;
   const GroupId first = touched_;
   for (GroupId id = first; id != kNoGroup; id = groups_[id].next_touched) {

@@ -83,12 +83,14 @@ bool ForestCore::learn_piece(IndexId id, SequenceId& sequence, std::span<const s
   if (found == indices_.end()) return false;
   SuffixIndex& index = *found->second->index;
   if (is_first) sequence = open_sequence(*found->second);
-  const bool is_full = is_exhausted(found->second->group) && !index.make_holes(tokens.size());
+  const bool is_tight = is_exhausted(found->second->group);
+  const std::size_t work = is_tight ? index.make_holes(tokens.size()) : 0;
+  const bool is_full = is_tight && !index.has_holes(tokens.size());
   if (!is_full) index.append(sequence, tokens);
   if (is_last || is_full) index.close(sequence);
   index.uphold(tokens.size());
   account(*found->second, is_full ? 0 : tokens.size());
-  balance();
+  balance(work);
   return !is_full;
 }
 

@@ -127,6 +127,7 @@ class ForestCore {
   struct Growth {  // a shared index and the requests of the batch that learn into it, in batch order
     Shared* shared;
     std::size_t num_tokens;
+    std::size_t work;  // that was done to make room
     std::vector<std::pair<std::size_t, SequenceId>> learners;
   };
 
@@ -165,7 +166,7 @@ class ForestCore {
   /// max_tokens: of drafts from the requests' own indices, if those are wanted.
   void take(const Batch& batch, const BatchUpdate& update, std::optional<std::uint32_t> max_tokens);
   void gather_growths(const Batch& batch, const BatchUpdate& update);
-  void grow(const Growth& growth, const BatchUpdate& update, Lookahead& lookahead) const;
+  void grow(Growth& growth, const BatchUpdate& update, Lookahead& lookahead) const;
   static void append_to_own(Request& request, std::span<const std::int32_t> tokens);
   void append(Request& request, std::span<const std::int32_t> tokens) const;
   static void draft_from_own(const Request& request, const DraftOptions& options, Scratch& scratch);
@@ -181,7 +182,7 @@ class ForestCore {
   void account(Request& request, std::size_t bytes, std::size_t num_added = 0) noexcept;
   void account_own(Request& request, std::size_t num_added) noexcept;
   void rank(Shared& shared, std::size_t spare_bytes) noexcept;
-  void balance();
+  void balance(std::size_t work_done = 0);
   std::size_t relieve(Budget& budget, GroupId begin, GroupId end, std::size_t max_work);
   void keep_within(Budget& budget, GroupId group);
   void make_room(Shared& shared, std::size_t limit_bytes, std::size_t num_changed, std::size_t& work_left);

@@ -62,7 +62,9 @@ bool SuffixIndex::has_room(std::size_t num_tokens) {
   if (num_tokens_ + num_tokens > kMaxTokens) return false;
   if (limit_bytes_ <= kTinyBytes) return true;
   if (memory_bytes() + automaton_.growth_bytes(num_tokens) > limit_bytes_) return false;
-  return memory_bytes() <= last_limit(limit_bytes_) || make_holes(num_tokens);
+  if (memory_bytes() <= last_limit(limit_bytes_)) return true;
+  make_holes(num_tokens);
+  return has_holes(num_tokens);
 }
 
 void SuffixIndex::learn(Live& live, std::span<const std::int32_t> tokens) {
@@ -228,16 +230,20 @@ void SuffixIndex::uphold(std::size_t num_changed) {
   if (memory_bytes() > limit_bytes_) enforce(limit_bytes_);
 }
 
-bool SuffixIndex::make_holes(std::size_t num_tokens) {
-  const std::size_t wanted = num_tokens * kBytesPerToken;
+bool SuffixIndex::has_holes(std::size_t num_tokens) const {
+  return hole_bytes() >= num_tokens * kBytesPerToken && automaton_.growth_bytes(num_tokens) == 0;
+}
+
+std::size_t SuffixIndex::make_holes(std::size_t num_tokens) {
+  std::size_t work = 0;
   change_or_clear([&] {
-    for (std::size_t work = 0; hole_bytes() < wanted && work < 4 * num_tokens * kWorkPerToken;) {
+    while (hole_bytes() < num_tokens * kBytesPerToken && work < 2 * num_tokens * kWorkPerToken) {
       const std::size_t more = evict_piece();
       if (more == 0) break;
       work += more;
     }
   });
-  return hole_bytes() >= wanted && automaton_.growth_bytes(num_tokens) == 0;
+  return work;
 }
 
 // Holes are closed once they are a fifth of the memory, or before the arrays outgrow the budget.

@@ -45,9 +45,11 @@ class SuffixIndex {
   /// Makes room towards a budget of `limit_bytes`: in proportion to num_changed, but hardly more than
   /// max_work. Returns the work done, in states visited.
   std::size_t approach(std::size_t limit_bytes, std::size_t num_changed, std::size_t max_work);
-  /// Evicts, a few tokens for each that is to be appended, until those will mostly go into holes, so that
-  /// memory hardly grows. False if that is not enough. O(num_tokens * chain).
-  bool make_holes(std::size_t num_tokens);
+  /// Whether so many tokens, if appended next, will mostly go into holes, so that memory hardly grows. O(1).
+  bool has_holes(std::size_t num_tokens) const;
+  /// Evicts until it is so, but hardly more than twice as many tokens. Returns the work done, in states
+  /// visited.
+  std::size_t make_holes(std::size_t num_tokens);
   /// Finishes a live sequence: what was learned of it stays until evicted. O(tokens), to pack them. Throws
   /// UnknownIdError.
   void close(SequenceId id);
