@@ -32,6 +32,7 @@ MAX_BENCH_TOKENS = 10**12
 MAX_BUDGET_MB = 1 << 20
 ENGINE_PACKAGES = ("torch", "tokenizers", "safetensors", "jinja2", "llguidance")
 BENCH_PACKAGES = ("mistral_common", "rich", "matplotlib")
+REPLAY_METHODS = ("forest", "paper-stage", "paper-shared", "paper-request", "pld")
 BENCH_SCOPES = ("stage", "tenant", "forest", "router", "popular")
 
 SERVE_EXAMPLES = """\
@@ -92,6 +93,31 @@ Every scope is run twice, and of each call the lesser time counts.
 """
 
 
+REPLAY_DESCRIPTION = """\
+Replay recorded model calls: each method drafts, the record stands for the model that verifies, a response is
+learned when it is over. Prints tokens per step, what was drafted and accepted, and what drafting took; then
+one line of JSON with the same by stage, source and match length.
+"""
+
+REPLAY_EXAMPLES = """\
+examples:
+  agentspec replay calls.jsonl                              what drafting would have saved
+  agentspec replay calls.jsonl --tokenizer ./Qwen3-0.6B     with the tokenizer of your model
+  agentspec replay DIR --method forest --method pld --markdown out/replay.md
+  agentspec replay calls.jsonl --sessions 8 --mode tree --max-draft 64
+
+A line of a *.jsonl or *.jsonl.gz file is either a call, {"prompt": TEXT, "response": TEXT}, with session,
+stage and task (texts) if known, or a chat in OpenAI's form, {"messages": [...]}: every answer is a call.
+
+methods:
+  forest         request, session, stage, workflow and tenant trees together, as the forest is by default
+  paper-stage    SuffixDecoding: the request's tree and one per stage
+  paper-shared   SuffixDecoding: the request's tree and one of all outputs
+  paper-request  SuffixDecoding: the request's tree alone
+  pld            prompt look-up, n-grams of 2 to 5 tokens, as vLLM's method ngram
+"""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
     args = build_parser().parse_args(argv)
@@ -126,6 +152,7 @@ def build_parser() -> argparse.ArgumentParser:
     benchmarks = bench.add_subparsers(title="benchmarks", required=True, metavar="BENCHMARK")
     _add_bench_core(benchmarks)
     _add_bench_churn(benchmarks)
+    _add_replay(commands)
     return parser
 
 
@@ -245,6 +272,77 @@ def run_serve(args: argparse.Namespace) -> int:
     return 0
 
 
+def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    replay = commands.add_parser(
+        "replay",
+        help="what drafting would have saved on recorded calls",
+        description=REPLAY_DESCRIPTION,
+        epilog=REPLAY_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    replay.set_defaults(run=run_replay)
+    replay.add_argument(
+        "input", type=Path, nargs="+", metavar="FILE", help="recorded calls, or a folder of such files"
+    )
+    replay.add_argument(
+        "--tokenizer",
+        default="tekken",
+        metavar="DIR",
+        help="folder with a tokenizer.json (default: Tekken, packaged)",
+    )
+    replay.add_argument("--method", action="append", choices=REPLAY_METHODS, help="repeatable (default: all)")
+    replay.add_argument("--mode", choices=("chain", "tree"), default="chain", help="(%(default)s)")
+    replay.add_argument(
+        "--max-draft", type=_count, default=32, metavar="N", help="tokens per draft (%(default)s)"
+    )
+    replay.add_argument(
+        "--alpha",
+        type=float,
+        default=4.0,
+        metavar="X",
+        help="drafts of at most X times the match (%(default)s)",
+    )
+    replay.add_argument(
+        "--min-prob",
+        type=float,
+        default=0.1,
+        metavar="P",
+        help="less probable tokens are not drafted (%(default)s)",
+    )
+    replay.add_argument(
+        "--sessions", type=_count, default=1, metavar="N", help="sessions at the same time (%(default)s)"
+    )
+    replay.add_argument("--limit", type=_count, metavar="N", help="calls of each file, at most")
+    replay.add_argument(
+        "--half",
+        choices=("first", "second"),
+        help="one half of the tasks only: tune on one, report on the other",
+    )
+    replay.add_argument(
+        "--jobs",
+        type=_count,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes, one per file (%(default)s)",
+    )
+    replay.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON line here")
+    replay.add_argument("--markdown", type=Path, metavar="FILE", help="also write tables by stage")
+
+
+def run_replay(args: argparse.Namespace) -> int:
+    """``agentspec replay``."""
+    with _bench_packages():
+        from agentspec.benchmarks.replay.jobs import Plan
+        from agentspec.benchmarks.replay.methods import Rule
+        from agentspec.benchmarks.replay.run import run
+
+        rule = Rule(args.mode, args.max_draft, args.alpha, args.min_prob)
+        methods = tuple(args.method or REPLAY_METHODS)
+        half = {None: None, "first": 0, "second": 1}[args.half]
+        plan = Plan(methods, rule, args.tokenizer, args.sessions, args.limit, half)
+        return run(args.input, plan, args.jobs, args.json, args.markdown)
+
+
 def run_bench_core(args: argparse.Namespace) -> int:
     """``agentspec bench core``."""
     with _bench_packages():
@@ -354,6 +452,12 @@ def _proxy(args: argparse.Namespace, keys: ApiKeys) -> tuple[Upstream, str]:
         read_timeout_s=args.engine_timeout_s,
     )
     return ProxyUpstream(settings), args.engine_url
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) >= 1):
+        raise argparse.ArgumentTypeError(f"a whole number, at least 1, not {text!r}")
+    return int(text)
 
 
 def _port(text: str) -> int:

@@ -1,0 +1,136 @@
+"""What is compared: every method behind one interface.
+
+``drafters`` for the methods that are trees: the paper's rule on per-stage trees or on one shared tree, and
+this project's. Each class is made without state of others; tokens are int32 arrays.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from agentspec.benchmarks.replay.calls import Call
+from agentspec.config import DraftConfig, ForestConfig
+from agentspec.draft import Draft, Source
+from agentspec.forest import Forest, Tokens
+from agentspec.stages import StageKey
+
+UNLIMITED_BYTES = 1 << 40
+TENANT = "replay"
+WORKFLOW = "workflow"
+
+
+class Drafter(Protocol):
+    """A method under test. Calls run side by side under names; a finished output may help later calls."""
+
+    def start(self, name: str, call: Call) -> None:
+        """A call begins; of its response nothing may be read."""
+
+    def step(self, name: str, accepted: Tokens) -> Draft:
+        """Take the newly accepted tokens, draft what follows."""
+
+    def finish(self, name: str, accepted: Tokens) -> None:
+        """Take the last tokens; the call is over: learn its output."""
+
+
+class ForestDrafter:
+    """A forest as an engine uses it.
+
+    Args:
+        draft: the rule.
+        sources: the shared trees.
+        by_stage: False puts every call into one stage, so that there is one shared tree.
+        limit_bytes: of all trees together.
+    """
+
+    def __init__(
+        self,
+        draft: DraftConfig,
+        sources: tuple[Source, ...] = (Source.STAGE,),
+        *,
+        by_stage: bool = True,
+        limit_bytes: int = UNLIMITED_BYTES,
+    ) -> None:
+        unlimited = dict.fromkeys(("stage_limit_bytes", "session_limit_bytes"), limit_bytes)
+        self._forest = Forest(
+            ForestConfig(
+                sources=sources,
+                tenant_limit_bytes=limit_bytes,
+                total_limit_bytes=limit_bytes,
+                **unlimited,
+            )
+        )
+        self._draft = draft
+        self._by_stage = by_stage
+
+    def start(self, name: str, call: Call) -> None:
+        """Index the prompt."""
+        stage = call.stage.replace("/", "_") if self._by_stage else "all"
+        key = StageKey(TENANT, (WORKFLOW, stage))
+        self._forest.start(name, key, call.prompt, session=call.session, draft=self._draft)
+
+    def step(self, name: str, accepted: Tokens) -> Draft:
+        """One request's part of a decode step."""
+        return self._forest.step([(name, accepted)], self._draft.max_tokens)[0]
+
+    def finish(self, name: str, accepted: Tokens) -> None:
+        """Its output stays in the shared trees."""
+        self._forest.observe(name, accepted)
+        self._forest.finish(name)
+
+
+class PromptLookup:
+    """Prompt look-up as vLLM's ``method: ngram`` does it: the longest n-gram at the end of the text, ``most``
+    tokens down to ``least``, that occurs earlier in it; of several occurrences the first. The tokens that
+    followed it there are the draft.
+
+    O(most) per token of the text.
+    """
+
+    def __init__(self, num_draft: int, least: int = 2, most: int = 5) -> None:
+        self._num_draft = num_draft
+        self._lengths = range(most, least - 1, -1)
+        self._texts: dict[str, list[int]] = {}
+        self._ends: dict[str, dict[tuple[int, ...], int]] = {}  # n-gram -> end of its first occurrence
+
+    def start(self, name: str, call: Call) -> None:
+        """The text is the prompt at first."""
+        self._texts[name], self._ends[name] = [], {}
+        self._extend(name, call.prompt.tolist())
+
+    def step(self, name: str, accepted: Tokens) -> Draft:
+        """Look for the end of the text in what is before its last token."""
+        self._extend(name, accepted.tolist())
+        text, ends = self._texts[name], self._ends[name]
+        for length in self._lengths:
+            end = ends.get(tuple(text[-length:])) if length < len(text) else None
+            if end is not None:
+                return chain(np.array(text[end : end + self._num_draft], np.int32), length)
+        return Draft()
+
+    def finish(self, name: str, accepted: Tokens) -> None:
+        """Nothing is learned."""
+        del self._texts[name], self._ends[name]
+
+    def _extend(self, name: str, tokens: list[int]) -> None:
+        """An n-gram can be found once another token follows it."""
+        text, ends = self._texts[name], self._ends[name]
+        for token in tokens:
+            for length in self._lengths:
+                if length <= len(text):
+                    ends.setdefault(tuple(text[-length:]), len(text))
+            text.append(token)
+
+
+def chain(token_ids: Tokens, match_length: int, source: Source = Source.REQUEST) -> Draft:
+    """A draft of tokens one after another, of which nothing is known but the order."""
+    size = len(token_ids)
+    return Draft(
+        token_ids,
+        np.arange(-1, size - 1, dtype=np.int32),
+        np.ones(size, np.float32),
+        float(size),
+        match_length,
+        source if size else Source.NONE,
+    )

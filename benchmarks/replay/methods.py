@@ -1,0 +1,63 @@
+"""The methods by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from agentspec.benchmarks.replay.drafters import Drafter, ForestDrafter, PromptLookup
+from agentspec.config import SHARED_SOURCES, DraftConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What methods are asked for.
+
+    Attributes:
+        mode: ``"chain"`` or ``"tree"``, for methods that have both.
+        max_tokens: most tokens in one draft.
+        alpha: drafts are at most ``alpha * match_length`` long (the paper's MAX_SPEC).
+        min_prob: tokens of a smaller estimated probability are not drafted.
+    """
+
+    mode: str = "chain"
+    max_tokens: int = 32
+    alpha: float = 4.0
+    min_prob: float = 0.1
+
+    @property
+    def draft(self) -> DraftConfig:
+        """The same for a forest."""
+        return DraftConfig(self.mode, self.max_tokens, self.alpha, min_prob=self.min_prob)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method: what it is, in a line, and how it is made."""
+
+    summary: str
+    make: Callable[[Rule], Drafter]
+
+
+METHODS: Mapping[str, Method] = {
+    "forest": Method(
+        "request, session, stage, workflow and tenant trees together, as the forest is by default",
+        lambda rule: ForestDrafter(rule.draft, SHARED_SOURCES),
+    ),
+    "paper-stage": Method(
+        "SuffixDecoding: the request's tree and one per stage",
+        lambda rule: ForestDrafter(rule.draft),
+    ),
+    "paper-shared": Method(
+        "SuffixDecoding: the request's tree and one of all outputs",
+        lambda rule: ForestDrafter(rule.draft, by_stage=False),
+    ),
+    "paper-request": Method(
+        "SuffixDecoding: the request's tree alone",
+        lambda rule: ForestDrafter(rule.draft, ()),
+    ),
+    "pld": Method(
+        "prompt look-up, n-grams of 2 to 5 tokens, as vLLM's method ngram",
+        lambda rule: PromptLookup(rule.max_tokens),
+    ),
+}

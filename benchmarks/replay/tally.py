@@ -1,0 +1,109 @@
+"""What a replay counts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentspec.draft import Draft, Source
+
+NUM_BINS = 20  # of estimated probabilities
+MATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64)  # a match counts with the largest that it reaches
+
+
+def _counts() -> defaultdict[Any, list[int]]:
+    return defaultdict(_zeros)
+
+
+def _zeros() -> list[int]:
+    return [0, 0]
+
+
+@dataclass(slots=True)
+class Bin:
+    """Draft tokens that were estimated alike: how many, their estimates' sum, how many were right."""
+
+    num: int = 0
+    expected: float = 0.0
+    hits: int = 0
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of any number of steps; of draft tokens only those that were verified."""
+
+    steps: int = 0
+    tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    draft_ns: int = 0
+    by_source: defaultdict[Source, list[int]] = field(default_factory=_counts)  # tokens drafted, accepted
+    by_match: defaultdict[int, list[int]] = field(default_factory=_counts)
+    bins: list[Bin] = field(default_factory=lambda: [Bin() for _ in range(NUM_BINS)])
+
+    def add(self, draft: Draft, accepted: int, new: int, elapsed_ns: int) -> None:
+        """A step: so many of the draft's tokens were accepted, so many tokens are new in all."""
+        self.steps += 1
+        self.tokens += new
+        self.drafted += len(draft)
+        self.accepted += accepted
+        self.draft_ns += elapsed_ns
+        if not len(draft):
+            return
+        bucket = max((size for size in MATCH_BUCKETS if size <= draft.match_length), default=0)
+        for counts in (self.by_source[draft.source], self.by_match[bucket]):
+            counts[0] += len(draft)
+            counts[1] += accepted
+
+    def add_estimate(self, probability: float, is_right: bool) -> None:
+        """A draft token whose parent was accepted: its estimated probability, given that, and the outcome."""
+        one = self.bins[min(int(probability * NUM_BINS), NUM_BINS - 1)]
+        one.num += 1
+        one.expected += probability
+        one.hits += is_right
+
+    def include(self, other: Tally) -> Tally:
+        """Add another's counts to this one's."""
+        for name in ("steps", "tokens", "drafted", "accepted", "draft_ns"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        _add(self.by_source, other.by_source)
+        _add(self.by_match, other.by_match)
+        for mine, its in zip(self.bins, other.bins, strict=True):
+            mine.num += its.num
+            mine.expected += its.expected
+            mine.hits += its.hits
+        return self
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Mean accepted tokens per step, the model's own one included."""
+        return self.tokens / self.steps if self.steps else 0.0
+
+    @property
+    def accepted_per_step(self) -> float:
+        """Accepted draft tokens per step."""
+        return self.accepted / self.steps if self.steps else 0.0
+
+    @property
+    def drafted_per_step(self) -> float:
+        """Draft tokens per step."""
+        return self.drafted / self.steps if self.steps else 0.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Share of the draft tokens that were accepted."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def calibration_error(self) -> float:
+        """Expected calibration error: mean distance of estimate and outcome over the bins."""
+        num = sum(one.num for one in self.bins)
+        return sum(abs(one.expected - one.hits) for one in self.bins) / num if num else 0.0
+
+
+def _add(counts: defaultdict[Any, list[int]], others: Mapping[Any, list[int]]) -> None:
+    for key, (drafted, accepted) in others.items():
+        counts[key][0] += drafted
+        counts[key][1] += accepted
