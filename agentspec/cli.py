@@ -32,7 +32,7 @@ MAX_BENCH_TOKENS = 10**12
 MAX_BUDGET_MB = 1 << 20
 ENGINE_PACKAGES = ("torch", "tokenizers", "safetensors", "jinja2", "llguidance")
 BENCH_PACKAGES = ("mistral_common", "rich", "matplotlib")
-REPLAY_METHODS = ("forest", "paper-stage", "paper-shared", "paper-request", "pld")
+REPLAY_METHODS = ("forest", "paper-stage", "paper-shared", "paper-request", "pld", "llma", "rest", "arctic")
 BENCH_SCOPES = ("stage", "tenant", "forest", "router", "popular")
 
 SERVE_EXAMPLES = """\
@@ -115,6 +115,9 @@ methods:
   paper-shared   SuffixDecoding: the request's tree and one of all outputs
   paper-request  SuffixDecoding: the request's tree alone
   pld            prompt look-up, n-grams of 2 to 5 tokens, as vLLM's method ngram
+  llma           copies from the prompt alone, behind 2 tokens that match
+  rest           a datastore of all outputs, trees of what followed the longest match of up to 16 tokens
+  arctic         arctic-inference's suffix cache, what vLLM's method suffix uses; only if asked for
 """
 
 
@@ -290,7 +293,9 @@ def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         metavar="DIR",
         help="folder with a tokenizer.json (default: Tekken, packaged)",
     )
-    replay.add_argument("--method", action="append", choices=REPLAY_METHODS, help="repeatable (default: all)")
+    replay.add_argument(
+        "--method", action="append", choices=REPLAY_METHODS, help="repeatable (default: all but arctic)"
+    )
     replay.add_argument("--mode", choices=("chain", "tree"), default="chain", help="(%(default)s)")
     replay.add_argument(
         "--max-draft", type=_count, default=32, metavar="N", help="tokens per draft (%(default)s)"
@@ -337,7 +342,7 @@ def run_replay(args: argparse.Namespace) -> int:
         from agentspec.benchmarks.replay.run import run
 
         rule = Rule(args.mode, args.max_draft, args.alpha, args.min_prob)
-        methods = tuple(args.method or REPLAY_METHODS)
+        methods = tuple(args.method or (name for name in REPLAY_METHODS if name != "arctic"))
         half = {None: None, "first": 0, "second": 1}[args.half]
         plan = Plan(methods, rule, args.tokenizer, args.sessions, args.limit, half)
         return run(args.input, plan, args.jobs, args.json, args.markdown)

@@ -1,8 +1,4 @@
-"""What is compared: every method behind one interface.
-
-``drafters`` for the methods that are trees: the paper's rule on per-stage trees or on one shared tree, and
-this project's. Each class is made without state of others; tokens are int32 arrays.
-"""
+"""What is compared: every method behind one interface. Tokens are int32 arrays."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from agentspec._native import SuffixIndex
 from agentspec.benchmarks.replay.calls import Call
 from agentspec.config import DraftConfig, ForestConfig
 from agentspec.draft import Draft, Source
@@ -85,33 +82,38 @@ class PromptLookup:
     tokens down to ``least``, that occurs earlier in it; of several occurrences the first. The tokens that
     followed it there are the draft.
 
-    O(most) per token of the text.
+    With ``only_prompt`` n-grams are found in the prompt alone: LLMA (arXiv 2304.04487), whose reference texts
+    are part of the prompt. O(most) per token of the text.
     """
 
-    def __init__(self, num_draft: int, least: int = 2, most: int = 5) -> None:
+    def __init__(self, num_draft: int, least: int = 2, most: int = 5, *, only_prompt: bool = False) -> None:
         self._num_draft = num_draft
+        self._only_prompt = only_prompt
         self._lengths = range(most, least - 1, -1)
         self._texts: dict[str, list[int]] = {}
         self._ends: dict[str, dict[tuple[int, ...], int]] = {}  # n-gram -> end of its first occurrence
+        self._num_prompt: dict[str, int] = {}
 
     def start(self, name: str, call: Call) -> None:
         """The text is the prompt at first."""
         self._texts[name], self._ends[name] = [], {}
         self._extend(name, call.prompt.tolist())
+        self._num_prompt[name] = len(call.prompt)
 
     def step(self, name: str, accepted: Tokens) -> Draft:
         """Look for the end of the text in what is before its last token."""
         self._extend(name, accepted.tolist())
         text, ends = self._texts[name], self._ends[name]
+        known = self._num_prompt[name] if self._only_prompt else len(text)
         for length in self._lengths:
-            end = ends.get(tuple(text[-length:])) if length < len(text) else None
-            if end is not None:
-                return chain(np.array(text[end : end + self._num_draft], np.int32), length)
+            end = ends.get(tuple(text[-length:]), known) if length < len(text) else known
+            if end < known:
+                return chain(np.array(text[end : min(end + self._num_draft, known)], np.int32), length)
         return Draft()
 
     def finish(self, name: str, accepted: Tokens) -> None:
         """Nothing is learned."""
-        del self._texts[name], self._ends[name]
+        del self._texts[name], self._ends[name], self._num_prompt[name]
 
     def _extend(self, name: str, tokens: list[int]) -> None:
         """An n-gram can be found once another token follows it."""
@@ -121,6 +123,49 @@ class PromptLookup:
                 if length <= len(text):
                     ends.setdefault(tuple(text[-length:]), len(text))
             text.append(token)
+
+
+class Datastore:
+    """REST (arXiv 2311.08252), the datastore being all finished outputs: behind the longest match of the text's
+    end, of at most ``most`` tokens, the tree of what followed most often.
+    """
+
+    def __init__(self, num_draft: int, most: int = 16, reach: int = 16) -> None:
+        self._num_draft = num_draft
+        self._most = most
+        self._index = SuffixIndex(most + reach)
+        self._prompts: dict[str, Tokens] = {}
+        self._outputs: dict[str, list[Tokens]] = {}
+
+    def start(self, name: str, call: Call) -> None:
+        """The end of the prompt is what the first match is looked for with."""
+        self._prompts[name] = call.prompt[-self._most :]
+        self._outputs[name] = []
+
+    def step(self, name: str, accepted: Tokens) -> Draft:
+        """The tree behind the longest match."""
+        self._outputs[name].append(accepted)
+        context = np.concatenate([self._prompts[name], *self._outputs[name][-self._most :]])[-self._most :]
+        length = self._match(context)
+        if length == 0:
+            return Draft()
+        rule = {"max_tokens": self._num_draft, "alpha": 1e9, "min_match": length, "min_prob": 0.0}
+        token_ids, parents, probs, score, _ = self._index.draft_tree(context[-length:], **rule)
+        return Draft(token_ids, parents, probs.astype(np.float32), score, length, Source.TENANT)
+
+    def finish(self, name: str, accepted: Tokens) -> None:
+        """The output joins the datastore."""
+        sequence = self._index.open_sequence()
+        self._index.append(sequence, np.concatenate([*self._outputs.pop(name), accepted]))
+        self._index.close_sequence(sequence)
+        del self._prompts[name]
+
+    def _match(self, context: Tokens) -> int:
+        """Tokens at the context's end that occur; what is longer than that does not."""
+        length = 0
+        while length < len(context) and self._index.count(context[-length - 1 :]):
+            length += 1
+        return length
 
 
 def chain(token_ids: Tokens, match_length: int, source: Source = Source.REQUEST) -> Draft:

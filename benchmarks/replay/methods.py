@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from agentspec.benchmarks.replay.drafters import Drafter, ForestDrafter, PromptLookup
+from agentspec.benchmarks.replay.drafters import Datastore, Drafter, ForestDrafter, PromptLookup
 from agentspec.config import SHARED_SOURCES, DraftConfig
 
 
@@ -39,6 +39,12 @@ class Method:
     make: Callable[[Rule], Drafter]
 
 
+def _arctic(rule: Rule) -> Drafter:
+    from agentspec.benchmarks.replay.arctic import ArcticDrafter
+
+    return ArcticDrafter(rule.mode == "tree", rule.max_tokens, rule.alpha, rule.min_prob)
+
+
 METHODS: Mapping[str, Method] = {
     "forest": Method(
         "request, session, stage, workflow and tenant trees together, as the forest is by default",
@@ -59,5 +65,17 @@ METHODS: Mapping[str, Method] = {
     "pld": Method(
         "prompt look-up, n-grams of 2 to 5 tokens, as vLLM's method ngram",
         lambda rule: PromptLookup(rule.max_tokens),
+    ),
+    "llma": Method(
+        "copies from the prompt alone, behind 2 tokens that match",
+        lambda rule: PromptLookup(rule.max_tokens, 2, 2, only_prompt=True),
+    ),
+    "rest": Method(
+        "a datastore of all outputs, trees of what followed the longest match of up to 16 tokens",
+        lambda rule: Datastore(rule.max_tokens),
+    ),
+    "arctic": Method(
+        "arctic-inference's suffix cache, what vLLM's method suffix uses, if it is installed",
+        _arctic,
     ),
 }

@@ -11,7 +11,7 @@ import pytest
 
 from agentspec import Draft, Source
 from agentspec.benchmarks.replay.calls import END, Call, encoded, read
-from agentspec.benchmarks.replay.drafters import ForestDrafter, PromptLookup
+from agentspec.benchmarks.replay.drafters import Datastore, ForestDrafter, PromptLookup
 from agentspec.benchmarks.replay.methods import METHODS, Rule
 from agentspec.benchmarks.replay.replay import replay, verify
 from agentspec.benchmarks.replay.schedule import Schedule
@@ -117,7 +117,30 @@ def test_prompt_lookup_may_run_into_what_it_looks_for():
     assert lookup.step("x", ids()).token_ids.tolist() == [6]
 
 
-@pytest.mark.parametrize("name", METHODS)
+def test_llma_copies_from_the_prompt_alone():
+    llma = PromptLookup(3, 2, 2, only_prompt=True)
+    llma.start("x", call((1, 2, 3, 4), ()))
+    assert llma.step("x", ids(9, 1, 2)).token_ids.tolist() == [3, 4]  # there is no more of the prompt
+    assert not len(llma.step("x", ids(9, 1)))  # 9 1 was only said since
+    llma.finish("x", ids())
+
+
+def test_rest_drafts_what_followed_the_longest_match_most_often():
+    store = Datastore(3)
+    for i, output in enumerate([(1, 2, 5, 7), (1, 2, 5, 8), (1, 2, 6), (9, 2, 4)]):
+        store.start(str(i), call((), ()))
+        store.step(str(i), ids(*output))
+        store.finish(str(i), ids())
+    store.start("x", call((8, 1), ()))
+    draft = store.step("x", ids(2))  # 1 2 occurs three times, 8 1 2 not at all
+    assert draft.match_length == 2
+    assert draft.token_ids.tolist()[0] == 5
+    assert sorted(draft.token_ids.tolist()[1:]) in ([6, 7], [6, 8], [7, 8])
+    assert draft.probs[0] == np.float32(2 / 3)
+    assert not len(store.step("x", ids(77)))
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "arctic"])
 def test_every_method_accepts_nothing_but_the_record(name):
     calls = [call((1, 2, 3, 1, 2), (3, 1, 2, 3), session=str(i)) for i in range(3)]
     tally = replay(calls, METHODS[name].make(Rule()), 2)["s"]
@@ -125,6 +148,16 @@ def test_every_method_accepts_nothing_but_the_record(name):
     # every step adds a token of the model's own, unless the draft went to the response's end
     assert tally.tokens <= tally.steps + tally.accepted <= tally.tokens + len(calls)
     assert tally.accepted > 0
+
+
+def test_arctic_drafts_by_the_same_rule():
+    pytest.importorskip("arctic_inference")
+    rng = np.random.default_rng(1)
+    calls = [call((), tuple(rng.integers(1, 4, 30).tolist()), session=str(i)) for i in range(10)]
+    rule = Rule(alpha=1.0)
+    ours, theirs = (replay(calls, METHODS[name].make(rule))["s"] for name in ("paper-shared", "arctic"))
+    assert ours.tokens == theirs.tokens
+    assert abs(ours.tokens_per_step / theirs.tokens_per_step - 1) < 0.1  # ties differ
 
 
 # ---- files ----
