@@ -126,8 +126,8 @@ class PromptLookup:
 
 
 class Datastore:
-    """REST (arXiv 2311.08252), the datastore being all finished outputs: behind the longest match of the text's
-    end, of at most ``most`` tokens, the tree of what followed most often.
+    """REST (arXiv 2311.08252), its datastore being all finished outputs: behind the longest match of the
+    text, of at most ``most`` tokens, the tree of what followed most often.
     """
 
     def __init__(self, num_draft: int, most: int = 16, reach: int = 16) -> None:
