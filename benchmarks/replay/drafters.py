@@ -149,8 +149,9 @@ class Datastore:
         length = self._match(context)
         if length == 0:
             return Draft()
-        rule = {"max_tokens": self._num_draft, "alpha": 1e9, "min_match": length, "min_prob": 0.0}
-        token_ids, parents, probs, score, _ = self._index.draft_tree(context[-length:], **rule)
+        token_ids, parents, probs, score, _ = self._index.draft_tree(
+            context[-length:], self._num_draft, alpha=1e9, min_match=length, min_prob=0.0
+        )
         return Draft(token_ids, parents, probs.astype(np.float32), score, length, Source.TENANT)
 
     def finish(self, name: str, accepted: Tokens) -> None:
