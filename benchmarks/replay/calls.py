@@ -23,7 +23,7 @@ from agentspec.forest import Tokens
 Encode = Callable[[str], Tokens]
 
 DEFAULT_STAGE = "default"
-END = 0  # a token that no text has, after every response: that it ends has to be verified too
+END = 1 << 24  # beyond every vocabulary; after each response: that it ends has to be verified too
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,12 +170,12 @@ class Datastore:
 
 
 def chain(token_ids: Tokens, match_length: int, source: Source = Source.REQUEST) -> Draft:
-    """A draft of tokens one after another, of which nothing is known but the order."""
+    """A draft of tokens one after another, without estimates: their probabilities are nan."""
     size = len(token_ids)
     return Draft(
         token_ids,
         np.arange(-1, size - 1, dtype=np.int32),
-        np.ones(size, np.float32),
+        np.full(size, np.nan, np.float32),
         float(size),
         match_length,
         source if size else Source.NONE,

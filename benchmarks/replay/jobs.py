@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from agentspec.benchmarks import traces
 from agentspec.benchmarks.replay.calls import Call, Encode, RecordedCall, encoded, read
@@ -83,9 +83,9 @@ def _progress() -> Progress:
     )
 
 
-def _watch(done: SimpleQueue[int], progress: Progress, task: object) -> None:
+def _watch(done: SimpleQueue[int], progress: Progress, task: TaskID) -> None:
     while num_ended := done.get():
-        progress.advance(task, num_ended)  # type: ignore[arg-type]
+        progress.advance(task, num_ended)
 
 
 def _join(done: SimpleQueue[int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -83,7 +84,8 @@ def verify(draft: Draft, ahead: Tokens, tally: Tally) -> int:
         if parent != node or accepted == len(wanted):
             continue
         is_right = token == wanted[accepted]
-        tally.add_estimate(min(prob / reached, 1.0), is_right)
+        if not math.isnan(prob):
+            tally.add_estimate(min(prob / reached, 1.0), is_right)
         if is_right:
             node, accepted, reached = i, accepted + 1, prob
     return accepted

@@ -49,7 +49,7 @@ def _cells(tally: Tally) -> list[str]:
         f"{tally.drafted_per_step:.2f}",
         f"{tally.acceptance_rate:.1%}",
         f"{tally.draft_ns / max(tally.steps, 1) / 1e3:.1f}",
-        f"{tally.calibration_error:.3f}",
+        "-" if tally.calibration_error is None else f"{tally.calibration_error:.3f}",
     ]
 
 

@@ -32,7 +32,7 @@ class Bin:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of any number of steps; of draft tokens only those that were verified."""
+    """Counts of any number of steps; of estimates only those whose token was reached."""
 
     steps: int = 0
     tokens: int = 0
@@ -79,28 +79,27 @@ class Tally:
     @property
     def tokens_per_step(self) -> float:
         """Mean accepted tokens per step, the model's own one included."""
-        return self.tokens / self.steps if self.steps else 0.0
-
-    @property
-    def accepted_per_step(self) -> float:
-        """Accepted draft tokens per step."""
-        return self.accepted / self.steps if self.steps else 0.0
+        return _share(self.tokens, self.steps)
 
     @property
     def drafted_per_step(self) -> float:
         """Draft tokens per step."""
-        return self.drafted / self.steps if self.steps else 0.0
+        return _share(self.drafted, self.steps)
 
     @property
     def acceptance_rate(self) -> float:
         """Share of the draft tokens that were accepted."""
-        return self.accepted / self.drafted if self.drafted else 0.0
+        return _share(self.accepted, self.drafted)
 
     @property
-    def calibration_error(self) -> float:
-        """Expected calibration error: mean distance of estimate and outcome over the bins."""
+    def calibration_error(self) -> float | None:
+        """Expected calibration error, the mean distance of estimate and outcome; None without estimates."""
         num = sum(one.num for one in self.bins)
-        return sum(abs(one.expected - one.hits) for one in self.bins) / num if num else 0.0
+        return sum(abs(one.expected - one.hits) for one in self.bins) / num if num else None
+
+
+def _share(part: float, whole: int) -> float:
+    return part / whole if whole else 0.0
 
 
 def _add(counts: defaultdict[Any, list[int]], others: Mapping[Any, list[int]]) -> None:

@@ -111,6 +111,12 @@ def test_prompt_lookup_takes_the_longest_then_the_first():
     assert not len(lookup.step("x", ids(77)))
 
 
+def test_who_estimates_nothing_is_not_calibrated():
+    calls = [call((1, 2, 3, 4, 1, 2), (3, 4, 1, 2))]
+    assert replay(calls, PromptLookup(3))["s"].calibration_error is None
+    assert replay(calls, ForestDrafter(DraftConfig()))["s"].calibration_error is not None
+
+
 def test_prompt_lookup_may_run_into_what_it_looks_for():
     lookup = PromptLookup(8)
     lookup.start("x", call((6, 6, 6), ()))
