@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec.draft import Draft, Source
+
 class SuffixIndex:
     """A suffix index over int32 sequences; every method is safe from several threads."""
 
@@ -68,14 +70,11 @@ BatchDrafts = tuple[
     NDArray[np.int32],  # match_lengths
     NDArray[np.uint8],  # sources
 ]
-NamedDrafts = tuple[
-    list[NDArray[np.int32]],  # token_ids of each draft
-    list[NDArray[np.int32]],  # parents
-    list[NDArray[np.float32]],  # probs
-    list[float],  # scores
-    list[int],  # match_lengths
-    bytes,  # sources
-]
+
+class DraftMaker:
+    """Makes agentspec.Draft objects of what the core drafts."""
+
+    def __init__(self, draft: type[Draft], sources: tuple[Source, ...]) -> None: ...
 
 class ForestCore:
     """Live requests and shared indices by integer ids. Safe from several threads."""
@@ -110,8 +109,8 @@ class ForestCore:
         requests: Mapping[str, object],
         updates: list[tuple[str, NDArray[np.int32]]],
         max_tokens: int,
-        chains: list[NDArray[np.int32]],
-    ) -> NamedDrafts | None: ...
+        maker: DraftMaker,
+    ) -> list[Draft] | None: ...
     def observe(
         self, requests: NDArray[np.uint64], tokens: NDArray[np.int32], offsets: NDArray[np.int64]
     ) -> None: ...

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec._native import DraftOptions, ForestCore
+from agentspec._native import DraftMaker, DraftOptions, ForestCore
 from agentspec.config import MOST_DRAFT_TOKENS, DraftConfig, ForestConfig, check_int
 from agentspec.draft import Draft, Source
 from agentspec.errors import (
@@ -36,18 +36,8 @@ Tokens = NDArray[np.int32]
 Path = tuple[str, ...]  # of a stage or of what encloses it; () is the tenant's own tree
 
 _NO_TOKENS: Tokens = np.empty(0, np.int32)
-_SOURCES = tuple(Source)
+_MAKER = DraftMaker(Draft, tuple(Source))
 _MOST_EXPIRED = 8  # sessions per call: more than one request can leave behind
-
-
-def _chain(length: int) -> Tokens:
-    """The parents of a draft that is a chain: shared by all of this length, so never to be written to."""
-    parents = np.arange(-1, length - 1, dtype=np.int32)
-    parents.flags.writeable = False
-    return parents
-
-
-_CHAINS = [_chain(length) for length in range(65)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,14 +199,12 @@ class Forest:
         """
         check_int("max_tokens", max_tokens, 0, MOST_DRAFT_TOKENS)
         batch = list(updates)
-        drafts = self._core.step_named(self._requests, batch, max_tokens, _CHAINS)
+        drafts = self._core.step_named(self._requests, batch, max_tokens, _MAKER)
         if drafts is None:
-            drafts = self._core.step_named(self._requests, self._checked(batch), max_tokens, _CHAINS)
+            drafts = self._core.step_named(self._requests, self._checked(batch), max_tokens, _MAKER)
         if drafts is None:
             raise UnknownRequestError("another thread is just starting or finishing a request of the batch")
-        token_ids, parents, probs, scores, matches, codes = drafts
-        sources = [_SOURCES[code] for code in codes]
-        return list(map(Draft, token_ids, parents, probs, scores, matches, sources))
+        return drafts
 
     def finish(self, request_id: str, learn: bool = True) -> None:
         """Forget a live request. Its output stays in the shared trees, or is withdrawn if not ``learn``.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 
 import numpy as np
 from arctic_inference.suffix_decoding import SuffixDecodingCache
 from arctic_inference.suffix_decoding._C import SuffixTree
 
-from agentspec.benchmarks.core.sides import DEPTH, FACTOR, MAX_DRAFT, MIN_PROB, Batch, Tokens
+from agentspec.benchmarks.core.sides import DEPTH, FACTOR, MAX_DRAFT, MIN_PROB, Batch, Draft, Tokens
 
 VERSION = version("arctic-inference")
 
@@ -57,8 +57,8 @@ class ArcticDecoder:
         """Admit a request; its prompt is indexed when this returns."""
         self._cache.start_request(request, prompt)
 
-    def step(self, batch: Batch) -> Sequence[Collection[int]]:
-        """Take the accepted tokens, then draft, request by request: each one's draft tokens."""
+    def step(self, batch: Batch) -> Sequence[Draft]:
+        """Take the accepted tokens, then draft, request by request."""
         cache, drafts = self._cache, []
         for (request, tokens), context in zip(batch.updates, batch.contexts, strict=True):
             cache.add_active_response(request, tokens)
@@ -69,7 +69,7 @@ class ArcticDecoder:
                 max_spec_factor=FACTOR,
                 min_token_prob=MIN_PROB,
             )
-            drafts.append(draft.token_ids)
+            drafts.append(draft)
         return drafts
 
     def finish(self, request: str) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from agentspec import DraftConfig, Forest, ForestConfig, Source, StageKey
 from agentspec._native import SuffixIndex
-from agentspec.benchmarks.core.sides import DEPTH, FACTOR, MAX_DRAFT, MIN_PROB, Batch, Tokens
+from agentspec.benchmarks.core.sides import DEPTH, FACTOR, MAX_DRAFT, MIN_PROB, Batch, Draft, Tokens
 
 UNLIMITED_BYTES = 1 << 40
 EVERY_SOURCE = (Source.SESSION, Source.STAGE, Source.WORKFLOW, Source.TENANT)
@@ -62,9 +62,9 @@ class OurDecoder:
         """Until the request's prompt is indexed."""
         self._forest.wait(request)
 
-    def step(self, batch: Batch) -> Sequence[Collection[int]]:
-        """Take the accepted tokens, then draft: each request's draft tokens."""
-        return [draft.token_ids for draft in self._forest.step(batch.updates, MAX_DRAFT)]
+    def step(self, batch: Batch) -> Sequence[Draft]:
+        """Take the accepted tokens, then draft for each request."""
+        return self._forest.step(batch.updates, MAX_DRAFT)
 
     def finish(self, request: str) -> None:
         """Forget a request and its output."""

@@ -46,6 +46,14 @@ class Index(Protocol):
         """Take the oldest documents out, at least so many tokens or all there are; how many went."""
 
 
+class Draft(Protocol):
+    """What either side drafts, in a class of its own."""
+
+    @property
+    def token_ids(self) -> Collection[int]:
+        """Its tokens."""
+
+
 class Decoder(Protocol):
     """What an engine calls: live requests, each with a tree of its own, and a tree of all outputs."""
 
@@ -55,8 +63,8 @@ class Decoder(Protocol):
     def start(self, request: str, prompt: Tokens) -> None:
         """Admit a request; its prompt is indexed when this returns."""
 
-    def step(self, batch: Batch) -> Sequence[Collection[int]]:
-        """Take the accepted tokens, then draft: each request's draft tokens."""
+    def step(self, batch: Batch) -> Sequence[Draft]:
+        """Take the accepted tokens, then draft for each request."""
 
     def finish(self, request: str) -> None:
         """Forget a request and its output."""

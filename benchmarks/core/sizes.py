@@ -17,7 +17,7 @@ class Sizes:
         num_history: past outputs that both sides have learned before they decode.
         prompt_tokens: tokens of a live request's prompt.
         batch_sizes: live requests of a decode step.
-        num_steps: decode steps timed at each batch size.
+        num_steps: decode steps timed at each batch size, at least.
         ingest_tokens: sizes of the prompts whose indexing is timed.
         num_starts: prompts timed of each of these sizes.
         num_memory_requests: live requests whose memory is measured.

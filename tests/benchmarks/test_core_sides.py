@@ -34,7 +34,7 @@ def decoder(request: pytest.FixtureRequest) -> Decoder:
 
 def step(decoder: Decoder, request: str, text: Tokens, num_new: int) -> list[int]:
     [draft] = decoder.step(Batch([(request, text[-num_new:])], [text[-64:]]))
-    return list(draft)
+    return list(draft.token_ids)
 
 
 def test_documents_go_in_and_out(side: Side) -> None:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
 
 from agentspec.benchmarks.core.steps import Counts
 
 
+@dataclass
+class Drafted:
+    token_ids: list[int]
+
+
+def drafts(*token_ids: list[int]) -> list[Drafted]:
+    return [Drafted(tokens) for tokens in token_ids]
+
+
 def test_tokens_are_the_same_at_the_same_place() -> None:
     counts = Counts()
-    ours = [np.array([1, 2, 3], np.int32), np.array([7, 8], np.int32), np.array([], np.int32)]
-    counts.add({"ours": ours, "peer": [[1, 2, 4, 5], [8, 7], [1]]})
-    counts.add({"ours": [[9]], "peer": [[9]]})
-    assert counts.drafted == {"ours": 6, "peer": 8}
-    assert counts.agreed["ours"] == 3
+    counts.add({"ours": drafts([1, 2, 3], [7, 8], []), "peer": drafts([1, 2, 4, 5], [8, 7], [1])})
+    counts.add({"ours": drafts([9]), "peer": drafts([9])})
+    assert counts.drafted_per(2) == {"ours": 3, "peer": 4}
+    assert counts.agreed_per(2) == {"ours": 1.5}
 
 
 def test_without_a_peer_nobody_agrees() -> None:
     counts = Counts()
-    counts.add({"ours_1_thread": [[1, 2]], "ours_2_threads": [[1, 2]]})
-    assert counts.drafted == {"ours_1_thread": 2, "ours_2_threads": 2}
-    assert not counts.agreed
+    counts.add({"ours_1_thread": drafts([1, 2]), "ours_2_threads": drafts([1, 2])})
+    assert counts.drafted_per(1) == {"ours_1_thread": 2, "ours_2_threads": 2}
+    assert not counts.agreed_per(1)

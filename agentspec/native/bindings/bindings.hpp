@@ -53,6 +53,7 @@ DraftOptions make_draft_options(bool is_tree, std::int64_t max_tokens, double al
 
 void register_errors(py::module_& module);
 void register_suffix_index(py::module_& module);
+void register_draft_maker(py::module_& module);
 void register_forest_core(py::module_& module);
 void register_named_batch(ForestCoreClass& cls);
 

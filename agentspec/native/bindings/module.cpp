@@ -5,5 +5,6 @@ PYBIND11_MODULE(_native, module, pybind11::mod_gil_not_used()) {
   module.doc() = "AgentSpec's native core: suffix indices over int32 tokens, and drafts from them.";
   agentspec::register_errors(module);
   agentspec::register_suffix_index(module);
+  agentspec::register_draft_maker(module);
   agentspec::register_forest_core(module);
 }

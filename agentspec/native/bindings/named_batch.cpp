@@ -1,6 +1,6 @@
 // ForestCore.step_named: a batch as Python has it, without a line of Python per request.
 
-#include "bindings/bindings.hpp"
+#include "bindings/draft_maker.hpp"
 #include "core/error.hpp"
 #include "core/forest_core.hpp"
 
@@ -29,74 +29,67 @@ py::object look_up(const py::dict& dict, py::handle key) {
 #endif
 }
 
-/// Adds one (key, tokens); false if it is not of the usual form, whatever is wrong with it.
-bool add(Batch& batch, const py::dict& requests, py::handle update, const py::str& number) {
-  if (!PyTuple_CheckExact(update.ptr()) || PyTuple_GET_SIZE(update.ptr()) != 2) return false;
-  const py::handle tokens = PyTuple_GET_ITEM(update.ptr(), 1);
-  if (!py::isinstance<ArrayView<std::int32_t>>(tokens)) return false;
-  const py::object request = look_up(requests, PyTuple_GET_ITEM(update.ptr(), 0));
+bool is_pair(py::handle update) {
+  return PyTuple_CheckExact(update.ptr()) && PyTuple_GET_SIZE(update.ptr()) == 2;
+}
+
+/// numpy has one dtype object for int32, which `int32` is; others that mean the same take longer to tell.
+bool is_int32_array(py::handle object, const py::dtype& int32) {
+  if (!py::isinstance<py::array>(object)) return false;
+  const auto* array = py::detail::array_proxy(object.ptr());
+  const bool is_contiguous = (array->flags & py::array::c_style) != 0;
+  return (array->descr == int32.ptr() && is_contiguous) || py::isinstance<ArrayView<std::int32_t>>(object);
+}
+
+/// Asks for everything that the updates point to: it lies anywhere in memory.
+void prefetch(const py::list& updates) {
+  for (const py::handle update : updates) __builtin_prefetch(update.ptr());
+  for (const py::handle update : updates) {
+    if (!is_pair(update)) continue;
+    __builtin_prefetch(PyTuple_GET_ITEM(update.ptr(), 0));
+    __builtin_prefetch(PyTuple_GET_ITEM(update.ptr(), 1));
+  }
+  for (const py::handle update : updates) {
+    if (!is_pair(update) || !py::isinstance<py::array>(PyTuple_GET_ITEM(update.ptr(), 1))) continue;
+    const auto* array = py::detail::array_proxy(PyTuple_GET_ITEM(update.ptr(), 1));
+    __builtin_prefetch(array->dimensions);
+    __builtin_prefetch(array->data);
+  }
+}
+
+/// Adds tokens; false if they are not of the usual form, whatever is wrong with them.
+bool add(Batch& batch, py::handle tokens, const py::dtype& int32) {
+  if (!is_int32_array(tokens, int32)) return false;
   const auto array = py::reinterpret_borrow<ArrayView<std::int32_t>>(tokens);
-  if (!request || array.ndim() != 1 || !is_aligned(array)) return false;
-  batch.requests.push_back(py::getattr(request, number).cast<RequestId>());
+  if (array.ndim() != 1 || !is_aligned(array)) return false;
   batch.tokens.insert(batch.tokens.end(), array.data(), array.data() + array.size());
   batch.offsets.push_back(static_cast<std::int64_t>(batch.tokens.size()));
   return true;
 }
 
-/// A view of `size` values within `whole`: what py::array's constructor does, without its two heap blocks.
-template <typename T>
-py::object view_of(const py::array_t<T>& whole, const py::dtype& type, std::int64_t begin, std::int64_t end) {
-  const auto& numpy = py::detail::npy_api::get();
-  const Py_intptr_t size = end - begin;
-  PyObject* view = numpy.PyArray_NewFromDescr_(
-      numpy.PyArray_Type_, type.inc_ref().ptr(), 1, &size, nullptr, const_cast<T*>(whole.data()) + begin,
-      py::detail::npy_api::NPY_ARRAY_WRITEABLE_ | py::detail::npy_api::NPY_ARRAY_ALIGNED_, nullptr);
-  if (view == nullptr) throw py::error_already_set();
-  numpy.PyArray_SetBaseObject_(view, whole.inc_ref().ptr());
-  return py::reinterpret_steal<py::object>(view);
-}
-
-/// Views of values[offsets[i] .. offsets[i + 1]), one per i, except where shared(i) has an array already.
-template <typename T, typename Shared>
-py::list split(std::vector<T>&& values, const std::vector<std::int64_t>& offsets, const Shared& shared) {
-  const py::array_t<T> whole = array_of(std::move(values));
-  const py::dtype type = py::dtype::of<T>();
-  py::list views(offsets.size() - 1);
-  for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
-    py::object view = shared(i);
-    if (!view) {
-      view = view_of(whole, type, offsets[i], offsets[i + 1]);
-    }
-    PyList_SET_ITEM(views.ptr(), static_cast<py::ssize_t>(i), view.release().ptr());
+/// False if there is an update that is not (a key of requests, tokens).
+bool add(Batch& batch, const py::dict& requests, const py::list& updates) {
+  prefetch(updates);
+  const auto int32 = py::dtype::of<std::int32_t>();
+  std::vector<py::object> named;
+  for (const py::handle update : updates) {
+    if (!is_pair(update) || !add(batch, PyTuple_GET_ITEM(update.ptr(), 1), int32)) return false;
+    named.push_back(look_up(requests, PyTuple_GET_ITEM(update.ptr(), 0)));
+    if (!named.back()) return false;
+    __builtin_prefetch(named.back().ptr());
   }
-  return views;
-}
-
-/// chains[n] for drafts that are chains of n tokens: their parents are always the same.
-auto shared_parents(const BatchDrafts& drafts, const std::vector<std::int64_t>& offsets,
-                    const py::list& chains) {
-  std::vector<std::int64_t> lengths(offsets.size() - 1, -1);
-  for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
-    const std::int64_t length = offsets[i + 1] - offsets[i];
-    bool is_chain = length < static_cast<std::int64_t>(chains.size());
-    for (std::int64_t n = 0; is_chain && n < length; ++n) {
-      is_chain = drafts.parents[static_cast<std::size_t>(offsets[i] + n)] == n - 1;
-    }
-    if (is_chain) lengths[i] = length;
+  const py::str number("number");
+  for (const py::object& request : named) {
+    batch.requests.push_back(py::getattr(request, number).cast<RequestId>());
   }
-  return [lengths = std::move(lengths), &chains](std::size_t i) {
-    return lengths[i] < 0 ? py::object() : py::object(chains[static_cast<std::size_t>(lengths[i])]);
-  };
+  return true;
 }
 
 py::object step_named(ForestCore& self, const py::dict& requests, const py::list& updates,
-                      std::uint32_t max_tokens, const py::list& chains) {
+                      std::uint32_t max_tokens, const DraftMaker& maker) {
   self.expect(updates.size());
   Batch batch;
-  const py::str number("number");
-  for (const py::handle update : updates) {
-    if (!add(batch, requests, update, number)) return py::none();
-  }
+  if (!add(batch, requests, updates)) return py::none();
   BatchDrafts drafts;
   try {
     const py::gil_scoped_release unlocked;
@@ -106,27 +99,17 @@ py::object step_named(ForestCore& self, const py::dict& requests, const py::list
   } catch (const DuplicateIdError&) {
     return py::none();
   }
-  const std::vector<std::int64_t> offsets = std::move(drafts.offsets);
-  const auto parents = shared_parents(drafts, offsets, chains);
-  const auto none = [](std::size_t) { return py::object(); };
-  return py::make_tuple(
-      split(std::move(drafts.token_ids), offsets, none), split(std::move(drafts.parents), offsets, parents),
-      split(std::move(drafts.probs), offsets, none), array_of(std::move(drafts.scores)).attr("tolist")(),
-      array_of(std::move(drafts.match_lengths)).attr("tolist")(),
-      py::bytes(reinterpret_cast<const char*>(drafts.sources.data()), drafts.sources.size()));
+  return maker.make(std::move(drafts));
 }
 
 }  // namespace
 
 void register_named_batch(ForestCoreClass& cls) {
-  cls.def(
-      "step_named", &step_named, py::arg("requests"), py::arg("updates"), py::arg("max_tokens"),
-      py::arg("chains"),
-      "step() for [(key, int32 array), ...]; requests[key].number is the request. Returns lists with one\n"
-      "entry per update (token_ids, parents, probs, scores, match_lengths) and the sources as bytes; None,\n"
-      "with nothing changed, if a key is unknown or named twice or an update is not such a pair. chains[n] "
-      "is\n"
-      "used as the parents of chains of n tokens.");
+  cls.def("step_named", &step_named, py::arg("requests"), py::arg("updates"), py::arg("max_tokens"),
+          py::arg("maker"),
+          "step() for [(key, int32 array), ...]; requests[key].number is the request. Returns the maker's\n"
+          "objects, one per update; None, with nothing changed, if a key is unknown or named twice or an\n"
+          "update is not such a pair.");
 }
 
 }  // namespace agentspec

@@ -45,6 +45,15 @@ DraftOptions options_of(const Request& request, std::uint32_t max_tokens) {
   return options;
 }
 
+BatchDrafts collect(std::span<const SourcedDraft> drafts) {
+  std::size_t num_tokens = 0;
+  for (const SourcedDraft& draft : drafts) num_tokens += draft.tokens.token_ids.size();
+  BatchDrafts collected;
+  collected.reserve(drafts.size(), num_tokens);
+  for (const SourcedDraft& draft : drafts) collected.push_back(draft);
+  return collected;
+}
+
 /// Where the tokens end that go ahead of the others, so that no request has more than a piece left.
 std::size_t end_of_ahead(const BatchUpdate& update) {
   std::size_t end = 0;
@@ -87,16 +96,14 @@ void ForestCore::expect(std::size_t num_requests) {
 
 BatchDrafts ForestCore::step(const BatchUpdate& update, std::uint32_t max_tokens) {
   check_tokens(update.tokens);
-  BatchDrafts drafts;
   std::unique_lock lock(mutex_);
   const Batch batch = resolve(update);
   const auto kept = keep(update);
   if (drafts_.size() < batch.size()) drafts_.resize(batch.size());
   take_in_pieces(batch, update, max_tokens, lock);
   draft_from_shared(batch, max_tokens);
-  drafts.offsets.push_back(0);
-  for (std::size_t i = 0; i < batch.size(); ++i) drafts.push_back(drafts_[i]);
-  return drafts;
+  workers_.rest();
+  return collect(std::span(drafts_).first(batch.size()));
 }
 
 // Checks a whole batch before anything is changed.
@@ -290,11 +297,21 @@ void ForestCore::draft_from_links(Request& request, const DraftOptions& options,
   }
 }
 
+void BatchDrafts::reserve(std::size_t num_drafts, std::size_t num_tokens) {
+  token_ids.reserve(num_tokens);
+  parents.reserve(num_tokens);
+  probs.reserve(num_tokens);
+  offsets.reserve(num_drafts + 1);
+  scores.reserve(num_drafts);
+  match_lengths.reserve(num_drafts);
+  sources.reserve(num_drafts);
+}
+
 void BatchDrafts::push_back(const SourcedDraft& draft) {
   const DraftTokens& tokens = draft.tokens;
   token_ids.insert(token_ids.end(), tokens.token_ids.begin(), tokens.token_ids.end());
   parents.insert(parents.end(), tokens.parents.begin(), tokens.parents.end());
-  for (const double prob : tokens.probs) probs.push_back(static_cast<float>(prob));
+  probs.insert(probs.end(), tokens.probs.begin(), tokens.probs.end());
   offsets.push_back(static_cast<std::int64_t>(token_ids.size()));
   scores.push_back(tokens.score);
   match_lengths.push_back(static_cast<std::int32_t>(tokens.match_length));

@@ -45,16 +45,18 @@ struct SourcedDraft {
   SourceId source = kNoSource;
 };
 
-/// One draft per request, end to end: draft i is [offsets[i], offsets[i + 1]) of the token arrays.
+/// Drafts end to end: draft i is [offsets[i], offsets[i + 1]) of the token arrays.
 struct BatchDrafts {
   std::vector<std::int32_t> token_ids;
   std::vector<std::int32_t> parents;
   std::vector<float> probs;
-  std::vector<std::int64_t> offsets;
+  std::vector<std::int64_t> offsets{0};
   std::vector<double> scores;
   std::vector<std::int32_t> match_lengths;
   std::vector<SourceId> sources;
 
+  std::size_t size() const { return scores.size(); }
+  void reserve(std::size_t num_drafts, std::size_t num_tokens);
   void push_back(const SourcedDraft& draft);
 };
 

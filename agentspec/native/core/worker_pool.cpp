@@ -68,6 +68,7 @@ void WorkerPool::wake() {
   {
     const std::lock_guard lock(mutex_);
     ++num_wakes_;
+    is_resting_ = false;
   }
   changed_.notify_all();
 }
@@ -120,7 +121,10 @@ bool WorkerPool::join_run(std::uint64_t& seen) {
   while (true) {
     const std::uint64_t wakes = num_wakes_;
     lock.unlock();
-    for (int spin = 0; spin < kSpins && num_runs_.load(std::memory_order_acquire) == seen; ++spin) relax();
+    const auto is_awaiting = [&] {
+      return num_runs_.load(std::memory_order_acquire) == seen && !is_resting_;
+    };
+    for (int spin = 0; spin < kSpins && is_awaiting(); ++spin) relax();
     lock.lock();
     const auto is_joinable = [&] { return is_open_ && num_runs_ != seen; };
     changed_.wait(lock, [&] { return is_stopping_ || is_joinable() || num_wakes_ != wakes; });

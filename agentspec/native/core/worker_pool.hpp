@@ -30,6 +30,8 @@ class WorkerPool {
   std::size_t num_threads() const { return num_threads_; }
   /// Tells sleeping threads that a run is near, so that they are awake when it comes.
   void wake();
+  /// Tells them that none is: a thread that waits awake slows down the one it shares a core with.
+  void rest() { is_resting_.store(true, std::memory_order_relaxed); }
   /// Calls task(i, thread) once for every i < num_tasks, on any thread < num_threads(): the caller begins
   /// with the first, the others with the last, so that from run to run most tasks stay with the thread whose
   /// caches know them. Rethrows the first exception when all are done.
@@ -48,7 +50,8 @@ class WorkerPool {
   std::condition_variable changed_;
   std::atomic<std::uint64_t> num_runs_ = 0;
   std::uint64_t num_wakes_ = 0;
-  bool is_open_ = false;  // the run can be joined
+  std::atomic<bool> is_resting_ = false;  // nobody has to wait awake
+  bool is_open_ = false;                  // the run can be joined
   bool is_stopping_ = false;
   std::atomic<std::size_t> num_busy_ = 0;      // threads that have joined the run
   std::atomic<std::uint64_t> tasks_left_ = 0;  // the first one, and in the upper half the end
