@@ -55,10 +55,17 @@ StateId Automaton::locate(std::span<const std::int32_t> tokens) const {
 
 // ---- append -------------------------------------------------------------------------------------------
 
-Cursor Automaton::extend(Cursor tail, std::int32_t token) {
+Cursor Automaton::append(Cursor tail, std::span<const std::int32_t> tokens) {
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    tail = extend(tail, tokens[i], i + 1 < tokens.size() ? tokens[i + 1] : kNoToken);
+  }
+  return tail;
+}
+
+Cursor Automaton::extend(Cursor tail, std::int32_t token, std::int32_t next) {
   StateId target = child(tail.state, token);
   target = target == kNoState ? grow(tail, token) : split_if_longer(tail.state, tail.length, token, target);
-  count_occurrence(tail, token, target);
+  count_occurrence(tail, token, target, next);
   return settle({target, std::min(tail.length + 1, depth_ - 1)});
 }
 
@@ -110,29 +117,34 @@ bool Automaton::retarget(StateId prefix, std::int32_t token, StateId from, State
 
 // Walks two chains at once: the states that now occur once more, and the states they are reached from, where
 // the token may have become the best continuation.
-void Automaton::count_occurrence(Cursor tail, std::int32_t token, StateId target) {
+void Automaton::count_occurrence(Cursor tail, std::int32_t token, StateId target, std::int32_t next) {
   tail = settle(tail);  // the tail's own state may have been split just now
-  count_one(target);
+  count_one(target, next);
   std::uint32_t length = tail.length;
   StateId shorter = link(target);
   for (StateId prefix = tail.state; prefix != kRoot;) {
     while (length + 1 <= states_[shorter].length) {
       target = shorter;
-      count_one(target);
+      count_one(target, next);
       shorter = link(target);
     }
     favour(prefix, token, target);
     prefix = link(prefix);
     length = states_[prefix].length;
   }
-  for (; shorter != kRoot; shorter = link(shorter)) count_one(shorter);
+  for (; shorter != kRoot; shorter = link(shorter)) count_one(shorter, next);
+  edges_.prefetch(states_[kRoot].edges, next);
 }
 
-// The next token's edge will be looked up in each of the states counted.
-void Automaton::count_one(StateId id) {
+// The next token's edge will be looked up in each of the states counted, and at the root.
+void Automaton::count_one(StateId id, std::int32_t next) {
   State& state = states_[id];
   ++state.count;
-  edges_.prefetch(state.edges);
+  if (state.edges.best_token == next) {
+    __builtin_prefetch(&states_[state.edges.best_target]);  // where it is or was
+  } else {
+    edges_.prefetch(state.edges, next);
+  }
 }
 
 // The children's counts add up to num_continued, so most often the best one's needs no look.

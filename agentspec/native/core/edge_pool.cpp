@@ -50,6 +50,11 @@ const StateId* EdgePool::find(const EdgeList& list, std::int32_t token) const {
   return slot == nullptr ? nullptr : &slot->target;
 }
 
+void EdgePool::prefetch(const EdgeList& list, std::int32_t token) const {
+  prefetch(list);
+  if (is_hashed(list)) __builtin_prefetch(begin(list) + 1 + home(token, block_slots(list) - 1));
+}
+
 void EdgePool::add(EdgeList& list, std::int32_t token, StateId target) {
   if (list.is_empty()) {
     list.best_token = token;
@@ -200,12 +205,24 @@ void EdgePool::resize(EdgeList& list, std::uint32_t block_class) {
   resized.block_class = block_class;
   resized.block = allocate(block_class);
   if (is_hashed(resized)) header(resized) = {0, is_hashed(list) ? header(list).target : kNoState};
-  for (std::size_t i = is_hashed(list) ? 1 : 0; i < block_slots(list); ++i) {
-    const Edge edge = begin(list)[i];
-    if (edge.token != kNoToken) put(resized, edge.token, edge.target);
+  if (list.block_class != 0) {
+    move(list, resized);
+    deallocate(list.block, list.block_class);
   }
-  if (list.block_class != 0) deallocate(list.block, list.block_class);
   list = resized;
+}
+
+void EdgePool::move(const EdgeList& from, EdgeList& to) {
+  const std::span slots(begin(from), block_slots(from));
+  const std::span edges = is_hashed(from) ? slots.subspan(1) : slots;
+  const auto is_used = [](const Edge& edge) { return edge.token != kNoToken; };
+  if (!is_hashed(to)) {
+    std::copy_if(edges.begin(), edges.end(), begin(to), is_used);
+    return;
+  }
+  for (const Edge& edge : edges) {
+    if (is_used(edge)) put(to, edge.token, edge.target);
+  }
 }
 
 std::uint32_t EdgePool::allocate(std::uint32_t block_class) {

@@ -85,6 +85,8 @@ class EdgePool {
   void prefetch(const EdgeList& list) const {
     if (list.block_class != 0) __builtin_prefetch(begin(list));
   }
+  /// The same, and the place of an edge that is going to be looked up.
+  void prefetch(const EdgeList& list, std::int32_t token) const;
   /// Slots of the list's block.
   static std::size_t block_slots(const EdgeList& list) {
     return list.block_class == 0 ? 0 : std::size_t{1} << (list.block_class - 1);
@@ -113,6 +115,7 @@ class EdgePool {
   std::size_t erase_dense(EdgeList& list, std::size_t slot);
   void erase_hashed(EdgeList& list, std::size_t slot);
   void resize(EdgeList& list, std::uint32_t block_class);
+  void move(const EdgeList& from, EdgeList& to);
   std::uint32_t allocate(std::uint32_t block_class);
   void deallocate(std::uint32_t block, std::uint32_t block_class);
 

@@ -18,11 +18,10 @@ class RequestIndex {
   void begin_sequence() { tail_ = {}; }
   /// O(tokens * chain). Throws std::bad_alloc or CapacityError; the index is of no use afterwards.
   void append(std::span<const std::int32_t> tokens) {
-    Cursor tail = automaton_.settle(tail_);
+    const Cursor tail = automaton_.settle(tail_);
     automaton_.unmark_end(tail);
-    for (const std::int32_t token : tokens) tail = automaton_.extend(tail, token);
-    automaton_.mark_end(tail);
-    tail_ = tail;
+    tail_ = automaton_.append(tail, tokens);
+    automaton_.mark_end(tail_);
   }
 
   const Automaton& automaton() const { return automaton_; }

@@ -72,11 +72,10 @@ void SuffixIndex::learn(Live& live, std::span<const std::int32_t> tokens) {
   live.text.append(tokens);
   live_text_bytes_ += live.text.memory_bytes();
   num_tokens_ += tokens.size();
-  Cursor tail = automaton_.settle(live.tail);
-  automaton_.unmark_end(tail);
-  for (const std::int32_t token : tokens) tail = automaton_.extend(tail, token);
-  automaton_.mark_end(tail);
-  live.tail = tail;
+  live.tail = automaton_.settle(live.tail);
+  automaton_.unmark_end(live.tail);
+  live.tail = automaton_.append(live.tail, tokens);
+  automaton_.mark_end(live.tail);
 }
 
 void SuffixIndex::close(SequenceId id) {

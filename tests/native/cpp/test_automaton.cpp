@@ -6,12 +6,6 @@ using namespace agentspec;
 
 namespace {
 
-Cursor append(Automaton &automaton, const Tokens &tokens, Cursor tail = {}) {
-  for (const std::int32_t token : tokens)
-    tail = automaton.extend(tail, token);
-  return tail;
-}
-
 std::uint32_t count(const Automaton &automaton, const Tokens &tokens) {
   const StateId id = automaton.locate(tokens);
   return id == kNoState ? 0 : automaton.count(id);
@@ -20,7 +14,7 @@ std::uint32_t count(const Automaton &automaton, const Tokens &tokens) {
 void counts_all_strings_up_to_the_depth() {
   Automaton automaton(3);
   const Tokens text{1, 2, 1, 2, 1};
-  const Cursor tail = append(automaton, text);
+  const Cursor tail = automaton.append({}, text);
   automaton.mark_end(tail);
   CHECK(count(automaton, {1}) == 3);
   CHECK(count(automaton, {1, 2}) == 2);
@@ -36,8 +30,8 @@ void sequences_interleave() {
   Cursor first;
   Cursor second;
   for (std::int32_t token = 0; token < 20; ++token) {
-    first = automaton.extend(automaton.settle(first), token);
-    second = automaton.extend(automaton.settle(second), token / 2);
+    first = automaton.append(automaton.settle(first), Tokens{token});
+    second = automaton.append(automaton.settle(second), Tokens{token / 2});
   }
   CHECK(count(automaton, {3, 4, 5}) == 1);
   CHECK(count(automaton, {3, 3, 4}) == 1);
@@ -45,7 +39,7 @@ void sequences_interleave() {
 }
 
 Cursor append_all(Automaton &automaton, const Tokens &tokens) {
-  const Cursor tail = append(automaton, tokens);
+  const Cursor tail = automaton.append({}, tokens);
   automaton.mark_end(tail);
   return tail;
 }
@@ -107,14 +101,14 @@ void compaction_keeps_everything_at_every_moment() {
 void a_broken_count_is_noticed() {
   Automaton automaton(4);
   const Tokens text{1, 2, 3};
-  const Cursor tails[] = {append(automaton, text)}; // its end is not marked
+  const Cursor tails[] = {automaton.append({}, text)}; // its end is not marked
   const std::span<const std::int32_t> texts[] = {text};
   CHECK_THROWS(automaton.check_integrity(texts, tails), IntegrityError);
 }
 
 void matching_finds_the_longest_suffix() {
   Automaton automaton(5);
-  append(automaton, {1, 2, 3, 4, 5, 6, 7});
+  automaton.append({}, Tokens{1, 2, 3, 4, 5, 6, 7});
   Cursor cursor;
   const std::uint32_t lengths[] = {1, 2, 3, 4, 4, 0, 1, 1};
   const Tokens query{2, 3, 4, 5, 6, 9, 4, 7};
