@@ -48,7 +48,7 @@ def measure(corpus: Corpus, sizes: Sizes, peer: Side | None, announce: Announce)
     """All figures, by name and side."""
     sides = {"ours": our_side()} | ({"peer": peer} if peer else {})
     announce(f"append and removal, {sum(map(len, corpus.mixed)):,} tokens")
-    figures: dict[str, Mapping[str, Any]] = {**trees.measure(sides, corpus.mixed)}
+    figures: dict[str, Mapping[str, Any]] = {**trees.measure(sides, corpus.mixed, sizes.num_fills)}
     announce("memory of trees, each in a fresh process")
     figures |= memory.of_trees(sides, "mixed", corpus.mixed)
     figures |= memory.of_trees(sides, "repeated", corpus.repeated)
@@ -74,8 +74,9 @@ def _find(peer: str, announce: Announce) -> Side | None:
 def _decoders(peer: Side | None) -> dict[str, Decoder]:
     decoders: dict[str, Decoder] = {
         "ours": OurDecoder(),
-        "ours_2_threads": OurDecoderTwoThreads(),
         "ours_every_source": OurDecoderEverySource(),
+        "ours_1_thread": OurDecoder(),
+        "ours_2_threads": OurDecoderTwoThreads(),
     }
     if peer:
         decoders["peer"] = peer.decoder()

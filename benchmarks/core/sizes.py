@@ -11,19 +11,21 @@ class Sizes:
 
     Attributes:
         corpus_tokens: tokens of each of the two corpora, at least.
+        num_fills: how often the trees are filled with them and emptied to be timed.
         copies: how often each document of the repeated corpus occurs in it.
         text_tokens: tokens of the text that prompts are cut from, at least.
         output_tokens: tokens of the text that live requests' outputs are cut from, at least.
         num_history: past outputs that both sides have learned before they decode.
         prompt_tokens: tokens of a live request's prompt.
         batch_sizes: live requests of a decode step.
-        num_steps: decode steps timed at each batch size, at least.
+        num_steps: decode steps timed at each batch size, four times as many of 1 and 2 threads.
         ingest_tokens: sizes of the prompts whose indexing is timed.
         num_starts: prompts timed of each of these sizes.
         num_memory_requests: live requests whose memory is measured.
     """
 
     corpus_tokens: int = 2_000_000
+    num_fills: int = 1
     copies: int = 10
     text_tokens: int = 1_500_000
     output_tokens: int = 300_000
@@ -39,6 +41,7 @@ class Sizes:
 FULL = Sizes()
 QUICK = Sizes(
     corpus_tokens=500_000,
+    num_fills=3,
     text_tokens=500_000,
     output_tokens=100_000,
     num_history=2_000,

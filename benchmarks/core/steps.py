@@ -8,21 +8,21 @@ from functools import partial
 from operator import eq
 
 from agentspec.benchmarks.core.corpus import Corpus
-from agentspec.benchmarks.core.requests import ACCEPTED_TOKENS, Request, next_batch, requests
+from agentspec.benchmarks.core.requests import ACCEPTED_TOKENS, next_batch, requests
 from agentspec.benchmarks.core.sides import Decoder, Draft
 from agentspec.benchmarks.core.sizes import Sizes
 from agentspec.benchmarks.core.turns import Spread, Turns
 from agentspec.benchmarks.process import without_gc
 
 WARM_UP_STEPS = 3
-# What is timed in turns, by the name of the figure: 2 threads against 1 without the others in between, which
-# take 20 times as long and leave nothing in the caches.
-ROUNDS: tuple[dict[str, str], ...] = (
-    {"ours": "ours", "peer": "peer", "ours_every_source": "ours_every_source"},
-    {"ours_1_thread": "ours", "ours_2_threads": "ours_2_threads"},
+# Who takes the same steps in turn, and how many times as many: 2 threads against 1 without the others in
+# between, which take 20 times as long and leave nothing in the caches.
+TEAMS: tuple[tuple[tuple[str, ...], int], ...] = (
+    (("ours", "peer", "ours_every_source"), 1),
+    (("ours_1_thread", "ours_2_threads"), 4),
 )
-# The rounds alternate: a machine that is shared gives a second thread more or less for seconds at a time.
-NUM_PARTS = 6
+# The teams alternate: a machine that is shared gives a second thread more or less for seconds at a time.
+NUM_ROUNDS = 5
 
 
 def measure(
@@ -32,36 +32,59 @@ def measure(
 
     And how many of our own were the peer's, too: the same token at the same place.
     """
-    for output in corpus.history:
-        for decoder in decoders.values():
-            decoder.learn(output)
-    num_steps = len(sizes.batch_sizes) * NUM_PARTS * len(ROUNDS) * (WARM_UP_STEPS + _num_timed(sizes))
-    num_output = num_steps * ACCEPTED_TOKENS
-    everybody = requests(corpus, max(sizes.batch_sizes), sizes.prompt_tokens, num_output)
+    teams = [
+        Team({name: decoders[name] for name in names if name in decoders}, factor, corpus, sizes)
+        for names, factor in TEAMS
+    ]
     figures: dict[str, dict[str, Spread] | dict[str, float]] = {}
-    num_live = 0
     for batch_size in sizes.batch_sizes:
-        for request in everybody[num_live:batch_size]:
-            for decoder in decoders.values():
-                decoder.start(request.name, request.prompt)
-        num_live = batch_size
         turns, counts = Turns(), Counts()
-        for _ in range(NUM_PARTS):
-            for names in ROUNDS:
-                timed = {figure: decoders[name] for figure, name in names.items() if name in decoders}
-                others = [one for name, one in decoders.items() if name not in names.values()]
-                _step(timed, others, everybody[:num_live], _num_timed(sizes), turns, counts)
-        num_drafts = NUM_PARTS * _num_timed(sizes) * batch_size
+        for _ in range(NUM_ROUNDS):
+            for team in teams:
+                team.play(batch_size, turns, counts)
         figures[f"step_ms_b{batch_size}"] = turns.spreads_ms()
-        figures[f"drafted_per_request_b{batch_size}"] = counts.drafted_per(num_drafts)
-        figures[f"agreed_per_request_b{batch_size}"] = counts.agreed_per(num_drafts)
+        figures[f"drafted_per_request_b{batch_size}"] = counts.drafted_per_draft()
+        figures[f"agreed_per_request_b{batch_size}"] = counts.agreed_per_draft()
     return figures
+
+
+class Team:
+    """Decoders that take the same steps in turn, for live requests of their own."""
+
+    def __init__(self, decoders: Mapping[str, Decoder], factor: int, corpus: Corpus, sizes: Sizes) -> None:
+        self._decoders = decoders
+        self._num_steps = factor * -(-sizes.num_steps // NUM_ROUNDS)  # of a round
+        num_steps = len(sizes.batch_sizes) * NUM_ROUNDS * (WARM_UP_STEPS + self._num_steps)
+        self._requests = requests(
+            corpus, max(sizes.batch_sizes), sizes.prompt_tokens, num_steps * ACCEPTED_TOKENS
+        )
+        self._num_live = 0
+        for output in corpus.history:
+            for decoder in decoders.values():
+                decoder.learn(output)
+
+    def play(self, batch_size: int, turns: Turns, counts: Counts) -> None:
+        """One round with so many live requests, at least as many as before."""
+        for request in self._requests[self._num_live : batch_size]:
+            for decoder in self._decoders.values():
+                decoder.start(request.name, request.prompt)
+        self._num_live = batch_size
+        for _ in range(WARM_UP_STEPS):
+            batch = next_batch(self._requests[:batch_size])
+            for decoder in self._decoders.values():
+                decoder.step(batch)
+        with without_gc():
+            for _ in range(self._num_steps):
+                batch = next_batch(self._requests[:batch_size])
+                steps = {name: partial(one.step, batch) for name, one in self._decoders.items()}
+                counts.add(turns.take(steps))
 
 
 class Counts:
     """Draft tokens by side; ``agreed`` are those of ours that are also the peer's."""
 
     def __init__(self) -> None:
+        self._drafts: Counter[str] = Counter()
         self._drafted: Counter[str] = Counter()
         self._agreed: Counter[str] = Counter()
 
@@ -69,40 +92,16 @@ class Counts:
         """One step's drafts of each side."""
         tokens = {name: [draft.token_ids for draft in drafts] for name, drafts in results.items()}
         for name, drafts in tokens.items():
+            self._drafts[name] += len(drafts)
             self._drafted[name] += sum(map(len, drafts))
         if "ours" in tokens and "peer" in tokens:
             both = zip(tokens["ours"], tokens["peer"], strict=True)
             self._agreed["ours"] += sum(sum(map(eq, ours, theirs)) for ours, theirs in both)
 
-    def drafted_per(self, number: int) -> dict[str, float]:
-        """Tokens by side, over ``number`` drafts."""
-        return {name: drafted / number for name, drafted in self._drafted.items()}
+    def drafted_per_draft(self) -> dict[str, float]:
+        """Tokens of a draft, by side."""
+        return {name: drafted / self._drafts[name] for name, drafted in self._drafted.items()}
 
-    def agreed_per(self, number: int) -> dict[str, float]:
-        """Those that both sides drafted, over ``number`` drafts."""
-        return {name: agreed / number for name, agreed in self._agreed.items()}
-
-
-def _num_timed(sizes: Sizes) -> int:
-    """Steps of one round in one part."""
-    return -(-sizes.num_steps // NUM_PARTS)
-
-
-def _step(
-    timed: Mapping[str, Decoder],
-    others: list[Decoder],
-    live: list[Request],
-    num_steps: int,
-    turns: Turns,
-    counts: Counts,
-) -> None:
-    batches = [next_batch(live) for _ in range(WARM_UP_STEPS + num_steps)]
-    for batch in batches[:WARM_UP_STEPS]:
-        for decoder in timed.values():
-            decoder.step(batch)
-    with without_gc():
-        for batch in batches[WARM_UP_STEPS:]:
-            counts.add(turns.take({name: partial(one.step, batch) for name, one in timed.items()}))
-    for batch in batches:  # nobody misses any output
-        for decoder in others:
-            decoder.step(batch)
+    def agreed_per_draft(self) -> dict[str, float]:
+        """Those that both sides drafted."""
+        return {name: agreed / self._drafts[name] for name, agreed in self._agreed.items()}

@@ -20,12 +20,12 @@ def test_tokens_are_the_same_at_the_same_place() -> None:
     counts = Counts()
     counts.add({"ours": drafts([1, 2, 3], [7, 8], []), "peer": drafts([1, 2, 4, 5], [8, 7], [1])})
     counts.add({"ours": drafts([9]), "peer": drafts([9])})
-    assert counts.drafted_per(2) == {"ours": 3, "peer": 4}
-    assert counts.agreed_per(2) == {"ours": 1.5}
+    assert counts.drafted_per_draft() == {"ours": 1.5, "peer": 2}
+    assert counts.agreed_per_draft() == {"ours": 0.75}
 
 
 def test_without_a_peer_nobody_agrees() -> None:
     counts = Counts()
     counts.add({"ours_1_thread": drafts([1, 2]), "ours_2_threads": drafts([1, 2])})
-    assert counts.drafted_per(1) == {"ours_1_thread": 2, "ours_2_threads": 2}
-    assert not counts.agreed_per(1)
+    assert counts.drafted_per_draft() == {"ours_1_thread": 2, "ours_2_threads": 2}
+    assert not counts.agreed_per_draft()
