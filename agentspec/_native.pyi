@@ -76,6 +76,8 @@ class DraftMaker:
 
     def __init__(self, draft: type[Draft], sources: tuple[Source, ...]) -> None: ...
 
+MODEL_BYTES: int  # of what create_model() makes
+
 class ForestCore:
     """Live requests and shared indices by integer ids. Safe from several threads."""
 
@@ -83,6 +85,8 @@ class ForestCore:
     def create_group(self, limit_bytes: int) -> int: ...
     def create_index(self, group: int, limit_bytes: int) -> int: ...
     def drop_index(self, index: int) -> None: ...
+    def create_model(self, group: int, prior: int | None = None) -> int: ...
+    def drop_model(self, model: int) -> None: ...
     def learn(self, indices: NDArray[np.uint64], tokens: NDArray[np.int32]) -> None: ...
     def start(
         self,
@@ -95,6 +99,7 @@ class ForestCore:
         learn: bool,
         options: DraftOptions,
         in_background: bool = False,
+        model: int | None = None,
     ) -> None: ...
     def wait(self, request: int) -> None: ...
     def step(
@@ -103,12 +108,14 @@ class ForestCore:
         tokens: NDArray[np.int32],
         offsets: NDArray[np.int64],
         max_tokens: int,
+        min_prob: float = 0.0,
     ) -> BatchDrafts: ...
     def step_named(
         self,
         requests: Mapping[str, object],
         updates: list[tuple[str, NDArray[np.int32]]],
         max_tokens: int,
+        min_prob: float,
         maker: DraftMaker,
     ) -> list[Draft] | None: ...
     def observe(

@@ -65,14 +65,19 @@ class ForestConfig:
 
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
-    """How one request is drafted for (paper, Algorithm 1).
+    """How one request is drafted for.
 
     Attributes:
+        rule: ``"paper"``: Algorithm 1 of the paper, the draft with the highest score of any one tree.
+            ``"learned"``: each token's chance of being accepted is estimated from all trees at once, by a
+            model that the stage's requests share and that learns from every step (docs/drafting.md); alpha
+            and doubt have no meaning.
         mode: ``"chain"``, ``"tree"`` or ``"off"``.
         max_tokens: most tokens in one draft, 0 = no drafts.
         alpha: draft at most ``alpha * match_length`` tokens (MAX_SPEC = alpha x p).
         min_match: shortest match, in tokens, that may draft.
-        min_prob: a token whose estimated probability D(N) is below this is not drafted.
+        min_prob: a token whose estimated probability D(N) is below this is not drafted: the price of
+            verifying a token, in accepted tokens.
         doubt: how often something unseen is taken to have followed a context of one token; of longer
             contexts, so often divided by their length. It lowers D(N) where the evidence is thin: one
             occurrence after two tokens is no certainty. 0 = the paper's rule.
@@ -84,15 +89,17 @@ class DraftConfig:
     min_match: int = 1
     min_prob: float = 0.1
     doubt: float = 0.0
+    rule: str = "paper"
 
     def __post_init__(self) -> None:
         if self.mode not in ("chain", "tree", "off"):
             raise ConfigError(f"mode must be 'chain', 'tree' or 'off', not {self.mode!r}")
+        if self.rule not in ("paper", "learned"):
+            raise ConfigError(f"rule must be 'paper' or 'learned', not {self.rule!r}")
         check_int("max_tokens", self.max_tokens, 0, 1024)
         check_positive("alpha", self.alpha)
         check_int("min_match", self.min_match, 1, 1 << 20)
-        if not _is_number(self.min_prob) or not 0 <= self.min_prob <= 1:
-            raise ConfigError(f"min_prob must be a number between 0 and 1, not {self.min_prob!r}")
+        check_prob("min_prob", self.min_prob)
         if not _is_number(self.doubt) or self.doubt < 0:
             raise ConfigError(f"doubt must be 0 or a positive, finite number, not {self.doubt!r}")
 
@@ -106,6 +113,12 @@ def check_int(name: str, value: object, least: int, most: int) -> None:
     """Raise ConfigError, which names the value, if it is no integer or out of range."""
     if not isinstance(value, (int, SupportsIndex)) or not least <= value.__index__() <= most:
         raise ConfigError(f"{name} must be an integer between {least} and {most}, not {value!r}")
+
+
+def check_prob(name: str, value: object) -> None:
+    """Raise ConfigError, which names the value, if it is no number between 0 and 1."""
+    if not _is_number(value) or not 0 <= value <= 1:
+        raise ConfigError(f"{name} must be a number between 0 and 1, not {value!r}")
 
 
 def check_positive(name: str, value: object) -> None:

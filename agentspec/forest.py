@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec._native import DraftMaker, DraftOptions, ForestCore
-from agentspec.config import MOST_DRAFT_TOKENS, DraftConfig, ForestConfig, check_int
+from agentspec._native import MODEL_BYTES, DraftMaker, DraftOptions, ForestCore
+from agentspec.config import MOST_DRAFT_TOKENS, DraftConfig, ForestConfig, check_int, check_prob
 from agentspec.draft import Draft, Source
 from agentspec.errors import (
     ConfigError,
@@ -37,6 +37,7 @@ Path = tuple[str, ...]  # of a stage or of what encloses it; () is the tenant's 
 
 _NO_TOKENS: Tokens = np.empty(0, np.int32)
 _MAKER = DraftMaker(Draft, tuple(Source))
+_MODELS_SHARE = 16
 _MOST_EXPIRED = 8  # sessions per call: more than one request can leave behind
 
 
@@ -63,6 +64,7 @@ class _Tenant:
 
     group: int
     trees: dict[Path, int] = field(default_factory=dict)
+    models: dict[Path, int] = field(default_factory=dict)  # likewise, of stages that are drafted for by one
 
 
 @dataclass(slots=True)
@@ -137,14 +139,16 @@ class Forest:
             raise ConfigError(f"a session is a string or None, not {session!r}")
         prompt = _check_tokens(prompt_ids)
         prediction = _NO_TOKENS if prediction_ids is None else _check_tokens(prediction_ids)
-        options = _native_options(draft or DraftConfig())
+        draft = draft or DraftConfig()
+        options = _native_options(draft)
         request = self._admit(request_id, stage, session)
         try:
             with self._lock:
                 group = self._tenant(stage.tenant).group
                 indices, sources = self._sources(stage, request.session)
+                model = self._model(stage) if draft.rule == "learned" else None
             self._core.start(
-                request.number, group, prompt, prediction, indices, sources, learn, options, not wait
+                request.number, group, prompt, prediction, indices, sources, learn, options, not wait, model
             )
         except BaseException:
             self._dismiss(request_id)
@@ -177,16 +181,20 @@ class Forest:
         with _naming(request_id):
             self._core.observe(np.array([number], np.uint64), tokens, np.array([0, len(tokens)]))
 
-    def draft(self, request_id: str, max_tokens: int = 32) -> Draft:
+    def draft(self, request_id: str, max_tokens: int = 32, min_prob: float = 0.0) -> Draft:
         """A draft for one request as it stands. Raises as :meth:`step`."""
-        return self.step([(request_id, _NO_TOKENS)], max_tokens)[0]
+        return self.step([(request_id, _NO_TOKENS)], max_tokens, min_prob)[0]
 
-    def step(self, updates: Iterable[tuple[str, Tokens]], max_tokens: int = 32) -> list[Draft]:
+    def step(
+        self, updates: Iterable[tuple[str, Tokens]], max_tokens: int = 32, min_prob: float = 0.0
+    ) -> list[Draft]:
         """Take each request's newly accepted tokens and draft for the whole batch, in one native call.
 
         Args:
             updates: (request id, int32 ``[n]``, may be empty), each request at most once.
             max_tokens: most tokens per draft; a request's own DraftConfig may ask for less.
+            min_prob: the price of a draft token at present (the more loaded the server, the higher); a
+                request's own DraftConfig may set a higher one.
 
         Returns:
             One draft per update, in order; an empty one where there is nothing to propose.
@@ -195,13 +203,15 @@ class Forest:
             UnknownRequestError: no live request has one of the ids.
             DuplicateRequestError: an id occurs twice.
             TokenError: an array is not one-dimensional int32, or holds a negative id.
-            ConfigError: max_tokens is negative or no integer.
+            ConfigError: max_tokens is negative or no integer, min_prob not between 0 and 1.
         """
         check_int("max_tokens", max_tokens, 0, MOST_DRAFT_TOKENS)
+        check_prob("min_prob", min_prob)
         batch = list(updates)
-        drafts = self._core.step_named(self._requests, batch, max_tokens, _MAKER)
+        drafts = self._core.step_named(self._requests, batch, max_tokens, min_prob, _MAKER)
         if drafts is None:
-            drafts = self._core.step_named(self._requests, self._checked(batch), max_tokens, _MAKER)
+            checked = self._checked(batch)
+            drafts = self._core.step_named(self._requests, checked, max_tokens, min_prob, _MAKER)
         if drafts is None:
             raise UnknownRequestError("another thread is just starting or finishing a request of the batch")
         return drafts
@@ -351,6 +361,25 @@ class Forest:
         if len(tenant.trees) > self.config.max_trees:
             self._unwanted.append(tenant.trees.pop(next(iter(tenant.trees))))
         return index
+
+    def _model(self, stage: StageKey) -> int | None:
+        """The model of the stage; None if the tenant's budget has no room for one. The lock is held.
+
+        A new one begins with what the tenant's model that was used last has learned. All models take at most
+        a sixteenth of the budget: beyond that the one used longest ago is dropped.
+        """
+        most = self.config.tenant_limit_bytes // _MODELS_SHARE // MODEL_BYTES
+        if most == 0:
+            return None
+        tenant = self._tenant(stage.tenant)
+        model = tenant.models.pop(stage.path, None)
+        if model is None:
+            if len(tenant.models) >= most:
+                self._core.drop_model(tenant.models.pop(next(iter(tenant.models))))
+            prior = next(reversed(tenant.models.values()), None)
+            model = self._core.create_model(tenant.group, prior)
+        tenant.models[stage.path] = model
+        return model
 
     def _tenant(self, name: str) -> _Tenant:
         if name not in self._tenants:

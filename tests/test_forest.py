@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from agentspec import Draft, DraftConfig, Forest, ForestConfig, Source, StageKey
-from agentspec._native import ForestCore
+from agentspec._native import MODEL_BYTES, ForestCore
 from agentspec.errors import (
     ConfigError,
     DuplicateRequestError,
@@ -787,3 +787,98 @@ def test_impossible_thread_counts_are_refused():
     for threads in (0, 65, 1 << 40):
         with pytest.raises(ConfigError, match=str(threads)):
             ForestCore(8, 1 << 20, threads)
+
+
+# ---- learned drafts ----
+
+LEARNED = DraftConfig(rule="learned", min_prob=0.001)
+
+
+def test_a_learned_draft_goes_from_tree_to_tree():
+    forest = Forest()
+    run_request(forest, "a", EXTRACT, ids(4, 5, 6, 7, 8, 4, 5, 6, 7, 8))
+    forest.start("b", EXTRACT, ids(1, 2, 3, 4), draft=LEARNED)
+    (draft,) = forest.step([("b", ids(9, 1, 2))])
+    # the prompt knows what follows 1 2, the stage what follows 4
+    assert draft.token_ids.tolist()[:6] == [3, 4, 5, 6, 7, 8]
+    assert (draft.source, draft.match_length) == (Source.REQUEST, 2)
+    assert draft.score == pytest.approx(float(draft.probs.sum()), rel=1e-6)
+
+
+def test_the_price_of_a_draft_token_can_rise():
+    forest = Forest()
+    forest.start("a", EXTRACT, ids(1, 2, 3, 4, 5, 6, 7, 8, 1, 2), draft=LEARNED)
+    cheap = forest.draft("a")
+    dear = forest.draft("a", min_prob=0.999 * float(cheap.probs[2]))
+    assert dear.token_ids.tolist() == cheap.token_ids.tolist()[:3]
+    assert len(forest.draft("a", min_prob=1.0)) == 0
+    forest.start("b", EXTRACT, ids(1, 2, 3, 1, 2, 4, 1, 2))  # by the paper's rule it does the same
+    assert len(forest.draft("b")) > 0
+    assert len(forest.draft("b", min_prob=0.9)) == 0
+
+
+@pytest.mark.parametrize("min_prob", [-0.1, 1.5, float("nan"), "0.1"])
+def test_an_impossible_price_is_refused(min_prob):
+    forest = Forest()
+    forest.start("a", EXTRACT, ids(1))
+    with pytest.raises(ConfigError, match=re.escape(repr(min_prob))):
+        forest.step([("a", ids(2))], min_prob=min_prob)
+
+
+def teach(forest: Forest, stage: StageKey, name: str, *, is_right: bool) -> float:
+    """Runs a request whose prompt promises 3 after 1 2; the probability of that at the end."""
+    forest.start(name, stage, ids(1, 2, 3), draft=LEARNED)
+    prob = 0.0
+    for i in range(200):
+        (draft,) = forest.step([(name, ids(1, 2))])
+        prob = float(draft.probs[0]) if 3 in draft.token_ids[:1] else 0.0
+        forest.observe(name, ids(3 if is_right else 50 + i))
+    forest.finish(name, learn=False)
+    return prob
+
+
+def test_what_a_stage_has_learned_helps_its_tenant_and_nobody_else():
+    forest = Forest()
+    assert teach(forest, EXTRACT, "a", is_right=False) < 0.2
+    stages = {"same": EXTRACT, "new": COMBINE, "other tenant": StageKey("other", EXTRACT.path)}
+    for name, stage in stages.items():
+        forest.start(name, stage, ids(1, 2, 3, 1, 2), draft=LEARNED)
+    scores = {name: forest.draft(name).score for name in stages}
+    assert scores["same"] == scores["new"] < scores["other tenant"]
+    assert teach(forest, COMBINE, "b", is_right=True) > 0.8  # from here on they differ
+    scores = {name: forest.draft(name).score for name in stages}
+    assert scores["same"] < scores["other tenant"] < scores["new"]
+    untaught = Forest()
+    untaught.start("a", EXTRACT, ids(1, 2, 3, 1, 2), draft=LEARNED)
+    assert untaught.draft("a").score == scores["other tenant"]
+
+
+def test_models_count_in_the_budget_and_the_oldest_goes():
+    with_room = ForestConfig(tenant_limit_bytes=16 * 3 * MODEL_BYTES, total_limit_bytes=1 << 30)
+    forest = Forest(with_room)
+    for i in range(10):
+        forest.start(f"r{i}", StageKey("t", (f"s{i}",)), ids(1, 2, 3, 1, 2), draft=LEARNED)
+        assert len(forest.draft(f"r{i}")) > 0
+        held = min(i + 1, 3) * MODEL_BYTES
+        assert held <= forest.memory_bytes() < held + (i + 1) * 100_000
+    forest.check_integrity()
+    without_room = Forest(ForestConfig(tenant_limit_bytes=MODEL_BYTES))
+    without_room.start("a", EXTRACT, ids(1, 2, 3, 1, 2), draft=LEARNED)
+    assert without_room.draft("a").token_ids.tolist() == [3, 1, 2]  # by the paper's rule
+    assert without_room.memory_bytes() < MODEL_BYTES
+
+
+@pytest.mark.parametrize("mode", ["chain", "tree"])
+def test_learned_drafts_do_not_depend_on_the_number_of_threads(mode):
+    rng = np.random.default_rng(0)
+    phrases = [rng.integers(0, 50, 12).astype(np.int32) for _ in range(8)]
+    forests = [Forest(ForestConfig(threads=threads)) for threads in (1, 3)]
+    names = [f"r{i}" for i in range(40)]
+    for forest in forests:
+        for i, name in enumerate(names):
+            stage = StageKey("t", ("w", f"s{i % 3}"))
+            forest.start(name, stage, phrases[i % 8], draft=DraftConfig(mode, rule="learned", min_prob=0.02))
+    for step in range(30):
+        updates = [(name, phrases[(i + step // 3) % 8][step % 3 * 4 :][:4]) for i, name in enumerate(names)]
+        for one, other in zip(*(forest.step(updates) for forest in forests), strict=True):
+            assert_same(one, other)

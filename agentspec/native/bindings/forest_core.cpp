@@ -2,6 +2,8 @@
 
 #include "core/forest_core.hpp"
 
+#include <pybind11/stl.h>
+
 #include "bindings/bindings.hpp"
 #include "core/error.hpp"
 
@@ -31,12 +33,12 @@ BatchUpdate make_update(const Ids& requests, const Tokens& tokens, const Offsets
 }
 
 py::tuple step(ForestCore& self, const Ids& requests, const Tokens& tokens, const Offsets& offsets,
-               std::uint32_t max_tokens) {
+               std::uint32_t max_tokens, double min_prob) {
   const BatchUpdate update = make_update(requests, tokens, offsets);
   BatchDrafts drafts;
   {
     const py::gil_scoped_release unlocked;
-    drafts = self.step(update, max_tokens);
+    drafts = self.step(update, max_tokens, min_prob);
   }
   return py::make_tuple(array_of(std::move(drafts.token_ids)), array_of(std::move(drafts.parents)),
                         array_of(std::move(drafts.probs)), array_of(std::move(drafts.offsets)),
@@ -46,7 +48,7 @@ py::tuple step(ForestCore& self, const Ids& requests, const Tokens& tokens, cons
 
 void start(ForestCore& self, RequestId request, GroupId group, const Tokens& prompt, const Tokens& prediction,
            const Ids& indices, const ArrayView<SourceId>& sources, bool learn, const DraftOptions& options,
-           bool in_background) {
+           bool in_background, std::optional<ModelId> model) {
   const auto prompt_view = span_of(prompt);
   const auto prediction_view = span_of(prediction);
   const auto index_view = span_of(indices);
@@ -57,20 +59,20 @@ void start(ForestCore& self, RequestId request, GroupId group, const Tokens& pro
   std::vector<SharedSource> shared;
   for (std::size_t i = 0; i < index_view.size(); ++i) shared.push_back({index_view[i], source_view[i]});
   const py::gil_scoped_release unlocked;
-  self.start(request, group, prompt_view, prediction_view, shared, learn, options, in_background);
+  self.start(request, group, prompt_view, prediction_view, shared, learn, options, in_background, model);
 }
 
 void def_requests(ForestCoreClass& cls) {
   cls.def(
       "start", &start, py::arg("request"), py::arg("group"), py::arg("prompt").noconvert(),
       py::arg("prediction").noconvert(), py::arg("indices").noconvert(), py::arg("sources").noconvert(),
-      py::arg("learn"), py::arg("options"), py::arg("in_background") = false,
+      py::arg("learn"), py::arg("options"), py::arg("in_background") = false, py::arg("model") = py::none(),
       "Admit a request and index its prompt, off the lock: O(prompt * chain). In the background, the call\n"
       "only copies the prompt; until the index is there, the shared ones alone draft.");
   cls.def("wait", &ForestCore::wait, py::arg("request"), Unlocked(),
           "Return once the request's own index is there, or is not to be, or the request is finished.");
   cls.def("step", &step, py::arg("requests").noconvert(), py::arg("tokens").noconvert(),
-          py::arg("offsets").noconvert(), py::arg("max_tokens"),
+          py::arg("offsets").noconvert(), py::arg("max_tokens"), py::arg("min_prob") = 0.0,
           "Take new output of a batch and draft for it: (token_ids, parents, probs, offsets, scores,\n"
           "match_lengths, sources). O(new tokens + match lengths * max_tokens) per request and source.");
   cls.def(
@@ -94,6 +96,7 @@ void register_forest_core(py::module_& module) {
                            "How one request is drafted for; max_tokens = 0: not at all.")
       .def(py::init(&make_draft_options), py::arg("is_tree"), py::arg("max_tokens"), py::arg("alpha"),
            py::arg("min_match"), py::arg("min_prob"), py::arg("doubt") = 0.0);
+  module.attr("MODEL_BYTES") = sizeof(Model);
   ForestCoreClass cls(module, "ForestCore",
                       "Live requests and shared indices by integer ids. Safe from several threads.",
                       py::release_gil_before_calling_cpp_dtor());  // it joins threads
@@ -105,6 +108,12 @@ void register_forest_core(py::module_& module) {
           "An empty shared index. O(1).");
   cls.def("drop_index", &ForestCore::drop_index, py::arg("index"), Unlocked(),
           "Forget an index; live requests go on without it. O(states).");
+  cls.def("create_model", &ForestCore::create_model, py::arg("group"), py::arg("prior") = py::none(),
+          Unlocked(),
+          "A model of which drafts are right, that requests share; it begins with what the prior one has\n"
+          "learned, if there is such a model. O(its size).");
+  cls.def("drop_model", &ForestCore::drop_model, py::arg("model"), Unlocked(),
+          "Forget a model; live requests keep it.");
   cls.def(
       "learn",
       [](ForestCore& self, const Ids& indices, const Tokens& tokens) {

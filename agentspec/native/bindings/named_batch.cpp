@@ -86,14 +86,14 @@ bool add(Batch& batch, const py::dict& requests, const py::list& updates) {
 }
 
 py::object step_named(ForestCore& self, const py::dict& requests, const py::list& updates,
-                      std::uint32_t max_tokens, const DraftMaker& maker) {
+                      std::uint32_t max_tokens, double min_prob, const DraftMaker& maker) {
   self.expect(updates.size());
   Batch batch;
   if (!add(batch, requests, updates)) return py::none();
   BatchDrafts drafts;
   try {
     const py::gil_scoped_release unlocked;
-    drafts = self.step(batch.update(), max_tokens);
+    drafts = self.step(batch.update(), max_tokens, min_prob);
   } catch (const UnknownIdError&) {
     return py::none();
   } catch (const DuplicateIdError&) {
@@ -106,7 +106,7 @@ py::object step_named(ForestCore& self, const py::dict& requests, const py::list
 
 void register_named_batch(ForestCoreClass& cls) {
   cls.def("step_named", &step_named, py::arg("requests"), py::arg("updates"), py::arg("max_tokens"),
-          py::arg("maker"),
+          py::arg("min_prob"), py::arg("maker"),
           "step() for [(key, int32 array), ...]; requests[key].number is the request. Returns the maker's\n"
           "objects, one per update; None, with nothing changed, if a key is unknown or named twice or an\n"
           "update is not such a pair.");

@@ -60,6 +60,8 @@ class Automaton {
   void for_each_child(StateId id, Visit visit) const {
     edges_.for_each(states_[id].edges, [&](const Edge& edge) { visit(edge.token, resolve(edge.target)); });
   }
+  /// Continuations of the state. O(1).
+  std::size_t num_edges(StateId id) const { return edges_.size(states_[id].edges); }
   void prefetch(StateId id) const { __builtin_prefetch(&states_[id]); }
   void prefetch_edges(StateId id) const { edges_.prefetch(states_[id].edges); }
 

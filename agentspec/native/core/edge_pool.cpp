@@ -55,6 +55,15 @@ void EdgePool::prefetch(const EdgeList& list, std::int32_t token) const {
   if (is_hashed(list)) __builtin_prefetch(begin(list) + 1 + home(token, block_slots(list) - 1));
 }
 
+std::size_t EdgePool::size(const EdgeList& list) const {
+  if (list.is_empty()) return 0;
+  if (list.block_class == 0) return 1;
+  if (is_hashed(list)) return 1 + static_cast<std::size_t>(begin(list)->token);
+  const Edge* slots = begin(list);
+  const auto is_used = [](const Edge& edge) { return edge.token != kNoToken; };
+  return 1 + static_cast<std::size_t>(std::count_if(slots, slots + block_slots(list), is_used));
+}
+
 void EdgePool::add(EdgeList& list, std::int32_t token, StateId target) {
   if (list.is_empty()) {
     list.best_token = token;

@@ -46,6 +46,8 @@ class EdgePool {
   StateId* find(EdgeList& list, std::int32_t token) {
     return const_cast<StateId*>(static_cast<const EdgePool*>(this)->find(list, token));
   }
+  /// Number of edges. O(1).
+  std::size_t size(const EdgeList& list) const;
   /// Adds an edge that is not there yet. O(1) amortized. Throws CapacityError.
   void add(EdgeList& list, std::int32_t token, StateId target);
   /// Removes an edge that is there. If it was the best one, an arbitrary other edge takes its place.

@@ -39,12 +39,6 @@ void prefetch(std::span<Request* const> block) {
   }
 }
 
-DraftOptions options_of(const Request& request, std::uint32_t max_tokens) {
-  DraftOptions options = request.options;
-  options.max_tokens = std::min(options.max_tokens, max_tokens);
-  return options;
-}
-
 BatchDrafts collect(std::span<const SourcedDraft> drafts) {
   std::size_t num_tokens = 0;
   for (const SourcedDraft& draft : drafts) num_tokens += draft.tokens.token_ids.size();
@@ -94,14 +88,17 @@ void ForestCore::expect(std::size_t num_requests) {
   if (num_requests >= kSharedOut) workers_.wake();
 }
 
-BatchDrafts ForestCore::step(const BatchUpdate& update, std::uint32_t max_tokens) {
+BatchDrafts ForestCore::step(const BatchUpdate& update, std::uint32_t max_tokens, double min_prob) {
   check_tokens(update.tokens);
   std::unique_lock lock(mutex_);
   const Batch batch = resolve(update);
   const auto kept = keep(update);
   if (drafts_.size() < batch.size()) drafts_.resize(batch.size());
-  take_in_pieces(batch, update, max_tokens, lock);
-  draft_from_shared(batch, max_tokens);
+  const Wanted wanted{max_tokens, min_prob};
+  take_in_pieces(batch, update, wanted, lock);
+  draft_from_shared(batch, wanted);
+  for (Request* request : batch) account_considered(*request);
+  balance();
   workers_.rest();
   return collect(std::span(drafts_).first(batch.size()));
 }
@@ -132,34 +129,34 @@ std::vector<std::shared_ptr<Request>> ForestCore::keep(const BatchUpdate& update
 // Much output goes ahead in pieces, between which others get the lock; in batch order all the same, so that
 // an index learns it as if it were taken at once. Then comes the rest, with a part of each request.
 void ForestCore::take_in_pieces(const Batch& batch, const BatchUpdate& update,
-                                std::optional<std::uint32_t> max_tokens, std::unique_lock<FairMutex>& lock) {
+                                const std::optional<Wanted>& wanted, std::unique_lock<FairMutex>& lock) {
   const std::size_t end = end_of_ahead(update);
-  if (end == 0) return take(batch, update, max_tokens);
+  if (end == 0) return take(batch, update, wanted);
   for (std::size_t begin = 0; begin < end; begin += SuffixIndex::kPieceTokens) {
     take_part(batch, update, begin, std::min(begin + SuffixIndex::kPieceTokens, end), std::nullopt);
     lock.unlock();
     lock.lock();
   }
-  take_part(batch, update, end, update.tokens.size(), max_tokens);
+  take_part(batch, update, end, update.tokens.size(), wanted);
 }
 
 // Takes the tokens from `begin` to `end`. Who has none of them counts only if there are to be drafts.
 void ForestCore::take_part(const Batch& batch, const BatchUpdate& update, std::size_t begin, std::size_t end,
-                           std::optional<std::uint32_t> max_tokens) {
+                           const std::optional<Wanted>& wanted) {
   Batch part;
   std::vector<std::int64_t> offsets{0};
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const std::size_t last = std::clamp(static_cast<std::size_t>(update.offsets[i + 1]), begin, end) - begin;
-    if (!max_tokens && static_cast<std::int64_t>(last) == offsets.back()) continue;
+    if (!wanted && static_cast<std::int64_t>(last) == offsets.back()) continue;
     part.push_back(batch[i]);
     offsets.push_back(static_cast<std::int64_t>(last));
   }
-  take(part, {{}, update.tokens.subspan(begin, end - begin), offsets}, max_tokens);
+  take(part, {{}, update.tokens.subspan(begin, end - begin), offsets}, wanted);
 }
 
-void ForestCore::take(const Batch& batch, const BatchUpdate& update,
-                      std::optional<std::uint32_t> max_tokens) {
+void ForestCore::take(const Batch& batch, const BatchUpdate& update, const std::optional<Wanted>& wanted) {
   gather_growths(batch, update);
+  gather_lessons(batch);
   const auto take_block = [&](std::size_t begin, std::size_t end, std::size_t thread) {
     Scratch& scratch = scratch_[thread];
     prefetch(std::span(batch).subspan(begin, end - begin));
@@ -170,13 +167,14 @@ void ForestCore::take(const Batch& batch, const BatchUpdate& update,
     scratch.lookahead.run();
     for (std::size_t i = begin; i < end; ++i) {
       append(*batch[i], update.tokens_of(i));
-      if (!max_tokens) continue;
-      draft_from_own(*batch[i], options_of(*batch[i], *max_tokens), scratch);
+      if (!wanted || batch[i]->model != nullptr) continue;
+      draft_from_own(*batch[i], wanted->of(*batch[i]), scratch);
       std::swap(drafts_[i], scratch.draft);  // threads write to memory of their own
     }
   };
-  share_out(num_growths_, batch.size(), take_block, [&](std::size_t i, std::size_t thread) {
-    grow(growths_[i], update, scratch_[thread].lookahead);
+  share_out(num_growths_ + num_lessons_, batch.size(), take_block, [&](std::size_t i, std::size_t thread) {
+    if (i < num_growths_) return grow(growths_[i], update, scratch_[thread].lookahead);
+    teach(lessons_[i - num_growths_], batch, update);
   });
   std::size_t work_done = 0;
   for (const Growth& growth : std::span(growths_).first(num_growths_)) {
@@ -207,6 +205,30 @@ void ForestCore::gather_growths(const Batch& batch, const BatchUpdate& update) {
       growths_[shared.task].num_tokens += update.tokens_of(i).size();
       growths_[shared.task].learners.emplace_back(i, link.sequence);
     }
+  }
+}
+
+void ForestCore::gather_lessons(const Batch& batch) {
+  num_lessons_ = 0;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    if (batch[i]->considered.empty()) continue;
+    Model& model = *batch[i]->model;
+    if (model.batch != num_batches_) {
+      model.batch = num_batches_;
+      model.task = num_lessons_++;
+      if (lessons_.size() < num_lessons_) lessons_.emplace_back();
+      lessons_[model.task].model = &model;
+      lessons_[model.task].learners.clear();
+    }
+    lessons_[model.task].learners.push_back(i);
+  }
+}
+
+void ForestCore::teach(const Lesson& lesson, const Batch& batch, const BatchUpdate& update) {
+  for (const std::size_t i : lesson.learners) {
+    if (update.tokens_of(i).empty()) continue;  // it is still to be seen what comes
+    learn_from(batch[i]->considered, update.tokens_of(i), lesson.model->acceptance);
+    batch[i]->considered.clear();
   }
 }
 
@@ -257,13 +279,15 @@ void ForestCore::draft_from_own(const Request& request, const DraftOptions& opti
   }
 }
 
-void ForestCore::draft_from_shared(const Batch& batch, std::uint32_t max_tokens) {
+void ForestCore::draft_from_shared(const Batch& batch, const Wanted& wanted) {
   const auto draft_block = [&](std::size_t begin, std::size_t end, std::size_t thread) {
     Scratch& scratch = scratch_[thread];
     look_ahead(std::span(batch).subspan(begin, end - begin), scratch.lookahead);
     for (std::size_t i = begin; i < end; ++i) {
       std::swap(drafts_[i], scratch.draft);
-      draft_from_links(*batch[i], options_of(*batch[i], max_tokens), scratch);
+      const DraftOptions options = wanted.of(*batch[i]);
+      batch[i]->model ? draft_learned(*batch[i], options, scratch)
+                      : draft_from_links(*batch[i], options, scratch);
       std::swap(drafts_[i], scratch.draft);
     }
   };
@@ -273,6 +297,9 @@ void ForestCore::draft_from_shared(const Batch& batch, std::uint32_t max_tokens)
 void ForestCore::look_ahead(std::span<Request* const> block, Lookahead& lookahead) {
   prefetch(block);
   for (const Request* request : block) {
+    if (request->model && request->own_state == OwnIndex::kReady && request->own) {
+      lookahead.add_draft(request->own->automaton(), request->own->tail());
+    }
     for (const Link& link : request->links) {
       if (!link.has_sequence || link.shared->index == nullptr) continue;
       lookahead.add_draft(link.shared->index->automaton(), link.shared->index->tail(link.sequence));
@@ -281,20 +308,49 @@ void ForestCore::look_ahead(std::span<Request* const> block, Lookahead& lookahea
   lookahead.run();
 }
 
+Cursor ForestCore::follow(const Request& request, Link& link) {
+  const SuffixIndex& index = *link.shared->index;
+  const Cursor known = link.has_sequence ? index.tail(link.sequence) : Cursor{};
+  const std::size_t num_new = request.num_output - link.num_matched;
+  link.num_matched = request.num_output;
+  return link.match.follow(index.automaton(), request.context, num_new, known);
+}
+
 // Improves on the draft from the request's own index; ties stay with the more specific source.
 void ForestCore::draft_from_links(Request& request, const DraftOptions& options, Scratch& scratch) {
   if (options.max_tokens == 0) return;
   for (Link& link : request.links) {
     if (link.shared->index == nullptr) continue;
-    const SuffixIndex& index = *link.shared->index;
-    const Cursor known = link.has_sequence ? index.tail(link.sequence) : Cursor{};
-    const std::size_t num_new = request.num_output - link.num_matched;
-    const Cursor match = link.match.follow(index.automaton(), request.context, num_new, known);
-    link.num_matched = request.num_output;
-    if (scratch.drafter.improve(index.automaton(), match, options, scratch.draft.tokens)) {
+    const Cursor match = follow(request, link);
+    const Automaton& automaton = link.shared->index->automaton();
+    if (scratch.drafter.improve(automaton, match, options, scratch.draft.tokens)) {
       scratch.draft.source = link.source;
     }
   }
+}
+
+// Of several trees of one kind, the one with the longest match bears witness.
+void ForestCore::draft_learned(Request& request, const DraftOptions& options, Scratch& scratch) {
+  Witnesses witnesses;
+  if (request.own_state == OwnIndex::kReady && request.own != nullptr) {
+    witnesses[kRequestSource - 1] = {&request.own->automaton(), request.own->tail()};
+  }
+  for (Link& link : request.links) {
+    if (link.shared->index == nullptr) continue;
+    const Cursor match = follow(request, link);
+    Witness& witness = witnesses[link.source - 1];
+    if (match.length > witness.match.length) witness = {&link.shared->index->automaton(), match};
+  }
+  const std::size_t tree = scratch.learned.draft(witnesses, request.context, request.model->acceptance,
+                                                 options, scratch.draft.tokens, request.considered);
+  scratch.draft.source = tree == Evidence::kNumTrees ? kNoSource : static_cast<SourceId>(tree + 1);
+}
+
+DraftOptions ForestCore::Wanted::of(const Request& request) const {
+  DraftOptions options = request.options;
+  options.max_tokens = std::min(options.max_tokens, max_tokens);
+  options.min_prob = std::max(options.min_prob, min_prob);
+  return options;
 }
 
 void BatchDrafts::reserve(std::size_t num_drafts, std::size_t num_tokens) {

@@ -56,6 +56,11 @@ void ForestCore::account_own(Request& request, std::size_t num_added) noexcept {
   account(request, request.own_bytes, num_added);
 }
 
+void ForestCore::account_considered(Request& request) noexcept {
+  const std::size_t bytes = request.considered.capacity() * sizeof(Considered);
+  if (bytes != request.considered_bytes) account(request.considered_bytes, bytes, touch(request.group));
+}
+
 void ForestCore::rank(Shared& shared, std::size_t spare_bytes) noexcept {
   shared.spare_bytes = spare_bytes;
   groups_[shared.group].indices.update(shared);

@@ -64,6 +64,28 @@ void ForestCore::drop_index(IndexId id) {
   indices_.erase(id);
 }
 
+ModelId ForestCore::create_model(GroupId group, std::optional<ModelId> prior) {
+  const std::lock_guard lock(mutex_);
+  if (group >= groups_.size()) throw UnknownIdError("there is no " + name("group", group));
+  auto made = std::make_shared<Model>(group);
+  const auto found = prior ? models_.find(*prior) : models_.end();
+  if (found != models_.end()) made->acceptance = found->second->acceptance;
+  models_.emplace(next_model_, std::move(made));
+  std::size_t held = 0;
+  account(held, sizeof(Model), touch(group));
+  balance();
+  return next_model_++;
+}
+
+void ForestCore::drop_model(ModelId id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = models_.find(id);
+  if (found == models_.end()) throw UnknownIdError("there is no " + name("model", id));
+  std::size_t held = sizeof(Model);
+  account(held, 0, groups_[found->second->group]);
+  models_.erase(found);
+}
+
 void ForestCore::learn(std::span<const IndexId> indices, std::span<const std::int32_t> tokens) {
   check_tokens(tokens);
   for (const IndexId id : indices) {
@@ -98,9 +120,14 @@ bool ForestCore::learn_piece(IndexId id, SequenceId& sequence, std::span<const s
 
 void ForestCore::start(RequestId id, GroupId group, std::span<const std::int32_t> prompt,
                        std::span<const std::int32_t> prediction, std::span<const SharedSource> sources,
-                       bool learn, const DraftOptions& options, bool in_background) {
+                       bool learn, const DraftOptions& options, bool in_background,
+                       std::optional<ModelId> model) {
   check_tokens(prompt);
   check_tokens(prediction);
+  for (const SharedSource& shared : sources) {
+    if (shared.source == kNoSource || shared.source > kLastSource)
+      throw ConfigError("a source is between 1 and 5, not " + std::to_string(shared.source));
+  }
   const auto made = std::make_shared<Request>(depth_, group, options);
   const auto recent = prompt.last(std::min<std::size_t>(prompt.size(), depth_));
   made->context.assign(recent.begin(), recent.end());
@@ -109,6 +136,8 @@ void ForestCore::start(RequestId id, GroupId group, std::span<const std::int32_t
     const std::lock_guard lock(mutex_);
     if (requests_.contains(id)) throw DuplicateIdError(name("request", id) + " is live already");
     if (group >= groups_.size()) throw UnknownIdError("there is no " + name("group", group));
+    const auto found_model = model ? models_.find(*model) : models_.end();
+    if (found_model != models_.end()) made->model = found_model->second;
     const auto place = requests_.emplace(id, made).first;
     try {
       connect(*made, sources, learn);
@@ -253,6 +282,7 @@ void ForestCore::finish(RequestId id, bool keep) {
     request(id);
     finished = std::move(requests_.extract(id).mapped());
     account(*finished, 0, 1);
+    account(finished->considered_bytes, 0, groups_[finished->group]);
     if (keep) close_sequences(*finished);
     finished->is_finished = true;  // a step that is under way in pieces finds nothing left to do for it
     if (finished->is_at_rest()) {
@@ -335,8 +365,9 @@ void ForestCore::check_integrity() const {
       live->own->automaton().check_structure();
       if (live->bytes != live->own->memory_bytes()) throw IntegrityError("a request is miscounted");
     }
-    bytes[live->group] += live->bytes;
+    bytes[live->group] += live->bytes + live->considered_bytes;
   }
+  for (const auto& [id, model] : models_) bytes[model->group] += sizeof(Model);
   check_totals(bytes);
 }
 

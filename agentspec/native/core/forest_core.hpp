@@ -65,8 +65,8 @@ struct BatchDrafts {
 /// A batch is shared out among the threads of a pool: its drafts don't depend on how many there are.
 ///
 /// Each request has an index of its own - the prompt, continued by the output, and apart from it the
-/// predicted output - and a list of shared ones. Index ids are never reused, so an id that start() or learn()
-/// does not know is an index that was dropped meanwhile: it is left out. A call that throws has changed
+/// predicted output - and a list of shared ones. Ids of indices and models are never reused, so one that
+/// start() or learn() does not know was dropped meanwhile: it is left out. A call that throws has changed
 /// nothing, unless it throws std::bad_alloc: learn() may have reached some of the indices by then, and step()
 /// may have taken the output. Where it can, the forest does without instead: an index that memory runs out
 /// for is emptied, a live request goes on without an index of its own. finish(), wait() and drop_index()
@@ -89,16 +89,23 @@ class ForestCore {
   IndexId create_index(GroupId group, std::size_t limit_bytes);
   /// Forgets an index; live requests go on without it. O(states), off the lock. Throws UnknownIdError.
   void drop_index(IndexId id);
+  /// A model of what is accepted, which begins with what the prior has learned, if there is such a model.
+  /// O(its size). Throws UnknownIdError.
+  ModelId create_model(GroupId group, std::optional<ModelId> prior = std::nullopt);
+  /// Live requests keep it until they are finished. Throws UnknownIdError.
+  void drop_model(ModelId id);
   /// Adds a finished sequence to each of the indices, in pieces. O(indices * tokens * chain).
   void learn(std::span<const IndexId> indices, std::span<const std::int32_t> tokens);
 
   /// Admits a request and indexes its prompt: O(prompt * chain), off the lock. In the background, the call
   /// only copies the prompt: until the index is there, the request drafts from the shared ones alone.
-  /// Where there is no memory for the index, they do alone all along. A call that throws admits nothing.
-  /// Throws DuplicateIdError, TokenError.
+  /// Where there is no memory for the index, they do alone all along. With a model, drafts are those of
+  /// LearnedDrafter, and the model learns. A call that throws admits nothing. Throws DuplicateIdError,
+  /// UnknownIdError, TokenError, ConfigError.
   void start(RequestId id, GroupId group, std::span<const std::int32_t> prompt,
              std::span<const std::int32_t> prediction, std::span<const SharedSource> sources, bool learn,
-             const DraftOptions& options, bool in_background = false);
+             const DraftOptions& options, bool in_background = false,
+             std::optional<ModelId> model = std::nullopt);
   /// Returns once the request's own index is there, or is not to be, or the request is finished.
   void wait(RequestId id);
   /// Takes new output of a batch, without drafting. O(tokens * sources * chain) plus evictions. More than
@@ -107,10 +114,10 @@ class ForestCore {
   void observe(const BatchUpdate& update);
   /// Says that a batch of so many requests is being put together: threads that sleep wake up meanwhile.
   void expect(std::size_t num_requests);
-  /// Takes the output, then drafts for the batch, at most max_tokens per request: the draft of the highest
-  /// score wins, ties stay with the more specific source. O(new tokens + match lengths * max_tokens) per
-  /// request and source.
-  BatchDrafts step(const BatchUpdate& update, std::uint32_t max_tokens);
+  /// Takes the output, then drafts for the batch, at most max_tokens per request and none that is less
+  /// probable than min_prob: without a model the draft of the highest score wins, ties stay with the more
+  /// specific source. O(new tokens + match lengths * max_tokens) per request and source.
+  BatchDrafts step(const BatchUpdate& update, std::uint32_t max_tokens, double min_prob = 0);
   /// Forgets a live request; its output stays in the shared indices if `keep`.
   /// O(sources), without `keep` O(output * sources * chain) in pieces. Throws UnknownIdError.
   void finish(RequestId id, bool keep);
@@ -133,10 +140,22 @@ class ForestCore {
     std::vector<std::pair<std::size_t, SequenceId>> learners;
   };
 
+  struct Lesson {  // a model and the requests of the batch that it learns from, in batch order
+    Model* model;
+    std::vector<std::size_t> learners;
+  };
+  struct Wanted {  // of drafts, beside each request's own options
+    std::uint32_t max_tokens;
+    double min_prob;
+
+    DraftOptions of(const Request& request) const;
+  };
+
   using Batch = std::vector<Request*>;
   static constexpr GroupId kNoGroup = ~GroupId{0};
   struct alignas(128) Scratch {  // of one thread
     Drafter drafter;
+    LearnedDrafter learned;
     Lookahead lookahead;
     SourcedDraft draft;
   };
@@ -161,19 +180,23 @@ class ForestCore {
 
   Batch resolve(const BatchUpdate& update);
   std::vector<std::shared_ptr<Request>> keep(const BatchUpdate& update) const;
-  void take_in_pieces(const Batch& batch, const BatchUpdate& update, std::optional<std::uint32_t> max_tokens,
+  void take_in_pieces(const Batch& batch, const BatchUpdate& update, const std::optional<Wanted>& wanted,
                       std::unique_lock<FairMutex>& lock);
   void take_part(const Batch& batch, const BatchUpdate& update, std::size_t begin, std::size_t end,
-                 std::optional<std::uint32_t> max_tokens);
-  /// max_tokens: of drafts from the requests' own indices, if those are wanted.
-  void take(const Batch& batch, const BatchUpdate& update, std::optional<std::uint32_t> max_tokens);
+                 const std::optional<Wanted>& wanted);
+  /// wanted: drafts from the requests' own indices.
+  void take(const Batch& batch, const BatchUpdate& update, const std::optional<Wanted>& wanted);
   void gather_growths(const Batch& batch, const BatchUpdate& update);
+  void gather_lessons(const Batch& batch);
+  static void teach(const Lesson& lesson, const Batch& batch, const BatchUpdate& update);
   void grow(Growth& growth, const BatchUpdate& update, Lookahead& lookahead) const;
   static void append_to_own(Request& request, std::span<const std::int32_t> tokens);
   void append(Request& request, std::span<const std::int32_t> tokens) const;
   static void draft_from_own(const Request& request, const DraftOptions& options, Scratch& scratch);
-  void draft_from_shared(const Batch& batch, std::uint32_t max_tokens);
+  void draft_from_shared(const Batch& batch, const Wanted& wanted);
+  static Cursor follow(const Request& request, Link& link);
   static void draft_from_links(Request& request, const DraftOptions& options, Scratch& scratch);
+  static void draft_learned(Request& request, const DraftOptions& options, Scratch& scratch);
   static void look_ahead(std::span<Request* const> block, Lookahead& lookahead);
   template <typename Block, typename Single>
   void share_out(std::size_t num_single, std::size_t num_requests, const Block& block, const Single& single);
@@ -183,6 +206,7 @@ class ForestCore {
   void account(Shared& shared, std::size_t num_added = 0) noexcept;
   void account(Request& request, std::size_t bytes, std::size_t num_added = 0) noexcept;
   void account_own(Request& request, std::size_t num_added) noexcept;
+  void account_considered(Request& request) noexcept;
   void rank(Shared& shared, std::size_t spare_bytes) noexcept;
   void balance(std::size_t work_done = 0);
   std::size_t relieve(Budget& budget, GroupId begin, GroupId end, std::size_t max_work);
@@ -198,7 +222,9 @@ class ForestCore {
   std::vector<Group> groups_;
   std::unordered_map<IndexId, std::shared_ptr<Shared>> indices_;
   std::unordered_map<RequestId, std::shared_ptr<Request>> requests_;
+  std::unordered_map<ModelId, std::shared_ptr<Model>> models_;
   IndexId next_index_ = 0;
+  ModelId next_model_ = 0;
   std::uint64_t num_batches_ = 0;
   std::size_t bytes_ = 0;       // of all groups
   Budget whole_;                // charged with each group up to its limit
@@ -206,6 +232,8 @@ class ForestCore {
 
   std::vector<Growth> growths_;  // of the current batch; the first num_growths_ are in use
   std::size_t num_growths_ = 0;
+  std::vector<Lesson> lessons_;  // likewise
+  std::size_t num_lessons_ = 0;
   WorkerPool workers_;
   std::vector<Scratch> scratch_;      // one per thread
   std::vector<SourcedDraft> drafts_;  // one per request of the batch

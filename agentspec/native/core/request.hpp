@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/drafter.hpp"
+#include "core/learned_drafter.hpp"
 #include "core/match.hpp"
 #include "core/pod_array.hpp"
 #include "core/request_index.hpp"
@@ -18,11 +19,13 @@ namespace agentspec {
 
 using GroupId = std::uint32_t;
 using IndexId = std::uint64_t;
+using ModelId = std::uint64_t;
 
-/// Where a draft comes from; the core only orders them: smaller is more specific. 1 is the request itself.
+/// Where a draft comes from; smaller is more specific. 1 is the request itself.
 using SourceId = std::uint8_t;
 constexpr SourceId kNoSource = 0;
 constexpr SourceId kRequestSource = 1;
+constexpr SourceId kLastSource = Evidence::kNumTrees;
 
 /// An index that several requests draft from and learn into.
 struct Shared {
@@ -40,6 +43,16 @@ struct Shared {
   bool is_larger(const Shared& other) const {
     return spare_bytes > other.spare_bytes || (spare_bytes == other.spare_bytes && id < other.id);
   }
+};
+
+/// What requests of one kind have in common beside their trees: which drafts are right.
+struct Model {
+  explicit Model(GroupId group_id) : group(group_id) {}
+
+  AcceptanceModel acceptance;
+  GroupId group;
+  std::size_t task = 0;  // its place among the models of the current batch
+  std::uint64_t batch = 0;
 };
 
 /// A request's use of a shared index.
@@ -74,10 +87,13 @@ struct Request {
   std::size_t num_output = 0;
   GroupId group;
   DraftOptions options;
-  std::vector<Link> links;    // most specific source first
-  std::size_t own_bytes = 0;  // memory of `own`
-  std::size_t bytes = 0;      // what group and total hold of it
-  std::uint64_t batch = 0;    // last batch that named this request
+  std::vector<Link> links;             // most specific source first
+  std::size_t own_bytes = 0;           // memory of `own`
+  std::size_t bytes = 0;               // what group and total hold of it
+  std::uint64_t batch = 0;             // last batch that named this request
+  std::shared_ptr<Model> model;        // nullptr: it is drafted for by the paper's rule
+  std::vector<Considered> considered;  // for its last draft; nothing once it is known what came
+  std::size_t considered_bytes = 0;    // what group and total hold of it
 
   bool has_to_come() const { return own_state == OwnIndex::kQueued || own_state == OwnIndex::kBuilding; }
   /// Whether nobody works on the index, or on what it is to be built from, outside the lock.

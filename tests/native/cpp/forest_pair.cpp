@@ -13,6 +13,11 @@ void Batch::add(RequestId id, TokenSpan added) {
 ForestPair::ForestPair(std::uint32_t depth, const Budgets& budgets, std::size_t num_threads)
     : budgets_(budgets), core_(depth, budgets.forest_bytes, num_threads), naive_(depth) {
   for (GroupId& group : groups_) group = core_.create_group(budgets.group_bytes);
+  if (!budgets.are_unlimited()) return;
+  for (std::size_t i = 0; i < kNumGroups; ++i) {
+    models_[i] = core_.create_model(groups_[i]);
+    naive_.create_model(models_[i]);
+  }
 }
 
 // ---- calls --------------------------------------------------------------------------------------------
@@ -40,9 +45,12 @@ void ForestPair::learn(std::span<const IndexId> indices, TokenSpan tokens) {
 
 void ForestPair::start(RequestId id, std::size_t group, TokenSpan prompt, TokenSpan prediction,
                        std::span<const SharedSource> sources, bool learn, const DraftOptions& options,
-                       bool in_background) {
-  core_.start(id, groups_[group], prompt, prediction, sources, learn, options, in_background);
-  naive_.start(id, prompt, prediction, sources, learn, options);
+                       bool in_background, bool is_learned) {
+  std::optional<ModelId> model;
+  if (is_learned && budgets_.are_unlimited()) model = models_[group];
+  in_background &= !model;  // what a model learns depends on when the index is there
+  core_.start(id, groups_[group], prompt, prediction, sources, learn, options, in_background, model);
+  naive_.start(id, prompt, prediction, sources, learn, options, model);
   if (in_background) building_.insert(id);
   if (!budgets_.are_unlimited()) wait(id);  // else the bytes of several calls would not fit together
   check();
@@ -66,7 +74,9 @@ BatchDrafts ForestPair::step(const Batch& batch, std::uint32_t max_tokens) {
   require_equal(drafts.scores.size(), batch.requests.size(), "number of drafts");
   for (std::size_t i = 0; i < batch.requests.size(); ++i) {
     const DraftView draft(drafts, i);
-    if (budgets_.are_unlimited()) {
+    if (naive_.is_learned(batch.requests[i])) {
+      require_same_draft(draft, naive_.draft_learned(batch.requests[i], max_tokens));
+    } else if (budgets_.are_unlimited()) {
       check_draft(draft, batch.requests[i], max_tokens);
     } else {
       check_draft_after_evictions(draft, batch.requests[i], max_tokens);

@@ -35,7 +35,7 @@ struct Batch {
   BatchUpdate update() const { return {requests, tokens, offsets}; }
 };
 
-/// Without budgets every draft has to be that of the brute force, token by token. With budgets, the drafts of
+/// Without budgets, groups have a model each, and every draft has to be that of the brute force, token by token. With budgets, the drafts of
 /// what has lost nothing still count, and others have to make sense. Every method throws Finding, or what the
 /// core throws.
 class ForestPair {
@@ -49,7 +49,7 @@ class ForestPair {
   void learn(std::span<const IndexId> indices, TokenSpan tokens);
   void start(RequestId id, std::size_t group, TokenSpan prompt, TokenSpan prediction,
              std::span<const SharedSource> sources, bool learn, const DraftOptions& options,
-             bool in_background);
+             bool in_background, bool is_learned);
   void wait(RequestId id);
   void observe(const Batch& batch);
   BatchDrafts step(const Batch& batch, std::uint32_t max_tokens);
@@ -94,6 +94,7 @@ class ForestPair {
   ForestCore core_;
   NaiveForest naive_;
   std::array<GroupId, kNumGroups> groups_{};
+  std::array<ModelId, kNumGroups> models_{};
   std::vector<IndexId> created_;
   std::map<IndexId, std::size_t> group_of_;  // of the indices that there are
   std::set<IndexId> evicted_;     // indices that have lost something: they may draft worse than their models

@@ -14,8 +14,9 @@ void NaiveForest::learn(std::span<const IndexId> indices, TokenSpan tokens) {
 }
 
 void NaiveForest::start(RequestId id, TokenSpan prompt, TokenSpan prediction,
-                        std::span<const SharedSource> sources, bool learn, const DraftOptions& options) {
-  Request made{NaiveIndex(depth_), 0, {prompt.begin(), prompt.end()}, options, learn, {}};
+                        std::span<const SharedSource> sources, bool learn, const DraftOptions& options,
+                        std::optional<ModelId> model) {
+  Request made{NaiveIndex(depth_), 0, {prompt.begin(), prompt.end()}, options, learn, {}, model, {}};
   made.own.append(made.own.open(), prediction);
   made.key = made.own.open();
   made.own.append(made.key, prompt);
@@ -34,6 +35,10 @@ void NaiveForest::observe(const BatchUpdate& update) {
   for (std::size_t i = 0; i < update.requests.size(); ++i) {
     Request& request = requests_.at(update.requests[i]);
     const TokenSpan tokens = update.tokens_of(i);
+    if (!tokens.empty() && request.model) {
+      learn_naively(request.considered, tokens, models_.at(*request.model));
+      request.considered.clear();
+    }
     request.text.insert(request.text.end(), tokens.begin(), tokens.end());
     request.own.append(request.key, tokens);
     for (const Link& link : request.links) {
@@ -69,6 +74,26 @@ ExpectedDraft NaiveForest::draft(RequestId id, std::uint32_t max_tokens, bool wi
     if (found != indices_.end() && !left_out.contains(link.index)) consider(found->second, link.source);
   }
   return best;
+}
+
+ExpectedDraft NaiveForest::draft_learned(RequestId id, std::uint32_t max_tokens) {
+  Request& request = requests_.at(id);
+  DraftOptions options = request.options;
+  options.max_tokens = std::min(options.max_tokens, max_tokens);
+  NaiveLearned::Trees trees{&request.own};
+  std::array<std::size_t, Evidence::kNumTrees> lengths{};
+  for (const Link& link : request.links) {
+    const auto found = indices_.find(link.index);
+    if (found == indices_.end()) continue;
+    const std::size_t length = found->second.match_length(request.text);
+    const std::size_t tree = link.source - 1u;
+    if (length > lengths[tree]) trees[tree] = &found->second;
+    lengths[tree] = std::max(lengths[tree], length);
+  }
+  NaiveLearned learned(trees, request.text, models_.at(*request.model), options);
+  request.considered = std::move(learned.considered);
+  const bool is_empty = learned.tree == Evidence::kNumTrees;
+  return {std::move(learned.draft), is_empty ? kNoSource : static_cast<SourceId>(learned.tree + 1)};
 }
 
 bool NaiveForest::has_seen(RequestId id, SourceId source, std::size_t match_length, TokenSpan path,

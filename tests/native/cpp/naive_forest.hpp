@@ -2,11 +2,13 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "core/forest_core.hpp"
 #include "naive_index.hpp"
+#include "naive_learned.hpp"
 
 namespace agentspec {
 
@@ -22,8 +24,9 @@ class NaiveForest {
   void create_index(IndexId id) { indices_.emplace(id, NaiveIndex(depth_)); }
   void drop_index(IndexId id) { indices_.erase(id); }
   void learn(std::span<const IndexId> indices, TokenSpan tokens);
+  void create_model(ModelId id) { models_[id]; }
   void start(RequestId id, TokenSpan prompt, TokenSpan prediction, std::span<const SharedSource> sources,
-             bool learn, const DraftOptions& options);
+             bool learn, const DraftOptions& options, std::optional<ModelId> model = std::nullopt);
   void observe(const BatchUpdate& update);
   void finish(RequestId id, bool keep);
 
@@ -31,6 +34,9 @@ class NaiveForest {
   /// some indices. Of equal scores the one from the most specific source.
   ExpectedDraft draft(RequestId id, std::uint32_t max_tokens, bool with_own = true,
                       const std::set<IndexId>& left_out = {}) const;
+  bool is_learned(RequestId id) const { return requests_.at(id).model.has_value(); }
+  /// The same for a request with a model, which will learn from what comes.
+  ExpectedDraft draft_learned(RequestId id, std::uint32_t max_tokens);
   std::uint32_t depth() const { return depth_; }
   std::size_t num_requests() const { return requests_.size(); }
   bool is_live(RequestId id) const { return requests_.contains(id); }
@@ -56,11 +62,14 @@ class NaiveForest {
     DraftOptions options;
     bool learns;
     std::vector<Link> links;  // most specific source first
+    std::optional<ModelId> model;
+    NaiveConsidered considered;
   };
 
   std::uint32_t depth_;
   std::map<IndexId, NaiveIndex> indices_;
   std::map<RequestId, Request> requests_;
+  std::map<ModelId, AcceptanceModel> models_;
 };
 
 }  // namespace agentspec

@@ -89,6 +89,17 @@ Context NaiveIndex::find(TokenSpan tokens) const {
   return context;
 }
 
+std::size_t NaiveIndex::match_length(TokenSpan text) const {
+  for (std::size_t length = window(text.size()); length > 0; --length) {
+    for (const auto& [key, known] : texts_) {
+      for (std::size_t end = length; end <= known.tokens.size(); ++end) {
+        if (ends_with(known, end, text.last(length))) return length;
+      }
+    }
+  }
+  return 0;
+}
+
 std::vector<Context> NaiveIndex::find_suffixes(TokenSpan text) const {
   std::vector<Context> found;
   const std::size_t longest = window(text.size());

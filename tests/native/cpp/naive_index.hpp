@@ -67,6 +67,10 @@ class NaiveIndex {
   /// The best draft over all match lengths; of equal scores the one of the longest match.
   NaiveDraft draft(TokenSpan text, const DraftOptions& options) const;
   Context find(TokenSpan tokens) const;
+  /// How long the longest suffix of the text is that occurs, followed by something or not; at most depth - 1.
+  std::size_t match_length(TokenSpan text) const;
+  std::vector<Continuation> continuations(const Context& context) const;
+  std::int32_t best_token(const Context& context, const std::vector<Continuation>& found) const;
   /// The last 1, 2, ... tokens of the text, up to depth - 1 or to a suffix that nothing follows.
   std::vector<Context> find_suffixes(TokenSpan text) const;
   Context extended(const Context& context, std::int32_t token) const;
@@ -83,8 +87,6 @@ class NaiveIndex {
   };
 
   std::size_t window(std::size_t length) const { return length < depth_ ? length : depth_ - 1; }
-  std::vector<Continuation> continuations(const Context& context) const;
-  std::int32_t best_token(const Context& context, const std::vector<Continuation>& found) const;
   NaiveDraft draft_chain(Context context, std::uint32_t max_tokens, const DraftOptions& options) const;
   NaiveDraft draft_tree(const Context& context, std::uint32_t max_tokens, const DraftOptions& options) const;
   void add_leaves(std::vector<Leaf>& leaves, const Context& context, double prob, std::int32_t parent,

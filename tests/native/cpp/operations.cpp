@@ -157,7 +157,8 @@ class Operations {
     const bool learns = bytes_.below(3) != 0;
     const DraftOptions options = read_options();
     const bool in_background = bytes_.below(4) == 1;
-    forests_.start(id, group, prompt, prediction, sources, learns, options, in_background);
+    const bool is_learned = bytes_.below(3) == 1;
+    forests_.start(id, group, prompt, prediction, sources, learns, options, in_background, is_learned);
     live_.push_back({id, reading});
   }
 

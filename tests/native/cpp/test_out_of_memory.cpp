@@ -245,14 +245,15 @@ class ForestScript {
     for (IndexId index = 0; index <= added; ++index) {
       if (index != kDropped) core_->drop_index(index);
     }
+    core_->drop_model(*model_);
     require_equal<std::size_t>(core_->memory_bytes(), 0, "bytes of nothing");
     check();
   }
 
  private:
   static constexpr std::size_t kUnlimited = SuffixIndex::kUnlimited;
-  static constexpr std::size_t kForestBytes = 300'000;
-  static constexpr std::array<std::size_t, 2> kGroupBytes{200'000, 60'000};
+  static constexpr std::size_t kForestBytes = 300'000 + sizeof(Model);
+  static constexpr std::array<std::size_t, 2> kGroupBytes{200'000 + sizeof(Model), 60'000};
   static constexpr std::array<std::pair<GroupId, std::size_t>, 4> kIndices{
       {{0, 100'000}, {0, 16'384}, {1, 30'000}, {1, kUnlimited}}};
   static constexpr IndexId kDropped = 2;
@@ -260,6 +261,7 @@ class ForestScript {
   void serve_a_few() {
     const IndexId all[] = {0, 1, 2};
     must([learned = text(1, 300), &all, this] { core_->learn(all, learned); });
+    must([this] { model_ = core_->create_model(0); });
     start(1, 0, text(2, 100), text(3, 40), true, kTree, false);
     start(2, 0, text(4, 100), {}, true, kChain, true);
     wait(2);
@@ -310,7 +312,10 @@ class ForestScript {
   void start(RequestId id, GroupId group, const Tokens& prompt, const Tokens& prediction, bool learns,
              const DraftOptions& options, bool in_background) {
     const SharedSource sources[] = {{0, 5}, {group == 0 ? IndexId{1} : IndexId{2}, 3}, {3, 4}};
-    must([&] { core_->start(id, group, prompt, prediction, sources, learns, options, in_background); });
+    const std::optional<ModelId> model = group == 0 ? model_ : std::nullopt;
+    must([&] {
+      core_->start(id, group, prompt, prediction, sources, learns, options, in_background, model);
+    });
     live_.insert(id);
     require_equal(core_->num_requests(), live_.size(), "number of requests");
   }
@@ -368,7 +373,7 @@ class ForestScript {
     Tokens tokens(40);
     std::iota(tokens.begin(), tokens.end(), static_cast<std::int32_t>(1'000'000 + index * 1000));
     core_->learn(std::span(&index, 1), tokens);
-    const SharedSource source{index, 7};
+    const SharedSource source{index, 4};
     core_->start(kReader, 0, Tokens{1, 2, 3}, {}, std::span(&source, 1), false, kChain);
     Batch batch;
     batch.add(kReader, std::span(tokens).first(3));
@@ -406,6 +411,7 @@ class ForestScript {
   std::optional<ForestCore> core_;
   GroupId num_groups_ = 0;
   std::set<RequestId> live_;
+  std::optional<ModelId> model_;  // of the first group's requests
 };
 
 // ---- the runs -----------------------------------------------------------------------------------------

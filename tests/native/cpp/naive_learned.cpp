@@ -1,0 +1,177 @@
+#include "naive_learned.hpp"
+
+#include <algorithm>
+
+namespace agentspec {
+namespace {
+
+using Path = std::vector<std::int32_t>;
+
+Path joined(TokenSpan text, const Path& path) {
+  Path whole(text.begin(), text.end());
+  whole.insert(whole.end(), path.begin(), path.end());
+  return whole;
+}
+
+Path followed_by(Path path, std::int32_t token) {
+  path.push_back(token);
+  return path;
+}
+
+std::uint32_t count_of(const NaiveIndex& tree, const Context& context, std::int32_t token) {
+  for (const Continuation& one : tree.continuations(context)) {
+    if (one.token == token) return one.count;
+  }
+  return 0;
+}
+
+/// The best continuation, then (of trees) those of the highest counts.
+void propose(const NaiveIndex& tree, const Context& context, std::size_t most, Path& proposed) {
+  const auto add = [&](std::int32_t token) {
+    if (std::find(proposed.begin(), proposed.end(), token) == proposed.end()) proposed.push_back(token);
+  };
+  std::vector<Continuation> found = tree.continuations(context);
+  add(tree.best_token(context, found));
+  if (most == 1 || found.size() > 64) return;
+  std::sort(found.begin(), found.end(), [](const Continuation& a, const Continuation& b) {
+    return a.count != b.count ? a.count > b.count : a.token < b.token;
+  });
+  for (std::size_t i = 0; i < std::min(most, found.size()); ++i) add(found[i].token);
+}
+
+}  // namespace
+
+NaiveLearned::NaiveLearned(const Trees& trees, TokenSpan text, const AcceptanceModel& model,
+                           const DraftOptions& options)
+    : trees_(trees), text_(text), model_(model), options_(options) {
+  for (const TreeContexts& contexts : contexts_of({})) {
+    if (contexts.longest == nullptr) continue;
+    const auto length = static_cast<std::uint32_t>(contexts.longest->tokens.size());
+    draft.match_length = std::max(draft.match_length, length);
+  }
+  if (options.max_tokens == 0 || draft.match_length < std::max(options.min_match, 1u)) return;
+  options.is_tree ? draft_tree() : draft_chain();
+  if (!draft.token_ids.empty()) name_tree();
+}
+
+std::array<NaiveLearned::TreeContexts, Evidence::kNumTrees> NaiveLearned::contexts_of(const Path& path) const {
+  std::array<TreeContexts, Evidence::kNumTrees> all{};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (trees_[i] == nullptr) continue;
+    TreeContexts& one = all[i];
+    one.tree = trees_[i];
+    one.suffixes = one.tree->find_suffixes(joined(text_, path));
+    while (!one.suffixes.empty() && one.suffixes.back().places.empty()) one.suffixes.pop_back();
+    if (one.suffixes.empty()) continue;
+    one.longest = &one.suffixes.back();
+    for (std::size_t length = one.suffixes.size() - 1; length > 0 && one.shorter == nullptr; --length) {
+      if (one.suffixes[length - 1].places.size() >= 3 * one.longest->places.size())
+        one.shorter = &one.suffixes[length - 1];
+    }
+  }
+  return all;
+}
+
+Evidence NaiveLearned::evidence_for(const std::array<TreeContexts, Evidence::kNumTrees>& contexts,
+                                    const Path& path, std::int32_t token) const {
+  Evidence evidence;
+  evidence.depth = static_cast<std::uint8_t>(path.size());
+  for (std::size_t i = 0; i < contexts.size(); ++i) {
+    for (const Context* context : {contexts[i].longest, contexts[i].shorter}) {
+      if (context == nullptr) continue;
+      evidence.add_context(i, context == contexts[i].shorter, static_cast<std::uint32_t>(context->tokens.size()),
+                           count_of(*contexts[i].tree, *context, token),
+                           static_cast<std::uint32_t>(context->places.size()));
+    }
+  }
+  const Path whole = joined(text_, path);
+  std::array<std::int32_t, 2> before{-1, -1};
+  for (std::size_t i = 0; i < std::min<std::size_t>(whole.size(), 2); ++i) before[i] = whole[whole.size() - 1 - i];
+  evidence.add_names(token, before);
+  return evidence;
+}
+
+// Every token considered there, and its estimate.
+std::vector<std::pair<std::int32_t, double>> NaiveLearned::expand(const Path& path) {
+  const auto contexts = contexts_of(path);
+  Path proposed;
+  for (const TreeContexts& one : contexts) {
+    if (one.longest != nullptr) propose(*one.tree, *one.longest, options_.is_tree ? 4 : 1, proposed);
+    if (one.shorter != nullptr) propose(*one.tree, *one.shorter, options_.is_tree ? 3 : 1, proposed);
+  }
+  std::vector<std::pair<std::int32_t, double>> estimates;
+  for (const std::int32_t token : proposed) {
+    const Evidence evidence = evidence_for(contexts, path, token);
+    considered[path].emplace_back(token, evidence);
+    estimates.emplace_back(token, model_.estimate(evidence));
+  }
+  return estimates;
+}
+
+void NaiveLearned::draft_chain() {
+  Path path;
+  double prob = 1;
+  while (path.size() < options_.max_tokens) {
+    const auto estimates = expand(path);
+    if (estimates.empty()) return;
+    const auto best = std::max_element(estimates.begin(), estimates.end(),
+                                       [](const auto& a, const auto& b) { return a.second < b.second; });
+    prob *= best->second;
+    if (prob < options_.min_prob) return;
+    draft.push(best->first, static_cast<std::int32_t>(path.size()) - 1, prob);
+    path.push_back(best->first);
+  }
+}
+
+void NaiveLearned::draft_tree() {
+  std::vector<Leaf> leaves;  // in the order of discovery
+  const auto discover = [&](const Path& path, double prob, std::int32_t parent) {
+    const auto estimates = expand(path);
+    double sum = 0;
+    for (const auto& [token, estimate] : estimates) sum += estimate;
+    const double scale = prob / std::max(sum, 1.0);
+    for (const auto& [token, estimate] : estimates) {
+      if (estimate * scale >= options_.min_prob)
+        leaves.push_back({estimate * scale, followed_by(path, token), parent});
+    }
+  };
+  discover({}, 1, -1);
+  while (!leaves.empty()) {
+    const auto best = std::max_element(leaves.begin(), leaves.end(),
+                                       [](const Leaf& a, const Leaf& b) { return a.prob < b.prob; });
+    const Leaf leaf = *best;
+    leaves.erase(best);
+    draft.push(leaf.path.back(), leaf.parent, leaf.prob);
+    if (draft.token_ids.size() == options_.max_tokens) return;
+    discover(leaf.path, leaf.prob, static_cast<std::int32_t>(draft.token_ids.size()) - 1);
+  }
+}
+
+void NaiveLearned::name_tree() {
+  const auto contexts = contexts_of({});
+  for (std::size_t i = contexts.size(); i-- > 0;) {
+    if (contexts[i].longest != nullptr) tree = i;
+  }
+  for (std::size_t i = contexts.size(); i-- > 0;) {
+    const auto& [index, longest, shorter, suffixes] = contexts[i];
+    if (longest == nullptr) continue;
+    if (index->best_token(*longest, index->continuations(*longest)) == draft.token_ids.front()) tree = i;
+  }
+}
+
+void learn_naively(const NaiveConsidered& considered, TokenSpan tokens, AcceptanceModel& model) {
+  Path path;
+  for (const std::int32_t token : tokens) {
+    const auto place = considered.find(path);
+    if (place == considered.end()) return;
+    bool is_known = false;
+    for (const auto& [other, evidence] : place->second) {
+      model.learn(evidence, other == token);
+      is_known |= other == token;
+    }
+    if (!is_known) return;
+    path.push_back(token);
+  }
+}
+
+}  // namespace agentspec

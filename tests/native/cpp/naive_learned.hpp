@@ -1,0 +1,58 @@
+// LearnedDrafter as one would write it on a napkin: contexts are looked up anew for every place.
+#pragma once
+
+#include <array>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "core/acceptance_model.hpp"
+#include "naive_index.hpp"
+
+namespace agentspec {
+
+/// Tokens that were considered for the places of a draft, by the drafted tokens that lead there.
+using NaiveConsidered =
+    std::map<std::vector<std::int32_t>, std::vector<std::pair<std::int32_t, Evidence>>>;
+
+class NaiveLearned {
+ public:
+  using Trees = std::array<const NaiveIndex*, Evidence::kNumTrees>;
+
+  NaiveLearned(const Trees& trees, TokenSpan text, const AcceptanceModel& model, const DraftOptions& options);
+
+  NaiveDraft draft;
+  NaiveConsidered considered;
+  std::size_t tree = Evidence::kNumTrees;  // that proposed the first token
+
+ private:
+  struct Leaf {
+    double prob;
+    std::vector<std::int32_t> path;  // that it ends
+    std::int32_t parent;
+  };
+  struct TreeContexts {  // what one tree knows of a place
+    const NaiveIndex* tree;
+    const Context* longest;
+    const Context* shorter;
+    std::vector<Context> suffixes;
+  };
+
+  std::array<TreeContexts, Evidence::kNumTrees> contexts_of(const std::vector<std::int32_t>& path) const;
+  std::vector<std::pair<std::int32_t, double>> expand(const std::vector<std::int32_t>& path);
+  Evidence evidence_for(const std::array<TreeContexts, Evidence::kNumTrees>& contexts,
+                        const std::vector<std::int32_t>& path, std::int32_t token) const;
+  void draft_chain();
+  void draft_tree();
+  void name_tree();
+
+  const Trees& trees_;
+  TokenSpan text_;
+  const AcceptanceModel& model_;
+  DraftOptions options_;
+};
+
+/// What the tokens that came say about those considered.
+void learn_naively(const NaiveConsidered& considered, TokenSpan tokens, AcceptanceModel& model);
+
+}  // namespace agentspec

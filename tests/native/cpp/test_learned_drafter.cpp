@@ -1,0 +1,218 @@
+#include "check.hpp"
+#include "core/learned_drafter.hpp"
+
+#include <cmath>
+#include <numeric>
+#include <random>
+
+using namespace agentspec;
+
+namespace {
+
+Evidence evidence_of(std::uint32_t length, std::uint32_t count,
+                     std::uint32_t total) {
+  Evidence evidence;
+  evidence.add_context(0, false, length, count, total);
+  return evidence;
+}
+
+void before_it_has_learned_a_model_believes_evidence() {
+  const AcceptanceModel model;
+  const double once_after_one = model.estimate(evidence_of(1, 1, 1));
+  const double once_after_many = model.estimate(evidence_of(30, 1, 1));
+  const double always = model.estimate(evidence_of(30, 100, 100));
+  const double seldom = model.estimate(evidence_of(30, 5, 100));
+  CHECK(once_after_one < once_after_many);
+  CHECK(once_after_many < always);
+  CHECK(seldom < once_after_one);
+  CHECK(0 < seldom && always < 1);
+}
+
+void a_model_learns_the_share_that_is_accepted() {
+  for (const int percent : {5, 30, 80, 97}) {
+    AcceptanceModel model;
+    for (int i = 0; i < 5000; ++i)
+      model.learn(evidence_of(4, 3, 3), i * 37 % 100 < percent);
+    CHECK(std::abs(model.estimate(evidence_of(4, 3, 3)) - percent / 100.0) <
+          0.05);
+  }
+}
+
+// Where two trees disagree, experience tells which one to believe.
+void a_model_learns_whom_to_believe() {
+  AcceptanceModel model;
+  Evidence first_says_so = evidence_of(8, 4, 4);
+  first_says_so.add_context(2, false, 8, 0, 4);
+  Evidence other_says_so = evidence_of(8, 0, 4);
+  other_says_so.add_context(2, false, 8, 4, 4);
+  for (int i = 0; i < 300; ++i) {
+    model.learn(first_says_so, false);
+    model.learn(other_says_so, true);
+  }
+  CHECK(model.estimate(first_says_so) < 0.1);
+  CHECK(model.estimate(other_says_so) > 0.9);
+}
+
+void every_combination_has_a_cell_of_its_own() {
+  std::vector<std::uint16_t> cells;
+  for (std::size_t tree = 0; tree < Evidence::kNumTrees; ++tree) {
+    for (const bool is_shorter : {false, true}) {
+      for (const std::uint32_t length : {1, 2, 3, 5, 9, 17, 33}) {
+        for (const std::uint32_t total : {1, 2, 3, 5, 9, 17, 33}) {
+          Evidence never;
+          never.add_context(tree, is_shorter, length, 0, total);
+          Evidence always;
+          always.add_context(tree, is_shorter, length, total, total);
+          CHECK(never.trees == 1u << tree);
+          const std::size_t input = 2 * tree + (is_shorter ? 1 : 0);
+          cells.push_back(never.cells[input]);
+          cells.push_back(always.cells[input]);
+        }
+      }
+    }
+  }
+  std::sort(cells.begin(), cells.end());
+  CHECK(std::unique(cells.begin(), cells.end()) == cells.end());
+}
+
+void names_are_the_token_and_the_two_before() {
+  Evidence first;
+  first.add_names(7, std::array{1, 2});
+  Evidence other_before_last;
+  other_before_last.add_names(7, std::array{1, 3});
+  Evidence other_last;
+  other_last.add_names(7, std::array{4, 2});
+  const auto names = [](const Evidence &evidence) {
+    return std::span(evidence.cells).last<Evidence::kNumNames>();
+  };
+  CHECK(names(first)[0] == names(other_last)[0]);
+  CHECK(names(first)[1] == names(other_before_last)[1]);
+  CHECK(names(first)[1] != names(other_last)[1]);
+  CHECK(names(first)[2] != names(other_before_last)[2]);
+}
+
+struct Bench {
+  Automaton own{9};
+  Automaton shared{9};
+  AcceptanceModel model;
+  LearnedDrafter drafter;
+  DraftTokens draft;
+  std::vector<Considered> considered;
+  DraftOptions options{false, 8, 1.0, 1, 0.2};
+
+  std::size_t run(Cursor own_match, Cursor shared_match, const Tokens &before) {
+    Witnesses witnesses;
+    witnesses[0] = {&own, own_match};
+    witnesses[2] = {&shared, shared_match};
+    return drafter.draft(witnesses, before, model, options, draft, considered);
+  }
+};
+
+Cursor append(Automaton &automaton, const Tokens &tokens) {
+  const Cursor tail = automaton.append({}, tokens);
+  automaton.mark_end(tail);
+  return tail;
+}
+
+// The own tree knows what follows 1 2, the shared one what follows 2 3 4.
+void a_chain_goes_from_tree_to_tree() {
+  Bench bench;
+  append(bench.shared, {3, 4, 5, 6, 7});
+  append(bench.shared, {3, 4, 5, 6, 7});
+  append(bench.own, {1, 2, 3, 4});
+  const Cursor tail = append(bench.own, {9, 1, 2});
+  bench.options.min_prob = 0.001;
+  CHECK(bench.run(tail, {}, {9, 1, 2}) == 0);
+  CHECK((bench.draft.token_ids == Tokens{3, 4, 5, 6, 7}));
+  CHECK((bench.draft.parents == Tokens{-1, 0, 1, 2, 3}));
+  CHECK(bench.draft.match_length == 2);
+  const double score =
+      std::accumulate(bench.draft.probs.begin(), bench.draft.probs.end(), 0.0);
+  CHECK(std::abs(bench.draft.score - score) < 1e-12);
+  CHECK(std::is_sorted(bench.draft.probs.rbegin(), bench.draft.probs.rend()));
+}
+
+void nothing_is_drafted_below_the_price_or_the_shortest_match() {
+  Bench bench;
+  append(bench.own, {1, 2, 3, 4, 5, 6, 7, 8});
+  const Cursor tail = append(bench.own, {1, 2});
+  bench.options.min_prob = 0;
+  bench.run(tail, {}, {1, 2});
+  CHECK(bench.draft.token_ids.size() == 6);
+  const std::vector<double> probs = bench.draft.probs;
+  bench.options.min_prob = probs[2];
+  bench.run(tail, {}, {1, 2});
+  CHECK(bench.draft.token_ids.size() == 3);
+  CHECK(bench.considered.size() == 4); // the one that was too dear, too
+  bench.options.min_prob = 1;
+  CHECK(bench.run(tail, {}, {1, 2}) == Evidence::kNumTrees);
+  CHECK(bench.draft.token_ids.empty() && bench.considered.size() == 1);
+  bench.options = {false, 8, 1.0, 3, 0.0};
+  bench.run(tail, {}, {1, 2});
+  CHECK(bench.draft.token_ids.empty() && bench.considered.empty());
+}
+
+void a_tree_takes_the_most_probable_first() {
+  Bench bench;
+  for (const std::int32_t end : {5, 5, 5, 6})
+    append(bench.shared, {1, 2, end, 8});
+  const Cursor tail = append(bench.shared, {1, 2});
+  bench.options = {true, 4, 1.0, 1, 0.0};
+  CHECK(bench.run({}, tail, {1, 2}) == 2);
+  CHECK(bench.draft.token_ids.size() == 4);
+  CHECK(bench.draft.token_ids[0] == 5 && bench.draft.parents[0] == -1);
+  CHECK((std::count(bench.draft.token_ids.begin(), bench.draft.token_ids.end(),
+                    6) == 1));
+  double first = 0;
+  for (std::size_t i = 0; i < 4; ++i) {
+    const std::int32_t parent = bench.draft.parents[i];
+    const double above =
+        parent < 0 ? 1 : bench.draft.probs[static_cast<std::size_t>(parent)];
+    CHECK(parent < static_cast<std::int32_t>(i));
+    CHECK(bench.draft.probs[i] <= above);
+    if (i > 0)
+      CHECK(bench.draft.probs[i] <= bench.draft.probs[i - 1]);
+    if (parent < 0)
+      first += bench.draft.probs[i];
+  }
+  CHECK(first <= 1 + 1e-9); // only one of them can come next
+}
+
+// Of what was considered, the model learns from what was reached: 3 was right,
+// 4 was not, of 5 nothing is known.
+void learning_follows_what_came() {
+  Bench bench;
+  append(bench.own, {1, 2, 3, 4, 5});
+  const Cursor tail = append(bench.own, {1, 2});
+  bench.options.min_prob = 0.01;
+  bench.run(tail, {}, {1, 2});
+  CHECK((bench.draft.token_ids == Tokens{3, 4, 5}));
+  CHECK(bench.considered.size() == 3);
+  std::vector<double> before;
+  for (const Considered &one : bench.considered)
+    before.push_back(bench.model.estimate(one.evidence));
+  AcceptanceModel expected = bench.model;
+  expected.learn(bench.considered[0].evidence, true);
+  expected.learn(bench.considered[1].evidence, false);
+  learn_from(bench.considered, Tokens{3, 9, 5, 7}, bench.model);
+  for (const Considered &one : bench.considered) {
+    CHECK(bench.model.estimate(one.evidence) ==
+          expected.estimate(one.evidence));
+  }
+  learn_from(bench.considered, {}, bench.model);
+  learn_from({}, Tokens{1}, bench.model);
+}
+
+} // namespace
+
+int main() {
+  before_it_has_learned_a_model_believes_evidence();
+  a_model_learns_the_share_that_is_accepted();
+  a_model_learns_whom_to_believe();
+  every_combination_has_a_cell_of_its_own();
+  names_are_the_token_and_the_two_before();
+  a_chain_goes_from_tree_to_tree();
+  nothing_is_drafted_below_the_price_or_the_shortest_match();
+  a_tree_takes_the_most_probable_first();
+  learning_follows_what_came();
+}
