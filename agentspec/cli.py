@@ -32,7 +32,19 @@ MAX_BENCH_TOKENS = 10**12
 MAX_BUDGET_MB = 1 << 20
 ENGINE_PACKAGES = ("torch", "tokenizers", "safetensors", "jinja2", "llguidance")
 BENCH_PACKAGES = ("mistral_common", "rich", "matplotlib")
-REPLAY_METHODS = ("forest", "paper-stage", "paper-shared", "paper-request", "pld", "llma", "rest", "arctic")
+REPLAY_METHODS = (
+    "learned",
+    "forest",
+    "paper-stage",
+    "paper-shared",
+    "paper-request",
+    "pld",
+    "llma",
+    "rest",
+    "recycling",
+    "sam",
+    "arctic",
+)
 BENCH_SCOPES = ("stage", "tenant", "forest", "router", "popular")
 
 SERVE_EXAMPLES = """\
@@ -95,8 +107,9 @@ Every scope is run twice, and of each call the lesser time counts.
 
 REPLAY_DESCRIPTION = """\
 Replay recorded model calls: each method drafts, the record stands for the model that verifies, a response is
-learned when it is over. Prints tokens per step, what was drafted and accepted, and what drafting took; then
-one line of JSON with the same by stage, source and match length.
+learned when it is over. Prints tokens per step, what was drafted and accepted, and what drafting took; for
+each file whether speculation is worth it, how predictable its stages are and what they gain; then one line of
+JSON with the same by stage, source and match length.
 """
 
 REPLAY_EXAMPLES = """\
@@ -105,11 +118,13 @@ examples:
   agentspec replay calls.jsonl --tokenizer ./Qwen3-0.6B     with the tokenizer of your model
   agentspec replay DIR --method forest --method pld --markdown out/replay.md
   agentspec replay calls.jsonl --sessions 8 --mode tree --max-draft 64
+  agentspec replay --compare DIR --limit 500 --json out/compare.json
 
 A line of a *.jsonl or *.jsonl.gz file is either a call, {"prompt": TEXT, "response": TEXT}, with session,
 stage and task (texts) if known, or a chat in OpenAI's form, {"messages": [...]}: every answer is a call.
 
 methods:
+  learned        request, session, stage and workflow trees together, tokens by their chance to be accepted
   forest         request, session, stage, workflow and tenant trees together, as the forest is by default
   paper-stage    SuffixDecoding: the request's tree and one per stage
   paper-shared   SuffixDecoding: the request's tree and one of all outputs
@@ -117,7 +132,14 @@ methods:
   pld            prompt look-up, n-grams of 2 to 5 tokens, as vLLM's method ngram
   llma           copies from the prompt alone, behind 2 tokens that match
   rest           a datastore of all outputs, trees of what followed the longest match of up to 16 tokens
+  recycling      Token Recycling, with the tokens that followed each one last in place of the model's top 8
+  sam            SAM-Decoding alone: what last followed the longest match in the text or in all outputs
   arctic         arctic-inference's suffix cache, what vLLM's method suffix uses; only if asked for
+
+--compare replays each file some thirty times: learned at eleven prices and the paper's rule, as chains and as
+trees of 16, 32 and 64 nodes; then learned with a tree per stage and with one tree in equal memory, and beside
+a stage that has learned something unrelated. Its table has a bar for each result; where no price draws level
+on one data set the result is "not reached", and the bar is not met.
 """
 
 
@@ -294,6 +316,11 @@ def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="folder with a tokenizer.json (default: Tekken, packaged)",
     )
     replay.add_argument(
+        "--compare",
+        action="store_true",
+        help="the learned rule against the paper's at matched budgets, each with settings of its own",
+    )
+    replay.add_argument(
         "--method", action="append", choices=REPLAY_METHODS, help="repeatable (default: all but arctic)"
     )
     replay.add_argument("--mode", choices=("chain", "tree"), default="chain", help="(%(default)s)")
@@ -320,15 +347,15 @@ def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     replay.add_argument("--limit", type=_count, metavar="N", help="calls of each file, at most")
     replay.add_argument(
         "--half",
-        choices=("first", "second"),
-        help="one half of the tasks only: tune on one, report on the other",
+        choices=("first", "second", "both"),
+        help="one half of the tasks only: tune on one, report on the other (both; --compare: second)",
     )
     replay.add_argument(
         "--jobs",
         type=_count,
         default=os.cpu_count() or 1,
         metavar="N",
-        help="processes, one per file (%(default)s)",
+        help="processes, one per file, with --compare one per replay (%(default)s)",
     )
     replay.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON line here")
     replay.add_argument("--markdown", type=Path, metavar="FILE", help="also write tables by stage")
@@ -337,15 +364,21 @@ def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def run_replay(args: argparse.Namespace) -> int:
     """``agentspec replay``."""
     with _bench_packages():
-        from agentspec.benchmarks.replay.jobs import Plan
+        from agentspec.benchmarks.replay.jobs import Plan, Selection
         from agentspec.benchmarks.replay.methods import Rule
-        from agentspec.benchmarks.replay.run import run
+        from agentspec.benchmarks.replay.run import HALVES, run, run_compare
 
         rule = Rule(args.mode, args.max_draft, args.alpha, args.min_prob)
+        selection = Selection(args.tokenizer, args.sessions, args.limit)
+        if args.compare:
+            if args.method or rule != Rule():
+                raise ConfigError("--compare has methods, modes, sizes and prices of its own: give it none")
+            halves = HALVES if args.half == "both" else (args.half or "second",)
+            return run_compare(args.input, selection, halves, args.jobs, args.json, args.markdown)
+        if args.half in HALVES:
+            selection = replace(selection, half=HALVES.index(args.half))
         methods = tuple(args.method or (name for name in REPLAY_METHODS if name != "arctic"))
-        half = {None: None, "first": 0, "second": 1}[args.half]
-        plan = Plan(methods, rule, args.tokenizer, args.sessions, args.limit, half)
-        return run(args.input, plan, args.jobs, args.json, args.markdown)
+        return run(args.input, Plan(methods, rule, selection), args.jobs, args.json, args.markdown)
 
 
 def run_bench_core(args: argparse.Namespace) -> int:

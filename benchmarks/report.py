@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +46,10 @@ def make_room_for(*paths: Path | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
 
 
-def publish(table: Table, line: str, json_path: Path | None) -> None:
-    """Print the table, then the JSON, which also goes into a file."""
+def publish(table: Table, line: str, json_path: Path | None, notes: Sequence[str] = ()) -> None:
+    """Print the table, the notes below it, then the JSON, which also goes into a file."""
     if json_path:
         json_path.write_text(line + "\n")
     Console(width=COLUMNS).print(table)
+    print(*notes, sep="\n", end="\n" if notes else "")
     print(line, flush=True)

@@ -49,23 +49,17 @@ class ForestDrafter:
         by_stage: bool = True,
         limit_bytes: int = UNLIMITED_BYTES,
     ) -> None:
-        unlimited = dict.fromkeys(("stage_limit_bytes", "session_limit_bytes"), limit_bytes)
-        self._forest = Forest(
-            ForestConfig(
-                sources=sources,
-                tenant_limit_bytes=limit_bytes,
-                total_limit_bytes=limit_bytes,
-                **unlimited,
-            )
-        )
+        self._forest = Forest(forest_config(sources, limit_bytes))
         self._draft = draft
         self._by_stage = by_stage
 
+    def learn(self, stage: str, output: Tokens) -> None:
+        """Add a past output of a stage of the workflow."""
+        self._forest.learn(self._key(stage), output)
+
     def start(self, name: str, call: Call) -> None:
         """Index the prompt."""
-        stage = call.stage.replace("/", "_") if self._by_stage else "all"
-        key = StageKey(TENANT, (WORKFLOW, stage))
-        self._forest.start(name, key, call.prompt, session=call.session, draft=self._draft)
+        self._forest.start(name, self._key(call.stage), call.prompt, session=call.session, draft=self._draft)
 
     def step(self, name: str, accepted: Tokens) -> Draft:
         """One request's part of a decode step."""
@@ -75,6 +69,9 @@ class ForestDrafter:
         """Its output stays in the shared trees."""
         self._forest.observe(name, accepted)
         self._forest.finish(name)
+
+    def _key(self, stage: str) -> StageKey:
+        return StageKey(TENANT, (WORKFLOW, stage.replace("/", "_") if self._by_stage else "all"))
 
 
 class PromptLookup:
@@ -167,6 +164,17 @@ class Datastore:
         while length < len(context) and self._index.count(context[-length - 1 :]):
             length += 1
         return length
+
+
+def forest_config(sources: tuple[Source, ...], limit_bytes: int = UNLIMITED_BYTES) -> ForestConfig:
+    """A forest whose only limit is that of all trees together."""
+    return ForestConfig(
+        stage_limit_bytes=UNLIMITED_BYTES,
+        session_limit_bytes=UNLIMITED_BYTES,
+        tenant_limit_bytes=UNLIMITED_BYTES,
+        total_limit_bytes=limit_bytes,
+        sources=sources,
+    )
 
 
 def chain(token_ids: Tokens, match_length: int, source: Source = Source.REQUEST) -> Draft:

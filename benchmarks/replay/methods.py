@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentspec.benchmarks.replay.drafters import Datastore, Drafter, ForestDrafter, PromptLookup
+from agentspec.benchmarks.replay.recycling import TokenRecycling
+from agentspec.benchmarks.replay.sam import SuffixAutomata
 from agentspec.config import SHARED_SOURCES, DraftConfig
+from agentspec.draft import Source
+
+# in a replay there is one workflow, so that the tenant's tree would be a second one of the same
+LEARNED_SOURCES = (Source.SESSION, Source.STAGE, Source.WORKFLOW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,10 @@ def _arctic(rule: Rule) -> Drafter:
 
 
 METHODS: Mapping[str, Method] = {
+    "learned": Method(
+        "request, session, stage and workflow trees together, tokens by their chance to be accepted",
+        lambda rule: ForestDrafter(replace(rule.draft, rule="learned"), LEARNED_SOURCES),
+    ),
     "forest": Method(
         "request, session, stage, workflow and tenant trees together, as the forest is by default",
         lambda rule: ForestDrafter(rule.draft, SHARED_SOURCES),
@@ -73,6 +83,14 @@ METHODS: Mapping[str, Method] = {
     "rest": Method(
         "a datastore of all outputs, trees of what followed the longest match of up to 16 tokens",
         lambda rule: Datastore(rule.max_tokens),
+    ),
+    "recycling": Method(
+        "Token Recycling, with the tokens that followed each one last in place of the model's top 8",
+        lambda rule: TokenRecycling(rule.max_tokens, is_tree=rule.mode == "tree"),
+    ),
+    "sam": Method(
+        "SAM-Decoding alone: what last followed the longest match in the text or in all outputs",
+        lambda rule: SuffixAutomata(rule.max_tokens, least=1, bias=0),
     ),
     "arctic": Method(
         "arctic-inference's suffix cache, what vLLM's method suffix uses, if it is installed",

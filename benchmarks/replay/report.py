@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rich.table import Table
 
+from agentspec.benchmarks.replay import advice
+from agentspec.benchmarks.replay.advice import Advice
 from agentspec.benchmarks.replay.jobs import ByMethod
-from agentspec.benchmarks.replay.tally import Tally
+from agentspec.benchmarks.replay.tally import Tally, total
 
 HEADINGS = ("tokens/step", "drafted/step", "accepted", "µs/step", "calibration error")
 ALL = "all"
@@ -26,8 +28,8 @@ def table(results: Mapping[str, ByMethod]) -> Table:
     return shown
 
 
-def markdown(results: Mapping[str, ByMethod]) -> str:
-    """A table for each file, with a row for each method and stage."""
+def markdown(results: Mapping[str, ByMethod], advised: Mapping[str, Advice]) -> str:
+    """For each file a table, with a row for each method and stage, and what is recommended."""
     lines = []
     for name, by_method in results.items():
         lines += [
@@ -39,7 +41,7 @@ def markdown(results: Mapping[str, ByMethod]) -> str:
         for method, by_stage in by_method.items():
             rows = {ALL: total(by_stage.values()), **dict(sorted(by_stage.items()))}
             lines += [f"| {method} | {stage} | {' | '.join(_cells(one))} |" for stage, one in rows.items()]
-        lines.append("")
+        lines += ["", *advice.markdown(advised[name])]
     return "\n".join(lines)
 
 
@@ -51,14 +53,6 @@ def _cells(tally: Tally) -> list[str]:
         f"{tally.draft_ns / max(tally.steps, 1) / 1e3:.1f}",
         "-" if tally.calibration_error is None else f"{tally.calibration_error:.3f}",
     ]
-
-
-def total(tallies: Iterable[Tally]) -> Tally:
-    """The sum."""
-    summed = Tally()
-    for tally in tallies:
-        summed.include(tally)
-    return summed
 
 
 def figures(results: Mapping[str, ByMethod]) -> dict[str, Any]:

@@ -1,42 +1,114 @@
-"""``agentspec replay``: recorded calls through every method, then the report."""
+"""``agentspec replay``: recorded calls through every method, or the comparison; then the report."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from agentspec.benchmarks.provenance import provenance
-from agentspec.benchmarks.replay import jobs, report
-from agentspec.benchmarks.replay.jobs import Plan
+from agentspec.benchmarks.replay import advice, compare, compare_report, jobs, report, trials
+from agentspec.benchmarks.replay.jobs import Plan, Selection
+from agentspec.benchmarks.replay.tally import total
 from agentspec.benchmarks.report import json_line, make_room_for, publish
 from agentspec.errors import ConfigError
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
+HALVES = ("first", "second")
 
 
 def run(
     inputs: Sequence[Path], plan: Plan, num_processes: int, json_path: Path | None, markdown_path: Path | None
 ) -> int:
-    """Replay; print the table and, as the last line, the JSON; the exit status.
+    """Replay; print the table, the advice and, as the last line, the JSON; the exit status.
 
     Raises:
         ConfigError: there is nothing to replay, or it can't be read.
     """
     paths = [path for given in inputs for path in _files(given)]
-    results = jobs.run(paths, plan, num_processes)
+    replayed = jobs.run(paths, plan, num_processes)
+    results = {name: one.by_method for name, one in replayed.items()}
+    advised = {name: advice.advise(one, plan.rule) for name, one in replayed.items()}
     summary = {
-        f"{name}/{method}": report.total(by_stage.values()).tokens_per_step
+        f"{name}/{method}": total(by_stage.values()).tokens_per_step
         for name, by_method in results.items()
         for method, by_stage in by_method.items()
     }
-    origin = {**provenance(), "arguments": {"inputs": [path.name for path in paths], **asdict(plan)}}
-    line = json_line({"summary": {"tokens_per_step": summary}, "figures": report.figures(results)}, origin)
+    line = json_line(
+        {
+            "summary": {"tokens_per_step": summary},
+            "figures": report.figures(results),
+            "advice": {name: advice.figures(one) for name, one in advised.items()},
+        },
+        _origin(paths, {"methods": plan.methods, "rule": asdict(plan.rule), **asdict(plan.selection)}),
+    )
     make_room_for(json_path, markdown_path)
     if markdown_path:
-        markdown_path.write_text(report.markdown(results), encoding="utf-8")
-    publish(report.table(results), line, json_path)
+        markdown_path.write_text(report.markdown(results, advised), encoding="utf-8")
+    notes = [text for name, one in advised.items() for text in advice.lines(name, one)]
+    publish(report.table(results), line, json_path, notes)
     return 0
+
+
+def run_compare(
+    inputs: Sequence[Path],
+    selection: Selection,
+    halves: Sequence[str],
+    num_processes: int,
+    json_path: Path | None,
+    markdown_path: Path | None,
+) -> int:
+    """Compare the learned rule with the paper's; print the table and the JSON; the exit status.
+
+    The JSON's ``summary`` is the last half's, its ``figures`` are by half and data set.
+
+    Raises:
+        ConfigError: a file has no calls in one of the halves, or can't be read.
+    """
+    paths = [path for given in inputs for path in _files(given)]
+    measured = _measured(paths, {half: _of_half(selection, half) for half in halves}, num_processes)
+    summaries = {half: compare.summary(figures) for half, figures in measured.items()}
+    arguments = {**asdict(selection), "half": list(halves)}
+    line = json_line(
+        {"summary": summaries[halves[-1]], "summary_by_half": summaries, "figures": measured},
+        _origin(paths, arguments),
+    )
+    make_room_for(json_path, markdown_path)
+    if markdown_path:
+        markdown_path.write_text(compare_report.markdown(measured), encoding="utf-8")
+    publish(compare_report.table(measured), line, json_path)
+    return 0
+
+
+def _measured(
+    paths: Sequence[Path], selections: Mapping[str, Selection], num_processes: int
+) -> dict[str, compare.Figures]:
+    """Every trial on every file, by half; a file's follow one another, so that few processes tokenize it."""
+    arguments, num_calls = [], 0
+    for half, selection in selections.items():
+        for path in paths:
+            if not (size := selection.size(path)):
+                raise ConfigError(f"{path.name!r} has no calls in its {half} half: too few tasks or sessions")
+            num_calls += size * len(trials.TRIALS)
+            others = tuple(other for other in paths if other != path)
+            arguments += [(trial, path, others, selection) for trial in trials.TRIALS]
+    outcomes = iter(jobs.share_out(trials.run, arguments, num_processes, num_calls))
+    return {
+        half: {
+            jobs.name_of(path): compare.figures({trial: next(outcomes) for trial in trials.TRIALS})
+            for path in paths
+        }
+        for half in selections
+    }
+
+
+def _of_half(selection: Selection, half: str) -> Selection:
+    return replace(selection, half=HALVES.index(half))
+
+
+def _origin(paths: Sequence[Path], arguments: Mapping[str, Any]) -> dict[str, object]:
+    return {**provenance(), "arguments": {"inputs": [path.name for path in paths], **arguments}}
 
 
 def _files(given: Path) -> list[Path]:

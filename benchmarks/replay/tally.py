@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,6 +87,11 @@ class Tally:
         return _share(self.drafted, self.steps)
 
     @property
+    def accepted_per_step(self) -> float:
+        """Accepted draft tokens per step."""
+        return _share(self.accepted, self.steps)
+
+    @property
     def acceptance_rate(self) -> float:
         """Share of the draft tokens that were accepted."""
         return _share(self.accepted, self.drafted)
@@ -96,6 +101,14 @@ class Tally:
         """Expected calibration error, the mean distance of estimate and outcome; None without estimates."""
         num = sum(one.num for one in self.bins)
         return sum(abs(one.expected - one.hits) for one in self.bins) / num if num else None
+
+
+def total(tallies: Iterable[Tally]) -> Tally:
+    """The sum."""
+    summed = Tally()
+    for tally in tallies:
+        summed.include(tally)
+    return summed
 
 
 def _share(part: float, whole: int) -> float:

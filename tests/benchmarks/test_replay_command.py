@@ -34,7 +34,7 @@ def test_the_report_is_a_table_markdown_and_a_line_of_json(calls, tmp_path, caps
         main(["replay", str(calls), *options, "--json", str(written), "--markdown", str(tmp_path / "r.md")])
         == 0
     )
-    last = capsys.readouterr().out.rstrip().rpartition("\n")[2]
+    shown, _, last = capsys.readouterr().out.rstrip().rpartition("\n")
     assert written.read_text().strip() == last
     result = json.loads(last)
     forest, lookup = (result["figures"]["calls"][name]["all"] for name in ("forest", "pld"))
@@ -45,6 +45,10 @@ def test_the_report_is_a_table_markdown_and_a_line_of_json(calls, tmp_path, caps
     assert forest["tokens"] == lookup["tokens"]
     assert forest["tokens_per_step"] > lookup["tokens_per_step"]
     assert "| forest | sql |" in (tmp_path / "r.md").read_text()
+    assert "calls: forest does best" in shown
+    assert "| stage | entropy, bits |" in (tmp_path / "r.md").read_text()
+    assert result["advice"]["calls"]["stages"]["sql"]["tokens_per_step"] == forest["tokens_per_step"]
+    assert result["advice"]["calls"]["stages"]["sql"]["entropy_bits"] > 0
 
 
 def test_every_method_has_a_name_in_the_help():
