@@ -3,8 +3,8 @@
 // Two rounds, each shared out among the threads. First every shared index takes the output of the requests
 // that learn into it, in batch order, and every model learns from what came of their last drafts, while every
 // request takes its own and drafts from its own index; then every request drafts from the shared indices, or
-// from all at once by its model. What an index or a model holds and what is read from it thus never depends on
-// the threads.
+// from all at once by its model. What an index or a model holds and what is read from it thus never depends
+// on the threads.
 //
 // What takes memory that a batch can't do without comes before the rounds and after them. In between, where
 // memory runs out, indices are emptied, requests lose theirs, drafts are left out, but nothing throws.
