@@ -36,7 +36,7 @@ Cursor Automaton::settle(Cursor cursor) const {
 Cursor Automaton::advance(Cursor cursor, std::int32_t token) const {
   while (true) {
     const StateId next = child(cursor.state, token);
-    if (next != kNoState) return settle({next, std::min(cursor.length + 1, depth_ - 1)});
+    if (next != kNoState) return follow(cursor, next);
     if (cursor.state == kRoot) return {};
     cursor.state = link(cursor.state);
     cursor.length = states_[cursor.state].length;
@@ -66,7 +66,14 @@ Cursor Automaton::extend(Cursor tail, std::int32_t token, std::int32_t next) {
   StateId target = child(tail.state, token);
   target = target == kNoState ? grow(tail, token) : split_if_longer(tail.state, tail.length, token, target);
   count_occurrence(tail, token, target, next);
-  return settle({target, std::min(tail.length + 1, depth_ - 1)});
+  return follow(tail, target);
+}
+
+// An edge leads to the state that holds all of the state's strings with the token at the end, whatever their
+// lengths. Only where the oldest token has to go, another state may hold what is left.
+Cursor Automaton::follow(Cursor cursor, StateId next) const {
+  if (cursor.length + 1 < depth_) return {next, cursor.length + 1};
+  return settle({next, depth_ - 1});
 }
 
 // A string that is new gets a state; every suffix of the tail that never had this token next gets an edge.

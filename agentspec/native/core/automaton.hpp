@@ -141,6 +141,7 @@ class Automaton {
   StateId moved_to(StateId id) const {
     return id != kNoState && states_[id].length == 0 ? states_[id].link : id;
   }
+  Cursor follow(Cursor cursor, StateId next) const;
   Cursor extend(Cursor tail, std::int32_t token, std::int32_t next);
   StateId allocate(std::uint32_t length);
   void free(StateId id);
