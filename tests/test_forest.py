@@ -6,6 +6,7 @@ import contextlib
 import random
 import re
 import threading
+from dataclasses import replace
 from collections.abc import Iterator
 
 import numpy as np
@@ -792,12 +793,13 @@ def test_impossible_thread_counts_are_refused():
 # ---- learned drafts ----
 
 LEARNED = DraftConfig(rule="learned", min_prob=0.001)
+LEARNED_TREE = replace(LEARNED, mode="tree")
 
 
-def test_a_learned_draft_goes_from_tree_to_tree():
+def test_a_learned_tree_goes_from_tree_to_tree():
     forest = Forest()
     run_request(forest, "a", EXTRACT, ids(4, 5, 6, 7, 8, 4, 5, 6, 7, 8))
-    forest.start("b", EXTRACT, ids(1, 2, 3, 4), draft=LEARNED)
+    forest.start("b", EXTRACT, ids(1, 2, 3, 4), draft=LEARNED_TREE)
     (draft,) = forest.step([("b", ids(9, 1, 2))])
     # the prompt knows what follows 1 2, the stage what follows 4
     assert draft.token_ids.tolist()[:6] == [3, 4, 5, 6, 7, 8]

@@ -7,9 +7,9 @@
 namespace agentspec {
 namespace {
 
-constexpr float kLearningRate = 0.01f;
+constexpr float kLearningRate = 0.02f;
 constexpr float kCalibrationRate = 0.02f;
-constexpr float kFirstWeight = 0.35f;
+constexpr float kFirstWeight = 0.25f;
 constexpr float kPriorCount = 6;     // tokens that a cell's first estimate counts for
 constexpr float kMostSeen = 255;     // by the cell of a context
 constexpr float kMostNamed = 30;     // by the cell of a token

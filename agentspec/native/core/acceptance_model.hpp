@@ -1,6 +1,7 @@
 // How probable it is that a drafted token is accepted, learned from what was accepted before.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -24,9 +25,12 @@ struct Evidence {
 
   std::array<std::uint16_t, kNumInputs> cells;
   std::uint8_t trees = 0;  // a bit for each that says something
-  std::uint8_t depth = 0;  // tokens of the draft before this one
+  std::uint8_t depth;      // tokens of the draft before this one
 
-  Evidence() { cells.fill(kNothing); }
+  explicit Evidence(std::size_t depth_in_draft = 0)
+      : depth(static_cast<std::uint8_t>(std::min<std::size_t>(depth_in_draft, 255))) {
+    cells.fill(kNothing);
+  }
   /// `count` times the token came next, in `total` continued occurrences of a context of `length` tokens.
   void add_context(std::size_t tree, bool is_shorter, std::uint32_t length, std::uint32_t count,
                    std::uint32_t total);

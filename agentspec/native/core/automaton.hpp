@@ -73,6 +73,8 @@ class Automaton {
   Cursor settle(Cursor cursor) const;
   /// The longest suffix of (cursor's string + token) that occurs, as a context. Amortized O(1).
   Cursor advance(Cursor cursor, std::int32_t token) const;
+  /// The cursor's string with one token more, as a context; `next` is the child that the token leads to.
+  Cursor follow(Cursor cursor, StateId next) const;
   /// State of the string, kNoState if it does not occur or is longer than depth. O(length).
   StateId locate(std::span<const std::int32_t> tokens) const;
 
@@ -141,7 +143,6 @@ class Automaton {
   StateId moved_to(StateId id) const {
     return id != kNoState && states_[id].length == 0 ? states_[id].link : id;
   }
-  Cursor follow(Cursor cursor, StateId next) const;
   Cursor extend(Cursor tail, std::int32_t token, std::int32_t next);
   StateId allocate(std::uint32_t length);
   void free(StateId id);

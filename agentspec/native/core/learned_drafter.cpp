@@ -2,55 +2,27 @@
 
 #include <algorithm>
 #include <new>
+#include <tuple>
+#include <utility>
 
 namespace agentspec {
-namespace {
 
-constexpr std::uint32_t kMoreEvidence = 3;     // times as much has the shorter context
-constexpr std::size_t kFewEdges = 64;          // only then all children are looked at
-constexpr std::size_t kChildrenOfLongest = 4;  // that a tree considers
-constexpr std::size_t kChildrenOfShorter = 3;
-constexpr int kMostDepth = 255;
-
-std::uint32_t occurrences(const Automaton& automaton, StateId context, std::int32_t token) {
-  if (automaton.best_token(context) == token) return automaton.count(automaton.best_target(context));
-  const StateId child = automaton.child(context, token);
-  return child == kNoState ? 0 : automaton.count(child);
-}
-
-}  // namespace
-
-void learn_from(std::span<const Considered> considered, std::span<const std::int32_t> tokens,
-                AcceptanceModel& model) {
-  std::size_t begin = 0;
-  for (const std::int32_t token : tokens) {
-    if (begin == considered.size()) return;
-    const std::uint32_t place = considered[begin].place;
-    std::size_t next = 0;
-    for (std::size_t i = begin; i < considered.size() && considered[i].place == place; ++i) {
-      const bool is_right = considered[i].token == token;
-      model.learn(considered[i].evidence, is_right);
-      if (is_right) next = considered[i].next;
-    }
-    if (next == 0) return;
-    begin = next;
-  }
-}
-
-std::size_t LearnedDrafter::draft(const Witnesses& witnesses, std::span<const std::int32_t> before,
+std::size_t LearnedDrafter::draft(const Witnesses& witnesses, std::span<const std::int32_t> text,
                                   const AcceptanceModel& model, const DraftOptions& options,
                                   DraftTokens& draft, std::vector<Considered>& considered) noexcept {
   draft.clear();
   considered.clear();
-  const Place root = make_root(witnesses, before);
-  for (const View& view : root.all()) draft.match_length = std::max(draft.match_length, view.longest.length);
+  const Readings readings = read(witnesses);
+  draft.match_length = readings.longest();
   if (options.max_tokens == 0 || draft.match_length < std::max(options.min_match, 1u))
     return Evidence::kNumTrees;
+  std::array<std::int32_t, 2> before{-1, -1};
+  for (std::size_t i = 0; i < std::min(text.size(), before.size()); ++i)
+    before[i] = text[text.size() - 1 - i];
   try {
-    places_.assign(1, root);
-    options.is_tree ? draft_tree(model, options, draft, considered)
-                    : draft_chain(model, options, draft, considered);
-    return draft.token_ids.empty() ? Evidence::kNumTrees : proposer_of(root, draft.token_ids.front());
+    options.is_tree ? tree_.draft(readings, before, model, options, draft, considered)
+                    : draft_chain(readings, before, model, options, draft, considered);
+    return draft.token_ids.empty() ? Evidence::kNumTrees : proposer_of(readings, draft.token_ids.front());
   } catch (const std::bad_alloc&) {
     draft.clear();
     considered.clear();
@@ -58,186 +30,28 @@ std::size_t LearnedDrafter::draft(const Witnesses& witnesses, std::span<const st
   }
 }
 
-void LearnedDrafter::draft_chain(const AcceptanceModel& model, const DraftOptions& options,
-                                 DraftTokens& draft, std::vector<Considered>& considered) {
-  while (draft.token_ids.size() < options.max_tokens) {
-    Place& place = places_.front();
-    propose(place, false);
-    if (proposed_.empty()) return;
-    const std::size_t begin = considered.size();
-    if (begin > 0) considered[last_].next = static_cast<std::uint32_t>(begin);
-    double best = 0;
-    for (const std::int32_t token : proposed_) {
-      considered.push_back({evidence_for(place, token), token, static_cast<std::uint32_t>(begin)});
-      const double estimate = model.estimate(considered.back().evidence);
-      if (estimate <= best) continue;
-      best = estimate;
-      last_ = considered.size() - 1;
-    }
-    const double prob = place.prob * best;
-    if (prob < options.min_prob) return;
-    const auto node = static_cast<std::int32_t>(draft.token_ids.size());
-    draft.push(considered[last_].token, place.node, prob);
-    follow(place, considered[last_].token, prob, node);
-  }
-}
-
-void LearnedDrafter::draft_tree(const AcceptanceModel& model, const DraftOptions& options, DraftTokens& draft,
-                                std::vector<Considered>& considered) {
-  frontier_.clear();
-  expand(0, model, options.min_prob, considered);
-  while (!frontier_.empty()) {
-    std::pop_heap(frontier_.begin(), frontier_.end());
-    const Candidate chosen = frontier_.back();
-    frontier_.pop_back();
-    const auto node = static_cast<std::int32_t>(draft.token_ids.size());
-    const std::int32_t token = considered[chosen.considered].token;
-    draft.push(token, places_[chosen.place].node, chosen.prob);
-    if (draft.token_ids.size() == options.max_tokens) return;
-    places_.push_back(Place(places_[chosen.place]));
-    follow(places_.back(), token, chosen.prob, node);
-    const auto begin = static_cast<std::uint32_t>(considered.size());
-    expand(static_cast<std::uint32_t>(places_.size() - 1), model, options.min_prob, considered);
-    if (considered.size() > begin) considered[chosen.considered].next = begin;
-  }
-}
-
-// At most one of them comes next, so where the estimates add up to more than 1 they share it.
-void LearnedDrafter::expand(std::uint32_t place_number, const AcceptanceModel& model, double min_prob,
-                            std::vector<Considered>& considered) {
-  const Place& place = places_[place_number];
-  propose(place, true);
-  const auto begin = static_cast<std::uint32_t>(considered.size());
-  estimates_.clear();
-  double sum = 0;
-  for (const std::int32_t token : proposed_) {
-    considered.push_back({evidence_for(place, token), token, begin});
-    estimates_.push_back(model.estimate(considered.back().evidence));
-    sum += estimates_.back();
-  }
-  const double scale = place.prob / std::max(sum, 1.0);
-  for (std::uint32_t i = 0; i < estimates_.size(); ++i) {
-    const double prob = estimates_[i] * scale;
-    if (prob < min_prob) continue;
-    frontier_.push_back({prob, begin + i, place_number});
-    std::push_heap(frontier_.begin(), frontier_.end());
-  }
-}
-
-LearnedDrafter::Place LearnedDrafter::make_root(const Witnesses& witnesses,
-                                                std::span<const std::int32_t> before) {
-  Place root{};
+Readings LearnedDrafter::read(const Witnesses& witnesses) {
+  Readings readings;
   for (std::size_t tree = 0; tree < witnesses.size(); ++tree) {
-    const auto& [automaton, match] = witnesses[tree];
-    if (automaton == nullptr) continue;
-    View& view = root.views[root.num_views++];
-    view = {automaton, tree, match, {}};
-    look(view);
+    if (witnesses[tree].automaton == nullptr) continue;
+    Reading reading{witnesses[tree].automaton, tree, witnesses[tree].match};
+    reading.fall_back();
+    readings.add(reading);
   }
-  root.before = {-1, -1};
-  for (std::size_t i = 0; i < std::min(before.size(), root.before.size()); ++i) {
-    root.before[i] = before[before.size() - 1 - i];
-  }
-  return root;
+  return readings;
 }
 
-// Finds the contexts where the text, or the last of it, has matched `longest`. While nothing is lost on the
-// way the shorter context can only be the one before, one token longer, or a suffix of that: with as many
-// occurrences its own beginning would have been the shorter one before.
-void LearnedDrafter::look(View& view) {
-  const Automaton& automaton = *view.automaton;
-  auto& [longest, length] = view.longest;
-  while (longest != kRoot && automaton.num_continued(longest) == 0) longest = automaton.link(longest);
-  length = longest == kRoot ? 0 : std::min(length, automaton.length(longest));
-  if (length == 0) {
-    view.shorter = {};
-    view.total = view.shorter_total = 0;
-    return;
+// Of the trees with the token as the best continuation, or of all if none has it, the one with the longest
+// context; ties stay with the more specific one.
+std::size_t LearnedDrafter::proposer_of(const Readings& readings, std::int32_t token) {
+  std::size_t proposer = Evidence::kNumTrees;
+  std::pair<bool, std::uint32_t> best{false, 0};
+  for (const Reading& one : readings.all()) {
+    if (one.context.length == 0) continue;
+    const std::pair claim{one.best_token() == token, one.context.length};
+    if (claim > best) std::tie(proposer, best) = std::pair(one.tree, claim);
   }
-  automaton.prefetch(automaton.best_target(longest));
-  automaton.prefetch_edges(longest);
-  const std::uint32_t total = automaton.num_continued(longest);
-  StateId shorter = view.total == total ? view.shorter.state : automaton.link(longest);
-  while (shorter != kRoot && automaton.num_continued(shorter) < kMoreEvidence * total) {
-    shorter = automaton.link(shorter);
-  }
-  view.total = total;
-  view.shorter = {shorter, shorter == kRoot ? 0 : automaton.length(shorter)};
-  view.shorter_total = shorter == kRoot ? 0 : automaton.num_continued(shorter);
-  automaton.prefetch(automaton.best_target(shorter));
-  automaton.prefetch_edges(shorter);
-}
-
-void LearnedDrafter::propose(const Place& place, bool is_tree) {
-  proposed_.clear();
-  for (const View& view : place.all()) {
-    if (view.longest.length > 0) {
-      propose(*view.automaton, view.longest.state, is_tree ? kChildrenOfLongest : 1);
-    }
-    if (view.shorter.length > 0) {
-      propose(*view.automaton, view.shorter.state, is_tree ? kChildrenOfShorter : 1);
-    }
-  }
-}
-
-// The children of the highest counts, if there are few enough to look at; the best one in any case.
-void LearnedDrafter::propose(const Automaton& automaton, StateId context, std::size_t most) {
-  propose(automaton.best_token(context));
-  if (most == 1 || automaton.num_edges(context) > kFewEdges) return;
-  children_.clear();
-  automaton.for_each_child(context, [&](std::int32_t token, StateId child) {
-    children_.emplace_back(automaton.count(child), token);
-  });
-  const auto is_before = [](const auto& a, const auto& b) {
-    return a.first != b.first ? a.first > b.first : a.second < b.second;
-  };
-  const auto end = children_.begin() + static_cast<std::ptrdiff_t>(std::min(most, children_.size()));
-  std::partial_sort(children_.begin(), end, children_.end(), is_before);
-  for (auto child = children_.begin(); child != end; ++child) propose(child->second);
-}
-
-void LearnedDrafter::propose(std::int32_t token) {
-  if (std::find(proposed_.begin(), proposed_.end(), token) == proposed_.end()) proposed_.push_back(token);
-}
-
-Evidence LearnedDrafter::evidence_for(const Place& place, std::int32_t token) {
-  Evidence evidence;
-  evidence.depth = place.depth;
-  for (const View& view : place.all()) {
-    const auto add = [&](Cursor context, std::uint32_t total, bool is_shorter) {
-      if (context.length == 0) return;
-      const std::uint32_t count = occurrences(*view.automaton, context.state, token);
-      evidence.add_context(view.tree, is_shorter, context.length, count, total);
-    };
-    add(view.longest, view.total, false);
-    add(view.shorter, view.shorter_total, true);
-  }
-  evidence.add_names(token, place.before);
-  return evidence;
-}
-
-void LearnedDrafter::follow(Place& place, std::int32_t token, double prob, std::int32_t node) {
-  for (View& view : place.all()) {
-    view.longest = view.automaton->advance(view.longest, token);
-    view.shorter = view.automaton->advance(view.shorter, token);
-  }
-  for (View& view : place.all()) look(view);
-  place.before = {token, place.before[0]};
-  place.prob = prob;
-  place.node = node;
-  place.depth = static_cast<std::uint8_t>(std::min(place.depth + 1, kMostDepth));
-}
-
-// The most specific tree that has it as the best continuation of its longest context, else the most specific
-// one.
-std::size_t LearnedDrafter::proposer_of(const Place& root, std::int32_t token) {
-  std::size_t most_specific = Evidence::kNumTrees;
-  for (const View& view : root.all()) {
-    if (view.longest.length == 0) continue;
-    if (view.automaton->best_token(view.longest.state) == token) return view.tree;
-    most_specific = std::min(most_specific, view.tree);
-  }
-  return most_specific;
+  return proposer;
 }
 
 }  // namespace agentspec

@@ -57,8 +57,9 @@ NaiveLearned::NaiveLearned(const Trees& trees, TokenSpan text, const AcceptanceM
 std::array<NaiveLearned::TreeContexts, Evidence::kNumTrees> NaiveLearned::contexts_of(const Path& path) const {
   std::array<TreeContexts, Evidence::kNumTrees> all{};
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (trees_[i] == nullptr) continue;
     TreeContexts& one = all[i];
+    one.index = i;
+    if (trees_[i] == nullptr) continue;
     one.tree = trees_[i];
     one.suffixes = one.tree->find_suffixes(joined(text_, path));
     while (!one.suffixes.empty() && one.suffixes.back().places.empty()) one.suffixes.pop_back();
@@ -70,6 +71,29 @@ std::array<NaiveLearned::TreeContexts, Evidence::kNumTrees> NaiveLearned::contex
     }
   }
   return all;
+}
+
+// A chain's: no shorter ones, and of the longest ones only those that no other tree's is longer than. Once left
+// out, a tree stays so.
+std::array<NaiveLearned::TreeContexts, Evidence::kNumTrees> NaiveLearned::longest_of(const Path& path) {
+  auto all = contexts_of(path);
+  std::size_t most = 0;
+  for (TreeContexts& one : all) {
+    one.shorter = nullptr;
+    if (is_left_out_[one.index]) one.longest = nullptr;
+    if (one.longest != nullptr) most = std::max(most, one.longest->tokens.size());
+  }
+  for (TreeContexts& one : all) {
+    if (one.longest != nullptr && one.longest->tokens.size() < most) one.longest = nullptr;
+    is_left_out_[one.index] = one.longest == nullptr;
+  }
+  return all;
+}
+
+void NaiveLearned::leave_out_strangers_to(std::int32_t token, const Path& path) {
+  for (const TreeContexts& one : longest_of(path)) {
+    if (one.longest != nullptr && count_of(*one.tree, *one.longest, token) == 0) is_left_out_[one.index] = true;
+  }
 }
 
 Evidence NaiveLearned::evidence_for(const std::array<TreeContexts, Evidence::kNumTrees>& contexts,
@@ -93,11 +117,11 @@ Evidence NaiveLearned::evidence_for(const std::array<TreeContexts, Evidence::kNu
 
 // Every token considered there, and its estimate.
 std::vector<std::pair<std::int32_t, double>> NaiveLearned::expand(const Path& path) {
-  const auto contexts = contexts_of(path);
+  const auto contexts = options_.is_tree ? contexts_of(path) : longest_of(path);
   Path proposed;
   for (const TreeContexts& one : contexts) {
     if (one.longest != nullptr) propose(*one.tree, *one.longest, options_.is_tree ? 4 : 1, proposed);
-    if (one.shorter != nullptr) propose(*one.tree, *one.shorter, options_.is_tree ? 3 : 1, proposed);
+    if (one.shorter != nullptr) propose(*one.tree, *one.shorter, 3, proposed);
   }
   std::vector<std::pair<std::int32_t, double>> estimates;
   for (const std::int32_t token : proposed) {
@@ -119,6 +143,7 @@ void NaiveLearned::draft_chain() {
     prob *= best->second;
     if (prob < options_.min_prob) return;
     draft.push(best->first, static_cast<std::int32_t>(path.size()) - 1, prob);
+    leave_out_strangers_to(best->first, path);
     path.push_back(best->first);
   }
 }
@@ -148,14 +173,15 @@ void NaiveLearned::draft_tree() {
 }
 
 void NaiveLearned::name_tree() {
-  const auto contexts = contexts_of({});
-  for (std::size_t i = contexts.size(); i-- > 0;) {
-    if (contexts[i].longest != nullptr) tree = i;
-  }
-  for (std::size_t i = contexts.size(); i-- > 0;) {
-    const auto& [index, longest, shorter, suffixes] = contexts[i];
-    if (longest == nullptr) continue;
-    if (index->best_token(*longest, index->continuations(*longest)) == draft.token_ids.front()) tree = i;
+  std::pair<bool, std::size_t> best{false, 0};
+  for (const TreeContexts& one : contexts_of({})) {
+    if (one.longest == nullptr) continue;
+    const bool has_it =
+        one.tree->best_token(*one.longest, one.tree->continuations(*one.longest)) == draft.token_ids.front();
+    const std::pair claim{has_it, one.longest->tokens.size()};
+    if (claim <= best) continue;
+    best = claim;
+    tree = one.index;
   }
 }
 

@@ -32,6 +32,7 @@ class NaiveLearned {
     std::int32_t parent;
   };
   struct TreeContexts {  // what one tree knows of a place
+    std::size_t index;
     const NaiveIndex* tree;
     const Context* longest;
     const Context* shorter;
@@ -39,6 +40,8 @@ class NaiveLearned {
   };
 
   std::array<TreeContexts, Evidence::kNumTrees> contexts_of(const std::vector<std::int32_t>& path) const;
+  std::array<TreeContexts, Evidence::kNumTrees> longest_of(const std::vector<std::int32_t>& path);
+  void leave_out_strangers_to(std::int32_t token, const std::vector<std::int32_t>& path);
   std::vector<std::pair<std::int32_t, double>> expand(const std::vector<std::int32_t>& path);
   Evidence evidence_for(const std::array<TreeContexts, Evidence::kNumTrees>& contexts,
                         const std::vector<std::int32_t>& path, std::int32_t token) const;
@@ -50,6 +53,7 @@ class NaiveLearned {
   TokenSpan text_;
   const AcceptanceModel& model_;
   DraftOptions options_;
+  std::array<bool, Evidence::kNumTrees> is_left_out_{};  // of a chain
 };
 
 /// What the tokens that came say about those considered.

@@ -115,21 +115,51 @@ Cursor append(Automaton &automaton, const Tokens &tokens) {
 }
 
 // The own tree knows what follows 1 2, the shared one what follows 2 3 4.
-void a_chain_goes_from_tree_to_tree() {
+Bench of_two_trees() {
   Bench bench;
   append(bench.shared, {3, 4, 5, 6, 7});
   append(bench.shared, {3, 4, 5, 6, 7});
   append(bench.own, {1, 2, 3, 4});
-  const Cursor tail = append(bench.own, {9, 1, 2});
   bench.options.min_prob = 0.001;
+  return bench;
+}
+
+void check_probabilities(const DraftTokens& draft) {
+  CHECK(std::abs(draft.score - std::accumulate(draft.probs.begin(), draft.probs.end(), 0.0)) < 1e-12);
+  CHECK(std::is_sorted(draft.probs.rbegin(), draft.probs.rend()));
+}
+
+void a_chain_stays_with_the_longest_context() {
+  Bench bench = of_two_trees();
+  const Cursor tail = append(bench.own, {9, 1, 2});
+  CHECK(bench.run(tail, {}, {9, 1, 2}) == 0);
+  CHECK((bench.draft.token_ids == Tokens{3, 4}));
+  CHECK((bench.draft.parents == Tokens{-1, 0}));
+  CHECK(bench.draft.match_length == 2);
+  check_probabilities(bench.draft);
+}
+
+void a_chain_asks_trees_with_equally_long_contexts() {
+  Bench bench = of_two_trees();
+  const Cursor own = append(bench.own, {3, 4});
+  const Cursor shared = append(bench.shared, {3, 4});
+  CHECK(bench.run(own, shared, {3, 4}) == 2);  // nothing has followed it in the own tree
+  CHECK((bench.draft.token_ids == Tokens{5, 6, 7}));
+  append(bench.own, {3, 4, 5});
+  CHECK(bench.run(own, shared, {3, 4}) == 0);
+  CHECK((bench.draft.token_ids == Tokens{5, 6, 7}));
+  CHECK(bench.considered[0].evidence.trees == (1u | 1u << 2));
+  CHECK(bench.considered[1].evidence.trees == 1u << 2);
+}
+
+void a_tree_goes_from_tree_to_tree() {
+  Bench bench = of_two_trees();
+  bench.options.is_tree = true;
+  const Cursor tail = append(bench.own, {9, 1, 2});
   CHECK(bench.run(tail, {}, {9, 1, 2}) == 0);
   CHECK((bench.draft.token_ids == Tokens{3, 4, 5, 6, 7}));
   CHECK((bench.draft.parents == Tokens{-1, 0, 1, 2, 3}));
-  CHECK(bench.draft.match_length == 2);
-  const double score =
-      std::accumulate(bench.draft.probs.begin(), bench.draft.probs.end(), 0.0);
-  CHECK(std::abs(bench.draft.score - score) < 1e-12);
-  CHECK(std::is_sorted(bench.draft.probs.rbegin(), bench.draft.probs.rend()));
+  check_probabilities(bench.draft);
 }
 
 void nothing_is_drafted_below_the_price_or_the_shortest_match() {
@@ -211,7 +241,9 @@ int main() {
   a_model_learns_whom_to_believe();
   every_combination_has_a_cell_of_its_own();
   names_are_the_token_and_the_two_before();
-  a_chain_goes_from_tree_to_tree();
+  a_chain_stays_with_the_longest_context();
+  a_chain_asks_trees_with_equally_long_contexts();
+  a_tree_goes_from_tree_to_tree();
   nothing_is_drafted_below_the_price_or_the_shortest_match();
   a_tree_takes_the_most_probable_first();
   learning_follows_what_came();

@@ -1,0 +1,21 @@
+// Chains of the learned rule.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "core/considered.hpp"
+#include "core/drafter.hpp"
+#include "core/reading.hpp"
+
+namespace agentspec {
+
+/// Adds the most probable token at every place to `draft`, and what it was chosen from to `considered`, which
+/// are empty. Only the trees with the longest context are asked: where one has a longer context, what the
+/// others say is mostly noise. A tree that is not asked any more stays out of the draft. `before` are the
+/// last two tokens, the last one first (-1: there is none). O(drafted tokens * trees). Throws std::bad_alloc.
+void draft_chain(Readings readings, std::array<std::int32_t, 2> before, const AcceptanceModel& model,
+                 const DraftOptions& options, DraftTokens& draft, std::vector<Considered>& considered);
+
+}  // namespace agentspec
