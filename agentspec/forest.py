@@ -366,18 +366,19 @@ class Forest:
         """The model of the stage; None if the tenant's budget has no room for one. The lock is held.
 
         A new one begins with what the tenant's model that was used last has learned. All models take at most
-        a sixteenth of the budget: beyond that the one used longest ago is dropped.
+        a sixteenth of the budget: beyond that, the one used longest ago goes over to the new stage.
         """
-        most = self.config.tenant_limit_bytes // _MODELS_SHARE // MODEL_BYTES
+        budget = min(self.config.tenant_limit_bytes, self.config.total_limit_bytes)
+        most = budget // _MODELS_SHARE // MODEL_BYTES
         if most == 0:
             return None
         tenant = self._tenant(stage.tenant)
         model = tenant.models.pop(stage.path, None)
-        if model is None:
-            if len(tenant.models) >= most:
-                self._core.drop_model(tenant.models.pop(next(iter(tenant.models))))
+        if model is None and len(tenant.models) < most:
             prior = next(reversed(tenant.models.values()), None)
             model = self._core.create_model(tenant.group, prior)
+        elif model is None:
+            model = tenant.models.pop(next(iter(tenant.models)))
         tenant.models[stage.path] = model
         return model
 

@@ -10,9 +10,9 @@ namespace {
 constexpr float kLearningRate = 0.02f;
 constexpr float kCalibrationRate = 0.02f;
 constexpr float kFirstWeight = 0.25f;
-constexpr float kPriorCount = 6;     // tokens that a cell's first estimate counts for
-constexpr float kMostSeen = 255;     // by the cell of a context
-constexpr float kMostNamed = 30;     // by the cell of a token
+constexpr std::uint16_t kPriorCount = 6;     // tokens that a cell's first estimate counts for
+constexpr std::uint16_t kMostSeen = 255;     // by the cell of a context
+constexpr std::uint16_t kMostNamed = 30;     // by the cell of a token
 constexpr double kLeastProb = 1e-4;  // and the most is as far from 1
 
 double squash(double x) { return 1 / (1 + std::exp(-x)); }
@@ -74,12 +74,12 @@ AcceptanceModel::AcceptanceModel() {
         for (const double share : kShares) {
           const double p =
               share == 0 ? 0.3 / (total + 2) : (share * total + 0.02) / (total + 0.04 + 3 / length);
-          cells_[cell++] = {stretch(p), kPriorCount};
+          cells_[cell++] = make_cell(p, kPriorCount);
         }
       }
     }
   }
-  std::fill(cells_.begin() + static_cast<std::ptrdiff_t>(cell), cells_.end(), Cell{0, 2});
+  std::fill(cells_.begin() + static_cast<std::ptrdiff_t>(cell), cells_.end(), make_cell(0.5, 2));
   for (Weights& weights : weights_) {
     weights.of.fill(kFirstWeight);
     weights.bias = 0;
@@ -95,7 +95,7 @@ AcceptanceModel::Mixture AcceptanceModel::mix(const Evidence& evidence) const {
   const Weights& weights = weights_[evidence.trees];
   float x = weights.bias;
   for (std::size_t i = 0; i < Evidence::kNumInputs; ++i) {
-    if (evidence.cells[i] != Evidence::kNothing) x += weights.of[i] * cells_[evidence.cells[i]].stretched;
+    if (evidence.cells[i] != Evidence::kNothing) x += weights.of[i] * stretched(cells_[evidence.cells[i]]);
   }
   const float place = std::clamp(2 * x + 16, 0.0f, 31.999f);
   const auto step = static_cast<std::size_t>(place);
@@ -117,7 +117,7 @@ void AcceptanceModel::learn(const Evidence& evidence, bool is_accepted) {
   for (std::size_t i = 0; i < Evidence::kNumInputs; ++i) {
     if (evidence.cells[i] == Evidence::kNothing) continue;
     Cell& cell = cells_[evidence.cells[i]];
-    weights.of[i] += kLearningRate * error * cell.stretched;
+    weights.of[i] += kLearningRate * error * stretched(cell);
     adapt(cell, is_accepted, i < Evidence::kNumContexts ? kMostSeen : kMostNamed);
   }
   weights.bias += kLearningRate * error;
@@ -127,10 +127,14 @@ void AcceptanceModel::learn(const Evidence& evidence, bool is_accepted) {
   steps[mixture.step + 1] += kCalibrationRate * mixture.fraction * (truth - steps[mixture.step + 1]);
 }
 
-void AcceptanceModel::adapt(Cell& cell, bool is_accepted, float limit) {
-  const double share = squash(cell.stretched);
-  cell.stretched = stretch(share + ((is_accepted ? 1 : 0) - share) / (cell.count + 1));
-  cell.count = std::min(cell.count + 1, limit);
+AcceptanceModel::Cell AcceptanceModel::make_cell(double p, std::uint16_t count) {
+  return {static_cast<std::int16_t>(std::lround(stretch(p) * kUnits)), count};
+}
+
+void AcceptanceModel::adapt(Cell& cell, bool is_accepted, std::uint16_t limit) {
+  const double share = squash(stretched(cell));
+  const auto count = static_cast<std::uint16_t>(std::min(cell.count + 1, int{limit}));
+  cell = make_cell(share + ((is_accepted ? 1 : 0) - share) / (cell.count + 1), count);
 }
 
 }  // namespace agentspec

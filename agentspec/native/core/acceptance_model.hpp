@@ -57,15 +57,16 @@ class AcceptanceModel {
   static constexpr std::size_t kNumLengths = 7;
   static constexpr std::size_t kNumTotals = 7;
   static constexpr std::size_t kNumShares = 8;
-  static constexpr std::size_t kNumNameCells = 4096;
+  static constexpr std::size_t kNumNameCells = 2048;
   static constexpr std::size_t kNumDepths = 8;
   static constexpr std::size_t kNumSteps = 33;  // of the last calibration, between which it interpolates
   friend struct Evidence;
 
   struct Cell {
-    float stretched;  // log(p / (1 - p)) of the share of accepted tokens
-    float count;      // of tokens seen, up to a limit: beyond it the older ones fade
+    std::int16_t stretched;  // log(p / (1 - p)) of the share of accepted tokens, in units of 1 / kUnits
+    std::uint16_t count;     // of tokens seen, up to a limit: beyond it the older ones fade
   };
+  static constexpr float kUnits = 3500;  // of probabilities between 1e-4 and 1 - 1e-4
   struct Weights {
     std::array<float, Evidence::kNumInputs> of;
     float bias;
@@ -78,7 +79,9 @@ class AcceptanceModel {
   };
 
   Mixture mix(const Evidence& evidence) const;
-  static void adapt(Cell& cell, bool is_accepted, float limit);
+  static Cell make_cell(double p, std::uint16_t count);
+  static float stretched(Cell cell) { return static_cast<float>(cell.stretched) / kUnits; }
+  static void adapt(Cell& cell, bool is_accepted, std::uint16_t limit);
 
   std::array<Cell, Evidence::kNumContexts * kNumLengths * kNumTotals * kNumShares +
                        Evidence::kNumNames * kNumNameCells>
