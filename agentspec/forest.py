@@ -38,6 +38,7 @@ Path = tuple[str, ...]  # of a stage or of what encloses it; () is the tenant's 
 _NO_TOKENS: Tokens = np.empty(0, np.int32)
 _MAKER = DraftMaker(Draft, tuple(Source))
 _MODELS_SHARE = 16
+_WEIGHT_PER_WIDER_TREE = 64
 _MOST_EXPIRED = 8  # sessions per call: more than one request can leave behind
 
 
@@ -356,11 +357,19 @@ class Forest:
         """The tenant's tree of this path, which from now on is the one used last. The lock is held."""
         index = tenant.trees.pop(path, None)
         if index is None:
-            index = self._core.create_index(tenant.group, self.config.stage_limit_bytes)
+            index = self._core.create_index(
+                tenant.group, self.config.stage_limit_bytes, self._weight(path)
+            )
         tenant.trees[path] = index
         if len(tenant.trees) > self.config.max_trees:
             self._unwanted.append(tenant.trees.pop(next(iter(tenant.trees))))
         return index
+
+    def _weight(self, path: Path) -> int:
+        """How much sooner than its size says a tree makes room: the wider ones hold its outputs as well."""
+        num_wider = (Source.TENANT in self.config.sources) * (path != ())
+        num_wider += (Source.WORKFLOW in self.config.sources) * max(len(path) - 1, 0)
+        return int(_WEIGHT_PER_WIDER_TREE ** min(num_wider, 2))
 
     def _model(self, stage: StageKey) -> int | None:
         """The model of the stage; None if the tenant's budget has no room for one. The lock is held.

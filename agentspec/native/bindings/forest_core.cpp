@@ -104,16 +104,15 @@ void register_forest_core(py::module_& module) {
           py::arg("threads") = 1);
   cls.def("create_group", &ForestCore::create_group, py::arg("limit_bytes"), Unlocked(),
           "A group of indices with a common byte budget. O(1).");
-  cls.def("create_index", &ForestCore::create_index, py::arg("group"), py::arg("limit_bytes"), Unlocked(),
-          "An empty shared index. O(1).");
+  cls.def("create_index", &ForestCore::create_index, py::arg("group"), py::arg("limit_bytes"),
+          py::arg("weight") = 1, Unlocked(),
+          "An empty shared index; where one has to make room it counts `weight` times its size. O(1).");
   cls.def("drop_index", &ForestCore::drop_index, py::arg("index"), Unlocked(),
           "Forget an index; live requests go on without it. O(states).");
   cls.def("create_model", &ForestCore::create_model, py::arg("group"), py::arg("prior") = py::none(),
           Unlocked(),
           "A model of which drafts are right, that requests share; it begins with what the prior one has\n"
           "learned, if there is such a model. O(its size).");
-  cls.def("drop_model", &ForestCore::drop_model, py::arg("model"), Unlocked(),
-          "Forget a model; live requests keep it.");
   cls.def(
       "learn",
       [](ForestCore& self, const Ids& indices, const Tokens& tokens) {

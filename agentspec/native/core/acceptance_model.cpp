@@ -10,10 +10,10 @@ namespace {
 constexpr float kLearningRate = 0.02f;
 constexpr float kCalibrationRate = 0.02f;
 constexpr float kFirstWeight = 0.25f;
-constexpr std::uint16_t kPriorCount = 6;     // tokens that a cell's first estimate counts for
-constexpr std::uint16_t kMostSeen = 255;     // by the cell of a context
-constexpr std::uint16_t kMostNamed = 30;     // by the cell of a token
-constexpr double kLeastProb = 1e-4;  // and the most is as far from 1
+constexpr std::uint16_t kPriorCount = 6;  // tokens that a cell's first estimate counts for
+constexpr std::uint16_t kMostSeen = 255;  // by the cell of a context
+constexpr std::uint16_t kMostNamed = 30;  // by the cell of a token
+constexpr double kLeastProb = 1e-4;       // and the most is as far from 1
 
 double squash(double x) { return 1 / (1 + std::exp(-x)); }
 

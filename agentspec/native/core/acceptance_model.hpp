@@ -42,7 +42,7 @@ struct Evidence {
 /// keeps the share of accepted tokens among those that fell into it; the shares are mixed in the logistic
 /// domain with weights that are learned by gradient descent on coding cost, one set for each set of trees
 /// that say something; what comes out is calibrated once more by what came of it, by depth within the draft.
-/// 129 KiB. Not thread-safe; estimates may be made side by side.
+/// 43 KiB. Not thread-safe; estimates may be made side by side.
 class AcceptanceModel {
  public:
   /// Believes the counts as far as there is evidence, until it has learned better.

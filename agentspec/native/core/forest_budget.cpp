@@ -104,12 +104,25 @@ std::size_t ForestCore::relieve(Budget& budget, GroupId begin, GroupId end, std:
   std::size_t work_left = max_work;
   for (GroupId id = begin; id != end; id = groups_[id].next_touched) {
     for (Shared* grown = groups_[id].grown; grown != nullptr; grown = grown->next_grown) {
-      if (grown->bytes > largest->bytes / 2) make_room(*grown, grown->bytes, grown->num_added, work_left);
+      if (grown->bytes * grown->weight > largest->bytes * largest->weight / 2) {
+        make_room(*grown, grown->bytes, grown->num_added, work_left);
+      }
     }
   }
-  const std::size_t excess = budget.bytes - std::min(budget.bytes, budget.soft_limit());
-  make_room(*largest, largest->bytes - std::min(largest->bytes, excess), budget.num_added, work_left);
+  shrink_largest(budget, work_left);
   return max_work - work_left;
+}
+
+// Or, where that has nothing to give up, the next one.
+void ForestCore::shrink_largest(Budget& budget, std::size_t& work_left) {
+  const std::size_t before = work_left;
+  while (before > 0 && budget.num_added > 0 && work_left == before) {
+    Shared& largest = *budget.indices.first();
+    const std::size_t excess = budget.bytes - std::min(budget.bytes, budget.soft_limit());
+    if (largest.spare_bytes == 0 || excess == 0) return;
+    make_room(largest, largest.bytes - std::min(largest.bytes, excess), budget.num_added, work_left);
+    if (work_left == before) rank(largest, 0);
+  }
 }
 
 void ForestCore::make_room(Shared& shared, std::size_t limit_bytes, std::size_t num_changed,

@@ -36,13 +36,14 @@ GroupId ForestCore::create_group(std::size_t limit_bytes) {
   return static_cast<GroupId>(groups_.size() - 1);
 }
 
-IndexId ForestCore::create_index(GroupId group, std::size_t limit_bytes) {
+IndexId ForestCore::create_index(GroupId group, std::size_t limit_bytes, std::uint32_t weight) {
   const std::lock_guard lock(mutex_);
   if (group >= groups_.size()) throw UnknownIdError("there is no " + name("group", group));
   auto made = std::make_shared<Shared>();
   made->index = std::make_unique<SuffixIndex>(depth_, limit_bytes);
   made->group = group;
   made->id = next_index_;
+  made->weight = weight;
   groups_[group].indices.make_place();
   whole_.indices.make_place();
   Shared& index = *indices_.emplace(next_index_, std::move(made)).first->second;
@@ -75,15 +76,6 @@ ModelId ForestCore::create_model(GroupId group, std::optional<ModelId> prior) {
   account(held, sizeof(Model), touch(group));
   balance();
   return next_model_++;
-}
-
-void ForestCore::drop_model(ModelId id) {
-  const std::lock_guard lock(mutex_);
-  const auto found = models_.find(id);
-  if (found == models_.end()) throw UnknownIdError("there is no " + name("model", id));
-  std::size_t held = sizeof(Model);
-  account(held, 0, groups_[found->second->group]);
-  models_.erase(found);
 }
 
 void ForestCore::learn(std::span<const IndexId> indices, std::span<const std::int32_t> tokens) {

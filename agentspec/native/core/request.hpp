@@ -32,6 +32,7 @@ struct Shared {
   std::unique_ptr<SuffixIndex> index;  // nullptr once it was dropped
   GroupId group;
   IndexId id;
+  std::uint32_t weight = 1;             // times its size it counts where one has to make room
   std::size_t bytes = 0;                // last seen index->memory_bytes(): what group and total hold of it
   std::size_t spare_bytes = 0;          // the same, or 0 once it had nothing to give up: until it changes
   std::array<std::size_t, 2> places{};  // in the rankings of its group and of everything
@@ -41,7 +42,9 @@ struct Shared {
   std::uint64_t batch = 0;
 
   bool is_larger(const Shared& other) const {
-    return spare_bytes > other.spare_bytes || (spare_bytes == other.spare_bytes && id < other.id);
+    const std::size_t mine = spare_bytes * weight;
+    const std::size_t its = other.spare_bytes * other.weight;
+    return mine > its || (mine == its && id < other.id);
   }
 };
 

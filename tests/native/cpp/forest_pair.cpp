@@ -23,7 +23,8 @@ ForestPair::ForestPair(std::uint32_t depth, const Budgets& budgets, std::size_t 
 // ---- calls --------------------------------------------------------------------------------------------
 
 void ForestPair::create_index(std::size_t group) {
-  const IndexId id = core_.create_index(groups_[group], budgets_.index_bytes);
+  const std::uint32_t weight = created_.size() % 3 == 2 ? 32 : 1;
+  const IndexId id = core_.create_index(groups_[group], budgets_.index_bytes, weight);
   naive_.create_index(id);
   group_of_[id] = group;
   created_.push_back(id);
