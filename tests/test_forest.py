@@ -802,7 +802,8 @@ def test_a_learned_tree_goes_from_tree_to_tree():
     forest.start("b", EXTRACT, ids(1, 2, 3, 4), draft=LEARNED_TREE)
     (draft,) = forest.step([("b", ids(9, 1, 2))])
     # the prompt knows what follows 1 2, the stage what follows 4
-    assert draft.token_ids.tolist()[:6] == [3, 4, 5, 6, 7, 8]
+    assert draft.token_ids.tolist()[:3] == [3, 4, 5]
+    assert {6, 7, 8} <= set(draft.token_ids.tolist())
     assert (draft.source, draft.match_length) == (Source.REQUEST, 2)
     assert draft.score == pytest.approx(float(draft.probs.sum()), rel=1e-6)
 

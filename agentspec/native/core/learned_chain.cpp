@@ -11,19 +11,19 @@ struct Choice {
   double estimate;
 };
 
-void keep_longest(Readings& readings) {
+void keep_long_ones(Readings& readings) {
   for (Reading& one : readings.all()) one.fall_back();
   const std::uint32_t longest = readings.longest();
   Readings kept;
   for (const Reading& one : readings.all()) {
-    if (one.context.length == 0 || one.context.length < longest) continue;
+    if (one.context.length == 0 || 3 * one.context.length < 2 * longest) continue;
     one.automaton->prefetch(one.automaton->best_target(one.context.state));
     kept.add(one);
   }
   readings = kept;
 }
 
-// Those that don't know the token would have to go back to a shorter context, and be left out then.
+// Those that don't know the token would have to go back to a shorter context.
 void follow(Readings& readings, std::int32_t token) {
   Readings kept;
   for (Reading one : readings.all()) {
@@ -64,7 +64,7 @@ void draft_chain(Readings readings, std::array<std::int32_t, 2> before, const Ac
   double prob = 1;
   std::size_t last = 0;  // considered that was drafted last
   for (std::size_t depth = 0; depth < options.max_tokens; ++depth) {
-    keep_longest(readings);
+    keep_long_ones(readings);
     if (readings.size == 0) return;
     if (depth > 0) considered[last].next = static_cast<std::uint32_t>(considered.size());
     const Choice choice = choose(readings, before, depth, model, considered);

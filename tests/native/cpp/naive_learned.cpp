@@ -73,9 +73,9 @@ std::array<NaiveLearned::TreeContexts, Evidence::kNumTrees> NaiveLearned::contex
   return all;
 }
 
-// A chain's: no shorter ones, and of the longest ones only those that no other tree's is longer than. Once left
+// A chain's: no shorter ones, and of the longest ones those that are two thirds of the longest of all. Once left
 // out, a tree stays so.
-std::array<NaiveLearned::TreeContexts, Evidence::kNumTrees> NaiveLearned::longest_of(const Path& path) {
+std::array<NaiveLearned::TreeContexts, Evidence::kNumTrees> NaiveLearned::long_ones_of(const Path& path) {
   auto all = contexts_of(path);
   std::size_t most = 0;
   for (TreeContexts& one : all) {
@@ -84,14 +84,14 @@ std::array<NaiveLearned::TreeContexts, Evidence::kNumTrees> NaiveLearned::longes
     if (one.longest != nullptr) most = std::max(most, one.longest->tokens.size());
   }
   for (TreeContexts& one : all) {
-    if (one.longest != nullptr && one.longest->tokens.size() < most) one.longest = nullptr;
+    if (one.longest != nullptr && one.longest->tokens.size() * 3 < most * 2) one.longest = nullptr;
     is_left_out_[one.index] = one.longest == nullptr;
   }
   return all;
 }
 
 void NaiveLearned::leave_out_strangers_to(std::int32_t token, const Path& path) {
-  for (const TreeContexts& one : longest_of(path)) {
+  for (const TreeContexts& one : long_ones_of(path)) {
     if (one.longest != nullptr && count_of(*one.tree, *one.longest, token) == 0) is_left_out_[one.index] = true;
   }
 }
@@ -117,7 +117,7 @@ Evidence NaiveLearned::evidence_for(const std::array<TreeContexts, Evidence::kNu
 
 // Every token considered there, and its estimate.
 std::vector<std::pair<std::int32_t, double>> NaiveLearned::expand(const Path& path) {
-  const auto contexts = options_.is_tree ? contexts_of(path) : longest_of(path);
+  const auto contexts = options_.is_tree ? contexts_of(path) : long_ones_of(path);
   Path proposed;
   for (const TreeContexts& one : contexts) {
     if (one.longest != nullptr) propose(*one.tree, *one.longest, options_.is_tree ? 4 : 1, proposed);

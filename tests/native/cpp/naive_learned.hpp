@@ -40,7 +40,7 @@ class NaiveLearned {
   };
 
   std::array<TreeContexts, Evidence::kNumTrees> contexts_of(const std::vector<std::int32_t>& path) const;
-  std::array<TreeContexts, Evidence::kNumTrees> longest_of(const std::vector<std::int32_t>& path);
+  std::array<TreeContexts, Evidence::kNumTrees> long_ones_of(const std::vector<std::int32_t>& path);
   void leave_out_strangers_to(std::int32_t token, const std::vector<std::int32_t>& path);
   std::vector<std::pair<std::int32_t, double>> expand(const std::vector<std::int32_t>& path);
   Evidence evidence_for(const std::array<TreeContexts, Evidence::kNumTrees>& contexts,

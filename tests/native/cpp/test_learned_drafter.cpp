@@ -129,7 +129,7 @@ void check_probabilities(const DraftTokens& draft) {
   CHECK(std::is_sorted(draft.probs.rbegin(), draft.probs.rend()));
 }
 
-void a_chain_stays_with_the_longest_context() {
+void a_chain_stays_with_long_contexts() {
   Bench bench = of_two_trees();
   const Cursor tail = append(bench.own, {9, 1, 2});
   CHECK(bench.run(tail, {}, {9, 1, 2}) == 0);
@@ -139,7 +139,7 @@ void a_chain_stays_with_the_longest_context() {
   check_probabilities(bench.draft);
 }
 
-void a_chain_asks_trees_with_equally_long_contexts() {
+void a_chain_asks_trees_with_about_equally_long_contexts() {
   Bench bench = of_two_trees();
   const Cursor own = append(bench.own, {3, 4});
   const Cursor shared = append(bench.shared, {3, 4});
@@ -241,8 +241,8 @@ int main() {
   a_model_learns_whom_to_believe();
   every_combination_has_a_cell_of_its_own();
   names_are_the_token_and_the_two_before();
-  a_chain_stays_with_the_longest_context();
-  a_chain_asks_trees_with_equally_long_contexts();
+  a_chain_stays_with_long_contexts();
+  a_chain_asks_trees_with_about_equally_long_contexts();
   a_tree_goes_from_tree_to_tree();
   nothing_is_drafted_below_the_price_or_the_shortest_match();
   a_tree_takes_the_most_probable_first();
