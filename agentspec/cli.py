@@ -38,6 +38,7 @@ REPLAY_METHODS = (
     "paper-stage",
     "paper-shared",
     "paper-request",
+    "paper-global",
     "pld",
     "llma",
     "rest",
@@ -118,7 +119,8 @@ examples:
   agentspec replay calls.jsonl --tokenizer ./Qwen3-0.6B     with the tokenizer of your model
   agentspec replay DIR --method forest --method pld --markdown out/replay.md
   agentspec replay calls.jsonl --sessions 8 --mode tree --max-draft 64
-  agentspec replay --compare DIR --limit 500 --json out/compare.json
+  agentspec replay DIR --plot out/replay.png
+  agentspec replay --compare DIR --limit 500 --json out/compare.json --plot out/compare.png
 
 A line of a *.jsonl or *.jsonl.gz file is either a call, {"prompt": TEXT, "response": TEXT}, with session,
 stage and task (texts) if known, or a chat in OpenAI's form, {"messages": [...]}: every answer is a call.
@@ -129,6 +131,7 @@ methods:
   paper-stage    SuffixDecoding: the request's tree and one per stage
   paper-shared   SuffixDecoding: the request's tree and one of all outputs
   paper-request  SuffixDecoding: the request's tree alone
+  paper-global   SuffixDecoding: one tree per stage alone, without the request's
   pld            prompt look-up, n-grams of 2 to 5 tokens, as vLLM's method ngram
   llma           copies from the prompt alone, behind 2 tokens that match
   rest           a datastore of all outputs, trees of what followed the longest match of up to 16 tokens
@@ -309,56 +312,75 @@ def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     replay.add_argument(
         "input", type=Path, nargs="+", metavar="FILE", help="recorded calls, or a folder of such files"
     )
-    replay.add_argument(
+    _add_selection_options(replay.add_argument_group("which calls"))
+    _add_method_options(replay.add_argument_group("what drafts"))
+    _add_report_options(replay.add_argument_group("what is written"))
+
+
+def _add_selection_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--tokenizer",
         default="tekken",
         metavar="DIR",
         help="folder with a tokenizer.json (default: Tekken, packaged)",
     )
-    replay.add_argument(
-        "--compare",
-        action="store_true",
-        help="the learned rule against the paper's at matched budgets, each with settings of its own",
-    )
-    replay.add_argument(
-        "--method", action="append", choices=REPLAY_METHODS, help="repeatable (default: all but arctic)"
-    )
-    replay.add_argument("--mode", choices=("chain", "tree"), default="chain", help="(%(default)s)")
-    replay.add_argument(
-        "--max-draft", type=_count, default=32, metavar="N", help="tokens per draft (%(default)s)"
-    )
-    replay.add_argument(
-        "--alpha",
-        type=float,
-        default=4.0,
-        metavar="X",
-        help="drafts of at most X times the match (%(default)s)",
-    )
-    replay.add_argument(
-        "--min-prob",
-        type=float,
-        default=0.1,
-        metavar="P",
-        help="less probable tokens are not drafted (%(default)s)",
-    )
-    replay.add_argument(
+    group.add_argument(
         "--sessions", type=_count, default=1, metavar="N", help="sessions at the same time (%(default)s)"
     )
-    replay.add_argument("--limit", type=_count, metavar="N", help="calls of each file, at most")
-    replay.add_argument(
+    group.add_argument("--limit", type=_count, metavar="N", help="calls of each file, at most")
+    group.add_argument(
         "--half",
         choices=("first", "second", "both"),
         help="one half of the tasks only: tune on one, report on the other (both; --compare: second)",
     )
-    replay.add_argument(
+    group.add_argument(
         "--jobs",
         type=_count,
         default=os.cpu_count() or 1,
         metavar="N",
         help="processes, one per file, with --compare one per replay (%(default)s)",
     )
-    replay.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON line here")
-    replay.add_argument("--markdown", type=Path, metavar="FILE", help="also write tables by stage")
+
+
+def _add_method_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--compare",
+        action="store_true",
+        help="the learned rule against the paper's at matched budgets, each with settings of its own",
+    )
+    group.add_argument(
+        "--method", action="append", choices=REPLAY_METHODS, help="repeatable (default: all but arctic)"
+    )
+    group.add_argument("--mode", choices=("chain", "tree"), default="chain", help="(%(default)s)")
+    group.add_argument(
+        "--max-draft", type=_count, default=32, metavar="N", help="tokens per draft (%(default)s)"
+    )
+    group.add_argument(
+        "--alpha",
+        type=float,
+        default=4.0,
+        metavar="X",
+        help="drafts of at most X times the match (%(default)s)",
+    )
+    group.add_argument(
+        "--min-prob",
+        type=float,
+        default=0.1,
+        metavar="P",
+        help="less probable tokens are not drafted (%(default)s)",
+    )
+
+
+def _add_report_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON line here")
+    group.add_argument("--markdown", type=Path, metavar="FILE", help="also write tables by stage")
+    group.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="also draw, as .png or .svg: speed, drafts and where accepted tokens came from; with --compare "
+        "accepted against drafted tokens by data set, and calibration",
+    )
 
 
 def run_replay(args: argparse.Namespace) -> int:
@@ -366,19 +388,20 @@ def run_replay(args: argparse.Namespace) -> int:
     with _bench_packages():
         from agentspec.benchmarks.replay.jobs import Plan, Selection
         from agentspec.benchmarks.replay.methods import Rule
-        from agentspec.benchmarks.replay.run import HALVES, run, run_compare
+        from agentspec.benchmarks.replay.run import HALVES, Outputs, run, run_compare
 
         rule = Rule(args.mode, args.max_draft, args.alpha, args.min_prob)
         selection = Selection(args.tokenizer, args.sessions, args.limit)
+        outputs = Outputs(args.json, args.markdown, args.plot)
         if args.compare:
             if args.method or rule != Rule():
                 raise ConfigError("--compare has methods, modes, sizes and prices of its own: give it none")
             halves = HALVES if args.half == "both" else (args.half or "second",)
-            return run_compare(args.input, selection, halves, args.jobs, args.json, args.markdown)
+            return run_compare(args.input, selection, halves, args.jobs, outputs)
         if args.half in HALVES:
             selection = replace(selection, half=HALVES.index(args.half))
         methods = tuple(args.method or (name for name in REPLAY_METHODS if name != "arctic"))
-        return run(args.input, Plan(methods, rule, selection), args.jobs, args.json, args.markdown)
+        return run(args.input, Plan(methods, rule, selection), args.jobs, outputs)
 
 
 def run_bench_core(args: argparse.Namespace) -> int:

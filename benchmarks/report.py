@@ -24,14 +24,15 @@ def announcer() -> Announce:
 
 def json_line(measured: Mapping[str, Any], provenance: Mapping[str, object]) -> str:
     """What was measured and where, numbers to four significant digits."""
-    return json.dumps({**_rounded(measured), "provenance": provenance})
+    return json.dumps({**rounded(measured), "provenance": provenance})
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """Floats to four significant digits, also inside of mappings and lists."""
     if isinstance(value, Mapping):
-        return {name: _rounded(one) for name, one in value.items()}
+        return {name: rounded(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(one) for one in value]
+        return [rounded(one) for one in value]
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 

@@ -4,6 +4,7 @@ calls        recorded calls: files, forms, tokens
 schedule     which calls run at the same time, in which order
 drafters     what is compared: one interface, a class for each method
 recycling    one of them: a table of what followed each token
+stage_trees  another: the paper's rule without the request's tree
 sam          another: suffix automata
 replay       the loop: draft, verify against the record, learn
 tally        what it counts, by source, match length and estimate

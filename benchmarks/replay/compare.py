@@ -112,6 +112,7 @@ def figures(outcomes: Outcomes) -> dict[str, Any]:
         "tree_gain_equal_nodes": tree_gain(tallies),
         "stage_gain": stage_gain(tallies),
         "ece": tallies[learned_chain(CALIBRATION_PRICE)].calibration_error,
+        "calibration": tallies[learned_chain(CALIBRATION_PRICE)].calibration,
         "distractor_loss": distractor_loss(tallies),
         "num_calls": plain.num_calls,
         "num_tokens": plain.num_tokens,

@@ -39,6 +39,9 @@ class ForestDrafter:
         sources: the shared trees.
         by_stage: False puts every call into one stage, so that there is one shared tree.
         limit_bytes: of all trees together.
+
+    Attributes:
+        learns: False keeps the outputs of calls that start from now on out of the shared trees.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class ForestDrafter:
         self._forest = Forest(forest_config(sources, limit_bytes))
         self._draft = draft
         self._by_stage = by_stage
+        self.learns = True
 
     def learn(self, stage: str, output: Tokens) -> None:
         """Add a past output of a stage of the workflow."""
@@ -59,14 +63,21 @@ class ForestDrafter:
 
     def start(self, name: str, call: Call) -> None:
         """Index the prompt."""
-        self._forest.start(name, self._key(call.stage), call.prompt, session=call.session, draft=self._draft)
+        self._forest.start(
+            name,
+            self._key(call.stage),
+            call.prompt,
+            session=call.session,
+            draft=self._draft,
+            learn=self.learns,
+        )
 
     def step(self, name: str, accepted: Tokens) -> Draft:
         """One request's part of a decode step."""
         return self._forest.step([(name, accepted)], self._draft.max_tokens)[0]
 
     def finish(self, name: str, accepted: Tokens) -> None:
-        """Its output stays in the shared trees."""
+        """Its output stays in the shared trees, if they learn."""
         self._forest.observe(name, accepted)
         self._forest.finish(name)
 

@@ -118,7 +118,7 @@ def share_out(
 
 def name_of(path: Path) -> str:
     """What a file is called in a report."""
-    return path.name.split(".")[0]
+    return path.name.removesuffix(".gz").removesuffix(".jsonl")
 
 
 def _progress() -> Progress:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from agentspec.benchmarks.replay.drafters import Datastore, Drafter, ForestDrafter, PromptLookup
 from agentspec.benchmarks.replay.recycling import TokenRecycling
 from agentspec.benchmarks.replay.sam import SuffixAutomata
+from agentspec.benchmarks.replay.stage_trees import StageTrees
 from agentspec.config import SHARED_SOURCES, DraftConfig
 from agentspec.draft import Source
 
@@ -71,6 +72,10 @@ METHODS: Mapping[str, Method] = {
     "paper-request": Method(
         "SuffixDecoding: the request's tree alone",
         lambda rule: ForestDrafter(rule.draft, ()),
+    ),
+    "paper-global": Method(
+        "SuffixDecoding: one tree per stage alone, without the request's",
+        lambda rule: StageTrees(rule.draft),
     ),
     "pld": Method(
         "prompt look-up, n-grams of 2 to 5 tokens, as vLLM's method ngram",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
@@ -10,7 +11,8 @@ from rich.table import Table
 from agentspec.benchmarks.replay import advice
 from agentspec.benchmarks.replay.advice import Advice
 from agentspec.benchmarks.replay.jobs import ByMethod
-from agentspec.benchmarks.replay.tally import Tally, total
+from agentspec.benchmarks.replay.tally import MATCH_LABELS, Tally, accepted_shares, total
+from agentspec.draft import Source
 
 HEADINGS = ("tokens/step", "drafted/step", "accepted", "µs/step", "calibration error")
 ALL = "all"
@@ -41,8 +43,24 @@ def markdown(results: Mapping[str, ByMethod], advised: Mapping[str, Advice]) -> 
         for method, by_stage in by_method.items():
             rows = {ALL: total(by_stage.values()), **dict(sorted(by_stage.items()))}
             lines += [f"| {method} | {stage} | {' | '.join(_cells(one))} |" for stage, one in rows.items()]
-        lines += ["", *advice.markdown(advised[name])]
+        lines += ["", *_origins(by_method), *advice.markdown(advised[name])]
     return "\n".join(lines)
+
+
+def _origins(by_method: ByMethod) -> Iterator[str]:
+    """Which trees and which match lengths the accepted draft tokens of each method came from."""
+    yield "Accepted draft tokens by source and by match length (tokens):"
+    yield ""
+    sources = [source for source in Source if source is not Source.NONE]
+    yield f"| method | {' | '.join([*(one.name.lower() for one in sources), *MATCH_LABELS.values()])} |"
+    yield "|---" + "|--:" * (len(sources) + len(MATCH_LABELS)) + "|"
+    for method, by_stage in by_method.items():
+        tally = total(by_stage.values())
+        by_source, by_match = accepted_shares(tally.by_source), accepted_shares(tally.by_match)
+        shares = [by_source.get(one) for one in sources] + [by_match.get(one) for one in MATCH_LABELS]
+        cells = ["-" if share is None else f"{share:.0%}" for share in shares]
+        yield f"| {method} | {' | '.join(cells)} |"
+    yield ""
 
 
 def _cells(tally: Tally) -> list[str]:
@@ -50,7 +68,7 @@ def _cells(tally: Tally) -> list[str]:
         f"{tally.tokens_per_step:.3f}",
         f"{tally.drafted_per_step:.2f}",
         f"{tally.acceptance_rate:.1%}",
-        f"{tally.draft_ns / max(tally.steps, 1) / 1e3:.1f}",
+        f"{tally.draft_us_per_step:.1f}",
         "-" if tally.calibration_error is None else f"{tally.calibration_error:.3f}",
     ]
 
@@ -75,13 +93,9 @@ def _figures(tally: Tally) -> dict[str, Any]:
         "tokens_per_step": tally.tokens_per_step,
         "drafted_per_step": tally.drafted_per_step,
         "acceptance_rate": tally.acceptance_rate,
-        "draft_us_per_step": tally.draft_ns / max(tally.steps, 1) / 1e3,
+        "draft_us_per_step": tally.draft_us_per_step,
         "draft_us_per_token": tally.draft_ns / max(tally.tokens, 1) / 1e3,
         "calibration_error": tally.calibration_error,
-        "by_source": _shares({source.name.lower(): key for source, key in tally.by_source.items()}),
-        "by_match": _shares({str(size): key for size, key in tally.by_match.items()}),
+        "by_source": {source.name.lower(): asdict(one) for source, one in sorted(tally.by_source.items())},
+        "by_match": {str(size): asdict(one) for size, one in sorted(tally.by_match.items())},
     }
-
-
-def _shares(counts: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: {"drafted": drafted, "accepted": accepted} for name, (drafted, accepted) in counts.items()}

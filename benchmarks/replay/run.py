@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from agentspec.benchmarks import plots
 from agentspec.benchmarks.provenance import provenance
-from agentspec.benchmarks.replay import advice, compare, compare_report, jobs, report, trials
+from agentspec.benchmarks.replay import (
+    advice,
+    compare,
+    compare_plot,
+    compare_report,
+    jobs,
+    plot,
+    report,
+    trials,
+)
 from agentspec.benchmarks.replay.jobs import Plan, Selection
 from agentspec.benchmarks.replay.tally import total
 from agentspec.benchmarks.report import json_line, make_room_for, publish
@@ -18,15 +28,23 @@ SUFFIXES = (".jsonl", ".jsonl.gz")
 HALVES = ("first", "second")
 
 
-def run(
-    inputs: Sequence[Path], plan: Plan, num_processes: int, json_path: Path | None, markdown_path: Path | None
-) -> int:
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Files that are written besides what is printed."""
+
+    json: Path | None = None
+    markdown: Path | None = None
+    plot: Path | None = None
+
+
+def run(inputs: Sequence[Path], plan: Plan, num_processes: int, outputs: Outputs) -> int:
     """Replay; print the table, the advice and, as the last line, the JSON; the exit status.
 
     Raises:
-        ConfigError: there is nothing to replay, or it can't be read.
+        ConfigError: there is nothing to replay, it can't be read, or the plot's name has another ending.
     """
-    paths = [path for given in inputs for path in _files(given)]
+    plots.check(outputs.plot)
+    paths = _paths(inputs)
     replayed = jobs.run(paths, plan, num_processes)
     results = {name: one.by_method for name, one in replayed.items()}
     advised = {name: advice.advise(one, plan.rule) for name, one in replayed.items()}
@@ -43,11 +61,13 @@ def run(
         },
         _origin(paths, {"methods": plan.methods, "rule": asdict(plan.rule), **asdict(plan.selection)}),
     )
-    make_room_for(json_path, markdown_path)
-    if markdown_path:
-        markdown_path.write_text(report.markdown(results, advised), encoding="utf-8")
+    make_room_for(outputs.json, outputs.markdown, outputs.plot)
+    if outputs.markdown:
+        outputs.markdown.write_text(report.markdown(results, advised), encoding="utf-8")
+    if outputs.plot:
+        plot.plot(results, outputs.plot)
     notes = [text for name, one in advised.items() for text in advice.lines(name, one)]
-    publish(report.table(results), line, json_path, notes)
+    publish(report.table(results), line, outputs.json, notes)
     return 0
 
 
@@ -56,17 +76,17 @@ def run_compare(
     selection: Selection,
     halves: Sequence[str],
     num_processes: int,
-    json_path: Path | None,
-    markdown_path: Path | None,
+    outputs: Outputs,
 ) -> int:
     """Compare the learned rule with the paper's; print the table and the JSON; the exit status.
 
-    The JSON's ``summary`` is the last half's, its ``figures`` are by half and data set.
+    The JSON's ``summary`` is the last half's, as the plot is; its ``figures`` are by half and data set.
 
     Raises:
-        ConfigError: a file has no calls in one of the halves, or can't be read.
+        ConfigError: a file has no calls in one of the halves, or can't be read; as for :func:`run`.
     """
-    paths = [path for given in inputs for path in _files(given)]
+    plots.check(outputs.plot)
+    paths = _paths(inputs)
     measured = _measured(paths, {half: _of_half(selection, half) for half in halves}, num_processes)
     summaries = {half: compare.summary(figures) for half, figures in measured.items()}
     arguments = {**asdict(selection), "half": list(halves)}
@@ -74,10 +94,12 @@ def run_compare(
         {"summary": summaries[halves[-1]], "summary_by_half": summaries, "figures": measured},
         _origin(paths, arguments),
     )
-    make_room_for(json_path, markdown_path)
-    if markdown_path:
-        markdown_path.write_text(compare_report.markdown(measured), encoding="utf-8")
-    publish(compare_report.table(measured), line, json_path)
+    make_room_for(outputs.json, outputs.markdown, outputs.plot)
+    if outputs.markdown:
+        outputs.markdown.write_text(compare_report.markdown(measured), encoding="utf-8")
+    if outputs.plot:
+        compare_plot.plot(measured[halves[-1]], outputs.plot)
+    publish(compare_report.table(measured), line, outputs.json)
     return 0
 
 
@@ -109,6 +131,19 @@ def _of_half(selection: Selection, half: str) -> Selection:
 
 def _origin(paths: Sequence[Path], arguments: Mapping[str, Any]) -> dict[str, object]:
     return {**provenance(), "arguments": {"inputs": [path.name for path in paths], **arguments}}
+
+
+def _paths(inputs: Sequence[Path]) -> list[Path]:
+    """The files of all inputs; each has a name of its own in the reports."""
+    paths = [path for given in inputs for path in _files(given)]
+    first: dict[str, Path] = {}
+    for path in paths:
+        if (other := first.setdefault(jobs.name_of(path), path)) is not path:
+            raise ConfigError(
+                f"{str(other)!r} and {str(path)!r} would both be {jobs.name_of(path)!r} in the report: "
+                "rename one, or replay them one after the other"
+            )
+    return paths
 
 
 def _files(given: Path) -> list[Path]:

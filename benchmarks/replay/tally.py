@@ -5,20 +5,34 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from agentspec.draft import Draft, Source
 
+Kind = TypeVar("Kind", Source, int)
+
 NUM_BINS = 20  # of estimated probabilities
-MATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64)  # a match counts with the largest that it reaches
+MATCH_LABELS = {1: "1", 2: "2-3", 4: "4-7", 8: "8-15", 16: "16-31", 32: "32-63", 64: "64+"}
+MATCH_BUCKETS = tuple(MATCH_LABELS)  # tokens; a match counts with the largest that it reaches
 
 
-def _counts() -> defaultdict[Any, list[int]]:
-    return defaultdict(_zeros)
+@dataclass(slots=True)
+class Counts:
+    """Drafts of one kind: how many, their tokens, those of them that were accepted."""
+
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    def add(self, drafts: int, drafted: int, accepted: int) -> None:
+        """So many more."""
+        self.drafts += drafts
+        self.drafted += drafted
+        self.accepted += accepted
 
 
-def _zeros() -> list[int]:
-    return [0, 0]
+def _by_kind() -> defaultdict[Any, Counts]:
+    return defaultdict(Counts)
 
 
 @dataclass(slots=True)
@@ -39,8 +53,8 @@ class Tally:
     drafted: int = 0
     accepted: int = 0
     draft_ns: int = 0
-    by_source: defaultdict[Source, list[int]] = field(default_factory=_counts)  # tokens drafted, accepted
-    by_match: defaultdict[int, list[int]] = field(default_factory=_counts)
+    by_source: defaultdict[Source, Counts] = field(default_factory=_by_kind)
+    by_match: defaultdict[int, Counts] = field(default_factory=_by_kind)  # by bucket
     bins: list[Bin] = field(default_factory=lambda: [Bin() for _ in range(NUM_BINS)])
 
     def add(self, draft: Draft, accepted: int, new: int, elapsed_ns: int) -> None:
@@ -54,8 +68,7 @@ class Tally:
             return
         bucket = max((size for size in MATCH_BUCKETS if size <= draft.match_length), default=0)
         for counts in (self.by_source[draft.source], self.by_match[bucket]):
-            counts[0] += len(draft)
-            counts[1] += accepted
+            counts.add(1, len(draft), accepted)
 
     def add_estimate(self, probability: float, is_right: bool) -> None:
         """A draft token whose parent was accepted: its estimated probability, given that, and the outcome."""
@@ -97,10 +110,30 @@ class Tally:
         return _share(self.accepted, self.drafted)
 
     @property
+    def draft_us_per_step(self) -> float:
+        """Time to draft, in microseconds."""
+        return _share(self.draft_ns / 1e3, self.steps)
+
+    @property
+    def calibration(self) -> list[dict[str, float]]:
+        """Of the bins that have any: how many draft tokens, their mean estimate, the share that was right."""
+        return [
+            {"num": one.num, "expected": one.expected / one.num, "observed": one.hits / one.num}
+            for one in self.bins
+            if one.num
+        ]
+
+    @property
     def calibration_error(self) -> float | None:
         """Expected calibration error, the mean distance of estimate and outcome; None without estimates."""
         num = sum(one.num for one in self.bins)
         return sum(abs(one.expected - one.hits) for one in self.bins) / num if num else None
+
+
+def accepted_shares(counts: Mapping[Kind, Counts]) -> dict[Kind, float]:
+    """Each kind's share of the accepted draft tokens."""
+    accepted = sum(one.accepted for one in counts.values())
+    return {kind: _share(one.accepted, accepted) for kind, one in sorted(counts.items())}
 
 
 def total(tallies: Iterable[Tally]) -> Tally:
@@ -115,7 +148,6 @@ def _share(part: float, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def _add(counts: defaultdict[Any, list[int]], others: Mapping[Any, list[int]]) -> None:
-    for key, (drafted, accepted) in others.items():
-        counts[key][0] += drafted
-        counts[key][1] += accepted
+def _add(counts: defaultdict[Any, Counts], others: Mapping[Any, Counts]) -> None:
+    for key, one in others.items():
+        counts[key].add(one.drafts, one.drafted, one.accepted)

@@ -15,7 +15,8 @@ from agentspec.benchmarks.replay.drafters import Datastore, ForestDrafter, Promp
 from agentspec.benchmarks.replay.methods import METHODS, Rule
 from agentspec.benchmarks.replay.replay import replay, verify
 from agentspec.benchmarks.replay.schedule import Schedule
-from agentspec.benchmarks.replay.tally import Tally
+from agentspec.benchmarks.replay.stage_trees import StageTrees
+from agentspec.benchmarks.replay.tally import Counts, Tally, accepted_shares
 from agentspec.config import DraftConfig
 from agentspec.errors import ConfigError
 
@@ -56,8 +57,8 @@ def test_what_was_said_before_takes_two_steps():
     tally = replay([call((1, 2), (11, 12, 13, 14)), call((3, 4), (11, 12, 13, 14))], drafter)["s"]
     assert (tally.tokens, tally.steps) == (10, 5 + 2)
     assert (tally.drafted, tally.accepted) == (4, 4)
-    assert tally.by_source == {Source.STAGE: [4, 4]}
-    assert tally.by_match == {1: [4, 4]}
+    assert tally.by_source == {Source.STAGE: Counts(1, 4, 4)}
+    assert tally.by_match == {1: Counts(1, 4, 4)}
 
 
 def test_stages_have_trees_and_counts_of_their_own():
@@ -115,6 +116,22 @@ def test_who_estimates_nothing_is_not_calibrated():
     calls = [call((1, 2, 3, 4, 1, 2), (3, 4, 1, 2))]
     assert replay(calls, PromptLookup(3))["s"].calibration_error is None
     assert replay(calls, ForestDrafter(DraftConfig()))["s"].calibration_error is not None
+
+
+def test_estimates_are_compared_with_outcomes_by_bin():
+    tally = Tally()
+    for probability, is_right in ((0.61, True), (0.63, False), (0.2, False)):
+        tally.add_estimate(probability, is_right)
+    assert tally.calibration == [
+        {"num": 1, "expected": 0.2, "observed": 0.0},
+        {"num": 2, "expected": pytest.approx(0.62), "observed": 0.5},
+    ]
+
+
+def test_shares_are_of_accepted_tokens():
+    counts = {8: Counts(1, 9, 1), 1: Counts(2, 9, 3), 2: Counts(1, 9, 0)}
+    assert accepted_shares(counts) == {1: 0.75, 2: 0.0, 8: 0.25}
+    assert accepted_shares({1: Counts(1, 4, 0)}) == {1: 0.0}
 
 
 def test_prompt_lookup_may_run_into_what_it_looks_for():
@@ -233,3 +250,23 @@ def test_halves_divide_groups_not_calls(tmp_path):
         halves.setdefault(record.group, set()).add(record.half())
     assert all(len(half) == 1 for half in halves.values())
     assert 30 < sum(half == {0} for half in halves.values()) < 70
+
+
+def test_a_stages_tree_alone_drafts_nothing_from_its_request():
+    trees = StageTrees(DraftConfig())
+    trees.start("x", call((1, 2, 3, 1, 2), ()))
+    assert not len(trees.step("x", ids()))
+    trees.finish("x", ids(2, 9, 8, END))
+    trees.start("y", call((7, 1, 2), ()))
+    assert trees.step("y", ids()).token_ids.tolist() == [9, 8, END]  # the match is in the prompt
+    trees.start("z", call((7, 1, 2), (), stage="other"))
+    assert not len(trees.step("z", ids()))
+
+
+def test_a_forest_that_does_not_learn_keeps_what_it_has():
+    drafter = ForestDrafter(DraftConfig(alpha=100.0), by_stage=False)
+    drafter.learn("s", ids(1, 2, 3))
+    drafter.learns = False
+    for _ in range(2):
+        tally = replay([call((), (1, 2, 3, 4))], drafter)["s"]
+        assert (tally.drafted, tally.accepted, tally.steps) == (2, 2, 3)

@@ -232,7 +232,7 @@ def write(path: Path, table: str) -> Path:
 
 def test_compare_ends_in_a_table_of_bars_and_a_line_of_json(tmp_path, capsys):
     paths = [str(write(tmp_path / f"{table}.jsonl", table)) for table in ("users", "orders")]
-    written, tables = tmp_path / "out" / "compare.json", tmp_path / "out" / "compare.md"
+    written, tables, plot = (tmp_path / "out" / f"compare.{ending}" for ending in ("json", "md", "svg"))
     options = [
         "--compare",
         "--half",
@@ -243,6 +243,8 @@ def test_compare_ends_in_a_table_of_bars_and_a_line_of_json(tmp_path, capsys):
         str(written),
         "--markdown",
         str(tables),
+        "--plot",
+        str(plot),
     ]
     assert main(["replay", *paths, *options]) == 0
     table, _, line = capsys.readouterr().out.rstrip().rpartition("\n")
@@ -258,6 +260,10 @@ def test_compare_ends_in_a_table_of_bars_and_a_line_of_json(tmp_path, capsys):
     assert users["distractor_tokens"] >= 5 * users["num_tokens"]
     assert users["accepted_gain_equal_drafts"] is not None
     assert tables.read_text().count("| users |") == 2
+    assert sum(one["num"] for one in users["calibration"]) > 0
+    drawn = plot.read_text()
+    for text in ("users", "orders", "learned, by price", "paper-stage, alpha 4", "estimated probability"):
+        assert text in drawn
 
 
 def test_compare_has_settings_of_its_own(tmp_path, capsys):

@@ -24,6 +24,7 @@ SUFFIX = [
     ("paper-stage", Source.STAGE),
     ("paper-shared", Source.STAGE),
     ("paper-request", Source.REQUEST),
+    ("paper-global", Source.STAGE),
 ]
 
 
