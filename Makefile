@@ -11,7 +11,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 ONCE_FLAG := $(if $(ONCE),--once)
 PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 
-.PHONY: help setup run test lint fmt bench bench-peer model clean
+# recorded model calls of eleven data sets, which are not part of the repository
+PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
+
+.PHONY: help setup run test lint fmt bench bench-peer paper model clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -56,6 +59,10 @@ endif
 bench-peer: $(STAMP)  ## what the core is measured against: arctic-inference, built from source
 	@$(BIN)/pip install --quiet nanobind==2.9.2 grpcio-tools setuptools wheel
 	@PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/pip install --no-build-isolation --no-deps arctic-inference==0.3.0
+
+paper: $(STAMP)  ## docs/paper.md: the paper's figures again (TRACES=DIR, ARGS="--only fig8 --limit 50")
+	@test -n "$(PAPER_TRACES)" || { echo "make paper needs recorded calls: make paper TRACES=DIR, see agentspec bench paper --help"; exit 2; }
+	@$(BIN)/agentspec bench paper --traces $(PAPER_TRACES) $(ARGS)
 
 model: $(STAMP)  ## rebuild the bundled model from nothing (about an hour on 2 cores)
 	@$(BIN)/python -m examples.agentic_sql.training --compile

@@ -46,6 +46,7 @@ REPLAY_METHODS = (
     "sam",
     "arctic",
 )
+PAPER_SECTIONS = ("fig2", "fig4", "fig7", "fig8", "fig9", "table1")
 BENCH_SCOPES = ("stage", "tenant", "forest", "router", "popular")
 
 SERVE_EXAMPLES = """\
@@ -105,6 +106,19 @@ scopes, what the budget is for:
 Every scope is run twice, and of each call the lesser time counts.
 """
 
+BENCH_PAPER_DESCRIPTION = """\
+Make the figures of the SuffixDecoding paper again, from recorded calls against a simulated verifier: writes
+paper.md, and its plots and all figures into the folder paper beside it.
+"""
+
+BENCH_PAPER_EXAMPLES = """\
+examples:
+  agentspec bench paper --traces DIR                     everything, some ten minutes on 2 cores
+  agentspec bench paper --traces DIR --only fig8         one section; the others stay as they are
+  agentspec bench paper --traces DIR --limit 50 --docs out
+
+DIR holds the eleven *.jsonl.gz files that the document names, with the lines that `agentspec replay` reads.
+"""
 
 REPLAY_DESCRIPTION = """\
 Replay recorded model calls: each method drafts, the record stands for the model that verifies, a response is
@@ -180,6 +194,7 @@ def build_parser() -> argparse.ArgumentParser:
     benchmarks = bench.add_subparsers(title="benchmarks", required=True, metavar="BENCHMARK")
     _add_bench_core(benchmarks)
     _add_bench_churn(benchmarks)
+    _add_bench_paper(benchmarks)
     _add_replay(commands)
     return parser
 
@@ -277,6 +292,28 @@ def _add_bench_churn(benchmarks: argparse._SubParsersAction[argparse.ArgumentPar
     churn.add_argument("--quick", action="store_true", help="the same figures from less data")
     churn.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON line here")
     churn.add_argument("--plot", type=Path, metavar="PNG", help="also draw memory against tokens")
+
+
+def _add_bench_paper(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    paper = benchmarks.add_parser(
+        "paper",
+        help="the figures of the SuffixDecoding paper, again",
+        description=BENCH_PAPER_DESCRIPTION,
+        epilog=BENCH_PAPER_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    paper.set_defaults(run=run_bench_paper)
+    paper.add_argument("--traces", type=Path, required=True, metavar="DIR", help="recorded model calls")
+    paper.add_argument(
+        "--docs", type=Path, default=Path("docs"), metavar="DIR", help="where to write (%(default)s)"
+    )
+    paper.add_argument(
+        "--only", action="append", default=[], choices=PAPER_SECTIONS, help="repeatable (default: all)"
+    )
+    paper.add_argument("--limit", type=_count, metavar="N", help="calls of each file, at most")
+    paper.add_argument(
+        "--jobs", type=_count, default=os.cpu_count() or 1, metavar="N", help="processes (%(default)s)"
+    )
 
 
 def run_serve(args: argparse.Namespace) -> int:
@@ -425,6 +462,14 @@ def run_bench_churn(args: argparse.Namespace) -> int:
         sizes = replace(QUICK if args.quick else FULL, **given)
         scopes = BENCH_SCOPES if args.scope == "all" else (args.scope,)
         return run(args.traces, scopes, sizes, args.json, args.plot)
+
+
+def run_bench_paper(args: argparse.Namespace) -> int:
+    """``agentspec bench paper``."""
+    with _bench_packages():
+        from agentspec.benchmarks.paper.run import run
+
+        return run(args.traces, args.docs, args.only, args.limit, args.jobs)
 
 
 @contextmanager

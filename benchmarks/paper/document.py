@@ -1,0 +1,84 @@
+"""The sections as one Markdown document."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from agentspec.benchmarks.paper.samples import LABELS
+from agentspec.benchmarks.paper.section import Figures, Section
+
+COLUMNS = 110
+_PLOT = re.compile(r"!\[([^]]*)\]\((\w+)\)")
+
+INTRODUCTION = """\
+SuffixDecoding (Oliaro, Jia, Campos, Qiao, arXiv 2411.04975) is the method that this project builds on. \
+Here its figures are made again, from other data: for each one what the paper found, what we find with its \
+rule and with ours (`rule="learned"`, [drafting.md](drafting.md)), and where the difference comes from.
+
+**What was measured.** Outputs that other models wrote are replayed against a simulated verifier, as in the \
+paper's ablations (sections 4.1 and 4.4): a draft token is accepted if the record has it. Speed-ups are \
+simulated: they are tokens per step, the model's own token included, which is the speed-up where verifying \
+a draft costs nothing. No model ran. The paper's main figures are wall-clock times on an H100.
+
+**How.** A response counts with a token for its end. Of each data set some hundred calls are taken, whole \
+sessions in an order that says nothing (by a hash of their names), one session at a time; trees are empty \
+at first, and an output joins them when its call is over. Drafts are chains of at most 32 tokens, with \
+`alpha` 4 and `min_prob` 0.1. Where a figure has other settings, it says so. `paper-shared` has the paper's \
+two trees, the request's own and one of all outputs; `paper-stage` has a tree per stage in place of the \
+latter; `forest` and `learned` have those of request, session, stage and workflow (`forest` that of the \
+tenant as well). `agentspec replay --help` has the other methods.\
+"""
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], num_names: int = 1) -> str:
+    """A Markdown table; columns after the first ``num_names`` are figures."""
+    marks = ["---"] * num_names + ["--:"] * (len(headings) - num_names)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (headings, marks, *rows))
+
+
+def data_table(data: Mapping[str, Mapping[str, Any]]) -> str:
+    """What the figures are made from."""
+    rows = [
+        [
+            LABELS[name],
+            f"`{name}`",
+            f"{one['num_calls']:,}",
+            f"{len(one['entropy_bits'])}",
+            f"{one['response_tokens']:.0f}",
+        ]
+        for name, one in data.items()
+    ]
+    return table(("data set", "file", "calls", "stages", "tokens per response"), rows, 2)
+
+
+def document(sections: Iterable[Section], measured: Mapping[str, Figures], command: str) -> str:
+    """The whole, of the sections that were measured."""
+    blocks = ["# The paper's figures, again", INTRODUCTION, data_table(measured["data"]), _made_by(command)]
+    for section in sections:
+        if section.name in measured:
+            blocks += [f"## {section.title}", *section.text(measured[section.name])]
+    return "\n\n".join(_laid_out(block) for block in blocks) + "\n"
+
+
+def _made_by(command: str) -> str:
+    return (
+        f"**Again.** `{command}` measures everything and writes this page, its plots and "
+        "[figures.json](paper/figures.json), which has all figures and where they were measured. Nothing "
+        "but times differs from run to run. The recorded calls are not part of this repository."
+    )
+
+
+def _laid_out(block: str) -> str:
+    """Paragraphs are wrapped; tables, headings and plots are left as they are."""
+    block = _PLOT.sub(r"![\1](paper/\2.svg)", block)
+    if block.startswith(("|", "#", "!")):
+        return block
+    return "\n\n".join(_wrapped(block.split("\n\n")))
+
+
+def _wrapped(paragraphs: Iterable[str]) -> Iterator[str]:
+    for paragraph in paragraphs:
+        yield textwrap.fill(paragraph, COLUMNS, break_long_words=False, break_on_hyphens=False)

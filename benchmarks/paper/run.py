@@ -1,0 +1,74 @@
+"""``agentspec bench paper``: the runs of all sections, then figures, plots and the document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agentspec.benchmarks import plots
+from agentspec.benchmarks.paper import document, fig2, fig4, fig7, fig8, fig9, table1
+from agentspec.benchmarks.paper.runs import Run, Texts, done
+from agentspec.benchmarks.paper.samples import LABELS, Traces
+from agentspec.benchmarks.paper.section import Section
+from agentspec.benchmarks.provenance import provenance
+from agentspec.benchmarks.report import announcer, rounded
+
+SECTIONS: tuple[Section, ...] = tuple(part.SECTION for part in (fig2, fig4, fig7, fig8, fig9, table1))
+COMMAND = "make paper TRACES=DIR"
+
+Measured = dict[str, Any]  # by section, and the data sets as "data"
+
+
+def run(folder: Path, docs: Path, only: Sequence[str], limit: int | None, num_processes: int) -> int:
+    """Measure, then write paper.md, its plots and all figures; the exit status.
+
+    Args:
+        folder: of the recorded calls.
+        docs: where paper.md is written; all else goes into its folder ``paper``.
+        only: names of sections; the others' figures stay what they were. if there are none, all are measured.
+        limit: calls of each data set that are used, at most.
+
+    Raises:
+        ConfigError: data sets are missing or can't be read.
+    """
+    announce = announcer()
+    announce("reading traces")
+    traces = Traces(folder, limit)
+    store = docs / "paper" / "figures.json"
+    measured = _stored(store) if only else {}
+    measured |= measure(traces, [one for one in SECTIONS if not only or one.name in only], num_processes)
+    store.parent.mkdir(parents=True, exist_ok=True)
+    store.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+    write(docs, measured)
+    announce(f"wrote {docs / 'paper.md'}")
+    return 0
+
+
+def measure(traces: Traces, sections: Sequence[Section], num_processes: int) -> Measured:
+    """Figures by section, and of the data; each with where they were measured. What two need is run once."""
+    runs: list[Run] = [Texts(traces.sample(name)) for name in LABELS]
+    for section in sections:
+        runs += section.runs(traces)
+    outcomes = done(runs, num_processes)
+    figures = {section.name: section.figures(traces, outcomes) for section in sections}
+    figures["data"] = {name: outcomes[Texts(traces.sample(name))] for name in LABELS}
+    origin = {**provenance(), "limit": traces.limit}
+    return {name: {"figures": rounded(one), "provenance": origin} for name, one in figures.items()}
+
+
+def write(docs: Path, measured: Measured) -> None:
+    """The document and its plots, of all sections that were measured."""
+    figures = {name: one["figures"] for name, one in measured.items()}
+    for section in SECTIONS:
+        if section.name in figures:
+            for name, plot in section.plots(figures[section.name]).items():
+                plots.save(plot, docs / "paper" / f"{name}.svg")
+    text = document.document(SECTIONS, figures, COMMAND)
+    (docs / "paper.md").write_text(text, encoding="utf-8")
+
+
+def _stored(path: Path) -> Measured:
+    """What was measured before, if anything."""
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}

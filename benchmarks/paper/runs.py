@@ -1,0 +1,141 @@
+"""What is run: a method on a sample of calls, or a measurement of its texts; and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from agentspec.benchmarks.paper.samples import Sample
+from agentspec.benchmarks.replay import jobs
+from agentspec.benchmarks.replay.drafters import Drafter, ForestDrafter
+from agentspec.benchmarks.replay.entropy import entropy_by_stage
+from agentspec.benchmarks.replay.methods import METHODS, Method, Rule
+from agentspec.benchmarks.replay.replay import replay
+from agentspec.benchmarks.replay.tally import Tally, total
+from agentspec.draft import Source
+
+ByStage = dict[str, Tally]
+PAPER_RULE = Rule(
+    "chain", 32, 4.0, 0.1
+)  # what `agentspec replay` has by default; vLLM's smallest probability
+LEARNED_RULE = Rule("chain", 32, min_prob=0.1)
+
+VARIANTS: Mapping[str, Method] = {
+    "learned-request": Method(
+        "learned, the request's tree alone",
+        lambda rule: ForestDrafter(replace(rule.draft, rule="learned"), ()),
+    ),
+    "learned-stage": Method(
+        "learned, the request's tree and one per stage",
+        lambda rule: ForestDrafter(replace(rule.draft, rule="learned"), (Source.STAGE,)),
+    ),
+}
+
+
+class Run(Protocol):
+    """Something to be done in a process of its own. Equal ones are done once."""
+
+    @property
+    def sample(self) -> Sample:
+        """What it is mainly about."""
+
+    def num_calls(self) -> int:
+        """How many it replays."""
+
+    def outcome(self) -> Any:
+        """Do it."""
+
+
+Outcomes = Mapping[Any, Any]  # by run
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A method on a sample.
+
+    Attributes:
+        before: replayed before, and learned.
+        learns: False: the sample's outputs are kept out of the shared trees.
+        chunk: counted apart for so many calls each.
+    """
+
+    sample: Sample
+    method: str
+    rule: Rule = PAPER_RULE
+    before: tuple[Sample, ...] = ()
+    learns: bool = True
+    chunk: int | None = None
+
+    def num_calls(self) -> int:
+        """With those before."""
+        return sum(sample.size() for sample in (*self.before, self.sample))
+
+    def outcome(self) -> list[ByStage]:
+        """Counts of each chunk."""
+        drafter = _make(self.method, self.rule)
+        for sample in self.before:
+            replay(sample.calls(), drafter, progress=jobs.reporter())
+        if not self.learns:
+            assert isinstance(drafter, ForestDrafter)
+            drafter.learns = False
+        calls = self.sample.calls()
+        chunk = self.chunk or max(len(calls), 1)
+        return [
+            replay(calls[begin : begin + chunk], drafter, progress=jobs.reporter())
+            for begin in range(0, len(calls), chunk)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What the responses of a sample are like."""
+
+    sample: Sample
+
+    def num_calls(self) -> int:
+        """Nothing is replayed."""
+        return 0
+
+    def outcome(self) -> dict[str, Any]:
+        """How many calls, how long their responses in tokens; of each stage the entropy in bits."""
+        outputs = self.sample.outputs()
+        entropy = entropy_by_stage(outputs)
+        return {
+            "num_calls": len(outputs),
+            "response_tokens": sum(len(call.response) for call in outputs) / max(len(outputs), 1),
+            "entropy_bits": entropy,
+        }
+
+
+def done(runs: Sequence[Run], num_processes: int) -> Outcomes:
+    """The outcomes of runs, shared out among processes; progress is shown on stderr."""
+    ordered = sorted(dict.fromkeys(runs), key=lambda run: (-run.num_calls(), run.sample.path))
+    num_calls = sum(run.num_calls() for run in ordered)
+    outcomes = jobs.share_out(_outcome, [(run,) for run in ordered], num_processes, num_calls)
+    return dict(zip(ordered, outcomes, strict=True))
+
+
+def whole(outcome: Sequence[ByStage]) -> Tally:
+    """All chunks and stages together."""
+    return total(tally for by_stage in outcome for tally in by_stage.values())
+
+
+def figures(tally: Tally) -> dict[str, float]:
+    """For the JSON."""
+    return {
+        "steps": tally.steps,
+        "tokens": tally.tokens,
+        "tokens_per_step": tally.tokens_per_step,
+        "drafted_per_step": tally.drafted_per_step,
+        "acceptance_rate": tally.acceptance_rate,
+        "draft_us_per_step": tally.draft_us_per_step,
+    }
+
+
+def _make(method: str, rule: Rule) -> Drafter:
+    return {**METHODS, **VARIANTS}[method].make(rule)
+
+
+def _outcome(run: Run) -> Any:
+    return run.outcome()
