@@ -100,10 +100,10 @@ def _text(measured: Figures) -> Iterator[str]:
         "for EAGLE-3. Drafting takes 0.04 to 0.2 ms per token."
     )
     yield (
-        "**Here.** In the plot a selection, as chains (REST as the tree that it is); in the tables every "
-        "method, as a chain and as a tree where it has both. The last column is the mean of the data sets. "
-        "Times include the call from Python and were taken with a replay on every core: they are good to a "
-        "factor of two."
+        "**Here.** Tokens per step are the simulated speed-up. In the plot a selection, as chains (REST as "
+        "the tree that it is); in the tables every method, as a chain and as a tree where it has both. The "
+        "last column is the mean of the data sets. Times include the call from Python and were taken with a "
+        "replay on every core: they are good to a factor of two."
     )
     yield "![tokens per step and acceptance rate by data set and method](fig4)"
     for key, (title, form) in COLUMNS.items():

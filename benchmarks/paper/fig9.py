@@ -27,6 +27,7 @@ NEW = "rsl_sql_spider_test"
 NUM_OLD = 500  # of each
 NUM_NEW = 1000
 NUM_TRAINED = 500
+GAP = 10  # more calls than a session has, so that none is on both sides
 CHUNK = 25
 WINDOW = 4  # chunks
 METHODS = {"paper-shared": PAPER_RULE, "learned": LEARNED_RULE}
@@ -43,7 +44,7 @@ KEYS = {"tokens_per_step": "tokens per step", "acceptance_rate": "acceptance rat
 def _run(traces: Traces, method: str, way: str) -> Replay:
     before: tuple[Sample, ...] = tuple(traces.sample(name, NUM_OLD) for name in OLD)
     if way.startswith("trained"):
-        before = (traces.sample(NEW, NUM_TRAINED, skip=NUM_NEW),)
+        before = (traces.sample(NEW, NUM_TRAINED, skip=NUM_NEW + GAP),)
     return Replay(traces.sample(NEW, NUM_NEW), method, METHODS[method], before, "fixed" not in way, CHUNK)
 
 
