@@ -24,7 +24,7 @@ NO_ALPHA = 1e9
 SIZES = (1, 2, 4, 8, 16, 32, MOST)
 ALPHAS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 PRICES = (0.7, 0.5, 0.35, 0.25, 0.17, 0.11, 0.07, 0.04, 0.02)
-SHORT, LONG = "1", "8"  # match lengths that the text names
+SHORT, LONG = "1", "4"  # match lengths that the text names
 LEAST_DRAFTS = 50  # of a match length, for its mean to be shown
 AT_SIZE = 4  # constant limit that the others are compared with
 

@@ -93,8 +93,8 @@ def _plots(measured: Figures) -> dict[str, Figure]:
 def _text(measured: Figures) -> Iterator[str]:
     yield (
         "**The paper.** The global tree has 4,000 outputs of WildChat when SpiderSQL's calls come in. At "
-        "first the speed-up is 1.5 and 8 % of the drafts are accepted; a tree of 500 outputs of SpiderSQL "
-        "would have 2.6 and 20 %. Outputs join the tree as they come, and after 500 of them the two can "
+        "first the speed-up is 1.5 and 8% of the drafts are accepted; a tree of 500 outputs of SpiderSQL "
+        "would have 2.6 and 20%. Outputs join the tree as they come, and after 500 of them the two can "
         "hardly be told apart."
     )
     yield (
@@ -140,11 +140,11 @@ def _difference(by_method: Mapping[str, Mapping[str, Mapping[str, Mapping[str, f
         "**The difference.** Trees that learned other things have so much of the tokens per step of those "
         f"that learned {NUM_TRAINED} calls of the new kind, over the first {WINDOW * CHUNK} calls and over "
         f"those that follow the first {NUM_TRAINED}: {'; '.join(gaps)}. The paper compares with a tree that "
-        "stays as it is; here both learn, because the calls of an agent's session quote each other: a tree "
-        "that stays as it is misses that, whatever it was trained on (fixed). For the same reason most is "
-        "won back within the first window. Old outputs do little harm, since hardly anything in them "
-        "matches SQL and JSON for more than a token or two. What is left without any learning is the "
-        "request's own tree, which has the prompt."
+        "stays as it is; here both learn, because the calls of an agent's session quote each other, which a "
+        "tree that stays as it is misses, whatever it was trained on (fixed). For the same reason much is "
+        "won back within the first window. The rest is a matter of size, as the other trees always have "
+        f"{NUM_TRAINED} calls more of the kind; the learned rule has besides its trees a model to adapt. "
+        "What is left without any learning is the request's own tree, which has the prompt."
     )
 
 
