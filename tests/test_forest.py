@@ -442,6 +442,16 @@ def test_trees_share_the_budget_of_tenant_and_forest(name):
     assert forest.stats().num_tokens > 1000
 
 
+def test_the_trees_of_stages_give_way_to_wider_ones():
+    forest = Forest(ForestConfig(tenant_limit_bytes=1 << 20))
+    for i in range(2000):
+        forest.learn(EXTRACT if i % 2 else COMBINE, np.arange(20 * i, 20 * i + 20, dtype=np.int32))
+    held = {path: forest.memory_bytes(StageKey.parse(path)) for path in ("agentic_sql", "agentic_sql/extract")}
+    assert held["agentic_sql/extract"] * 4 < held["agentic_sql"], held
+    assert forest.memory_bytes() <= 1 << 20
+    forest.check_integrity()
+
+
 def test_what_a_tenant_holds_at_its_limit_does_not_depend_on_the_others():
     def learn(forest: Forest, stage: StageKey, seed: int) -> None:
         for begin in range(0, 1200, 400):

@@ -103,6 +103,17 @@ def _drafts(batch_size: int) -> list[Row]:
             against=(drafted, "peer"),
         ),
     ]
+    if is_large:
+        rows.append(
+            Row(
+                "  tokens drafted by the learned rule",
+                drafted,
+                Kind.ALIKE,
+                bar=0.2,
+                key=f"learned_drafted_ratio_b{batch_size}",
+                side="ours_learned",
+            )
+        )
     if is_largest:
         rows.append(
             Row(
@@ -139,6 +150,13 @@ def _step(batch_size: int) -> list[Row]:
             against_label="1 thread",
         ),
         Row("  with every source", figure, side="ours_every_source"),
+        Row(
+            "  by the learned rule",
+            figure,
+            bar=10 if is_large else None,
+            key=f"learned_speedup_b{batch_size}" if is_large else None,
+            side="ours_learned",
+        ),
         *_drafts(batch_size),
     ]
 

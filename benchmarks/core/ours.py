@@ -34,7 +34,9 @@ class OurIndex:
 class OurDecoder:
     """A forest with one stage. By default it keeps what the peer does: requests' trees and one of outputs."""
 
-    def __init__(self, threads: int = 1, sources: tuple[Source, ...] = (Source.STAGE,)) -> None:
+    def __init__(
+        self, threads: int = 1, sources: tuple[Source, ...] = (Source.STAGE,), rule: str = "paper"
+    ) -> None:
         config = ForestConfig(
             depth=DEPTH,
             sources=sources,
@@ -46,7 +48,7 @@ class OurDecoder:
         )
         self._forest = Forest(config)
         self._stage = StageKey("benchmark", ("workflow", "stage"))
-        self._draft = DraftConfig(max_tokens=MAX_DRAFT, alpha=FACTOR, min_prob=MIN_PROB)
+        self._draft = DraftConfig(max_tokens=MAX_DRAFT, alpha=FACTOR, min_prob=MIN_PROB, rule=rule)
         self._num_started = itertools.count()
 
     def learn(self, output: Tokens) -> None:
@@ -83,3 +85,10 @@ class OurDecoderEverySource(OurDecoder):
 
     def __init__(self) -> None:
         super().__init__(sources=EVERY_SOURCE)
+
+
+class OurDecoderLearned(OurDecoder):
+    """The same by the learned rule, which knows no factor: it learns from every step, too."""
+
+    def __init__(self) -> None:
+        super().__init__(rule="learned")

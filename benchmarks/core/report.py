@@ -16,6 +16,7 @@ BARS = {Kind.SPEEDUP: "≥ ", Kind.SHARE: "≤ ", Kind.VALUE: "≤ ", Kind.ALIKE
 SIDES = {
     "peer": "{peer}",
     "ours_every_source": "ours, every source",
+    "ours_learned": "ours, learned rule",
     "ours": "ours",
     "ours_2_threads": "ours, 2 threads",
 }

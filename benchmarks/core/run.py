@@ -10,7 +10,12 @@ from typing import Any
 from agentspec.benchmarks.core import ingest, memory, report, steps, trees
 from agentspec.benchmarks.core.bars import Figures
 from agentspec.benchmarks.core.corpus import Corpus, load
-from agentspec.benchmarks.core.ours import OurDecoder, OurDecoderEverySource, OurDecoderTwoThreads
+from agentspec.benchmarks.core.ours import (
+    OurDecoder,
+    OurDecoderEverySource,
+    OurDecoderLearned,
+    OurDecoderTwoThreads,
+)
 from agentspec.benchmarks.core.sides import Decoder, Side, our_side, peer_side
 from agentspec.benchmarks.core.sizes import QUICK, Sizes
 from agentspec.benchmarks.provenance import provenance
@@ -75,6 +80,7 @@ def _decoders(peer: Side | None) -> dict[str, Decoder]:
     decoders: dict[str, Decoder] = {
         "ours": OurDecoder(),
         "ours_every_source": OurDecoderEverySource(),
+        "ours_learned": OurDecoderLearned(),
         "ours_1_thread": OurDecoder(),
         "ours_2_threads": OurDecoderTwoThreads(),
     }

@@ -18,7 +18,7 @@ WARM_UP_STEPS = 3
 # Who takes the same steps in turn, and how many times as many: 2 threads against 1 without the others in
 # between, which take 20 times as long and leave nothing in the caches.
 TEAMS: tuple[tuple[tuple[str, ...], int], ...] = (
-    (("ours", "peer", "ours_every_source"), 1),
+    (("ours", "peer", "ours_every_source", "ours_learned"), 1),
     (("ours_1_thread", "ours_2_threads"), 4),
 )
 # The teams alternate: a machine that is shared gives a second thread more or less for seconds at a time.

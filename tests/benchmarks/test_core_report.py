@@ -24,6 +24,10 @@ KEYS = {
     "agreement_b256",
     "threads2_speedup_b256",
     "threads2_drafted_ratio_b256",
+    "learned_speedup_b64",
+    "learned_speedup_b256",
+    "learned_drafted_ratio_b64",
+    "learned_drafted_ratio_b256",
     "ingest_in_step_ms_32k",
     "request_memory_ratio",
 }
@@ -41,6 +45,7 @@ FIGURES = {
     "step_ms_b256": {
         "ours": ms(4),
         "ours_every_source": ms(8),
+        "ours_learned": ms(5),
         "peer": ms(40),
         "ours_1_thread": ms(3),
         "ours_2_threads": ms(1.5),
@@ -61,6 +66,7 @@ def test_results() -> None:
         "memory_ratio_mixed": 0.1,
         "step_speedup_b64": 9.0,
         "step_speedup_b256": 10.0,
+        "learned_speedup_b256": 8.0,
         "threads2_speedup_b256": 2.0,
         "ingest_in_step_ms_32k": 0.4,
     }
@@ -119,7 +125,7 @@ def test_drafts_are_those_of_the_peer(drafted: float, agreed: float, passes: set
     }
     verdicts = {row.passes(figures) for row in ROWS if row.key in ("drafted_ratio_b64", "agreement_b64")}
     assert verdicts == passes
-    assert report.table(figures, "a peer").row_count == 2
+    assert report.table(figures, "a peer").row_count == 3
 
 
 def test_the_json_is_one_line_with_four_digits() -> None:

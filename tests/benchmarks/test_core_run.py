@@ -13,7 +13,7 @@ from agentspec.benchmarks.core.sizes import Sizes
 from agentspec.cli import main
 from agentspec.errors import ConfigError
 
-EVERY_SIDE = {"ours", "ours_every_source", "ours_1_thread", "ours_2_threads"}
+EVERY_SIDE = {"ours", "ours_every_source", "ours_learned", "ours_1_thread", "ours_2_threads"}
 
 
 def test_with_the_peer(traces: Path, tiny: Sizes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agentspec.benchmarks.core.ours import OurDecoder, OurDecoderEverySource, OurDecoderTwoThreads
+from agentspec.benchmarks.core.ours import (
+    OurDecoder,
+    OurDecoderEverySource,
+    OurDecoderLearned,
+    OurDecoderTwoThreads,
+)
 from agentspec.benchmarks.core.sides import Batch, Decoder, Side, Tokens, our_side, peer_side
 from agentspec.errors import ConfigError
 
@@ -53,6 +58,15 @@ def test_a_decoder_drafts_from_past_outputs_and_from_the_prompt(decoder: Decoder
     decoder.finish("a")
     decoder.start("a", prompt)  # the name is free again
     assert step(decoder, "a", np.concatenate([prompt, ids(99)]), 1) == []
+
+
+def test_the_learned_rule_drafts_by_its_estimates() -> None:
+    output, decoder = np.arange(200, dtype=np.int32), OurDecoderLearned()
+    decoder.learn(output)
+    decoder.start("a", ids(500, 501))
+    drafted = step(decoder, "a", output[:100], 100)
+    assert 0 < len(drafted) <= 32
+    assert drafted == list(range(100, 100 + len(drafted)))
 
 
 def test_drafts_are_no_longer_than_32_tokens(decoder: Decoder) -> None:

@@ -99,8 +99,9 @@ void ForestCore::balance(std::size_t work_done) {
 // Near the limit, indices that are about as large as the largest evict what they add; that smaller ones may
 // grow, the largest shrinks. What has grown is in the groups from `begin` to `end` of the touched ones.
 std::size_t ForestCore::relieve(Budget& budget, GroupId begin, GroupId end, std::size_t max_work) {
-  Shared* const largest = budget.indices.first();
-  if (budget.bytes <= budget.soft_limit() || largest == nullptr) return 0;
+  if (budget.bytes <= budget.soft_limit()) return 0;
+  Shared* const largest = largest_of(budget);
+  if (largest == nullptr) return 0;
   std::size_t work_left = max_work;
   for (GroupId id = begin; id != end; id = groups_[id].next_touched) {
     for (Shared* grown = groups_[id].grown; grown != nullptr; grown = grown->next_grown) {
@@ -109,20 +110,19 @@ std::size_t ForestCore::relieve(Budget& budget, GroupId begin, GroupId end, std:
       }
     }
   }
-  shrink_largest(budget, work_left);
+  const std::size_t excess = budget.bytes - std::min(budget.bytes, budget.soft_limit());
+  make_room(*largest, largest->bytes - std::min(largest->bytes, excess), budget.num_added, work_left);
   return max_work - work_left;
 }
 
-// Or, where that has nothing to give up, the next one.
-void ForestCore::shrink_largest(Budget& budget, std::size_t& work_left) {
-  const std::size_t before = work_left;
-  while (before > 0 && budget.num_added > 0 && work_left == before) {
-    Shared& largest = *budget.indices.first();
-    const std::size_t excess = budget.bytes - std::min(budget.bytes, budget.soft_limit());
-    if (largest.spare_bytes == 0 || excess == 0) return;
-    make_room(largest, largest.bytes - std::min(largest.bytes, excess), budget.num_added, work_left);
-    if (work_left == before) rank(largest, 0);
+// Of those that have something to give up.
+Shared* ForestCore::largest_of(Budget& budget) noexcept {
+  Shared* largest = budget.indices.first();
+  while (largest != nullptr && largest->spare_bytes > 0 && largest->index->num_tokens() == 0) {
+    rank(*largest, 0);
+    largest = budget.indices.first();
   }
+  return largest;
 }
 
 void ForestCore::make_room(Shared& shared, std::size_t limit_bytes, std::size_t num_changed,

@@ -210,7 +210,7 @@ class ForestCore {
   void balance(std::size_t work_done = 0);
   std::size_t relieve(Budget& budget, GroupId begin, GroupId end, std::size_t max_work);
   void keep_within(Budget& budget, GroupId group);
-  void shrink_largest(Budget& budget, std::size_t& work_left);
+  Shared* largest_of(Budget& budget) noexcept;
   void make_room(Shared& shared, std::size_t limit_bytes, std::size_t num_changed, std::size_t& work_left);
   bool is_exhausted(GroupId group) const;
   bool mute_largest_request(GroupId group);

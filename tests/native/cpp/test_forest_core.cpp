@@ -2,6 +2,7 @@
 #include "core/error.hpp"
 #include "core/forest_core.hpp"
 
+#include <numeric>
 #include <thread>
 
 using namespace agentspec;
@@ -46,6 +47,25 @@ void wrong_calls_throw() {
   CHECK(core.num_requests() == 1);
 }
 
+// Two indices learn the same; the heavier one gives way, and where it has
+// nothing left, the other.
+void heavy_indices_give_way_first() {
+  ForestCore core(9, 1 << 20);
+  const GroupId group = core.create_group(1 << 17);
+  const IndexId wide = core.create_index(group, 1 << 20);
+  const IndexId narrow = core.create_index(group, 1 << 20, 64);
+  const IndexId both[] = {wide, narrow};
+  for (std::int32_t i = 0; i < 40'000; i += 20) {
+    Tokens output(20);
+    std::iota(output.begin(), output.end(), i);
+    core.learn(both, output);
+    CHECK(core.group_bytes(group) <= 1 << 17);
+  }
+  CHECK(core.index_bytes(narrow) * 4 < core.index_bytes(wide));
+  CHECK(core.group_bytes(group) > 3 << 15);
+  core.check_integrity();
+}
+
 // Requests of several threads share two indices with small budgets; another
 // thread drops and adds to them.
 void threads_may_do_everything_at_once() {
@@ -80,6 +100,7 @@ void threads_may_do_everything_at_once() {
 } // namespace
 
 int main() {
+  heavy_indices_give_way_first();
   an_output_drafts_for_the_next_request();
   wrong_calls_throw();
   threads_may_do_everything_at_once();
