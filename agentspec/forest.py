@@ -37,7 +37,8 @@ Path = tuple[str, ...]  # of a stage or of what encloses it; () is the tenant's 
 
 _NO_TOKENS: Tokens = np.empty(0, np.int32)
 _MAKER = DraftMaker(Draft, tuple(Source))
-_MODELS_SHARE = 16
+_MODELS_SHARE = 16  # of a tenant's budget
+_IDLE_SESSIONS_SHARE = 8
 _WEIGHT_PER_WIDER_TREE = 64
 _MOST_EXPIRED = 8  # sessions per call: more than one request can leave behind
 
@@ -95,7 +96,10 @@ class Forest:
         self._tenants: dict[str, _Tenant] = {}
         self._unwanted: list[int] = []  # indices that no name leads to any more: dropped off the lock
         self._sessions = SessionTable(
-            self.config.max_sessions, self.config.session_ttl_s, self._unwanted.append
+            self.config.max_sessions,
+            _budget_bytes(self.config) // _IDLE_SESSIONS_SHARE,
+            self.config.session_ttl_s,
+            self._unwanted.append,
         )
         self._requests: dict[str, _Request] = {}
         self._num_started = 0
@@ -315,7 +319,7 @@ class Forest:
         with self._lock:
             request = self._requests.pop(request_id)
             if request.session is not None:
-                self._sessions.leave(request.session)
+                self._sessions.leave(request.session, self._core.index_bytes)
 
     def _live(self, request_id: str) -> _Request:
         request = self._requests.get(request_id)
@@ -377,8 +381,7 @@ class Forest:
         A new one begins with what the tenant's model that was used last has learned. All models take at most
         a sixteenth of the budget: beyond that, the one used longest ago goes over to the new stage.
         """
-        budget = min(self.config.tenant_limit_bytes, self.config.total_limit_bytes)
-        most = budget // _MODELS_SHARE // MODEL_BYTES
+        most = _budget_bytes(self.config) // _MODELS_SHARE // MODEL_BYTES
         if most == 0:
             return None
         tenant = self._tenant(stage.tenant)
@@ -434,6 +437,11 @@ def _naming(request_id: str) -> Iterator[None]:
 
 def _unknown(request_id: str) -> UnknownRequestError:
     return UnknownRequestError(f"no live request has the id {request_id!r}")
+
+
+def _budget_bytes(config: ForestConfig) -> int:
+    """That a tenant can have at most."""
+    return min(config.tenant_limit_bytes, config.total_limit_bytes)
 
 
 def _native_options(draft: DraftConfig) -> DraftOptions:

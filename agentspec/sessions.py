@@ -17,6 +17,7 @@ SessionKey = tuple[str, str]  # tenant, session
 class _Session:
     index: int
     num_requests: int = 0
+    num_bytes: int = 0  # while it is idle
 
 
 @dataclass(slots=True)
@@ -25,17 +26,22 @@ class _Tenant:
 
     busy: dict[str, _Session] = field(default_factory=dict)
     idle: OrderedDict[str, _Session] = field(default_factory=OrderedDict)
+    idle_bytes: int = 0
 
 
 class SessionTable:
-    """The trees of all sessions. Not thread-safe. Every call takes O(1), :meth:`expire` O(sessions it drops).
+    """The trees of all sessions. Not thread-safe. Every call takes O(1), or O(sessions it drops).
 
-    A tenant has at most ``max_sessions``; a session goes when it was idle for ``ttl_s`` seconds, or earlier
-    to make place for another. ``drop`` is called with the index of each that goes.
+    A tenant has at most ``max_sessions``, of which the idle ones hold at most ``max_idle_bytes``; a session
+    goes when it was idle for ``ttl_s`` seconds, or earlier to make place for another. ``drop`` is called with
+    the index of each that goes.
     """
 
-    def __init__(self, max_sessions: int, ttl_s: float, drop: Callable[[int], None]) -> None:
+    def __init__(
+        self, max_sessions: int, max_idle_bytes: int, ttl_s: float, drop: Callable[[int], None]
+    ) -> None:
         self._max_sessions = max_sessions
+        self._max_idle_bytes = max_idle_bytes
         self._ttl_s = ttl_s
         self._drop = drop
         self._tenants: defaultdict[str, _Tenant] = defaultdict(_Tenant)
@@ -53,21 +59,25 @@ class SessionTable:
                 return False
             session = tenant.idle.get(name) or _Session(create())
             tenant.busy[name] = session
-            if tenant.idle.pop(name, None) is not None:
-                del self._idle_since_s[key]
+            if name in tenant.idle:
+                self._wake(key)
             elif len(tenant.busy) + len(tenant.idle) > self._max_sessions:
                 self._forget((key[0], next(iter(tenant.idle))))
         session.num_requests += 1
         return True
 
-    def leave(self, key: SessionKey) -> None:
-        """A request that has entered ends."""
+    def leave(self, key: SessionKey, measure: Callable[[int], int]) -> None:
+        """A request that has entered ends; ``measure`` says how many bytes a tree takes."""
         tenant, name = self._tenants[key[0]], key[1]
         session = tenant.busy[name]
         session.num_requests -= 1
         if session.num_requests == 0:
             tenant.idle[name] = tenant.busy.pop(name)
             self._idle_since_s[key] = time.monotonic()
+            session.num_bytes = measure(session.index)
+            tenant.idle_bytes += session.num_bytes
+            while tenant.idle_bytes > self._max_idle_bytes:
+                self._forget((key[0], next(iter(tenant.idle))))
 
     def expire(self, most: int) -> None:
         """Drop at most so many sessions that were idle for too long."""
@@ -88,5 +98,11 @@ class SessionTable:
         return [held.index for tenant in tenants for held in (*tenant.busy.values(), *tenant.idle.values())]
 
     def _forget(self, key: SessionKey) -> None:
+        self._drop(self._wake(key).index)
+
+    def _wake(self, key: SessionKey) -> _Session:
+        tenant = self._tenants[key[0]]
+        session = tenant.idle.pop(key[1])
+        tenant.idle_bytes -= session.num_bytes
         del self._idle_since_s[key]
-        self._drop(self._tenants[key[0]].idle.pop(key[1]).index)
+        return session
