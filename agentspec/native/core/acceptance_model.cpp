@@ -10,10 +10,11 @@ namespace {
 constexpr float kLearningRate = 0.02f;
 constexpr float kCalibrationRate = 0.02f;
 constexpr float kFirstWeight = 0.25f;
-constexpr std::uint16_t kPriorCount = 6;  // tokens that a cell's first estimate counts for
-constexpr std::uint16_t kMostSeen = 255;  // by the cell of a context
-constexpr std::uint16_t kMostNamed = 30;  // by the cell of a token
-constexpr double kLeastProb = 1e-4;       // and the most is as far from 1
+constexpr float kFirstWeightOfWider = 0.15f;  // of the trees that hold other stages' outputs
+constexpr std::uint16_t kPriorCount = 6;      // tokens that a cell's first estimate counts for
+constexpr std::uint16_t kMostSeen = 255;      // by the cell of a context
+constexpr std::uint16_t kMostNamed = 30;      // by the cell of a token
+constexpr double kLeastProb = 1e-4;           // and the most is as far from 1
 
 double squash(double x) { return 1 / (1 + std::exp(-x)); }
 
@@ -64,6 +65,7 @@ void Evidence::add_names(std::int32_t token, std::span<const std::int32_t, 2> be
 }
 
 AcceptanceModel::AcceptanceModel() {
+  constexpr std::size_t kFirstWider = 2 * (Evidence::kStage + 1);
   static constexpr double kLengths[] = {1, 2, 3, 6, 12, 24, 48};
   static constexpr double kTotals[] = {1, 2, 3, 6, 12, 24, 128};
   static constexpr double kShares[] = {0, 0.05, 0.17, 0.37, 0.62, 0.82, 0.95, 1};
@@ -82,6 +84,7 @@ AcceptanceModel::AcceptanceModel() {
   std::fill(cells_.begin() + static_cast<std::ptrdiff_t>(cell), cells_.end(), make_cell(0.5, 2));
   for (Weights& weights : weights_) {
     weights.of.fill(kFirstWeight);
+    std::fill_n(weights.of.begin() + kFirstWider, Evidence::kNumContexts - kFirstWider, kFirstWeightOfWider);
     weights.bias = 0;
   }
   for (auto& steps : calibration_) {

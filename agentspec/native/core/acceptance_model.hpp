@@ -18,6 +18,7 @@ namespace agentspec {
 /// before, and after the two before.
 struct Evidence {
   static constexpr std::size_t kNumTrees = 5;  // the request's own and one of each kind of shared tree
+  static constexpr std::size_t kStage = 2;     // the trees after it hold its outputs, too, and more
   static constexpr std::size_t kNumContexts = 2 * kNumTrees;
   static constexpr std::size_t kNumNames = 3;
   static constexpr std::size_t kNumInputs = kNumContexts + kNumNames;

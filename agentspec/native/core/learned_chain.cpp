@@ -11,12 +11,22 @@ struct Choice {
   double estimate;
 };
 
-void keep_long_ones(Readings& readings) {
+// Where a narrower tree's context is as long and well known, a wider tree has the same one with other stages'
+// outputs. What is narrower was kept before.
+bool is_covered(const Reading& wider, const Readings& kept) {
+  constexpr std::uint32_t kEnough = 3;
+  return std::ranges::any_of(kept.all(), [&](const Reading& narrower) {
+    return narrower.tree >= Evidence::kStage && narrower.context.length >= wider.context.length &&
+           narrower.total() >= kEnough;
+  });
+}
+
+void keep_telling_ones(Readings& readings) {
   for (Reading& one : readings.all()) one.fall_back();
   const std::uint32_t longest = readings.longest();
   Readings kept;
   for (const Reading& one : readings.all()) {
-    if (one.context.length == 0 || 3 * one.context.length < 2 * longest) continue;
+    if (one.context.length == 0 || 3 * one.context.length < 2 * longest || is_covered(one, kept)) continue;
     one.automaton->prefetch(one.automaton->best_target(one.context.state));
     kept.add(one);
   }
@@ -64,7 +74,7 @@ void draft_chain(Readings readings, std::array<std::int32_t, 2> before, const Ac
   double prob = 1;
   std::size_t last = 0;  // considered that was drafted last
   for (std::size_t depth = 0; depth < options.max_tokens; ++depth) {
-    keep_long_ones(readings);
+    keep_telling_ones(readings);
     if (readings.size == 0) return;
     if (depth > 0) considered[last].next = static_cast<std::uint32_t>(considered.size());
     const Choice choice = choose(readings, before, depth, model, considered);

@@ -73,8 +73,8 @@ std::array<NaiveLearned::TreeContexts, Evidence::kNumTrees> NaiveLearned::contex
   return all;
 }
 
-// A chain's: no shorter ones, and of the longest ones those that are two thirds of the longest of all. Once left
-// out, a tree stays so.
+// A chain's: no shorter ones, and of the longest ones those that are two thirds of the longest of all and that no
+// narrower tree has as well, if it knows it well. Once left out, a tree stays so.
 std::array<NaiveLearned::TreeContexts, Evidence::kNumTrees> NaiveLearned::long_ones_of(const Path& path) {
   auto all = contexts_of(path);
   std::size_t most = 0;
@@ -85,6 +85,11 @@ std::array<NaiveLearned::TreeContexts, Evidence::kNumTrees> NaiveLearned::long_o
   }
   for (TreeContexts& one : all) {
     if (one.longest != nullptr && one.longest->tokens.size() * 3 < most * 2) one.longest = nullptr;
+    for (std::size_t i = 2; i < one.index && one.longest != nullptr; ++i) {
+      const Context* narrower = all[i].longest;
+      if (narrower != nullptr && narrower->tokens.size() >= one.longest->tokens.size() && narrower->places.size() >= 3)
+        one.longest = nullptr;
+    }
     is_left_out_[one.index] = one.longest == nullptr;
   }
   return all;
