@@ -34,7 +34,8 @@ class ForestConfig:
             for dozens of live requests; more need cores that nothing else keeps busy.
         max_trees: most trees of stages and parent paths of one tenant; beyond it the one whose last request
             started longest ago is dropped. Bounds what a client can cost that invents a stage per call.
-        max_sessions: most sessions of one tenant; beyond it the one that was idle longest is dropped. While
+        max_sessions: most sessions of one tenant, of whose trees the idle ones hold at most an eighth of its
+            budget; beyond either the one that was idle longest is dropped. While
             requests are live in all of them, one of a new session goes without a session tree.
         session_ttl_s: a session that was idle for so long is dropped.
     """

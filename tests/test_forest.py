@@ -535,6 +535,24 @@ def test_a_call_drops_only_a_few_of_many_expired_sessions(monkeypatch):
     assert left[-1] == 0
 
 
+def test_idle_sessions_hold_an_eighth_of_the_budget():
+    limit = 1 << 20
+    forest = Forest(ForestConfig(tenant_limit_bytes=limit, sources=(Source.SESSION,)))
+    forest.start("live", EXTRACT, ids(1), session="kept")
+    forest.observe("live", ids(30, 31, 32))
+    for i in range(200):
+        run_request(forest, "a", EXTRACT, text(i, 100), session=f"s{i}")
+        assert forest.memory_bytes() < limit // 8 + 50_000
+    assert 5 < forest.stats().num_sequences < 100
+    for session, is_known in (("s199", True), ("s0", False)):
+        forest.start("b", EXTRACT, ids(), session=session, learn=False)
+        assert (len(forest.step([("b", text(int(session[1:]), 100)[:4])])[0]) > 0) == is_known
+        forest.finish("b")
+    forest.start("b", EXTRACT, ids(), session="kept")
+    assert forest.step([("b", ids(30, 31))])[0].source == Source.SESSION
+    forest.check_integrity()
+
+
 def test_a_tenant_has_so_many_sessions_and_no_more():
     forest = Forest(ForestConfig(max_sessions=3, sources=(Source.SESSION,)))
     run_request(forest, "r", StageKey("rival", ("x",)), ids(1), session="s")
@@ -569,7 +587,7 @@ def test_what_a_tenant_has_that_cannot_be_evicted_is_not_taken_from_others():
         forest.learn(EXTRACT, text(seed, 200))
     held = forest.stats(EXTRACT)
     for i in range(1500):
-        run_request(forest, "a", StageKey("rival", ("x",)), ids(), session=f"s{i}")
+        forest.start(f"r{i}", StageKey("rival", ("x",)), ids(), session=f"s{i}")
     assert forest.memory_bytes() > 1 << 20
     assert forest.stats(EXTRACT) == held
     forest.learn(EXTRACT, ids(1, 2, 3))
