@@ -1,0 +1,169 @@
+"""The price against examples worked by hand, and what it must survive."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentspec.step_cost import FIRST_PRICE, WINDOW, StepCost
+
+Seconds = Callable[[int], float]
+
+
+def serve(cost: StepCost, rows: Iterable[int], seconds: Seconds, tokens: int = 4) -> float:
+    """The price after steps of so many rows, each of which gave as many tokens."""
+    for num_rows in rows:
+        cost.observe(seconds(num_rows), num_rows, tokens)
+    return cost.price
+
+
+def around(mean: int, spread: int, number: int = 1000, seed: int = 0) -> list[int]:
+    rng = random.Random(seed)
+    return [mean + rng.randint(-spread, spread) for _ in range(number)]
+
+
+def test_before_any_step_there_is_a_first_price() -> None:
+    assert StepCost().price == FIRST_PRICE
+
+
+def test_one_step_does_not_tell_what_a_row_costs() -> None:
+    assert serve(StepCost(), [5], lambda rows: 0.002) == pytest.approx(FIRST_PRICE)
+
+
+def test_a_linear_cost() -> None:
+    # 2 ms and 0.1 ms a row; steps of 10 rows take 3 ms and give 4 tokens: 1,333 tokens/s * 0.1 ms = 0.133
+    price = serve(StepCost(), around(10, 5), lambda rows: 0.002 + 0.0001 * rows)
+    assert price == pytest.approx(4 / 0.003 * 0.0001, rel=0.05)
+
+
+def test_rows_that_cost_nothing_and_rows_that_cost_everything() -> None:
+    assert serve(StepCost(), around(10, 5), lambda rows: 0.01) == pytest.approx(0, abs=0.02)
+    # plain decoding of 10 requests at 1 ms a row: a row less saves as much as a token is worth
+    price = serve(StepCost(), around(10, 5), lambda rows: 0.001 * rows, tokens=10)
+    assert price == pytest.approx(1, rel=0.05)
+
+
+def test_flat_then_linear_is_judged_where_the_server_is() -> None:
+    def gpu(rows: int) -> float:
+        return 0.01 + 0.0001 * max(0, rows - 100)
+
+    cost = StepCost()
+    assert serve(cost, around(50, 30), gpu, tokens=20) < 0.02
+    # 300 rows take 30 ms and give 120 tokens: 4 tokens a ms * 0.1 ms
+    assert serve(cost, around(300, 50), gpu, tokens=120) == pytest.approx(0.4, rel=0.1)
+    assert serve(cost, around(50, 30), gpu, tokens=20) < 0.02
+
+
+def test_a_load_that_comes_within_a_second() -> None:
+    def cpu(rows: int) -> float:
+        return 0.002 + 0.0001 * rows
+
+    cost = StepCost()
+    alone = serve(cost, around(8, 5), cpu, tokens=4)
+    assert alone == pytest.approx(4 / 0.0028 * 0.0001, rel=0.05)
+    loaded = serve(cost, around(64, 20, 2 * WINDOW), cpu, tokens=40)
+    assert loaded == pytest.approx(40 / 0.0084 * 0.0001, rel=0.15)
+
+
+def test_prompts_beside_decoding_are_no_cost_of_drafts() -> None:
+    """2 ms, 0.1 ms a row, 0.05 ms a prompt row: as if there were no prompts."""
+    cost, rng = StepCost(), random.Random(3)
+    for rows in around(10, 5):
+        prompt_rows = rng.choice([0, 0, 40, 256])
+        cost.observe(0.002 + 0.0001 * rows + 0.00005 * prompt_rows, rows, 4, prompt_rows)
+    assert cost.price == pytest.approx(4 / 0.003 * 0.0001, rel=0.1)
+
+
+def test_prompts_in_every_step() -> None:
+    cost = StepCost()
+    for rows in around(10, 5):
+        cost.observe(0.002 + 0.0001 * rows + 0.0128, rows, 4, 256)
+    # their share of a step can't be told: a row's cost is right, tokens a second are too few
+    assert cost.price == pytest.approx(4 / 0.0158 * 0.0001, rel=0.25)
+
+
+def test_pauses_do_not_change_the_price() -> None:
+    calm, paused = StepCost(), StepCost()
+    for number, rows in enumerate(around(10, 5)):
+        seconds = 0.002 + 0.0001 * rows
+        calm.observe(seconds, rows, 4)
+        paused.observe(seconds + (0.5 if number % 50 == 20 else 0), rows, 4)
+    assert paused.price == pytest.approx(calm.price, rel=0.1)
+
+
+def test_noise() -> None:
+    rng = random.Random(4)
+    cost = StepCost()
+    prices = []
+    for rows in around(10, 5, 4000):
+        cost.observe((0.002 + 0.0001 * rows) * rng.lognormvariate(0, 0.2), rows, 4)
+        prices.append(cost.price)
+    assert sum(prices[WINDOW:]) / len(prices[WINDOW:]) == pytest.approx(0.133, rel=0.2)
+    assert 0.02 < min(prices[2 * WINDOW :]) < max(prices[2 * WINDOW :]) < 0.35
+
+
+def test_a_change_of_speed_is_no_outlier_for_long() -> None:
+    cost = StepCost()
+    serve(cost, around(10, 5), lambda rows: 0.002 + 0.0001 * rows)
+    slower = serve(cost, around(10, 5, 6 * WINDOW), lambda rows: 0.02 + 0.002 * rows)
+    assert slower == pytest.approx(4 / 0.04 * 0.002, rel=0.1)
+
+
+def test_rows_that_never_vary_leave_the_first_price() -> None:
+    assert serve(StepCost(), [16] * 1000, lambda rows: 0.004) == pytest.approx(FIRST_PRICE)
+
+
+def test_a_price_that_stopped_all_drafts_falls_again_without_any() -> None:
+    """Rows were dear, nothing is drafted any more: after a while the first price has it tried again."""
+    cost = StepCost()
+    dear = serve(cost, around(10, 5), lambda rows: 0.001 * rows, tokens=8)
+    assert dear > 0.7
+    idle = serve(cost, [8] * (8 * WINDOW), lambda rows: 0.008, tokens=8)
+    assert idle == pytest.approx(FIRST_PRICE, rel=0.1)
+
+
+def test_the_same_steps_give_the_same_price() -> None:
+    prices = [serve(StepCost(), around(20, 9), lambda rows: 0.001 * rows) for _ in range(2)]
+    assert prices[0] == prices[1]
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
+def test_a_time_that_can_not_be_is_passed_over(seconds: float) -> None:
+    cost = StepCost()
+    cost.observe(seconds, 10, 4)
+    cost.observe(0.001, 0, 0, 256)  # a pass of prompts alone
+    assert cost.price == FIRST_PRICE
+    assert serve(cost, around(10, 5), lambda rows: 0.001 * rows) > 0
+
+
+steps = st.lists(
+    st.tuples(
+        st.floats(allow_nan=True, allow_infinity=True),
+        st.integers(0, 1 << 20),
+        st.integers(0, 1 << 20),
+        st.integers(0, 1 << 20),
+    ),
+    max_size=300,
+)
+
+
+@given(steps)
+def test_whatever_happens_a_price_is_a_probability(steps: list[tuple[float, int, int, int]]) -> None:
+    cost = StepCost()
+    for step in steps:
+        cost.observe(*step)
+        assert 0 <= cost.price <= 1
+
+
+@given(st.lists(st.tuples(st.floats(1e-6, 10), st.integers(1, 2048), st.integers(1, 512)), min_size=1))
+def test_the_unit_of_time_does_not_matter(steps: list[tuple[float, int, int]]) -> None:
+    in_s, in_ms = StepCost(), StepCost()
+    for seconds, rows, tokens in steps:
+        in_s.observe(seconds, rows, tokens)
+        in_ms.observe(seconds * 1024, rows, tokens)
+    assert in_s.price == pytest.approx(in_ms.price, abs=1e-6)
