@@ -35,9 +35,12 @@ class Proposer(Protocol):
     ) -> None:
         """Admit a request. ``learn=False``: its output joins no tree that outlives it."""
 
-    def step(self, updates: Sequence[tuple[str, Tokens]], max_tokens: int = 32) -> list[Draft]:
+    def step(
+        self, updates: Sequence[tuple[str, Tokens]], max_tokens: int = 32, min_prob: float = 0.0
+    ) -> list[Draft]:
         """Take each request's newly accepted tokens (int32, may be empty) and draft for all of them.
 
+        ``min_prob`` is the price of a draft token: what it must at least have as its chance of being accepted.
         One Draft per update, in order; an empty one where there is nothing to propose.
         """
 
@@ -54,7 +57,9 @@ class NoDrafts:
     def start(self, request_id: str, stage: StageKey, prompt_ids: Tokens, **_: object) -> None:
         """Nothing to remember."""
 
-    def step(self, updates: Sequence[tuple[str, Tokens]], max_tokens: int = 32) -> list[Draft]:
+    def step(
+        self, updates: Sequence[tuple[str, Tokens]], max_tokens: int = 32, min_prob: float = 0.0
+    ) -> list[Draft]:
         """One empty draft per update."""
         return [Draft() for _ in updates]
 

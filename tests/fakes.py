@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -68,7 +69,9 @@ class RecordingProposer:
         self.told[request_id] = []
         self.settings[request_id] = {"stage": stage, **settings}
 
-    def step(self, updates: Sequence[tuple[str, Tokens]], max_tokens: int = 32) -> list[Draft]:
+    def step(
+        self, updates: Sequence[tuple[str, Tokens]], max_tokens: int = 32, min_prob: float = 0.0
+    ) -> list[Draft]:
         for request_id, tokens in updates:
             self.observe(request_id, tokens)
         return [self.guess(request_id, max_tokens) for request_id, _ in updates]
@@ -186,6 +189,8 @@ class SteppedEngine:
         max_model_len: int = 128,
         max_batch_tokens: int = 64,
         max_queue: int = 1000,
+        price: float | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         draft = draft or DraftConfig(max_tokens=8)
         proposer = proposer or NoDrafts()
@@ -208,6 +213,8 @@ class SteppedEngine:
             token_text=tokenizer.token_text,
             post=lambda live, item: self.received[live.request.request_id].append(item),
             max_draft_tokens=draft.max_tokens,
+            price=price,
+            clock=clock,
         )
 
     def submit(self, request: GenerationRequest) -> LiveRequest:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from agentspec.engine.verifier import Verdict, verify
 from agentspec.errors import EngineError
 from agentspec.generation import TokenLogprob
 from agentspec.proposer import Proposer
+from agentspec.step_cost import StepCost
 
 if TYPE_CHECKING:
     from agentspec.engine.kv_cache import KVCache
@@ -41,6 +43,8 @@ class Decoder:
         token_text: the text of one token, for logprobs.
         post: takes what a request is to receive.
         max_draft_tokens: most draft tokens of one sequence in one pass.
+        price: of a draft token, in accepted tokens (0 to 1); None = what the steps so far say.
+        clock: seconds from any beginning, to time steps with.
     """
 
     def __init__(
@@ -53,6 +57,8 @@ class Decoder:
         token_text: Callable[[int], str],
         post: Callable[[LiveRequest, Item], None],
         max_draft_tokens: int,
+        price: float | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._model = model
         self._cache = cache
@@ -62,12 +68,20 @@ class Decoder:
         self._token_text = token_text
         self._post = post
         self._max_draft_tokens = max_draft_tokens
+        self._fixed_price = price
+        self._cost = StepCost()
+        self._clock = clock
         self.counters = StageCounters()
 
     @property
     def has_work(self) -> bool:
         """True if a step would do something."""
         return self._scheduler.has_work
+
+    @property
+    def price(self) -> float:
+        """What a draft token must at least have as its chance of being accepted, at present."""
+        return self._cost.price if self._fixed_price is None else self._fixed_price
 
     def check_room(self) -> None:
         """Raise EngineBusyError if not one more sequence could be added now."""
@@ -83,20 +97,23 @@ class Decoder:
     def step(self) -> None:
         """One forward pass for every sequence under way, and all that belongs to it."""
         rows = self._schedule()  # 1. cancelled sequences leave, waiting ones enter
-        self._draft(rows)  # 2. the proposer hears what was accepted and guesses on
         if not rows:
             return
+        begin_s = self._clock()
+        self._draft(rows)  # 2. the proposer hears what was accepted and guesses on
         logits = self._model.forward([row.segment() for row in rows], self._cache)  # 3. one pass for all
         deciding = [row for row in rows if row.gives_token]
         verdicts = verify(  # 4. how far was each guess right, and what comes after it
             logits, [row.choice.sampler for row in deciding], [row.draft for row in deciding]
         )
+        work = _work(rows, deciding, verdicts)
         for row in rows:
             if not row.gives_token:
                 row.choice.num_cached += len(row.token_ids)
         for row, verdict in zip(deciding, verdicts, strict=True):  # 5. accepted tokens go out
             if row.choice.is_scheduled:  # not if another choice of its request has just failed
                 self._commit(row, verdict, logits)
+        self._cost.observe(self._clock() - begin_s, *work)  # 6. what the next guesses have to be worth
 
     def _schedule(self) -> list[Row]:
         with self._lock:
@@ -116,7 +133,7 @@ class Decoder:
             return
         updates = [(row.choice.key, row.choice.take_untold()) for row in rows]
         try:
-            drafts = self._proposer.step(updates, self._max_draft_tokens)
+            drafts = self._proposer.step(updates, self._max_draft_tokens, self.price)
         except Exception:
             logger.exception("the proposer could not draft; these %d outputs go on without", len(rows))
             for row in rows:
@@ -198,6 +215,14 @@ class Decoder:
             self._proposer.finish(choice.key, learn=learn)
         except Exception:
             logger.exception("the proposer could not finish %r", choice.key)
+
+
+def _work(rows: Sequence[Row], deciding: Sequence[Row], verdicts: Sequence[Verdict]) -> tuple[int, int, int]:
+    """What a pass did, as ``StepCost.observe`` takes it: rows that decode, tokens they gain, rows of prompts."""
+    num_rows = sum(1 + len(row.draft) for row in rows if row.is_decode)
+    num_prompt_rows = sum(len(row.token_ids) for row in rows if not row.is_decode)
+    gained = zip(deciding, verdicts, strict=True)
+    return num_rows, sum(len(verdict.token_ids) for row, verdict in gained if row.is_decode), num_prompt_rows
 
 
 def _known(drafts: Sequence[Draft], vocab_size: int) -> Sequence[Draft]:

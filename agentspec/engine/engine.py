@@ -73,6 +73,7 @@ class TorchEngine:
             token_text=self._tokenizer.token_text,
             post=self._outbox.post,
             max_draft_tokens=config.draft.max_tokens,
+            price=config.price,
         )
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentspec.config import DraftConfig
+from agentspec.config import DraftConfig, check_prob
 from agentspec.errors import ConfigError
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -25,6 +25,9 @@ class EngineConfig:
         max_batch_tokens: most prompt tokens read in one forward pass. A longer prompt is read in
             chunks, so that sequences that are already decoding go on meanwhile.
         draft: how requests are drafted for; a request can only ask for less.
+        price: what verifying a draft token costs, in accepted tokens (0 to 1): no token is drafted whose
+            estimated probability is below it, nor below the request's own ``min_prob``. None = learned
+            from the time that steps take, so that a loaded server drafts less (docs/drafting.md).
         threads: CPU threads of torch; None = torch's choice.
         max_queue: most sequences that wait for a slot; beyond it a request is refused.
     """
@@ -37,6 +40,7 @@ class EngineConfig:
     max_model_len: int | None = None
     max_batch_tokens: int = 256
     draft: DraftConfig = field(default_factory=DraftConfig)
+    price: float | None = None
     threads: int | None = None
     max_queue: int = 256
 
@@ -48,6 +52,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1 or None, not {value!r}")
+        if self.price is not None:
+            check_prob("price", self.price)
         if self.dtype is not None and self.dtype not in DTYPES:
             raise ConfigError(f"dtype must be one of {DTYPES} or None, not {self.dtype!r}")
 
