@@ -120,6 +120,12 @@ examples:
 DIR holds the eleven *.jsonl.gz files that the document names, with the lines that `agentspec replay` reads.
 """
 
+BENCH_LOAD_DESCRIPTION = """\
+Serve the text-to-SQL example's calls with the embedded engine and the bundled model, 1 to 16 at a time: without
+speculation, at fixed prices of a draft token, and at the price that the engine learns from its steps. All take
+turns, and outputs are compared. Prints a table, then one line of JSON. Needs the repository (examples/).
+"""
+
 REPLAY_DESCRIPTION = """\
 Replay recorded model calls: each method drafts, the record stands for the model that verifies, a response is
 learned when it is over. Prints tokens per step, what was drafted and accepted, and what drafting took; for
@@ -195,6 +201,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_bench_core(benchmarks)
     _add_bench_churn(benchmarks)
     _add_bench_paper(benchmarks)
+    _add_bench_load(benchmarks)
     _add_replay(commands)
     return parser
 
@@ -314,6 +321,30 @@ def _add_bench_paper(benchmarks: argparse._SubParsersAction[argparse.ArgumentPar
     paper.add_argument(
         "--jobs", type=_count, default=os.cpu_count() or 1, metavar="N", help="processes (%(default)s)"
     )
+
+
+def _add_bench_load(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    load = benchmarks.add_parser(
+        "load",
+        help="the embedded engine under load, by the price of a draft token",
+        description=BENCH_LOAD_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    load.set_defaults(run=run_bench_load)
+    load.add_argument(
+        "--questions", type=_count, default=12, metavar="N", help="of seven calls each (%(default)s)"
+    )
+    load.add_argument(
+        "--rounds", type=_count, default=5, metavar="N", help="each from nothing; medians count (%(default)s)"
+    )
+    load.add_argument(
+        "--clients",
+        type=_counts,
+        default=(1, 2, 4, 8, 16),
+        metavar="N,...",
+        help="requests at a time (1,2,4,8,16)",
+    )
+    load.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON line here")
 
 
 def run_serve(args: argparse.Namespace) -> int:
@@ -472,15 +503,25 @@ def run_bench_paper(args: argparse.Namespace) -> int:
         return run(args.traces, args.docs, args.only, args.limit, args.jobs)
 
 
+def run_bench_load(args: argparse.Namespace) -> int:
+    """``agentspec bench load``."""
+    with _bench_packages(BENCH_PACKAGES + ENGINE_PACKAGES):
+        from agentspec.benchmarks.load.measure import Sizes
+        from agentspec.benchmarks.load.run import run
+
+        return run(Sizes(args.questions, args.rounds, args.clients), args.json)
+
+
 @contextmanager
-def _bench_packages() -> Iterator[None]:
+def _bench_packages(packages: Sequence[str] = BENCH_PACKAGES) -> Iterator[None]:
     """Say what to install if something that only benchmarks need is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name not in BENCH_PACKAGES:
+        if error.name not in packages:
             raise
-        raise ConfigError(f"benchmarks need {error.name}: pip install 'agentspec[bench]'") from None
+        extra = "engine" if error.name in ENGINE_PACKAGES else "bench"
+        raise ConfigError(f"this needs {error.name}: pip install 'agentspec[{extra}]'") from None
 
 
 def _start_logging(level: str) -> None:
@@ -564,6 +605,10 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) >= 1):
         raise argparse.ArgumentTypeError(f"a whole number, at least 1, not {text!r}")
     return int(text)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(map(_count, text.split(",")))
 
 
 def _port(text: str) -> int:

@@ -1,0 +1,128 @@
+"""One way to draft under one load: an engine of its own, driven step by step in the caller's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+from agentspec.config import DraftConfig, ForestConfig
+from agentspec.engine.admission import Admission
+from agentspec.engine.decoder import Decoder
+from agentspec.engine.kv_cache import KVCache
+from agentspec.engine.model import Transformer
+from agentspec.engine.request import Item, LiveRequest
+from agentspec.engine.scheduler import Scheduler
+from agentspec.engine.tokenizer import Tokenizer
+from agentspec.forest import Forest
+from agentspec.generation import GenerationRequest
+from agentspec.proposer import NoDrafts
+
+MAX_BATCH_TOKENS = 256
+MAX_MODEL_LEN = 2048
+
+
+class Lane:
+    """Serves all calls at a constant number of requests under way.
+
+    Each of ``num_clients`` takes the next question when it is through with one, and makes its calls one after
+    the other. Only decode steps are timed: prompts are tokenized and indexed between them.
+
+    Attributes:
+        cpu_s: time of the steps so far, of this thread alone: what else the machine does counts less.
+        wall_s: the same by the clock on the wall.
+        outputs: token ids of each answer, by request id.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizer: Tokenizer,
+        questions: Sequence[Sequence[GenerationRequest]],
+        draft: DraftConfig,
+        price: float | None,
+        num_clients: int,
+    ) -> None:
+        proposer = NoDrafts() if draft.is_off else Forest(ForestConfig())
+        self._admission = Admission(
+            tokenizer, proposer, vocab_size=model.config.vocab_size, max_model_len=MAX_MODEL_LEN, draft=draft
+        )
+        self._decoder = Decoder(
+            model,
+            KVCache(model.config, num_clients, MAX_MODEL_LEN, model.dtype, "cpu"),
+            proposer,
+            Scheduler(num_clients, MAX_BATCH_TOKENS, max_queue=num_clients),
+            token_text=tokenizer.token_text,
+            post=self._receive,
+            max_draft_tokens=draft.max_tokens,
+            price=price,
+        )
+        self._waiting = [iter(calls) for calls in reversed(questions)]
+        self._clients: dict[str, Iterator[GenerationRequest]] = {}
+        self._ended: list[str] = []
+        self.cpu_s = self.wall_s = 0.0
+        self._num_steps = 0
+        self._prices = 0.0
+        self.outputs: dict[str, list[int]] = {}
+        for _ in range(num_clients):
+            self._next_call(iter(()))
+
+    @property
+    def is_done(self) -> bool:
+        """True once every call was answered."""
+        return not self._clients
+
+    @property
+    def num_tokens(self) -> int:
+        """Output tokens so far."""
+        return sum(map(len, self.outputs.values()))
+
+    @property
+    def price(self) -> float:
+        """Of a draft token: the mean over the steps so far."""
+        return self._prices / max(1, self._num_steps)
+
+    def speculation(self) -> dict[str, float]:
+        """Tokens and draft tokens per (request, step), and the share of these that were accepted."""
+        stages = list(self._decoder.counters.snapshot().values())
+        num_steps = sum(stage.num_steps for stage in stages)
+        num_drafted = sum(stage.num_draft_tokens for stage in stages)
+        num_accepted = sum(stage.num_accepted_tokens for stage in stages)
+        return {
+            "tokens_per_step": 1 + num_accepted / num_steps,
+            "drafted_per_step": num_drafted / num_steps,
+            "acceptance_rate": num_accepted / max(1, num_drafted),
+        }
+
+    def run(self, turn_s: float) -> None:
+        """Go on for about so much time of steps, or to the end."""
+        until_s = self.cpu_s + turn_s
+        while self._clients and self.cpu_s < until_s:
+            begin_s, begin_cpu_s = time.perf_counter(), time.thread_time()
+            self._decoder.step()
+            self.cpu_s += time.thread_time() - begin_cpu_s
+            self.wall_s += time.perf_counter() - begin_s
+            self._num_steps += 1
+            self._prices += self._decoder.price
+            for request_id in self._ended:
+                self._next_call(self._clients.pop(request_id))
+            self._ended.clear()
+
+    def _next_call(self, calls: Iterator[GenerationRequest]) -> None:
+        """Make a client's next call; with none left, the client takes the next question."""
+        while (request := next(calls, None)) is None:
+            if not self._waiting:
+                return
+            calls = self._waiting.pop()
+        live = LiveRequest(request, cast(asyncio.AbstractEventLoop, None))
+        self._decoder.add(self._admission.admit(live))
+        self._clients[request.request_id] = calls
+
+    def _receive(self, live: LiveRequest, item: Item) -> None:
+        if isinstance(item, Exception):
+            raise item
+        request_id = live.request.request_id
+        self.outputs.setdefault(request_id, []).extend(item.token_ids)
+        if item.finish_reason is not None:
+            self._ended.append(request_id)

@@ -1,0 +1,78 @@
+"""Rounds of lanes in turns: every way to draft under every load, and what each gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from agentspec.benchmarks.load import calls
+from agentspec.benchmarks.load.lane import Lane
+from agentspec.benchmarks.load.variants import OFF, VARIANTS
+from agentspec.benchmarks.process import without_gc
+from agentspec.benchmarks.report import Announce
+from agentspec.engine.checkpoint import load_model
+from agentspec.engine.tokenizer import Tokenizer
+from agentspec.models import bundled_model_dir
+
+TURN_S = 0.1  # of steps, then it is the next variant's turn: shorter than the machine's moods
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is served: questions of seven calls each, rounds from nothing, requests at a time."""
+
+    num_questions: int = 12
+    num_rounds: int = 5
+    num_clients: tuple[int, ...] = (1, 2, 4, 8, 16)
+    seed: int = 1
+
+
+Served = dict[str, dict[str, Any]]  # variant -> figures
+
+
+def measure(sizes: Sizes, announce: Announce) -> dict[int, list[Served]]:
+    """By requests at a time, what each variant gave in each round.
+
+    Raises:
+        ConfigError: the example's questions are not there.
+    """
+    torch.set_num_threads(1)  # more are slower with the bundled model, and one can be timed
+    questions = calls.load(sizes.num_questions, sizes.seed)
+    folder = bundled_model_dir()
+    model, tokenizer = load_model(folder), Tokenizer.load(folder)
+    rounds: dict[int, list[Served]] = {num_clients: [] for num_clients in sizes.num_clients}
+    for number in range(sizes.num_rounds):
+        for num_clients in sizes.num_clients:
+            announce(f"round {number + 1} of {sizes.num_rounds}, {num_clients} at a time")
+            lanes = {
+                name: Lane(model, tokenizer, questions, one.draft, one.price, num_clients)
+                for name, one in VARIANTS.items()
+            }
+            take_turns(list(lanes.values()))
+            rounds[num_clients].append(_served(lanes))
+    return rounds
+
+
+def take_turns(lanes: Sequence[Lane]) -> None:
+    """Run every lane to its end, a little of each at a time."""
+    with without_gc():
+        while waiting := [lane for lane in lanes if not lane.is_done]:
+            for lane in waiting:
+                lane.run(TURN_S)
+
+
+def _served(lanes: Mapping[str, Lane]) -> Served:
+    plain = lanes[OFF].outputs
+    return {
+        name: {
+            "tokens_per_cpu_s": lane.num_tokens / lane.cpu_s,
+            "tokens_per_s": lane.num_tokens / lane.wall_s,
+            "outputs_identical": lane.outputs == plain,
+            "price": lane.price,
+            **lane.speculation(),
+        }
+        for name, lane in lanes.items()
+    }

@@ -1,0 +1,27 @@
+"""``agentspec bench load``: measure, then the report."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from agentspec.benchmarks.load import report
+from agentspec.benchmarks.load.measure import Sizes, measure
+from agentspec.benchmarks.provenance import provenance
+from agentspec.benchmarks.report import announcer, make_room_for, publish
+
+
+def run(sizes: Sizes, json_path: Path | None) -> int:
+    """Measure; print progress on stderr, the table and, as the last line, the JSON; the exit status.
+
+    Raises:
+        ConfigError: the example's questions are not there.
+    """
+    announce = announcer()
+    announce("reading the model and the questions")
+    rounds = measure(sizes, announce)
+    announce("done")
+    line = report.json_line(rounds, {**provenance(), "arguments": asdict(sizes)})
+    make_room_for(json_path)
+    publish(report.table(rounds), line, json_path, report.notes(rounds))
+    return 0
