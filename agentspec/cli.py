@@ -121,9 +121,10 @@ DIR holds the eleven *.jsonl.gz files that the document names, with the lines th
 """
 
 BENCH_LOAD_DESCRIPTION = """\
-Serve the text-to-SQL example's calls with the embedded engine and the bundled model, 1 to 16 at a time: without
-speculation, at fixed prices of a draft token, and at the price that the engine learns from its steps. All take
-turns, and outputs are compared. Prints a table, then one line of JSON. Needs the repository (examples/).
+Serve the text-to-SQL example's calls with the embedded engine and the bundled model, 1 to 16 at a time:
+without speculation, at fixed prices of a draft token, and at the price that the engine learns from its
+steps. All take turns, and outputs are compared. Prints a table, then one line of JSON. Needs the repository:
+python -m agentspec bench load
 """
 
 REPLAY_DESCRIPTION = """\

@@ -40,7 +40,7 @@ class Proposer(Protocol):
     ) -> list[Draft]:
         """Take each request's newly accepted tokens (int32, may be empty) and draft for all of them.
 
-        ``min_prob`` is the price of a draft token: what it must at least have as its chance of being accepted.
+        ``min_prob`` is the price of a draft token: no token that is less likely to be accepted is drafted.
         One Draft per update, in order; an empty one where there is nothing to propose.
         """
 

@@ -1,7 +1,7 @@
 """What verifying one more token costs at present, learned from the decode steps themselves.
 
-A step verifies ``rows`` tokens (each request's last one and its draft) and takes ``seconds``; its yield is the
-tokens that were accepted. One more row is worth its time if its chance of being accepted is at least
+A step verifies rows of tokens (each request's last one and its draft), takes seconds and yields the tokens
+that were accepted. One more row is worth its time if its chance of being accepted is at least
 
     price = seconds per further row * tokens per second
 

@@ -48,6 +48,7 @@ class RecordingProposer:
     Attributes:
         told: per request, the tokens it was told of, in order.
         learned: per finished request, whether its output was to be learned.
+        prices: the price of a draft token in each step.
     """
 
     def __init__(self) -> None:
@@ -55,6 +56,7 @@ class RecordingProposer:
         self.told: defaultdict[str, list[int]] = defaultdict(list)
         self.learned: dict[str, bool] = {}
         self.settings: dict[str, dict[str, Any]] = {}
+        self.prices: list[float] = []
 
     @property
     def live(self) -> set[str]:
@@ -72,6 +74,7 @@ class RecordingProposer:
     def step(
         self, updates: Sequence[tuple[str, Tokens]], max_tokens: int = 32, min_prob: float = 0.0
     ) -> list[Draft]:
+        self.prices.append(min_prob)
         for request_id, tokens in updates:
             self.observe(request_id, tokens)
         return [self.guess(request_id, max_tokens) for request_id, _ in updates]

@@ -218,7 +218,7 @@ class Decoder:
 
 
 def _work(rows: Sequence[Row], deciding: Sequence[Row], verdicts: Sequence[Verdict]) -> tuple[int, int, int]:
-    """What a pass did, as ``StepCost.observe`` takes it: rows that decode, tokens they gain, rows of prompts."""
+    """What a pass did, as ``StepCost.observe`` takes it: rows that decode, their tokens, prompt rows."""
     num_rows = sum(1 + len(row.draft) for row in rows if row.is_decode)
     num_prompt_rows = sum(len(row.token_ids) for row in rows if not row.is_decode)
     gained = zip(deciding, verdicts, strict=True)

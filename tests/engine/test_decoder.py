@@ -14,6 +14,7 @@ from agentspec.engine.tokenizer import Tokenizer
 from agentspec.errors import EngineBusyError, EngineError
 from agentspec.generation import GenerationRequest, SamplingParams
 from agentspec.proposer import Proposer
+from agentspec.step_cost import FIRST_PRICE
 from tests.fakes import STAGE, OracleProposer, RandomProposer, RecordingProposer, SteppedEngine, make_draft
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True)
@@ -345,3 +346,33 @@ def test_a_tree_keeps_the_accepted_branch_only(make: Any) -> None:
     engine.run()
     assert engine.output("r") == full
     assert engine.decoder.counters.snapshot()[STAGE].num_accepted_tokens >= 4
+
+
+def test_a_fixed_price_is_passed_on(make: Any) -> None:
+    proposer = RecordingProposer()
+    engine = make(proposer, price=0.7)
+    engine.submit(request("r", [5, 6, 7]))
+    engine.run()
+    assert set(proposer.prices) == {0.7}
+
+
+def test_the_price_follows_what_steps_take(make: Any) -> None:
+    """1 ms a pass, 0.1 ms a row of requests that decode, 0.01 ms one of a prompt; nothing else takes time."""
+
+    def seconds() -> float:
+        sizes = [len(segment.token_ids) for segments in engine.model.passes for segment in segments]
+        prompts = sum(size for size in sizes if size == 40)
+        return 0.001 * len(engine.model.passes) + 0.0001 * (sum(sizes) - prompts) + 0.00001 * prompts
+
+    proposer = RandomProposer(is_tree=True)
+    engine = make(proposer, clock=seconds, num_slots=2, max_model_len=1024, max_batch_tokens=40)
+    for i in range(8):
+        engine.submit(request(f"r{i}", [5 + i] * 40, replace(GREEDY, max_tokens=400)))
+    engine.run()
+    assert proposer.prices[0] == FIRST_PRICE
+    stats = engine.decoder.counters.snapshot()[STAGE]
+    assert stats.accepted_per_step < 1.5
+    num_passes = stats.num_steps / 2
+    decode_s = 0.001 * num_passes + 0.0001 * (stats.num_steps + stats.num_draft_tokens)
+    expected = 0.0001 * (stats.num_steps + stats.num_accepted_tokens) / decode_s
+    assert engine.decoder.price == pytest.approx(expected, rel=0.25)

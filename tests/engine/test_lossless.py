@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 
 from agentspec.config import DraftConfig
+from agentspec.draft import Draft
 from agentspec.engine.model import Transformer
 from agentspec.engine.tokenizer import Tokenizer
+from agentspec.forest import Forest
 from agentspec.generation import GenerationDelta, GenerationRequest, SamplingParams
 from agentspec.proposer import NoDrafts, Proposer
 from tests.fakes import STAGE, OracleProposer, RandomProposer, SteppedEngine
@@ -37,9 +40,12 @@ def run(exact_model: Transformer, tokenizer: Tokenizer) -> Run:
         sampling: Sequence[SamplingParams],
         proposer: Proposer,
         num_slots: int = 8,
+        draft: DraftConfig | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> list[Answer]:
+        draft = draft or DraftConfig(max_tokens=12)
         engine = SteppedEngine(
-            exact_model, tokenizer, proposer, num_slots=num_slots, draft=DraftConfig(max_tokens=12)
+            exact_model, tokenizer, proposer, num_slots=num_slots, draft=draft, clock=clock
         )
         for i, (prompt, params) in enumerate(zip(prompts, sampling, strict=True)):
             engine.submit(GenerationRequest(f"r{i}", prompt, params, STAGE))
@@ -126,6 +132,47 @@ def test_drafts_are_really_accepted(exact_model: Transformer, tokenizer: Tokeniz
         steps[kind] = stats.num_steps
     assert steps["chain"] < steps["off"] / 5
     assert steps["tree"] < steps["off"] / 2
+
+
+class Pricey(Forest):
+    """Remembers prices, and how many tokens were drafted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prices: list[float] = []
+        self.num_drafted = 0
+
+    def step(self, updates: Any, max_tokens: int = 32, min_prob: float = 0.0) -> list[Draft]:
+        drafts = super().step(updates, max_tokens, min_prob)
+        self.prices.append(min_prob)
+        self.num_drafted += sum(map(len, drafts))
+        return drafts
+
+
+def wild_clock() -> Callable[[], float]:
+    """Seconds that stand still, leap, run backwards; what a row costs changes from one moment to the next."""
+    rng = random.Random(6)
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += rng.choice([0.0, -1.0, 1e-9, 1e-3, 1.0, 1e6]) * rng.lognormvariate(0, 3)
+        return now
+
+    return clock
+
+
+def test_whatever_a_draft_token_costs(run: Run) -> None:
+    prompts = make_prompts(20) * 3  # what came before helps to draft what comes again
+    sampling = [GREEDY] * 40 + mixed_sampling(20)
+    plain = run(prompts, sampling, NoDrafts())
+    for rule in ("paper", "learned"):
+        draft = DraftConfig(mode="tree", max_tokens=12, min_prob=0, rule=rule)
+        assert run(prompts, sampling, Pricey(), draft=draft) == plain
+        forest = Pricey()
+        assert run(prompts, sampling, forest, draft=draft, clock=wild_clock()) == plain
+        assert forest.num_drafted > 100
+        assert min(forest.prices) < 0.1 < 0.9 < max(forest.prices)
 
 
 def mixed_sampling(number: int, **fixed: Any) -> list[SamplingParams]:
