@@ -237,6 +237,18 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--max-draft", type=int, default=16, metavar="N", help="tokens per draft (%(default)s)"
     )
+    group.add_argument(
+        "--rule",
+        choices=("learned", "paper"),
+        default="learned",
+        help="how drafts are chosen, see docs/drafting.md (%(default)s)",
+    )
+    group.add_argument(
+        "--price",
+        type=_price,
+        metavar="P",
+        help="draft no token whose chance of being accepted is below P, 0 to 1 (default: by what steps take)",
+    )
     group.add_argument("--slots", type=int, default=16, metavar="N", help="requests at a time (%(default)s)")
     group.add_argument("--max-model-len", type=int, metavar="N", help="context (default: the model's)")
     group.add_argument("--threads", type=int, metavar="N", help="CPU threads of torch (bundled model: 1)")
@@ -565,6 +577,7 @@ def _embedded(args: argparse.Namespace) -> tuple[Upstream, str]:
         num_slots=args.slots,
         max_model_len=args.max_model_len,
         draft=_drafts(args),
+        price=args.price,
         # the bundled model's products are too small to share: a second thread makes every step slower
         threads=args.threads or (None if args.model else 1),
     )
@@ -578,8 +591,10 @@ def _embedded(args: argparse.Namespace) -> tuple[Upstream, str]:
 
 
 def _drafts(args: argparse.Namespace) -> DraftConfig:
-    """How to draft where verifying a token costs time, as on a CPU: far, but on good evidence only."""
-    return DraftConfig(mode=args.draft, max_tokens=args.max_draft, alpha=32, min_prob=0.25, doubt=1)
+    """As far as the price allows; the paper's rule on good evidence only."""
+    return DraftConfig(
+        mode=args.draft, max_tokens=args.max_draft, rule=args.rule, alpha=32, min_prob=0, doubt=1
+    )
 
 
 def _forest(args: argparse.Namespace) -> Forest:
@@ -616,6 +631,16 @@ def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) <= MAX_PORT):
         raise argparse.ArgumentTypeError(f"a port is a number from 0 to {MAX_PORT}, not {text!r}")
     return int(text)
+
+
+def _price(text: str) -> float:
+    try:
+        price = float(text)
+    except ValueError:
+        price = math.nan
+    if not 0 <= price <= 1:
+        raise argparse.ArgumentTypeError(f"a price is a number between 0 and 1, not {text!r}")
+    return price
 
 
 def _seconds(text: str) -> float:

@@ -10,8 +10,6 @@ in accepted tokens (docs/drafting.md). Knows no clock, no engine and no request.
 
 from __future__ import annotations
 
-import math
-
 FIRST_PRICE = 0.2
 WINDOW = 128  # steps: what is older than a few of these is forgotten
 _FIRST_WEIGHT = (
@@ -19,7 +17,8 @@ _FIRST_WEIGHT = (
 )
 _FEW = 8  # steps before anything is taken for an outlier
 _OUTLIER = 4.0  # deviations; what is beyond counts as so much
-_LEAST_DEVIATION = 0.01  # of a step's seconds
+_LEAST_SHARE = 0.01  # of a step's seconds: less than that are no deviations, and not what decoding took
+_SHORTEST_S, _LONGEST_S = 1e-9, 3600.0  # no step takes less, or more: the clock was set
 
 
 class StepCost:
@@ -68,19 +67,19 @@ class StepCost:
     def _seconds_per_token(self) -> float:
         """Of decoding alone: what prompts add to a step would be paid whatever is drafted."""
         prompts = max(0.0, self._prompt_slope) * self._prompt_rows
-        return max(self._seconds - prompts, _LEAST_DEVIATION * self._seconds) / self._tokens
+        return max(self._seconds - prompts, _LEAST_SHARE * self._seconds) / self._tokens
 
     def observe(self, seconds: float, num_rows: int, num_tokens: int, num_prompt_rows: int = 0) -> None:
         """Take one decode step.
 
         Args:
-            seconds: what it took.
+            seconds: what it took; passed over if no step can.
             num_rows: tokens that it verified, each request's last one and its draft. Without any the step
                 says nothing and is passed over.
             num_tokens: what it added to the outputs.
             num_prompt_rows: prompt tokens that were read in the same pass.
         """
-        if num_rows < 1 or num_tokens < 1 or not 0 < seconds < math.inf:
+        if num_rows < 1 or num_tokens < 1 or not _SHORTEST_S < seconds < _LONGEST_S:
             return
         self._num_steps = min(self._num_steps + 1, WINDOW)
         weight = 1 / self._num_steps
@@ -103,12 +102,12 @@ class StepCost:
         """``late``, seconds beyond the mean, drawn towards the fit if it is an outlier."""
         fitted = self._slope * rows + self._prompt_slope * prompt
         off = late - fitted
-        least = _LEAST_DEVIATION * self._seconds
+        least = _LEAST_SHARE * self._seconds
         limit = _OUTLIER * max(self._deviation, least)
         self._deviation += weight * (min(abs(off), _OUTLIER * limit) - self._deviation)
         if self._num_steps <= _FEW:
             return late
-        return fitted + min(limit, max(-limit, off))
+        return max(-self._seconds, fitted + min(limit, max(-limit, off)))  # a mean stays positive
 
     def _fit(self) -> None:
         """Least squares with two unknowns, the first drawn to the first price, the second to 0."""

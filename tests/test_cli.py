@@ -94,7 +94,7 @@ def test_the_help_of_serve_shows_examples_and_every_option(capsys: pytest.Captur
     options = (
         "host port model served-model-name engine-url draft max-draft slots max-model-len threads device"
     )
-    for option in f"{options} dtype stage-budget-mb api-key allow-open log-level xargs".split():
+    for option in f"{options} dtype rule price stage-budget-mb api-key allow-open log-level xargs".split():
         assert f"--{option}" in shown
     assert "examples:" in shown
     assert "X-AgentSpec-Stage" in shown
@@ -102,7 +102,15 @@ def test_the_help_of_serve_shows_examples_and_every_option(capsys: pytest.Captur
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["fly"], ["serve", "--grace-s", "0"], ["serve", "--draft", "wide"], ["serve", "--port", "65536"]],
+    [
+        [],
+        ["fly"],
+        ["serve", "--grace-s", "0"],
+        ["serve", "--draft", "wide"],
+        ["serve", "--port", "65536"],
+        ["serve", "--price", "2"],
+        ["bench", "load", "--clients", "1,0"],
+    ],
 )
 def test_a_wrong_command_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:

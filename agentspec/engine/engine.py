@@ -90,6 +90,11 @@ class TorchEngine:
         """False once the engine was closed, or while every step fails."""
         return not self._is_closed and self._num_failures < MAX_FAILURES
 
+    @property
+    def price(self) -> float:
+        """What a draft token costs at present, in accepted tokens: between 0 and 1."""
+        return self._decoder.price
+
     async def generate(self, request: GenerationRequest) -> AsyncIterator[GenerationDelta]:
         """Stream the answer. Closing the iterator cancels: the slot is free at the next step.
 
