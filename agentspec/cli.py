@@ -345,7 +345,7 @@ def _add_bench_load(benchmarks: argparse._SubParsersAction[argparse.ArgumentPars
     )
     load.set_defaults(run=run_bench_load)
     load.add_argument(
-        "--questions", type=_count, default=12, metavar="N", help="of seven calls each (%(default)s)"
+        "--questions", type=_count, default=8, metavar="N", help="of seven calls each, at least (%(default)s)"
     )
     load.add_argument(
         "--rounds", type=_count, default=5, metavar="N", help="each from nothing; medians count (%(default)s)"

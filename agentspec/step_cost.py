@@ -1,9 +1,9 @@
 """What verifying one more token costs at present, learned from the decode steps themselves.
 
-A step verifies rows of tokens (each request's last one and its draft), takes seconds and yields the tokens
-that were accepted. One more row is worth its time if its chance of being accepted is at least
+A step verifies tokens (each request's last one and its draft), takes seconds and yields the tokens that were
+accepted. One more draft token is worth its time if its chance of being accepted is at least
 
-    price = seconds per further row * tokens per second
+    price = seconds per further draft token * tokens per second
 
 in accepted tokens (docs/drafting.md). Knows no clock, no engine and no request.
 """
@@ -12,9 +12,8 @@ from __future__ import annotations
 
 FIRST_PRICE = 0.2
 WINDOW = 128  # steps: what is older than a few of these is forgotten
-_FIRST_WEIGHT = (
-    0.25  # of the first price, against the variance of the rows: without variance it is the answer
-)
+_FIRST_WEIGHT = 0.5  # of the first price, against the mean square of the draft tokens' changes
+_LEAST_WEIGHT = 0.01  # likewise of nothing, for requests and prompt tokens
 _FEW = 8  # steps before anything is taken for an outlier
 _OUTLIER = 4.0  # deviations; what is beyond counts as so much
 _LEAST_SHARE = 0.01  # of a step's seconds: less than that are no deviations, and not what decoding took
@@ -22,100 +21,111 @@ _SHORTEST_S, _LONGEST_S = 1e-9, 3600.0  # no step takes less, or more: the clock
 
 
 class StepCost:
-    """The price of a draft token; a few additions per step, no memory of single steps.
+    """The price of a draft token; some additions per step, no memory of more than the last one.
 
-    Seconds are fitted as a linear function of rows and prompt rows, around the recent steps' means and
-    by least squares, both fading over ``WINDOW`` steps, so that a cost that bends is fitted where the server
-    is now. While the rows hardly vary their cost can't be told: the fit is drawn to ``FIRST_PRICE``, under
-    which something is drafted again, and the rows vary. Same steps, same price.
+    From one step to the next the seconds change with the draft tokens, the requests and the prompt tokens:
+    least squares over such changes, fading over ``WINDOW`` steps. Changes and not levels, for what
+    moves slowly (the context, what is being written, the machine's mood) moves both seconds and drafts.
+    While the draft tokens hardly change, their cost can't be told: it is drawn to ``FIRST_PRICE``, at which
+    something is drafted again, and they change. Same steps, same price.
     """
 
     __slots__ = (
         "_deviation",
+        "_last",
         "_num_steps",
-        "_prompt_prompt",
-        "_prompt_rows",
-        "_prompt_seconds",
-        "_prompt_slope",
-        "_rows",
-        "_rows_prompt",
-        "_rows_rows",
-        "_rows_seconds",
+        "_products",
+        "_prompt",
         "_seconds",
-        "_slope",
+        "_slopes",
         "_tokens",
     )
 
     def __init__(self) -> None:
         self._num_steps = 0
-        # means per step
-        self._rows = self._prompt_rows = self._seconds = self._tokens = 0.0
-        # and of products of what they were off by
-        self._rows_rows = self._rows_prompt = self._prompt_prompt = 0.0
-        self._rows_seconds = self._prompt_seconds = 0.0
-        self._deviation = 0.0  # of seconds from the fit, mean
-        self._slope = self._prompt_slope = 0.0  # seconds per row
+        self._last = (0, 0, 0, 0.0)  # draft tokens, requests, prompt tokens and seconds of the last step
+        self._seconds = self._tokens = self._prompt = 0.0  # means per step
+        self._products = (0.0,) * 9  # of their changes, means: dd dr dp ds rr rp rs pp ps
+        self._slopes = (0.0, 0.0, 0.0)  # seconds per draft token, request, prompt token
+        self._deviation = 0.0  # mean, of a change of seconds from what the slopes say
 
     @property
     def price(self) -> float:
-        """What one more row costs, in accepted tokens: between 0 and 1."""
+        """What one more draft token costs, in accepted tokens: between 0 and 1."""
         if not self._num_steps:
             return FIRST_PRICE
-        return min(1.0, max(0.0, self._slope / self._seconds_per_token))
+        return min(1.0, max(0.0, self._slopes[0] / self._seconds_per_token()))
 
-    @property
-    def _seconds_per_token(self) -> float:
-        """Of decoding alone: what prompts add to a step would be paid whatever is drafted."""
-        prompts = max(0.0, self._prompt_slope) * self._prompt_rows
-        return max(self._seconds - prompts, _LEAST_SHARE * self._seconds) / self._tokens
-
-    def observe(self, seconds: float, num_rows: int, num_tokens: int, num_prompt_rows: int = 0) -> None:
+    def observe(
+        self, seconds: float, num_requests: int, num_drafted: int, num_tokens: int, num_prompt_tokens: int = 0
+    ) -> None:
         """Take one decode step.
 
         Args:
             seconds: what it took; passed over if no step can.
-            num_rows: tokens that it verified, each request's last one and its draft. Without any the step
-                says nothing and is passed over.
-            num_tokens: what it added to the outputs.
-            num_prompt_rows: prompt tokens that were read in the same pass.
+            num_requests: that decoded in it. Without any the step says nothing and is passed over.
+            num_drafted: draft tokens that it verified.
+            num_tokens: what it added to the outputs, at least one per request.
+            num_prompt_tokens: that were read in the same pass.
         """
-        if num_rows < 1 or num_tokens < 1 or not _SHORTEST_S < seconds < _LONGEST_S:
+        if num_requests < 1 or num_tokens < 1 or not _SHORTEST_S < seconds < _LONGEST_S:
             return
         self._num_steps = min(self._num_steps + 1, WINDOW)
         weight = 1 / self._num_steps
-        keep = 1 - weight
-        rows = num_rows - self._rows
-        prompt = num_prompt_rows - self._prompt_rows
-        late = self._within_reason(seconds - self._seconds, rows, prompt, weight)
-        self._rows += weight * rows
-        self._prompt_rows += weight * prompt
-        self._seconds += weight * late
+        if self._num_steps > 1:
+            drafted, requests, prompt, last_s = self._last
+            d, r, p = num_drafted - drafted, num_requests - requests, num_prompt_tokens - prompt
+            s = self._within_reason(seconds - last_s, d, r, p, weight)
+            self._fade(weight, d, r, p, s)
+            seconds = last_s + s
+        self._last = (num_drafted, num_requests, num_prompt_tokens, seconds)
+        self._seconds += weight * (seconds - self._seconds)
         self._tokens += weight * (num_tokens - self._tokens)
-        self._rows_rows = keep * (self._rows_rows + weight * rows * rows)
-        self._rows_prompt = keep * (self._rows_prompt + weight * rows * prompt)
-        self._prompt_prompt = keep * (self._prompt_prompt + weight * prompt * prompt)
-        self._rows_seconds = keep * (self._rows_seconds + weight * rows * late)
-        self._prompt_seconds = keep * (self._prompt_seconds + weight * prompt * late)
+        self._prompt += weight * (num_prompt_tokens - self._prompt)
         self._fit()
 
-    def _within_reason(self, late: float, rows: float, prompt: float, weight: float) -> float:
-        """``late``, seconds beyond the mean, drawn towards the fit if it is an outlier."""
-        fitted = self._slope * rows + self._prompt_slope * prompt
-        off = late - fitted
-        least = _LEAST_SHARE * self._seconds
-        limit = _OUTLIER * max(self._deviation, least)
+    def _seconds_per_token(self) -> float:
+        """Of decoding alone: what prompts add to a step would be paid whatever is drafted."""
+        prompts = max(0.0, self._slopes[2]) * self._prompt
+        return max(self._seconds - prompts, _LEAST_SHARE * self._seconds) / self._tokens
+
+    def _within_reason(self, change: float, d: int, r: int, p: int, weight: float) -> float:
+        """The change of seconds, drawn towards what the slopes say if it is an outlier."""
+        per_draft, per_request, per_prompt = self._slopes
+        expected = per_draft * d + per_request * r + per_prompt * p
+        off = change - expected
+        limit = _OUTLIER * max(self._deviation, _LEAST_SHARE * self._seconds)
         self._deviation += weight * (min(abs(off), _OUTLIER * limit) - self._deviation)
         if self._num_steps <= _FEW:
-            return late
-        return max(-self._seconds, fitted + min(limit, max(-limit, off)))  # a mean stays positive
+            return change
+        change = expected + min(limit, max(-limit, off))
+        return max(change, _LEAST_SHARE * self._seconds - self._last[3])  # the step's seconds stay positive
+
+    def _fade(self, weight: float, d: int, r: int, p: int, s: float) -> None:
+        dd, dr, dp, ds, rr, rp, rs, pp, ps = self._products
+        keep = 1 - weight
+        add = keep * weight
+        self._products = (
+            keep * dd + add * d * d,
+            keep * dr + add * d * r,
+            keep * dp + add * d * p,
+            keep * ds + add * d * s,
+            keep * rr + add * r * r,
+            keep * rp + add * r * p,
+            keep * rs + add * r * s,
+            keep * pp + add * p * p,
+            keep * ps + add * p * s,
+        )
 
     def _fit(self) -> None:
-        """Least squares with two unknowns, the first drawn to the first price, the second to 0."""
-        first = FIRST_PRICE * self._seconds_per_token
-        a = self._rows_rows + _FIRST_WEIGHT
-        b = self._rows_prompt
-        c = self._prompt_prompt + _FIRST_WEIGHT
-        right = self._rows_seconds + _FIRST_WEIGHT * first
-        scale = a * c - b * b
-        self._slope = (c * right - b * self._prompt_seconds) / scale
-        self._prompt_slope = (a * self._prompt_seconds - b * right) / scale
+        """Least squares: prompt tokens eliminated, then requests; the weights keep every divisor positive."""
+        dd, dr, dp, ds, rr, rp, rs, pp, ps = self._products
+        pp += _LEAST_WEIGHT
+        dr -= dp * rp / pp
+        rr += _LEAST_WEIGHT - rp * rp / pp
+        rs -= rp * ps / pp
+        dd += _FIRST_WEIGHT - dp * dp / pp - dr * dr / rr
+        ds += _FIRST_WEIGHT * FIRST_PRICE * self._seconds_per_token() - dp * ps / pp - dr * rs / rr
+        per_draft = ds / dd
+        per_request = (rs - dr * per_draft) / rr
+        self._slopes = (per_draft, per_request, (ps - dp * per_draft - rp * per_request) / pp)

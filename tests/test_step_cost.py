@@ -18,7 +18,7 @@ Seconds = Callable[[int], float]
 def serve(cost: StepCost, rows: Iterable[int], seconds: Seconds, tokens: int = 4) -> float:
     """The price after steps of so many rows, each of which gave as many tokens."""
     for num_rows in rows:
-        cost.observe(seconds(num_rows), num_rows, tokens)
+        cost.observe(seconds(num_rows), 1, num_rows - 1, tokens)
     return cost.price
 
 
@@ -75,14 +75,26 @@ def test_prompts_beside_decoding_are_no_cost_of_drafts() -> None:
     cost, rng = StepCost(), random.Random(3)
     for rows in around(10, 5):
         prompt_rows = rng.choice([0, 0, 40, 256])
-        cost.observe(0.002 + 0.0001 * rows + 0.00005 * prompt_rows, rows, 4, prompt_rows)
+        cost.observe(0.002 + 0.0001 * rows + 0.00005 * prompt_rows, 1, rows - 1, 4, prompt_rows)
     assert cost.price == pytest.approx(4 / 0.003 * 0.0001, rel=0.1)
+
+
+def test_requests_that_come_and_go_are_no_cost_of_drafts() -> None:
+    """1 ms, 1 ms a request, of which there are 1 to 7, 0.1 ms a draft token, of which each has up to 6."""
+    cost, rng = StepCost(), random.Random(3)
+    for _ in range(1000):
+        num_requests = rng.randint(1, 7)
+        num_drafted = sum(rng.randint(0, 6) for _ in range(num_requests))
+        cost.observe(
+            0.001 + 0.001 * num_requests + 0.0001 * num_drafted, num_requests, num_drafted, 2 * num_requests
+        )
+    assert cost.price == pytest.approx(8 / 0.0062 * 0.0001, rel=0.1)
 
 
 def test_prompts_in_every_step() -> None:
     cost = StepCost()
     for rows in around(10, 5):
-        cost.observe(0.002 + 0.0001 * rows + 0.0128, rows, 4, 256)
+        cost.observe(0.002 + 0.0001 * rows + 0.0128, 1, rows - 1, 4, 256)
     # their share of a step can't be told: a row's cost is right, tokens a second are too few
     assert cost.price == pytest.approx(4 / 0.0158 * 0.0001, rel=0.25)
 
@@ -91,8 +103,8 @@ def test_pauses_do_not_change_the_price() -> None:
     calm, paused = StepCost(), StepCost()
     for number, rows in enumerate(around(10, 5)):
         seconds = 0.002 + 0.0001 * rows
-        calm.observe(seconds, rows, 4)
-        paused.observe(seconds + (0.5 if number % 50 == 20 else 0), rows, 4)
+        calm.observe(seconds, 1, rows - 1, 4)
+        paused.observe(seconds + (0.5 if number % 50 == 20 else 0), 1, rows - 1, 4)
     assert paused.price == pytest.approx(calm.price, rel=0.1)
 
 
@@ -101,7 +113,7 @@ def test_noise() -> None:
     cost = StepCost()
     prices = []
     for rows in around(10, 5, 4000):
-        cost.observe((0.002 + 0.0001 * rows) * rng.lognormvariate(0, 0.2), rows, 4)
+        cost.observe((0.002 + 0.0001 * rows) * rng.lognormvariate(0, 0.2), 1, rows - 1, 4)
         prices.append(cost.price)
     assert sum(prices[WINDOW:]) / len(prices[WINDOW:]) == pytest.approx(0.133, rel=0.2)
     assert 0.02 < min(prices[2 * WINDOW :]) < max(prices[2 * WINDOW :]) < 0.35
@@ -135,8 +147,8 @@ def test_the_same_steps_give_the_same_price() -> None:
 @pytest.mark.parametrize("seconds", [0.0, 5e-324, -1.0, 1e300, math.nan, math.inf])
 def test_a_time_that_can_not_be_is_passed_over(seconds: float) -> None:
     cost = StepCost()
-    cost.observe(seconds, 10, 4)
-    cost.observe(0.001, 0, 0, 256)  # a pass of prompts alone
+    cost.observe(seconds, 1, 9, 4)
+    cost.observe(0.001, 0, 0, 0, 256)  # a pass of prompts alone
     assert cost.price == FIRST_PRICE
     assert serve(cost, around(10, 5), lambda rows: 0.001 * rows) > 0
 
@@ -144,9 +156,10 @@ def test_a_time_that_can_not_be_is_passed_over(seconds: float) -> None:
 steps = st.lists(
     st.tuples(
         st.floats(allow_nan=True, allow_infinity=True),
-        st.integers(0, 1 << 20),
-        st.integers(0, 1 << 20),
-        st.integers(0, 1 << 20),
+        st.integers(0, 1 << 12),
+        st.integers(0, 1 << 16),
+        st.integers(0, 1 << 16),
+        st.integers(0, 1 << 16),
     ),
     max_size=100,
 )
@@ -154,15 +167,15 @@ steps = st.lists(
 
 @settings(max_examples=50, deadline=None)
 @given(steps)
-def test_whatever_happens_a_price_is_a_probability(steps: list[tuple[float, int, int, int]]) -> None:
+def test_whatever_happens_a_price_is_a_probability(steps: list[tuple[float, int, int, int, int]]) -> None:
     cost = StepCost()
     for step in steps:
         cost.observe(*step)
         assert math.isfinite(cost.price)
         assert 0 <= cost.price <= 1
     for rows in around(10, 5):
-        cost.observe(0.002 + 0.0001 * rows, rows, 4)
-    cost.observe(0.003, 10, 4)
+        cost.observe(0.002 + 0.0001 * rows, 1, rows - 1, 4)
+    cost.observe(0.003, 1, 9, 4)
     assert math.isfinite(cost.price)
 
 
@@ -171,6 +184,6 @@ def test_whatever_happens_a_price_is_a_probability(steps: list[tuple[float, int,
 def test_the_unit_of_time_does_not_matter(steps: list[tuple[float, int, int]]) -> None:
     in_s, in_ms = StepCost(), StepCost()
     for seconds, rows, tokens in steps:
-        in_s.observe(seconds, rows, tokens)
-        in_ms.observe(seconds * 1024, rows, tokens)
+        in_s.observe(seconds, tokens, rows, tokens)
+        in_ms.observe(seconds * 1024, tokens, rows, tokens)
     assert in_s.price == pytest.approx(in_ms.price, abs=1e-6)

@@ -217,12 +217,16 @@ class Decoder:
             logger.exception("the proposer could not finish %r", choice.key)
 
 
-def _work(rows: Sequence[Row], deciding: Sequence[Row], verdicts: Sequence[Verdict]) -> tuple[int, int, int]:
-    """What a pass did, as ``StepCost.observe`` takes it: rows that decode, their tokens, prompt rows."""
-    num_rows = sum(1 + len(row.draft) for row in rows if row.is_decode)
-    num_prompt_rows = sum(len(row.token_ids) for row in rows if not row.is_decode)
-    gained = zip(deciding, verdicts, strict=True)
-    return num_rows, sum(len(verdict.token_ids) for row, verdict in gained if row.is_decode), num_prompt_rows
+def _work(
+    rows: Sequence[Row], deciding: Sequence[Row], verdicts: Sequence[Verdict]
+) -> tuple[int, int, int, int]:
+    """What a pass did, as ``StepCost`` takes it: requests, draft tokens, tokens gained, prompt tokens."""
+    gained = [
+        len(verdict.token_ids) for row, verdict in zip(deciding, verdicts, strict=True) if row.is_decode
+    ]
+    num_drafted = sum(len(row.draft) for row in deciding)
+    num_prompt_tokens = sum(len(row.token_ids) for row in rows if not row.is_decode)
+    return len(gained), num_drafted, sum(gained), num_prompt_tokens
 
 
 def _known(drafts: Sequence[Draft], vocab_size: int) -> Sequence[Draft]:

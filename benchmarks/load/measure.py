@@ -17,17 +17,22 @@ from agentspec.engine.checkpoint import load_model
 from agentspec.engine.tokenizer import Tokenizer
 from agentspec.models import bundled_model_dir
 
+QUESTIONS_PER_CLIENT = 1.5  # at least, or most of a run would be its end, when clients have nothing to do
 TURN_S = 0.1  # of steps, then it is the next variant's turn: shorter than the machine's moods
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is served: questions of seven calls each, rounds from nothing, requests at a time."""
+    """How much is served: questions of seven calls each, at least; rounds from nothing; requests at a time."""
 
-    num_questions: int = 12
+    num_questions: int = 8
     num_rounds: int = 5
     num_clients: tuple[int, ...] = (1, 2, 4, 8, 16)
     seed: int = 1
+
+    def questions(self, num_clients: int) -> int:
+        """How many are asked by so many clients."""
+        return max(self.num_questions, round(QUESTIONS_PER_CLIENT * num_clients))
 
 
 Served = dict[str, dict[str, Any]]  # variant -> figures
@@ -40,7 +45,7 @@ def measure(sizes: Sizes, announce: Announce) -> dict[int, list[Served]]:
         ConfigError: the example's questions are not there.
     """
     torch.set_num_threads(1)  # more are slower with the bundled model, and one can be timed
-    questions = calls.load(sizes.num_questions, sizes.seed)
+    questions = {n: calls.load(sizes.questions(n), sizes.seed) for n in sizes.num_clients}
     folder = bundled_model_dir()
     model, tokenizer = load_model(folder), Tokenizer.load(folder)
     rounds: dict[int, list[Served]] = {num_clients: [] for num_clients in sizes.num_clients}
@@ -48,7 +53,7 @@ def measure(sizes: Sizes, announce: Announce) -> dict[int, list[Served]]:
         for num_clients in sizes.num_clients:
             announce(f"round {number + 1} of {sizes.num_rounds}, {num_clients} at a time")
             lanes = {
-                name: Lane(model, tokenizer, questions, one.draft, one.price, num_clients)
+                name: Lane(model, tokenizer, questions[num_clients], one.draft, one.price, num_clients)
                 for name, one in VARIANTS.items()
             }
             take_turns(list(lanes.values()))
