@@ -91,6 +91,34 @@ def test_requests_that_come_and_go_are_no_cost_of_drafts() -> None:
     assert cost.price == pytest.approx(8 / 0.0062 * 0.0001, rel=0.1)
 
 
+def test_what_moves_slowly_is_no_cost_of_drafts() -> None:
+    """0.1 ms a draft token on 2 ms, then on 6 ms while drafts are long too, in turns of 60 steps."""
+    cost, rng = StepCost(), random.Random(3)
+    for number in range(1200):
+        is_slow = number // 60 % 2
+        num_drafted = rng.randint(0, 4) + 10 * is_slow
+        cost.observe(0.002 + 0.004 * is_slow + 0.0001 * num_drafted, 1, num_drafted, 4)
+    # a step takes 4.7 ms on the mean; against levels a draft token would have seemed to cost 0.5 ms
+    assert cost.price == pytest.approx(4 / 0.0047 * 0.0001, rel=0.5)
+
+
+def test_from_one_request_to_many() -> None:
+    """2 ms, 0.5 ms a request, 0.1 ms a draft token; half of 6 drafted tokens are accepted."""
+    cost, rng = StepCost(), random.Random(3)
+
+    def serve(num_requests: int, num_steps: int) -> float:
+        for _ in range(num_steps):
+            num_drafted = sum(rng.randint(3, 9) for _ in range(num_requests))
+            seconds = 0.002 + 0.0005 * num_requests + 0.0001 * num_drafted
+            cost.observe(seconds, num_requests, num_drafted, 4 * num_requests)
+        return cost.price
+
+    assert serve(1, 500) == pytest.approx(4 / 0.0031 * 0.0001, rel=0.1)
+    assert serve(32, 3 * WINDOW) == pytest.approx(128 / 0.0372 * 0.0001, rel=0.1)
+    # the busy steps were the longer ones, and count for longer
+    assert serve(1, 5 * WINDOW) == pytest.approx(4 / 0.0031 * 0.0001, rel=0.2)
+
+
 def test_prompts_in_every_step() -> None:
     cost = StepCost()
     for rows in around(10, 5):

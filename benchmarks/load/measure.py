@@ -23,7 +23,7 @@ TURN_S = 0.1  # of steps, then it is the next variant's turn: shorter than the m
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is served: questions of seven calls each, at least; rounds from nothing; requests at a time."""
+    """How much is served: questions of seven calls each, at least; rounds, each from nothing; clients."""
 
     num_questions: int = 8
     num_rounds: int = 5
