@@ -11,12 +11,13 @@ in accepted tokens (docs/drafting.md). Knows no clock, no engine and no request.
 from __future__ import annotations
 
 FIRST_PRICE = 0.2
-WINDOW = 128  # steps: what is older than a few of these is forgotten
-_FIRST_WEIGHT = 0.5  # of the first price, against the mean square of the draft tokens' changes
+WINDOW = 256  # steps: what a draft token cost longer ago than a few of these is forgotten
+RATE_WINDOW = 64  # likewise how fast tokens came
+_TRUST = 16.0  # in the first price: 1 / the variance of real prices around it, as a share of it
 _LEAST_WEIGHT = 0.01  # likewise of nothing, for requests and prompt tokens
 _FEW = 8  # steps before anything is taken for an outlier
-_OUTLIER = 4.0  # deviations; what is beyond counts as so much
-_LEAST_SHARE = 0.01  # of a step's seconds: less than that are no deviations, and not what decoding took
+_OUTLIER = 3.0  # deviations; what is beyond counts as so much
+_LEAST_SHARE = 0.02  # of a step's seconds: less than that are no deviations, and not what decoding took
 _SHORTEST_S, _LONGEST_S = 1e-9, 3600.0  # no step takes less, or more: the clock was set
 
 
@@ -26,8 +27,8 @@ class StepCost:
     From one step to the next the seconds change with the draft tokens, the requests and the prompt tokens:
     least squares over such changes, fading over ``WINDOW`` steps. Changes and not levels, for what
     moves slowly (the context, what is being written, the machine's mood) moves both seconds and drafts.
-    While the draft tokens hardly change, their cost can't be told: it is drawn to ``FIRST_PRICE``, at which
-    something is drafted again, and they change. Same steps, same price.
+    While these say little - at the start, or as the draft tokens hardly change - the price is drawn to
+    ``FIRST_PRICE``, at which something is drafted, and they change. Same steps, same price.
     """
 
     __slots__ = (
@@ -79,6 +80,7 @@ class StepCost:
             self._fade(weight, d, r, p, s)
             seconds = last_s + s
         self._last = (num_drafted, num_requests, num_prompt_tokens, seconds)
+        weight = max(weight, 1 / RATE_WINDOW)
         self._seconds += weight * (seconds - self._seconds)
         self._tokens += weight * (num_tokens - self._tokens)
         self._prompt += weight * (num_prompt_tokens - self._prompt)
@@ -118,14 +120,20 @@ class StepCost:
         )
 
     def _fit(self) -> None:
-        """Least squares: prompt tokens eliminated, then requests; the weights keep every divisor positive."""
+        """Least squares: prompt tokens eliminated, then requests; the weights keep every divisor positive.
+
+        The first price is a Gaussian prior: it weighs as much as the noise of a step against its own width.
+        """
         dd, dr, dp, ds, rr, rp, rs, pp, ps = self._products
         pp += _LEAST_WEIGHT
         dr -= dp * rp / pp
         rr += _LEAST_WEIGHT - rp * rp / pp
         rs -= rp * ps / pp
-        dd += _FIRST_WEIGHT - dp * dp / pp - dr * dr / rr
-        ds += _FIRST_WEIGHT * FIRST_PRICE * self._seconds_per_token() - dp * ps / pp - dr * rs / rr
+        first = FIRST_PRICE * self._seconds_per_token()
+        noise = max(self._deviation, _LEAST_SHARE * self._seconds)
+        weight = _TRUST * (noise / first) ** 2 / self._num_steps
+        dd += weight - dp * dp / pp - dr * dr / rr
+        ds += weight * first - dp * ps / pp - dr * rs / rr
         per_draft = ds / dd
         per_request = (rs - dr * per_draft) / rr
         self._slopes = (per_draft, per_request, (ps - dp * per_draft - rp * per_request) / pp)

@@ -164,7 +164,7 @@ def test_a_price_that_stopped_all_drafts_falls_again_without_any() -> None:
     dear = serve(cost, around(10, 5), lambda rows: 0.001 * rows, tokens=8)
     assert dear > 0.7
     idle = serve(cost, [8] * (8 * WINDOW), lambda rows: 0.008, tokens=8)
-    assert idle == pytest.approx(FIRST_PRICE, rel=0.1)
+    assert idle == pytest.approx(FIRST_PRICE, rel=0.25)
 
 
 def test_the_same_steps_give_the_same_price() -> None:
