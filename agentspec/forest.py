@@ -361,9 +361,7 @@ class Forest:
         """The tenant's tree of this path, which from now on is the one used last. The lock is held."""
         index = tenant.trees.pop(path, None)
         if index is None:
-            index = self._core.create_index(
-                tenant.group, self.config.stage_limit_bytes, self._weight(path)
-            )
+            index = self._core.create_index(tenant.group, self.config.stage_limit_bytes, self._weight(path))
         tenant.trees[path] = index
         if len(tenant.trees) > self.config.max_trees:
             self._unwanted.append(tenant.trees.pop(next(iter(tenant.trees))))

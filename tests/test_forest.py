@@ -6,8 +6,8 @@ import contextlib
 import random
 import re
 import threading
-from dataclasses import replace
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -446,7 +446,9 @@ def test_the_trees_of_stages_give_way_to_wider_ones():
     forest = Forest(ForestConfig(tenant_limit_bytes=1 << 20))
     for i in range(2000):
         forest.learn(EXTRACT if i % 2 else COMBINE, np.arange(20 * i, 20 * i + 20, dtype=np.int32))
-    held = {path: forest.memory_bytes(StageKey.parse(path)) for path in ("agentic_sql", "agentic_sql/extract")}
+    held = {
+        path: forest.memory_bytes(StageKey.parse(path)) for path in ("agentic_sql", "agentic_sql/extract")
+    }
     assert held["agentic_sql/extract"] * 4 < held["agentic_sql"], held
     assert forest.memory_bytes() <= 1 << 20
     forest.check_integrity()
