@@ -37,8 +37,8 @@ Path = tuple[str, ...]  # of a stage or of what encloses it; () is the tenant's 
 
 _NO_TOKENS: Tokens = np.empty(0, np.int32)
 _MAKER = DraftMaker(Draft, tuple(Source))
-_MODELS_SHARE = 16  # of a tenant's budget
-_IDLE_SESSIONS_SHARE = 8
+_MODELS_SHARE = 16  # of a budget
+_IDLE_SESSIONS_SHARE = 8  # of a tenant's
 _WEIGHT_PER_WIDER_TREE = 64
 _MOST_EXPIRED = 8  # sessions per call: more than one request can leave behind
 
@@ -66,7 +66,6 @@ class _Tenant:
 
     group: int
     trees: dict[Path, int] = field(default_factory=dict)
-    models: dict[Path, int] = field(default_factory=dict)  # likewise, of stages that are drafted for by one
 
 
 @dataclass(slots=True)
@@ -94,6 +93,7 @@ class Forest:
         self._core = ForestCore(self.config.depth + 1, self.config.total_limit_bytes, self.config.threads)
         self._lock = threading.Lock()  # guards the names below; never held while the core works hard
         self._tenants: dict[str, _Tenant] = {}
+        self._models: dict[tuple[str, Path], int] = {}  # of tenants' stages, the one used last at the end
         self._unwanted: list[int] = []  # indices that no name leads to any more: dropped off the lock
         self._sessions = SessionTable(
             self.config.max_sessions,
@@ -316,10 +316,13 @@ class Forest:
         return key if has_entered else None
 
     def _dismiss(self, request_id: str) -> None:
+        session = self._requests[request_id].session
+        num_bytes = 0 if session is None else self._core.index_bytes(self._sessions.index(session))
         with self._lock:
-            request = self._requests.pop(request_id)
-            if request.session is not None:
-                self._sessions.leave(request.session, self._core.index_bytes)
+            del self._requests[request_id]
+            if session is not None:
+                self._sessions.leave(session, num_bytes)
+        self._drop_unwanted()
 
     def _live(self, request_id: str) -> _Request:
         request = self._requests.get(request_id)
@@ -374,22 +377,29 @@ class Forest:
         return int(_WEIGHT_PER_WIDER_TREE ** min(num_wider, 2))
 
     def _model(self, stage: StageKey) -> int | None:
-        """The model of the stage; None if the tenant's budget has no room for one. The lock is held.
+        """The model of the stage; None if the budgets have no room for one. The lock is held."""
+        key = (stage.tenant, stage.path)
+        model = self._models.pop(key, None)
+        if model is None:
+            model = self._new_model(stage.tenant)
+        if model is not None:
+            self._models[key] = model
+        return model
 
-        A new one begins with what the tenant's model that was used last has learned. All models take at most
-        a sixteenth of the budget: beyond that, the one used longest ago goes over to the new stage.
+    def _new_model(self, tenant: str) -> int | None:
+        """One that begins with what the tenant's model that was used last has learned.
+
+        A tenant's models take at most a sixteenth of its budget: beyond that, the one used longest ago goes
+        over to the new stage. All models take at most a sixteenth of everything: beyond that, the one used
+        longest ago is dropped.
         """
-        most = _budget_bytes(self.config) // _MODELS_SHARE // MODEL_BYTES
-        if most == 0:
-            return None
-        tenant = self._tenant(stage.tenant)
-        model = tenant.models.pop(stage.path, None)
-        if model is None and len(tenant.models) < most:
-            prior = next(reversed(tenant.models.values()), None)
-            model = self._core.create_model(tenant.group, prior)
-        elif model is None:
-            model = tenant.models.pop(next(iter(tenant.models)))
-        tenant.models[stage.path] = model
+        own = [key for key in self._models if key[0] == tenant]
+        if len(own) >= _most_models(_budget_bytes(self.config)):
+            return self._models.pop(own[0]) if own else None
+        prior = self._models[own[-1]] if own else None
+        model = self._core.create_model(self._tenant(tenant).group, prior)
+        if len(self._models) >= _most_models(self.config.total_limit_bytes):
+            self._core.drop_model(self._models.pop(next(iter(self._models))))
         return model
 
     def _tenant(self, name: str) -> _Tenant:
@@ -435,6 +445,10 @@ def _naming(request_id: str) -> Iterator[None]:
 
 def _unknown(request_id: str) -> UnknownRequestError:
     return UnknownRequestError(f"no live request has the id {request_id!r}")
+
+
+def _most_models(budget_bytes: int) -> int:
+    return budget_bytes // _MODELS_SHARE // MODEL_BYTES
 
 
 def _budget_bytes(config: ForestConfig) -> int:

@@ -66,16 +66,18 @@ class SessionTable:
         session.num_requests += 1
         return True
 
-    def leave(self, key: SessionKey, measure: Callable[[int], int]) -> None:
-        """A request that has entered ends; ``measure`` says how many bytes a tree takes."""
+    def leave(self, key: SessionKey, num_bytes: int) -> None:
+        """A request that has entered ends; so many bytes the tree takes."""
         tenant, name = self._tenants[key[0]], key[1]
         session = tenant.busy[name]
         session.num_requests -= 1
         if session.num_requests == 0:
             tenant.idle[name] = tenant.busy.pop(name)
             self._idle_since_s[key] = time.monotonic()
-            session.num_bytes = measure(session.index)
-            tenant.idle_bytes += session.num_bytes
+            session.num_bytes = num_bytes
+            tenant.idle_bytes += num_bytes
+            if num_bytes > self._max_idle_bytes:  # nobody else has to go for that
+                self._forget(key)
             while tenant.idle_bytes > self._max_idle_bytes:
                 self._forget((key[0], next(iter(tenant.idle))))
 

@@ -454,6 +454,18 @@ def test_the_trees_of_stages_give_way_to_wider_ones():
     forest.check_integrity()
 
 
+def test_how_deep_a_tenants_stages_are_is_not_held_against_it():
+    deep, flat = StageKey("a", ("x", "y", "z")), StageKey("b", ("all",))
+    forest = Forest(ForestConfig(total_limit_bytes=2 << 20))
+    for i in range(100):
+        forest.learn(deep, np.arange(20 * i, 20 * i + 20, dtype=np.int32))
+    held = forest.stats(deep)
+    for i in range(3000):
+        forest.learn(flat, np.arange(20 * i, 20 * i + 20, dtype=np.int32))
+    assert forest.memory_bytes() > 14 << 17  # the whole is full, and others hold more
+    assert forest.stats(deep) == held
+
+
 def test_what_a_tenant_holds_at_its_limit_does_not_depend_on_the_others():
     def learn(forest: Forest, stage: StageKey, seed: int) -> None:
         for begin in range(0, 1200, 400):
@@ -553,6 +565,16 @@ def test_idle_sessions_hold_an_eighth_of_the_budget():
     forest.start("b", EXTRACT, ids(), session="kept")
     assert forest.step([("b", ids(30, 31))])[0].source == Source.SESSION
     forest.check_integrity()
+
+
+def test_a_session_too_large_to_keep_goes_alone_and_at_once():
+    forest = Forest(ForestConfig(tenant_limit_bytes=1 << 20, sources=(Source.SESSION,)))
+    for i in range(5):
+        run_request(forest, "a", EXTRACT, text(i, 50), session=f"s{i}")
+    before = forest.memory_bytes()
+    run_request(forest, "a", EXTRACT, text(9, 8000), session="large")
+    assert forest.memory_bytes() <= before
+    assert forest.stats().num_sequences == 5
 
 
 def test_a_tenant_has_so_many_sessions_and_no_more():
@@ -899,6 +921,17 @@ def test_models_count_in_the_budget_and_the_oldest_goes():
     without_room.start("a", EXTRACT, ids(1, 2, 3, 1, 2), draft=LEARNED)
     assert without_room.draft("a").token_ids.tolist() == [3, 1, 2]  # by the paper's rule
     assert without_room.memory_bytes() < MODEL_BYTES
+
+
+def test_models_of_all_tenants_take_a_sixteenth_of_everything():
+    forest = Forest(ForestConfig(total_limit_bytes=16 * 4 * MODEL_BYTES))
+    for i in range(40):
+        stage = StageKey(f"t{i // 3}", (f"s{i % 3}",))
+        forest.start(f"r{i}", stage, ids(1, 2, 3, 1, 2), draft=LEARNED)
+        assert len(forest.draft(f"r{i}")) > 0
+        forest.finish(f"r{i}")
+        assert forest.memory_bytes() < 4 * MODEL_BYTES + (i + 1) * 25_000
+    forest.check_integrity()
 
 
 @pytest.mark.parametrize("mode", ["chain", "tree"])

@@ -178,11 +178,11 @@ class Datastore:
 
 
 def forest_config(sources: tuple[Source, ...], limit_bytes: int = UNLIMITED_BYTES) -> ForestConfig:
-    """A forest whose only limit is that of all trees together."""
+    """A forest of one tenant, whose only limit is that of all its trees together."""
     return ForestConfig(
         stage_limit_bytes=UNLIMITED_BYTES,
         session_limit_bytes=UNLIMITED_BYTES,
-        tenant_limit_bytes=UNLIMITED_BYTES,
+        tenant_limit_bytes=limit_bytes,
         total_limit_bytes=limit_bytes,
         sources=sources,
     )

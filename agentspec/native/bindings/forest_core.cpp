@@ -113,6 +113,8 @@ void register_forest_core(py::module_& module) {
           Unlocked(),
           "A model of which drafts are right, that requests share; it begins with what the prior one has\n"
           "learned, if there is such a model. O(its size).");
+  cls.def("drop_model", &ForestCore::drop_model, py::arg("model"), Unlocked(),
+          "Forget a model; live requests keep it.");
   cls.def(
       "learn",
       [](ForestCore& self, const Ids& indices, const Tokens& tokens) {

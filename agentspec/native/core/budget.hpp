@@ -23,8 +23,7 @@ struct Budget {
 };
 
 struct Group : Budget {
-  static constexpr std::size_t kRanking = 0;
-  explicit Group(std::size_t limit) : Budget{limit, LargestFirst<Shared>(kRanking)} {}
+  explicit Group(std::size_t limit) : Budget{limit, LargestFirst<Shared>(Shared::kOfGroup)} {}
 
   Shared* grown = nullptr;  // a list of its indices that tokens were added to since it was last balanced
   bool is_touched = false;  // something has changed since then

@@ -102,10 +102,11 @@ std::size_t ForestCore::relieve(Budget& budget, GroupId begin, GroupId end, std:
   if (budget.bytes <= budget.soft_limit()) return 0;
   Shared* const largest = largest_of(budget);
   if (largest == nullptr) return 0;
+  const std::size_t ranking = &budget == &whole_ ? Shared::kOfAll : Shared::kOfGroup;
   std::size_t work_left = max_work;
   for (GroupId id = begin; id != end; id = groups_[id].next_touched) {
     for (Shared* grown = groups_[id].grown; grown != nullptr; grown = grown->next_grown) {
-      if (grown->bytes * grown->weight > largest->bytes * largest->weight / 2) {
+      if (grown->weigh(grown->bytes, ranking) > largest->weigh(largest->bytes, ranking) / 2) {
         make_room(*grown, grown->bytes, grown->num_added, work_left);
       }
     }
@@ -115,10 +116,12 @@ std::size_t ForestCore::relieve(Budget& budget, GroupId begin, GroupId end, std:
   return max_work - work_left;
 }
 
-// Of those that have something to give up.
-Shared* ForestCore::largest_of(Budget& budget) noexcept {
+// Of those that have something to give up; empty ones give up their holes.
+Shared* ForestCore::largest_of(Budget& budget) {
   Shared* largest = budget.indices.first();
   while (largest != nullptr && largest->spare_bytes > 0 && largest->index->num_tokens() == 0) {
+    largest->index->enforce(0);
+    account(*largest);
     rank(*largest, 0);
     largest = budget.indices.first();
   }

@@ -20,7 +20,7 @@ std::string name(const char* what, std::uint64_t id) { return std::string(what) 
 ForestCore::ForestCore(std::uint32_t depth, std::size_t limit_bytes, std::size_t num_threads)
     : depth_(depth),
       process_(getpid()),
-      whole_{limit_bytes, LargestFirst<Shared>(Group::kRanking + 1)},
+      whole_{limit_bytes, LargestFirst<Shared>(Shared::kOfAll)},
       workers_(num_threads),
       scratch_(num_threads) {
   Automaton{depth};  // throws ConfigError now and not at the first request
@@ -76,6 +76,15 @@ ModelId ForestCore::create_model(GroupId group, std::optional<ModelId> prior) {
   account(held, sizeof(Model), touch(group));
   balance();
   return next_model_++;
+}
+
+void ForestCore::drop_model(ModelId id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = models_.find(id);
+  if (found == models_.end()) throw UnknownIdError("there is no " + name("model", id));
+  std::size_t held = sizeof(Model);
+  account(held, 0, groups_[found->second->group]);
+  models_.erase(found);
 }
 
 void ForestCore::learn(std::span<const IndexId> indices, std::span<const std::int32_t> tokens) {

@@ -91,8 +91,10 @@ class ForestCore {
   /// Forgets an index; live requests go on without it. O(states), off the lock. Throws UnknownIdError.
   void drop_index(IndexId id);
   /// A model of what is accepted, which begins with what the prior has learned, if there is such a model.
-  /// It stays as long as the core. O(its size). Throws UnknownIdError.
+  /// O(its size). Throws UnknownIdError.
   ModelId create_model(GroupId group, std::optional<ModelId> prior = std::nullopt);
+  /// Live requests keep it until they are finished. Throws UnknownIdError.
+  void drop_model(ModelId id);
   /// Adds a finished sequence to each of the indices, in pieces. O(indices * tokens * chain).
   void learn(std::span<const IndexId> indices, std::span<const std::int32_t> tokens);
 
@@ -210,7 +212,7 @@ class ForestCore {
   void balance(std::size_t work_done = 0);
   std::size_t relieve(Budget& budget, GroupId begin, GroupId end, std::size_t max_work);
   void keep_within(Budget& budget, GroupId group);
-  Shared* largest_of(Budget& budget) noexcept;
+  Shared* largest_of(Budget& budget);
   void make_room(Shared& shared, std::size_t limit_bytes, std::size_t num_changed, std::size_t& work_left);
   bool is_exhausted(GroupId group) const;
   bool mute_largest_request(GroupId group);

@@ -7,8 +7,9 @@
 
 namespace agentspec {
 
-/// A binary heap that things are moved within when their size changes. T has `is_larger(other)`, an order
-/// without ties, and `places`, where each ranking that it is part of notes its place; rankings have numbers.
+/// A binary heap that things are moved within when their size changes. T has `is_larger(other, ranking)`, an
+/// order without ties, and `places`, where each ranking that it is part of notes its place; rankings have
+/// numbers.
 template <typename T>
 class LargestFirst {
  public:
@@ -48,7 +49,7 @@ class LargestFirst {
   }
   void rise(T& thing) {
     std::size_t place = thing.places[ranking_];
-    for (; place > 0 && thing.is_larger(*heap_[(place - 1) / 2]); place = (place - 1) / 2) {
+    for (; place > 0 && thing.is_larger(*heap_[(place - 1) / 2], ranking_); place = (place - 1) / 2) {
       put(*heap_[(place - 1) / 2], place);
     }
     put(thing, place);
@@ -56,8 +57,8 @@ class LargestFirst {
   void sink(T& thing) {
     std::size_t place = thing.places[ranking_];
     for (std::size_t child = 2 * place + 1; child < heap_.size(); child = 2 * place + 1) {
-      if (child + 1 < heap_.size() && heap_[child + 1]->is_larger(*heap_[child])) ++child;
-      if (!heap_[child]->is_larger(thing)) break;
+      if (child + 1 < heap_.size() && heap_[child + 1]->is_larger(*heap_[child], ranking_)) ++child;
+      if (!heap_[child]->is_larger(thing, ranking_)) break;
       put(*heap_[child], place);
       place = child;
     }

@@ -41,9 +41,15 @@ struct Shared {
   std::size_t task = 0;                 // its place among the indices of the current batch
   std::uint64_t batch = 0;
 
-  bool is_larger(const Shared& other) const {
-    const std::size_t mine = spare_bytes * weight;
-    const std::size_t its = other.spare_bytes * other.weight;
+  /// Weights count among the indices of a group only: other groups' hold nothing of this one's.
+  static constexpr std::size_t kOfGroup = 0;
+  static constexpr std::size_t kOfAll = 1;
+  std::size_t weigh(std::size_t num_bytes, std::size_t ranking) const {
+    return ranking == kOfGroup ? num_bytes * weight : num_bytes;
+  }
+  bool is_larger(const Shared& other, std::size_t ranking) const {
+    const std::size_t mine = weigh(spare_bytes, ranking);
+    const std::size_t its = other.weigh(other.spare_bytes, ranking);
     return mine > its || (mine == its && id < other.id);
   }
 };

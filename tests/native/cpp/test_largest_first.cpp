@@ -14,7 +14,7 @@ struct Thing {
   std::size_t id;
   std::array<std::size_t, 2> places{};
 
-  bool is_larger(const Thing &other) const {
+  bool is_larger(const Thing &other, std::size_t) const {
     return size > other.size || (size == other.size && id < other.id);
   }
 };
@@ -49,7 +49,7 @@ void the_largest_is_always_first() {
     for (std::size_t i = 0; i < 2; ++i) {
       const auto first = std::ranges::find_if(held[i], [&](const Thing *one) {
         return std::ranges::none_of(
-            held[i], [&](const Thing *other) { return other->is_larger(*one); });
+            held[i], [&](const Thing *other) { return other->is_larger(*one, 0); });
       });
       CHECK(rankings[i].first() ==
             (first == held[i].end() ? nullptr : *first));

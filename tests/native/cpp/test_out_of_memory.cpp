@@ -245,7 +245,8 @@ class ForestScript {
     for (IndexId index = 0; index <= added; ++index) {
       if (index != kDropped) core_->drop_index(index);
     }
-    require_equal<std::size_t>(core_->memory_bytes(), sizeof(Model), "bytes of nothing but a model");
+    core_->drop_model(*model_);
+    require_equal<std::size_t>(core_->memory_bytes(), 0, "bytes of nothing");
     check();
   }
 
