@@ -54,20 +54,29 @@ def data_table(data: Mapping[str, Mapping[str, Any]]) -> str:
     return table(("data set", "file", "calls", "stages", "tokens per response"), rows, 2)
 
 
-def document(sections: Iterable[Section], measured: Mapping[str, Figures], command: str) -> str:
+def document(
+    sections: Iterable[Section], measured: Mapping[str, Figures], command: str, limit: int | None
+) -> str:
     """The whole, of the sections that were measured."""
-    blocks = ["# The paper's figures, again", INTRODUCTION, data_table(measured["data"]), _made_by(command)]
+    blocks = ["# The paper's figures, again", INTRODUCTION, data_table(measured["data"])]
+    blocks.append(_made_by(command, limit))
     for section in sections:
         if section.name in measured:
             blocks += [f"## {section.title}", *section.text(measured[section.name])]
     return "\n\n".join(_laid_out(block) for block in blocks) + "\n"
 
 
-def _made_by(command: str) -> str:
+def _made_by(command: str, limit: int | None) -> str:
+    fewer = (
+        ""
+        if limit is None
+        else f" Here with at most {limit:,} calls of each data set, where more are named below."
+    )
     return (
         f"**Again.** `{command}` measures everything and writes this page, its plots and "
         "[figures.json](paper/figures.json), which has all figures and where they were measured. Nothing "
         "but times differs from run to run. The recorded calls are not part of this repository."
+        f"{fewer}"
     )
 
 

@@ -178,14 +178,16 @@ def _row(name: str, constant: Mapping[str, float], gained: Mapping[str, float | 
 
 
 def _difference(compared: Mapping[str, Mapping[str, float | None]]) -> str:
-    better = sum((one["adaptive"] or 0.0) > 0 for one in compared.values())
-    means = {
-        limit: fmean(one[limit] or 0.0 for one in compared.values()) for limit in ("adaptive", "learned")
+    reached = {
+        limit: [gain for one in compared.values() if (gain := one[limit]) is not None]
+        for limit in ("adaptive", "learned")
     }
+    better = sum(gain > 0 for gain in reached["adaptive"])
+    means = {limit: fmean(gains) if gains else 0.0 for limit, gains in reached.items()}
     return (
         f"**The difference.** The limit that follows the match is better than the constant one on {better} "
-        f"of {len(compared)} data sets, by {means['adaptive']:+.0%} in the mean; the learned rule by "
-        f"{means['learned']:+.0%}. The match length stands for how sure one may be. It does so less well "
+        f"of {len(reached['adaptive'])} data sets, by {means['adaptive']:+.0%} in the mean; the learned "
+        f"rule by {means['learned']:+.0%}. The match length stands for how sure one may be. It does so less well "
         "where responses are short, as in RSL-SQL: after a long match there is little left to accept, and a "
         "short match that many outputs agree on may be followed far. An estimate of each token's chance "
         "knows both."

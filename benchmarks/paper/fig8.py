@@ -143,8 +143,8 @@ def _difference(measured: Figures) -> str:
         "and what else is in them are names of tables and columns: of databases that are held out, so that "
         "no tree has them, whatever its size. Reviews that are rewritten (self-refine) are more like the "
         "paper's open-ended texts, where every output may add a phrase. RSL-SQL's figures are below those "
-        "of figure 4, because the calls of a session can't quote each other if nothing is learned. With "
-        "`alpha` 1 longer matches mean longer drafts, which keeps the acceptance rate where it is; the "
+        "of figure 4: `alpha` is 1, and the calls of a session can't quote each other if nothing is learned. "
+        "With `alpha` 1 longer matches mean longer drafts, which holds the acceptance rate down; the "
         "learned rule drafts whatever is worth its price, and of that a larger tree has more."
     )
 

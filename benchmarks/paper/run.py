@@ -14,6 +14,7 @@ from agentspec.benchmarks.paper.samples import LABELS, Traces
 from agentspec.benchmarks.paper.section import Section
 from agentspec.benchmarks.provenance import provenance
 from agentspec.benchmarks.report import announcer, rounded
+from agentspec.errors import ConfigError
 
 SECTIONS: tuple[Section, ...] = tuple(part.SECTION for part in (fig2, fig4, fig7, fig8, fig9, table1))
 COMMAND = "make paper TRACES=DIR"
@@ -31,13 +32,15 @@ def run(folder: Path, docs: Path, only: Sequence[str], limit: int | None, num_pr
         limit: calls of each data set that are used, at most.
 
     Raises:
-        ConfigError: data sets are missing or can't be read.
+        ConfigError: data sets are missing or can't be read, or sections that stay were measured with another
+            limit.
     """
     announce = announcer()
     announce("reading traces")
     traces = Traces(folder, limit)
     store = docs / "paper" / "figures.json"
     measured = _stored(store) if only else {}
+    _check_limit(measured, limit)
     measured |= measure(traces, [one for one in SECTIONS if not only or one.name in only], num_processes)
     store.parent.mkdir(parents=True, exist_ok=True)
     store.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
@@ -65,8 +68,18 @@ def write(docs: Path, measured: Measured) -> None:
         if section.name in figures:
             for name, plot in section.plots(figures[section.name]).items():
                 plots.save(plot, docs / "paper" / f"{name}.svg")
-    text = document.document(SECTIONS, figures, COMMAND)
+    text = document.document(SECTIONS, figures, COMMAND, measured["data"]["provenance"]["limit"])
     (docs / "paper.md").write_text(text, encoding="utf-8")
+
+
+def _check_limit(stored: Measured, limit: int | None) -> None:
+    """What is in one document has one limit."""
+    for name, one in stored.items():
+        if one["provenance"]["limit"] != limit:
+            kept = one["provenance"]["limit"]
+            raise ConfigError(
+                f"section {name!r} was measured with limit {kept}, not {limit}: measure all, or give --docs"
+            )
 
 
 def _stored(path: Path) -> Measured:

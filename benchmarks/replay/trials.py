@@ -39,8 +39,8 @@ PRICE = 0.25
 CALIBRATION_PRICE = 0.11
 TREE_SIZES = (16, 32, 64)
 ONE_TREE_SOURCES = (Source.SESSION, Source.WORKFLOW)
-LEAST_LIMIT_BYTES = 2 << 20
-LIMIT_SHARE = 3  # the limit is a third of what one tree of all outputs takes
+LEAST_LIMIT_BYTES = 2 << 20  # for what does not grow with the outputs: live requests, models
+LIMIT_SHARE = 3  # beside that, the limit is a third of what one tree of all outputs takes
 DISTRACTION = 5  # times the tokens of the data set's responses
 SIBLING = "unrelated"
 
@@ -128,7 +128,7 @@ class Outcome:
 
 def limit_bytes(one_tree_bytes: int) -> int:
     """Of all trees together."""
-    return max(one_tree_bytes // LIMIT_SHARE, LEAST_LIMIT_BYTES)
+    return LEAST_LIMIT_BYTES + one_tree_bytes // LIMIT_SHARE
 
 
 def run(trial: Trial, path: Path, others: Sequence[Path], selection: Selection) -> Outcome:

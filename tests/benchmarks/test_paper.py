@@ -182,7 +182,7 @@ def test_paragraphs_are_wrapped_and_tables_are_not():
 
 
 @pytest.mark.slow
-def test_the_whole_document_from_tiny_traces(folder, tmp_path):
+def test_the_whole_document_from_tiny_traces(folder, tmp_path, capsys):
     command = ["bench", "paper", "--traces", str(folder), "--docs", str(tmp_path), "--jobs", "1"]
     assert main(command) == 0
     text = (tmp_path / "paper.md").read_text()
@@ -203,6 +203,11 @@ def test_the_whole_document_from_tiny_traces(folder, tmp_path):
     )
     assert again["fig4"] == measured["fig4"]
     assert {name: (tmp_path / name).read_bytes() for name in plots} == drawn
+    assert (tmp_path / "paper.md").read_text() == text
+
+    # not with another limit than the parts that stay
+    assert main([*command, "--only", "fig8", "--limit", "1"]) == 1
+    assert "was measured with limit None, not 1" in capsys.readouterr().err
     assert (tmp_path / "paper.md").read_text() == text
 
 
