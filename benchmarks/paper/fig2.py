@@ -187,10 +187,10 @@ def _difference(compared: Mapping[str, Mapping[str, float | None]]) -> str:
     return (
         f"**The difference.** The limit that follows the match is better than the constant one on {better} "
         f"of {len(reached['adaptive'])} data sets, by {means['adaptive']:+.0%} in the mean; the learned "
-        f"rule by {means['learned']:+.0%}. The match length stands for how sure one may be. It does so less well "
-        "where responses are short, as in RSL-SQL: after a long match there is little left to accept, and a "
-        "short match that many outputs agree on may be followed far. An estimate of each token's chance "
-        "knows both."
+        f"rule by {means['learned']:+.0%}. The match length stands for how sure one may be. It does so less "
+        "well where responses are short, as in RSL-SQL: after a long match there is little left to accept, "
+        "and a short match that many outputs agree on may be followed far. An estimate of each token's "
+        "chance knows both."
     )
 
 
