@@ -71,5 +71,5 @@ def _draw_calibration(axes: Axes, figures: Figures) -> None:
             alpha=0.5,
         )
     axes.set(
-        title="calibration of learned, all sets", xlabel="estimated probability", ylabel="share accepted"
+        title="calibration, all sets", xlabel="estimated probability", ylabel="share accepted"
     )
