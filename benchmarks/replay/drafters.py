@@ -178,12 +178,12 @@ class Datastore:
 
 
 def forest_config(sources: tuple[Source, ...], limit_bytes: int = UNLIMITED_BYTES) -> ForestConfig:
-    """A forest of one tenant, whose only limit is that of all its trees together."""
+    """A forest whose only limit is that of all trees of a tenant together."""
     return ForestConfig(
         stage_limit_bytes=UNLIMITED_BYTES,
         session_limit_bytes=UNLIMITED_BYTES,
         tenant_limit_bytes=limit_bytes,
-        total_limit_bytes=limit_bytes,
+        total_limit_bytes=UNLIMITED_BYTES,
         sources=sources,
     )
 
