@@ -70,6 +70,4 @@ def _draw_calibration(axes: Axes, figures: Figures) -> None:
             ms=4,
             alpha=0.5,
         )
-    axes.set(
-        title="calibration, all sets", xlabel="estimated probability", ylabel="share accepted"
-    )
+    axes.set(title="calibration, all sets", xlabel="estimated probability", ylabel="share accepted")
