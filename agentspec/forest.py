@@ -151,7 +151,7 @@ class Forest:
             with self._lock:
                 group = self._tenant(stage.tenant).group
                 indices, sources = self._sources(stage, request.session)
-                model = self._model(stage) if draft.rule == "learned" else None
+                model = self._model(stage) if draft.rule == "learned" and not draft.is_off else None
             self._core.start(
                 request.number, group, prompt, prediction, indices, sources, learn, options, not wait, model
             )
@@ -316,7 +316,7 @@ class Forest:
         return key if has_entered else None
 
     def _dismiss(self, request_id: str) -> None:
-        session = self._requests[request_id].session
+        session = self._requests[request_id].session  # busy as long as this request is in it
         num_bytes = 0 if session is None else self._core.index_bytes(self._sessions.index(session))
         with self._lock:
             del self._requests[request_id]

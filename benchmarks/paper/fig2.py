@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from agentspec.benchmarks import plots
 from agentspec.benchmarks.paper.document import table
-from agentspec.benchmarks.paper.runs import Outcomes, Replay, figures, whole
+from agentspec.benchmarks.paper.runs import Outcomes, Replay, whole
 from agentspec.benchmarks.paper.samples import LABELS, Traces
 from agentspec.benchmarks.paper.section import Figures, Section
 from agentspec.benchmarks.replay.curve import Curve, Point
@@ -70,7 +70,7 @@ def _figures(traces: Traces, outcomes: Outcomes) -> Figures:
         "by_limit": {
             name: {
                 limit: {
-                    f"{value:g}": figures(tally(name, _method(limit), rule)) for value, rule in rules.items()
+                    f"{value:g}": tally(name, _method(limit), rule).figures() for value, rule in rules.items()
                 }
                 for limit, rules in RULES.items()
             }

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from agentspec.benchmarks import plots
 from agentspec.benchmarks.paper.document import table
-from agentspec.benchmarks.paper.runs import PAPER_RULE, Outcomes, Replay, figures, whole
+from agentspec.benchmarks.paper.runs import PAPER_RULE, Outcomes, Replay, whole
 from agentspec.benchmarks.paper.samples import LABELS, Traces
 from agentspec.benchmarks.paper.section import Figures, Section
 from agentspec.benchmarks.replay.methods import METHODS, Rule
@@ -61,7 +61,7 @@ def _runs(traces: Traces) -> Sequence[Replay]:
 
 def _figures(traces: Traces, outcomes: Outcomes) -> Figures:
     return {
-        name: {form: figures(whole(outcomes[_run(traces, name, form)])) for form in forms()}
+        name: {form: whole(outcomes[_run(traces, name, form)]).figures() for form in forms()}
         for name in LABELS
     }
 

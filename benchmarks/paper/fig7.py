@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from agentspec.benchmarks import plots
 from agentspec.benchmarks.paper.document import table
-from agentspec.benchmarks.paper.runs import LEARNED_RULE, PAPER_RULE, Outcomes, Replay, figures, whole
+from agentspec.benchmarks.paper.runs import LEARNED_RULE, PAPER_RULE, Outcomes, Replay, whole
 from agentspec.benchmarks.paper.samples import LABELS, Traces
 from agentspec.benchmarks.paper.section import Figures, Section
 from agentspec.benchmarks.replay.tally import total
@@ -41,12 +41,12 @@ def _by_stage(traces: Traces, name: str, outcomes: Outcomes) -> dict[str, Any]:
     stages = traces.sample(name, NUM_CALLS).stages(LEAST_CALLS)
     result = {
         stage: {
-            method: figures(total(chunk[stage] for chunk in outcome if stage in chunk))
+            method: total(chunk[stage] for chunk in outcome if stage in chunk).figures()
             for method, outcome in by_method.items()
         }
         for stage in stages
     }
-    return result | {ALL: {method: figures(whole(outcome)) for method, outcome in by_method.items()}}
+    return result | {ALL: {method: whole(outcome).figures() for method, outcome in by_method.items()}}
 
 
 def _plots(measured: Figures) -> dict[str, Figure]:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from agentspec.benchmarks import plots
 from agentspec.benchmarks.paper.document import table
-from agentspec.benchmarks.paper.runs import LEARNED_RULE, Outcomes, Replay, figures, whole
+from agentspec.benchmarks.paper.runs import LEARNED_RULE, Outcomes, Replay, whole
 from agentspec.benchmarks.paper.samples import LABELS, Traces
 from agentspec.benchmarks.paper.section import Figures, Section
 from agentspec.benchmarks.replay.methods import Rule
@@ -47,7 +47,7 @@ def _figures(traces: Traces, outcomes: Outcomes) -> Figures:
     return {
         name: {
             method: {
-                str(size): figures(whole(outcomes[_run(traces, name, method, size)]))
+                str(size): whole(outcomes[_run(traces, name, method, size)]).figures()
                 for size in sizes(traces, name)
             }
             for method in METHODS

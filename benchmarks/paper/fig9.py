@@ -15,7 +15,6 @@ from agentspec.benchmarks.paper.runs import (
     ByStage,
     Outcomes,
     Replay,
-    figures,
     whole,
 )
 from agentspec.benchmarks.paper.samples import LABELS, Sample, Traces
@@ -66,7 +65,7 @@ def windows(outcome: Sequence[ByStage]) -> dict[str, dict[str, float]]:
     chunks = [whole([chunk]) for chunk in outcome]
     first = min(WINDOW, len(chunks))
     return {
-        str(end * CHUNK): figures(total(chunks[end - first : end])) for end in range(first, len(chunks) + 1)
+        str(end * CHUNK): total(chunks[end - first : end]).figures() for end in range(first, len(chunks) + 1)
     }
 
 

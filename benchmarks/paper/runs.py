@@ -121,18 +121,6 @@ def whole(outcome: Sequence[ByStage]) -> Tally:
     return total(tally for by_stage in outcome for tally in by_stage.values())
 
 
-def figures(tally: Tally) -> dict[str, float]:
-    """For the JSON."""
-    return {
-        "steps": tally.steps,
-        "tokens": tally.tokens,
-        "tokens_per_step": tally.tokens_per_step,
-        "drafted_per_step": tally.drafted_per_step,
-        "acceptance_rate": tally.acceptance_rate,
-        "draft_us_per_step": tally.draft_us_per_step,
-    }
-
-
 def _make(method: str, rule: Rule) -> Drafter:
     return {**METHODS, **VARIANTS}[method].make(rule)
 

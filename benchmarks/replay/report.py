@@ -88,12 +88,7 @@ def figures(results: Mapping[str, ByMethod]) -> dict[str, Any]:
 
 def _figures(tally: Tally) -> dict[str, Any]:
     return {
-        "steps": tally.steps,
-        "tokens": tally.tokens,
-        "tokens_per_step": tally.tokens_per_step,
-        "drafted_per_step": tally.drafted_per_step,
-        "acceptance_rate": tally.acceptance_rate,
-        "draft_us_per_step": tally.draft_us_per_step,
+        **tally.figures(),
         "draft_us_per_token": tally.draft_ns / max(tally.tokens, 1) / 1e3,
         "calibration_error": tally.calibration_error,
         "by_source": {source.name.lower(): asdict(one) for source, one in sorted(tally.by_source.items())},

@@ -114,6 +114,17 @@ class Tally:
         """Time to draft, in microseconds."""
         return _share(self.draft_ns / 1e3, self.steps)
 
+    def figures(self) -> dict[str, float]:
+        """For the JSON."""
+        return {
+            "steps": self.steps,
+            "tokens": self.tokens,
+            "tokens_per_step": self.tokens_per_step,
+            "drafted_per_step": self.drafted_per_step,
+            "acceptance_rate": self.acceptance_rate,
+            "draft_us_per_step": self.draft_us_per_step,
+        }
+
     @property
     def calibration(self) -> list[dict[str, float]]:
         """Of the bins that have any: how many draft tokens, their mean estimate, the share that was right."""
