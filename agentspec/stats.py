@@ -14,25 +14,46 @@ MAX_STAGES = 4096
 
 
 @dataclass(slots=True)
-class StageStats:
+class SpeculationStats:
+    """Decode steps and drafts of one request; they travel back to the client in the body's ``metrics``.
+
+    ``accepted_by_source`` and ``drafted_by_source`` count draft tokens.
+    """
+
+    num_steps: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    drafted_by_source: dict[Source, int] = field(default_factory=dict)
+    accepted_by_source: dict[Source, int] = field(default_factory=dict)
+
+    def count_step(self, source: Source, num_drafted: int, num_accepted: int) -> None:
+        """A decode step verified a draft of so many tokens, 0 = none."""
+        self.num_steps += 1
+        if not num_drafted:
+            return
+        self.num_drafts += 1
+        self.num_draft_tokens += num_drafted
+        self.num_accepted_tokens += num_accepted
+        drafted, accepted = self.drafted_by_source, self.accepted_by_source
+        drafted[source] = drafted.get(source, 0) + num_drafted
+        accepted[source] = accepted.get(source, 0) + num_accepted
+
+
+@dataclass(slots=True)
+class StageStats(SpeculationStats):
     """What one stage's requests did so far.
 
     ``num_steps`` counts (request, decode step) pairs: forward passes that this stage's requests took
-    part in while decoding. ``accepted_by_source`` and ``drafted_by_source`` count draft tokens.
-    ``decode_s`` sums, over requests, the time from the first to the last output token.
+    part in while decoding. ``decode_s`` sums, over requests, the time from the first to the last output
+    token.
     """
 
     num_requests: int = 0
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
-    num_steps: int = 0
-    num_drafts: int = 0
-    num_draft_tokens: int = 0
-    num_accepted_tokens: int = 0
     decode_s: float = 0.0
     tree_bytes: int = 0
-    drafted_by_source: dict[Source, int] = field(default_factory=dict)
-    accepted_by_source: dict[Source, int] = field(default_factory=dict)
 
     @property
     def acceptance_rate(self) -> float:
@@ -43,18 +64,6 @@ class StageStats:
     def accepted_per_step(self) -> float:
         """Mean output tokens per decode step (1.0 = no speculation); 0 without steps."""
         return (self.num_accepted_tokens + self.num_steps) / self.num_steps if self.num_steps else 0.0
-
-
-@dataclass(slots=True)
-class SpeculationStats:
-    """The same for one request; it travels back to the client in the body's ``metrics``."""
-
-    num_steps: int = 0
-    num_drafts: int = 0
-    num_draft_tokens: int = 0
-    num_accepted_tokens: int = 0
-    drafted_by_source: dict[Source, int] = field(default_factory=dict)
-    accepted_by_source: dict[Source, int] = field(default_factory=dict)
 
 
 class StageTable:

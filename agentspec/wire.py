@@ -34,6 +34,7 @@ XARG_SESSION = "agentspec_session"
 XARG_MAX_DRAFT = "agentspec_max_draft"
 XARG_MIN_MATCH = "agentspec_min_match"
 XARG_LEARN = "agentspec_learn"
+XARG_PREDICTION = "agentspec_prediction"  # text that the client expects as output
 
 # URL form: /stages/<path>/v1/...
 STAGE_URL_PREFIX = "/stages/"

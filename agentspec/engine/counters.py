@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from agentspec.draft import Draft, Source
+from agentspec.draft import Draft
 from agentspec.engine.request import Choice
 from agentspec.generation import GenerationRequest
 from agentspec.stages import StageKey
-from agentspec.stats import SpeculationStats, StageStats, StageTable
+from agentspec.stats import StageStats, StageTable
 
 
 class StageCounters:
@@ -42,7 +42,7 @@ class StageCounters:
             stats = self._stages.of(choice.live.request.stage)
             stats.num_output_tokens += num_kept
             for counted in (stats, choice.speculation):
-                _count_step(counted, draft, num_kept - 1)
+                counted.count_step(draft.source, len(draft), num_kept - 1)
 
     def finished(self, choice: Choice) -> None:
         """A choice ended, for whatever reason."""
@@ -64,18 +64,3 @@ class StageCounters:
             for stage, stats in copies.items():
                 stats.tree_bytes = tree_bytes(stage)
         return copies
-
-
-def _count_step(stats: StageStats | SpeculationStats, draft: Draft, num_accepted: int) -> None:
-    stats.num_steps += 1
-    if not len(draft):
-        return
-    stats.num_drafts += 1
-    stats.num_draft_tokens += len(draft)
-    stats.num_accepted_tokens += num_accepted
-    _add(stats.drafted_by_source, draft.source, len(draft))
-    _add(stats.accepted_by_source, draft.source, num_accepted)
-
-
-def _add(counts: dict[Source, int], source: Source, number: int) -> None:
-    counts[source] = counts.get(source, 0) + number

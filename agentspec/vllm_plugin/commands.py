@@ -1,0 +1,207 @@
+"""What the control channel can ask of a worker: figures, and changes to what was learned.
+
+A command runs between two decode steps, so those that take long only begin there: they go on in a thread of
+their own, beside the steps, and are asked for until they are done.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, replace
+from typing import Any
+
+from agentspec import __version__
+from agentspec.draft import Source
+from agentspec.errors import AgentSpecError, ConfigError
+from agentspec.stages import StageKey
+from agentspec.stats import StageStats
+from agentspec.vllm_plugin.proposer import ForestProposer
+from agentspec.vllm_plugin.tags import adapted
+
+logger = logging.getLogger(__name__)
+
+Arguments = Mapping[str, Any]
+Answer = dict[str, Any]
+
+MOST_JOBS = 8  # that are under way or were not asked for
+
+
+class Commands:
+    """The commands of one worker.
+
+    Args:
+        file_suffix: what is appended to the forest's file, where several workers have one each.
+    """
+
+    def __init__(self, proposer: ForestProposer, file_suffix: str = "") -> None:
+        self._proposer = proposer
+        self._forest = proposer.forest
+        self._file_suffix = file_suffix
+        self._at_once: dict[str, Callable[[Arguments], Answer]] = {
+            "status": self._status,
+            "stages": self._stages,
+            "evict": self._evict,
+            "job": self._job,
+        }
+        self._in_background: dict[str, Callable[[Arguments], Answer]] = {
+            "save": self._save,
+            "load": self._load,
+            "warm": self._warm,
+        }
+        self._jobs: dict[int, Future[Answer]] = {}
+        self._job_numbers = itertools.count(1)
+        self._threads = ThreadPoolExecutor(1, "agentspec-commands")
+        self._is_closed = threading.Event()
+        self._saver: threading.Thread | None = None
+        self._num_steps_saved = 0
+
+    def run(self, command: str, arguments: str) -> str:
+        """One command; the answer, or ``{"error": {"message": ...}}``, as JSON. Never raises."""
+        try:
+            given = json.loads(arguments)
+            if command in self._at_once:
+                return json.dumps(self._at_once[command](given))
+            return json.dumps(self._begin(command, given))
+        except AgentSpecError as error:
+            return json.dumps({"error": {"message": str(error)}})
+        except Exception as error:
+            logger.exception("the command %r failed", command)
+            return json.dumps({"error": {"message": f"{command}: {error!r}"}})
+
+    def restore(self) -> None:
+        """Load the forest's file if there is one, and keep it up to date from now on.
+
+        Raises:
+            ForestFileError: it can't be read. The server does not start, for it would overwrite the file.
+        """
+        if self._proposer.settings.forest_file is None:
+            return
+        path = self._path({})
+        if os.path.exists(path):
+            logger.info("loaded what was learned earlier: %s", self._load({}))
+        self._saver = threading.Thread(target=self._keep_saving, name="agentspec-saver", daemon=True)
+        self._saver.start()
+
+    def close(self) -> None:
+        """Save a last time, end the threads."""
+        self._is_closed.set()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        if self._saver is not None:
+            self._saver.join()
+            self._save_changes()
+        self._proposer.close()
+
+    # ---- at once ----
+
+    def _status(self, _: Arguments) -> Answer:
+        proposer = self._proposer
+        return {
+            "agentspec": __version__,
+            "num_speculative_tokens": proposer.num_draft_tokens,
+            "price": proposer.price,
+            "tree_bytes": self._forest.memory_bytes(),
+            "num_requests": proposer.num_requests,
+            "propose_us": proposer.timing.microseconds(),
+        }
+
+    def _stages(self, _: Arguments) -> Answer:
+        stages = self._proposer.stages.all
+        return {"stages": [self._figures(stage, counters) for stage, counters in stages.items()]}
+
+    def _figures(self, stage: StageKey, counters: StageStats) -> Answer:
+        tree_bytes = sum(map(self._forest.memory_bytes, self._trees(stage)))
+        figures = asdict(replace(counters, tree_bytes=tree_bytes))
+        for name in ("drafted_by_source", "accepted_by_source"):
+            figures[name] = {Source(source).name.lower(): num for source, num in figures[name].items()}
+        return {"tenant": stage.tenant, "stage": stage.name, **figures}
+
+    def _evict(self, arguments: Arguments) -> Answer:
+        stage = StageKey.parse(_text(arguments, "stage"), _text(arguments, "tenant"))
+        before = self._forest.memory_bytes()
+        for trees in self._trees(stage):
+            self._forest.evict(trees)
+        return {"freed_bytes": max(0, before - self._forest.memory_bytes())}
+
+    def _trees(self, stage: StageKey) -> list[StageKey]:
+        return [adapted(stage, adapter) for adapter in self._proposer.adapters]
+
+    # ---- beside the steps ----
+
+    def _begin(self, command: str, arguments: Arguments) -> Answer:
+        if command not in self._in_background:
+            raise ConfigError(f"there is no command {command!r}")
+        if len(self._jobs) >= MOST_JOBS:
+            oldest = next(iter(self._jobs))
+            if not self._jobs[oldest].done():
+                raise ConfigError(f"{len(self._jobs)} commands are waiting: try again later")
+            del self._jobs[oldest]  # nobody asked how it ended
+        number = next(self._job_numbers)
+        self._jobs[number] = self._threads.submit(self._in_background[command], arguments)
+        return {"job": number}
+
+    def _job(self, arguments: Arguments) -> Answer:
+        job = self._jobs.get(arguments.get("job", 0))
+        if job is None:
+            raise ConfigError(f"there is no job {arguments.get('job')!r}")
+        if not job.done():
+            return {"job": arguments["job"]}
+        del self._jobs[arguments["job"]]
+        return job.result()
+
+    def _save(self, arguments: Arguments) -> Answer:
+        path = self._path(arguments)
+        saved = self._forest.save(path, vocabulary=self._proposer.texts.vocabulary)  # type: ignore[attr-defined]
+        return {"path": path, **asdict(saved)}
+
+    def _load(self, arguments: Arguments) -> Answer:
+        path = self._path(arguments)
+        loaded = self._forest.load(path, vocabulary=self._proposer.texts.vocabulary)  # type: ignore[attr-defined]
+        return {"path": path, **asdict(loaded)}
+
+    def _warm(self, arguments: Arguments) -> Answer:
+        tenant, outputs = _text(arguments, "tenant"), arguments.get("outputs")
+        if not isinstance(outputs, list):
+            raise ConfigError(f"outputs are a list of stage and response, not {outputs!r}")
+        # all of them are read before the first one is learned
+        read = [(StageKey.parse(_text(one, "stage"), tenant), _text(one, "response")) for one in outputs]
+        num_tokens = 0
+        for stage, response in read:
+            tokens = self._proposer.output_tokens(response)
+            self._forest.learn(stage, tokens)
+            num_tokens += len(tokens)
+        return {"num_outputs": len(read), "num_tokens": num_tokens}
+
+    def _path(self, arguments: Arguments) -> str:
+        path = arguments.get("path", self._proposer.settings.forest_file)
+        if not isinstance(path, str) or not path:
+            raise ConfigError(
+                f"where to? {path!r} is no path, and the server was started without forest_file"
+            )
+        return path + self._file_suffix
+
+    def _keep_saving(self) -> None:
+        while not self._is_closed.wait(self._proposer.settings.save_every_s):
+            self._save_changes()
+
+    def _save_changes(self) -> None:
+        num_steps = self._proposer.timing.num_steps
+        if num_steps == self._num_steps_saved:
+            return
+        try:
+            logger.info("saved what was learned: %s", self._save({}))
+            self._num_steps_saved = num_steps
+        except Exception:  # a full disk, for one; serving goes on, and so does trying
+            logger.exception("what was learned could not be saved")
+
+
+def _text(arguments: Any, name: str) -> str:
+    value = arguments.get(name) if isinstance(arguments, dict) else None
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"{name} must be a text, not {value!r}")
+    return value

@@ -1,0 +1,122 @@
+"""The control channel in vLLM's own server: ``--middleware agentspec.vllm_plugin.control.Control``.
+
+Answers ``/agentspec/...`` by asking the workers (vLLM's ``collective_rpc``), and passes everything else on. A
+middleware and no endpoint plugin: vLLM loads those only if they are named in VLLM_PLUGINS, which then stops
+every other plugin that is not. Whoever may use it can erase and read what was learned, so it wants the token
+in AGENTSPEC_CONTROL_TOKEN; where there is none, it answers this machine alone. Imports nothing of vLLM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import json
+import os
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from agentspec.vllm_plugin.versions import installed_version
+
+PREFIX = "/agentspec/"
+TOKEN_VARIABLE = "AGENTSPEC_CONTROL_TOKEN"
+METHODS = {"status": "GET", "stages": "GET", "evict": "POST", "save": "POST", "load": "POST", "warm": "POST"}
+BODY_LIMIT_BYTES = 1 << 28
+POLL_S = 0.02  # how often a command that takes long is asked for, at first
+SLOWEST_POLL_S = 0.5
+
+
+class Control:
+    """The control channel, before the server ``app``."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._token = os.environ.get(TOKEN_VARIABLE, "").encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer what is ours, pass on what is not."""
+        if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
+            await self._app(scope, receive, send)
+            return
+        try:
+            response = await self._answer(Request(scope, receive))
+        except ClientDisconnect:
+            return
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        command = request.url.path.removeprefix(PREFIX)
+        if command not in METHODS:
+            return _error(
+                404, f"there is no {request.url.path!r}, only {', '.join(PREFIX + one for one in METHODS)}"
+            )
+        if request.method != METHODS[command]:
+            return _error(405, f"{request.url.path} wants {METHODS[command]}, not {request.method}")
+        if not self._is_allowed(request):
+            return _error(
+                403,
+                f"the control channel needs the token in {TOKEN_VARIABLE}, as 'Authorization: Bearer ...'",
+            )
+        try:
+            arguments = await _arguments(request)
+        except ValueError as error:
+            return _error(400, f"the body is no JSON object: {error}")
+        answer = await _ask(request.app.state.engine_client, command, arguments)
+        if "error" in answer:
+            return JSONResponse(answer, 400)
+        if command == "status":
+            answer["vllm"] = installed_version()
+        return JSONResponse(answer)
+
+    def _is_allowed(self, request: Request) -> bool:
+        if not self._token:
+            return request.client is not None and _is_loopback(request.client.host)
+        given = Headers(scope=request.scope).get("authorization", "").removeprefix("Bearer ")
+        return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token)
+
+
+async def _arguments(request: Request) -> dict[str, Any]:
+    """The body's JSON object, empty without a body. Raises ValueError if it is none, or too large."""
+    parts, num_bytes = [], 0
+    async for part in request.stream():
+        num_bytes += len(part)
+        if num_bytes > BODY_LIMIT_BYTES:
+            raise ValueError(f"it has more than {BODY_LIMIT_BYTES} bytes")
+        parts.append(part)
+    arguments = json.loads(b"".join(parts) or b"{}")
+    if not isinstance(arguments, dict):
+        raise ValueError(f"it is {arguments!r}")
+    return arguments
+
+
+async def _ask(engine: Any, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The answer of the worker that has the forest, waited for if it takes long."""
+    answer = await _call(engine, command, arguments)
+    wait_s = POLL_S
+    while "job" in answer:
+        await asyncio.sleep(wait_s)
+        wait_s = min(2 * wait_s, SLOWEST_POLL_S)
+        answer = await _call(engine, "job", answer)
+    return answer
+
+
+async def _call(engine: Any, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    answers = await engine.collective_rpc("agentspec_control", args=(command, json.dumps(arguments)))
+    told = next(answer for answer in answers if answer is not None)
+    answer: dict[str, Any] = json.loads(told)
+    return answer
+
+
+def _error(status: int, message: str) -> Response:
+    return JSONResponse({"error": {"message": message}}, status)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,98 @@
+"""What can be set of the plugin: ``--additional-config '{"agentspec": {...}}'`` of vLLM."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from agentspec.config import MIB, DraftConfig, ForestConfig, check_int, check_positive, check_prob
+from agentspec.errors import ConfigError
+
+CONFIG_KEY = "agentspec"  # in additional_config
+BATCH_SHAPES = ("ragged", "uniform")
+_MOST_MB = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSettings:
+    """Checked when made; errors name the setting.
+
+    Attributes:
+        rule: ``"learned"`` or ``"paper"``, see docs/drafting.md.
+        price: a draft token is worth verifying from this chance of being accepted on, 0 to 1; None = what the
+            steps of this server say.
+        stage_budget_mb, tenant_budget_mb, total_budget_mb: MiB of one stage's tree, of all of one tenant's,
+            of all.
+        threads: that draft for one batch.
+        batch_shape: ``"ragged"``: each request as many draft tokens as are worth it. ``"uniform"``: all
+            requests the most, padded, or none at all, for full CUDA graphs.
+        forest_file: what was learned is loaded from here at the start if it exists, and saved here.
+        save_every_s: so often, and at shutdown.
+        allow_untested_vllm: run in a vLLM this plugin was not tested with.
+    """
+
+    rule: str = "learned"
+    price: float | None = None
+    stage_budget_mb: int = 64
+    tenant_budget_mb: int = 512
+    total_budget_mb: int = 1024
+    threads: int = 1
+    batch_shape: str = "ragged"
+    forest_file: str | None = None
+    save_every_s: float = 300.0
+    allow_untested_vllm: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("stage_budget_mb", "tenant_budget_mb", "total_budget_mb"):
+            check_int(name, getattr(self, name), 1, _MOST_MB)
+        if self.price is not None:
+            check_prob("price", self.price)
+        check_positive("save_every_s", self.save_every_s)
+        if self.batch_shape not in BATCH_SHAPES:
+            raise ConfigError(f"batch_shape must be 'ragged' or 'uniform', not {self.batch_shape!r}")
+        if self.forest_file is not None:
+            self._check_file(self.forest_file)
+        if not isinstance(self.allow_untested_vllm, bool):
+            raise ConfigError(f"allow_untested_vllm must be true or false, not {self.allow_untested_vllm!r}")
+        self.forest_config(), self.draft_config(1)  # check the rest
+
+    @classmethod
+    def read(cls, additional_config: object) -> PluginSettings:
+        """From vLLM's ``additional_config``. Raises ConfigError on a setting that is unknown or bad."""
+        given = additional_config.get(CONFIG_KEY, {}) if isinstance(additional_config, Mapping) else {}
+        return cls.of(given)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> PluginSettings:
+        """From names and values. Raises ConfigError likewise."""
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"the settings of {CONFIG_KEY!r} are an object, not {given!r}")
+        known = {field.name for field in fields(cls)}
+        for name in given:
+            if name not in known:
+                raise ConfigError(f"there is no setting {name!r} of {CONFIG_KEY!r}, only {sorted(known)}")
+        return cls(**given)
+
+    def forest_config(self) -> ForestConfig:
+        """Budgets and threads."""
+        return ForestConfig(
+            stage_limit_bytes=self.stage_budget_mb * MIB,
+            tenant_limit_bytes=self.tenant_budget_mb * MIB,
+            total_limit_bytes=self.total_budget_mb * MIB,
+            threads=self.threads,
+        )
+
+    def draft_config(self, max_tokens: int) -> DraftConfig:
+        """Of a request that asks for nothing of its own; the price is a step's."""
+        doubt = 0.5 if self.rule == "paper" else 0.0
+        return DraftConfig(rule=self.rule, max_tokens=max_tokens, min_prob=0.0, doubt=doubt)
+
+    @staticmethod
+    def _check_file(path: object) -> None:
+        if not isinstance(path, str) or not path:
+            raise ConfigError(f"forest_file must be a path, not {path!r}")
+        folder = os.path.dirname(os.path.abspath(path))
+        if not os.path.isdir(folder):
+            raise ConfigError(f"forest_file {path!r}: there is no folder {folder!r}")

