@@ -174,7 +174,7 @@ class ForestProposer:
         request_ids = self._runner.input_batch.req_ids
         ends = num_tokens_no_spec[: len(drafts)].tolist()
         updates: list[tuple[str, Tokens]] = []
-        rows: list[tuple[int, int, LiveRequest]] = []  # row, its room for a draft
+        rows: list[tuple[int, int, int, LiveRequest]] = []  # row, where it ends, its room for a draft
         num_steps = num_verified = num_new = 0
         for row, sampled in enumerate(sampled_token_ids):
             live = self._live.get(request_ids[row]) if sampled else None
@@ -193,13 +193,13 @@ class ForestProposer:
                 continue
             end, goes_on = live.end(ends[row], sampled)
             updates.append((request_id, token_ids_cpu[row, live.num_seen : end]))
-            live.num_seen = end
-            rows.append((row, live.most_tokens - end - 1 if goes_on else 0, live))
+            rows.append((row, end, live.most_tokens - end - 1 if goes_on else 0, live))
         self._learn_cost(now_s, num_steps, num_verified, num_new)
         if not rows:
             return
         proposed = self.forest.step(updates, self.num_draft_tokens, self.price)
-        for (row, room, live), draft in zip(rows, proposed, strict=True):
+        for (row, end, room, live), draft in zip(rows, proposed, strict=True):
+            live.num_seen = end
             live.source = draft.source if room else Source.NONE
             drafts[row] = draft.token_ids[:room].tolist()
         if self.settings.batch_shape == "uniform":

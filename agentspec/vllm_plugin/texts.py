@@ -35,8 +35,8 @@ class Texts:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        from vllm.tokenizers import cached_tokenizer_from_config
-
         if self._model_config.skip_tokenizer_init:
             raise ConfigError("this server has no tokenizer: it was started with --skip-tokenizer-init")
+        from vllm.tokenizers import cached_tokenizer_from_config
+
         return cached_tokenizer_from_config(self._model_config)

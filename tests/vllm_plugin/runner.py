@@ -1,0 +1,150 @@
+"""vLLM's side of the plugin without vLLM: a batch with rows that move, and outputs that are dictated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from agentspec.vllm_plugin.proposer import ForestProposer
+
+MAX_ROWS, MAX_MODEL_LEN, VOCAB_SIZE, EOS = 8, 256, 1000, 7
+
+
+def vllm_config(num_draft_tokens: int = 8, **settings: Any) -> Any:
+    """As much of vLLM's configuration as the proposer reads."""
+    return SimpleNamespace(
+        additional_config={"agentspec": {"price": 0.05, **settings}},
+        speculative_config=SimpleNamespace(num_speculative_tokens=num_draft_tokens),
+        model_config=SimpleNamespace(get_vocab_size=lambda: VOCAB_SIZE, skip_tokenizer_init=True),
+    )
+
+
+@dataclass
+class Request:
+    """A request and the output that the model will give it."""
+
+    req_id: str
+    prompt_token_ids: list[int] | None
+    output: list[int]
+    sampling_params: Any
+    lora_request: Any = None
+    written: list[int] = field(default_factory=list)
+    draft: list[int] = field(default_factory=list)
+
+    @property
+    def prompt(self) -> list[int]:
+        return self.prompt_token_ids or []
+
+
+def request(
+    name: str,
+    output: Sequence[int],
+    *,
+    prompt: Sequence[int] | None = (1, 2, 3),
+    adapter: str | None = None,
+    max_tokens: int | None = None,
+    stop_token_ids: Sequence[int] = (),
+    **tags: Any,
+) -> Request:
+    """A request whose tags are those of ``agentspec_*`` in ``vllm_xargs``."""
+    params = SimpleNamespace(
+        extra_args={f"agentspec_{key}": value for key, value in tags.items()},
+        max_tokens=max_tokens,
+        eos_token_id=EOS,
+        stop_token_ids=list(stop_token_ids),
+    )
+    lora = None if adapter is None else SimpleNamespace(lora_name=adapter)
+    return Request(name, None if prompt is None else list(prompt), list(output), params, lora)
+
+
+class Runner:
+    """Runs a proposer as vLLM's worker does; rows are given out anew in every step."""
+
+    def __init__(self, proposer: ForestProposer) -> None:
+        self.max_model_len = MAX_MODEL_LEN
+        self.proposer = proposer
+        self.live: dict[str, Request] = {}
+        self._finished: list[str] = []
+        self._seen: set[str] = set()
+        self.input_batch: Any = None
+        proposer.attach(self)
+
+    def add(self, *requests: Request) -> None:
+        for one in requests:
+            self.live[one.req_id] = one
+
+    def finish(self, *names: str) -> None:
+        for name in names:
+            del self.live[name]
+            self._finished.append(name)
+
+    def step(self, names: Iterable[str] | None = None, *, chunk: bool = False) -> dict[str, list[int]]:
+        """One step of these requests, in this order of rows (all of them if none are named).
+
+        ``chunk``: their prompts are only read in part. Returns what was drafted for each.
+        """
+        rows = [self.live[name] for name in (self.live if names is None else names)]
+        self._place(rows)
+        new = [one for one in rows if one.req_id not in self._seen]
+        self._seen.update(one.req_id for one in new)
+        self.proposer.begin_step(
+            SimpleNamespace(
+                finished_req_ids=set(self._finished),
+                scheduled_spec_decode_tokens={one.req_id: one.draft for one in rows if one.draft},
+                total_num_scheduled_tokens=sum(1 + len(one.draft) for one in rows),
+            )
+        )
+        self._finished.clear()
+        self.proposer.start(new)
+        sampled = [[] if chunk else self._sample(row, one) for row, one in enumerate(rows)]
+        drafts = self.proposer.propose(
+            sampled, self.input_batch.num_tokens_no_spec, self.input_batch.token_ids_cpu, slot_mappings=None
+        )
+        assert len(drafts) == len(rows)
+        for one, draft in zip(rows, drafts, strict=True):
+            one.draft = draft
+        return {one.req_id: one.draft for one in rows}
+
+    def run(self, name: str) -> int:
+        """All steps of one request, which then is finished; how many."""
+        one, num_steps = self.live[name], 0
+        while len(one.written) < len(one.output):
+            self.step([name])
+            num_steps += 1
+        self.finish(name)
+        return num_steps
+
+    def _place(self, rows: Sequence[Request]) -> None:
+        tokens = np.full((MAX_ROWS, MAX_MODEL_LEN), -9, np.int32)
+        lengths = np.zeros(MAX_ROWS, np.int32)
+        for row, one in enumerate(rows):
+            text = [*one.prompt, *one.written]
+            tokens[row, : len(text)] = text
+            lengths[row] = len(text)
+        self.input_batch = SimpleNamespace(
+            req_ids=[one.req_id for one in rows],
+            req_id_to_index={one.req_id: row for row, one in enumerate(rows)},
+            token_ids_cpu=tokens,
+            num_tokens_no_spec=lengths,
+            num_prompt_tokens=np.array([len(one.prompt) for one in rows] + [0] * (MAX_ROWS - len(rows))),
+        )
+
+    def _sample(self, row: int, one: Request) -> list[int]:
+        """Verify its draft: what agrees with the output, and one token more."""
+        rest = one.output[len(one.written) :]
+        agreed = next(
+            (n for n, (a, b) in enumerate(zip(one.draft, rest, strict=False)) if a != b),
+            min(len(one.draft), len(rest)),
+        )
+        sampled = rest[: agreed + 1]
+        one.written += sampled
+        batch = self.input_batch
+        end = batch.num_tokens_no_spec[row] + len(sampled)
+        assert end <= self.max_model_len, "vLLM would stop here"
+        batch.token_ids_cpu[row, batch.num_tokens_no_spec[row] : end] = sampled
+        batch.num_tokens_no_spec[row] = end
+        return sampled

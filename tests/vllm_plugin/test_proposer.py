@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentspec.errors import ConfigError, UnknownRequestError
+from agentspec.stages import StageKey
+from agentspec.vllm_plugin.proposer import ForestProposer
+from agentspec.vllm_plugin.tags import adapted
+from tests.vllm_plugin.runner import EOS, MAX_MODEL_LEN, VOCAB_SIZE, Runner, request, vllm_config
+
+STAGE = StageKey.parse("sql/write")
+TEXT = [*range(100, 140), EOS]
+
+
+@pytest.fixture
+def make() -> Iterator[Any]:
+    made: list[ForestProposer] = []
+
+    def make(**settings: Any) -> Runner:
+        made.append(ForestProposer(vllm_config(**settings)))
+        return Runner(made[-1])
+
+    yield make
+    for proposer in made:
+        proposer.close()
+
+
+@pytest.fixture
+def runner(make: Any) -> Runner:
+    runner: Runner = make()
+    return runner
+
+
+def learned(runner: Runner, stage: StageKey = STAGE) -> int:
+    """Tokens in the tree of a stage."""
+    return runner.proposer.forest.stats(stage).num_tokens
+
+
+def counters(runner: Runner, stage: StageKey = STAGE) -> Any:
+    return runner.proposer.stages.all[stage]
+
+
+def first_run(runner: Runner, name: str = "r0", **tags: Any) -> None:
+    """Let a stage learn ``TEXT``."""
+    runner.add(request(name, TEXT, stage="sql/write", **tags))
+    assert runner.run(name) == len(TEXT)
+    runner.step([])  # vLLM tells of the end with the next step
+
+
+def test_a_stage_drafts_what_it_wrote_before(runner: Runner) -> None:
+    first_run(runner)
+    runner.add(request("r1", TEXT, stage="sql/write"))
+    assert runner.run("r1") < 10
+    figures = counters(runner)
+    assert figures.num_requests == 2
+    assert figures.num_output_tokens == 2 * len(TEXT)
+    assert figures.num_accepted_tokens + figures.num_steps + 2 == figures.num_output_tokens
+    assert sum(figures.accepted_by_source.values()) == figures.num_accepted_tokens > 30
+    assert figures.num_prompt_tokens == 6
+    runner.proposer.forest.check_integrity()
+
+
+def test_a_request_is_finished_when_vllm_says_so_and_not_when_it_is_missing_from_a_step(
+    runner: Runner,
+) -> None:
+    runner.add(request("r0", TEXT), request("r1", TEXT))
+    runner.step()
+    runner.step(["r1"])  # r0 was preempted, or not scheduled
+    assert runner.proposer.num_requests == 2
+    runner.step(["r1", "r0"])  # and comes back in another row
+    runner.finish("r0")
+    runner.step(["r1"])
+    assert runner.proposer.num_requests == 1
+
+
+def test_skipped_steps_and_moved_rows_lose_no_token(runner: Runner) -> None:
+    rng = np.random.default_rng(1)
+    texts = {f"r{i}": rng.integers(10, 900, 30).tolist() for i in range(4)}
+    runner.add(*(request(name, text, stage=name) for name, text in texts.items()))
+    while any(len(one.written) < 30 for one in runner.live.values()):
+        going = [name for name, one in runner.live.items() if len(one.written) < 30]
+        chosen = rng.permutation(going)[: rng.integers(1, len(going) + 1)].tolist()
+        runner.step(chosen)
+    runner.finish(*texts)
+    runner.step([])
+    forest = runner.proposer.forest
+    for name, text in texts.items():
+        forest.start("probe", StageKey.parse(name), np.array(text[:5], np.int32))
+        assert forest.stats(StageKey.parse(name)).num_tokens == 30
+        forest.finish("probe")
+    forest.check_integrity()
+
+
+def test_rows_whose_prompt_is_read_in_chunks_are_not_touched(runner: Runner) -> None:
+    runner.add(request("r0", TEXT, stage="sql/write"))
+    assert runner.step(chunk=True) == {"r0": []}
+    assert runner.step(chunk=True) == {"r0": []}
+    assert counters(runner).num_output_tokens == 0
+    runner.step()
+    assert (counters(runner).num_output_tokens, counters(runner).num_steps) == (1, 0)
+
+
+def test_a_request_near_the_end_of_its_context_costs_only_itself(runner: Runner) -> None:
+    first_run(runner)
+    long_prompt = np.random.default_rng(2).integers(200, 900, MAX_MODEL_LEN - 4).tolist()
+    runner.add(request("long", TEXT[:4], prompt=long_prompt, stage="sql/write"))
+    runner.add(request("short", TEXT, stage="sql/write"))
+    longest = {"long": 0, "short": 0}
+    for _ in range(3):
+        for name, draft in runner.step().items():
+            longest[name] = max(longest[name], len(draft))
+    assert longest["long"] <= 2  # no more than what still fits, beside the model's own token
+    assert longest["short"] == 8
+
+
+def test_no_draft_goes_beyond_max_tokens(runner: Runner) -> None:
+    first_run(runner)
+    runner.add(request("r1", TEXT[:6], stage="sql/write", max_tokens=6))
+    while len(runner.live["r1"].written) < 6:
+        draft = runner.step()["r1"]
+        assert len(runner.live["r1"].written) + len(draft) < 6 or not draft
+
+
+def test_what_was_sampled_behind_a_stop_token_is_not_learned(runner: Runner) -> None:
+    proposer = runner.proposer
+    runner.add(request("r0", [100, 101, EOS, 55, 56], stage="sql/write", stop_token_ids=[300]))
+    runner.live["r0"].draft = [100, 101, EOS, 55]  # as if it had been drafted and accepted in one step
+    assert runner.step() == {"r0": []}
+    assert learned(runner) == 3
+    runner.add(request("r1", [100, 300, 101], stage="sql/other", stop_token_ids=[300]))
+    runner.live["r1"].draft = [100, 300]
+    runner.step(["r1"])
+    assert learned(runner, StageKey.parse("sql/other")) == 2
+    proposer.forest.check_integrity()
+
+
+def test_tenants_share_nothing(runner: Runner) -> None:
+    first_run(runner, tenant="acme")
+    runner.add(request("r1", TEXT, stage="sql/write", tenant="other"))
+    assert runner.run("r1") == len(TEXT)
+    assert set(runner.proposer.stages.all) == {StageKey("acme", STAGE.path), StageKey("other", STAGE.path)}
+
+
+def test_adapters_share_nothing_with_each_other_or_the_model(runner: Runner) -> None:
+    first_run(runner)
+    for name in ("red", "blue"):
+        runner.add(request(name, TEXT, stage="sql/write", adapter=name))
+        assert runner.run(name) == len(TEXT)
+    runner.add(request("again", TEXT, stage="sql/write", adapter="red"))
+    assert runner.run("again") < 10
+    assert set(runner.proposer.stages.all) == {STAGE}  # counted as one stage
+    assert set(runner.proposer.adapters) == {None, "red", "blue"}
+    assert learned(runner, adapted(STAGE, "red")) >= len(TEXT)
+
+
+def test_a_request_that_must_not_be_learned_is_not(runner: Runner) -> None:
+    first_run(runner, learn=0)
+    assert learned(runner) == 0
+
+
+def test_a_request_can_have_shorter_drafts_or_none(runner: Runner) -> None:
+    first_run(runner)
+    for limit in (0, 3):
+        runner.add(request(f"r{limit}", TEXT, stage="sql/write", max_draft=limit, learn=0))
+        longest = 0
+        while len(runner.live[f"r{limit}"].written) < len(TEXT):
+            longest = max(longest, len(runner.step([f"r{limit}"])[f"r{limit}"]))
+        assert longest == limit
+
+
+def test_sessions_draft_from_what_they_wrote(runner: Runner) -> None:
+    runner.add(request("r0", TEXT, stage="a/plan", session="s"))
+    runner.run("r0")
+    runner.step([])
+    runner.add(request("r1", TEXT, stage="b/act", session="s", tenant="default"))
+    runner.run("r1")
+    assert "SESSION" in {
+        source.name for source in counters(runner, StageKey.parse("b/act")).accepted_by_source
+    }
+
+
+def test_ids_that_are_no_tokens_of_the_model_are_never_drafted(runner: Runner) -> None:
+    prompt = [5, 6, VOCAB_SIZE + 3, 8, -1, 9]
+    runner.add(request("r0", [5, 6, 8, 9, 5, 6, 8], prompt=prompt))
+    for _ in range(4):
+        for draft in runner.step().values():
+            assert all(0 <= token < VOCAB_SIZE for token in draft)
+
+
+def test_a_prompt_of_embeddings_has_no_tokens(runner: Runner) -> None:
+    runner.add(request("r0", TEXT, prompt=None))
+    assert runner.run("r0") == len(TEXT)
+
+
+def test_requests_that_generate_nothing_are_passed_over(runner: Runner) -> None:
+    runner.add(request("r0", TEXT))
+    runner.live["r0"].sampling_params = None
+    assert runner.step() == {"r0": []}
+    assert runner.proposer.num_requests == 0
+
+
+def test_the_next_input_of_a_streaming_session_begins_anew(runner: Runner) -> None:
+    runner.add(request("r0", TEXT, stage="sql/write"))
+    runner.step()
+    runner._seen.clear()  # vLLM lists it as new again, with a longer prompt
+    runner.live["r0"] = request("r0", TEXT, prompt=[1, 2, 3, 100, 4, 5], stage="sql/write")
+    runner.step()
+    assert runner.proposer.num_requests == 1
+    runner.proposer.forest.check_integrity()
+
+
+def test_a_proposer_that_was_not_attached_drafts_nothing(runner: Runner) -> None:
+    proposer = ForestProposer(vllm_config())  # of a worker whose drafts vLLM does not use
+    drafts = proposer.propose([[1], []], np.array([4, 2], np.int32), np.ones((2, 9), np.int32))
+    assert drafts == [[], []]
+    proposer.close()
+
+
+def test_a_failing_forest_costs_drafts_and_no_answer(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise UnknownRequestError("broken")
+
+    first_run(runner)
+    runner.add(request("r1", TEXT, stage="sql/write"))
+    with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
+        patch.setattr(runner.proposer.forest, "step", fail)
+        for _ in range(10):
+            assert runner.step() == {"r1": []}
+    assert len(caplog.records) == 4  # not one per step
+    assert runner.run("r1") < 10  # nothing was lost meanwhile
+    runner.step([])
+    assert learned(runner) == 2 * len(TEXT)
+
+
+def test_uniform_batches_are_drafted_for_whole_or_not_at_all(make: Any) -> None:
+    runner = make(batch_shape="uniform")
+    first_run(runner)
+    runner.add(request("r1", TEXT, stage="sql/write"), request("r2", [*range(500, 540)], stage="other"))
+    shapes = set()
+    while len(runner.live["r1"].written) < len(TEXT):
+        shapes.add(tuple(len(draft) for draft in runner.step().values()))
+    assert shapes <= {(8, 8), (0, 0)}
+    assert (8, 8) in shapes
+
+
+def test_the_price_is_measured_unless_it_is_set(make: Any) -> None:
+    assert make(price=0.25).proposer.price == 0.25
+    runner = make(price=None)
+    before = runner.proposer.price
+    first_run(runner)
+    runner.add(request("r1", TEXT, stage="sql/write"))
+    runner.run("r1")
+    assert 0 <= runner.proposer.price <= 1
+    assert runner.proposer.price != before
+
+
+def test_a_prediction_without_a_tokenizer_leaves_the_request_without_drafts(
+    runner: Runner, caplog: pytest.LogCaptureFixture
+) -> None:
+    first_run(runner)
+    runner.add(request("r1", TEXT, stage="sql/write", prediction="SELECT 1"))
+    runner.step()
+    runner.proposer.close()  # waits for the thread
+    runner.step()
+    assert "skip-tokenizer-init" in caplog.text
+    assert runner.step() == {"r1": []}
+    runner.finish("r1")
+    runner.step([])
+    assert runner.proposer.forest.stats().num_requests == 0
+
+
+def test_a_prediction_is_a_source_of_drafts(make: Any) -> None:
+    runner: Runner = make()
+    runner.proposer.texts.encode = lambda text: np.array(TEXT, np.int32)  # type: ignore[method-assign]
+    runner.add(request("r0", TEXT, stage="sql/write", prediction="..."))
+    runner.step()
+    runner.proposer.close()
+    assert runner.run("r0") < 12
+
+
+def test_a_request_may_end_before_its_prediction_was_read(runner: Runner) -> None:
+    runner.add(*(request(f"r{i}", TEXT, prediction="SELECT 1") for i in range(5)))
+    runner.step()
+    runner.finish(*list(runner.live))
+    runner.step([])
+    runner.proposer.close()
+    assert runner.proposer.forest.stats().num_requests == 0
+
+
+def test_unknown_settings_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="stage_budget"):
+        ForestProposer(vllm_config(stage_budget=1))
