@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from agentspec.errors import ConfigError
+from agentspec.vllm_plugin import command
+from agentspec.vllm_plugin.command import PROPOSER, WORKER, vllm_command, vllm_environment
+
+
+@pytest.fixture(autouse=True)
+def version(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An environment with some vLLM in it, or none."""
+
+    def set_version(version: str | None) -> None:
+        monkeypatch.setattr(command, "installed_version", lambda: version)
+
+    set_version("0.32.0")
+    return set_version
+
+
+def value(arguments: list[str], flag: str) -> str:
+    assert arguments.count(flag) == 1
+    return arguments[arguments.index(flag) + 1]
+
+
+def test_the_command_has_all_the_plugin_needs() -> None:
+    arguments = vllm_command("Qwen/Qwen3-8B", port=9000, num_speculative_tokens=24, settings={"price": 0.1})
+    assert value(arguments, "--model") == "Qwen/Qwen3-8B"
+    assert value(arguments, "--port") == "9000"
+    assert value(arguments, "--worker-cls") == WORKER
+    assert json.loads(value(arguments, "--speculative-config")) == {
+        "method": "custom_class",
+        "model": PROPOSER,
+        "num_speculative_tokens": 24,
+    }
+    assert json.loads(value(arguments, "--additional-config")) == {"agentspec": {"price": 0.1}}
+    assert value(arguments, "--per-request-spec-decode-metrics") == "summary"
+    assert value(arguments, "--middleware") == command.CONTROL
+
+
+def test_flags_of_vllm_are_passed_on() -> None:
+    extra = [
+        "--tensor-parallel-size",
+        "2",
+        "--enable-prefix-caching",
+        "--per_request_spec_decode_metrics=none",
+    ]
+    arguments = vllm_command("m", extra)
+    assert arguments[-4:] == extra
+    assert "--per-request-spec-decode-metrics" not in arguments
+
+
+def test_zero_hop_tags_inside_the_server() -> None:
+    arguments = vllm_command("m", zero_hop=True)
+    middleware = [arguments[i + 1] for i, flag in enumerate(arguments) if flag == "--middleware"]
+    assert middleware == [command.CONTROL, command.ZERO_HOP]
+
+
+def test_an_additional_config_of_the_users_is_kept() -> None:
+    for given in (["--additional-config", '{"a": 1}'], ['--additional_config={"a": 1}']):
+        arguments = vllm_command("m", given, settings={"threads": 2})
+        assert json.loads(value(arguments, "--additional-config")) == {"a": 1, "agentspec": {"threads": 2}}
+
+
+@pytest.mark.parametrize("given", ["[1]", "{", "7"])
+def test_an_additional_config_must_be_an_object(given: str) -> None:
+    with pytest.raises(ConfigError, match="JSON object"):
+        vllm_command("m", ["--additional-config", given])
+
+
+def test_settings_in_the_users_additional_config_are_checked() -> None:
+    with pytest.raises(ConfigError, match="price"):
+        vllm_command("m", ["--additional-config", '{"agentspec": {"price": 2}}'])
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--worker-cls",
+        "--worker_cls=x",
+        "--speculative-config",
+        "-sc",
+        "--speculative-config.method",
+        "--port",
+    ],
+)
+def test_flags_of_the_plugin_are_refused(flag: str) -> None:
+    with pytest.raises(ConfigError, match=flag.partition("=")[0].replace("_", "-")):
+        vllm_command("m", [flag, "x"])
+
+
+def test_an_older_vllm_is_not_asked_for_what_it_does_not_know(version: Any) -> None:
+    version("0.26.0")
+    assert "--per-request-spec-decode-metrics" not in vllm_command("m")
+
+
+def test_without_vllm_or_with_another_one_there_is_no_command(version: Any) -> None:
+    version(None)
+    with pytest.raises(ConfigError, match="pip install vllm"):
+        vllm_command("m")
+    version("0.40.0")
+    with pytest.raises(ConfigError, match=r"0\.40\.0"):
+        vllm_command("m")
+    assert vllm_command("m", settings={"allow_untested_vllm": True})
+
+
+@pytest.mark.parametrize("number", [0, 5000])
+def test_the_longest_draft_is_checked(number: int) -> None:
+    with pytest.raises(ConfigError, match=str(number)):
+        vllm_command("m", num_speculative_tokens=number)
+
+
+def test_the_control_token_goes_by_the_environment() -> None:
+    assert vllm_environment("secret") == {"AGENTSPEC_CONTROL_TOKEN": "secret"}
+    assert vllm_environment(None) == {}
+    assert "secret" not in " ".join(vllm_command("m"))

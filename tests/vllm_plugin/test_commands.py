@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentspec.stages import StageKey
+from agentspec.vllm_plugin.commands import MOST_JOBS, Commands
+from agentspec.vllm_plugin.proposer import ForestProposer
+from agentspec.vllm_plugin.tags import adapted
+from tests.vllm_plugin.runner import EOS, Runner, request, vllm_config
+
+STAGE = StageKey("acme", ("sql", "write"))
+TEXT = [*range(100, 140), EOS]
+
+
+@pytest.fixture
+def runner() -> Runner:
+    return Runner(ForestProposer(vllm_config()))
+
+
+@pytest.fixture
+def commands(runner: Runner) -> Iterator[Commands]:
+    runner.proposer.texts.encode = lambda text: np.array([ord(one) for one in text], np.int32)  # type: ignore[method-assign]
+    made = Commands(runner.proposer)
+    yield made
+    made.close()
+
+
+def ask(commands: Commands, command: str, **arguments: Any) -> Any:
+    """As the control channel asks: until the job is done."""
+    answer = json.loads(commands.run(command, json.dumps(arguments)))
+    while "job" in answer:
+        time.sleep(0.001)
+        answer = json.loads(commands.run("job", json.dumps(answer)))
+    return answer
+
+
+def run(runner: Runner, name: str, **tags: Any) -> None:
+    runner.add(request(name, TEXT, stage=STAGE.name, tenant=STAGE.tenant, **tags))
+    runner.run(name)
+    runner.step([])
+
+
+def test_the_status_tells_of_the_engine(commands: Commands, runner: Runner) -> None:
+    run(runner, "r0")
+    status = ask(commands, "status")
+    assert status["num_speculative_tokens"] == 8
+    assert status["price"] == 0.05
+    assert status["num_requests"] == 0
+    assert status["tree_bytes"] == runner.proposer.forest.memory_bytes() > 0
+    assert status["propose_us"]["steps"] == len(TEXT) + 1
+    assert 0 < status["propose_us"]["mean"] <= status["propose_us"]["max"]
+
+
+def test_stages_are_told_with_all_counters(commands: Commands, runner: Runner) -> None:
+    run(runner, "r0")
+    run(runner, "r1")
+    run(runner, "r2", adapter="red")
+    (figures,) = ask(commands, "stages")["stages"]
+    assert (figures["tenant"], figures["stage"]) == ("acme", "sql/write")
+    assert figures["num_requests"] == 3
+    assert figures["num_output_tokens"] == 3 * len(TEXT)
+    assert sum(figures["accepted_by_source"].values()) == figures["num_accepted_tokens"] > 0
+    assert set(figures["accepted_by_source"]) <= {"request", "session", "stage", "workflow", "tenant"}
+    forest = runner.proposer.forest
+    both = forest.memory_bytes(STAGE) + forest.memory_bytes(adapted(STAGE, "red"))
+    assert figures["tree_bytes"] == both
+
+
+def test_a_stage_can_be_evicted_with_all_its_adapters(commands: Commands, runner: Runner) -> None:
+    run(runner, "r0")
+    run(runner, "r1", adapter="red")
+    assert ask(commands, "evict", tenant="acme", stage="sql/write")["freed_bytes"] > 0
+    forest = runner.proposer.forest
+    assert forest.memory_bytes(STAGE) == forest.memory_bytes(adapted(STAGE, "red")) == 0
+    assert ask(commands, "evict", tenant="nobody", stage="sql/write") == {"freed_bytes": 0}
+
+
+def test_outputs_can_be_learned_from_texts(commands: Commands, runner: Runner) -> None:
+    outputs = [{"stage": "sql/write", "response": "SELECT 1"}, {"stage": "sql/write", "response": "SELECT 2"}]
+    assert ask(commands, "warm", tenant="acme", outputs=outputs) == {"num_outputs": 2, "num_tokens": 16}
+    assert runner.proposer.forest.stats(STAGE).num_tokens == 16
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        "SELECT",
+        [{"stage": "a"}],
+        [{"stage": "a", "response": 5}],
+        [{"stage": "//", "response": "x"}],
+        ["a"],
+        None,
+    ],
+)
+def test_if_one_output_is_bad_none_is_learned(commands: Commands, runner: Runner, outputs: Any) -> None:
+    given = [{"stage": "sql/write", "response": "x"}, *outputs] if isinstance(outputs, list) else outputs
+    assert "message" in ask(commands, "warm", tenant="acme", outputs=given)["error"]
+    assert runner.proposer.forest.stats().num_tokens == 0
+
+
+@pytest.mark.parametrize("name", ["drop", "", "_status", "close"])
+def test_unknown_commands_are_refused_by_name(commands: Commands, name: str) -> None:
+    assert repr(name) in ask(commands, name)["error"]["message"]
+
+
+def test_arguments_must_be_whole(commands: Commands) -> None:
+    assert "tenant" in ask(commands, "evict", stage="a")["error"]["message"]
+    assert "error" in json.loads(commands.run("evict", "{"))
+    assert "error" in json.loads(commands.run("evict", "[]"))
+    assert "job 99" in json.loads(commands.run("job", '{"job": 99}'))["error"]["message"]
+    assert "forest_file" in ask(commands, "save")["error"]["message"]
+
+
+def test_commands_that_take_long_do_not_hold_up_steps_and_do_not_pile_up(
+    commands: Commands, runner: Runner
+) -> None:
+    may_go_on = threading.Event()
+
+    def encode(text: str) -> Any:
+        may_go_on.wait(20)
+        return np.array([1], np.int32)
+
+    runner.proposer.texts.encode = encode  # type: ignore[method-assign]
+    warm = json.dumps({"tenant": "acme", "outputs": [{"stage": "a", "response": "x"}]})
+    jobs = [json.loads(commands.run("warm", warm)) for _ in range(MOST_JOBS)]
+    run(runner, "r0")  # while the first of them waits
+    assert "try again" in json.loads(commands.run("warm", warm))["error"]["message"]
+    assert json.loads(commands.run("job", json.dumps(jobs[-1]))) == jobs[-1]
+    may_go_on.set()
+    while "job" in json.loads(commands.run("job", json.dumps(jobs[-1]))):
+        time.sleep(0.001)
+    assert "job" in json.loads(commands.run("warm", warm))  # those nobody asked about make place
