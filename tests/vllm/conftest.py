@@ -1,0 +1,29 @@
+"""Real vLLM with the bundled model, on the processor. Where vLLM is not installed, there are no tests here.
+
+``make test-vllm`` runs them, in an environment of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentspec.vllm_plugin.versions import installed_version
+
+if installed_version() is None:
+    collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Callable[..., AbstractContextManager[Any]]:
+    """``with serving(speculator, *flags) as server``: vLLM for as long as that."""
+    from agentspec.benchmarks.vllm.speculators import OURS, Speculator, bundled_on_cpu
+
+    def serving(speculator: Speculator = OURS, *flags: str) -> AbstractContextManager[Any]:
+        return bundled_on_cpu().serving(speculator, tmp_path, *flags)
+
+    return serving

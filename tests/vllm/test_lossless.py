@@ -1,0 +1,24 @@
+"""Greedy outputs of vLLM with the plugin and without, in all ways of serving and asking of the benchmark.
+
+Fewer prompts than ``agentspec bench vllm --only lossless``, the same code.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agentspec.benchmarks.vllm.lossless import measure
+from agentspec.benchmarks.vllm.sizes import Sizes
+from agentspec.benchmarks.vllm.speculators import bundled_on_cpu
+
+
+def test_no_token_is_changed(tmp_path: Path) -> None:
+    sizes = Sizes(num_chats=28, num_clients=(1, 8))
+    figures = measure(bundled_on_cpu(), sizes, tmp_path, lambda what: None)
+    different = [one for one in figures["comparisons"] if one["num_different"]]
+    assert different == []
+    assert figures["num_preemptions"] > 0
+    drafted = [
+        one["counted"]["num_accepted"] for one in figures["comparisons"] if one["speculator"] != "none"
+    ]
+    assert min(drafted) > 0  # or nothing was tested
