@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from agentspec.stages import StageKey
@@ -62,6 +63,14 @@ class GenerationRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class PastOutput:
+    """What a model once put out in a stage, as text: something to learn from."""
+
+    stage: StageKey
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """Log probability of one output token under the model's own distribution (before top_p etc.)."""
 
@@ -98,6 +107,30 @@ class ModelCard:
     created: int = field(default=0)
 
 
+class Trees(Protocol):
+    """What an engine drafts from, by text. Every call may take seconds and goes on beside decode steps."""
+
+    def learn(self, outputs: Sequence[PastOutput]) -> int:
+        """Put past outputs into the trees of their stages; the number of their tokens."""
+
+    def evict(self, stage: StageKey) -> int:
+        """Forget what the stage's own tree has learned; the bytes that this frees."""
+
+    def save(self, path: Path) -> Mapping[str, int]:
+        """Write all trees to a file; their sizes, by name.
+
+        Raises:
+            OSError, ForestError: it can't be written.
+        """
+
+    def load(self, path: Path) -> Mapping[str, int]:
+        """Add what such a file holds; its sizes, by name.
+
+        Raises:
+            OSError, ForestError: it can't be read, or is of another vocabulary; nothing was changed.
+        """
+
+
 class Engine(Protocol):
     """An engine that can serve the gateway in-process."""
 
@@ -108,6 +141,10 @@ class Engine(Protocol):
     @property
     def is_healthy(self) -> bool:
         """False once the engine has stopped or failed."""
+
+    @property
+    def trees(self) -> Trees | None:
+        """What it drafts from; None if it keeps nothing."""
 
     def generate(self, request: GenerationRequest) -> AsyncIterator[GenerationDelta]:
         """Stream the answer. Closing the iterator cancels: the slot is free at the next step.

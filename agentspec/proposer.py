@@ -7,7 +7,8 @@ production; :class:`NoDrafts` switches speculation off; tests bring their own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,26 @@ class Proposer(Protocol):
 
     def finish(self, request_id: str, learn: bool = True) -> None:
         """Forget the live request; keep its output for others if ``learn``."""
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """What a proposer can do besides if it keeps what it has learned, as the forest does."""
+
+    def learn(self, stage: StageKey, token_ids: Tokens) -> None:
+        """Add one past output."""
+
+    def evict(self, stage: StageKey) -> None:
+        """Forget what the stage's own tree has learned."""
+
+    def memory_bytes(self, stage: StageKey | None = None) -> int:
+        """Bytes of a stage's own tree, or of everything."""
+
+    def save(self, path: Path, *, vocabulary: str) -> Any:
+        """Write everything to a file; a dataclass of its sizes."""
+
+    def load(self, path: Path, *, vocabulary: str) -> Any:
+        """Add what such a file holds; a dataclass of its sizes."""
 
 
 class NoDrafts:

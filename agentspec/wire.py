@@ -10,9 +10,10 @@ from urllib.parse import quote, unquote
 from agentspec.errors import StageError
 from agentspec.stages import MAX_PATH_CHARS, StageKey
 
-# limits of header values
+# limits of what clients send
 MAX_DRAFT_TOKENS = 1024
 MAX_SESSION_CHARS = 255
+MAX_PREDICTION_CHARS = 1 << 20  # more than any context holds
 
 # request headers
 STAGE_HEADER = "x-agentspec-stage"
@@ -73,9 +74,15 @@ def to_xargs(
     max_draft: int | None = None,
     min_match: int | None = None,
     learn: bool = True,
+    prediction: str | None = None,
 ) -> dict[str, str | int]:
     """A request's tags as ``vllm_xargs``. What is None is left out; the stage is plain text, not encoded."""
-    optional = {XARG_SESSION: session, XARG_MAX_DRAFT: max_draft, XARG_MIN_MATCH: min_match}
+    optional = {
+        XARG_SESSION: session,
+        XARG_MAX_DRAFT: max_draft,
+        XARG_MIN_MATCH: min_match,
+        XARG_PREDICTION: prediction,
+    }
     return {
         XARG_STAGE: stage.name,
         XARG_TENANT: stage.tenant,

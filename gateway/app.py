@@ -14,11 +14,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from agentspec.gateway.auth import ApiKeys, Authenticate
+from agentspec.errors import AgentSpecError
+from agentspec.gateway.auth import METRICS_PATH, ApiKeys, Authenticate
 from agentspec.gateway.completions import Completions
+from agentspec.gateway.control_routes import control_routes
 from agentspec.gateway.drain import Drain
 from agentspec.gateway.errors import describe, error_body
-from agentspec.gateway.observed import Observed
+from agentspec.gateway.lifeline import ClientGoneError
+from agentspec.gateway.observed import CLIENT_GONE, Observed
 from agentspec.gateway.request_id import RequestId
 from agentspec.gateway.settings import GatewaySettings
 from agentspec.gateway.stage_metrics import StageCollector
@@ -30,22 +33,30 @@ def create_app(
     upstream: Upstream,
     *,
     keys: ApiKeys | None = None,
+    admin_key: str | None = None,
     settings: GatewaySettings | None = None,
     drain: Drain | None = None,
 ) -> ASGIApp:
-    """The gateway in front of ``upstream``, which it closes at shutdown (ASGI lifespan)."""
+    """The gateway in front of ``upstream``, which it closes at shutdown (ASGI lifespan).
+
+    ``admin_key`` opens what is the operator's: saving and loading trees, and then ``/metrics`` too.
+    """
     settings = settings or GatewaySettings()
     registry = CollectorRegistry()
-    registry.register(StageCollector(upstream.stats, settings.num_stage_labels))
     app = Starlette(
         routes=_routes(upstream, settings, drain or Drain(), registry),
         middleware=[
             Middleware(UrlStage),
             Middleware(Observed, registry=registry),
             Middleware(RequestId),
-            Middleware(Authenticate, keys=keys or ApiKeys()),
+            Middleware(Authenticate, keys=keys or ApiKeys(), admin_key=admin_key),
         ],
-        exception_handlers={HTTPException: _http_error, Exception: _unexpected_error},
+        exception_handlers={
+            HTTPException: _http_error,
+            AgentSpecError: _our_error,
+            ClientGoneError: _nobody_there,
+            Exception: _unexpected_error,
+        },
         lifespan=_closing(upstream),
     )
     app.router.redirect_slashes = False
@@ -56,18 +67,17 @@ def _routes(
     upstream: Upstream, settings: GatewaySettings, drain: Drain, registry: CollectorRegistry
 ) -> list[Route]:
     async def models(request: Request) -> Response:
-        try:
-            return await upstream.models(request.path_params.get("model_id"), request.headers)
-        except Exception as error:
-            status, body = describe(error)
-            return JSONResponse(body, status)
+        return await upstream.models(request.path_params.get("model_id"), request.headers)
 
     async def health(request: Request) -> Response:
         is_healthy = await upstream.is_healthy()
         return JSONResponse({"status": "ok" if is_healthy else "unavailable"}, 200 if is_healthy else 503)
 
     async def metrics(request: Request) -> Response:
-        return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
+        stages = CollectorRegistry()
+        stages.register(StageCollector(await upstream.stats(), settings.num_stage_labels))
+        text = generate_latest(registry) + generate_latest(stages)
+        return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
     generating = [
         Route(endpoint, Completions(endpoint, upstream, settings, drain), methods=["POST"])
@@ -75,10 +85,11 @@ def _routes(
     ]
     return [
         *generating,
+        *control_routes(upstream, settings),
         Route("/v1/models", models),
         Route("/v1/models/{model_id:path}", models),
         Route("/health", health),
-        Route("/metrics", metrics),
+        Route(METRICS_PATH, metrics),
     ]
 
 
@@ -98,6 +109,15 @@ def _http_error(request: Request, error: Exception) -> Response:
     message = f"{request.method} {request.url.path}: {error.detail}"
     code = {404: "unknown_url", 405: "method_not_allowed"}.get(error.status_code)
     return JSONResponse(error_body(error.status_code, message, code=code), error.status_code, error.headers)
+
+
+def _our_error(request: Request, error: Exception) -> Response:
+    status, body = describe(error)
+    return JSONResponse(body, status)
+
+
+def _nobody_there(request: Request, error: Exception) -> Response:
+    return Response(status_code=CLIENT_GONE)
 
 
 def _unexpected_error(request: Request, error: Exception) -> Response:

@@ -1,8 +1,10 @@
-"""Who is asking: API keys, and the tenant that each stands for."""
+"""Who is asking: API keys, the tenant that each stands for, and the operator's own."""
 
 from __future__ import annotations
 
 import hmac
+import ipaddress
+import os
 from collections.abc import Iterable
 from hashlib import sha256
 
@@ -10,11 +12,14 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentspec.errors import ConfigError
-from agentspec.gateway.errors import AuthError
+from agentspec.gateway.errors import AuthError, ForbiddenError
 from agentspec.gateway.reply import Reply
 from agentspec.stages import DEFAULT_STAGE, DEFAULT_TENANT, StageKey
 
 TENANT_KEY = "agentspec.tenant"
+API_KEYS_VARIABLE = "AGENTSPEC_API_KEYS"
+OPERATOR_PATHS = frozenset(("/agentspec/save", "/agentspec/load"))
+METRICS_PATH = "/metrics"
 
 
 class ApiKeys:
@@ -47,6 +52,12 @@ class ApiKeys:
                 raise ConfigError(f"one API key is given to two tenants: {tenants[key]!r} and {tenant!r}")
         return cls(tenants)
 
+    @classmethod
+    def from_environment(cls) -> ApiKeys:
+        """Those in ``$AGENTSPEC_API_KEYS``, comma-separated. Raises as :meth:`parse`."""
+        texts = os.environ.get(API_KEYS_VARIABLE, "").split(",")
+        return cls.parse(text.strip() for text in texts if text.strip())
+
     def __bool__(self) -> bool:
         return bool(self._tenants)
 
@@ -54,10 +65,7 @@ class ApiKeys:
         """The tenant whose key an ``Authorization`` header carries. Raises AuthError."""
         if not self._tenants:
             return DEFAULT_TENANT
-        scheme, _, key = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer" or not key.strip():
-            raise AuthError("an API key is needed: send 'Authorization: Bearer KEY'")
-        digest, found = _digest(key.strip()), None
+        digest, found = _digest(_bearer(authorization)), None
         for known, tenant in self._tenants:
             if hmac.compare_digest(digest, known):
                 found = tenant
@@ -67,25 +75,63 @@ class ApiKeys:
 
 
 class Authenticate:
-    """Lets only known keys reach ``/v1``; the tenant goes to ``scope[TENANT_KEY]``."""
+    """Lets tenants reach ``/v1`` and ``/agentspec`` by their keys, operators their own paths by theirs.
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
+    The tenant goes to ``scope[TENANT_KEY]``. Where there is no key at all, whoever is on this machine is an
+    operator. With an operator's key, ``/metrics``, which tells of every tenant, needs it too.
+    """
+
+    def __init__(self, app: ASGIApp, keys: ApiKeys, admin_key: str | None = None) -> None:
         self._app = app
         self._keys = keys
+        self._admin = _digest(admin_key) if admin_key else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 401."""
-        if scope["type"] == "http" and scope["path"].startswith("/v1/"):
+        """Pass the request on, or answer 401 or 403."""
+        if scope["type"] == "http":
             try:
-                tenant = self._keys.tenant_of(Headers(scope=scope).get("authorization"))
-            except AuthError as error:
+                scope = self._admitted(scope)
+            except (AuthError, ForbiddenError) as error:
                 reply = Reply(send)
-                reply.headers.append((b"www-authenticate", b"Bearer"))
+                if isinstance(error, AuthError):
+                    reply.headers.append((b"www-authenticate", b"Bearer"))
                 await reply.fail(error)
                 return
-            scope = {**scope, TENANT_KEY: tenant}
         await self._app(scope, receive, send)
+
+    def _admitted(self, scope: Scope) -> Scope:
+        path, headers = scope["path"], Headers(scope=scope)
+        if path in OPERATOR_PATHS or (path == METRICS_PATH and self._admin):
+            self._check_operator(scope, headers)
+        elif path.startswith(("/v1/", "/agentspec/")):
+            return {**scope, TENANT_KEY: self._keys.tenant_of(headers.get("authorization"))}
+        return scope
+
+    def _check_operator(self, scope: Scope, headers: Headers) -> None:
+        if self._admin is not None:
+            if not hmac.compare_digest(_digest(_bearer(headers.get("authorization"))), self._admin):
+                raise ForbiddenError("this key is not the operator's")
+        elif self._keys:
+            raise ForbiddenError("this is for operators, and there is no operator's key: give --admin-key")
+        elif "origin" in headers or not _is_on_this_machine(scope):  # any web page can ask a local browser
+            raise ForbiddenError("without an operator's key this is for programs on the same machine only")
+
+
+def _bearer(authorization: str | None) -> str:
+    """The key that the header carries. Raises AuthError if it carries none."""
+    scheme, _, key = (authorization or "").partition(" ")
+    if scheme.lower() != "bearer" or not key.strip():
+        raise AuthError("an API key is needed: send 'Authorization: Bearer KEY'")
+    return key.strip()
 
 
 def _digest(key: str) -> bytes:
     return sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def _is_on_this_machine(scope: Scope) -> bool:
+    host, _ = scope.get("client") or ("", 0)
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -64,7 +64,6 @@ class GenerationBody(_Strict):
     ignore_eos: bool | None = None
     logit_bias: dict[str, Any] | None = None
     response_format: ResponseFormat | None = None
-    prediction: dict[str, Any] | None = None
 
 
 class ChatBody(GenerationBody):

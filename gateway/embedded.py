@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 
-from agentspec.errors import EngineError, UnknownModelError
+from agentspec.errors import EngineError, ForestError, RequestError, UnknownModelError
 from agentspec.gateway.answer_forms import AnswerForm, ChatForm, Choice, CompletionForm
 from agentspec.gateway.bodies import ChatBody, CompletionBody, GenerationBody, read_as
+from agentspec.gateway.errors import NoControlError
 from agentspec.gateway.fan_in import Indexed, fan_in
 from agentspec.gateway.reply import DONE_EVENT, EVENT_STREAM_HEADERS, Reply, encode_event
 from agentspec.gateway.tally import Tally
 from agentspec.gateway.to_generation import chat_request, completion_requests
 from agentspec.gateway.upstream import Call, Endpoint
-from agentspec.generation import Engine, GenerationRequest
+from agentspec.generation import Engine, GenerationRequest, PastOutput, Trees
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 
@@ -61,10 +64,11 @@ class Answer:
 
 
 class EmbeddedUpstream:
-    """Answers from an engine in this process."""
+    """Answers from an engine in this process; ``forest_file`` is where its trees are kept by default."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, forest_file: Path | None = None) -> None:
         self._engine = engine
+        self._forest_file = forest_file
 
     async def complete(self, call: Call, reply: Reply) -> None:
         """Generate; see :meth:`Upstream.complete`."""
@@ -107,13 +111,46 @@ class EmbeddedUpstream:
         """As the engine says."""
         return self._engine.is_healthy
 
-    def stats(self) -> Mapping[StageKey, StageStats]:
+    async def stats(self) -> Mapping[StageKey, StageStats]:
         """The engine's counters."""
         return self._engine.stats()
+
+    async def evict(self, stage: StageKey) -> dict[str, Any]:
+        """From the engine's trees; see :meth:`Upstream.evict`."""
+        return {"freed_bytes": await asyncio.to_thread(self._trees.evict, stage)}
+
+    async def warm(self, tenant: str, outputs: Sequence[PastOutput]) -> dict[str, Any]:
+        """Into the engine's trees, beside its decode steps; see :meth:`Upstream.warm`."""
+        num_tokens = await asyncio.to_thread(self._trees.learn, outputs)
+        return {"num_outputs": len(outputs), "num_tokens": num_tokens}
+
+    async def save(self, path: str | None) -> dict[str, Any]:
+        """The engine's trees; see :meth:`Upstream.save`."""
+        return await self._with_file(path, self._trees.save)
+
+    async def load(self, path: str | None) -> dict[str, Any]:
+        """Into the engine's trees; see :meth:`Upstream.load`."""
+        return await self._with_file(path, self._trees.load)
 
     async def close(self) -> None:
         """Close the engine."""
         await self._engine.close()
+
+    @property
+    def _trees(self) -> Trees:
+        trees = self._engine.trees
+        if trees is None:
+            raise NoControlError("nothing is learned here: the engine was started with no drafts")
+        return trees
+
+    async def _with_file(self, path: str | None, work: Callable[[Path], Mapping[str, int]]) -> dict[str, Any]:
+        file = self._forest_file if path is None else Path(path)
+        if file is None:
+            raise RequestError("say which file: there is no default here", param="path")
+        try:
+            return {"path": str(file), **await asyncio.to_thread(work, file)}
+        except (OSError, ForestError) as error:
+            raise RequestError(str(error), param="path") from error
 
     def _check_model(self, name: str | None) -> None:
         served = self._engine.model.name

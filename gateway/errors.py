@@ -2,8 +2,10 @@
 
 RequestError
 ├── AuthError            401  no key, or one nobody gave out
+├── ForbiddenError       403  a key, but not for this
 └── BodyTooLargeError    413
 EngineError
+├── NoControlError       501  the engine has no trees, or none within reach
 ├── ShuttingDownError    503  the grace period of a shutdown is over
 ├── UpstreamDownError    502  the engine behind the proxy can't be reached or broke off
 └── UpstreamTimeoutError 504
@@ -30,6 +32,15 @@ class AuthError(RequestError):
         super().__init__(message, code="invalid_api_key")
 
 
+class ForbiddenError(RequestError):
+    """Whoever asks is known, or need not be, and may not do this."""
+
+    status = 403
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="forbidden")
+
+
 class BodyTooLargeError(RequestError):
     """The request's body is larger than this server reads."""
 
@@ -37,6 +48,13 @@ class BodyTooLargeError(RequestError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="body_too_large")
+
+
+class NoControlError(EngineError):
+    """The engine has no trees, or they are beyond this gateway's reach."""
+
+    status = 501
+    code = "not_supported_by_engine"
 
 
 class ShuttingDownError(EngineError):

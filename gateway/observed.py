@@ -8,7 +8,20 @@ import time
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-ENDPOINTS = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/models", "/health", "/metrics"))
+ENDPOINTS = frozenset(
+    (
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/models",
+        "/agentspec/stages",
+        "/agentspec/warm",
+        "/agentspec/save",
+        "/agentspec/load",
+        "/health",
+        "/metrics",
+    )
+)
+ENDPOINTS_WITH_NAMES = ("/v1/models", "/agentspec/stages")
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 CLIENT_GONE = 499  # nginx's number; no client ever sees it
 
@@ -62,6 +75,7 @@ class Observed:
 
 
 def _endpoint(path: str) -> str:
-    if path.startswith("/v1/models/"):
-        return "/v1/models"
+    for endpoint in ENDPOINTS_WITH_NAMES:
+        if path.startswith(f"{endpoint}/"):
+            return endpoint
     return path if path in ENDPOINTS else "other"

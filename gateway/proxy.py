@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -13,11 +13,13 @@ from starlette.responses import Response
 
 from agentspec.errors import ConfigError, UnknownModelError
 from agentspec.gateway.answer_tail import AnswerTail
-from agentspec.gateway.errors import UpstreamDownError, UpstreamTimeoutError
+from agentspec.gateway.engine_control import EngineControl
 from agentspec.gateway.ledger import StageLedger
 from agentspec.gateway.reply import Reply
+from agentspec.gateway.transport_errors import told_as_ours
 from agentspec.gateway.upstream import Call
 from agentspec.gateway.xargs import with_xargs
+from agentspec.generation import PastOutput
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 from agentspec.wire import REQUEST_ID_HEADER, STAGE_HEADER, STAGE_SOURCE_HEADER, encode_stage
@@ -61,14 +63,16 @@ class ProxySettings(BaseModel):
             of this gateway.
         sends_xargs: put the tags into the body's ``vllm_xargs``; False for a server that refuses
             fields it does not know.
+        control_token: the engine's ``$AGENTSPEC_CONTROL_TOKEN``, if it runs our plugin and has one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: str
-    api_key: str | None = None
+    api_key: str | None = Field(default=None, repr=False)
     forwards_authorization: bool = True
     sends_xargs: bool = True
+    control_token: str | None = Field(default=None, repr=False)
     connect_timeout_s: float = Field(default=5.0, gt=0)
     read_timeout_s: float = Field(default=600.0, gt=0)
 
@@ -94,6 +98,7 @@ class ProxyUpstream:
         self._settings = settings
         self._root = settings.root
         self._ledger = StageLedger()
+        self._control = EngineControl(self._root, settings.control_token)
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(settings.read_timeout_s, connect=settings.connect_timeout_s, pool=None),
             limits=httpx.Limits(
@@ -112,7 +117,7 @@ class ProxyUpstream:
             headers=self._call_headers(call),
         )
         self._ledger.count_request(call.tags.stage)
-        with self._told_as_ours():
+        with told_as_ours(self._root):
             response = await self._client.send(request, stream=True)
             try:
                 await self._send_back(response, call.tags.stage, reply)
@@ -126,7 +131,7 @@ class ProxyUpstream:
             if {".", ".."}.intersection(model_id.split("/")):  # they would lead out of /v1/models
                 raise UnknownModelError(f"there is no model {model_id!r}")
             url += f"/{quote(model_id)}"
-        with self._told_as_ours():
+        with told_as_ours(self._root):
             answer = await self._client.get(url, headers=self._headers(headers), timeout=MODELS_TIMEOUT_S)
         return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
 
@@ -138,12 +143,30 @@ class ProxyUpstream:
             return False
         return answer.status_code < 500
 
-    def stats(self) -> Mapping[StageKey, StageStats]:
-        """What passed through; tokens only as far as the answers told."""
-        return self._ledger.stats
+    async def stats(self) -> Mapping[StageKey, StageStats]:
+        """What the engine counted, if it runs our plugin; else what answers told on their way."""
+        told = await self._control.stages()
+        return self._ledger.stats if told is None else told
+
+    async def evict(self, stage: StageKey) -> dict[str, Any]:
+        """The engine's answer; see :meth:`Upstream.evict`."""
+        return await self._control.evict(stage)
+
+    async def warm(self, tenant: str, outputs: Sequence[PastOutput]) -> dict[str, Any]:
+        """The engine's answer; see :meth:`Upstream.warm`."""
+        return await self._control.warm(tenant, outputs)
+
+    async def save(self, path: str | None) -> dict[str, Any]:
+        """The engine's answer; see :meth:`Upstream.save`."""
+        return await self._control.save(path)
+
+    async def load(self, path: str | None) -> dict[str, Any]:
+        """The engine's answer; see :meth:`Upstream.load`."""
+        return await self._control.load(path)
 
     async def close(self) -> None:
-        """Close the pool."""
+        """Close the pools."""
+        await self._control.close()
         await self._client.aclose()
 
     async def _send_back(self, response: httpx.Response, stage: StageKey, reply: Reply) -> None:
@@ -180,18 +203,6 @@ class ProxyUpstream:
         if self._settings.api_key:
             headers.append((b"authorization", f"Bearer {self._settings.api_key}".encode()))
         return headers
-
-    @contextmanager
-    def _told_as_ours(self) -> Iterator[None]:
-        try:
-            yield
-        except httpx.TimeoutException as error:
-            raise UpstreamTimeoutError(
-                f"the engine at {self._root} did not answer in time ({type(error).__name__})"
-            ) from error
-        except httpx.TransportError as error:
-            reason = str(error) or type(error).__name__
-            raise UpstreamDownError(f"the engine at {self._root} can't be reached: {reason}") from error
 
 
 def _is_returned(name: bytes) -> bool:

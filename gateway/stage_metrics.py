@@ -1,9 +1,9 @@
-"""``/metrics`` per stage: read from the upstream's counters when somebody asks, never on the way."""
+"""``/metrics`` per stage: an upstream's counters as Prometheus wants them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -34,20 +34,16 @@ SOURCE_COUNTERS = (
 
 
 class StageCollector(Collector):
-    """The counters of ``read_stats()`` as metrics.
+    """The counters of one moment as metrics.
 
     Per tenant the first ``num_labels`` stages keep their name, the others are summed up as ``other``:
     stage names come from clients, and every label costs the scraper memory for good. The first and not
     the busiest: a stage that changed places would make the sum of the others fall, as no counter may.
     """
 
-    def __init__(self, read_stats: Callable[[], Mapping[StageKey, StageStats]], num_labels: int) -> None:
-        self._read_stats = read_stats
+    def __init__(self, stages: Mapping[StageKey, StageStats], num_labels: int) -> None:
+        self._stages = stages
         self._num_labels = num_labels
-
-    def describe(self) -> list[Metric]:
-        """Nothing: registration must not read the counters."""
-        return []
 
     def collect(self) -> Iterator[Metric]:
         """One family per counter."""
@@ -67,7 +63,7 @@ class StageCollector(Collector):
     def _labelled(self) -> dict[tuple[str, str], list[StageStats]]:
         num_named: dict[str, int] = defaultdict(int)
         rows: dict[tuple[str, str], list[StageStats]] = defaultdict(list)
-        for stage, stats in self._read_stats().items():
+        for stage, stats in self._stages.items():
             num_named[stage.tenant] += 1
             is_named = num_named[stage.tenant] <= self._num_labels
             rows[stage.tenant, stage.name if is_named else OTHER_STAGE].append(stats)

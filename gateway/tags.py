@@ -1,4 +1,4 @@
-"""What AgentSpec itself wants to know of a request: stage, session and how to draft."""
+"""What AgentSpec itself wants to know of a request: stage, session, how to draft and what to expect."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from starlette.datastructures import Headers
 
 from agentspec.errors import RequestError
+from agentspec.gateway.prediction import read_prediction
 from agentspec.gateway.stage_ladder import Signs, resolve_stage
 from agentspec.stages import StageKey
 from agentspec.wire import (
@@ -36,6 +37,7 @@ class Tags:
     max_draft: int | None = None
     min_match: int | None = None
     learn: bool = True
+    prediction: str | None = None
 
     @property
     def answer_headers(self) -> list[tuple[bytes, bytes]]:
@@ -54,6 +56,7 @@ class Tags:
             max_draft=self.max_draft,
             min_match=self.min_match,
             learn=self.learn,
+            prediction=self.prediction,
         )
 
 
@@ -68,6 +71,7 @@ def read_tags(tenant: str, headers: Headers, url_stage: str | None, body: Mappin
         max_draft=_read_int(headers, MAX_DRAFT_HEADER, 0, MAX_DRAFT_TOKENS),
         min_match=_read_int(headers, MIN_MATCH_HEADER, 1, MAX_DRAFT_TOKENS),
         learn=learn != 0,
+        prediction=read_prediction(body),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 from agentspec.errors import RequestError
 from agentspec.gateway.bodies import ChatBody, CompletionBody, GenerationBody, ResponseFormat
 from agentspec.gateway.tags import Tags
+from agentspec.gateway.text_content import read_text
 from agentspec.generation import GenerationRequest, SamplingParams
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions
@@ -68,7 +69,7 @@ def _request(
         max_draft=tags.max_draft,
         min_match=tags.min_match,
         learn=tags.learn,
-        prediction=_prediction(body.prediction),
+        prediction=tags.prediction,
     )
 
 
@@ -133,7 +134,7 @@ def _message(index: int, message: dict[str, Any]) -> dict[str, Any]:
     content = message.get("content")
     if content is None and has_calls:
         content = ""  # not null: most templates add it to a text
-    content = _text(content, f"messages[{index}].content")
+    content = read_text(content, f"messages[{index}].content")
     return {**message, "role": "system" if role == "developer" else role, "content": content}
 
 
@@ -142,25 +143,6 @@ def _has_tool_calls(calls: object, param: str) -> bool:
     if calls is not None and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
         raise RequestError(f"{param} must be a list of objects, not {calls!r}", param=param)
     return bool(calls)
-
-
-def _prediction(prediction: dict[str, Any] | None) -> str | None:
-    return None if prediction is None else _text(prediction.get("content"), "prediction.content")
-
-
-def _text(content: object, param: str) -> str:
-    """The text of a string or of a list of text parts."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise RequestError(f"{param} must be a string or a list of text parts, not {content!r}", param=param)
-    texts = []
-    for index, part in enumerate(content):
-        text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
-        if not isinstance(text, str):
-            raise RequestError(f"{param}[{index}] must be a text part", param=f"{param}[{index}]")
-        texts.append(text)
-    return "\n".join(texts)
 
 
 def _prompts(prompt: object) -> list[Prompt]:

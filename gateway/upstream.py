@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from agentspec.gateway.reply import Reply
 from agentspec.gateway.tags import Tags
+from agentspec.generation import PastOutput
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 
@@ -52,8 +53,31 @@ class Upstream(Protocol):
     async def is_healthy(self) -> bool:
         """True if a request would be answered now."""
 
-    def stats(self) -> Mapping[StageKey, StageStats]:
-        """Counters per stage since the start, in the order in which the stages were first seen."""
+    async def stats(self) -> Mapping[StageKey, StageStats]:
+        """Counters per stage since the start, in the order in which the stages were first seen.
+
+        Never fails: of an upstream that is down it tells the last known.
+        """
+
+    async def evict(self, stage: StageKey) -> dict[str, Any]:
+        """Forget what the stage's own tree has learned: ``freed_bytes``.
+
+        Raises (like all that concerns the trees):
+            RequestError: what was asked can't be done.
+            EngineError: there are no trees within reach, or the upstream failed.
+        """
+
+    async def warm(self, tenant: str, outputs: Sequence[PastOutput]) -> dict[str, Any]:
+        """Learn past outputs of the tenant's stages: ``num_outputs``, ``num_tokens``."""
+
+    async def save(self, path: str | None) -> dict[str, Any]:
+        """Write the trees of all tenants to a file where the engine runs: ``path`` and sizes.
+
+        None = the file it was configured with.
+        """
+
+    async def load(self, path: str | None) -> dict[str, Any]:
+        """Add what such a file holds: ``path`` and sizes."""
 
     async def close(self) -> None:
         """Release everything; requests under way end with an error."""

@@ -107,7 +107,7 @@ def _text(content: object) -> str | None:
             kind = part.get("type") if isinstance(part, Mapping) else part
             raise RequestError(f"only text content parts are supported, not {kind!r}", param="messages")
         texts.append(part["text"])
-    return "".join(texts)
+    return "\n".join(texts)  # as vLLM joins them
 
 
 def _tool_call(call: object) -> object:

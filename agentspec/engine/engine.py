@@ -22,10 +22,11 @@ from agentspec.engine.model import Transformer
 from agentspec.engine.outbox import Outbox
 from agentspec.engine.request import LiveRequest
 from agentspec.engine.scheduler import Scheduler
+from agentspec.engine.text_trees import TextTrees
 from agentspec.engine.tokenizer import Tokenizer
 from agentspec.errors import EngineError
 from agentspec.generation import GenerationDelta, GenerationRequest, ModelCard
-from agentspec.proposer import NoDrafts, Proposer
+from agentspec.proposer import Learner, NoDrafts, Proposer
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 
@@ -94,6 +95,11 @@ class TorchEngine:
     def price(self) -> float:
         """What a draft token costs at present, in accepted tokens: between 0 and 1."""
         return self._decoder.price
+
+    @property
+    def trees(self) -> TextTrees | None:
+        """What the proposer keeps, by text; None if it keeps nothing."""
+        return TextTrees(self._tokenizer, self._proposer) if isinstance(self._proposer, Learner) else None
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[GenerationDelta]:
         """Stream the answer. Closing the iterator cancels: the slot is free at the next step.

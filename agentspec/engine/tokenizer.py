@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,12 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """One more than the highest token id; the model's logits may be wider."""
         return self._vocab_size
+
+    @cached_property
+    def vocabulary(self) -> str:
+        """What token ids mean here, in short: the same for the same texts of all ids."""
+        tokens = sorted(self.raw.get_vocab(with_added_tokens=True).items())
+        return f"sha256:{sha256(json.dumps(tokens).encode()).hexdigest()}"
 
     @property
     def has_chat_template(self) -> bool:

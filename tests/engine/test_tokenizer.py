@@ -192,9 +192,9 @@ def test_tools_as_transformers(tokenizer: Tokenizer, reference: Any) -> None:
     assert tokenizer.apply_chat_template(messages, tools=tools) == theirs
 
 
-def test_text_parts_are_joined(tokenizer: Tokenizer) -> None:
-    parts = [{"type": "text", "text": "Which "}, {"type": "text", "text": "items?"}]
-    whole = tokenizer.apply_chat_template([{"role": "user", "content": "Which items?"}])
+def test_text_parts_are_lines(tokenizer: Tokenizer) -> None:
+    parts = [{"type": "text", "text": "Which"}, {"type": "text", "text": "items?"}]
+    whole = tokenizer.apply_chat_template([{"role": "user", "content": "Which\nitems?"}])
     assert tokenizer.apply_chat_template([{"role": "user", "content": parts}]) == whole
 
 

@@ -1,0 +1,64 @@
+"""``/agentspec/...``: what the trees have learned, for the tenants they belong to and for operators.
+
+A tenant sees and touches its own stages only. Saving and loading concern all tenants and are the operator's
+(``auth`` sees to both).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from agentspec.errors import RequestError
+from agentspec.gateway.auth import TENANT_KEY
+from agentspec.gateway.past_outputs import read_past_outputs
+from agentspec.gateway.request_body import parse_body, read_body
+from agentspec.gateway.settings import GatewaySettings
+from agentspec.gateway.stage_figures import describe_stages
+from agentspec.gateway.upstream import Upstream
+from agentspec.stages import StageKey
+
+
+def control_routes(upstream: Upstream, settings: GatewaySettings) -> list[Route]:
+    """The routes, for either kind of upstream."""
+
+    async def stages(request: Request) -> Response:
+        tenant = request.scope[TENANT_KEY]
+        own = {stage: stats for stage, stats in (await upstream.stats()).items() if stage.tenant == tenant}
+        return JSONResponse(describe_stages(own))
+
+    async def evict(request: Request) -> Response:
+        stage = StageKey.parse(request.path_params["stage"], request.scope[TENANT_KEY])
+        return JSONResponse(await upstream.evict(stage))
+
+    async def warm(request: Request) -> Response:
+        tenant = request.scope[TENANT_KEY]
+        outputs = read_past_outputs(await read_body(request.receive, settings.body_limit_bytes), tenant)
+        return JSONResponse(await upstream.warm(tenant, outputs))
+
+    def with_file(work: Callable[[str | None], Awaitable[dict[str, Any]]]) -> Callable[..., Any]:
+        async def answer(request: Request) -> Response:
+            raw = await read_body(request.receive, settings.body_limit_bytes)
+            return JSONResponse(await work(_path(raw)))
+
+        return answer
+
+    return [
+        Route("/agentspec/stages", stages),
+        Route("/agentspec/stages/{stage:path}", evict, methods=["DELETE"]),
+        Route("/agentspec/warm", warm, methods=["POST"]),
+        Route("/agentspec/save", with_file(upstream.save), methods=["POST"]),
+        Route("/agentspec/load", with_file(upstream.load), methods=["POST"]),
+    ]
+
+
+def _path(raw: bytes) -> str | None:
+    """``path`` in a body that may be empty. Raises RequestError if it is no string."""
+    path = parse_body(raw).get("path") if raw.strip() else None
+    if path is not None and (not isinstance(path, str) or not path):
+        raise RequestError(f"path must be a non-empty string, not {path!r}", param="path")
+    return path
