@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import openai
+from starlette.types import ASGIApp
 
 from agentspec.gateway import Drain, EmbeddedUpstream, ProxySettings, ProxyUpstream, Upstream, create_app
 from agentspec.gateway.server import GatewayServer, bind
@@ -17,12 +18,19 @@ from agentspec.generation import Engine
 TIMEOUT_S = 20.0
 
 
-@contextmanager
-def serving(upstream: Upstream, *, grace_s: float = 0.2, **options: Any) -> Iterator[str]:
+def serving(upstream: Upstream, *, grace_s: float = 0.2, **options: Any) -> Any:
     """The root URL of a gateway in front of ``upstream``."""
-    drain, ready = Drain(), threading.Event()
-    with bind("127.0.0.1", 0) as bound:
-        app = create_app(upstream, drain=drain, **options)
+    drain = Drain()
+    return serving_app(create_app(upstream, drain=drain, **options), drain, grace_s=grace_s)
+
+
+@contextmanager
+def serving_app(
+    app: ASGIApp, drain: Drain | None = None, *, grace_s: float = 0.2, port: int = 0
+) -> Iterator[str]:
+    """The root URL of any ASGI application."""
+    drain, ready = drain or Drain(), threading.Event()
+    with bind("127.0.0.1", port) as bound:
         server = GatewayServer(app, drain, grace_s=grace_s, on_ready=ready.set)
         thread = threading.Thread(target=server.run, args=([bound],))
         thread.start()

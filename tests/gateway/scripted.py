@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from agentspec.draft import Source
-from agentspec.generation import GenerationDelta, GenerationRequest, ModelCard, TokenLogprob
+from agentspec.generation import GenerationDelta, GenerationRequest, ModelCard, PastOutput, TokenLogprob
 from agentspec.stages import StageKey
 from agentspec.stats import SpeculationStats, StageStats
 
@@ -22,6 +23,28 @@ SPECULATION = SpeculationStats(
     drafted_by_source={Source.REQUEST: 3, Source.STAGE: 5},
     accepted_by_source={Source.REQUEST: 2, Source.STAGE: 4},
 )
+
+
+@dataclass
+class ScriptedTrees:
+    """Trees that remember what they were told; a token is a word. A missing file can't be loaded."""
+
+    learned: list[PastOutput] = field(default_factory=list)
+    evicted: list[StageKey] = field(default_factory=list)
+
+    def learn(self, outputs: Sequence[PastOutput]) -> int:
+        self.learned.extend(outputs)
+        return sum(len(output.text.split()) for output in outputs)
+
+    def evict(self, stage: StageKey) -> int:
+        self.evicted.append(stage)
+        return 4096
+
+    def save(self, path: Path) -> dict[str, int]:
+        return {"num_outputs": len(self.learned), "num_bytes": path.write_text("trees")}
+
+    def load(self, path: Path) -> dict[str, int]:
+        return {"num_outputs": 1, "num_bytes": len(path.read_text())}
 
 
 @dataclass
@@ -44,6 +67,7 @@ class ScriptedEngine:
     started: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
     num_closed: int = 0
+    trees: ScriptedTrees | None = field(default_factory=ScriptedTrees)
 
     @property
     def last(self) -> GenerationRequest:

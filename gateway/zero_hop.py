@@ -1,0 +1,136 @@
+"""The stage of a request with no hop in between: this half of the gateway, inside vLLM's own server.
+
+``--middleware agentspec.gateway.zero_hop.ZeroHop``. Requests get the tags that the gateway would give them;
+answers pass untouched but for the headers that name the stage. Keys are ``$AGENTSPEC_API_KEYS``.
+"""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from agentspec.gateway.auth import TENANT_KEY, ApiKeys, Authenticate
+from agentspec.gateway.errors import ForbiddenError
+from agentspec.gateway.lifeline import ClientGoneError
+from agentspec.gateway.reply import Reply
+from agentspec.gateway.request_body import parse_body, read_body
+from agentspec.gateway.settings import GatewaySettings
+from agentspec.gateway.tags import Tags, read_tags
+from agentspec.gateway.url_stage import URL_STAGE_KEY, UrlStage
+from agentspec.gateway.xargs import with_xargs
+
+# where vLLM reads vllm_xargs from a JSON body
+TAGGED_PATHS = frozenset(
+    ("/v1/chat/completions", "/v1/chat/completions/batch", "/v1/completions", "/v1/responses", "/v1/messages")
+)
+# what else a tenant may post: nothing of it generates
+HARMLESS_PATHS = frozenset(("/tokenize", "/detokenize", "/v1/messages/count_tokens"))
+CONTROL_PREFIX = "/agentspec/"  # has a lock of its own
+
+
+class ZeroHop:
+    """Tags requests and finds their tenants, in front of the server ``app``.
+
+    Raises:
+        ConfigError, StageError: a key in ``$AGENTSPEC_API_KEYS`` is malformed.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        keys = ApiKeys.from_environment()
+        tagging = Tagging(app, GatewaySettings().body_limit_bytes)
+        self._plain = app
+        self._app = UrlStage(Authenticate(TaggedOnly(tagging) if keys else tagging, keys))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, tagged if it generates."""
+        await (self._plain if _is_not_ours(scope) else self._app)(scope, receive, send)
+
+
+class TaggedOnly:
+    """Where tenants are kept apart, nothing generates that can't be tagged: it would be nobody's.
+
+    vLLM has more ways to generate than these (audio, raw tokens, other clouds' APIs), some of which let a
+    client write its own tags, and switches that no tenant should reach.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what is tagged or harmless; close the rest."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        elif scope["type"] == "http" and not self._is_allowed(scope):
+            error = ForbiddenError(f"{scope['method']} {scope['path']} is closed: tenants have API keys here")
+            await Reply(send).fail(error)
+        else:
+            await self._app(scope, receive, send)
+
+    def _is_allowed(self, scope: Scope) -> bool:
+        return (
+            scope["method"] in ("GET", "HEAD", "OPTIONS")
+            or scope["path"] in TAGGED_PATHS
+            or scope["path"] in HARMLESS_PATHS
+        )
+
+
+class Tagging:
+    """Writes a request's tags into its body's ``vllm_xargs``."""
+
+    def __init__(self, app: ASGIApp, body_limit_bytes: int) -> None:
+        self._app = app
+        self._body_limit_bytes = body_limit_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on with its tags, or say in OpenAI's form what is wrong with it."""
+        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in TAGGED_PATHS:
+            await self._app(scope, receive, send)
+            return
+        try:
+            tags, body = await self._read(scope, receive)
+        except ClientGoneError:
+            return
+        except Exception as error:
+            await Reply(send).fail(error)
+            return
+        await self._app(_with_length(scope, len(body)), _replayed(body, receive), _naming(tags, send))
+
+    async def _read(self, scope: Scope, receive: Receive) -> tuple[Tags, bytes]:
+        raw = await read_body(receive, self._body_limit_bytes)
+        body = parse_body(raw)
+        tags = read_tags(scope[TENANT_KEY], Headers(scope=scope), scope.get(URL_STAGE_KEY), body)
+        return tags, with_xargs(raw, body, tags.xargs)
+
+
+def _is_not_ours(scope: Scope) -> bool:
+    """The control channel, and what browsers ask before they ask: that carries no key."""
+    if scope["type"] != "http":
+        return False
+    return scope["method"] == "OPTIONS" or str(scope["path"]).startswith(CONTROL_PREFIX)
+
+
+def _with_length(scope: Scope, num_bytes: int) -> Scope:
+    dropped = (b"content-length", b"transfer-encoding")
+    kept = [(name, value) for name, value in scope["headers"] if name.lower() not in dropped]
+    return {**scope, "headers": [*kept, (b"content-length", b"%d" % num_bytes)]}
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """The body in one piece, then whatever else comes: the client's leaving, for one."""
+    unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return unread.pop() if unread else await receive()
+
+    return replay
+
+
+def _naming(tags: Tags, send: Send) -> Send:
+    """Sends an answer with the headers that name its stage."""
+
+    async def send_named(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *tags.answer_headers]}
+        await send(message)
+
+    return send_named
