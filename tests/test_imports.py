@@ -27,6 +27,7 @@ HTTP = {
 }
 FRAMEWORKS = {"langchain", "langchain_core", "langchain_openai", "langgraph", "openhands"}
 BENCHMARKS = "agentspec.benchmarks"
+COMMANDS = "agentspec.commands"
 PUBLIC_NAMES = set("Draft DraftConfig Forest ForestConfig ForestStats Source StageKey __version__".split())
 
 
@@ -119,7 +120,7 @@ def test_torch_stays_in_the_engine() -> None:
 
 def test_http_stays_in_gateway_and_adapters() -> None:
     allowed = inside(set(IMPORTS), "agentspec.gateway", "agentspec.adapters", "agentspec.vllm_plugin")
-    assert users_of(*HTTP) <= allowed | {"agentspec.cli"}
+    assert users_of(*HTTP) <= allowed
 
 
 def test_frameworks_stay_in_their_adapters() -> None:
@@ -135,18 +136,49 @@ def test_only_the_forest_knows_the_native_core() -> None:
 
 
 def test_the_engine_and_the_library_know_no_server() -> None:
-    assert users_of("agentspec.gateway") - inside(set(IMPORTS), "agentspec.gateway") == {"agentspec.cli"}
+    users = users_of("agentspec.gateway") - inside(set(IMPORTS), "agentspec.gateway")
+    assert users == {"agentspec.commands.serve"}
 
 
 def test_nobody_imports_the_command_line() -> None:
     assert users_of("agentspec.cli") == {"agentspec.__main__"}
+    inner = inside(set(IMPORTS), COMMANDS)
+    assert users_of(COMMANDS) - inner == {"agentspec.cli"}
 
 
-def test_benchmarks_are_only_imported_by_the_command_line_and_when_they_are_run() -> None:
+def test_the_command_line_imports_of_the_benchmarks_their_options_alone() -> None:
     assert users_of(BENCHMARKS) == {"agentspec.cli"}
-    code = "import agentspec.cli, sys; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert inside(set(loaded.stdout.split()), BENCHMARKS) == set()
+    options = (f"{BENCHMARKS}.command", f"{BENCHMARKS}.replay.command")
+    assert inside(IMPORTS["agentspec.cli"], BENCHMARKS) == {
+        *options,
+        *(f"{one}.add_options" for one in options),
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--version"], set()),
+        (["--help"], set()),
+        (["serve", "--help"], set()),
+        (["bench", "--help"], {"agentspec.benchmarks", "agentspec.benchmarks.command"}),
+        (
+            ["replay", "--help"],
+            {"agentspec.benchmarks", "agentspec.benchmarks.replay", "agentspec.benchmarks.replay.command"},
+        ),
+    ],
+)
+def test_a_command_loads_its_own_options_alone(arguments: list[str], expected: set[str]) -> None:
+    code = f"""
+import atexit, sys
+atexit.register(lambda: print("loaded", *sys.modules))
+from agentspec.cli import main
+main({arguments})
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(run.stdout.rpartition("loaded")[2].split())
+    assert inside(loaded, BENCHMARKS) == expected
+    assert loaded.isdisjoint(TORCH | HTTP | {"vllm"})
 
 
 def test_nobody_imports_by_a_name_that_only_a_checkout_has() -> None:

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from agentspec.benchmarks import command
 from agentspec.benchmarks.churn import report
 from agentspec.benchmarks.churn.run import run
 from agentspec.benchmarks.churn.scopes import SCOPES
 from agentspec.benchmarks.churn.sizes import Sizes
 from agentspec.benchmarks.report import COLUMNS
-from agentspec.cli import BENCH_SCOPES, main
+from agentspec.cli import main
 
 SIZES = Sizes(tokens=120_000, budget_mb=1, dataset_tokens=5_000)
 KEYS = {
@@ -131,7 +132,7 @@ def test_the_table_is_not_cut_off() -> None:
 
 
 def test_the_command_line_knows_the_scopes() -> None:
-    assert tuple(SCOPES) == BENCH_SCOPES
+    assert tuple(SCOPES) == command.SCOPES
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

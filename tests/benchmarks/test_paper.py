@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from agentspec.benchmarks.command import PAPER_SECTIONS
 from agentspec.benchmarks.paper import document, fig2, fig4, fig7, fig8, fig9, table1
 from agentspec.benchmarks.paper.runs import Replay, done, whole
 from agentspec.benchmarks.paper.samples import LABELS, Traces, held_out
 from agentspec.benchmarks.replay.calls import RecordedCall
 from agentspec.benchmarks.replay.methods import Rule
 from agentspec.benchmarks.replay.tally import Counts, Tally
-from agentspec.cli import PAPER_SECTIONS, main
+from agentspec.cli import main
 from agentspec.errors import ConfigError
 
 NUM_SESSIONS = 12

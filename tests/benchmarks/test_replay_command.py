@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from agentspec.benchmarks.replay import command
 from agentspec.benchmarks.replay.methods import METHODS
-from agentspec.cli import REPLAY_METHODS, main
+from agentspec.cli import main
 
 CALLS = [
     {
@@ -52,7 +53,7 @@ def test_the_report_is_a_table_markdown_and_a_line_of_json(calls, tmp_path, caps
 
 
 def test_every_method_has_a_name_in_the_help():
-    assert set(REPLAY_METHODS) == set(METHODS)
+    assert set(command.METHODS) == set(METHODS)
 
 
 def test_what_can_not_be_replayed_is_an_error(calls, tmp_path, capsys):

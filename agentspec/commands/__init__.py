@@ -1,0 +1,1 @@
+"""The commands, a module each: its options, and what it does. ``agentspec.cli`` loads the one asked for."""

@@ -1,0 +1,240 @@
+"""``agentspec bench``: the options of every benchmark. What they ask for is imported when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from agentspec.commands import option_types
+from agentspec.extras import needed
+
+MAX_TOKENS = 10**12
+MAX_BUDGET_MB = 1 << 20
+PAPER_SECTIONS = ("fig2", "fig4", "fig7", "fig8", "fig9", "table1")
+SCOPES = ("stage", "tenant", "forest", "router", "popular")
+
+CORE_DESCRIPTION = """\
+Measure the suffix core against a peer, both doing the same work in turn on recorded model outputs: time to
+append and to remove, memory, whole decode steps, indexing of prompts. Prints a table, then one line of JSON.
+"""
+
+CORE_EXAMPLES = """\
+examples:
+  agentspec bench core --traces DIR                    some minutes
+  agentspec bench core --traces DIR --quick            less data, under a minute
+  agentspec bench core --traces DIR --json out/core.json --plot out/core.png
+
+DIR holds *.jsonl.gz files: a model call per line, with the keys session, prompt and response (texts). The
+responses must come to about 3 million tokens, with --quick to 700,000; so must the prompts.
+
+peers:
+  arctic   arctic-inference 0.3.0, what vLLM's method "suffix" uses; `make bench-peer` builds it, GPU or not.
+           Where it is missing, our own figures are still measured and ratios are null.
+  none     our own figures only
+"""
+
+CHURN_DESCRIPTION = """\
+Send many more tokens through the forest than its budget holds, as requests that come and go: does memory
+stay within the budget, does any call take long, do the oldest outputs go first? Prints a table, then one line
+of JSON.
+"""
+
+CHURN_EXAMPLES = """\
+examples:
+  agentspec bench churn --traces DIR                   20 million tokens for a scope, a quarter of an hour
+  agentspec bench churn --traces DIR --quick           less data and a smaller budget, some minutes
+  agentspec bench churn --traces DIR --scope tenant --tokens 5e6 --budget-mb 64
+
+DIR holds *.jsonl.gz files: a model call per line, with the key response (a text); any number will do.
+
+scopes, what the budget is for:
+  stage    the tree of one stage, no other being kept
+  tenant   all trees of a tenant: five stages, their workflow, the tenant; and its live requests
+  forest   all trees of three such tenants
+  router   a tenant; for each long output a hundred of 1 to 3 tokens, then long ones only
+  popular  a tenant, most of whose outputs are the same 1,000 tokens; then all of them differ
+
+Every scope is run twice, and of each call the lesser time counts.
+"""
+
+PAPER_DESCRIPTION = """\
+Make the figures of the SuffixDecoding paper again, from recorded calls against a simulated verifier: writes
+paper.md, and its plots and all figures into the folder paper beside it.
+"""
+
+PAPER_EXAMPLES = """\
+examples:
+  agentspec bench paper --traces DIR                     everything, some ten minutes on 2 cores
+  agentspec bench paper --traces DIR --only fig8         one section; the others stay as they are
+  agentspec bench paper --traces DIR --limit 50 --docs out
+
+DIR holds the eleven *.jsonl.gz files that the document names, with the lines that `agentspec replay` reads.
+"""
+
+LOAD_DESCRIPTION = """\
+Serve the text-to-SQL example's calls with the embedded engine and the bundled model, 1 to 16 at a time:
+without speculation, at fixed prices of a draft token, and at the price that the engine learns from its
+steps. All take turns, and outputs are compared. Prints a table, then one line of JSON. Needs the repository:
+python -m agentspec bench load
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``agentspec bench``."""
+    parser.description = "Measure what this project promises."
+    benchmarks = parser.add_subparsers(title="benchmarks", required=True, metavar="BENCHMARK")
+    _add_core(benchmarks)
+    _add_churn(benchmarks)
+    _add_paper(benchmarks)
+    _add_load(benchmarks)
+
+
+def _add_core(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    core = benchmarks.add_parser(
+        "core",
+        help="the suffix trees: time and memory",
+        description=CORE_DESCRIPTION,
+        epilog=CORE_EXAMPLES,
+    )
+    core.set_defaults(run=run_core)
+    core.add_argument("--traces", type=Path, required=True, metavar="DIR", help="recorded model calls")
+    core.add_argument("--peer", choices=("arctic", "none"), default="arctic", help="(%(default)s)")
+    core.add_argument("--quick", action="store_true", help="the same figures from less data")
+    core.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON line here")
+    core.add_argument("--plot", type=Path, metavar="PNG", help="also draw decode steps against live requests")
+
+
+def _add_churn(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    churn = benchmarks.add_parser(
+        "churn",
+        help="memory and calls when much more is learned than fits",
+        description=CHURN_DESCRIPTION,
+        epilog=CHURN_EXAMPLES,
+    )
+    churn.set_defaults(run=run_churn)
+    churn.add_argument("--traces", type=Path, required=True, metavar="DIR", help="recorded model calls")
+    churn.add_argument("--scope", choices=(*SCOPES, "all"), default="all", help="(%(default)s)")
+    churn.add_argument(
+        "--tokens", type=_tokens, metavar="N", help="of each scope (20e6, router, popular: 4e6; --quick: 3e6)"
+    )
+    churn.add_argument(
+        "--budget-mb", type=_budget_mb, metavar="N", help="MiB (128, router, popular: 64; --quick: 64)"
+    )
+    churn.add_argument("--quick", action="store_true", help="the same figures from less data")
+    churn.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON line here")
+    churn.add_argument("--plot", type=Path, metavar="PNG", help="also draw memory against tokens")
+
+
+def _add_paper(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    paper = benchmarks.add_parser(
+        "paper",
+        help="the figures of the SuffixDecoding paper, again",
+        description=PAPER_DESCRIPTION,
+        epilog=PAPER_EXAMPLES,
+    )
+    paper.set_defaults(run=run_paper)
+    paper.add_argument("--traces", type=Path, required=True, metavar="DIR", help="recorded model calls")
+    paper.add_argument(
+        "--docs", type=Path, default=Path("docs"), metavar="DIR", help="where to write (%(default)s)"
+    )
+    paper.add_argument(
+        "--only", action="append", default=[], choices=PAPER_SECTIONS, help="repeatable (default: all)"
+    )
+    paper.add_argument("--limit", type=option_types.count, metavar="N", help="calls of each file, at most")
+    paper.add_argument(
+        "--jobs",
+        type=option_types.count,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes (%(default)s)",
+    )
+
+
+def _add_load(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    load = benchmarks.add_parser(
+        "load",
+        help="the embedded engine under load, by the price of a draft token",
+        description=LOAD_DESCRIPTION,
+    )
+    load.set_defaults(run=run_load)
+    load.add_argument(
+        "--questions",
+        type=option_types.count,
+        default=8,
+        metavar="N",
+        help="of seven calls each, at least (%(default)s)",
+    )
+    load.add_argument(
+        "--rounds",
+        type=option_types.count,
+        default=5,
+        metavar="N",
+        help="each from nothing; medians count (%(default)s)",
+    )
+    load.add_argument(
+        "--clients",
+        type=_counts,
+        default=(1, 2, 4, 8, 16),
+        metavar="N,...",
+        help="requests at a time (1,2,4,8,16)",
+    )
+    load.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON line here")
+
+
+def run_core(args: argparse.Namespace) -> int:
+    """``agentspec bench core``."""
+    with needed("bench"):
+        from agentspec.benchmarks.core.run import run
+        from agentspec.benchmarks.core.sizes import FULL, QUICK
+
+        return run(args.traces, args.peer, QUICK if args.quick else FULL, args.json, args.plot)
+
+
+def run_churn(args: argparse.Namespace) -> int:
+    """``agentspec bench churn``."""
+    with needed("bench"):
+        from agentspec.benchmarks.churn.run import run
+        from agentspec.benchmarks.churn.sizes import FULL, QUICK
+
+        chosen = {"tokens": args.tokens, "budget_mb": args.budget_mb}
+        chosen |= {f"hard_{name}": value for name, value in chosen.items()}
+        given = {name: value for name, value in chosen.items() if value is not None}
+        sizes = replace(QUICK if args.quick else FULL, **given)
+        scopes = SCOPES if args.scope == "all" else (args.scope,)
+        return run(args.traces, scopes, sizes, args.json, args.plot)
+
+
+def run_paper(args: argparse.Namespace) -> int:
+    """``agentspec bench paper``."""
+    with needed("bench"):
+        from agentspec.benchmarks.paper.run import run
+
+        return run(args.traces, args.docs, args.only, args.limit, args.jobs)
+
+
+def run_load(args: argparse.Namespace) -> int:
+    """``agentspec bench load``."""
+    with needed("bench", "engine"):
+        from agentspec.benchmarks.load.measure import Sizes
+        from agentspec.benchmarks.load.run import run
+
+        return run(Sizes(args.questions, args.rounds, args.clients), args.json)
+
+
+def _tokens(text: str) -> int:
+    number = option_types.number(text)
+    if not 1 <= number <= MAX_TOKENS:
+        raise argparse.ArgumentTypeError(f"a number of tokens is positive, like 20e6, not {text!r}")
+    return int(number)
+
+
+def _budget_mb(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_BUDGET_MB):
+        raise argparse.ArgumentTypeError(f"a budget is a whole number of MiB, at least 1, not {text!r}")
+    return int(text)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(map(option_types.count, text.split(",")))
