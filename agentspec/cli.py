@@ -18,9 +18,15 @@ Fill = Callable[[argparse.ArgumentParser], None]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    args, unknown = parser.parse_known_args(argv)
+    args.unknown = unknown
     try:
+        if unknown and not getattr(args, "passes_on_unknown", False):
+            raise argparse.ArgumentError(None, f"unrecognized arguments: {' '.join(unknown)}")
         return int(args.run(args))
+    except argparse.ArgumentError as error:
+        parser.error(str(error))
     except AgentSpecError as error:
         print(f"agentspec: error: {error}", file=sys.stderr)
         return 1
@@ -37,7 +43,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         title="commands", required=True, metavar="COMMAND", parser_class=CommandParser
     )
-    commands.add_parser("serve", help="start the gateway", fill=_serve)
+    commands.add_parser("serve", help="start a server", fill=_serve)
     commands.add_parser("bench", help="measure", fill=_bench)
     commands.add_parser("replay", help="what drafting would have saved on recorded calls", fill=_replay)
     return parser

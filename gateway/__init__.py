@@ -11,6 +11,8 @@ from agentspec.gateway.app import create_app
 from agentspec.gateway.auth import ApiKeys
 from agentspec.gateway.drain import Drain
 from agentspec.gateway.embedded import EmbeddedUpstream
+from agentspec.gateway.engine_child import EngineCommand
+from agentspec.gateway.engine_process import EngineProcess, Patience, run_until_signal
 from agentspec.gateway.proxy import ProxySettings, ProxyUpstream
 from agentspec.gateway.server import serve
 from agentspec.gateway.settings import GatewaySettings
@@ -20,10 +22,14 @@ __all__ = [
     "ApiKeys",
     "Drain",
     "EmbeddedUpstream",
+    "EngineCommand",
+    "EngineProcess",
     "GatewaySettings",
+    "Patience",
     "ProxySettings",
     "ProxyUpstream",
     "Upstream",
     "create_app",
+    "run_until_signal",
     "serve",
 ]

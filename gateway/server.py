@@ -15,6 +15,8 @@ from starlette.types import ASGIApp
 
 from agentspec.errors import ConfigError
 from agentspec.gateway.drain import Drain
+from agentspec.gateway.engine_gate import EngineGate
+from agentspec.gateway.engine_process import EngineProcess
 
 KEEPALIVE_S = 30
 # after the grace period: time to send the error events to clients that are slow to read
@@ -77,6 +79,10 @@ class GatewayServer(uvicorn.Server):
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    def end(self) -> None:
+        """As the first signal does."""
+        self.should_exit = True
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """First signal: drain. Second: at once."""
         if self.should_exit and self._loop is not None:
@@ -106,6 +112,29 @@ def serve(
     *,
     grace_s: float = 5.0,
     on_ready: Callable[[], None] | None = None,
+    engine: EngineProcess | None = None,
 ) -> None:
-    """Serve ``app`` on ``bound`` until SIGINT or SIGTERM. ``drain`` must be the app's."""
-    GatewayServer(app, drain, grace_s=grace_s, on_ready=on_ready).run([bound])
+    """Serve ``app`` on ``bound`` until SIGINT or SIGTERM. ``drain`` must be the app's.
+
+    An ``engine`` runs as long, and a little longer: the app drains first. Until it is ready, clients are told
+    so, and ``on_ready`` waits. Raises EngineStartError if it never becomes ready.
+    """
+    if engine is None:
+        GatewayServer(app, drain, grace_s=grace_s, on_ready=on_ready).run([bound])
+    else:
+        server = GatewayServer(EngineGate(app, engine), drain, grace_s=grace_s)
+        asyncio.run(_serve_with(engine, server, bound, on_ready))
+
+
+async def _serve_with(
+    engine: EngineProcess, server: GatewayServer, bound: socket.socket, on_ready: Callable[[], None] | None
+) -> None:
+    running = asyncio.create_task(engine.run(on_ready))
+    running.add_done_callback(lambda _: server.end())
+    try:
+        await server.serve([bound])
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+    if not running.cancelled():
+        running.result()

@@ -73,10 +73,12 @@ def serving(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
             process.kill()
 
 
-def finish(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, str]:
-    process.send_signal(number)
+def finish(process: subprocess.Popen[str], number: signal.Signals | None = None) -> tuple[int, str]:
+    """The exit status, and what was written that is no mere information."""
+    if number is not None:
+        process.send_signal(number)
     _, errors = process.communicate(timeout=TIMEOUT_S)
-    return process.returncode, errors
+    return process.returncode, "".join(line for line in errors.splitlines(True) if " INFO " not in line)
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,9 +94,11 @@ def test_the_help_of_serve_shows_examples_and_every_option(capsys: pytest.Captur
         main(["serve", "--help"])
     shown = capsys.readouterr().out
     options = (
-        "host port model served-model-name engine-url draft max-draft slots max-model-len threads device"
+        "host port model served-model-name engine-url draft max-draft slots max-model-len threads device "
+        "dtype rule price stage-budget-mb api-key allow-open log-level xargs engine zero-hop engine-port "
+        "engine-start-timeout-s forest-file save-every-s admin-key control-token"
     )
-    for option in f"{options} dtype rule price stage-budget-mb api-key allow-open log-level xargs".split():
+    for option in options.split():
         assert f"--{option}" in shown
     assert "examples:" in shown
     assert "X-AgentSpec-Stage" in shown
@@ -110,6 +114,8 @@ def test_the_help_of_serve_shows_examples_and_every_option(capsys: pytest.Captur
         ["serve", "--port", "65536"],
         ["serve", "--price", "2"],
         ["bench", "load", "--clients", "1,0"],
+        ["serve", "--max-num-seqs", "8"],  # of vLLM, which does not serve the bundled model by itself
+        ["replay", "calls.jsonl", "--max-num-seqs", "8"],
     ],
 )
 def test_a_wrong_command_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,6 +133,11 @@ def test_a_wrong_command_line(arguments: list[str], capsys: pytest.CaptureFixtur
         (["--engine-url", "gpu-box"], "'gpu-box'"),
         (["--allow-open", "--host", "a..b"], "can't listen on a..b:8000"),
         (["--api-key", "a=x", "--api-key", "a=y"], "two tenants"),
+        (["--zero-hop"], "--zero-hop is not for the embedded one, which serves because no --model was given"),
+        (["--engine", "vllm", "--slots", "4"], "--slots is not for vLLM, which serves because --engine vllm"),
+        (["--engine-url", "http://gpu-box", "--rule", "paper"], "--rule is not for a running one"),
+        (["--control-token", "s3cret"], "--control-token is not for the embedded one"),
+        (["--engine", "torch", "--dtype", "half"], "dtype must be one of"),
     ],
 )
 def test_settings_that_cannot_be(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,6 +157,17 @@ def test_a_port_in_use(engine_url: str, capsys: pytest.CaptureFixture[str]) -> N
     port = engine_url.rpartition(":")[2]
     assert main(["serve", "--port", port, "--engine-url", engine_url]) == 1
     assert f"can't listen on 127.0.0.1:{port}: Address already in use" in capsys.readouterr().err
+
+
+def test_the_log_begins_with_the_engine_and_why(engine_url: str) -> None:
+    with serving("--engine-url", engine_url) as (process, _):
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+    first, second, *_ = errors.splitlines()
+    assert first.endswith("INFO the engine is a running one, because --engine-url was given")
+    assert second.endswith(
+        f"INFO the engine at {engine_url} has no AgentSpec plugin: requests are passed on, and no more"
+    )
 
 
 def test_without_torch_the_embedded_engine_says_what_to_install() -> None:
@@ -177,8 +199,7 @@ def test_a_stream_under_way_is_ended_and_the_engine_freed(engine_url: str) -> No
             process.send_signal(signal.SIGTERM)
             rest = "".join(parts)
         assert '"code":"shutting_down"' in rest.rstrip().rpartition("\n")[2]
-        _, errors = process.communicate(timeout=TIMEOUT_S)
-        assert (process.returncode, errors) == (0, "")
+        assert finish(process) == (0, "")
     assert hung_up.wait(TIMEOUT_S)
 
 
@@ -191,8 +212,7 @@ def test_a_second_signal_ends_the_grace_period(engine_url: str) -> None:
             assert "dot" in next(parts)
             process.send_signal(signal.SIGINT)
             assert "shutting_down" in "".join(parts)
-        _, errors = process.communicate(timeout=TIMEOUT_S)
-        assert (process.returncode, errors) == (0, "")
+        assert finish(process) == (0, "")
 
 
 def test_keys_come_from_the_command_line_and_from_the_environment(

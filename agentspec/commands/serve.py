@@ -1,6 +1,6 @@
-"""``agentspec serve``: where gateway, engine and forest are put together.
+"""``agentspec serve``: its options, which engine they ask for, and the server around it.
 
-Imports are lazy: only the embedded engine loads torch.
+Imports are lazy: what an engine needs is loaded when it was chosen.
 """
 
 from __future__ import annotations
@@ -10,23 +10,39 @@ import ipaddress
 import logging
 import os
 import socket
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from agentspec import DraftConfig, ForestConfig
 from agentspec.commands import option_types
 from agentspec.errors import ConfigError
-from agentspec.extras import needed
+from agentspec.vllm_plugin.versions import installed_version
 
 if TYPE_CHECKING:
-    from agentspec.forest import Forest
-    from agentspec.gateway import ApiKeys, Upstream
+    from agentspec.gateway import ApiKeys
 
 API_KEYS_VARIABLE = "AGENTSPEC_API_KEYS"
-ENGINE_API_KEY_VARIABLE = "AGENTSPEC_ENGINE_API_KEY"
+ADMIN_KEY_VARIABLE = "AGENTSPEC_ADMIN_KEY"
+ENGINES = {"running": "a running one", "torch": "the embedded one", "vllm": "vLLM"}
+TORCH_OPTIONS = ("draft", "slots", "threads", "device")
+VLLM_OPTIONS = ("zero_hop", "engine_port", "engine_start_timeout_s")
+RUNNING_OPTIONS = ("control_token",)
+STARTED_OPTIONS = (
+    *("model", "served_model_name", "max_model_len", "dtype", "max_draft", "rule", "price"),
+    *("stage_budget_mb", "forest_file", "save_every_s"),
+)
+# what each way of serving does not know
+FOREIGN = {
+    "running": (*TORCH_OPTIONS, *VLLM_OPTIONS, *STARTED_OPTIONS),
+    "torch": (*VLLM_OPTIONS, *RUNNING_OPTIONS),
+    "vllm": (*TORCH_OPTIONS, *RUNNING_OPTIONS),
+}
+
 EXAMPLES = """\
 examples:
   agentspec serve                                      the bundled model on this machine
-  agentspec serve --model ./Qwen3-0.6B --device cuda   a checkpoint of your own
+  agentspec serve --model Qwen/Qwen3-8B --max-num-seqs 64     vLLM, with any of its options
+  agentspec serve --model Qwen/Qwen3-8B --zero-hop     the same without a gateway, inside vLLM's own server
+  agentspec serve --model ./Qwen3-0.6B --engine torch --device cuda   the embedded engine
   agentspec serve --engine-url http://gpu-box:8000     in front of a running vLLM
   agentspec serve --host 0.0.0.0 --api-key s3cret=acme for others, by key
 
@@ -34,30 +50,46 @@ then, from any OpenAI client:
   curl http://127.0.0.1:8000/v1/chat/completions -H 'X-AgentSpec-Stage: my_agent/plan' \\
     -H 'Content-Type: application/json' -d '{"messages": [{"role": "user", "content": "hello"}]}'
   or with no header at all: base_url="http://127.0.0.1:8000/stages/my_agent/plan/v1"
+
+docs/vllm.md says more about vLLM; `agentspec doctor` says what is wrong with an installation.
 """
+
+logger = logging.getLogger("agentspec")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``agentspec serve``."""
-    parser.description = "Start the OpenAI-compatible gateway: with an engine of its own, or before another."
+    parser.description = (
+        "Start an OpenAI-compatible server that drafts per stage: vLLM with the forest in it behind a "
+        "gateway, a small engine of its own, or a gateway before an engine that runs already. Options that "
+        "are not listed here are vLLM's and are passed on to it."
+    )
     parser.epilog = EXAMPLES
-    parser.set_defaults(run=run_serve)
+    parser.allow_abbrev = False  # --max-model may be vLLM's
+    parser.set_defaults(run=run_serve, passes_on_unknown=True)
     _add_server_options(parser.add_argument_group("server"))
-    _add_engine_options(parser.add_argument_group("embedded engine (the default)"))
-    _add_proxy_options(parser.add_argument_group("another engine"))
+    _add_engine_options(parser.add_argument_group("engine: vLLM or the embedded one"))
+    _add_draft_options(parser.add_argument_group("drafting, in both"))
+    _add_torch_options(parser.add_argument_group("embedded engine only (PyTorch)"))
+    _add_vllm_options(parser.add_argument_group("vLLM only, with all options of vLLM's own"))
+    _add_proxy_options(parser.add_argument_group("an engine that runs already"))
 
 
 def _add_server_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
-    group.add_argument(
-        "--port", type=option_types.port, default=8000, help="port, 0 = any free one (%(default)s)"
-    )
+    group.add_argument("--port", type=option_types.port, default=8000, help="0 = any free one (%(default)s)")
     group.add_argument(
         "--api-key",
         action="append",
         default=[],
         metavar="KEY[=TENANT]",
         help=f"let in only requests with this key; repeatable; also ${API_KEYS_VARIABLE}, comma-separated",
+    )
+    group.add_argument(
+        "--admin-key",
+        default=os.environ.get(ADMIN_KEY_VARIABLE),
+        metavar="KEY",
+        help=f"opens what is the operator's: metrics, saving and loading; also ${ADMIN_KEY_VARIABLE}",
     )
     group.add_argument("--allow-open", action="store_true", help="allow a public address without any key")
     group.add_argument(
@@ -71,19 +103,26 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_engine_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--model", metavar="DIR", help="Hugging Face checkpoint (default: the bundled model)")
     group.add_argument(
-        "--served-model-name", metavar="NAME", help="its name in /v1/models (default: DIR's name)"
+        "--engine",
+        choices=("auto", "torch", "vllm"),
+        default="auto",
+        help="auto: vLLM if --model is given and vLLM is installed, else the embedded engine (%(default)s)",
     )
-    group.add_argument("--draft", choices=("chain", "tree", "off"), default="tree", help="(%(default)s)")
     group.add_argument(
-        "--max-draft", type=int, default=16, metavar="N", help="tokens per draft (%(default)s)"
+        "--model", metavar="MODEL", help="folder of a checkpoint; for vLLM also a name (default: bundled)"
     )
+    group.add_argument("--served-model-name", metavar="NAME", help="its name in /v1/models (default: MODEL)")
+    group.add_argument("--max-model-len", type=int, metavar="N", help="context (default: the model's)")
+    group.add_argument("--dtype", metavar="TYPE", help="float32, bfloat16, float16 (default: by device)")
+
+
+def _add_draft_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--max-draft", type=int, metavar="N", help="tokens per draft (embedded: 16, vLLM: 32)")
     group.add_argument(
         "--rule",
         choices=("learned", "paper"),
-        default="learned",
-        help="how drafts are chosen, see docs/drafting.md (%(default)s)",
+        help="how drafts are chosen, see docs/drafting.md (default: learned)",
     )
     group.add_argument(
         "--price",
@@ -91,22 +130,51 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
         metavar="P",
         help="draft no token whose chance of being accepted is below P, 0 to 1 (default: by what steps take)",
     )
-    group.add_argument("--slots", type=int, default=16, metavar="N", help="requests at a time (%(default)s)")
-    group.add_argument("--max-model-len", type=int, metavar="N", help="context (default: the model's)")
-    group.add_argument("--threads", type=int, metavar="N", help="CPU threads of torch (bundled model: 1)")
-    group.add_argument("--device", default="cpu", help="cpu or cuda (%(default)s)")
-    group.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="(default: by device)")
     group.add_argument(
-        "--stage-budget-mb",
-        type=int,
-        default=64,
-        metavar="N",
-        help="memory of one stage's tree (%(default)s)",
+        "--stage-budget-mb", type=int, metavar="N", help="memory of one stage's tree (default: 64)"
+    )
+    group.add_argument(
+        "--forest-file", metavar="FILE", help="load what was learned from here, save it here at times"
+    )
+    group.add_argument(
+        "--save-every-s",
+        type=option_types.seconds,
+        metavar="S",
+        help="so often, and at shutdown (default: 300)",
+    )
+
+
+def _add_torch_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--draft", choices=("chain", "tree", "off"), help="(default: tree)")
+    group.add_argument("--slots", type=int, metavar="N", help="requests at a time (default: 16)")
+    group.add_argument("--threads", type=int, metavar="N", help="CPU threads of torch (bundled model: 1)")
+    group.add_argument("--device", help="cpu or cuda (default: cpu)")
+
+
+def _add_vllm_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--zero-hop",
+        action="store_true",
+        help="no gateway: vLLM's own server listens on --host and --port and tags requests itself",
+    )
+    group.add_argument(
+        "--engine-port", type=option_types.port, metavar="N", help="vLLM's, on loopback (default: a free one)"
+    )
+    group.add_argument(
+        "--engine-start-timeout-s",
+        type=option_types.seconds,
+        metavar="S",
+        help="seconds until vLLM must be ready (default: 900)",
     )
 
 
 def _add_proxy_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--engine-url", metavar="URL", help="forward to this OpenAI-compatible server")
+    group.add_argument(
+        "--control-token",
+        metavar="TOKEN",
+        help="of its plugin's control channel; also $AGENTSPEC_CONTROL_TOKEN",
+    )
     group.add_argument(
         "--xargs",
         action=argparse.BooleanOptionalAction,
@@ -124,23 +192,87 @@ def _add_proxy_options(group: argparse._ArgumentGroup) -> None:
 
 def run_serve(args: argparse.Namespace) -> int:
     """``agentspec serve``."""
-    from agentspec.gateway import ApiKeys, Drain, create_app, serve
+    from agentspec.gateway import ApiKeys
 
     _start_logging(args.log_level)
-    keys = ApiKeys.parse([*args.api_key, *_split(os.environ.get(API_KEYS_VARIABLE, ""))])
+    given_keys = [*args.api_key, *_split(os.environ.get(API_KEYS_VARIABLE, ""))]
+    keys = ApiKeys.parse(given_keys)
     _check_exposure(args.host, bool(keys), args.allow_open)
+    engine = _choose_engine(args)
+    if args.zero_hop:
+        _serve_zero_hop(args, given_keys)
+    else:
+        _serve_gateway(args, engine, keys)
+    return 0
+
+
+def _choose_engine(args: argparse.Namespace) -> str:
+    """``"running"``, ``"torch"`` or ``"vllm"``; the log says why.
+
+    Raises:
+        ConfigError, ArgumentError: an option was given that this way of serving does not know.
+    """
+    if args.engine_url:
+        engine, reason = "running", "--engine-url was given"
+    elif args.engine != "auto":
+        engine, reason = args.engine, f"--engine {args.engine} was given"
+    elif not args.model:
+        engine, reason = "torch", "no --model was given"
+    elif version := installed_version():
+        engine, reason = "vllm", f"--model was given and vLLM {version} is installed"
+    else:
+        engine, reason = "torch", "vLLM is not installed"
+    for name in FOREIGN[engine]:
+        if getattr(args, name) not in (None, False):
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(f"{flag} is not for {ENGINES[engine]}, which serves because {reason}")
+    if args.unknown and engine != "vllm":
+        raise argparse.ArgumentError(None, f"unrecognized arguments: {' '.join(args.unknown)}")
+    logger.info("the engine is %s, because %s", ENGINES[engine], reason)
+    return engine
+
+
+def _serve_gateway(args: argparse.Namespace, engine: str, keys: ApiKeys) -> None:
+    from agentspec.gateway import Drain, EngineProcess, Upstream, create_app, serve
+
     with _bind(args.host, args.port) as bound:  # before the model is loaded: a taken port fails at once
-        upstream, name = _proxy(args, keys) if args.engine_url else _embedded(args)
-        url = f"http://{_in_url(args.host)}:{bound.getsockname()[1]}/v1"
+        process: EngineProcess | None = None
+        upstream: Upstream
+        if engine == "vllm":
+            from agentspec.commands.vllm_engine import behind_gateway
+
+            upstream, name, process = behind_gateway(args)
+        elif engine == "torch":
+            from agentspec.commands.torch_engine import embedded
+
+            upstream, name = embedded(args)
+        else:
+            from agentspec.commands.running_engine import running
+
+            upstream, name = running(args, forwards_authorization=not keys)
         drain = Drain()
         serve(
-            create_app(upstream, keys=keys, drain=drain),
+            create_app(upstream, keys=keys, admin_key=args.admin_key, drain=drain),
             bound,
             drain,
             grace_s=args.grace_s,
-            on_ready=lambda: print(f"serving {name} on {url}", flush=True),
+            on_ready=lambda: _say_ready(name, args.host, bound.getsockname()[1]),
+            engine=process,
         )
-    return 0
+
+
+def _serve_zero_hop(args: argparse.Namespace, api_keys: Sequence[str]) -> None:
+    from agentspec.commands.vllm_engine import zero_hop
+    from agentspec.gateway import run_until_signal
+
+    with _bind(args.host, args.port) as bound:  # closed again: it is vLLM that listens
+        port = bound.getsockname()[1]
+    process, name = zero_hop(args, port, api_keys)
+    run_until_signal(process, on_ready=lambda: _say_ready(name, args.host, port))
+
+
+def _say_ready(name: str, host: str, port: int) -> None:
+    print(f"serving {name} on http://{_in_url(host)}:{port}/v1", flush=True)
 
 
 def _start_logging(level: str) -> None:
@@ -158,62 +290,6 @@ def _bind(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:  # UnicodeError: no host name can be so
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"can't listen on {_in_url(host)}:{port}: {reason}") from None
-
-
-def _embedded(args: argparse.Namespace) -> tuple[Upstream, str]:
-    """The engine in this process, and the name it serves."""
-    from agentspec.gateway import EmbeddedUpstream
-
-    with needed("engine", hint=", or use --engine-url for an engine elsewhere"):
-        from agentspec.engine import EngineConfig, TorchEngine
-    from agentspec.models import BUNDLED_MODEL, bundled_model_dir
-
-    config = EngineConfig(
-        model_path=args.model or bundled_model_dir(),
-        served_name=args.served_model_name or ("" if args.model else BUNDLED_MODEL),
-        device=args.device,
-        dtype=args.dtype,
-        num_slots=args.slots,
-        max_model_len=args.max_model_len,
-        draft=_drafts(args),
-        price=args.price,
-        # the bundled model's products are too small to share: a second thread makes every step slower
-        threads=args.threads or (None if args.model else 1),
-    )
-    forest = None if config.draft.is_off else _forest(args)
-    try:
-        engine = TorchEngine(config, forest)
-    except (RuntimeError, AssertionError) as error:  # torch: no such device, not enough memory
-        reason = str(error).partition("\n")[0]
-        raise ConfigError(f"the engine can't start on device {args.device!r}: {reason}") from error
-    return EmbeddedUpstream(engine), engine.model.name
-
-
-def _drafts(args: argparse.Namespace) -> DraftConfig:
-    """As far as the price allows; the paper's rule on good evidence only."""
-    return DraftConfig(
-        mode=args.draft, max_tokens=args.max_draft, rule=args.rule, alpha=32, min_prob=0, doubt=1
-    )
-
-
-def _forest(args: argparse.Namespace) -> Forest:
-    from agentspec.forest import Forest
-
-    return Forest(ForestConfig(stage_limit_bytes=args.stage_budget_mb << 20))
-
-
-def _proxy(args: argparse.Namespace, keys: ApiKeys) -> tuple[Upstream, str]:
-    """The engine behind a URL, and that URL."""
-    from agentspec.gateway import ProxySettings, ProxyUpstream
-
-    settings = ProxySettings(
-        url=args.engine_url,
-        api_key=os.environ.get(ENGINE_API_KEY_VARIABLE),
-        forwards_authorization=not keys,  # else it is a key of ours
-        sends_xargs=args.xargs,
-        read_timeout_s=args.engine_timeout_s,
-    )
-    return ProxyUpstream(settings), args.engine_url
 
 
 def _split(text: str) -> list[str]:

@@ -1,0 +1,105 @@
+"""vLLM with the plugin, as ``agentspec serve`` starts it: behind the gateway, or as a server of its own."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from agentspec.gateway import EngineCommand, EngineProcess, Patience, ProxySettings, ProxyUpstream
+from agentspec.gateway.auth import API_KEYS_VARIABLE
+from agentspec.gateway.server import bind
+from agentspec.models import BUNDLED_MODEL, bundled_model_dir
+from agentspec.vllm_plugin.command import vllm_command, vllm_environment
+from agentspec.vllm_plugin.control import TOKEN_VARIABLE
+
+LOOPBACK = "127.0.0.1"
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
+API_KEY_VARIABLE = "VLLM_API_KEY"
+DEFAULT_MAX_DRAFT = 32
+DEFAULT_START_TIMEOUT_S = 900.0
+# vLLM kills its engine at once unless it is given time, in which the forest is saved
+SHUTDOWN_S = 20
+PASSED_ON = ("served_model_name", "max_model_len", "dtype")
+SETTINGS = ("rule", "price", "stage_budget_mb", "forest_file", "save_every_s")
+
+
+def behind_gateway(args: argparse.Namespace) -> tuple[ProxyUpstream, str, EngineProcess]:
+    """vLLM on a loopback port, which only who knows this process's secrets may use; the name it serves."""
+    port = args.engine_port or _free_port()
+    root = f"http://{LOOPBACK}:{port}"
+    token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe()
+    key = secrets.token_urlsafe()
+    command = EngineCommand(
+        _argv(args, LOOPBACK, port, shutdown_s=SHUTDOWN_S),
+        {**vllm_environment(token), API_KEY_VARIABLE: key},
+        stop_timeout_s=SHUTDOWN_S + 10,
+    )
+    settings = ProxySettings(
+        url=root,
+        api_key=key,
+        forwards_authorization=False,
+        sends_xargs=args.xargs,
+        control_token=token,
+        read_timeout_s=args.engine_timeout_s,
+    )
+    return ProxyUpstream(settings), _name(args), EngineProcess(command, root, patience=_patience(args))
+
+
+def zero_hop(args: argparse.Namespace, port: int, api_keys: Sequence[str]) -> tuple[EngineProcess, str]:
+    """vLLM's own server with the stage middleware, on the host and port of ours."""
+    shutdown_s = math.ceil(args.grace_s)
+    command = EngineCommand(
+        _argv(args, args.host, port, shutdown_s=shutdown_s, zero_hop=True),
+        {API_KEYS_VARIABLE: ",".join(api_keys), **vllm_environment(args.admin_key)},
+        stop_timeout_s=shutdown_s + 10,
+    )
+    host = EVERYWHERE.get(args.host, f"[{args.host}]" if ":" in args.host else args.host)
+    return EngineProcess(command, f"http://{host}:{port}", patience=_patience(args)), _name(args)
+
+
+def _argv(
+    args: argparse.Namespace, host: str, port: int, *, shutdown_s: int, zero_hop: bool = False
+) -> list[str]:
+    passed_on = {name: getattr(args, name) for name in PASSED_ON}
+    if not args.model:
+        passed_on["served_model_name"] = _name(args)
+    return vllm_command(
+        args.model or str(bundled_model_dir()),
+        [
+            *("--disable-uvicorn-access-log", "--shutdown-timeout", str(shutdown_s)),
+            *(part for name, value in _given(passed_on) for part in (_flag(name), str(value))),
+            *args.unknown,
+        ],
+        settings=dict(_given({name: getattr(args, name) for name in SETTINGS})),
+        num_speculative_tokens=args.max_draft or DEFAULT_MAX_DRAFT,
+        host=host,
+        port=port,
+        zero_hop=zero_hop,
+    )
+
+
+def _given(options: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in options.items() if value is not None]
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _name(args: argparse.Namespace) -> str:
+    name: str = args.served_model_name or args.model or BUNDLED_MODEL
+    return name
+
+
+def _patience(args: argparse.Namespace) -> Patience:
+    return Patience(start_timeout_s=args.engine_start_timeout_s or DEFAULT_START_TIMEOUT_S)
+
+
+def _free_port() -> int:
+    with bind(LOOPBACK, 0) as bound:
+        port: int = bound.getsockname()[1]
+    return port

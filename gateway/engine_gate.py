@@ -1,0 +1,33 @@
+"""The outermost layer before an engine of our own: while it starts, clients are told to come back."""
+
+from __future__ import annotations
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from agentspec.gateway.engine_process import EngineProcess
+from agentspec.gateway.errors import error_body
+
+RETRY_AFTER = {"retry-after": "5"}
+METRICS = "/metrics"  # the gateway's own figures are there at all times
+
+
+class EngineGate:
+    """Answers 503 as long as ``engine`` is not ready, so that no request waits or fails on the way to it."""
+
+    def __init__(self, app: ASGIApp, engine: EngineProcess) -> None:
+        self._app = app
+        self._engine = engine
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on, or refuse."""
+        if scope["type"] != "http" or self._engine.is_ready or scope["path"] == METRICS:
+            await self._app(scope, receive, send)
+            return
+        phase = self._engine.phase
+        body = {"status": phase}
+        if scope["path"] != "/health":
+            body = error_body(
+                503, f"the engine is {phase}: try again in some seconds", code="engine_starting"
+            )
+        await JSONResponse(body, 503, RETRY_AFTER)(scope, receive, send)

@@ -1,0 +1,63 @@
+"""An engine for tests: a real HTTP server in a process of its own, which starts a process of its own too.
+
+    python engine_server.py PORT FILE [WAY]
+
+Every start is a line in FILE: its process id and the one of its child. WAY is how it behaves: ``fails`` (ends
+while it starts), ``stubborn`` (does not end when asked), ``silent`` (stops answering after its first health),
+``slow`` (is healthy after a while).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+
+class Engine(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        if self.path == "/health" and way == "silent" and answered:
+            time.sleep(60)
+        answered.append(self.path)
+        self._answer({"/environment": os.environ.get("AGENTSPEC_TEST", "")}.get(self.path, "{}"))
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self._answer("{}")
+
+    def _answer(self, text: str) -> None:
+        self.send_response(200)
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+def end(*_: Any) -> None:
+    print("(Engine pid=1) INFO 11-22 03:09:53 [engine.py:7] asked to end", flush=True)
+    if way != "stubborn":
+        raise SystemExit(0)
+
+
+if __name__ == "__main__":
+    port, starts, way = int(sys.argv[1]), Path(sys.argv[2]), "".join(sys.argv[3:])
+    answered: list[str] = []
+    signal.signal(signal.SIGTERM, end)
+    # what ends with nobody's help, holds our output, and does not hear of the end
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    with starts.open("a") as file:
+        print(os.getpid(), child.pid, file=file, flush=True)
+    print("WARNING 11-22 03:09:53 [engine.py:9] loading\rWARNING half\nno level", flush=True)
+    if way == "fails":
+        print("(Engine pid=1) ERROR 11-22 03:09:53 [engine.py:9] no such model", flush=True)
+        raise SystemExit(3)
+    if way == "slow":
+        time.sleep(1)
+    ThreadingHTTPServer(("127.0.0.1", port), Engine).serve_forever()
