@@ -4,6 +4,8 @@
 
 #include <pybind11/stl.h>
 
+#include <string_view>
+
 #include "bindings/bindings.hpp"
 #include "core/error.hpp"
 
@@ -89,6 +91,45 @@ void def_requests(ForestCoreClass& cls) {
           "O(sources), or the cost of appending the output.");
 }
 
+std::span<const std::byte> bytes_of(const py::bytes& bytes) {
+  return std::as_bytes(std::span(std::string_view(bytes)));
+}
+
+// What is saved of a forest, and restored; the outputs by learn().
+void def_saved(ForestCoreClass& cls) {
+  cls.def(
+      "read_outputs",
+      [](ForestCore& self, IndexId index, bool is_begin) {
+        Outputs outputs;
+        {
+          const py::gil_scoped_release unlocked;
+          outputs = self.read_outputs(index, is_begin);
+        }
+        return py::make_tuple(array_of(std::move(outputs.tokens)), array_of(std::move(outputs.sizes)),
+                              array_of(std::move(outputs.uses)));
+      },
+      py::arg("index"), py::arg("is_begin"),
+      "The next unread outputs of an index, oldest first, about 16,384 tokens at a time, none at the end:\n"
+      "(tokens, sizes, uses), end to end. What stays meanwhile is read once. O(tokens).");
+  cls.def(
+      "model_state",
+      [](const ForestCore& self, ModelId model) {
+        const auto state = self.model_state(model);
+        return py::bytes(reinterpret_cast<const char*>(state.data()), state.size());
+      },
+      py::arg("model"), "All that a model has learned. O(its size).");
+  cls.def(
+      "restore_model",
+      [](ForestCore& self, GroupId group, const py::bytes& state) {
+        return self.restore_model(group, bytes_of(state));
+      },
+      py::arg("group"), py::arg("state"),
+      "A model that has learned what model_state() returned; ConfigError if it can't be that. O(its size).");
+  cls.def_static(
+      "check_model_state", [](const py::bytes& state) { AcceptanceModel(bytes_of(state)); }, py::arg("state"),
+      "ConfigError if it can't be what model_state() returns. O(its size).");
+}
+
 }  // namespace
 
 void register_forest_core(py::module_& module) {
@@ -117,14 +158,16 @@ void register_forest_core(py::module_& module) {
           "Forget a model; live requests keep it.");
   cls.def(
       "learn",
-      [](ForestCore& self, const Ids& indices, const Tokens& tokens) {
+      [](ForestCore& self, const Ids& indices, const Tokens& tokens, std::uint32_t uses) {
         const auto index_view = span_of(indices);
         const auto token_view = span_of(tokens);
         const py::gil_scoped_release unlocked;
-        self.learn(index_view, token_view);
+        self.learn(index_view, token_view, uses);
       },
-      py::arg("indices").noconvert(), py::arg("tokens").noconvert(),
-      "Add a finished sequence to each index. O(indices * tokens * chain).");
+      py::arg("indices").noconvert(), py::arg("tokens").noconvert(), py::arg("uses") = 1,
+      "Add a finished sequence, which counts as `uses` equal ones (65535 at most), to each index.\n"
+      "O(indices * tokens * chain).");
+  def_saved(cls);
   def_requests(cls);
   register_named_batch(cls);
   cls.def("index_bytes", &ForestCore::index_bytes, py::arg("index"), Unlocked(), "Bytes of one index. O(1).");

@@ -82,8 +82,13 @@ py::tuple draft(const LockedIndex& self, const Tokens& context, bool is_tree, st
 void def_sequences(py::class_<LockedIndex>& cls) {
   cls.def(
       "open_sequence",
-      [](LockedIndex& self) { return self.run([](SuffixIndex& index) { return index.open(); }); },
-      "Start an empty live sequence and return its id. O(1) amortized.");
+      [](LockedIndex& self, std::uint32_t uses) {
+        SuffixIndex::check_uses(uses);
+        return self.run([uses](SuffixIndex& index) { return index.open(uses); });
+      },
+      py::arg("uses") = 1,
+      "Start an empty live sequence, which counts as so many equal ones (65535 at most), and return its id.\n"
+      "O(1) amortized.");
   cls.def(
       "append",
       [](LockedIndex& self, SequenceId id, const Tokens& tokens) {

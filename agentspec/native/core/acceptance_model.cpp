@@ -3,6 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
+#include <string>
+#include <type_traits>
+
+#include "core/error.hpp"
 
 namespace agentspec {
 namespace {
@@ -14,6 +19,7 @@ constexpr float kFirstWeightOfWider = 0.15f;  // of the trees that hold other st
 constexpr std::uint16_t kPriorCount = 6;      // tokens that a cell's first estimate counts for
 constexpr std::uint16_t kMostSeen = 255;      // by the cell of a context
 constexpr std::uint16_t kMostNamed = 30;      // by the cell of a token
+constexpr float kMostWeight = 1e6f;           // no learning goes so far
 constexpr double kLeastProb = 1e-4;           // and the most is as far from 1
 
 double squash(double x) { return 1 / (1 + std::exp(-x)); }
@@ -92,6 +98,28 @@ AcceptanceModel::AcceptanceModel() {
       steps[i] = static_cast<float>(squash((static_cast<double>(i) - 16) / 2));
     }
   }
+}
+
+AcceptanceModel::AcceptanceModel(std::span<const std::byte> state) {
+  static_assert(std::is_trivially_copyable_v<AcceptanceModel>);
+  static_assert(sizeof(AcceptanceModel) == sizeof(cells_) + sizeof(weights_) + sizeof(calibration_));
+  if (state.size() != sizeof(*this)) {
+    throw ConfigError("the state of a model has " + std::to_string(sizeof(*this)) + " bytes, not " +
+                      std::to_string(state.size()));
+  }
+  std::memcpy(static_cast<void*>(this), state.data(), state.size());
+  if (!is_sound()) throw ConfigError("the state of a model holds a number that no model learns");
+}
+
+// Comparisons with what is no number are false.
+bool AcceptanceModel::is_sound() const {
+  const auto is_weight = [](float weight) { return std::abs(weight) <= kMostWeight; };
+  for (const Weights& weights : weights_) {
+    if (!is_weight(weights.bias) || !std::ranges::all_of(weights.of, is_weight)) return false;
+  }
+  return std::ranges::all_of(calibration_, [](const auto& steps) {
+    return std::ranges::all_of(steps, [](float p) { return p >= 0 && p <= 1; });
+  });
 }
 
 AcceptanceModel::Mixture AcceptanceModel::mix(const Evidence& evidence) const {

@@ -49,6 +49,11 @@ class AcceptanceModel {
   /// Believes the counts as far as there is evidence, until it has learned better.
   AcceptanceModel();
 
+  /// What another one had learned: a copy of its state(). Throws ConfigError if it can't be one.
+  explicit AcceptanceModel(std::span<const std::byte> state);
+  /// All that it has learned, as it lies in memory.
+  std::span<const std::byte> state() const { return std::as_bytes(std::span(this, 1)); }
+
   /// Between 0 and 1, neither of them. O(inputs).
   double estimate(const Evidence& evidence) const;
   /// The token was accepted, or another one was. O(inputs).
@@ -79,6 +84,7 @@ class AcceptanceModel {
     float fraction;    // of the way to the next step
   };
 
+  bool is_sound() const;
   Mixture mix(const Evidence& evidence) const;
   static Cell make_cell(double p, std::uint16_t count);
   static float stretched(Cell cell) { return static_cast<float>(cell.stretched) / kUnits; }

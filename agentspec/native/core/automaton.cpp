@@ -55,17 +55,17 @@ StateId Automaton::locate(std::span<const std::int32_t> tokens) const {
 
 // ---- append -------------------------------------------------------------------------------------------
 
-Cursor Automaton::append(Cursor tail, std::span<const std::int32_t> tokens) {
+Cursor Automaton::append(Cursor tail, std::span<const std::int32_t> tokens, std::uint32_t sequences) {
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    tail = extend(tail, tokens[i], i + 1 < tokens.size() ? tokens[i + 1] : kNoToken);
+    tail = extend(tail, tokens[i], i + 1 < tokens.size() ? tokens[i + 1] : kNoToken, sequences);
   }
   return tail;
 }
 
-Cursor Automaton::extend(Cursor tail, std::int32_t token, std::int32_t next) {
+Cursor Automaton::extend(Cursor tail, std::int32_t token, std::int32_t next, std::uint32_t occurrences) {
   StateId target = child(tail.state, token);
   target = target == kNoState ? grow(tail, token) : split_if_longer(tail.state, tail.length, token, target);
-  count_occurrence(tail, token, target, next);
+  count_occurrences(tail, token, target, next, occurrences);
   return follow(tail, target);
 }
 
@@ -93,7 +93,7 @@ StateId Automaton::grow(Cursor tail, std::int32_t token) {
 
 // The state of the string (prefix of `length` tokens) + token, which leads to `target`. If target also holds
 // longer strings, these stay there and the shorter ones move to a state of their own: from now on they occur
-// once more.
+// more often.
 StateId Automaton::split_if_longer(StateId prefix, std::uint32_t length, std::int32_t token, StateId target) {
   if (states_[target].length == length + 1) return target;
   const StateId made = allocate(length + 1);
@@ -122,31 +122,32 @@ bool Automaton::retarget(StateId prefix, std::int32_t token, StateId from, State
   return true;
 }
 
-// Walks two chains at once: the states that now occur once more, and the states they are reached from, where
+// Walks two chains at once: the states that now occur more often, and the states they are reached from, where
 // the token may have become the best continuation.
-void Automaton::count_occurrence(Cursor tail, std::int32_t token, StateId target, std::int32_t next) {
+void Automaton::count_occurrences(Cursor tail, std::int32_t token, StateId target, std::int32_t next,
+                                  std::uint32_t occurrences) {
   tail = settle(tail);  // the tail's own state may have been split just now
-  count_one(target, next);
+  count_in(target, next, occurrences);
   std::uint32_t length = tail.length;
   StateId shorter = link(target);
   for (StateId prefix = tail.state; prefix != kRoot;) {
     while (length + 1 <= states_[shorter].length) {
       target = shorter;
-      count_one(target, next);
+      count_in(target, next, occurrences);
       shorter = link(target);
     }
     favour(prefix, token, target);
     prefix = link(prefix);
     length = states_[prefix].length;
   }
-  for (; shorter != kRoot; shorter = link(shorter)) count_one(shorter, next);
+  for (; shorter != kRoot; shorter = link(shorter)) count_in(shorter, next, occurrences);
   edges_.prefetch(states_[kRoot].edges, next);
 }
 
 // The next token's edge will be looked up in each of the states counted, and at the root.
-void Automaton::count_one(StateId id, std::int32_t next) {
+void Automaton::count_in(StateId id, std::int32_t next, std::uint32_t occurrences) {
   State& state = states_[id];
-  ++state.count;
+  state.count += occurrences;
   if (state.edges.best_token == next) {
     __builtin_prefetch(&states_[state.edges.best_target]);  // where it is or was
   } else {
@@ -205,7 +206,7 @@ std::size_t Automaton::retract(Cursor begin, std::span<const std::int32_t> token
   return visited;
 }
 
-// The mirror image of count_occurrence. The dead keep links and edges until all tokens are walked.
+// The mirror image of count_occurrences. The dead keep links and edges until all tokens are walked.
 std::size_t Automaton::discount(Cursor tail, std::int32_t token, StateId target, std::uint32_t occurrences) {
   std::size_t visited = 0;
   drop(target, occurrences);

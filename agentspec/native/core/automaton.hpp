@@ -78,11 +78,11 @@ class Automaton {
   /// State of the string, kNoState if it does not occur or is longer than depth. O(length).
   StateId locate(std::span<const std::int32_t> tokens) const;
 
-  /// Appends tokens to a sequence whose last min(n, depth - 1) tokens are `tail`; returns the new tail.
+  /// Appends tokens to equal sequences whose last min(n, depth - 1) tokens are `tail`; returns the new tail.
   /// Counts every new occurrence. Among continuations of equal count the one appended last is the best.
   /// O(suffix-link chain) <= O(depth) a token; about five states on real text. Throws CapacityError or
   /// std::bad_alloc; the automaton is of no use afterwards, until it is cleared.
-  Cursor append(Cursor tail, std::span<const std::int32_t> tokens);
+  Cursor append(Cursor tail, std::span<const std::int32_t> tokens, std::uint32_t sequences = 1);
   /// Tells the states on the tail's chain that sequences end here, or no longer do. O(chain).
   void mark_end(Cursor tail, std::uint32_t sequences = 1);
   void unmark_end(Cursor tail, std::uint32_t sequences = 1);
@@ -143,14 +143,15 @@ class Automaton {
   StateId moved_to(StateId id) const {
     return id != kNoState && states_[id].length == 0 ? states_[id].link : id;
   }
-  Cursor extend(Cursor tail, std::int32_t token, std::int32_t next);
+  Cursor extend(Cursor tail, std::int32_t token, std::int32_t next, std::uint32_t occurrences);
   StateId allocate(std::uint32_t length);
   void free(StateId id);
   StateId grow(Cursor tail, std::int32_t token);
   StateId split_if_longer(StateId prefix, std::uint32_t length, std::int32_t token, StateId target);
   bool retarget(StateId prefix, std::int32_t token, StateId from, StateId to);
-  void count_occurrence(Cursor tail, std::int32_t token, StateId target, std::int32_t next);
-  void count_one(StateId id, std::int32_t next);
+  void count_occurrences(Cursor tail, std::int32_t token, StateId target, std::int32_t next,
+                         std::uint32_t occurrences);
+  void count_in(StateId id, std::int32_t next, std::uint32_t occurrences);
   void favour(StateId prefix, std::int32_t token, StateId target);
   std::size_t discount(Cursor tail, std::int32_t token, StateId target, std::uint32_t occurrences);
   void drop(StateId id, std::uint32_t occurrences);

@@ -67,50 +67,75 @@ void ForestCore::drop_index(IndexId id) {
 
 ModelId ForestCore::create_model(GroupId group, std::optional<ModelId> prior) {
   const std::lock_guard lock(mutex_);
-  if (group >= groups_.size()) throw UnknownIdError("there is no " + name("group", group));
-  auto made = std::make_shared<Model>(group);
   const auto found = prior ? models_.find(*prior) : models_.end();
-  if (found != models_.end()) made->acceptance = found->second->acceptance;
-  models_.emplace(next_model_, std::move(made));
+  return add_model(group, found == models_.end() ? AcceptanceModel{} : found->second->acceptance);
+}
+
+ModelId ForestCore::restore_model(GroupId group, std::span<const std::byte> state) {
+  const AcceptanceModel learned(state);
+  const std::lock_guard lock(mutex_);
+  return add_model(group, learned);
+}
+
+ModelId ForestCore::add_model(GroupId group, const AcceptanceModel& learned) {
+  if (group >= groups_.size()) throw UnknownIdError("there is no " + name("group", group));
+  models_.emplace(next_model_, std::make_shared<Model>(group, learned));
   std::size_t held = 0;
   account(held, sizeof(Model), touch(group));
   balance();
   return next_model_++;
 }
 
-void ForestCore::drop_model(ModelId id) {
+std::vector<std::byte> ForestCore::model_state(ModelId id) const {
+  std::vector<std::byte> state(sizeof(AcceptanceModel));
   const std::lock_guard lock(mutex_);
-  const auto found = models_.find(id);
-  if (found == models_.end()) throw UnknownIdError("there is no " + name("model", id));
-  std::size_t held = sizeof(Model);
-  account(held, 0, groups_[found->second->group]);
-  models_.erase(found);
+  std::ranges::copy(model(id)->acceptance.state(), state.begin());
+  return state;
 }
 
-void ForestCore::learn(std::span<const IndexId> indices, std::span<const std::int32_t> tokens) {
+void ForestCore::drop_model(ModelId id) {
+  const std::lock_guard lock(mutex_);
+  std::size_t held = sizeof(Model);
+  account(held, 0, groups_[model(id)->group]);
+  models_.erase(id);
+}
+
+Outputs ForestCore::read_outputs(IndexId id, bool is_begin) {
+  Outputs outputs;
+  outputs.tokens.reserve(2 * SuffixIndex::kReadTokens);  // before anybody has to wait
+  const std::lock_guard lock(mutex_);
+  SuffixIndex& index = *shared(id)->index;
+  if (is_begin) index.begin_reading();
+  index.read(outputs);
+  return outputs;
+}
+
+void ForestCore::learn(std::span<const IndexId> indices, std::span<const std::int32_t> tokens,
+                       std::uint32_t uses) {
   check_tokens(tokens);
+  SuffixIndex::check_uses(uses);
   for (const IndexId id : indices) {
-    SequenceId sequence = 0;
+    std::optional<SequenceId> sequence;
     for (std::size_t begin = 0; begin < tokens.size(); begin += SuffixIndex::kPieceTokens) {
       const std::size_t size = std::min(SuffixIndex::kPieceTokens, tokens.size() - begin);
       const bool is_last = begin + size == tokens.size();
-      if (!learn_piece(id, sequence, tokens.subspan(begin, size), begin == 0, is_last)) break;
+      if (!learn_piece(id, sequence, tokens.subspan(begin, size), uses, is_last)) break;
     }
   }
 }
 
-bool ForestCore::learn_piece(IndexId id, SequenceId& sequence, std::span<const std::int32_t> tokens,
-                             bool is_first, bool is_last) {
+bool ForestCore::learn_piece(IndexId id, std::optional<SequenceId>& sequence,
+                             std::span<const std::int32_t> tokens, std::uint32_t uses, bool is_last) {
   const std::lock_guard lock(mutex_);
   const auto found = indices_.find(id);
   if (found == indices_.end()) return false;
   SuffixIndex& index = *found->second->index;
-  if (is_first) sequence = open_sequence(*found->second);
+  if (!sequence) sequence = open_sequence(*found->second, uses);
   const bool is_tight = is_exhausted(found->second->group);
   const std::size_t work = is_tight ? index.make_holes(tokens.size()) : 0;
   const bool is_full = is_tight && !index.has_holes(tokens.size());
-  if (!is_full) index.append(sequence, tokens);
-  if (is_last || is_full) index.close(sequence);
+  if (!is_full) index.append(*sequence, tokens);
+  if (is_last || is_full) index.close(*sequence);
   index.uphold(tokens.size());
   account(*found->second, is_full ? 0 : tokens.size());
   balance(work);
@@ -179,9 +204,9 @@ void ForestCore::connect(Request& request, std::span<const SharedSource> sources
   }
 }
 
-SequenceId ForestCore::open_sequence(Shared& shared) {
+SequenceId ForestCore::open_sequence(Shared& shared, std::uint32_t uses) {
   try {
-    return shared.index->open();
+    return shared.index->open(uses);
   } catch (...) {
     account(shared);  // its arrays may have grown all the same
     throw;
@@ -381,6 +406,12 @@ void ForestCore::check_totals(std::span<const std::size_t> group_bytes) const {
     charges += groups_[i].charge();
   }
   if (bytes != bytes_ || charges != whole_.bytes) throw IntegrityError("the total is miscounted");
+}
+
+const std::shared_ptr<Model>& ForestCore::model(ModelId id) const {
+  const auto found = models_.find(id);
+  if (found == models_.end()) throw UnknownIdError("there is no " + name("model", id));
+  return found->second;
 }
 
 Request& ForestCore::request(RequestId id) {

@@ -93,10 +93,19 @@ class ForestCore {
   /// A model of what is accepted, which begins with what the prior has learned, if there is such a model.
   /// O(its size). Throws UnknownIdError.
   ModelId create_model(GroupId group, std::optional<ModelId> prior = std::nullopt);
+  /// One that has learned what model_state() returned. O(its size). Throws UnknownIdError, ConfigError.
+  ModelId restore_model(GroupId group, std::span<const std::byte> state);
+  /// A copy of all that it has learned. O(its size). Throws UnknownIdError.
+  std::vector<std::byte> model_state(ModelId id) const;
   /// Live requests keep it until they are finished. Throws UnknownIdError.
   void drop_model(ModelId id);
-  /// Adds a finished sequence to each of the indices, in pieces. O(indices * tokens * chain).
-  void learn(std::span<const IndexId> indices, std::span<const std::int32_t> tokens);
+  /// Adds a finished sequence, which counts as `uses` equal ones, to each of the indices, in pieces.
+  /// O(indices * tokens * chain). Throws TokenError, ConfigError.
+  void learn(std::span<const IndexId> indices, std::span<const std::int32_t> tokens, std::uint32_t uses = 1);
+  /// The next unread outputs of an index, the oldest first, about kReadTokens at a time; none at the end. To
+  /// begin is to give up any earlier reading of the index. Whatever happens between the calls, an output that
+  /// stays is read once. Throws UnknownIdError.
+  Outputs read_outputs(IndexId id, bool is_begin);
 
   /// Admits a request and indexes its prompt: O(prompt * chain), off the lock. In the background, the call
   /// only copies the prompt: until the index is there, the request drafts from the shared ones alone.
@@ -161,11 +170,13 @@ class ForestCore {
     SourcedDraft draft;
   };
 
+  ModelId add_model(GroupId group, const AcceptanceModel& learned);
+  const std::shared_ptr<Model>& model(ModelId id) const;
   Request& request(RequestId id);
   const std::shared_ptr<Shared>& shared(IndexId id) const;
   void check_totals(std::span<const std::size_t> group_bytes) const;
   void connect(Request& request, std::span<const SharedSource> sources, bool learn);
-  SequenceId open_sequence(Shared& shared);
+  SequenceId open_sequence(Shared& shared, std::uint32_t uses = 1);
   void close_sequences(const Request& request);
   void build_queued(const std::shared_ptr<Request>& request);
   bool begin_building(Request& request);
@@ -175,8 +186,8 @@ class ForestCore {
   void end_building(Request& request);
   void give_up(Request& request);
   void mute(Request& request) noexcept;
-  bool learn_piece(IndexId id, SequenceId& sequence, std::span<const std::int32_t> tokens, bool is_first,
-                   bool is_last);
+  bool learn_piece(IndexId id, std::optional<SequenceId>& sequence, std::span<const std::int32_t> tokens,
+                   std::uint32_t uses, bool is_last);
   bool withdraw_piece(const Link& link);
 
   Batch resolve(const BatchUpdate& update);

@@ -56,7 +56,7 @@ struct Shared {
 
 /// What requests of one kind have in common beside their trees: which drafts are right.
 struct Model {
-  explicit Model(GroupId group_id) : group(group_id) {}
+  Model(GroupId group_id, const AcceptanceModel& learned) : acceptance(learned), group(group_id) {}
 
   AcceptanceModel acceptance;
   GroupId group;

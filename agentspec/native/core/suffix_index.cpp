@@ -35,13 +35,20 @@ bool SuffixIndex::change_or_clear(Change change) {
 
 // ---- sequences ----------------------------------------------------------------------------------------
 
-SequenceId SuffixIndex::open() {
-  if (num_sequences_ >= Automaton::kMaxEnds) change_or_clear([this] { evict_piece(); });
+void SuffixIndex::check_uses(std::uint32_t uses) {
+  if (uses >= 1 && uses <= kMaxUses) return;
+  throw ConfigError("a sequence counts as 1 to " + std::to_string(kMaxUses) + " equal ones, not " +
+                    std::to_string(uses));
+}
+
+SequenceId SuffixIndex::open(std::uint32_t uses) {
+  if (num_sequences_ + uses > Automaton::kMaxEnds) change_or_clear([this] { evict_piece(); });
   if (slots_.num_used() == live_.size()) live_.emplace_back();  // first: either may fail
   const std::uint32_t slot = slots_.acquire();
   live_[slot].serial = num_opened_++;
-  live_[slot].is_learned = num_sequences_ < Automaton::kMaxEnds;
-  ++num_sequences_;
+  live_[slot].uses = static_cast<std::uint16_t>(uses);
+  live_[slot].is_learned = num_sequences_ + uses <= Automaton::kMaxEnds;
+  num_sequences_ += uses;
   return (static_cast<SequenceId>(live_[slot].serial) << 32) | slot;
 }
 
@@ -49,7 +56,7 @@ bool SuffixIndex::append(SequenceId id, std::span<const std::int32_t> tokens) {
   const std::uint32_t slot = slot_of(id);
   if (!live_[slot].is_learned || tokens.empty()) return live_[slot].is_learned;
   return change_or_clear([&] {
-           if (!has_room(tokens.size())) stop_learning(slot);
+           if (!has_room(tokens.size(), live_[slot].uses)) stop_learning(slot);
            if (live_[slot].is_learned) learn(live_[slot], tokens);
          }) &&
          live_[slot].is_learned;
@@ -57,9 +64,9 @@ bool SuffixIndex::append(SequenceId id, std::span<const std::int32_t> tokens) {
 
 // At the budget there is if the tokens will go into holes. A table that would outgrow it has to wait until
 // holes were closed.
-bool SuffixIndex::has_room(std::size_t num_tokens) {
-  if (num_tokens_ + num_tokens > kMaxTokens) evict_some(kMostWork, 0);
-  if (num_tokens_ + num_tokens > kMaxTokens) return false;
+bool SuffixIndex::has_room(std::size_t num_tokens, std::uint32_t uses) {
+  if (num_tokens_ + num_tokens * uses > kMaxTokens) evict_some(kMostWork, 0);
+  if (num_tokens_ + num_tokens * uses > kMaxTokens) return false;
   if (limit_bytes_ <= kTinyBytes) return true;
   if (memory_bytes() + automaton_.growth_bytes(num_tokens) > limit_bytes_) return false;
   if (memory_bytes() <= last_limit(limit_bytes_)) return true;
@@ -71,21 +78,21 @@ void SuffixIndex::learn(Live& live, std::span<const std::int32_t> tokens) {
   live_text_bytes_ -= live.text.memory_bytes();
   live.text.append(tokens);
   live_text_bytes_ += live.text.memory_bytes();
-  num_tokens_ += tokens.size();
+  num_tokens_ += tokens.size() * live.uses;
   live.tail = automaton_.settle(live.tail);
-  automaton_.unmark_end(live.tail);
-  live.tail = automaton_.append(live.tail, tokens);
-  automaton_.mark_end(live.tail);
+  automaton_.unmark_end(live.tail, live.uses);
+  live.tail = automaton_.append(live.tail, tokens, live.uses);
+  automaton_.mark_end(live.tail, live.uses);
 }
 
 void SuffixIndex::close(SequenceId id) {
   const std::uint32_t slot = slot_of(id);
   Live& live = live_[slot];
   const bool is_kept = change_or_clear([&] {
-    if (live.text.size() > 0) texts_.put(live.text.span());
+    if (live.text.size() > 0) texts_.put(live.text.span(), live.uses);
     if (live.has_rest) texts_.owned_by(slot)->owner = Text::kNoOwner;
   });
-  if (!is_kept || (live.text.size() == 0 && !live.has_rest)) --num_sequences_;
+  if (!is_kept || (live.text.size() == 0 && !live.has_rest)) num_sequences_ -= live.uses;
   release(slot);
 }
 
@@ -101,7 +108,7 @@ bool SuffixIndex::remove_piece(SequenceId id) {
     if (live_[slot].has_rest) retract_piece(*texts_.owned_by(slot));
   });
   if (live_[slot].has_rest) return false;
-  --num_sequences_;
+  num_sequences_ -= live_[slot].uses;
   release(slot);
   return true;
 }
@@ -115,7 +122,7 @@ void SuffixIndex::stop(SequenceId id) {
 void SuffixIndex::stop_learning(std::uint32_t slot) {
   Live& live = live_[slot];
   if (live.is_learned && live.text.size() > 0) {
-    texts_.put_oldest(live.text.span(), slot);
+    texts_.put_oldest(live.text.span(), slot, live.uses);
     live.has_rest = true;
   }
   live.is_learned = false;
@@ -143,7 +150,7 @@ void SuffixIndex::clear() noexcept {
     live.is_learned = false;
     live.has_rest = false;
   }
-  num_sequences_ = slots_.num_used();
+  num_sequences_ = num_live();
   num_tokens_ = live_text_bytes_ = 0;
 }
 
@@ -295,6 +302,19 @@ std::uint32_t SuffixIndex::count(std::span<const std::int32_t> tokens) const {
   return id == kNoState ? 0 : automaton_.count(id);
 }
 
+void SuffixIndex::read(Outputs& outputs) {
+  for (std::size_t num_read = 0; num_read < kReadTokens;) {
+    const Text* text = texts_.read_next();
+    if (text == nullptr) return;
+    const std::size_t begin = outputs.tokens.size();
+    outputs.tokens.resize(begin + text->size);
+    text->read(0, std::span(outputs.tokens).subspan(begin));
+    outputs.sizes.push_back(text->size);
+    outputs.uses.push_back(text->uses);
+    num_read += kReadPerText + text->size;
+  }
+}
+
 std::size_t SuffixIndex::memory_bytes() const {
   return sizeof(*this) + automaton_.memory_bytes() + texts_.memory_bytes() + slots_.memory_bytes() +
          live_.capacity() * sizeof(Live) + live_text_bytes_;
@@ -310,7 +330,7 @@ void SuffixIndex::check_integrity() const {
   std::vector<std::span<const std::int32_t>> views;
   std::vector<Cursor> tails;
   std::size_t num_tokens = 0;
-  std::size_t num_sequences = slots_.num_used();
+  std::size_t num_sequences = num_live();
   std::size_t live_text_bytes = 0;
   const auto add = [&](std::span<const std::int32_t> text, Cursor tail) {
     views.push_back(text);
@@ -319,7 +339,8 @@ void SuffixIndex::check_integrity() const {
   };
   for (const Live& live : live_) {
     live_text_bytes += live.text.memory_bytes();
-    if (live.text.size() > 0) add(live.text.span(), live.tail);
+    for (std::uint32_t use = 0; live.text.size() > 0 && use < live.uses; ++use)
+      add(live.text.span(), live.tail);
     if (live.text.size() > 0 && !live.is_learned) throw IntegrityError("a text is kept that is not learned");
   }
   for (const Text* text = texts_.oldest(); text != nullptr; text = text->newer) {
@@ -333,6 +354,15 @@ void SuffixIndex::check_integrity() const {
   if (num_tokens != num_tokens_ || live_text_bytes != live_text_bytes_ || num_sequences != num_sequences_)
     throw IntegrityError("texts are miscounted");
   automaton_.check_integrity(views, tails);
+}
+
+// Sequences, each as many as it counts.
+std::size_t SuffixIndex::num_live() const noexcept {
+  std::size_t number = 0;
+  for (std::uint32_t slot = 0; slot < slots_.end(); ++slot) {
+    if (slots_.is_used(slot)) number += live_[slot].uses;
+  }
+  return number;
 }
 
 std::uint32_t SuffixIndex::slot_of(SequenceId id) const {

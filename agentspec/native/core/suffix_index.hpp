@@ -13,6 +13,13 @@ namespace agentspec {
 /// Names a live sequence of one index.
 using SequenceId = std::uint64_t;
 
+/// Outputs end to end: output i is the next sizes[i] of the tokens, and counts uses[i] times.
+struct Outputs {
+  std::vector<std::int32_t> tokens;
+  std::vector<std::uint32_t> sizes;
+  std::vector<std::uint32_t> uses;
+};
+
 /// Sequences are live (open to appends) until they are closed; then they are outputs, which have no names.
 /// Near the budget the oldest output loses tokens from its end until it is gone; equal ones are one, as young
 /// as the last of them, and go together. If only live sequences are left, the longest is no longer learned
@@ -27,15 +34,23 @@ class SuffixIndex {
   /// Callers that must not hold up others append or remove at most so many tokens at once.
   static constexpr std::size_t kPieceTokens = 256;
 
+  /// About so many are read at once.
+  static constexpr std::size_t kReadTokens = std::size_t{1} << 14;
+
+  /// An output counts as so many equal ones at most.
+  static constexpr std::uint32_t kMaxUses = Text::kMaxUses;
+
   /// Work that is hardly felt: to visit so many states takes about a millisecond.
   static constexpr std::size_t kMostWork = 8192;
 
   /// Throws ConfigError if depth is not within 2..Automaton::kMaxDepth.
   SuffixIndex(std::uint32_t depth, std::size_t limit_bytes);
 
-  /// Starts an empty live sequence, not learned if there are too many already. O(1) amortized. Throws
-  /// std::bad_alloc, unchanged.
-  SequenceId open();
+  /// Throws ConfigError if no sequence can count so much.
+  static void check_uses(std::uint32_t uses);
+  /// Starts an empty live sequence, which counts as `uses` (1..kMaxUses) equal ones; not learned if there are
+  /// too many already. O(1) amortized. Throws std::bad_alloc, unchanged.
+  SequenceId open(std::uint32_t uses = 1);
   /// Appends tokens (none negative) to a live sequence; uphold() has to follow. False if the sequence is not
   /// learned any more. O(tokens * chain). Throws UnknownIdError.
   bool append(SequenceId id, std::span<const std::int32_t> tokens);
@@ -62,6 +77,12 @@ class SuffixIndex {
   bool remove_piece(SequenceId id);
   /// Evicts at least so many tokens, or all there are; returns how many. O(tokens * chain).
   std::size_t evict(std::size_t num_tokens);
+  /// Begins to read the outputs, the oldest first, instead of any earlier reading.
+  void begin_reading() { texts_.begin_reading(); }
+  /// Adds outputs that were not read yet until there are none, or kReadTokens were read. Between the calls
+  /// anything may change: an output that stays is read once, with the uses it has then. O(tokens). Throws
+  /// std::bad_alloc.
+  void read(Outputs& outputs);
   /// Removes everything; live sequences are not learned any more. O(states + outputs). Takes no memory.
   void clear() noexcept;
   /// Evicts and closes holes until the index takes no more than `limit_bytes`, as far as the empty index does
@@ -94,12 +115,14 @@ class SuffixIndex {
   static constexpr std::size_t kWorkPerToken = 3;    // to evict one; usual
   static constexpr std::size_t kWorkPerPiece = 16;   // what does not depend on its size
   static constexpr std::size_t kWorkPerMove = 4;     // of a text
+  static constexpr std::size_t kReadPerText = 16;    // tokens that are read in the time it takes to find one
   static constexpr std::size_t kBytesPerToken = 64;  // hardly any text takes more
   static constexpr std::size_t kMaxTokens = 0xFFFFFFFFu;
 
   struct Live {
     Cursor tail;               // if it is learned; settled when used
     std::uint32_t serial = 0;  // upper half of the id
+    std::uint16_t uses = 1;
     bool is_learned = false;
     bool has_rest = false;        // of what was learned before it was stopped: a text that it owns
     PodArray<std::int32_t> text;  // if it is learned
@@ -108,7 +131,8 @@ class SuffixIndex {
   template <typename Change>
   bool change_or_clear(Change change);
   std::uint32_t slot_of(SequenceId id) const;
-  bool has_room(std::size_t num_tokens);
+  std::size_t num_live() const noexcept;
+  bool has_room(std::size_t num_tokens, std::uint32_t uses);
   void learn(Live& live, std::span<const std::int32_t> tokens);
   void stop_learning(std::uint32_t slot);
   void release_text(Live& live) noexcept;

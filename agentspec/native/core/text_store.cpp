@@ -55,25 +55,41 @@ void Text::read(std::size_t begin, std::span<std::int32_t> out) const {
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = unpack(words_of(*this), begin + i, width);
 }
 
-void TextStore::put(std::span<const std::int32_t> tokens) {
+void TextStore::put(std::span<const std::int32_t> tokens, std::uint32_t uses) {
   const std::uint32_t hash = hash_of(tokens);
-  Text* text = find(hash, tokens);
+  Text* text = find(hash, tokens, uses);
   if (text == nullptr) {
-    text = make(tokens, hash);
+    text = make(tokens, hash, uses);
     share(text);
   } else {
-    ++text->uses;
+    text->uses += uses;
+    if (text == youngest_) return;
     unlink(text);
   }
   link_youngest(text);
 }
 
-void TextStore::put_oldest(std::span<const std::int32_t> tokens, std::uint32_t owner) {
-  Text* text = make(tokens, 0);
+void TextStore::put_oldest(std::span<const std::int32_t> tokens, std::uint32_t owner, std::uint32_t uses) {
+  Text* text = make(tokens, 0, uses);
   text->owner = owner;
   text->newer = oldest_;
   (oldest_ == nullptr ? youngest_ : oldest_->older) = text;
   oldest_ = text;
+}
+
+void TextStore::begin_reading() {
+  ++num_readings_;
+  unread_ = oldest_;
+}
+
+const Text* TextStore::read_next() {
+  while (unread_ != nullptr) {
+    Text* text = std::exchange(unread_, unread_->newer);
+    if (text->owner != Text::kNoOwner || text->read_in == num_readings_) continue;
+    text->read_in = num_readings_;
+    return text;
+  }
+  return nullptr;
 }
 
 Text* TextStore::owned_by(std::uint32_t owner) const {
@@ -95,18 +111,18 @@ void TextStore::clear() noexcept {
   std::vector<Chunk>().swap(chunks_);
   last_chunk_ = 0;
   live_bytes_ = 0;
-  oldest_ = youngest_ = nullptr;
+  oldest_ = youngest_ = unread_ = nullptr;
   buckets_.release();
   num_shared_ = 0;
 }
 
 // ---- texts --------------------------------------------------------------------------------------------
 
-Text* TextStore::make(std::span<const std::int32_t> tokens, std::uint32_t hash) {
+Text* TextStore::make(std::span<const std::int32_t> tokens, std::uint32_t hash, std::uint32_t uses) {
   Text header{};
   header.hash = hash;
   header.size = header.stored_size = static_cast<std::uint32_t>(tokens.size());
-  header.uses = 1;
+  header.uses = uses;
   header.owner = Text::kNoOwner;
   header.width = width_of(tokens);
   void* place = allocate(header.bytes());
@@ -143,6 +159,7 @@ void TextStore::link_youngest(Text* text) noexcept {
 }
 
 void TextStore::unlink(Text* text) noexcept {
+  if (text == unread_) unread_ = text->newer;
   (text->older == nullptr ? oldest_ : text->older->newer) = text->newer;
   (text->newer == nullptr ? youngest_ : text->newer->older) = text->older;
 }
@@ -193,6 +210,7 @@ std::size_t TextStore::give_up_if_airy(std::uint32_t number) {
 // What points to the text follows.
 void TextStore::move(Text* text) {
   auto* moved = static_cast<Text*>(allocate(text->bytes()));
+  if (text == unread_) unread_ = moved;
   if (text->is_shared) *link_to(text) = moved;
   std::memcpy(static_cast<void*>(moved), text, text->bytes());
   moved->chunk = last_chunk_;
@@ -220,10 +238,10 @@ Text** TextStore::bucket_of(std::uint32_t hash) {
   return &buckets_[bucket < buckets_.size() ? bucket : bucket & mask >> 1];
 }
 
-Text* TextStore::find(std::uint32_t hash, std::span<const std::int32_t> tokens) {
+Text* TextStore::find(std::uint32_t hash, std::span<const std::int32_t> tokens, std::uint32_t more_uses) {
   if (buckets_.size() == 0) return nullptr;
   for (Text* text = *bucket_of(hash); text != nullptr; text = text->next) {
-    if (text->hash == hash && text->uses < Text::kMaxUses && is_equal(*text, tokens)) return text;
+    if (text->hash == hash && text->uses + more_uses <= Text::kMaxUses && is_equal(*text, tokens)) return text;
   }
   return nullptr;
 }

@@ -27,6 +27,7 @@ struct Text {
   std::uint32_t chunk;  // where it lies
   std::uint16_t width;  // bits per token
   bool is_shared;       // found when an equal text is put
+  std::uint32_t read_in;  // the last reading that it was part of
 
   std::size_t bytes() const {
     return sizeof(Text) + (std::size_t{stored_size} * width + 63) / 64 * sizeof(std::uint64_t);
@@ -48,12 +49,12 @@ class TextStore {
   TextStore& operator=(const TextStore&) = delete;
   ~TextStore() { clear(); }
 
-  /// Adds a text (not empty, no token negative), or a use of an equal one, at the young end. O(tokens).
-  /// Throws std::bad_alloc, unchanged.
-  void put(std::span<const std::int32_t> tokens);
+  /// Adds a text (not empty, no token negative) with so many uses (1..kMaxUses), or these to an equal one, at
+  /// the young end. O(tokens). Throws std::bad_alloc, unchanged.
+  void put(std::span<const std::int32_t> tokens, std::uint32_t uses = 1);
   /// Adds a text at the old end, apart from equal ones, for an owner. O(tokens). Throws std::bad_alloc,
   /// unchanged.
-  void put_oldest(std::span<const std::int32_t> tokens, std::uint32_t owner);
+  void put_oldest(std::span<const std::int32_t> tokens, std::uint32_t owner, std::uint32_t uses = 1);
   /// Keeps the first `size` tokens of a text, which is shared no longer; of none, forgets it. Returns how
   /// many other texts had to move, three at most for each that was forgotten, amortized.
   std::size_t cut(Text* text, std::uint32_t size) noexcept;
@@ -61,6 +62,11 @@ class TextStore {
   void clear() noexcept;
 
   Text* oldest() const { return oldest_; }
+  /// Begins to read the texts that have no owner, the oldest first, instead of any earlier reading.
+  void begin_reading();
+  /// The next of them, nullptr at the end. Between the calls anything may change: a text that is there from
+  /// the beginning to the end is read once, one that comes or goes meanwhile at most once. O(1) amortized.
+  const Text* read_next();
   /// The owner's text. O(texts that have owners).
   Text* owned_by(std::uint32_t owner) const;
   std::size_t memory_bytes() const {
@@ -78,9 +84,9 @@ class TextStore {
     std::size_t live = 0;  // bytes of texts that are still wanted
   };
 
-  Text* make(std::span<const std::int32_t> tokens, std::uint32_t hash);
+  Text* make(std::span<const std::int32_t> tokens, std::uint32_t hash, std::uint32_t uses);
   Text** bucket_of(std::uint32_t hash);
-  Text* find(std::uint32_t hash, std::span<const std::int32_t> tokens);
+  Text* find(std::uint32_t hash, std::span<const std::int32_t> tokens, std::uint32_t more_uses);
   void share(Text* text);
   Text** link_to(const Text* text) noexcept;
   void unshare(Text* text) noexcept;
@@ -97,6 +103,8 @@ class TextStore {
 
   Text* oldest_ = nullptr;
   Text* youngest_ = nullptr;
+  Text* unread_ = nullptr;          // of the current reading; it and all that are younger may be unread
+  std::uint32_t num_readings_ = 0;  // begun
   PodArray<Text*> buckets_;  // lists of the shared texts
   std::size_t num_shared_ = 0;
   std::vector<Chunk> chunks_;

@@ -46,6 +46,7 @@ class ForestPair {
 
   void create_index(std::size_t group);
   void drop_index(IndexId id);
+  /// One to three equal sequences: at once, and one by one in the model.
   void learn(std::span<const IndexId> indices, TokenSpan tokens);
   void start(RequestId id, std::size_t group, TokenSpan prompt, TokenSpan prediction,
              std::span<const SharedSource> sources, bool learn, const DraftOptions& options,

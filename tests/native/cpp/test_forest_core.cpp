@@ -2,6 +2,8 @@
 #include "core/error.hpp"
 #include "core/forest_core.hpp"
 
+#include <cstring>
+#include <limits>
 #include <numeric>
 #include <thread>
 
@@ -66,6 +68,48 @@ void heavy_indices_give_way_first() {
   core.check_integrity();
 }
 
+void what_a_model_has_learned_can_be_saved_and_restored() {
+  ForestCore core(9, 1 << 20);
+  const GroupId group = core.create_group(1 << 20);
+  const IndexId index = core.create_index(group, 1 << 20);
+  const SharedSource sources[] = {{index, 3}};
+  const ModelId model = core.create_model(group);
+  const std::vector<std::byte> unlearned = core.model_state(model);
+  core.start(1, group, Tokens{7}, {}, sources, true, kOptions, false, model);
+  for (std::int32_t i = 0; i < 40; ++i)
+    step_one(core, 1, {i % 4, i % 3});
+  std::vector<std::byte> state = core.model_state(model);
+  CHECK(state != unlearned);
+  const std::size_t before = core.group_bytes(group);
+  const ModelId restored = core.restore_model(group, state);
+  CHECK(core.model_state(restored) == state);
+  CHECK(core.group_bytes(group) == before + sizeof(Model));
+  CHECK_THROWS(core.restore_model(group + 1, state), UnknownIdError);
+  CHECK_THROWS(core.restore_model(group, std::span(state).first(100)), ConfigError);
+  const float wrong[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 1e30f};
+  for (const float value : wrong) {
+    std::vector<std::byte> broken = state;
+    std::memcpy(broken.data() + broken.size() - sizeof(value), &value, sizeof(value));
+    CHECK_THROWS(core.restore_model(group, broken), ConfigError);
+  }
+  core.drop_model(restored);
+  CHECK_THROWS(core.model_state(restored), UnknownIdError);
+  core.check_integrity();
+}
+
+void outputs_are_read_of_an_index_that_there_is() {
+  ForestCore core(9, 1 << 20);
+  const IndexId index = core.create_index(core.create_group(1 << 20), 1 << 20);
+  core.learn(std::span(&index, 1), Tokens{1, 2, 3}, 5);
+  CHECK_THROWS(core.learn(std::span(&index, 1), Tokens{1}, 0), ConfigError);
+  const Outputs outputs = core.read_outputs(index, true);
+  CHECK((outputs.tokens == Tokens{1, 2, 3}) && outputs.uses[0] == 5);
+  CHECK(core.read_outputs(index, false).sizes.empty());
+  CHECK(core.read_outputs(index, true).sizes.size() == 1);
+  core.drop_index(index);
+  CHECK_THROWS(core.read_outputs(index, false), UnknownIdError);
+}
+
 // Requests of several threads share two indices with small budgets; another
 // thread drops and adds to them.
 void threads_may_do_everything_at_once() {
@@ -89,7 +133,9 @@ void threads_may_do_everything_at_once() {
   for (int turn = 0; turn < 50; ++turn) {
     core.drop_index(core.create_index(group, 1 << 12));
     const IndexId indices[] = {sources[1].index};
-    core.learn(indices, Tokens{1, 2, 3, turn});
+    core.learn(indices, Tokens{1, 2, 3, turn}, 2);
+    for (bool is_begin = true; !core.read_outputs(sources[1].index, is_begin).sizes.empty();)
+      is_begin = false;
   }
   for (std::thread &thread : threads)
     thread.join();
@@ -103,5 +149,7 @@ int main() {
   heavy_indices_give_way_first();
   an_output_drafts_for_the_next_request();
   wrong_calls_throw();
+  what_a_model_has_learned_can_be_saved_and_restored();
+  outputs_are_read_of_an_index_that_there_is();
   threads_may_do_everything_at_once();
 }

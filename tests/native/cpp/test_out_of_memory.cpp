@@ -295,8 +295,23 @@ class ForestScript {
     for (std::uint32_t turn = 0; turn < 6; ++turn) step({3, 4, 5, 6}, turn, 12);
     require(call([this] { core_->drop_index(kDropped); }), "an index could not be dropped");
     step({3, 5, 6}, 60, 3);
+    save_and_restore();
     finish(5, false);
     finish(3, true);
+  }
+
+  void save_and_restore() {
+    Outputs outputs;
+    must([&] { outputs = core_->read_outputs(0, true); });
+    if (!outputs.sizes.empty()) {
+      const auto oldest = std::span(outputs.tokens).first(outputs.sizes[0]);
+      must([&] { core_->learn(std::array{IndexId{1}}, oldest, 3); });
+    }
+    std::vector<std::byte> state;
+    must([&] { state = core_->model_state(*model_); });
+    ModelId restored = 0;
+    must([&] { restored = core_->restore_model(0, state); });
+    core_->drop_model(restored);
   }
 
   void serve_a_crowd() {

@@ -2,6 +2,9 @@
 #include "core/error.hpp"
 #include "core/suffix_index.hpp"
 
+#include <map>
+#include <random>
+
 using namespace agentspec;
 
 namespace {
@@ -67,9 +70,160 @@ void memory_is_counted_and_returned() {
   CHECK(index.num_tokens() == 0 && index.memory_bytes() < empty + 64 * 128);
 }
 
+std::uint32_t below(std::mt19937 &random, std::uint32_t bound) {
+  return static_cast<std::uint32_t>(random() % bound);
+}
+
+Tokens random_text(std::mt19937 &random, std::size_t size, std::uint32_t alphabet) {
+  Tokens text;
+  while (text.size() < size)
+    text.push_back(static_cast<std::int32_t>(below(random, alphabet)));
+  return text;
+}
+
+void learn(SuffixIndex &index, const Tokens &text, std::uint32_t uses = 1) {
+  const SequenceId id = index.open(uses);
+  index.append(id, text);
+  index.close(id);
+}
+
+void require_same_counts(const SuffixIndex &a, const SuffixIndex &b, const Tokens &text) {
+  for (std::size_t begin = 0; begin < text.size(); ++begin) {
+    for (std::size_t size = 1; size <= 5 && begin + size <= text.size(); ++size) {
+      const auto string = std::span(text).subspan(begin, size);
+      CHECK(a.count(string) == b.count(string));
+      const StateId state = a.automaton().locate(string);
+      const StateId other = b.automaton().locate(string);
+      CHECK((state == kNoState) == (other == kNoState));
+      if (state != kNoState)
+        CHECK(a.automaton().best_token(state) == b.automaton().best_token(other));
+    }
+  }
+}
+
+// Learned, continued, evicted and taken back, at once and one by one.
+void a_sequence_with_uses_counts_as_equal_ones() {
+  std::mt19937 random(1);
+  for (int run = 0; run < 60; ++run) {
+    SuffixIndex at_once(5, SuffixIndex::kUnlimited), one_by_one(5, SuffixIndex::kUnlimited);
+    std::vector<Tokens> texts;
+    for (int i = 0; i < 12; ++i) {
+      texts.push_back(random_text(random, 1 + below(random, 20), 3));
+      const std::uint32_t uses = 1 + below(random, 4);
+      learn(at_once, texts.back(), uses);
+      for (std::uint32_t use = 0; use < uses; ++use)
+        learn(one_by_one, texts.back());
+      require_same_counts(at_once, one_by_one, texts.back());
+    }
+    at_once.check_integrity();
+    CHECK(at_once.num_tokens() == one_by_one.num_tokens());
+    CHECK(at_once.num_sequences() == one_by_one.num_sequences());
+    while (one_by_one.num_tokens() > 0) {
+      CHECK(at_once.evict(1) == one_by_one.evict(1));
+      at_once.check_integrity();
+      for (const Tokens &text : texts)
+        require_same_counts(at_once, one_by_one, text);
+    }
+    CHECK(at_once.num_sequences() == 0);
+  }
+}
+
+void a_live_sequence_with_uses_can_be_stopped_and_taken_back() {
+  SuffixIndex index(5, SuffixIndex::kUnlimited);
+  const SequenceId taken = index.open(3);
+  index.append(taken, Tokens{1, 2, 3});
+  CHECK(index.num_sequences() == 3 && index.num_tokens() == 9);
+  const SequenceId stopped = index.open(2);
+  index.append(stopped, Tokens{1, 2});
+  CHECK(index.count(Tokens{1, 2}) == 5);
+  index.stop(stopped);
+  index.check_integrity();
+  index.remove(taken);
+  CHECK(index.count(Tokens{1, 2}) == 2 && index.num_sequences() == 2);
+  index.close(stopped);
+  index.check_integrity();
+  index.clear();
+  CHECK(index.num_sequences() == 0 && index.num_tokens() == 0);
+  CHECK_THROWS(SuffixIndex::check_uses(0), ConfigError);
+  CHECK_THROWS(SuffixIndex::check_uses(SuffixIndex::kMaxUses + 1), ConfigError);
+}
+
+// What is equal beyond the most uses is an output of its own.
+void outputs_are_read_from_the_oldest_to_the_youngest_with_their_uses() {
+  SuffixIndex index(5, SuffixIndex::kUnlimited);
+  learn(index, Tokens{1, 2, 3}, SuffixIndex::kMaxUses);
+  learn(index, Tokens{4}, 2);
+  learn(index, Tokens{1, 2, 3});
+  learn(index, Tokens{4});
+  const SequenceId live = index.open();
+  index.append(live, Tokens{5, 6});
+  index.stop(live); // what is left of it is no output yet
+  Outputs outputs;
+  index.begin_reading();
+  index.read(outputs);
+  CHECK((outputs.tokens == Tokens{1, 2, 3, 1, 2, 3, 4}));
+  CHECK((outputs.sizes == std::vector<std::uint32_t>{3, 3, 1}));
+  CHECK((outputs.uses == std::vector<std::uint32_t>{SuffixIndex::kMaxUses, 1, 3}));
+  index.read(outputs);
+  CHECK(outputs.sizes.size() == 3);
+}
+
+// Between the pieces outputs come again, or they come and are evicted.
+void what_stays_is_read_once_whatever_happens_meanwhile() {
+  std::mt19937 random(2);
+  for (int run = 0; run < 20; ++run) {
+    SuffixIndex index(8, SuffixIndex::kUnlimited);
+    std::vector<Tokens> texts;
+    for (std::int32_t i = 0; i < 600; ++i) {
+      texts.push_back(random_text(random, 1 + below(random, 200), 300));
+      texts.back().push_back(1000 + i); // no two are equal
+      learn(index, texts.back());
+    }
+    std::map<Tokens, int> num_read;
+    std::int32_t num_new = 10'000;
+    Outputs outputs;
+    index.begin_reading();
+    for (index.read(outputs); !outputs.sizes.empty(); index.read(outputs)) {
+      auto at = outputs.tokens.begin();
+      for (const std::uint32_t size : outputs.sizes) {
+        ++num_read[Tokens(at, at + size)];
+        at += size;
+      }
+      outputs = {};
+      for (std::uint32_t i = below(random, 30); i > 0; --i) {
+        if (run % 2 == 0) {
+          learn(index, texts[below(random, 600)]);
+        } else {
+          learn(index, Tokens{7, ++num_new});
+          index.evict(below(random, 200));
+        }
+      }
+    }
+    CHECK(num_read.size() > 100);
+    for (const auto &[text, times] : num_read)
+      CHECK(times == 1);
+    index.begin_reading();
+    for (index.read(outputs); !outputs.sizes.empty(); index.read(outputs)) {
+      auto at = outputs.tokens.begin();
+      for (const std::uint32_t size : outputs.sizes) {
+        const Tokens text(at, at + size);
+        if (text.back() >= 1000 && text.back() < 10'000) // whole, and there from the beginning
+          CHECK(num_read.contains(text));
+        at += size;
+      }
+      outputs = {};
+    }
+    index.check_integrity();
+  }
+}
+
 } // namespace
 
 int main() {
+  a_sequence_with_uses_counts_as_equal_ones();
+  a_live_sequence_with_uses_can_be_stopped_and_taken_back();
+  outputs_are_read_from_the_oldest_to_the_youngest_with_their_uses();
+  what_stays_is_read_once_whatever_happens_meanwhile();
   ids_are_never_reused();
   finished_sequences_take_no_more_tokens();
   clearing_mutes_the_live_and_forgets_the_finished();
