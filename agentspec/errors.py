@@ -7,7 +7,8 @@
     │   ├── UnknownRequestError    no live request has this id                   (KeyError)
     │   ├── DuplicateRequestError  a live request already has this id            (ValueError)
     │   ├── TokenError             token array of wrong dtype, shape or sign     (ValueError)
-    │   └── ForkedForestError      the forest belongs to the parent process
+    │   ├── ForkedForestError      the forest belongs to the parent process
+    │   └── ForestFileError        a forest can't be saved there, or loaded from it
     ├── CheckpointError        a model directory can't be loaded                 (ValueError)
     ├── RequestError           the client's request is at fault                  (ValueError)
     │   ├── ContextLengthError     prompt + max_tokens do not fit the context
@@ -54,6 +55,10 @@ class TokenError(ForestError, ValueError):
 
 class ForkedForestError(ForestError):
     """The forest was made before this process was forked; its threads and locks stayed with the parent."""
+
+
+class ForestFileError(ForestError):
+    """A forest can't be saved to this file, or the file holds none that can be loaded. Nothing changed."""
 
 
 class CheckpointError(AgentSpecError, ValueError):

@@ -18,17 +18,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec import forest_file
 from agentspec._native import MODEL_BYTES, DraftMaker, DraftOptions, ForestCore
 from agentspec.config import MOST_DRAFT_TOKENS, DraftConfig, ForestConfig, check_int, check_prob
 from agentspec.draft import Draft, Source
 from agentspec.errors import (
     ConfigError,
     DuplicateRequestError,
+    ForestFileError,
     ForkedForestError,
     StageError,
     TokenError,
     UnknownRequestError,
 )
+from agentspec.forest_file import SavedForest, SavedModel, SavedOutputs, Totals, TreeName
 from agentspec.sessions import SessionKey, SessionTable
 from agentspec.stages import StageKey
 
@@ -91,6 +94,7 @@ class Forest:
         self.config = config or ForestConfig()
         # contexts have up to `depth` tokens, so the strings counted are one longer
         self._core = ForestCore(self.config.depth + 1, self.config.total_limit_bytes, self.config.threads)
+        self._saving = threading.Lock()  # a tree is read by one at a time
         self._lock = threading.Lock()  # guards the names below; never held while the core works hard
         self._tenants: dict[str, _Tenant] = {}
         self._models: dict[tuple[str, Path], int] = {}  # of tenants' stages, the one used last at the end
@@ -289,9 +293,122 @@ class Forest:
             tree_bytes = self._core.memory_bytes()
         return ForestStats(tree_bytes, sum(n for n, _ in sizes), sum(n for _, n in sizes), num_requests)
 
+    # ---- files ----
+
+    def save(self, path: str | os.PathLike[str], *, vocabulary: str) -> SavedForest:
+        """Write the finished outputs of all trees, and what the learned rule knows, to a file.
+
+        Made to be called beside decode steps: a tree is read some 16,000 tokens at a time, other calls in
+        between. What is finished meanwhile may or may not be saved; running outputs and sessions are not. The
+        file takes the place of an older one once it is whole, and only its owner may read it.
+
+        Args:
+            path: the file, in a folder that there is.
+            vocabulary: names the tokenizer that the token ids belong to.
+
+        Raises:
+            ForestFileError: the system refuses, or a forest is just being saved there. An older file stays.
+            ConfigError: the vocabulary is no string, or empty.
+        """
+        _check_vocabulary(vocabulary)
+        with self._saving, forest_file.writing(path, vocabulary) as file:
+            for model in self._saved_models():
+                file.add_model(model)
+            for outputs in self._saved_outputs():
+                file.add_outputs(outputs)
+            return file.finish()
+
+    def load(self, path: str | os.PathLike[str], *, vocabulary: str) -> SavedForest:
+        """Add what :meth:`save` has written to what is there, beside other calls.
+
+        The outputs are learned again, tree by tree, each from its oldest to its youngest: where a budget is
+        too small for all, the youngest stay. Drafts are those of the forest that was saved, unless outputs
+        grew side by side or some had been evicted: among equally frequent continuations, another one may then
+        be preferred. Trees and models that are not there yet count as used longer ago than all that are, and
+        are left out where ``max_trees`` or the models' share has no place for them, or where ``sources`` does
+        not name their kind; a model that is there stays as it is.
+
+        Args:
+            path: the file, which is read twice: it is shown to be whole before anything changes.
+            vocabulary: names the tokenizer; it has to be the one of the file.
+
+        Returns:
+            How much was learned again, and the size of the file.
+
+        Raises:
+            ForestFileError: the file can't be read, is damaged, too new, no forest, or of another vocabulary.
+            ConfigError: the vocabulary is no string, or empty.
+        """
+        _check_vocabulary(vocabulary)
+        totals = Totals()
+        with forest_file.reading(path, vocabulary) as file:
+            for item in file:
+                if isinstance(item, SavedModel):
+                    _check_model(item, path)
+            for item in file:
+                if isinstance(item, SavedModel):
+                    self._restore(item)
+                elif self._learn_again(item):
+                    totals.add(item)
+            return totals.saved(file.num_bytes)
+
     def check_integrity(self) -> None:
         """Recount every tree; AssertionError if an invariant is broken. For tests."""
         self._core.check_integrity()
+
+    # ---- what is saved and loaded: the ones used last go first, so that they find a place ----
+
+    def _saved_models(self) -> Iterator[SavedModel]:
+        with self._lock:
+            models = list(reversed(self._models.items()))
+        for name, model in models:
+            with contextlib.suppress(UnknownRequestError):  # another thread may drop it meanwhile
+                yield SavedModel(name, self._core.model_state(model))
+
+    def _saved_outputs(self) -> Iterator[SavedOutputs]:
+        with self._lock:
+            trees = [
+                ((name, path), index)
+                for name, tenant in self._tenants.items()
+                for path, index in reversed(tenant.trees.items())
+            ]
+        for tree, index in trees:
+            with contextlib.suppress(UnknownRequestError):  # likewise
+                outputs = SavedOutputs(tree, *self._core.read_outputs(index, True))
+                while len(outputs.sizes):
+                    yield outputs
+                    outputs = SavedOutputs(tree, *self._core.read_outputs(index, False))
+
+    def _restore(self, saved: SavedModel) -> None:
+        tenant = saved.name[0]
+        with self._lock:
+            num_own = sum(name == tenant for name, _ in self._models)
+            is_full = len(self._models) >= _most_models(self.config.total_limit_bytes)
+            if saved.name in self._models or is_full or num_own >= _most_models(_budget_bytes(self.config)):
+                return
+            model = self._core.restore_model(self._tenant(tenant).group, saved.state)
+            self._models = {saved.name: model, **self._models}
+
+    def _learn_again(self, saved: SavedOutputs) -> bool:
+        """False if this forest has no place for the tree."""
+        with self._lock:
+            index = self._tree_to_load(saved.name)
+        if index is None:
+            return False
+        indices = np.array([index], np.uint64)
+        for tokens, uses in saved:
+            self._core.learn(indices, tokens, uses)
+        return True
+
+    def _tree_to_load(self, name: TreeName) -> int | None:
+        """The tree of this name, or a new one as if it were used longest ago. The lock is held."""
+        tenant, path = self._tenant(name[0]), name[1]
+        kinds = {Source.STAGE, Source.WORKFLOW} if path else {Source.TENANT}
+        is_kept = not kinds.isdisjoint(self.config.sources)
+        if path not in tenant.trees and is_kept and len(tenant.trees) < self.config.max_trees:
+            index = self._core.create_index(tenant.group, self.config.stage_limit_bytes, self._weight(path))
+            tenant.trees = {path: index, **tenant.trees}
+        return tenant.trees.get(path)
 
     # ---- names ----
 
@@ -454,6 +571,18 @@ def _most_models(budget_bytes: int) -> int:
 def _budget_bytes(config: ForestConfig) -> int:
     """That a tenant can have at most."""
     return min(config.tenant_limit_bytes, config.total_limit_bytes)
+
+
+def _check_vocabulary(vocabulary: object) -> None:
+    if not isinstance(vocabulary, str) or not vocabulary:
+        raise ConfigError(f"a vocabulary is named by a string that is not empty, not {vocabulary!r}")
+
+
+def _check_model(saved: SavedModel, path: str | os.PathLike[str]) -> None:
+    try:
+        ForestCore.check_model_state(saved.state)
+    except ConfigError as error:
+        raise ForestFileError(f"{os.fspath(path)!r} holds no model for {saved.name!r}: {error}") from error
 
 
 def _native_options(draft: DraftConfig) -> DraftOptions:

@@ -1,0 +1,336 @@
+"""The file of a saved forest: what lies in it, and whether it is whole.
+
+Owns the format, how a file takes the place of an older one, and what is refused. Knows outputs as arrays and
+models as bytes; of trees only the names. After a preamble (magic, version) come chunks, each with a checksum:
+
+    HEAD   the vocabulary
+    MODL   the state of one stage's model
+    OUTS   some outputs of one tree, oldest first; a tree has as many of these as it takes, one after another
+    DONE   the totals, at the end: a file that was cut off has none
+
+A chunk is a header (kind, sizes, CRC-32 of all the rest), names as JSON, and arrays; all is little-endian.
+Whoever writes or reads holds one chunk at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.errors import ForestFileError
+from agentspec.stages import StageKey
+
+_MAGIC = b"AgentSpec forest"
+_VERSION = 1
+_PREAMBLE = struct.Struct("<16sI")  # magic, version
+_HEADER = struct.Struct("<4sIQ")  # kind, bytes of the names, bytes of the arrays
+_CHECKSUM = struct.Struct("<I")
+MOST_USES = 65_535  # of one output, the native core's limit too
+
+TreeName = tuple[str, tuple[str, ...]]  # tenant, path; the path () is the tenant's own tree
+
+
+@dataclass(frozen=True, slots=True)
+class SavedForest:
+    """How much was saved or loaded.
+
+    Attributes:
+        num_trees: trees with outputs.
+        num_outputs: outputs; one that occurred several times, or in several trees, counts so often.
+        num_tokens: their tokens, counted likewise.
+        num_bytes: size of the file.
+    """
+
+    num_trees: int = 0
+    num_outputs: int = 0
+    num_tokens: int = 0
+    num_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SavedModel:
+    """What the learned rule knows of one stage; the state is the native core's."""
+
+    name: TreeName
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SavedOutputs:
+    """Some outputs of one tree, end to end, the oldest first.
+
+    Attributes:
+        name: the tree.
+        token_ids: int32 ``[sum of sizes]``.
+        sizes: uint32 ``[n]``, tokens of each output.
+        uses: uint32 ``[n]``, how many equal outputs each stands for.
+    """
+
+    name: TreeName
+    token_ids: NDArray[np.int32]
+    sizes: NDArray[np.uint32]
+    uses: NDArray[np.uint32]
+
+    def __iter__(self) -> Iterator[tuple[NDArray[np.int32], int]]:
+        """Each output's tokens and uses."""
+        ends = np.cumsum(self.sizes, dtype=np.int64)
+        for begin, end, uses in zip(ends - self.sizes, ends, self.uses, strict=True):
+            yield self.token_ids[begin:end], int(uses)
+
+
+class Totals:
+    """Adds up what is saved or loaded."""
+
+    def __init__(self) -> None:
+        self._trees: set[TreeName] = set()
+        self._num_outputs = self._num_tokens = 0
+
+    def add(self, outputs: SavedOutputs) -> None:
+        """Count some outputs of a tree."""
+        self._trees.add(outputs.name)
+        self._num_outputs += int(outputs.uses.sum(dtype=np.int64))
+        self._num_tokens += int(np.dot(outputs.sizes.astype(np.int64), outputs.uses))
+
+    def saved(self, num_bytes: int) -> SavedForest:
+        """What was counted, in a file of so many bytes."""
+        return SavedForest(len(self._trees), self._num_outputs, self._num_tokens, num_bytes)
+
+
+# ---- writing ----
+
+
+class ForestWriter:
+    """Adds chunks to a file that :func:`writing` has begun."""
+
+    def __init__(self, file: BinaryIO, vocabulary: str) -> None:
+        self._file = file
+        self._totals = Totals()
+        file.write(_PREAMBLE.pack(_MAGIC, _VERSION))
+        self._write(b"HEAD", {"vocabulary": vocabulary})
+
+    def add_model(self, model: SavedModel) -> None:
+        """The state of one stage's model."""
+        self._write(b"MODL", _named(model.name), model.state)
+
+    def add_outputs(self, outputs: SavedOutputs) -> None:
+        """The next outputs of a tree."""
+        arrays = (outputs.sizes.astype("<u4"), outputs.uses.astype("<u4"), outputs.token_ids.astype("<i4"))
+        names = _named(outputs.name) | {"num_outputs": len(outputs.sizes)}
+        self._write(b"OUTS", names, b"".join(array.tobytes() for array in arrays))
+        self._totals.add(outputs)
+
+    def finish(self) -> SavedForest:
+        """The totals; nothing may follow."""
+        self._write(b"DONE", asdict(self._totals.saved(self._file.tell())))
+        return self._totals.saved(self._file.tell())
+
+    def _write(self, kind: bytes, names: dict[str, Any], arrays: bytes = b"") -> None:
+        encoded = json.dumps(names).encode()
+        header = _HEADER.pack(kind, len(encoded), len(arrays))
+        self._file.write(header + _CHECKSUM.pack(_checksum(header, encoded, arrays)) + encoded)
+        self._file.write(arrays)
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike[str], vocabulary: str) -> Iterator[ForestWriter]:
+    """A file that takes the place of ``path`` once it is whole and on the disk, readable by its owner alone.
+
+    It is written beside it, as ``path`` + ``.saving``: whatever happens, the old file stays whole until then.
+    What a process that was killed has left there is written over next time.
+
+    Raises:
+        ForestFileError: the system refuses, or someone else is saving to the same place.
+    """
+    path = Path(path)
+    beside = path.with_name(path.name + ".saving")
+    try:
+        with _locked(beside) as file:
+            try:
+                yield ForestWriter(file, vocabulary)
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(beside, path)
+            except BaseException:
+                beside.unlink()
+                raise
+            _sync_folder(path.parent)
+    except BlockingIOError:
+        raise ForestFileError(f"a forest is being saved to {str(path)!r} already: wait for its end") from None
+    except OSError as error:
+        raise ForestFileError(f"can't save the forest to {str(path)!r}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[BinaryIO]:
+    """An empty file that only the caller writes to; BlockingIOError if another one does."""
+    descriptor = os.open(
+        path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600
+    )  # nothing is cut before the lock
+    with os.fdopen(descriptor, "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            if not path.exists() or not os.path.samestat(os.stat(path), os.fstat(descriptor)):
+                raise BlockingIOError  # the other one's, which has just taken its place
+            os.fchmod(descriptor, 0o600)
+            file.truncate(0)
+            yield file
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # a process forked meanwhile has the file open, too
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# ---- reading ----
+
+
+class ForestReader:
+    """The models and outputs of a file, in its order; each iteration reads all of them once more.
+
+    An iteration that comes to its end has shown that the file is whole and holds what it may hold. Otherwise
+    it raises ForestFileError.
+    """
+
+    def __init__(self, path: Path, file: BinaryIO, vocabulary: str) -> None:
+        self._path = path
+        self._file = file
+        self._check_preamble()
+        kind, names, _ = self._chunk()
+        if kind != b"HEAD" or not isinstance(names.get("vocabulary"), str):
+            raise self._broken("it does not begin as one")
+        if names["vocabulary"] != vocabulary:
+            raise ForestFileError(
+                f"{str(path)!r} holds token ids of the vocabulary {names['vocabulary']!r}, "
+                f"not of {vocabulary!r}: name another file"
+            )
+        self._begin = file.tell()
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the file."""
+        return os.fstat(self._file.fileno()).st_size
+
+    def __iter__(self) -> Iterator[SavedModel | SavedOutputs]:
+        self._file.seek(self._begin)
+        totals, end = Totals(), self._begin
+        while (chunk := self._chunk())[0] != b"DONE":
+            item = self._item(*chunk)
+            if isinstance(item, SavedOutputs):
+                totals.add(item)
+            yield item
+            end = self._file.tell()
+        if chunk[1] != asdict(totals.saved(end)) or self._file.tell() != self.num_bytes:
+            raise self._broken("it does not end as one")
+
+    def _check_preamble(self) -> None:
+        preamble = self._file.read(_PREAMBLE.size)
+        if len(preamble) < _PREAMBLE.size or not preamble.startswith(_MAGIC):
+            raise self._broken("it does not begin as one")
+        _, version = _PREAMBLE.unpack(preamble)
+        if version > _VERSION:
+            raise ForestFileError(
+                f"{str(self._path)!r} has the format {version}, but this version of AgentSpec reads "
+                f"format {_VERSION}: use a newer one"
+            )
+
+    def _chunk(self) -> tuple[bytes, dict[str, Any], bytes]:
+        header = self._read(_HEADER.size)
+        kind, num_names, num_arrays = _HEADER.unpack(header)
+        (checksum,) = _CHECKSUM.unpack(self._read(_CHECKSUM.size))
+        encoded, arrays = self._read(num_names), self._read(num_arrays)
+        if checksum != _checksum(header, encoded, arrays):
+            raise self._broken(f"the checksum before byte {self._file.tell()} is wrong")
+        return kind, _decoded(encoded), arrays
+
+    def _read(self, size: int) -> bytes:
+        """Checked first: a size that is wrong asks for any amount of memory."""
+        if size > self.num_bytes - self._file.tell():
+            raise self._broken("it is cut off")
+        return self._file.read(size)
+
+    def _item(self, kind: bytes, names: dict[str, Any], arrays: bytes) -> SavedModel | SavedOutputs:
+        try:
+            if kind == b"MODL":
+                return SavedModel(_name(names), arrays)
+            if kind == b"OUTS":
+                return _outputs(names, arrays)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise self._broken(f"in a chunk of the kind {kind!r}: {error}") from error
+        raise self._broken(f"it holds something of the kind {kind!r}")
+
+    def _broken(self, reason: str) -> ForestFileError:
+        return ForestFileError(f"{str(self._path)!r} is no whole forest file, {reason}: remove it")
+
+
+@contextlib.contextmanager
+def reading(path: str | os.PathLike[str], vocabulary: str) -> Iterator[ForestReader]:
+    """A file that was saved, opened.
+
+    Raises:
+        ForestFileError: it can't be read, is damaged, too new, none of ours, or of another vocabulary.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            yield ForestReader(path, file, vocabulary)
+    except OSError as error:
+        raise ForestFileError(f"can't load a forest from {str(path)!r}: {error.strerror}") from error
+
+
+# ---- chunks ----
+
+
+def _checksum(*parts: bytes) -> int:
+    checksum = 0
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+    return checksum
+
+
+def _named(name: TreeName) -> dict[str, Any]:
+    return {"tenant": name[0], "path": name[1]}
+
+
+def _decoded(encoded: bytes) -> dict[str, Any]:
+    with contextlib.suppress(ValueError):
+        names = json.loads(encoded)
+        if isinstance(names, dict):
+            return names
+    return {}  # in which whatever is looked for is missing
+
+
+def _name(names: dict[str, Any]) -> TreeName:
+    """The name of a tree; ValueError if there can be no such tree."""
+    tenant, path = names["tenant"], tuple(names["path"])
+    StageKey(tenant, path or ("any",))  # of the tenant's own tree, only the tenant is to be checked
+    return tenant, path
+
+
+def _outputs(names: dict[str, Any], arrays: bytes) -> SavedOutputs:
+    """Outputs as they were saved; ValueError if they can't be outputs."""
+    number = names["num_outputs"]
+    sizes, uses = np.frombuffer(arrays, "<u4", 2 * number).reshape(2, number).astype(np.uint32, copy=False)
+    token_ids = np.frombuffer(arrays, "<i4", offset=8 * number).astype(np.int32, copy=False)
+    if not (sizes.all() and sizes.sum(dtype=np.int64) == len(token_ids)):
+        raise ValueError("sizes of outputs that are not those of its tokens")
+    if uses.min() < 1 or uses.max() > MOST_USES:
+        raise ValueError(f"an output that occurred {uses.max()} or {uses.min()} times")
+    if token_ids.min() < 0:
+        raise ValueError(f"the token id {token_ids.min()}")
+    return SavedOutputs(_name(names), token_ids, sizes, uses)
