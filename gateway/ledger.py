@@ -29,12 +29,18 @@ class StageLedger:
         """Add the ``usage`` and ``metrics.speculative_decoding`` of an answer, as far as it has them."""
         stats = self._stages.of(stage)
         usage = _member(payload, "usage")
+        num_output_tokens = _count(usage, "completion_tokens")
         stats.num_prompt_tokens += _count(usage, "prompt_tokens")
-        stats.num_output_tokens += _count(usage, "completion_tokens")
+        stats.num_output_tokens += num_output_tokens
         figures = _member(_member(payload, "metrics"), "speculative_decoding")
-        stats.num_steps += _count(figures, "num_spec_steps")
+        num_accepted = _count(figures, "num_accepted_draft_tokens")
+        if figures:
+            # vLLM's num_spec_steps are those with a draft; each step adds one token to the accepted ones, and
+            # the first token comes before any step
+            num_steps = num_output_tokens - 1 - num_accepted
+            stats.num_steps += max(num_steps, _count(figures, "num_spec_steps"))
         stats.num_draft_tokens += _count(figures, "num_draft_tokens")
-        stats.num_accepted_tokens += _count(figures, "num_accepted_draft_tokens")
+        stats.num_accepted_tokens += num_accepted
         _add(stats.drafted_by_source, _member(figures, "draft_tokens_by_source"))
         _add(stats.accepted_by_source, _member(figures, "accepted_tokens_by_source"))
 

@@ -87,6 +87,24 @@ def test_a_tenant_with_many_stages_takes_none_from_another() -> None:
 
 
 @pytest.mark.parametrize(
+    ("answer", "num_steps"),
+    [
+        # what vLLM 0.32 wrote of 40 tokens: eleven steps had a draft, seven had none
+        ({"num_spec_steps": 11, "num_draft_tokens": 31, "num_accepted_draft_tokens": 21}, 18),
+        ({"num_spec_steps": 5, "num_draft_tokens": 36, "num_accepted_draft_tokens": 36}, 5),
+        ({}, 0),
+    ],
+)
+def test_steps_without_a_draft_are_steps_too(answer: dict[str, int], num_steps: int) -> None:
+    ledger = StageLedger()
+    usage = {"prompt_tokens": 19, "completion_tokens": 40}
+    payload = {"usage": usage, "metrics": {"speculative_decoding": answer}}
+    ledger.count_answer(StageKey("t", ("a",)), payload)
+    (stats,) = ledger.stats.values()
+    assert stats.num_steps == num_steps
+
+
+@pytest.mark.parametrize(
     "payload",
     [
         {"usage": None},
