@@ -165,9 +165,7 @@ def test_the_log_begins_with_the_engine_and_why(engine_url: str) -> None:
         _, errors = process.communicate(timeout=TIMEOUT_S)
     first, second, *_ = errors.splitlines()
     assert first.endswith("INFO the engine is a running one, because --engine-url was given")
-    assert second.endswith(
-        f"INFO the engine at {engine_url} has no AgentSpec plugin: requests are passed on, and no more"
-    )
+    assert f"INFO the engine at {engine_url} has no AgentSpec plugin: " in second
 
 
 def test_without_torch_the_embedded_engine_says_what_to_install() -> None:

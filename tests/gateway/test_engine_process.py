@@ -182,9 +182,10 @@ from agentspec.gateway import EngineCommand, EngineProcess
 process = EngineProcess(EngineCommand({list(engine.command.argv)}), {engine.root!r})
 asyncio.run(process.run(lambda: print("ready", flush=True)))
 """
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as us:
-        assert us.stdout is not None
-        assert us.stdout.readline() == "ready\n"
-        us.kill()
+    us = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=subprocess.PIPE)
+    assert us.stdout is not None
+    assert await us.stdout.readline() == b"ready\n"
+    us.kill()
+    await us.wait()
     [pids] = engine.pids
     await gone(*pids)
