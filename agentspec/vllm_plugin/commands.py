@@ -156,12 +156,12 @@ class Commands:
 
     def _save(self, arguments: Arguments) -> Answer:
         path = self._path(arguments)
-        saved = self._forest.save(path, vocabulary=self._proposer.texts.vocabulary)  # type: ignore[attr-defined]
+        saved = self._forest.save(path, vocabulary=self._proposer.texts.vocabulary)
         return {"path": path, **asdict(saved)}
 
     def _load(self, arguments: Arguments) -> Answer:
         path = self._path(arguments)
-        loaded = self._forest.load(path, vocabulary=self._proposer.texts.vocabulary)  # type: ignore[attr-defined]
+        loaded = self._forest.load(path, vocabulary=self._proposer.texts.vocabulary)
         return {"path": path, **asdict(loaded)}
 
     def _warm(self, arguments: Arguments) -> Answer:

@@ -241,7 +241,8 @@ Text** TextStore::bucket_of(std::uint32_t hash) {
 Text* TextStore::find(std::uint32_t hash, std::span<const std::int32_t> tokens, std::uint32_t more_uses) {
   if (buckets_.size() == 0) return nullptr;
   for (Text* text = *bucket_of(hash); text != nullptr; text = text->next) {
-    if (text->hash == hash && text->uses + more_uses <= Text::kMaxUses && is_equal(*text, tokens)) return text;
+    if (text->hash == hash && text->uses + more_uses <= Text::kMaxUses && is_equal(*text, tokens))
+      return text;
   }
   return nullptr;
 }

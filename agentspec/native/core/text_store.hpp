@@ -24,9 +24,9 @@ struct Text {
   std::uint32_t stored_size;  // tokens there were
   std::uint32_t uses;
   std::uint32_t owner;
-  std::uint32_t chunk;  // where it lies
-  std::uint16_t width;  // bits per token
-  bool is_shared;       // found when an equal text is put
+  std::uint32_t chunk;    // where it lies
+  std::uint16_t width;    // bits per token
+  bool is_shared;         // found when an equal text is put
   std::uint32_t read_in;  // the last reading that it was part of
 
   std::size_t bytes() const {
@@ -105,7 +105,7 @@ class TextStore {
   Text* youngest_ = nullptr;
   Text* unread_ = nullptr;          // of the current reading; it and all that are younger may be unread
   std::uint32_t num_readings_ = 0;  // begun
-  PodArray<Text*> buckets_;  // lists of the shared texts
+  PodArray<Text*> buckets_;         // lists of the shared texts
   std::size_t num_shared_ = 0;
   std::vector<Chunk> chunks_;
   std::uint32_t last_chunk_ = 0;  // the one that is written to
