@@ -1,0 +1,113 @@
+"""The gateway in front of real vLLM: what it learns of it, and what it lets it learn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from agentspec.benchmarks.vllm.chats import MODEL_NAME
+from agentspec.benchmarks.vllm.speculators import OURS, bundled_on_cpu
+from agentspec.gateway import ApiKeys
+from agentspec.gateway.answer_tail import AnswerTail
+from agentspec.gateway.ledger import StageLedger
+from agentspec.stages import StageKey
+from agentspec.stats import StageStats
+from tests.gateway.live import post, serving_proxy
+
+KEY = {"authorization": "Bearer ka"}
+BODY = {
+    "model": MODEL_NAME,
+    "messages": [{"role": "user", "content": "How many users are there? users(id, name)"}],
+    "temperature": 0,
+    "max_tokens": 40,
+    "ignore_eos": True,
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with bundled_on_cpu().serving(OURS, tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@pytest.fixture
+def root(server: Any) -> Iterator[str]:
+    with serving_proxy(server.url, keys=ApiKeys.parse(["ka=acme"]), admin_key="boss") as root:
+        yield root
+
+
+def ask(root: str, stage: str, **fields: Any) -> httpx.Response:
+    answer = post(root, {**BODY, **fields}, x_agentspec_stage=stage, **KEY)
+    assert answer.status_code == 200
+    return answer
+
+
+def told(root: str, stage: str) -> dict[str, Any]:
+    stages = httpx.get(f"{root}/agentspec/stages", headers=KEY).json()["stages"]
+    (found,) = (one for one in stages if one["stage"] == stage)
+    return dict(found)
+
+
+def test_the_workers_counters_reach_operators_and_tenants(root: str) -> None:
+    ask(root, "counted/a")
+    ask(root, "counted/a", n=2, temperature=1, seed=1)  # of which vLLM's answer tells nothing
+    found = told(root, "counted/a")
+    assert (found["tenant"], found["num_output_tokens"]) == ("acme", 3 * 40)
+    assert found["num_output_tokens"] == 3 + found["num_steps"] + found["num_accepted_tokens"]
+    assert sum(found["accepted_by_source"].values()) == found["num_accepted_tokens"] > 0
+    assert found["tree_bytes"] > 0
+    text = httpx.get(f"{root}/metrics", headers={"authorization": "Bearer boss"}).text
+    line = 'agentspec_accepted_tokens_total{stage="counted/a",tenant="acme"}'
+    assert f"{line} {float(found['num_accepted_tokens'])}" in text.splitlines()
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_an_answer_tells_of_itself(root: str, is_stream: bool) -> None:
+    """What the gateway counts by where the plugin is not to be had."""
+    stage = StageKey("acme", ("told", str(is_stream)))
+    options = {"stream": True, "stream_options": {"include_usage": True}} if is_stream else {}
+    counted = StageLedger()
+    for _ in range(2):
+        answer = ask(root, stage.name, **options)
+        tail = AnswerTail(is_event_stream=is_stream)
+        for start in range(0, len(answer.content), 100):
+            tail.add(answer.content[start : start + 100])
+        counted.count_answer(stage, tail.payload())
+    assert _main(counted.stats[stage]) == _main(StageStats(**_counters(told(root, stage.name))))
+    assert counted.stats[stage].num_accepted_tokens > 0
+
+
+def _main(stats: StageStats) -> tuple[int, ...]:
+    return (
+        stats.num_prompt_tokens,
+        stats.num_output_tokens,
+        stats.num_steps,
+        stats.num_draft_tokens,
+        stats.num_accepted_tokens,
+    )
+
+
+def _counters(figures: dict[str, Any]) -> dict[str, int]:
+    return {key: value for key, value in figures.items() if key.startswith("num_")}
+
+
+def test_a_stage_that_was_warmed_drafts_its_first_request(root: str) -> None:
+    text = ask(root, "source").json()["choices"][0]["message"]["content"]
+    line = json.dumps({"stage": "warm/a", "response": text})
+    warmed = httpx.post(f"{root}/agentspec/warm", content=line, headers=KEY, timeout=60)
+    assert warmed.json()["num_outputs"] == 1
+    assert warmed.json()["num_tokens"] > 20
+    ask(root, "warm/a")
+    assert told(root, "warm/a")["accepted_by_source"]["stage"] > 0
+
+
+def test_a_stage_that_was_evicted_has_no_tree(root: str, server: Any) -> None:
+    ask(root, "gone/a")
+    assert told(root, "gone/a")["tree_bytes"] > 0
+    freed = httpx.delete(f"{root}/agentspec/stages/gone/a", headers=KEY).json()["freed_bytes"]
+    assert freed > 0
+    assert server.control("evict", tenant="acme", stage="gone/a") == {"freed_bytes": 0}
