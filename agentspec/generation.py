@@ -120,14 +120,14 @@ class Trees(Protocol):
         """Write all trees to a file; their sizes, by name.
 
         Raises:
-            OSError, ForestError: it can't be written.
+            ForestFileError: it can't be written.
         """
 
     def load(self, path: Path) -> Mapping[str, int]:
         """Add what such a file holds; its sizes, by name.
 
         Raises:
-            OSError, ForestError: it can't be read, or is of another vocabulary; nothing was changed.
+            ForestFileError: it can't be read, or is of another vocabulary; nothing was changed.
         """
 
 

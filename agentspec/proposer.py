@@ -66,10 +66,10 @@ class Learner(Protocol):
         """Bytes of a stage's own tree, or of everything."""
 
     def save(self, path: Path, *, vocabulary: str) -> Any:
-        """Write everything to a file; a dataclass of its sizes."""
+        """Write everything to a file; a dataclass of its sizes. Raises ForestFileError."""
 
     def load(self, path: Path, *, vocabulary: str) -> Any:
-        """Add what such a file holds; a dataclass of its sizes."""
+        """Add what such a file holds; a dataclass of its sizes. Raises ForestFileError."""
 
 
 class NoDrafts:

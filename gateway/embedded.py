@@ -14,7 +14,7 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 
-from agentspec.errors import EngineError, ForestError, RequestError, UnknownModelError
+from agentspec.errors import EngineError, ForestFileError, RequestError, UnknownModelError
 from agentspec.gateway.answer_forms import AnswerForm, ChatForm, Choice, CompletionForm
 from agentspec.gateway.bodies import ChatBody, CompletionBody, GenerationBody, read_as
 from agentspec.gateway.errors import NoControlError
@@ -149,7 +149,7 @@ class EmbeddedUpstream:
             raise RequestError("say which file: there is no default here", param="path")
         try:
             return {"path": str(file), **await asyncio.to_thread(work, file)}
-        except (OSError, ForestError) as error:
+        except ForestFileError as error:
             raise RequestError(str(error), param="path") from error
 
     def _check_model(self, name: str | None) -> None:

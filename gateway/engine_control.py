@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 
 from agentspec.errors import EngineError, RequestError
+from agentspec.gateway.engine_http import CONNECT_TIMEOUT_S, KEEPALIVE_S, told_as_ours
 from agentspec.gateway.errors import NoControlError
 from agentspec.gateway.stage_figures import Stages, read_stages
-from agentspec.gateway.transport_errors import told_as_ours
 from agentspec.generation import PastOutput
 from agentspec.stages import StageKey
 
@@ -40,7 +40,8 @@ class EngineControl:
         self._root = root
         self._client = httpx.AsyncClient(
             headers={} if token is None else {"authorization": f"Bearer {token}"},
-            timeout=COMMAND_TIMEOUT_S,
+            timeout=httpx.Timeout(COMMAND_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            limits=httpx.Limits(keepalive_expiry=KEEPALIVE_S),
             trust_env=False,
         )
         self._stages: Stages | None = None

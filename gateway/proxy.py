@@ -14,9 +14,9 @@ from starlette.responses import Response
 from agentspec.errors import ConfigError, UnknownModelError
 from agentspec.gateway.answer_tail import AnswerTail
 from agentspec.gateway.engine_control import EngineControl
+from agentspec.gateway.engine_http import CONNECT_TIMEOUT_S, KEEPALIVE_S, told_as_ours
 from agentspec.gateway.ledger import StageLedger
 from agentspec.gateway.reply import Reply
-from agentspec.gateway.transport_errors import told_as_ours
 from agentspec.gateway.upstream import Call
 from agentspec.gateway.xargs import with_xargs
 from agentspec.generation import PastOutput
@@ -49,8 +49,6 @@ NOT_FORWARDED = HOP_BY_HOP | {
 NOT_RETURNED = HOP_BY_HOP | {"date", "server", REQUEST_ID_HEADER, STAGE_HEADER, STAGE_SOURCE_HEADER}
 HEALTH_TIMEOUT_S = 2.0
 MODELS_TIMEOUT_S = 10.0
-# below the 5 s after which common servers close an idle connection: never reuse one they just closed
-KEEPALIVE_S = 2.0
 
 
 class ProxySettings(BaseModel):
@@ -73,7 +71,7 @@ class ProxySettings(BaseModel):
     forwards_authorization: bool = True
     sends_xargs: bool = True
     control_token: str | None = Field(default=None, repr=False)
-    connect_timeout_s: float = Field(default=5.0, gt=0)
+    connect_timeout_s: float = Field(default=CONNECT_TIMEOUT_S, gt=0)
     read_timeout_s: float = Field(default=600.0, gt=0)
 
     @property

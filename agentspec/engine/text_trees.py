@@ -35,9 +35,9 @@ class TextTrees:
         return num_bytes
 
     def save(self, path: Path) -> dict[str, int]:
-        """Write all trees to a file; their sizes. Raises OSError and ForestError."""
+        """Write all trees to a file; their sizes. Raises ForestFileError."""
         return asdict(self._learner.save(path, vocabulary=self._tokenizer.vocabulary))
 
     def load(self, path: Path) -> dict[str, int]:
-        """Add what such a file holds; its sizes. Raises OSError and ForestError."""
+        """Add what such a file holds; its sizes. Raises ForestFileError."""
         return asdict(self._learner.load(path, vocabulary=self._tokenizer.vocabulary))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agentspec.draft import Source
+from agentspec.errors import ForestFileError
 from agentspec.generation import GenerationDelta, GenerationRequest, ModelCard, PastOutput, TokenLogprob
 from agentspec.stages import StageKey
 from agentspec.stats import SpeculationStats, StageStats
@@ -41,10 +42,16 @@ class ScriptedTrees:
         return 4096
 
     def save(self, path: Path) -> dict[str, int]:
-        return {"num_outputs": len(self.learned), "num_bytes": path.write_text("trees")}
+        try:
+            return {"num_outputs": len(self.learned), "num_bytes": path.write_text("trees")}
+        except OSError as error:
+            raise ForestFileError(str(error)) from error
 
     def load(self, path: Path) -> dict[str, int]:
-        return {"num_outputs": 1, "num_bytes": len(path.read_text())}
+        try:
+            return {"num_outputs": 1, "num_bytes": len(path.read_text())}
+        except OSError as error:
+            raise ForestFileError(str(error)) from error
 
 
 @dataclass

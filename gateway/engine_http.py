@@ -1,4 +1,4 @@
-"""What goes wrong on the way to an engine behind HTTP, as errors of ours."""
+"""What all connections to an engine behind HTTP share: how long they are kept, and what their errors are."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from contextlib import contextmanager
 import httpx
 
 from agentspec.gateway.errors import UpstreamDownError, UpstreamTimeoutError
+
+CONNECT_TIMEOUT_S = 5.0
+# below the 5 s after which common servers close an idle connection: never reuse one they just closed
+KEEPALIVE_S = 2.0
 
 
 @contextmanager
