@@ -323,10 +323,10 @@ class Forest:
 
         The outputs are learned again, tree by tree, each from its oldest to its youngest: where a budget is
         too small for all, the youngest stay. Drafts are those of the forest that was saved, unless outputs
-        grew side by side or some had been evicted: among equally frequent continuations, another one may then
-        be preferred. Trees and models that are not there yet count as used longer ago than all that are, and
-        are left out where ``max_trees`` or the models' share has no place for them, or where ``sources`` does
-        not name their kind; a model that is there stays as it is.
+        grew side by side or some had been evicted or withdrawn: among equally frequent continuations, another
+        one may then be preferred. Trees and models that are not there yet count as used longer ago than all
+        that are, and are left out where ``max_trees`` or the models' share has no place for them, or where
+        ``sources`` does not name their kind; a model that is there stays as it is.
 
         Args:
             path: the file, which is read twice: it is shown to be whole before anything changes.

@@ -239,10 +239,9 @@ class ForestReader:
             raise self._broken("it does not end as one")
 
     def _check_preamble(self) -> None:
-        preamble = self._file.read(_PREAMBLE.size)
-        if len(preamble) < _PREAMBLE.size or not preamble.startswith(_MAGIC):
+        magic, version = _PREAMBLE.unpack(self._read(_PREAMBLE.size))
+        if magic != _MAGIC or version == 0:
             raise self._broken("it does not begin as one")
-        _, version = _PREAMBLE.unpack(preamble)
         if version > _VERSION:
             raise ForestFileError(
                 f"{str(self._path)!r} has the format {version}, but this version of AgentSpec reads "

@@ -36,6 +36,7 @@ calls = [
     lambda: forest.wait("r0"), lambda: forest.observe("r0", tokens), lambda: forest.draft("r0"),
     lambda: forest.step([("r0", tokens)]), lambda: forest.finish("r0"), lambda: forest.learn(stage, tokens),
     lambda: forest.evict(StageKey.parse("unknown")), lambda: forest.memory_bytes(stage),
+    lambda: forest.save("/nowhere", vocabulary="v"), lambda: forest.load("/nowhere", vocabulary="v"),
     lambda: forest.stats(), lambda: forest.check_integrity(), lambda: forest.config,
 ]
 if child == 0:
