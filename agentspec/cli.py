@@ -44,6 +44,8 @@ def build_parser() -> argparse.ArgumentParser:
         title="commands", required=True, metavar="COMMAND", parser_class=CommandParser
     )
     commands.add_parser("serve", help="start a server", fill=_serve)
+    commands.add_parser("doctor", help="what is wrong with this installation", fill=_doctor)
+    commands.add_parser("forest", help="what a running server has learned", fill=_forest)
     commands.add_parser("bench", help="measure", fill=_bench)
     commands.add_parser("replay", help="what drafting would have saved on recorded calls", fill=_replay)
     return parser
@@ -66,6 +68,18 @@ class CommandParser(argparse.ArgumentParser):
 
 def _serve(parser: argparse.ArgumentParser) -> None:
     from agentspec.commands.serve import add_options
+
+    add_options(parser)
+
+
+def _doctor(parser: argparse.ArgumentParser) -> None:
+    from agentspec.commands.doctor import add_options
+
+    add_options(parser)
+
+
+def _forest(parser: argparse.ArgumentParser) -> None:
+    from agentspec.commands.forest import add_options
 
     add_options(parser)
 

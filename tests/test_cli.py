@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,7 @@ import pytest
 import agentspec
 from agentspec.adapters.openai import agentspec_headers
 from agentspec.cli import build_parser, main
-
-TIMEOUT_S = 60.0
+from tests.serving import TIMEOUT_S, finish, serving
 
 
 class EndlessAnswers(BaseHTTPRequestHandler):
@@ -57,28 +55,6 @@ def engine_url() -> Iterator[str]:
         stopping.set()
         server.shutdown()
         thread.join()
-
-
-@contextmanager
-def serving(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A running ``agentspec serve`` and the base URL from its ready line."""
-    command = [sys.executable, "-m", "agentspec", "serve", "--port", "0", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            ready = process.stdout.readline()
-            assert ready.startswith("serving "), ready
-            yield process, ready.split()[-1]
-        finally:
-            process.kill()
-
-
-def finish(process: subprocess.Popen[str], number: signal.Signals | None = None) -> tuple[int, str]:
-    """The exit status, and what was written that is no mere information."""
-    if number is not None:
-        process.send_signal(number)
-    _, errors = process.communicate(timeout=TIMEOUT_S)
-    return process.returncode, "".join(line for line in errors.splitlines(True) if " INFO " not in line)
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:

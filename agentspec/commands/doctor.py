@@ -1,0 +1,89 @@
+"""``agentspec doctor``: which checks there are, in the order of the report."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from agentspec.commands import option_types
+from agentspec.doctor import machine, packages
+from agentspec.doctor.finding import Finding, Level
+from agentspec.vllm_plugin.versions import installed_version
+
+DESCRIPTION = """\
+Say what is wrong with this installation, or with a server elsewhere, and what to do about it: a line per
+check. The exit status is 1 if there is a problem; warnings are none.
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``agentspec doctor``."""
+    parser.description = DESCRIPTION
+    parser.set_defaults(run=run_doctor)
+    parser.add_argument("--model", metavar="MODEL", help="that is to be served")
+    parser.add_argument("--host", default="127.0.0.1", help="to be listened on (%(default)s)")
+    parser.add_argument("--port", type=option_types.port, default=8000, help="likewise (%(default)s)")
+    parser.add_argument(
+        "--engine-url", metavar="URL", help="check this server instead of what is installed for vLLM here"
+    )
+    parser.add_argument(
+        "--control-token", metavar="TOKEN", help="that server's; also $AGENTSPEC_CONTROL_TOKEN"
+    )
+
+
+def run_doctor(args: argparse.Namespace) -> int:
+    """``agentspec doctor``."""
+    has_problem = False
+    for finding in _findings(args):
+        print(finding, flush=True)
+        has_problem |= finding.level is Level.PROBLEM
+    return int(has_problem)
+
+
+def _findings(args: argparse.Namespace) -> Iterator[Finding]:
+    yield packages.check_python()
+    yield packages.check_core()
+    if args.engine_url:
+        yield from _there(args)
+    else:
+        yield from _here(args)
+    yield machine.check_port(args.host, args.port)
+    yield machine.check_files()
+
+
+def _there(args: argparse.Namespace) -> Iterator[Finding]:
+    from agentspec.doctor.engine import check_engine
+    from agentspec.gateway import ProxySettings
+
+    settings = ProxySettings(
+        url=args.engine_url,
+        api_key=os.environ.get("AGENTSPEC_ENGINE_API_KEY"),
+        control_token=args.control_token or os.environ.get("AGENTSPEC_CONTROL_TOKEN"),
+    )
+    yield from check_engine(settings)
+
+
+def _here(args: argparse.Namespace) -> Iterator[Finding]:
+    version = installed_version()
+    yield packages.check_vllm(version)
+    if version is not None:
+        yield packages.check_torch()
+        yield packages.check_companions()
+        yield packages.check_command()
+        yield packages.check_plugin()
+        yield from _platform()
+        yield from machine.check_environment(os.environ)
+    if args.model:
+        yield machine.check_model(args.model)
+    yield machine.check_memory(machine.available_memory())
+
+
+def _platform() -> Iterator[Finding]:
+    if packages.distribution() == "vllm":
+        yield machine.check_gpu()
+        return
+    yield machine.check_cpu(Path("/proc/cpuinfo").read_text())
+    yield machine.check_openmp(os.environ)
+    yield machine.check_kv_cache(os.environ, machine.available_memory())

@@ -1,0 +1,60 @@
+"""What one check found, and the interpreter that some checks ask."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from enum import StrEnum
+
+ASK_TIMEOUT_S = 180.0
+
+
+class Level(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARNING = "warning"  # works, but slower or with less than one might want
+    PROBLEM = "problem"  # does not work
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report: a subject, and what is to be said of it, with what to do if it is not well."""
+
+    level: Level
+    subject: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.level:<8} {self.subject}: {self.text}"
+
+
+def ok(subject: str, text: str) -> Finding:
+    """All is well."""
+    return Finding(Level.OK, subject, text)
+
+
+def warning(subject: str, text: str) -> Finding:
+    """It works, but."""
+    return Finding(Level.WARNING, subject, text)
+
+
+def problem(subject: str, text: str) -> Finding:
+    """It does not work."""
+    return Finding(Level.PROBLEM, subject, text)
+
+
+def ask_python(code: str) -> tuple[bool, str]:
+    """Run ``code`` in a new interpreter like this one: whether it ended well, and the last line it wrote.
+
+    What may crash, or must not stay in this process, is tried so.
+    """
+    try:
+        run = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=ASK_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"no answer in {ASK_TIMEOUT_S:.0f} s"
+    said = (run.stdout if run.returncode == 0 else run.stderr).strip()
+    return run.returncode == 0, said.rpartition("\n")[2] or f"ended with status {run.returncode}"

@@ -1,0 +1,141 @@
+"""Checks of the machine and of the environment in which vLLM would be started."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import resource
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from agentspec.config import MIB, ForestConfig
+from agentspec.doctor.finding import Finding, ask_python, ok, problem, warning
+
+GIB = 1 << 30
+ENOUGH_FILES = 4096
+V2_RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
+KV_CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
+NAME_DEVICES = """
+import torch
+print(*(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())), sep=", ")
+"""
+
+
+def check_gpu() -> Finding:
+    """Whether the GPU build of vLLM finds a GPU."""
+    is_well, said = ask_python(NAME_DEVICES)
+    if not is_well:
+        return problem("GPU", f"torch can't tell: {said}")
+    if said.startswith("ended"):  # nothing was printed
+        return problem(
+            "GPU", "none is visible (nvidia-smi, CUDA_VISIBLE_DEVICES); without one, install vllm-cpu instead"
+        )
+    return ok("GPU", said)
+
+
+def check_cpu(cpuinfo: str) -> Finding:
+    """Whether the CPU build of vLLM has the vector instructions that it wants."""
+    flags = set(re.findall(r"\w+", cpuinfo))
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return ok("processor", platform.machine())
+    if "avx512f" in flags:
+        return ok("processor", "AVX-512")
+    if "avx2" in flags:
+        return warning("processor", "AVX2 and no AVX-512: vLLM runs, more slowly")
+    return problem("processor", "no AVX2: the package vllm-cpu does not run here")
+
+
+def check_openmp(environment: Mapping[str, str]) -> Finding:
+    """Whether the OpenMP library is preloaded that vLLM wants for speculation on a CPU."""
+    if "libiomp" in environment.get("LD_PRELOAD", "") or platform.machine() not in ("x86_64", "AMD64"):
+        return ok("OpenMP", "as vLLM wants it")
+    return warning(
+        "OpenMP",
+        "vLLM says that speculation on a CPU is slow without Intel's: pip install intel-openmp, then start "
+        "with LD_PRELOAD=.../libiomp5.so",
+    )
+
+
+def check_kv_cache(environment: Mapping[str, str], available_bytes: int) -> Finding:
+    """Whether the KV cache on a CPU has a size, and one that fits."""
+    text = environment.get(KV_CACHE_VARIABLE, "")
+    if not text:
+        return warning(
+            "KV cache", f"vLLM takes what it sees fit of the memory: set {KV_CACHE_VARIABLE}, in GiB"
+        )
+    if not (text.isascii() and text.isdigit()):
+        return problem("KV cache", f"{KV_CACHE_VARIABLE} must be a whole number of GiB, not {text!r}")
+    if int(text) * GIB > available_bytes:
+        return problem(
+            "KV cache", f"{KV_CACHE_VARIABLE}={text}, but {available_bytes / GIB:.1f} GiB of memory are free"
+        )
+    return ok("KV cache", f"{text} GiB")
+
+
+def check_environment(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Variables that would switch the plugin off, or change what it stands on."""
+    value = environment.get(V2_RUNNER_VARIABLE)
+    if value is not None and value.strip().lower() not in ("0", "false"):
+        yield problem(
+            "environment",
+            f"{V2_RUNNER_VARIABLE}={value} asks for a model runner that takes no proposer: unset it",
+        )
+    if environment.get("VLLM_PLUGINS"):
+        yield warning(
+            "environment", f"VLLM_PLUGINS={environment['VLLM_PLUGINS']} stops all of vLLM's plugins but these"
+        )
+
+
+def check_port(host: str, port: int) -> Finding:
+    """Whether ``agentspec serve`` could listen there."""
+    try:
+        with socket.create_server((host, port)):
+            return ok("port", f"{port} is free")
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        return problem("port", f"{port}: {reason}; choose another: agentspec serve --port N")
+
+
+def check_files(limit: int | None = None) -> Finding:
+    """Whether enough connections can be open at once: each takes two descriptors."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if limit is None else limit
+    if limit == resource.RLIM_INFINITY or limit >= ENOUGH_FILES:
+        return ok("open files", "unlimited" if limit == resource.RLIM_INFINITY else str(limit))
+    return warning(
+        "open files",
+        f"{limit}, so some {limit // 3} requests at a time: raise it with ulimit -n {ENOUGH_FILES}",
+    )
+
+
+def check_memory(available_bytes: int, config: ForestConfig | None = None) -> Finding:
+    """Whether the forest's budgets fit into memory."""
+    budget = (config or ForestConfig()).total_limit_bytes
+    free = f"{available_bytes / GIB:.1f} GiB free"
+    if available_bytes < budget:
+        return warning(
+            "memory",
+            f"{free}, less than the {budget // MIB} MiB that all trees together may come to: set "
+            "total_budget_mb (docs/vllm.md)",
+        )
+    return ok("memory", f"{free}, trees take up to {budget // MIB} MiB of it")
+
+
+def available_memory() -> int:
+    """Bytes that new processes could have, by /proc/meminfo."""
+    found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    return int(found[1]) * 1024 if found else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def check_model(model: str) -> Finding:
+    """Whether ``--model`` names a checkpoint, as far as can be told without a download."""
+    path = Path(model)
+    if not path.exists():
+        if model.startswith((".", "/", "~")):
+            return problem("model", f"there is no folder {model!r}")
+        return ok("model", f"{model} is no folder here: vLLM takes it from its cache or downloads it")
+    missing = [name for name in ("config.json", "tokenizer_config.json") if not (path / name).is_file()]
+    if missing:
+        return problem("model", f"{model!r} is no Hugging Face checkpoint: no {' and no '.join(missing)}")
+    return ok("model", model)

