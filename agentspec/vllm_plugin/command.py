@@ -21,6 +21,7 @@ ZERO_HOP = "agentspec.gateway.zero_hop.ZeroHop"
 OURS = ("--model", "--host", "--port", "--worker-cls", "--speculative-config", "-sc", "--spec-method")
 ADDITIONAL_CONFIG = "--additional-config"
 MOST_DRAFT_TOKENS = 1024
+SHUTDOWN_TIMEOUT_S = "30"
 
 
 def vllm_command(
@@ -61,15 +62,18 @@ def vllm_command(
         "num_speculative_tokens": num_speculative_tokens,
     }
     middleware = [CONTROL, *([ZERO_HOP] if zero_hop else [])]
-    metrics = ("--per-request-spec-decode-metrics", "summary")
-    has_metrics = parse(version) >= FIRST_WITH_REQUEST_METRICS and metrics[0] not in _names(extra)
+    defaults = {}
+    if parse(version) >= FIRST_WITH_REQUEST_METRICS:
+        defaults["--per-request-spec-decode-metrics"] = "summary"
+    if checked.forest_file is not None:
+        defaults["--shutdown-timeout"] = SHUTDOWN_TIMEOUT_S  # by default vLLM kills its workers at once
     return [
         *(sys.executable, "-m", SERVER_MODULE),
         *("--model", model, "--host", host, "--port", str(port)),
         *("--worker-cls", WORKER, "--speculative-config", json.dumps(speculative)),
         *(ADDITIONAL_CONFIG, json.dumps(_merged(config, settings or {}))),
         *(part for path in middleware for part in ("--middleware", path)),
-        *(metrics if has_metrics else ()),
+        *(part for flag, value in defaults.items() if flag not in _names(extra) for part in (flag, value)),
         *extra,
     ]
 

@@ -83,6 +83,7 @@ class Commands:
         if self._proposer.settings.forest_file is None:
             return
         path = self._path({})
+        _ = self._proposer.texts.vocabulary  # takes seconds, for which there is no time at shutdown
         if os.path.exists(path):
             logger.info("loaded what was learned earlier: %s", self._load({}))
         self._saver = threading.Thread(target=self._keep_saving, name="agentspec-saver", daemon=True)

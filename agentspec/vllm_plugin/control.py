@@ -73,8 +73,9 @@ class Control:
         return JSONResponse(answer)
 
     def _is_allowed(self, request: Request) -> bool:
-        if not self._token:
-            return request.client is not None and _is_loopback(request.client.host)
+        if not self._token:  # no web page either, which would come from this machine, too
+            is_page = "origin" in request.headers
+            return request.client is not None and _is_loopback(request.client.host) and not is_page
         given = Headers(scope=request.scope).get("authorization", "").removeprefix("Bearer ")
         return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token)
 

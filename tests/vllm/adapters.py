@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from agentspec.models import bundled_model_dir
 
 RANK = 4
+SCALE = 0.4  # enough to change what is written
 MODULES = ("q_proj", "v_proj")
 
 
@@ -22,8 +23,8 @@ def make_adapter(folder: Path, seed: int) -> Path:
     for layer in range(config["num_hidden_layers"]):
         for module in MODULES:
             name = f"base_model.model.model.layers.{layer}.self_attn.{module}"
-            weights[f"{name}.lora_A.weight"] = torch.randn(RANK, width, generator=generator) * 0.1
-            weights[f"{name}.lora_B.weight"] = torch.randn(width, RANK, generator=generator) * 0.1
+            weights[f"{name}.lora_A.weight"] = torch.randn(RANK, width, generator=generator) * SCALE
+            weights[f"{name}.lora_B.weight"] = torch.randn(width, RANK, generator=generator) * SCALE
     folder.mkdir()
     save_file(weights, folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(

@@ -38,7 +38,8 @@ def accepted(server: Any) -> int:
 
 def test_adapters_and_tenants_have_trees_of_their_own(serving: Any, tmp_path: Path) -> None:
     modules = [f"{name}={make_adapter(tmp_path / name, seed)}" for seed, name in enumerate(("red", "blue"))]
-    flags = ("--enable-lora", "--max-lora-rank", "8", "--lora-modules", *modules)
+    few = ("--max-num-seqs", "16")  # with adapters vLLM wants room for all drafts of so many at once
+    flags = ("--enable-lora", "--max-lora-rank", "8", *few, "--lora-modules", *modules)
     chats = [one.asking(model=model) for one in load(7, 5) for model in (MODEL_NAME, "red", "blue")]
     tagged = [one.tagged(tenant=tenant) for one in chats for tenant in ("acme", "other")]
     with serving(NONE, *flags) as server:

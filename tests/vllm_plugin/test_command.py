@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +52,15 @@ def test_flags_of_vllm_are_passed_on() -> None:
     arguments = vllm_command("m", extra)
     assert arguments[-4:] == extra
     assert "--per-request-spec-decode-metrics" not in arguments
+
+
+def test_a_server_that_saves_its_forest_gets_the_time_to(tmp_path: Path) -> None:
+    settings = {"forest_file": str(tmp_path / "forest")}
+    assert int(value(vllm_command("m", settings=settings), "--shutdown-timeout")) > 10
+    assert (
+        value(vllm_command("m", ["--shutdown-timeout", "3"], settings=settings), "--shutdown-timeout") == "3"
+    )
+    assert "--shutdown-timeout" not in vllm_command("m")
 
 
 def test_zero_hop_tags_inside_the_server() -> None:

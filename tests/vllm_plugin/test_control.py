@@ -104,6 +104,8 @@ async def test_without_a_token_only_this_machine_is_answered(engine: Engine) -> 
     assert (await client(engine, "::1").get("/agentspec/status")).status_code == 200
     for host in ("10.0.0.7", "2001:db8::1", "testclient"):
         assert (await client(engine, host).get("/agentspec/status")).status_code == 403
+    origin = {"origin": "http://evil.example"}
+    assert (await client(engine).post("/agentspec/save", headers=origin)).status_code == 403
     assert len(engine.asked) == 1
 
 
