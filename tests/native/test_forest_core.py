@@ -232,3 +232,35 @@ def test_arrays_of_other_types_are_refused_not_converted(core):
     start(core, 0)
     with pytest.raises(TypeError):
         core.step(np.array([0], np.uint64), np.array([1], np.int64), np.array([0, 1]), 8)
+
+
+def test_outputs_are_read_with_their_uses_and_learned_with_them():
+    core = ForestCore(5, 1 << 30)
+    group = core.create_group(1 << 30)
+    indices = np.array([core.create_index(group, 1 << 30), core.create_index(group, 1 << 30)], np.uint64)
+    core.learn(indices[:1], ids([1, 2, 3]), 4)
+    core.learn(indices[:1], ids([7]))
+    tokens, sizes, uses = core.read_outputs(indices[0], True)
+    assert (tokens.tolist(), sizes.tolist(), uses.tolist()) == ([1, 2, 3, 7], [3, 1], [4, 1])
+    assert (tokens.dtype, sizes.dtype, uses.dtype) == (np.int32, np.uint32, np.uint32)
+    assert len(core.read_outputs(indices[0], False)[0]) == 0
+    assert core.index_size(indices[0]) == (5, 13)
+    for wrong in (0, 65_536):
+        with pytest.raises(ConfigError, match=f"not {wrong}"):
+            core.learn(indices, ids([1]), wrong)
+    with pytest.raises(UnknownRequestError):
+        core.read_outputs(99, True)
+
+
+def test_a_models_state_is_checked_before_it_is_one():
+    core = ForestCore(5, 1 << 30)
+    group = core.create_group(1 << 30)
+    state = core.model_state(core.create_model(group))
+    before = core.memory_bytes()
+    for wrong in (b"", state[:-1], state + b"\0", state[:-4] + np.float32("nan").tobytes()):
+        with pytest.raises(ConfigError):
+            core.restore_model(group, wrong)
+        with pytest.raises(ConfigError):
+            ForestCore.check_model_state(wrong)
+    assert core.memory_bytes() == before
+    assert core.model_state(core.restore_model(group, state)) == state

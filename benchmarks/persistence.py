@@ -1,0 +1,161 @@
+"""How long a forest takes to be saved and loaded, and what decode steps beside that have to wait.
+
+    python -m agentspec.benchmarks.persistence --traces DIR
+
+Recorded outputs fill the trees of some stages; 64 live requests decode, alone and while the forest is saved,
+or loaded by a new one. Ends with one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from agentspec import DraftConfig, Forest, ForestConfig, StageKey
+from agentspec._native import ForestCore
+from agentspec.benchmarks.core import corpus
+from agentspec.benchmarks.core.requests import Request, next_batch, requests
+from agentspec.benchmarks.core.sizes import FULL, QUICK
+from agentspec.benchmarks.process import without_gc
+from agentspec.benchmarks.provenance import provenance
+
+NUM_LIVE = 64
+PROMPT_TOKENS = 2_048
+OUTPUT_TOKENS = 8_192
+FORWARD_PASS_S = 1e-3  # between two steps the processor waits for the model
+ALONE_S = 3.0
+NUM_SAVES = 10  # one is over after a few steps
+PIECE_TOKENS = 256  # that are learned before others get the lock
+GIB = 1 << 30
+CONFIG = ForestConfig(stage_limit_bytes=GIB, tenant_limit_bytes=2 * GIB, total_limit_bytes=2 * GIB)
+STAGES = tuple(StageKey("benchmark", ("workflow", f"stage-{i}")) for i in range(4))
+
+Figures = dict[str, float]
+
+
+class DecodeLoop:
+    """Live requests of all stages that take a step every millisecond or so, until the loop is left."""
+
+    def __init__(self, forest: Forest, live: list[Request]) -> None:
+        self._forest = forest
+        self._live = live
+        self._steps_s: list[float] = []
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> DecodeLoop:
+        for i, request in enumerate(self._live):
+            stage = STAGES[i % len(STAGES)]
+            draft = DraftConfig(rule="learned", min_prob=0.02)
+            self._forest.start(request.name, stage, request.prompt, draft=draft)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+        for request in self._live:
+            self._forest.finish(request.name, learn=False)
+
+    def beside(self, work: Callable[[], object], num_times: int = 1) -> Figures:
+        """How long the work takes, the mean of so many times, and the steps meanwhile."""
+        first, begin = len(self._steps_s), time.perf_counter()
+        for _ in range(num_times):
+            work()
+        total_s = time.perf_counter() - begin
+        steps_ms = [1e3 * step_s for step_s in self._steps_s[first:]]
+        return {"s": total_s / num_times, "num_steps": len(steps_ms), **_spread(steps_ms)}
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            batch = next_batch(self._live)
+            begin = time.perf_counter()
+            self._forest.step(batch.updates, 32)
+            self._steps_s.append(time.perf_counter() - begin)
+            time.sleep(FORWARD_PASS_S)
+
+
+def wait(outputs: list[np.ndarray]) -> dict[str, Figures]:
+    """CPU time of the pieces of which a decode step waits for one at most, on a tree of all outputs.
+
+    Time on the clock is also that of whoever else has the processor just then.
+    """
+    core = ForestCore(CONFIG.depth + 1, CONFIG.total_limit_bytes)
+    index = core.create_index(core.create_group(CONFIG.tenant_limit_bytes), CONFIG.stage_limit_bytes)
+    indices = np.array([index], np.uint64)
+    learned_ms: list[float] = []
+    read_ms: list[float] = []
+    for output in outputs:
+        begin = time.thread_time()
+        core.learn(indices, output[:PIECE_TOKENS])
+        learned_ms.append(1e3 * (time.thread_time() - begin))
+    num_read = 1
+    while num_read:
+        begin = time.thread_time()
+        num_read = len(core.read_outputs(index, not read_ms)[1])
+        read_ms.append(1e3 * (time.thread_time() - begin))
+    return {"wait_for_save": _spread(read_ms), "wait_for_load": _spread(learned_ms)}
+
+
+def _spread(times_ms: list[float]) -> Figures:
+    """Quantiles of some times."""
+    return {
+        "ms_median": float(np.median(times_ms)),
+        "ms_p99": float(np.quantile(times_ms, 0.99)),
+        "ms_max": max(times_ms),
+    }
+
+
+def measure(outputs: list[np.ndarray], live: list[Request], path: Path) -> dict[str, Figures]:
+    """Seconds of each kind of work, and the times of the steps beside it."""
+    forest = Forest(CONFIG)
+    for i, output in enumerate(outputs):
+        forest.learn(STAGES[i % len(STAGES)], output)
+    alone_s = time.perf_counter()
+    saved = forest.save(path, vocabulary="benchmark")
+    figures = {"save": {"s": time.perf_counter() - alone_s}}
+    alone_s = time.perf_counter()
+    Forest(CONFIG).load(path, vocabulary="benchmark")
+    figures["load"] = {"s": time.perf_counter() - alone_s}
+    with without_gc(), DecodeLoop(forest, live) as loop:
+        figures["steps_alone"] = loop.beside(lambda: time.sleep(ALONE_S))
+        figures["save_beside_steps"] = loop.beside(
+            lambda: forest.save(path, vocabulary="benchmark"), num_times=NUM_SAVES
+        )
+    new = Forest(CONFIG)
+    with without_gc(), DecodeLoop(new, live) as loop:
+        figures["load_beside_steps"] = loop.beside(lambda: new.load(path, vocabulary="benchmark"))
+    figures["forest"] = {
+        "num_trees": saved.num_trees,
+        "num_outputs": saved.num_outputs,
+        "num_tokens": saved.num_tokens,
+        "file_mb": saved.num_bytes / 1e6,
+        "tree_mb": forest.memory_bytes() / 1e6,
+    }
+    return figures
+
+
+def main() -> None:
+    """Measure, print a line per kind of work and the JSON."""
+    parser = argparse.ArgumentParser(prog="python -m agentspec.benchmarks.persistence", description=__doc__)
+    parser.add_argument("--traces", type=Path, required=True, help="folder with recorded calls (*.jsonl.gz)")
+    parser.add_argument("--quick", action="store_true", help="a quarter of the tokens")
+    arguments = parser.parse_args()
+    found = corpus.load(arguments.traces, QUICK if arguments.quick else FULL)
+    live = requests(found, NUM_LIVE, PROMPT_TOKENS, OUTPUT_TOKENS)
+    with tempfile.TemporaryDirectory() as folder:
+        figures = measure(found.mixed, live, Path(folder) / "forest") | wait(found.mixed)
+    for work, measured in figures.items():
+        print(f"{work:18}", "  ".join(f"{name} {value:,.2f}" for name, value in measured.items()))
+    print(json.dumps(figures | {"provenance": provenance()}))
+
+
+if __name__ == "__main__":
+    main()

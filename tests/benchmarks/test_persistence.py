@@ -1,0 +1,25 @@
+"""The command measures what a forest of the given outputs takes, and that beside live requests."""
+
+from __future__ import annotations
+
+import json
+
+from agentspec.benchmarks import persistence
+
+
+def test_the_whole_run(traces, tiny, monkeypatch, capsys):
+    monkeypatch.setattr(persistence, "FULL", tiny)
+    monkeypatch.setattr(persistence, "ALONE_S", 0.1)
+    monkeypatch.setattr(persistence, "NUM_LIVE", 4)
+    monkeypatch.setattr("sys.argv", ["persistence", "--traces", str(traces)])
+    persistence.main()
+    *table, last = capsys.readouterr().out.splitlines()
+    figures = json.loads(last)
+    assert [line.split()[0] for line in table] == [*figures][:-1]
+    held = figures["forest"]
+    assert held["num_trees"] == 6  # four stages, the workflow, the tenant
+    assert held["num_tokens"] % 3 == 0
+    assert held["num_tokens"] >= 3 * tiny.corpus_tokens
+    assert figures["steps_alone"]["num_steps"] > 0
+    for wait in (figures["wait_for_save"], figures["wait_for_load"]):
+        assert 0 < wait["ms_median"] <= wait["ms_p99"] <= wait["ms_max"]
