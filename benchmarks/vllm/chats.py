@@ -1,0 +1,55 @@
+"""The chat requests that are sent: the text-to-SQL example's calls, tagged as the gateway would tag them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+from agentspec.benchmarks.load import calls
+from agentspec.generation import GenerationRequest
+from agentspec.wire import XARGS_FIELD, to_xargs
+
+MODEL_NAME = "agentspec-sql"
+CALLS_PER_QUESTION = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """One request: its name (unique), the name of its stage, and its body."""
+
+    name: str
+    stage: str
+    body: Mapping[str, Any]
+
+    def asking(self, **fields: Any) -> Chat:
+        """The same with these fields of the body set."""
+        return replace(self, body={**self.body, **fields})
+
+    def tagged(self, **xargs: str | int) -> Chat:
+        """The same with these tags set, without the prefix ``agentspec_``."""
+        tags = {f"agentspec_{name}": value for name, value in xargs.items()}
+        return self.asking(**{XARGS_FIELD: {**self.body[XARGS_FIELD], **tags}})
+
+
+def load(num_chats: int, seed: int) -> list[Chat]:
+    """Greedy chats in the workflow's order, at least so many, whole questions; the same for the same seed.
+
+    Raises:
+        ConfigError: the example is not there: it comes with the repository, not with the package.
+    """
+    questions = calls.load(-(-num_chats // CALLS_PER_QUESTION), seed)
+    return [_chat(request, seed) for request in chain.from_iterable(questions)]
+
+
+def _chat(request: GenerationRequest, seed: int) -> Chat:
+    xargs = to_xargs(request.stage, session=f"{seed}-{request.session}")
+    body = {
+        "model": MODEL_NAME,
+        "messages": request.prompt,
+        "temperature": 0,
+        "max_tokens": request.sampling.max_tokens,
+        XARGS_FIELD: xargs,
+    }
+    return Chat(f"{seed}-{request.request_id}", request.stage.name, body)

@@ -1,0 +1,164 @@
+"""Outputs with the plugin and without, token by token, however the server is run and asked.
+
+The reference is vLLM without speculation, one request at a time. More requests at a time without speculation
+are compared with it too: what differs there is vLLM's own rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from agentspec.benchmarks.report import Announce
+from agentspec.benchmarks.vllm.chats import Chat, load
+from agentspec.benchmarks.vllm.client import Answer, ask_all
+from agentspec.benchmarks.vllm.counters import Counters
+from agentspec.benchmarks.vllm.differences import (
+    TIE_NATS,
+    Difference,
+    differences,
+    gap_nats,
+    logprob_gap,
+)
+from agentspec.benchmarks.vllm.scenarios import SCENARIOS, Scenario
+from agentspec.benchmarks.vllm.server import Server
+from agentspec.benchmarks.vllm.sizes import Sizes
+from agentspec.benchmarks.vllm.speculators import NONE, Engine, Speculator
+
+SEED = 11
+PRICE = 0.02  # next to nothing: drafts under any load, or there would be little to compare
+OURS = Speculator("agentspec", settings={"price": PRICE})
+
+
+References = dict[str, list[Answer]]  # by scenario, without speculation
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """All chats once, at one number of requests at a time."""
+
+    num_clients: int
+    answers: list[Answer]
+    counted: Counters
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One pass against the reference."""
+
+    scenario: str
+    speculator: str
+    num_clients: int
+    num_chats: int
+    num_tokens: int
+    num_different: int
+    num_ties: int
+    logprob_gap: float
+    counted: Counters
+
+    @property
+    def is_identical(self) -> bool:
+        """Whether no token differs."""
+        return not self.num_different
+
+
+def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> dict[str, Any]:
+    """Every scenario with every number of clients; figures as they go into the JSON.
+
+    Raises:
+        AgentSpecError: a server did not start, or refused a request.
+    """
+    chats = load(sizes.num_chats, SEED)
+    comparisons: list[Comparison] = []
+    for flags, scenarios in groupby(SCENARIOS, attrgetter("flags")):
+        references: References = {}
+        same_server = list(scenarios)
+        for speculator in (NONE, OURS):
+            announce(f"lossless, {speculator.name}: {', '.join(one.name for one in same_server)}")
+            with engine.serving(speculator, log_dir, *flags) as server:
+                for scenario in same_server:
+                    comparisons += compare(server, scenario, speculator, chats, sizes.num_clients, references)
+    return figures(comparisons)
+
+
+def compare(
+    server: Server,
+    scenario: Scenario,
+    speculator: Speculator,
+    chats: Sequence[Chat],
+    num_clients: Sequence[int],
+    references: References,
+) -> list[Comparison]:
+    """One scenario with every number of clients; its first answers of all are the references."""
+    asked = [scenario.change(chat) for chat in chats]
+    passes = [_ask(server, scenario, asked, number) for number in num_clients]
+    if scenario.name not in references:
+        references[scenario.name] = _reference(server, scenario, asked, passes)
+    return [_judge(server, scenario, speculator, asked, references[scenario.name], one) for one in passes]
+
+
+def figures(comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    """What all comparisons come to, and each of them."""
+    ours = [one for one in comparisons if one.speculator == OURS.name]
+    theirs = [one for one in comparisons if one.speculator == NONE.name]
+    preempts = {one.name for one in SCENARIOS if one.preempts}
+    return {
+        "outputs_identical": all(one.is_identical for one in ours),
+        "num_prompts": min(one.num_chats for one in ours),
+        "num_different": sum(one.num_different for one in ours),
+        "num_ties": sum(one.num_ties for one in ours),
+        "num_different_without": sum(one.num_different for one in theirs),
+        "num_preemptions": sum(one.counted.num_preemptions for one in ours if one.scenario in preempts),
+        "tie_nats": TIE_NATS,
+        "comparisons": [asdict(one) for one in comparisons],
+    }
+
+
+def _ask(server: Server, scenario: Scenario, chats: Sequence[Chat], num_clients: int) -> Pass:
+    before = server.counters()
+    answers = ask_all(server.url, chats, num_clients, scenario.leaves)
+    return Pass(num_clients, answers, server.counters() - before)
+
+
+def _reference(
+    server: Server, scenario: Scenario, chats: Sequence[Chat], passes: Sequence[Pass]
+) -> list[Answer]:
+    """Whole answers: where clients left, the chats are asked once more by clients that stay."""
+    if not any(map(scenario.leaves, chats)):
+        return passes[0].answers
+    return ask_all(server.url, chats, passes[0].num_clients)
+
+
+def _judge(
+    server: Server,
+    scenario: Scenario,
+    speculator: Speculator,
+    chats: Sequence[Chat],
+    references: Sequence[Answer],
+    one: Pass,
+) -> Comparison:
+    cut = [scenario.leaves(chat) is not None for chat in chats]
+    found = differences(chats, references, one.answers, cut=cut)
+    return Comparison(
+        scenario.name,
+        speculator.name,
+        one.num_clients,
+        len(chats),
+        sum(answer.num_tokens for answer in one.answers),
+        len(found),
+        sum(is_tie(server.url, difference) for difference in found),
+        logprob_gap(references, one.answers),
+        one.counted,
+    )
+
+
+def is_tie(url: str, difference: Difference) -> bool:
+    """Whether the model finds both tokens equally likely, but for rounding."""
+    if difference.expected is None or difference.found is None:
+        return False
+    gap = gap_nats(url, difference)
+    return gap is not None and gap < TIE_NATS

@@ -1,0 +1,78 @@
+"""``agentspec bench vllm``: its options. What they ask for is imported when it runs."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from agentspec.commands import option_types
+from agentspec.extras import needed
+
+PARTS = ("lossless", "sql", "propose", "warm", "soak")  # steps only if asked for
+
+DESCRIPTION = """\
+Measure real vLLM with the plugin against vLLM without speculation and with its own method "suffix": are
+outputs the same, how fast is the text-to-SQL example, what does drafting take, does memory stay, is a restart
+warm? Prints a table, then one line of JSON. Starts one server at a time. Needs vLLM, arctic-inference 0.3.0
+and the repository: python -m agentspec bench vllm
+"""
+
+EXAMPLES = """\
+examples:
+  python -m agentspec bench vllm --traces DIR --json out/vllm.json            all parts, some two hours
+  python -m agentspec bench vllm --traces DIR --quick                         less of everything
+  python -m agentspec bench vllm --only soak --minutes 30 --json out/vllm.json
+
+parts; with --json, those that are not measured now stay as they are in the file:
+  lossless  outputs with the plugin and without, token by token, nine ways to run and to ask
+  sql       the example through gateway and vLLM, one and four requests at a time
+  propose   a whole call of the proposer with 64 live requests; DIR as for bench core
+  warm      a restart with a saved forest
+  soak      16 clients, some of whom hang up; memory
+  steps     step time against the tokens of a batch; only if asked for
+
+--gpu DIR runs a model of the shape of DIR's config.json with random weights on a GPU, for the part steps.
+"""
+
+
+def add_options(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The options of ``agentspec bench vllm``."""
+    vllm = benchmarks.add_parser(
+        "vllm", help="real vLLM with the plugin", description=DESCRIPTION, epilog=EXAMPLES
+    )
+    vllm.set_defaults(run=run_vllm)
+    vllm.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        choices=(*PARTS, "steps"),
+        help="repeatable (default: all but steps)",
+    )
+    vllm.add_argument("--traces", type=Path, metavar="DIR", help="recorded model calls, for propose")
+    vllm.add_argument("--quick", action="store_true", help="less of everything: some minutes a part")
+    vllm.add_argument(
+        "--minutes", type=option_types.seconds, metavar="N", help="of the soak (30; --quick: 1)"
+    )
+    vllm.add_argument(
+        "--questions", type=option_types.count, metavar="N", help="of the part sql (40; --quick: 3)"
+    )
+    vllm.add_argument(
+        "--rounds", type=option_types.count, metavar="N", help="of the part sql (3; --quick: 1)"
+    )
+    vllm.add_argument("--gpu", metavar="DIR", help="random weights of this shape on a GPU")
+    vllm.add_argument("--json", type=Path, metavar="FILE", help="where parts are added to what is there")
+
+
+def run_vllm(args: argparse.Namespace) -> int:
+    """``agentspec bench vllm``."""
+    with needed("bench"):
+        from agentspec.benchmarks.vllm.run import run
+        from agentspec.benchmarks.vllm.sizes import FULL, QUICK
+        from agentspec.benchmarks.vllm.speculators import bundled_on_cpu, on_gpu
+
+        chosen = {"soak_minutes": args.minutes, "num_questions": args.questions, "num_rounds": args.rounds}
+        given = {name: value for name, value in chosen.items() if value is not None}
+        sizes = replace(QUICK if args.quick else FULL, **given)
+        engine = on_gpu(args.gpu) if args.gpu else bundled_on_cpu()
+        return run(engine, args.only or PARTS, sizes, args.traces, args.json)

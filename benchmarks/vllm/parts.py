@@ -1,0 +1,49 @@
+"""What can be measured, by name: each part alone or all of them, the longest last."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from agentspec.benchmarks.process import in_fresh_process
+from agentspec.benchmarks.report import Announce
+from agentspec.benchmarks.vllm.sizes import Sizes
+from agentspec.benchmarks.vllm.speculators import Engine
+from agentspec.errors import ConfigError
+
+Measured = dict[str, Any]
+
+
+def measure(name: str, engine: Engine, sizes: Sizes, traces: Path | None, announce: Announce) -> Measured:
+    """One part's figures; servers write their logs into a folder that is gone afterwards.
+
+    Raises:
+        AgentSpecError: something it needs is missing, or a server failed.
+    """
+    if name == "propose":
+        return _propose(sizes, traces, announce)
+    with tempfile.TemporaryDirectory() as folder:
+        return _served(name)(engine, sizes, Path(folder), announce)
+
+
+def _served(name: str) -> Callable[[Engine, Sizes, Path, Announce], Measured]:
+    from agentspec.benchmarks.vllm import lossless, soak, sql, steps, warm
+
+    return {
+        "lossless": lossless.measure,
+        "sql": sql.measure,
+        "steps": steps.measure,
+        "warm": warm.measure,
+        "soak": soak.measure,
+    }[name]
+
+
+def _propose(sizes: Sizes, traces: Path | None, announce: Announce) -> Measured:
+    from agentspec.benchmarks.vllm import propose
+
+    if traces is None:
+        raise ConfigError("the part 'propose' drafts from recorded outputs: give --traces DIR")
+    announce("propose, in a fresh process")
+    return in_fresh_process(propose.measure, traces, sizes)

@@ -1,0 +1,120 @@
+"""The proposers that are timed: the plugin's and vLLM's own for suffixes, each as vLLM makes and calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import numpy as np
+from vllm.config import VllmConfig
+from vllm.engine.arg_utils import EngineArgs
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.spec_decode.suffix_decoding import SuffixDecodingProposer
+
+from agentspec.benchmarks.core.sides import Tokens
+from agentspec.benchmarks.vllm.live_batch import STAGE, VOCABULARY, LiveBatch
+from agentspec.benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS
+from agentspec.models import bundled_model_dir
+from agentspec.vllm_plugin.command import PROPOSER
+from agentspec.vllm_plugin.proposer import ForestProposer
+from agentspec.vllm_plugin.settings import CONFIG_KEY
+
+SETTINGS = {
+    "price": 0.1,  # as likely as the in-tree proposer wants a token to be
+    **{f"{scope}_budget_mb": 8_192 for scope in ("stage", "tenant", "total")},  # it has no limit either
+}
+
+
+class TimedProposer(Protocol):
+    """What is timed drafts for a batch, and has learned past outputs."""
+
+    def learn(self, output: Tokens) -> None:
+        """Add a past output."""
+
+    def begin(self) -> None:
+        """The batch's requests are new."""
+
+    def step(self) -> list[list[int]]:
+        """Take what the last step gave each row, and draft for the next."""
+
+
+class InTreeProposer:
+    """vLLM's ``method: suffix``, with its own settings."""
+
+    def __init__(self, batch: LiveBatch) -> None:
+        self._batch = batch
+        self._proposer = SuffixDecodingProposer(_config({"method": "suffix"}, batch.max_model_len))
+        self._numbers = count()
+
+    def learn(self, output: Tokens) -> None:
+        """Add a past output, as it does when a request ends."""
+        cache, name = self._proposer.suffix_cache, f"learned-{next(self._numbers)}"
+        cache.start_request(name, np.empty(0, np.int32))
+        cache.add_active_response(name, output)
+        cache.stop_request(name)
+
+    def begin(self) -> None:
+        """Nothing: it indexes prompts in the first step it sees them in."""
+
+    def step(self) -> list[list[int]]:
+        """What vLLM calls after a step."""
+        drafts: list[list[int]] = self._proposer.propose(
+            NUM_SPECULATIVE_TOKENS, self._batch.rows, self._batch.sampled
+        )
+        return drafts
+
+
+class OurProposer:
+    """The plugin's, told what the worker tells it."""
+
+    def __init__(self, batch: LiveBatch) -> None:
+        self._batch = batch
+        method = {"method": "custom_class", "model": PROPOSER}
+        self._proposer = ForestProposer(_config(method, batch.max_model_len))
+        self._proposer.attach(SimpleNamespace(input_batch=batch.rows, max_model_len=batch.max_model_len))
+        self._drafts: dict[str, list[int]] = {}
+
+    def learn(self, output: Tokens) -> None:
+        """Add a past output to the trees of the stage."""
+        self._proposer.forest.learn(STAGE, output)
+
+    def begin(self) -> None:
+        """The requests are new; their prompts are indexed before the clock starts."""
+        self._proposer.start(
+            SimpleNamespace(
+                req_id=state.req_id,
+                prompt_token_ids=state.prompt_token_ids,
+                sampling_params=state.sampling_params,
+                lora_request=None,
+            )
+            for state in self._batch.states
+        )
+        for request_id in self._batch.rows.req_ids:
+            self._proposer.forest.wait(request_id)
+
+    def step(self) -> list[list[int]]:
+        """What the worker says before a step, and what vLLM calls after it."""
+        rows = self._batch.rows
+        output = SchedulerOutput.make_empty()
+        output.scheduled_spec_decode_tokens = self._drafts
+        output.total_num_scheduled_tokens = sum(map(len, self._drafts.values())) + len(rows.req_ids)
+        self._proposer.begin_step(output)
+        drafts = self._proposer.propose(self._batch.sampled, rows.num_tokens_no_spec, rows.token_ids_cpu)
+        self._drafts = {
+            request_id: draft for request_id, draft in zip(rows.req_ids, drafts, strict=True) if draft
+        }
+        return drafts
+
+
+def _config(speculative: Mapping[str, Any], max_model_len: int) -> VllmConfig:
+    """vLLM's configuration of a server for the bundled model with a larger vocabulary and context."""
+    arguments = EngineArgs(
+        model=str(bundled_model_dir()),
+        max_model_len=max_model_len,
+        hf_overrides={"vocab_size": VOCABULARY, "max_position_embeddings": max_model_len},
+        speculative_config={**speculative, "num_speculative_tokens": NUM_SPECULATIVE_TOKENS},
+        additional_config={CONFIG_KEY: SETTINGS},
+    )
+    return arguments.create_engine_config()

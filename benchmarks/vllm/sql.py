@@ -1,0 +1,155 @@
+"""The text-to-SQL example through gateway and vLLM: without speculation, with vLLM's suffix decoding, ours.
+
+The example itself: each answer is the next prompt, so one wrong token would show. All speculators get the
+same questions in the same order, each from a server and a gateway of its own that have learned nothing, and
+take turns; who goes first changes from round to round.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from agentspec.benchmarks.report import Announce
+from agentspec.benchmarks.vllm.counters import Counters
+from agentspec.benchmarks.vllm.questions import drive
+from agentspec.benchmarks.vllm.server import HOST, Server, free_port
+from agentspec.benchmarks.vllm.sizes import Sizes
+from agentspec.benchmarks.vllm.speculators import NONE, OURS, SUFFIX, Engine, Speculator
+from examples.agentic_sql.database import open_all
+from examples.agentic_sql.question_set import held_out
+
+SPECULATORS = (NONE, SUFFIX, OURS)
+ONE, MANY = 1, 4  # requests at a time
+NUM_FIRST = 1  # questions before the clock starts: a server's first steps are slow whatever drafts
+
+Key = tuple[str, int]  # speculator, requests at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All questions with one speculator.
+
+    Attributes:
+        num_clients: requests at a time.
+        wall_s: by the clock.
+        cpu_s: processor time of vLLM: what else the machine does counts less.
+        accuracy: share of the questions that were answered rightly.
+        counted: by vLLM.
+        texts: by question each stage's answer.
+    """
+
+    speculator: str
+    num_clients: int
+    wall_s: float
+    cpu_s: float
+    accuracy: float
+    counted: Counters
+    texts: list[list[tuple[str, str]]]
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Output tokens per second by the clock."""
+        return self.counted.num_output_tokens / self.wall_s
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """What goes into the JSON."""
+        return {
+            "wall_s": self.wall_s,
+            "cpu_s": self.cpu_s,
+            "tokens_per_s": self.tokens_per_s,
+            "accepted_per_step": self.counted.accepted_per_step,
+            "acceptance_rate": self.counted.acceptance_rate,
+            "execution_accuracy": self.accuracy,
+        }
+
+
+def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> dict[str, Any]:
+    """All rounds; figures as they go into the JSON.
+
+    Raises:
+        AgentSpecError: a server did not start.
+    """
+    runs: list[Run] = []
+    for number in range(sizes.num_rounds):
+        for speculator in _turned(SPECULATORS, number):
+            for num_clients in (ONE, MANY):
+                announce(f"sql, round {number + 1}, {speculator.name}, {num_clients} at a time")
+                runs.append(run(engine, speculator, num_clients, sizes.num_questions, log_dir))
+    return figures(runs)
+
+
+def run(engine: Engine, speculator: Speculator, num_clients: int, num_questions: int, log_dir: Path) -> Run:
+    """One server, one gateway, all questions."""
+    with tempfile.TemporaryDirectory() as folder, engine.serving(speculator, log_dir) as server:
+        databases = open_all(Path(folder))
+        first, *questions = held_out(NUM_FIRST + num_questions, databases)
+        with gateway(server.url, log_dir) as front:
+            drive(front.url, [first], databases, num_clients)
+            before, cpu_s, begin_s = server.counters(), server.cpu_s(), time.perf_counter()
+            outcomes = drive(front.url, questions, databases, num_clients)
+            return Run(
+                speculator.name,
+                num_clients,
+                time.perf_counter() - begin_s,
+                server.cpu_s() - cpu_s,
+                sum(one.is_correct for one in outcomes) / len(outcomes),
+                server.counters() - before,
+                [one.texts for one in outcomes],
+            )
+
+
+@contextmanager
+def gateway(engine_url: str, log_dir: Path) -> Iterator[Server]:
+    """``agentspec serve`` in front of a vLLM server."""
+    port = free_port()
+    command = [sys.executable, "-m", "agentspec", "serve", "--engine-url", engine_url]
+    command += ["--host", HOST, "--port", str(port)]
+    with Server.running(command, port, log_dir / "gateway.log") as server:
+        yield server
+
+
+def figures(runs: Sequence[Run]) -> dict[str, Any]:
+    """Medians over rounds; comparisons are of the same round, and medians of these."""
+    rounds: dict[Key, list[Run]] = defaultdict(list)
+    for one in runs:
+        rounds[one.speculator, one.num_clients].append(one)
+    accepted_per_step = _ratio(
+        rounds, (OURS.name, MANY), (SUFFIX.name, MANY), lambda one: one.counted.accepted_per_step
+    )
+    return {
+        "outputs_identical": all(one.texts == runs[0].texts for one in runs),
+        "accepted_per_step_gain_vs_suffix": accepted_per_step,
+        "wall_vs_suffix": _ratio(rounds, (OURS.name, MANY), (SUFFIX.name, MANY), lambda one: one.wall_s),
+        "throughput_vs_none_c1": _ratio(
+            rounds, (OURS.name, ONE), (NONE.name, ONE), lambda one: one.tokens_per_s
+        ),
+        "runs": {f"{name}, {number} at a time": _medians(same) for (name, number), same in rounds.items()},
+    }
+
+
+def _ratio(
+    rounds: Mapping[Key, Sequence[Run]], ours: Key, theirs: Key, figure: Callable[[Run], float]
+) -> float:
+    return median(figure(a) / figure(b) for a, b in zip(rounds[ours], rounds[theirs], strict=True))
+
+
+def _medians(runs: Sequence[Run]) -> dict[str, Any]:
+    return {name: median(one.figures[name] for one in runs) for name in runs[0].figures} | {
+        "rounds_wall_s": [one.wall_s for one in runs]
+    }
+
+
+def _turned(speculators: Sequence[Speculator], number: int) -> Sequence[Speculator]:
+    """Another one first in every round."""
+    first = number % len(speculators)
+    return [*speculators[first:], *speculators[:first]]

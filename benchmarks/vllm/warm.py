@@ -1,0 +1,64 @@
+"""A restart: how well a server with a saved forest drafts at once, against the one that saved it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from agentspec.benchmarks.report import Announce
+from agentspec.benchmarks.vllm.chats import Chat, load
+from agentspec.benchmarks.vllm.client import ask_all
+from agentspec.benchmarks.vllm.counters import Counters
+from agentspec.benchmarks.vllm.server import Server
+from agentspec.benchmarks.vllm.sizes import Sizes
+from agentspec.benchmarks.vllm.speculators import OURS, Engine
+
+SEED, PROBE_SEED = 21, 22
+NUM_CLIENTS = 4
+NUM_PROBES = 20
+FILE_NAME = "forest"
+
+
+def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> dict[str, Any]:
+    """The figures as they go into the JSON.
+
+    The same requests, from which nothing is learned, are asked of the warm server, of one that was started
+    with its saved forest, and of one that knows nothing.
+
+    Raises:
+        AgentSpecError: a server did not start, or could not save.
+    """
+    chats = load(sizes.num_warm_chats, SEED)
+    probes = [chat.tagged(learn=0) for chat in load(NUM_PROBES, PROBE_SEED)[:NUM_PROBES]]
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / FILE_NAME)
+        announce(f"warm: {len(chats)} requests")
+        with engine.serving(OURS, log_dir) as server:
+            ask_all(server.url, chats, NUM_CLIENTS)
+            warm = _ask(server, probes)
+            saved = server.control("save", path=path)
+        announce("warm: restarted with the saved forest")
+        with engine.serving(replace(OURS, settings={"forest_file": path}), log_dir) as server:
+            restarted = _ask(server, probes)
+    announce("warm: started cold")
+    with engine.serving(OURS, log_dir) as server:
+        cold = _ask(server, probes)
+    return {
+        "warm_restart_acceptance": restarted.accepted_per_step / warm.accepted_per_step,
+        "cold_start_acceptance": cold.accepted_per_step / warm.accepted_per_step,
+        "num_saved_outputs": saved["num_outputs"],
+        "num_saved_bytes": saved["num_bytes"],
+        "figures": {
+            name: {"accepted_per_step": one.accepted_per_step, "acceptance_rate": one.acceptance_rate}
+            for name, one in (("warm", warm), ("restarted", restarted), ("cold", cold))
+        },
+    }
+
+
+def _ask(server: Server, probes: Sequence[Chat]) -> Counters:
+    before = server.counters()
+    ask_all(server.url, probes, 1)
+    return server.counters() - before
