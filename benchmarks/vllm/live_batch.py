@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from vllm import SamplingParams
 from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 from agentspec.benchmarks.core.requests import Request
 from agentspec.benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS
 from agentspec.stages import StageKey
 from agentspec.wire import to_xargs
-from vllm import SamplingParams
 
 BLOCK_TOKENS = 16
 VOCABULARY = 131_072  # of the tokenizer that the recorded texts are read with
