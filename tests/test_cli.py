@@ -241,3 +241,15 @@ def test_the_embedded_engine_end_to_end(llama_checkpoint: Path, draft: str) -> N
     assert (
         f'agentspec_accepted_tokens_total{{stage="flow/write",tenant="default"}} {sum(accepted)}.0' in metrics
     )
+
+
+def test_the_embedded_engine_remembers_what_it_learned(llama_checkpoint: Path, tmp_path: Path) -> None:
+    accepted = []
+    for _ in range(2):
+        options = ["--model", str(llama_checkpoint), "--engine", "torch", "--threads", "1"]
+        with serving(*options, "--forest-file", str(tmp_path / "forest")) as (process, base_url):
+            body = {"prompt": "SELECT", "max_tokens": 32, "temperature": 0, "ignore_eos": True}
+            answer = httpx.post(f"{base_url}/completions", json=body, timeout=TIMEOUT_S).json()
+            accepted.append(answer["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"])
+            assert finish(process, signal.SIGTERM) == (0, "")
+    assert accepted[1] > accepted[0]

@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from agentspec.commands import option_types
@@ -238,6 +239,7 @@ def _serve_gateway(args: argparse.Namespace, engine: str, keys: ApiKeys) -> None
     with _bind(args.host, args.port) as bound:  # before the model is loaded: a taken port fails at once
         process: EngineProcess | None = None
         upstream: Upstream
+        keeping: AbstractContextManager[object] = nullcontext()
         if engine == "vllm":
             from agentspec.commands.vllm_engine import behind_gateway
 
@@ -245,20 +247,21 @@ def _serve_gateway(args: argparse.Namespace, engine: str, keys: ApiKeys) -> None
         elif engine == "torch":
             from agentspec.commands.torch_engine import embedded
 
-            upstream, name = embedded(args)
+            upstream, name, keeping = embedded(args)
         else:
             from agentspec.commands.running_engine import running
 
             upstream, name = running(args, forwards_authorization=not keys)
         drain = Drain()
-        serve(
-            create_app(upstream, keys=keys, admin_key=args.admin_key, drain=drain),
-            bound,
-            drain,
-            grace_s=args.grace_s,
-            on_ready=lambda: _say_ready(name, args.host, bound.getsockname()[1]),
-            engine=process,
-        )
+        with keeping:
+            serve(
+                create_app(upstream, keys=keys, admin_key=args.admin_key, drain=drain),
+                bound,
+                drain,
+                grace_s=args.grace_s,
+                on_ready=lambda: _say_ready(name, args.host, bound.getsockname()[1]),
+                engine=process,
+            )
 
 
 def _serve_zero_hop(args: argparse.Namespace, api_keys: Sequence[str]) -> None:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 from agentspec import DraftConfig, Forest, ForestConfig
 from agentspec.errors import ConfigError
 from agentspec.extras import needed
 from agentspec.gateway import EmbeddedUpstream
+from agentspec.kept_forest import KeptForest
 
 DEFAULT_MAX_DRAFT = 16
+DEFAULT_SAVE_EVERY_S = 300.0
 
 
-def embedded(args: argparse.Namespace) -> tuple[EmbeddedUpstream, str]:
-    """The engine in this process, and the name it serves. Raises ConfigError if it can't start."""
+def embedded(args: argparse.Namespace) -> tuple[EmbeddedUpstream, str, AbstractContextManager[object]]:
+    """The engine in this process, the name it serves, and what is to be around it while it serves.
+
+    Raises:
+        ConfigError: it can't start.
+    """
     with needed("engine", hint=", or use --engine-url for an engine elsewhere"):
         from agentspec.engine import EngineConfig, TorchEngine
     from agentspec.models import BUNDLED_MODEL, bundled_model_dir
@@ -36,7 +44,15 @@ def embedded(args: argparse.Namespace) -> tuple[EmbeddedUpstream, str]:
     except (RuntimeError, AssertionError) as error:  # torch: no such device, not enough memory
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"the engine can't start on device {config.device!r}: {reason}") from error
-    return EmbeddedUpstream(engine), engine.model.name
+    if args.forest_file is None:
+        return EmbeddedUpstream(engine), engine.model.name, nullcontext()
+    if engine.trees is None:
+        raise ConfigError(
+            f"nothing is learned with --draft off: --forest-file {args.forest_file!r} is for nothing"
+        )
+    path = Path(args.forest_file)
+    keeping = KeptForest(engine.trees, path, args.save_every_s or DEFAULT_SAVE_EVERY_S)
+    return EmbeddedUpstream(engine, path), engine.model.name, keeping
 
 
 def _drafts(args: argparse.Namespace) -> DraftConfig:

@@ -4,7 +4,8 @@
 
 Every start is a line in FILE: its process id and the one of its child. WAY is how it behaves: ``fails`` (ends
 while it starts), ``stubborn`` (does not end when asked), ``silent`` (stops answering after its first health),
-``slow`` (is healthy after a while).
+``slow`` (starts when there is a file "go" beside FILE). A POST is answered when there is
+one, and is seen by a file "posted".
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Engine(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
+        starts.with_name("posted").touch()
+        wait_for(starts.with_name("go"))
         self._answer("{}")
 
     def _answer(self, text: str) -> None:
@@ -38,6 +41,11 @@ class Engine(BaseHTTPRequestHandler):
 
     def log_message(self, *args: Any) -> None:
         pass
+
+
+def wait_for(file: Path) -> None:
+    while not file.exists():
+        time.sleep(0.02)
 
 
 def end(*_: Any) -> None:
@@ -59,5 +67,5 @@ if __name__ == "__main__":
         print("(Engine pid=1) ERROR 11-22 03:09:53 [engine.py:9] no such model", flush=True)
         raise SystemExit(3)
     if way == "slow":
-        time.sleep(1)
+        wait_for(starts.with_name("go"))
     ThreadingHTTPServer(("127.0.0.1", port), Engine).serve_forever()

@@ -1,0 +1,62 @@
+"""What an engine of this process has learned, kept in a file that outlives it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+from agentspec.errors import ConfigError, ForestError
+from agentspec.generation import Trees
+
+logger = logging.getLogger("agentspec")
+
+
+class KeptForest:
+    """``with KeptForest(trees, path)``: loaded at the start if it is there, saved at times and at the end.
+
+    Args:
+        save_every_s: between two saves, which go on beside the engine's steps.
+
+    Raises (at the start):
+        ConfigError: there is no such folder, or the file can't be loaded: it would be overwritten.
+    """
+
+    def __init__(self, trees: Trees, path: Path, save_every_s: float = 300.0) -> None:
+        self._trees = trees
+        self._path = path
+        self._save_every_s = save_every_s
+        self._has_ended = threading.Event()
+        self._saving = threading.Thread(target=self._save_at_times, name="agentspec-saver", daemon=True)
+
+    def __enter__(self) -> KeptForest:
+        if not self._path.absolute().parent.is_dir():
+            raise ConfigError(f"forest file {str(self._path)!r}: there is no such folder")
+        if self._path.exists():
+            self._load()
+        self._saving.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._has_ended.set()
+        self._saving.join()
+        self._save()
+
+    def _load(self) -> None:
+        try:
+            loaded = self._trees.load(self._path)
+        except (OSError, ForestError) as error:
+            raise ConfigError(
+                f"forest file {str(self._path)!r}: {error}; move it away to begin anew"
+            ) from error
+        logger.info("loaded what was learned earlier from %s: %s", self._path, dict(loaded))
+
+    def _save_at_times(self) -> None:
+        while not self._has_ended.wait(self._save_every_s):
+            self._save()
+
+    def _save(self) -> None:
+        try:
+            logger.info("saved what was learned to %s: %s", self._path, dict(self._trees.save(self._path)))
+        except (OSError, ForestError) as error:  # a full disk, for one; serving goes on, and so does trying
+            logger.error("what was learned could not be saved to %s: %s", self._path, error)

@@ -1,0 +1,106 @@
+"""A gateway with an engine of its own, as one process serves them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from live import TIMEOUT_S
+
+from agentspec.gateway.server import bind
+
+ENGINE_SERVER = Path(__file__).with_name("engine_server.py")
+CODE = """
+import sys
+from agentspec.gateway import *
+from agentspec.gateway.server import bind
+root, port, *argv = sys.argv[1:]
+drain = Drain()
+app = create_app(ProxyUpstream(ProxySettings(url=root)), drain=drain)
+engine = EngineProcess(EngineCommand([sys.executable, *argv]), root)
+with bind("127.0.0.1", int(port)) as bound:
+    serve(app, bound, drain, on_ready=lambda: print("ready", flush=True), engine=engine)
+"""
+
+
+def free_port() -> int:
+    with bind("127.0.0.1", 0) as bound:
+        port: int = bound.getsockname()[1]
+    return port
+
+
+@asynccontextmanager
+async def gateway(folder: Path, way: str) -> AsyncIterator[tuple[Process, httpx.AsyncClient]]:
+    """The process and a client of it, from the moment on that it listens."""
+    port, engine_port = free_port(), free_port()
+    argv = (str(ENGINE_SERVER), str(engine_port), str(folder / "starts"), way)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", CODE, f"http://127.0.0.1:{engine_port}", str(port), *argv),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, trust_env=False) as client:
+            await until_it_listens(client)
+            yield process, client
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def until_it_listens(client: httpx.AsyncClient) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            try:
+                await client.get("/health")
+            except httpx.ConnectError:
+                await asyncio.sleep(0.02)
+            else:
+                return
+
+
+async def ready(process: Process) -> None:
+    assert process.stdout is not None
+    assert await asyncio.wait_for(process.stdout.readline(), TIMEOUT_S) == b"ready\n"
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/stages/a/b/v1/models", "/agentspec/stages"])
+async def test_while_the_engine_starts_clients_are_told_to_come_back(tmp_path: Path, path: str) -> None:
+    async with gateway(tmp_path, "slow") as (process, client):
+        told = await client.get(path)
+        health = await client.get("/health")
+        assert (health.status_code, health.json()) == (503, {"status": "starting"})
+        assert (told.status_code, told.headers["retry-after"]) == (503, "5")
+        assert told.json()["error"]["code"] == "engine_starting"
+        assert (await client.get("/metrics")).status_code == 200
+        (tmp_path / "go").touch()
+        await ready(process)
+        assert (await client.get("/health")).json() == {"status": "ok"}
+        assert (await client.get("/v1/models")).status_code == 200
+
+
+async def test_requests_under_way_end_before_the_engine(tmp_path: Path) -> None:
+    async with gateway(tmp_path, "") as (process, client):
+        await ready(process)
+        answer = asyncio.create_task(client.post("/v1/completions", json={"prompt": "x"}))
+        async with asyncio.timeout(TIMEOUT_S):
+            while not (tmp_path / "posted").exists():  # noqa: ASYNC110 (another process sets no event)
+                await asyncio.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.3)  # for a signal that would end the engine at once
+        (tmp_path / "go").touch()
+        assert (await answer).status_code == 200
+        assert await asyncio.wait_for(process.wait(), TIMEOUT_S) == 0
+
+
+async def test_an_engine_that_does_not_start_ends_the_gateway(tmp_path: Path) -> None:
+    async with gateway(tmp_path, "fails") as (process, _):
+        assert await asyncio.wait_for(process.wait(), TIMEOUT_S) == 1

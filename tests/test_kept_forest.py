@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from agentspec.errors import ConfigError, ForestFileError
+from agentspec.generation import PastOutput
+from agentspec.kept_forest import KeptForest
+from agentspec.stages import StageKey
+
+TIMEOUT_S = 20.0
+
+
+class WrittenTrees:
+    """Trees that are a number, and files that hold it."""
+
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
+        self.saved = threading.Semaphore(0)
+
+    def learn(self, outputs: Sequence[PastOutput]) -> int:
+        self.number += len(outputs)
+        return len(outputs)
+
+    def evict(self, stage: StageKey) -> int:
+        return 0
+
+    def save(self, path: Path) -> Mapping[str, int]:
+        path.write_text(str(self.number))
+        self.saved.release()
+        return {"num_outputs": self.number}
+
+    def load(self, path: Path) -> Mapping[str, int]:
+        text = path.read_text()
+        if not text.isdigit():
+            raise ForestFileError(f"{text!r} is no forest")
+        self.number += int(text)
+        return {"num_outputs": self.number}
+
+
+def test_what_was_learned_outlives_its_engine(tmp_path: Path) -> None:
+    path = tmp_path / "forest"
+    with KeptForest(WrittenTrees(3), path):
+        assert not path.exists()
+    later = WrittenTrees()
+    with KeptForest(later, path):
+        assert later.number == 3
+        later.number = 5
+    assert path.read_text() == "5"
+
+
+def test_it_is_saved_at_times(tmp_path: Path) -> None:
+    trees = WrittenTrees(3)
+    with KeptForest(trees, tmp_path / "forest", save_every_s=0.01):
+        assert trees.saved.acquire(timeout=TIMEOUT_S)
+        assert trees.saved.acquire(timeout=TIMEOUT_S)
+
+
+def test_a_file_that_is_none_stops_the_start_and_stays(tmp_path: Path) -> None:
+    path = tmp_path / "forest"
+    path.write_text("my only copy of something else")
+    with pytest.raises(ConfigError, match="is no forest; move it away"), KeptForest(WrittenTrees(), path):
+        pass
+    assert path.read_text() == "my only copy of something else"
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such folder"), KeptForest(WrittenTrees(), tmp_path / "a" / "b"):
+        pass
+
+
+def test_what_can_not_be_saved_is_said_and_does_not_stop_the_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with KeptForest(WrittenTrees(3), folder / "forest"):
+        folder.rmdir()
+    assert "could not be saved" in caplog.text
