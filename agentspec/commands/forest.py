@@ -129,11 +129,14 @@ def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _row(stage: dict[str, Any]) -> tuple[str, ...]:
+    steps, drafted, accepted = (
+        stage[name] for name in ("num_steps", "num_draft_tokens", "num_accepted_tokens")
+    )
     return (
         stage["stage"],
         str(stage["num_requests"]),
         str(stage["num_output_tokens"]),
-        f"{stage['accepted_per_step']:.2f}",
-        f"{stage['acceptance_rate']:.0%}",
+        f"{1 + accepted / steps:.2f}" if steps else "-",
+        f"{accepted / drafted:.0%}" if drafted else "-",
         f"{stage['tree_bytes'] / (1 << 20):.1f}",
     )
