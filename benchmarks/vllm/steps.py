@@ -22,8 +22,9 @@ SEED = 41
 CHATS_PER_CLIENT = 2
 NUM_FIRST = 8  # requests before the clock starts
 RAGGED = Speculator("agentspec ragged", settings={"batch_shape": "ragged"})
-UNIFORM = Speculator("agentspec uniform", settings={"batch_shape": "uniform"})
-# whatever it costs: more tokens in a batch than any price would allow
+# rows of 8 tokens: who pads all drafts to the longest does not want it long
+UNIFORM = Speculator("agentspec uniform", num_tokens=7, settings={"batch_shape": "uniform"})
+# the same whatever it costs: more tokens in a batch than any price would allow
 ALWAYS = Speculator("agentspec always", num_tokens=7, settings={"batch_shape": "uniform", "price": 0.0})
 
 
