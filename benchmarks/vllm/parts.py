@@ -41,9 +41,9 @@ def _served(name: str) -> Callable[[Engine, Sizes, Path, Announce], Measured]:
 
 
 def _propose(sizes: Sizes, traces: Path | None, announce: Announce) -> Measured:
-    from agentspec.benchmarks.vllm import propose
-
     if traces is None:
         raise ConfigError("the part 'propose' drafts from recorded outputs: give --traces DIR")
+    from agentspec.benchmarks.vllm import propose
+
     announce("propose, in a fresh process")
     return in_fresh_process(propose.measure, traces, sizes)

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from agentspec.errors import AgentSpecError, ConfigError
 
 HOST = "127.0.0.1"
 START_LIMIT_S = 300.0
-STOP_LIMIT_S = 30.0
+STOP_LIMIT_S = 60.0
+CHILD_STOP_LIMIT_S = 3.0
 CONTROL_LIMIT_S = 120.0
 LOG_TAIL_LINES = 12
 
@@ -115,13 +116,16 @@ class Server:
         return "\n".join(["", *lines[-LOG_TAIL_LINES:]])
 
     def _stop(self) -> None:
-        """End it as Ctrl-C would; kill what does not listen, its children too."""
-        processes = self._processes()
-        if self._process.poll() is None:
+        """End it as Ctrl-C would; kill what does not listen, and what it leaves behind."""
+        server, *children = self._processes() or [None]
+        if server is not None:
             self._process.send_signal(signal.SIGINT)
-        _, alive = psutil.wait_procs(processes, STOP_LIMIT_S)
-        for process in alive:
-            process.kill()
+            psutil.wait_procs([server], STOP_LIMIT_S)
+            _, alive = psutil.wait_procs(children, CHILD_STOP_LIMIT_S)
+            for process in (server, *alive):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(alive, CHILD_STOP_LIMIT_S)
         self._process.wait()
 
 

@@ -35,7 +35,7 @@ BUDGET_MB = 1
 SETTINGS = {f"{scope}_budget_mb": BUDGET_MB for scope in ("stage", "tenant", "total")}
 OURS = Speculator("agentspec", settings=SETTINGS)
 SAMPLE_S = 5.0
-JUDGED = 2 / 3  # the last part of the time
+JUDGED_FROM = 1 / 3  # of the time, to its end
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ async def _sample(server: Server, soak: Soak, begin_s: float, seconds: float) ->
 def growth(samples: Sequence[tuple[float, int, int]]) -> float:
     """By how much memory grew over the judged part, as a share: a line through the samples of that part."""
     at_s, rss, _ = np.array(samples, float).T
-    judged = at_s >= at_s[-1] * (1 - JUDGED)
+    judged = at_s >= at_s[-1] * JUDGED_FROM
     slope, start = np.polyfit(at_s[judged], rss[judged], 1)
     first, last = (start + slope * at_s[judged][i] for i in (0, -1))
     return float(last / first - 1)

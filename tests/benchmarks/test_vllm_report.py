@@ -1,0 +1,145 @@
+"""What parts come to: the summary's keys, bars, growth, medians; and the file that parts are added to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentspec.benchmarks.vllm import lossless, parts, report, run, soak, sql
+from agentspec.benchmarks.vllm.counters import Counters
+from agentspec.benchmarks.vllm.scenarios import SCENARIOS
+from agentspec.benchmarks.vllm.sizes import QUICK
+from agentspec.benchmarks.vllm.speculators import Engine
+from agentspec.errors import ConfigError
+
+KEYS = {
+    "outputs_identical",
+    "accepted_per_step_gain_vs_suffix",
+    "throughput_vs_none_c1",
+    "propose_speedup_b64",
+    "propose_ms_b64",
+    "soak_rss_growth",
+    "warm_restart_acceptance",
+}
+ENGINE = Engine("model", ())
+SOAK = {"soak_rss_growth": 0.01, "outputs_identical": True}
+
+
+def test_the_summary_of_nothing() -> None:
+    assert report.summary({}) == dict.fromkeys(KEYS)
+
+
+def test_one_part_with_a_difference_is_enough() -> None:
+    same, other = {"outputs_identical": True}, {"outputs_identical": False}
+    assert report.summary({"lossless": same, "soak": same})["outputs_identical"] is True
+    assert report.summary({"lossless": same, "sql": other})["outputs_identical"] is False
+
+
+@pytest.mark.parametrize(
+    ("part", "figure", "good", "bad"),
+    [
+        ("sql", "accepted_per_step_gain_vs_suffix", 1.15, 1.14),
+        ("sql", "throughput_vs_none_c1", 1.8, 1.7),
+        ("sql", "wall_vs_suffix", 1.0, 1.01),
+        ("propose", "propose_speedup_b64", 8, 7.9),
+        ("propose", "propose_ms_b64", 0.99, 1.0),
+        ("soak", "soak_rss_growth", 0.0299, 0.03),
+        ("warm", "warm_restart_acceptance", 0.95, 0.94),
+        ("lossless", "num_preemptions", 1, 0),
+    ],
+)
+def test_bars(part: str, figure: str, good: float, bad: float) -> None:
+    bar = next(bar for bar in report.BARS if (bar.part, bar.figure) == (part, figure))
+    assert bar.passes({part: {figure: good}}) is True
+    assert bar.passes({part: {figure: bad}}) is False
+    assert bar.passes({}) is None
+
+
+def test_memory_grows_over_the_judged_part_alone() -> None:
+    start = [(float(at), 100 * at, 0) for at in range(10)]
+    flat = [(float(at), 1_000, 0) for at in range(10, 31)]
+    assert soak.growth([*start, *flat]) == pytest.approx(0)
+    rising = [(float(at), 1_000 + 5 * (at - 10), 0) for at in range(10, 31)]
+    assert soak.growth([*start, *rising]) == pytest.approx(0.1)
+
+
+def sql_run(
+    speculator: str, num_clients: int, wall_s: float, accepted: int, said: str = "SELECT 1"
+) -> sql.Run:
+    counted = Counters(num_requests=10, num_output_tokens=110, num_accepted_tokens=accepted)
+    return sql.Run(speculator, num_clients, wall_s, wall_s, 1.0, counted, [[("sql_1", said)]])
+
+
+def sql_runs(said: str = "SELECT 1") -> list[sql.Run]:
+    """Two rounds, the second on a machine that is twice as slow."""
+    return [
+        sql_run(name, clients, wall_s * slowness, accepted, said if name == "agentspec" else "SELECT 1")
+        for slowness in (1, 2)
+        for name, wall_s, accepted in (("none", 4.0, 0), ("suffix", 2.0, 50), ("agentspec", 1.0, 75))
+        for clients in (sql.ONE, sql.MANY)
+    ]
+
+
+def test_sql_compares_within_a_round() -> None:
+    figures = sql.figures(sql_runs())
+    assert figures["outputs_identical"] is True
+    assert figures["throughput_vs_none_c1"] == 4
+    assert figures["wall_vs_suffix"] == 0.5
+    assert figures["accepted_per_step_gain_vs_suffix"] == pytest.approx((100 / 25) / (100 / 50))
+    assert figures["runs"]["suffix, 4 at a time"]["rounds_wall_s"] == [2, 4]
+
+
+def test_sql_notices_another_answer() -> None:
+    assert sql.figures(sql_runs("SELECT 2"))["outputs_identical"] is False
+
+
+def comparison(speculator: str, num_different: int, scenario: str = "plain") -> lossless.Comparison:
+    counted = Counters(num_preemptions=3)
+    return lossless.Comparison(scenario, speculator, 1, 203, 999, num_different, 0, 0.0, counted)
+
+
+def test_lossless_counts_both_sides_apart() -> None:
+    preempting = next(one.name for one in SCENARIOS if one.preempts)
+    figures = lossless.figures(
+        [comparison("none", 2), comparison("agentspec", 0), comparison("agentspec", 0, preempting)]
+    )
+    assert figures["outputs_identical"] is True
+    assert (figures["num_different"], figures["num_different_without"]) == (0, 2)
+    assert figures["num_preemptions"] == 3
+    assert lossless.figures([comparison("agentspec", 1)])["outputs_identical"] is False
+
+
+def test_parts_are_added_to_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(name: str, *_: Any) -> dict[str, Any]:
+        return {"warm": {"warm_restart_acceptance": 0.987654}, "soak": SOAK}[name]
+
+    monkeypatch.setattr(parts, "measure", measure)
+    path = tmp_path / "results" / "vllm.json"
+    assert run.run(ENGINE, ["warm"], QUICK, None, path) == 0
+    assert run.run(ENGINE, ["soak"], QUICK, None, path) == 0
+    written = json.loads(path.read_text())
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == written
+    assert written["summary"] == dict.fromkeys(KEYS) | {
+        "warm_restart_acceptance": 0.9877,
+        **SOAK,
+    }
+    assert set(written["parts"]) == {"warm", "soak"}
+    assert written["parts"]["warm"]["provenance"]["model"] == "model"
+
+
+def test_another_file_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "core.json"
+    path.write_text('{"figures": {}}')
+    with pytest.raises(ConfigError, match=r"core\.json"):
+        run.run(ENGINE, ["warm"], QUICK, None, path)
+    assert path.read_text() == '{"figures": {}}'
+
+
+def test_propose_wants_traces() -> None:
+    with pytest.raises(ConfigError, match="--traces"):
+        parts.measure("propose", ENGINE, QUICK, None, print)
