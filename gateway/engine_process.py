@@ -57,7 +57,7 @@ class EngineProcess:
         *,
         patience: Patience | None = None,
     ) -> None:
-        self._command = command
+        self.command = command
         self._health_url = f"{root}/health"
         self._patience = patience or Patience()
         self._has_served = False
@@ -82,7 +82,7 @@ class EngineProcess:
         num_failures = 0
         async with httpx.AsyncClient(timeout=HEALTH_TIMEOUT_S, trust_env=False) as client:
             while True:
-                async with EngineChild(self._command) as child:
+                async with EngineChild(self.command) as child:
                     failure = await self._become_ready(child, client)
                     ready_at = time.monotonic()
                     if failure is None:

