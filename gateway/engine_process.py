@@ -109,7 +109,8 @@ class EngineProcess:
                 return f"was not ready after {waited_s:.0f} s"
             if waited_s >= next_report_s:
                 next_report_s += PROGRESS_S
-                logger.info("the engine has been starting for %.0f s: %s", waited_s, child.output.last_line)
+                said = child.output.last_line or "it has said nothing yet"
+                logger.info("the engine has been starting for %.0f s: %s", waited_s, said)
         return child.ending
 
     def _note_ready(self, on_ready: Callable[[], None] | None) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from agentspec import __version__
 from agentspec.cli import main
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir
 
@@ -152,13 +153,20 @@ def test_behind_the_gateway_it_learns_dies_comes_back_and_remembers(
     assert "s3cret" not in log
 
 
-def test_without_a_gateway_it_tags_by_itself_and_our_violent_end_is_its_own(tmp_path: Path) -> None:
+def test_without_a_gateway_it_tags_by_itself_and_our_violent_end_is_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with serving(tmp_path, "--zero-hop", "--api-key", "s3cret=acme") as served:
         with pytest.raises(httpx.HTTPStatusError, match="401"):
             served.ask()
         served.ask(authorization="Bearer s3cret", x_agentspec_stage="flow/list")
         told = httpx.get(f"{served.url}/agentspec/stages", trust_env=False).json()["stages"]
         assert [(one["tenant"], one["stage"]) for one in told] == [("acme", "flow/list")]
+        monkeypatch.setenv("AGENTSPEC_ENGINE_API_KEY", "s3cret")
+        assert main(["doctor", "--port", "0", "--engine-url", served.url]) == 0
+        found = capsys.readouterr().out
+        assert "it takes vllm_xargs" in found
+        assert f"with AgentSpec {__version__}" in found
         family = served.family
         for pid in family:
             assert b"s3cret" not in Path(f"/proc/{pid}/cmdline").read_bytes()
