@@ -30,9 +30,8 @@ FREE_OBJECT = {"type": "object"}
 STOPS = [" WHERE", ", ", "\nConditions"]
 SMALL_BATCH = ("--max-num-batched-tokens", "64", "--max-num-seqs", "32")
 ALMOST_NOTHING = 1e-6
-BLOCK_TOKENS = 32
-FEW_BLOCKS = 72  # one request of 2,048 tokens needs 64: a handful of requests at a time preempt each other
-SMALL_CACHE = ("--block-size", str(BLOCK_TOKENS), "--num-gpu-blocks-override", str(FEW_BLOCKS))
+# room for one request of the longest, or for five of the usual 200 tokens: more at a time preempt each other
+SMALL_CACHE = ("--max-model-len", "1024", "--block-size", "32", "--num-gpu-blocks-override", "34")
 
 
 def as_is(chat: Chat) -> Chat:

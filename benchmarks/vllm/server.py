@@ -117,15 +117,14 @@ class Server:
 
     def _stop(self) -> None:
         """End it as Ctrl-C would; kill what does not listen, and what it leaves behind."""
-        server, *children = self._processes() or [None]
-        if server is not None:
-            self._process.send_signal(signal.SIGINT)
-            psutil.wait_procs([server], STOP_LIMIT_S)
-            _, alive = psutil.wait_procs(children, CHILD_STOP_LIMIT_S)
-            for process in (server, *alive):
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-            psutil.wait_procs(alive, CHILD_STOP_LIMIT_S)
+        processes = self._processes()
+        self._process.send_signal(signal.SIGINT)  # nothing happens if it has ended
+        psutil.wait_procs(processes[:1], STOP_LIMIT_S)
+        _, alive = psutil.wait_procs(processes, CHILD_STOP_LIMIT_S)
+        for process in alive:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(alive, CHILD_STOP_LIMIT_S)
         self._process.wait()
 
 
