@@ -42,10 +42,11 @@ def test_adapters_and_tenants_have_trees_of_their_own(serving: Any, tmp_path: Pa
     flags = ("--enable-lora", "--max-lora-rank", "8", *few, "--lora-modules", *modules)
     chats = [one.asking(model=model) for one in load(7, 5) for model in (MODEL_NAME, "red", "blue")]
     tagged = [one.tagged(tenant=tenant) for one in chats for tenant in ("acme", "other")]
+    # one at a time: on CPUs vLLM 0.32 mixes the model itself up with adapters of the same batch
     with serving(NONE, *flags) as server:
-        expected = ask_all(server.url, tagged, 4)
+        expected = ask_all(server.url, tagged, 1)
     with serving(ours(), *flags) as server:
-        assert answers(ask_all(server.url, tagged, 4)) == answers(expected)
+        assert answers(ask_all(server.url, tagged, 1)) == answers(expected)
         counted = figures(server)
     assert {tenant for tenant, _ in counted} == {"acme", "other"}
     assert {stage for _, stage in counted} == {one.stage for one in chats}
