@@ -112,6 +112,7 @@ class Commands:
         }
 
     def _stages(self, _: Arguments) -> Answer:
+        self._proposer.settle()
         stages = self._proposer.stages.all
         return {"stages": [self._figures(stage, counters) for stage, counters in stages.items()]}
 
@@ -157,6 +158,7 @@ class Commands:
 
     def _save(self, arguments: Arguments) -> Answer:
         path = self._path(arguments)
+        self._proposer.settle()
         saved = self._forest.save(path, vocabulary=self._proposer.texts.vocabulary)
         return {"path": path, **asdict(saved)}
 
@@ -174,7 +176,7 @@ class Commands:
         num_tokens = 0
         for stage, response in read:
             tokens = self._proposer.output_tokens(response)
-            self._forest.learn(stage, tokens)
+            self._forest.learn(adapted(stage, None), tokens)
             num_tokens += len(tokens)
         return {"num_outputs": len(read), "num_tokens": num_tokens}
 

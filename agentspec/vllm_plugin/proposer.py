@@ -22,6 +22,7 @@ from agentspec.forest import Forest, Tokens
 from agentspec.stats import StageTable
 from agentspec.step_cost import StepCost
 from agentspec.vllm_plugin.live import LiveRequest
+from agentspec.vllm_plugin.scribe import Gain, Scribe
 from agentspec.vllm_plugin.settings import PluginSettings
 from agentspec.vllm_plugin.tags import RequestTags
 from agentspec.vllm_plugin.texts import Texts
@@ -58,6 +59,7 @@ class ForestProposer:
         self._clock = clock
         self._runner: Any = None
         self._live: dict[str, LiveRequest] = {}
+        self._scribe = Scribe(self.forest)
         self._adapters: set[str | None] = {None}
         self._background = ThreadPoolExecutor(1, "agentspec-prompts")
         self._verified: Mapping[str, Sequence[int]] = {}
@@ -107,7 +109,7 @@ class ForestProposer:
             try:
                 self._start(new)
             except Exception:
-                self._live.pop(new.req_id, None)
+                self._give_up(new.req_id)
                 logger.exception("the request %r runs without drafts", new.req_id)
 
     def finish(self, request_ids: Iterable[str]) -> None:
@@ -116,19 +118,24 @@ class ForestProposer:
             live = self._live.pop(request_id, None)
             if live is None:
                 continue
-            live.counters.decode_s += live.last_token_s - live.first_token_s
+            self._scribe.finish(live)
             if live.starting is None:
-                self._forget(request_id, live.tags.learn)
+                self._forget(request_id)
             elif not live.starting.cancel():  # it is just entering, or was too late to be cancelled
-                live.starting.add_done_callback(partial(self._forget_entered, request_id, live.tags.learn))
+                live.starting.add_done_callback(partial(self._forget_entered, request_id))
 
     def output_tokens(self, text: str) -> Tokens:
         """A text as an output of the model. Raises ConfigError if this server has no tokenizer."""
         return self._known(self.texts.encode(text))
 
+    def settle(self) -> None:
+        """Return when all that was written so far is learned."""
+        self._scribe.settle()
+
     def close(self) -> None:
-        """End the threads."""
+        """Learn what was written, end the threads."""
         self._background.shutdown(wait=True, cancel_futures=True)
+        self._scribe.close()
 
     # ---- a step ----
 
@@ -173,6 +180,7 @@ class ForestProposer:
     ) -> None:
         request_ids = self._runner.input_batch.req_ids
         ends = num_tokens_no_spec[: len(drafts)].tolist()
+        gains: list[Gain] = []
         updates: list[tuple[str, Tokens]] = []
         rows: list[tuple[int, int, int, LiveRequest]] = []  # row, where it ends, its room for a draft
         num_steps = num_verified = num_new = 0
@@ -180,26 +188,27 @@ class ForestProposer:
             live = self._live.get(request_ids[row]) if sampled else None
             if live is None:
                 continue
-            request_id = request_ids[row]
-            verified = len(self._verified.get(request_id, ()))
+            num_sampled, verified = len(sampled), len(self._verified.get(live.name, ()))
+            gains.append((live, num_sampled, verified, live.source))
             if live.has_output:
-                num_steps, num_verified, num_new = (
-                    num_steps + 1,
-                    num_verified + verified,
-                    num_new + len(sampled),
-                )
-            live.count(len(sampled), verified if live.source else 0, now_s)
-            if not self._has_entered(request_id, live):
+                num_steps += 1
+                num_verified += verified
+                num_new += num_sampled
+            if live.starting is not None and not self._has_entered(live):
                 continue
-            end, goes_on = live.end(ends[row], sampled)
-            updates.append((request_id, token_ids_cpu[row, live.num_seen : end]))
-            rows.append((row, end, live.most_tokens - end - 1 if goes_on else 0, live))
+            end = ends[row]
+            if end >= live.most_tokens or not live.stops.isdisjoint(sampled):
+                end, room = live.end(end, sampled), 0  # it is over
+            else:
+                room = live.most_tokens - end - 1
+            updates.append((live.name, token_ids_cpu[row, live.num_seen : end]))
+            rows.append((row, end, room, live))
         self._learn_cost(now_s, num_steps, num_verified, num_new)
-        if not rows:
-            return
-        proposed = self.forest.step(updates, self.num_draft_tokens, self.price)
+        proposed = self.forest.step(updates, self.num_draft_tokens, self.price) if rows else []
+        self._scribe.write(now_s, gains, updates)
         for (row, end, room, live), draft in zip(rows, proposed, strict=True):
             live.num_seen = end
+            live.has_output = True
             live.source = draft.source if room else Source.NONE
             drafts[row] = draft.token_ids[:room].tolist()
         if self.settings.batch_shape == "uniform":
@@ -231,9 +240,10 @@ class ForestProposer:
         most_tokens = self._runner.max_model_len
         if params.max_tokens is not None:
             most_tokens = min(most_tokens, num_prompt_tokens + params.max_tokens)
-        live = LiveRequest(tags, counters, num_prompt_tokens, num_prompt_tokens, most_tokens, _stops(params))
+        live = LiveRequest(new.req_id, tags, counters, num_prompt_tokens, most_tokens, _stops(params))
         self._adapters.add(tags.adapter)
         self._live[new.req_id] = live
+        self._scribe.start(live)
         prompt = _NO_TOKENS if new.prompt_token_ids is None else batch.token_ids_cpu[row, :num_prompt_tokens]
         if tags.prediction is None:
             self._enter(new.req_id, tags, self._known(prompt), wait=False)
@@ -258,7 +268,7 @@ class ForestProposer:
             session=tags.session,
             prediction_ids=prediction,
             draft=tags.draft(self._draft_config),
-            learn=tags.learn,
+            learn=False,  # the scribe does
             wait=wait,
         )
 
@@ -267,30 +277,35 @@ class ForestProposer:
         prediction = self.output_tokens(tags.prediction)
         self._enter(request_id, tags, self._known(prompt), prediction, wait=True)
 
-    def _has_entered(self, request_id: str, live: LiveRequest) -> bool:
-        if live.starting is None:
-            return True
+    def _has_entered(self, live: LiveRequest) -> bool:
+        """Whether a request that was started beside the steps takes part by now."""
+        assert live.starting is not None
         if not live.starting.done():
             return False
         if error := live.starting.exception():
-            logger.error("the request %r runs without drafts: %r", request_id, error)
-            del self._live[request_id]
+            logger.error("the request %r runs without drafts: %r", live.name, error)
+            self._give_up(live.name)
             return False
         live.starting = None
         return True
+
+    def _give_up(self, request_id: str) -> None:
+        """Forget a request that is not in the forest."""
+        if live := self._live.pop(request_id, None):
+            self._scribe.finish(live)
 
     def _known(self, tokens: Tokens) -> Tokens:
         """Without what is no token of the model's, such as the places of images: it must never be drafted."""
         is_known = (tokens >= 0) & (tokens < self._vocab_size)
         return tokens if is_known.all() else tokens[is_known]
 
-    def _forget_entered(self, request_id: str, learn: bool, entering: Future[None]) -> None:
+    def _forget_entered(self, request_id: str, entering: Future[None]) -> None:
         if entering.exception() is None:
-            self._forget(request_id, learn)
+            self._forget(request_id)
 
-    def _forget(self, request_id: str, learn: bool) -> None:
+    def _forget(self, request_id: str) -> None:
         try:
-            self.forest.finish(request_id, learn=learn)
+            self.forest.finish(request_id)
         except Exception:
             logger.exception("the forest could not finish %r", request_id)
 

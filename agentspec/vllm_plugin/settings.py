@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from agentspec.config import MIB, DraftConfig, ForestConfig, check_int, check_positive, check_prob
+from agentspec.draft import Source
 from agentspec.errors import ConfigError
 
 CONFIG_KEY = "agentspec"  # in additional_config
@@ -82,6 +83,7 @@ class PluginSettings:
             tenant_limit_bytes=self.tenant_budget_mb * MIB,
             total_limit_bytes=self.total_budget_mb * MIB,
             threads=self.threads,
+            sources=(Source.SESSION, Source.STAGE, Source.WORKFLOW),  # see tags.adapted
         )
 
     def draft_config(self, max_tokens: int) -> DraftConfig:

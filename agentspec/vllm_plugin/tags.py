@@ -27,6 +27,7 @@ from agentspec.wire import (
 
 logger = logging.getLogger(__name__)
 
+NO_WORKFLOW = "-"
 _WALL = "\N{SYMBOL FOR UNIT SEPARATOR}"
 
 
@@ -75,10 +76,15 @@ class RequestTags:
 
 
 def adapted(stage: StageKey, adapter: str | None) -> StageKey:
-    """The stage behind the wall of an adapter. No two pairs of tenant and adapter give the same tenant."""
+    """The stage as the forest knows it: behind the wall of its adapter, in a workflow.
+
+    No two pairs of tenant and adapter give the same tenant. Stages without a workflow share one: for the
+    tenant's own tree would hold nothing but what the workflows' hold already.
+    """
     names = (stage.tenant,) if adapter is None else (stage.tenant, adapter or "-")
     tenant = _WALL.join(name.replace(_WALL, 2 * _WALL) for name in names)
-    return StageKey(tenant if tenant.isprintable() else ascii(tenant), stage.path)
+    path = stage.path if len(stage.path) > 1 else (NO_WORKFLOW, *stage.path)
+    return StageKey(tenant if tenant.isprintable() else ascii(tenant), path)
 
 
 def _stage(xargs: Mapping[str, object]) -> StageKey:

@@ -12,6 +12,7 @@ from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 from vllm.platforms import current_platform
 
 from agentspec.errors import ConfigError
+from agentspec.vllm_plugin import cpu_kernels
 from agentspec.vllm_plugin.commands import Commands
 from agentspec.vllm_plugin.proposer import ForestProposer
 from agentspec.vllm_plugin.settings import PluginSettings
@@ -35,6 +36,8 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
     def load_model(self, **options: Any) -> None:
         """Load the model, then what was learned earlier. Raises ConfigError if the plugin can't work here."""
         self._check()
+        if current_platform.is_cpu():
+            cpu_kernels.repair()
         super().load_model(**options)
         proposer = getattr(self.model_runner, "drafter", None)
         if not isinstance(proposer, ForestProposer):

@@ -104,6 +104,7 @@ class Runner:
         drafts = self.proposer.propose(
             sampled, self.input_batch.num_tokens_no_spec, self.input_batch.token_ids_cpu, slot_mappings=None
         )
+        self.proposer.settle()
         assert len(drafts) == len(rows)
         for one, draft in zip(rows, drafts, strict=True):
             one.draft = draft

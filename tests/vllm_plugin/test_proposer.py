@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from concurrent.futures import wait
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,12 @@ def runner(make: Any) -> Runner:
 
 def learned(runner: Runner, stage: StageKey = STAGE) -> int:
     """Tokens in the tree of a stage."""
-    return runner.proposer.forest.stats(stage).num_tokens
+    runner.proposer.settle()
+    return runner.proposer.forest.stats(adapted(stage, None)).num_tokens
+
+
+def wait_for_predictions(runner: Runner) -> None:
+    wait([live.starting for live in runner.proposer._live.values() if live.starting is not None])
 
 
 def counters(runner: Runner, stage: StageKey = STAGE) -> Any:
@@ -91,7 +97,7 @@ def test_skipped_steps_and_moved_rows_lose_no_token(runner: Runner) -> None:
     forest = runner.proposer.forest
     for name, text in texts.items():
         forest.start("probe", StageKey.parse(name), np.array(text[:5], np.int32))
-        assert forest.stats(StageKey.parse(name)).num_tokens == 30
+        assert learned(runner, StageKey.parse(name)) == 30
         forest.finish("probe")
     forest.check_integrity()
 
@@ -155,7 +161,7 @@ def test_adapters_share_nothing_with_each_other_or_the_model(runner: Runner) -> 
     assert runner.run("again") < 10
     assert set(runner.proposer.stages.all) == {STAGE}  # counted as one stage
     assert set(runner.proposer.adapters) == {None, "red", "blue"}
-    assert learned(runner, adapted(STAGE, "red")) >= len(TEXT)
+    assert runner.proposer.forest.stats(adapted(STAGE, "red")).num_tokens >= len(TEXT)
 
 
 def test_a_request_that_must_not_be_learned_is_not(runner: Runner) -> None:
@@ -267,7 +273,7 @@ def test_a_prediction_without_a_tokenizer_leaves_the_request_without_drafts(
     first_run(runner)
     runner.add(request("r1", TEXT, stage="sql/write", prediction="SELECT 1"))
     runner.step()
-    runner.proposer.close()  # waits for the thread
+    wait_for_predictions(runner)
     runner.step()
     assert "skip-tokenizer-init" in caplog.text
     assert runner.step() == {"r1": []}
@@ -281,16 +287,19 @@ def test_a_prediction_is_a_source_of_drafts(make: Any) -> None:
     runner.proposer.texts.encode = lambda text: np.array(TEXT, np.int32)  # type: ignore[method-assign]
     runner.add(request("r0", TEXT, stage="sql/write", prediction="..."))
     runner.step()
-    runner.proposer.close()
+    wait_for_predictions(runner)
     assert runner.run("r0") < 12
 
 
 def test_a_request_may_end_before_its_prediction_was_read(runner: Runner) -> None:
     runner.add(*(request(f"r{i}", TEXT, prediction="SELECT 1") for i in range(5)))
     runner.step()
+    starting = [live.starting for live in runner.proposer._live.values() if live.starting is not None]
     runner.finish(*list(runner.live))
     runner.step([])
-    runner.proposer.close()
+    wait(starting)
+    runner.proposer.settle()
+    assert starting
     assert runner.proposer.forest.stats().num_requests == 0
 
 

@@ -71,6 +71,12 @@ def test_pairs_of_tenant_and_adapter_never_meet(
     assert (one.tenant == other.tenant) == ((a, first) == (b, second))
 
 
+def test_stages_without_a_workflow_share_one() -> None:
+    lonely = [adapted(StageKey("a", (name,)), None) for name in ("plan", "act")]
+    assert lonely[0].parents == lonely[1].parents != ()
+    assert adapted(StageKey("a", ("w", "plan")), None) == StageKey("a", ("w", "plan"))
+
+
 def test_the_wall_itself_may_be_part_of_a_name() -> None:
     wall = "\N{SYMBOL FOR UNIT SEPARATOR}"
     stages = [StageKey(f"a{wall}b", ("s",)), adapted(StageKey("a", ("s",)), "b")]
