@@ -13,7 +13,7 @@ from agentspec.benchmarks.vllm.speculators import bundled_on_cpu
 
 
 def test_no_token_is_changed(tmp_path: Path) -> None:
-    sizes = Sizes(num_chats=28, num_clients=(1, 8))
+    sizes = Sizes(num_chats=14, num_clients=(1, 8))
     figures = measure(bundled_on_cpu(), sizes, tmp_path, lambda what: None)
     different = [one for one in figures["comparisons"] if one["num_different"]]
     assert different == []
