@@ -52,7 +52,7 @@ $(VLLM_STAMP): pyproject.toml $(NATIVE)
 	@touch $@
 
 test-vllm: $(VLLM_STAMP)  ## the plugin inside real vLLM, in .venv-vllm
-	@$(VLLM_BIN)/python -m pytest tests/vllm tests/vllm_plugin $(ARGS)
+	@$(VLLM_BIN)/python -m pytest tests/real_vllm tests/vllm_plugin $(ARGS)
 
 lint: $(STAMP)  ## ruff, mypy, clang-format; changes nothing
 	@$(BIN)/ruff check $(SOURCES)

@@ -1,4 +1,4 @@
-"""What vLLM is started with. That it starts is seen in tests/vllm."""
+"""What vLLM is started with. That it starts is seen in tests/real_vllm."""
 
 from __future__ import annotations
 
