@@ -45,8 +45,10 @@ class ApiKeys:
             key, equals, tenant = text.rpartition("=")
             if not equals or not tenant:  # "abc==" is a key in base64, not a key of no tenant
                 key, tenant = text, DEFAULT_TENANT
-            if not key or not key.isascii() or not key.isprintable() or " " in key:
-                raise ConfigError(f"API key number {position} is empty or has a character no header carries")
+            if not key or not key.isascii() or not key.isprintable() or {" ", ","} & set(key):
+                raise ConfigError(
+                    f"API key number {position} is empty, or has a comma or a character no header carries"
+                )
             StageKey(tenant, (DEFAULT_STAGE,))  # checks the name
             if tenants.setdefault(key, tenant) != tenant:
                 raise ConfigError(f"one API key is given to two tenants: {tenants[key]!r} and {tenant!r}")

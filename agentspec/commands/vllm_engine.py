@@ -55,11 +55,16 @@ def zero_hop(args: argparse.Namespace, port: int, api_keys: Sequence[str]) -> tu
     shutdown_s = math.ceil(args.grace_s)
     command = EngineCommand(
         _argv(args, args.host, port, shutdown_s=shutdown_s, zero_hop=True),
-        {API_KEYS_VARIABLE: ",".join(api_keys), **vllm_environment(args.admin_key)},
+        {API_KEYS_VARIABLE: ",".join(api_keys), **vllm_environment(_operators_token(args, api_keys))},
         stop_timeout_s=shutdown_s + 10,
     )
     host = EVERYWHERE.get(args.host, f"[{args.host}]" if ":" in args.host else args.host)
     return EngineProcess(command, f"http://{host}:{port}", patience=_patience(args)), _name(args)
+
+
+def _operators_token(args: argparse.Namespace, api_keys: Sequence[str]) -> str | None:
+    """Of the control channel. Where there are keys but none of an operator's, nobody is the operator."""
+    return args.admin_key or (secrets.token_urlsafe() if api_keys else None)
 
 
 def _argv(

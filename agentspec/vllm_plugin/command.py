@@ -11,7 +11,13 @@ from agentspec.config import check_int
 from agentspec.errors import ConfigError
 from agentspec.vllm_plugin.control import TOKEN_VARIABLE
 from agentspec.vllm_plugin.settings import CONFIG_KEY, PluginSettings
-from agentspec.vllm_plugin.versions import FIRST_WITH_REQUEST_METRICS, check_version, installed_version, parse
+from agentspec.vllm_plugin.versions import (
+    FIRST_WITH_MESSAGE_TAGS,
+    FIRST_WITH_REQUEST_METRICS,
+    check_version,
+    installed_version,
+    parse,
+)
 
 SERVER_MODULE = "vllm.entrypoints.openai.api_server"
 WORKER = "agentspec.vllm_plugin.worker.AgentSpecWorker"
@@ -54,6 +60,10 @@ def vllm_command(
     checked = PluginSettings.of(settings or {})
     check_version(version, allows_untested=checked.allow_untested_vllm)
     check_int("num_speculative_tokens", num_speculative_tokens, 1, MOST_DRAFT_TOKENS)
+    if zero_hop and parse(version) < FIRST_WITH_MESSAGE_TAGS and not checked.allow_untested_vllm:
+        raise ConfigError(
+            f"--zero-hop needs vLLM 0.29: in {version!r} requests to /v1/messages carry no tags"
+        )
     extra, config = _taken_out(extra, ADDITIONAL_CONFIG)
     _check_extra(extra)
     speculative = {

@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields
 from typing import Any
 
 from agentspec import __version__
@@ -45,29 +45,29 @@ class Commands:
         self._file_suffix = file_suffix
         self._at_once: dict[str, Callable[[Arguments], Answer]] = {
             "status": self._status,
-            "stages": self._stages,
             "evict": self._evict,
             "job": self._job,
         }
         self._in_background: dict[str, Callable[[Arguments], Answer]] = {
+            "stages": self._stages,
             "save": self._save,
             "load": self._load,
             "warm": self._warm,
         }
         self._jobs: dict[int, Future[Answer]] = {}
         self._job_numbers = itertools.count(1)
-        self._threads = ThreadPoolExecutor(1, "agentspec-commands")
+        self._threads = ThreadPoolExecutor(2, "agentspec-commands")  # figures need not wait for a load
         self._is_closed = threading.Event()
         self._saver: threading.Thread | None = None
-        self._num_steps_saved = 0
+        self._num_changes = 0  # by commands
+        self._saved_at = (0, 0)  # changes, steps
 
     def run(self, command: str, arguments: str) -> str:
         """One command; the answer, or ``{"error": {"message": ...}}``, as JSON. Never raises."""
         try:
-            given = json.loads(arguments)
             if command in self._at_once:
-                return json.dumps(self._at_once[command](given))
-            return json.dumps(self._begin(command, given))
+                return json.dumps(self._at_once[command](json.loads(arguments)))
+            return json.dumps(self._begin(command, arguments))
         except AgentSpecError as error:
             return json.dumps({"error": {"message": str(error)}})
         except Exception as error:
@@ -86,6 +86,7 @@ class Commands:
         _ = self._proposer.texts.vocabulary  # takes seconds, for which there is no time at shutdown
         if os.path.exists(path):
             logger.info("loaded what was learned earlier: %s", self._load({}))
+            self._saved_at = self._num_changes, 0
         self._saver = threading.Thread(target=self._keep_saving, name="agentspec-saver", daemon=True)
         self._saver.start()
 
@@ -113,14 +114,15 @@ class Commands:
 
     def _stages(self, _: Arguments) -> Answer:
         self._proposer.settle()
-        stages = self._proposer.stages.all
-        return {"stages": [self._figures(stage, counters) for stage, counters in stages.items()]}
+        stages = list(self._proposer.stages.all.items())  # steps go on meanwhile
+        return {"stages": [self._figures(stage, counters) for stage, counters in stages]}
 
     def _figures(self, stage: StageKey, counters: StageStats) -> Answer:
         tree_bytes = sum(map(self._forest.memory_bytes, self._trees(stage)))
-        figures = asdict(replace(counters, tree_bytes=tree_bytes))
+        figures = {field.name: getattr(counters, field.name) for field in fields(counters)}
+        figures["tree_bytes"] = tree_bytes
         for name in ("drafted_by_source", "accepted_by_source"):
-            figures[name] = {Source(source).name.lower(): num for source, num in figures[name].items()}
+            figures[name] = {Source(source).name.lower(): num for source, num in dict(figures[name]).items()}
         return {"tenant": stage.tenant, "stage": stage.name, **figures}
 
     def _evict(self, arguments: Arguments) -> Answer:
@@ -128,14 +130,15 @@ class Commands:
         before = self._forest.memory_bytes()
         for trees in self._trees(stage):
             self._forest.evict(trees)
+        self._num_changes += 1
         return {"freed_bytes": max(0, before - self._forest.memory_bytes())}
 
     def _trees(self, stage: StageKey) -> list[StageKey]:
-        return [adapted(stage, adapter) for adapter in self._proposer.adapters]
+        return [adapted(stage, adapter) for adapter in list(self._proposer.adapters)]
 
     # ---- beside the steps ----
 
-    def _begin(self, command: str, arguments: Arguments) -> Answer:
+    def _begin(self, command: str, arguments: str) -> Answer:
         if command not in self._in_background:
             raise ConfigError(f"there is no command {command!r}")
         if len(self._jobs) >= MOST_JOBS:
@@ -144,8 +147,11 @@ class Commands:
                 raise ConfigError(f"{len(self._jobs)} commands are waiting: try again later")
             del self._jobs[oldest]  # nobody asked how it ended
         number = next(self._job_numbers)
-        self._jobs[number] = self._threads.submit(self._in_background[command], arguments)
+        self._jobs[number] = self._threads.submit(self._work, command, arguments)
         return {"job": number}
+
+    def _work(self, command: str, arguments: str) -> Answer:
+        return self._in_background[command](json.loads(arguments))
 
     def _job(self, arguments: Arguments) -> Answer:
         job = self._jobs.get(arguments.get("job", 0))
@@ -165,6 +171,7 @@ class Commands:
     def _load(self, arguments: Arguments) -> Answer:
         path = self._path(arguments)
         loaded = self._forest.load(path, vocabulary=self._proposer.texts.vocabulary)
+        self._num_changes += 1
         return {"path": path, **asdict(loaded)}
 
     def _warm(self, arguments: Arguments) -> Answer:
@@ -178,6 +185,7 @@ class Commands:
             tokens = self._proposer.output_tokens(response)
             self._forest.learn(adapted(stage, None), tokens)
             num_tokens += len(tokens)
+        self._num_changes += 1
         return {"num_outputs": len(read), "num_tokens": num_tokens}
 
     def _path(self, arguments: Arguments) -> str:
@@ -193,12 +201,12 @@ class Commands:
             self._save_changes()
 
     def _save_changes(self) -> None:
-        num_steps = self._proposer.timing.num_steps
-        if num_steps == self._num_steps_saved:
+        now = self._num_changes, self._proposer.timing.num_steps
+        if now == self._saved_at:
             return
         try:
             logger.info("saved what was learned: %s", self._save({}))
-            self._num_steps_saved = num_steps
+            self._saved_at = now
         except Exception:  # a full disk, for one; serving goes on, and so does trying
             logger.exception("what was learned could not be saved")
 

@@ -188,7 +188,11 @@ class ForestProposer:
             live = self._live.get(request_ids[row]) if sampled else None
             if live is None:
                 continue
-            num_sampled, verified = len(sampled), len(self._verified.get(live.name, ()))
+            end, room = ends[row], live.most_tokens - ends[row] - 1
+            if room < 0 or not live.stops.isdisjoint(sampled):
+                end, room = live.end(end, sampled), 0  # it is over
+            num_sampled = len(sampled) - ends[row] + end  # what is behind its end is nobody's
+            verified = len(self._verified.get(live.name, ()))
             gains.append((live, num_sampled, verified, live.source))
             if live.has_output:
                 num_steps += 1
@@ -196,11 +200,6 @@ class ForestProposer:
                 num_new += num_sampled
             if live.starting is not None and not self._has_entered(live):
                 continue
-            end = ends[row]
-            if end >= live.most_tokens or not live.stops.isdisjoint(sampled):
-                end, room = live.end(end, sampled), 0  # it is over
-            else:
-                room = live.most_tokens - end - 1
             updates.append((live.name, token_ids_cpu[row, live.num_seen : end]))
             rows.append((row, end, room, live))
         self._learn_cost(now_s, num_steps, num_verified, num_new)
@@ -219,10 +218,16 @@ class ForestProposer:
         self._cost.observe(now_s - self._begin_s, num_steps, num_verified, num_new, num_prompt_tokens)
 
     def _pad(self, drafts: list[list[int]], proposed: Sequence[Draft]) -> None:
-        """All rows as many tokens as there may be, or none: what full CUDA graphs are captured for."""
-        expected = sum(draft.score for draft in proposed)
+        """All rows as many tokens as there may be, or none: what full CUDA graphs are captured for.
+
+        None if one of the requests wants less.
+        """
         limit = self.num_draft_tokens
-        is_worth_it = expected > self.price * limit * len(drafts)
+        expected = sum(draft.score for draft in proposed)
+        is_wanted = all(
+            live.tags.draft(self._draft_config).max_tokens == limit for live in self._live.values()
+        )
+        is_worth_it = is_wanted and expected > self.price * limit * len(drafts)
         for row, draft in enumerate(drafts):
             drafts[row] = draft + [0] * (limit - len(draft)) if is_worth_it else []
 
@@ -274,7 +279,11 @@ class ForestProposer:
 
     def _enter_with_prediction(self, request_id: str, tags: RequestTags, prompt: Tokens) -> None:
         assert tags.prediction is not None
-        prediction = self.output_tokens(tags.prediction)
+        try:
+            prediction = self.output_tokens(tags.prediction)
+        except Exception:  # no tokenizer, for one
+            logger.exception("the request %r runs without its prediction", request_id)
+            prediction = None
         self._enter(request_id, tags, self._known(prompt), prediction, wait=True)
 
     def _has_entered(self, live: LiveRequest) -> bool:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from hashlib import sha256
 
 from agentspec.config import DraftConfig
 from agentspec.errors import StageError
-from agentspec.stages import DEFAULT_STAGE, DEFAULT_TENANT, StageKey
+from agentspec.stages import DEFAULT_STAGE, DEFAULT_TENANT, MAX_PATH_CHARS, StageKey
 from agentspec.wire import (
     MAX_DRAFT_TOKENS,
+    MAX_PREDICTION_CHARS,
     MAX_SESSION_CHARS,
     XARG_LEARN,
     XARG_MAX_DRAFT,
@@ -61,7 +63,7 @@ class RequestTags:
             max_draft=_count(xargs.get(XARG_MAX_DRAFT), 0),
             min_match=_count(xargs.get(XARG_MIN_MATCH), 1),
             learn=xargs.get(XARG_LEARN) not in (0, "0"),
-            prediction=_text(xargs.get(XARG_PREDICTION)),
+            prediction=_text(xargs.get(XARG_PREDICTION), MAX_PREDICTION_CHARS),
         )
 
     @property
@@ -81,9 +83,11 @@ def adapted(stage: StageKey, adapter: str | None) -> StageKey:
     No two pairs of tenant and adapter give the same tenant. Stages without a workflow share one: for the
     tenant's own tree would hold nothing but what the workflows' hold already.
     """
-    names = (stage.tenant,) if adapter is None else (stage.tenant, adapter or "-")
-    tenant = _WALL.join(name.replace(_WALL, 2 * _WALL) for name in names)
+    names = (stage.tenant,) if adapter is None else (stage.tenant, adapter)
+    tenant = _WALL.join(name.replace("\\", "\\\\").replace(_WALL, f"\\{_WALL}") for name in names)
     path = stage.path if len(stage.path) > 1 else (NO_WORKFLOW, *stage.path)
+    if len("/".join(path)) > MAX_PATH_CHARS:
+        path = (NO_WORKFLOW, sha256(stage.name.encode()).hexdigest())
     return StageKey(tenant if tenant.isprintable() else ascii(tenant), path)
 
 

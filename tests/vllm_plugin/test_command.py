@@ -69,6 +69,12 @@ def test_zero_hop_tags_inside_the_server() -> None:
     assert middleware == [command.CONTROL, command.ZERO_HOP]
 
 
+def test_zero_hop_is_refused_where_some_requests_would_carry_no_tags(version: Any) -> None:
+    version("0.28.0")
+    with pytest.raises(ConfigError, match=r"/v1/messages"):
+        vllm_command("m", zero_hop=True)
+
+
 def test_an_additional_config_of_the_users_is_kept() -> None:
     for given in (["--additional-config", '{"a": 1}'], ['--additional_config={"a": 1}']):
         arguments = vllm_command("m", given, settings={"threads": 2})

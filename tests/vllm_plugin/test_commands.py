@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,21 @@ def test_if_one_output_is_bad_none_is_learned(commands: Commands, runner: Runner
     given = [{"stage": "sql/write", "response": "x"}, *outputs] if isinstance(outputs, list) else outputs
     assert "message" in ask(commands, "warm", tenant="acme", outputs=given)["error"]
     assert runner.proposer.forest.stats().num_tokens == 0
+
+
+def test_what_commands_changed_is_saved_though_no_step_followed(tmp_path: Path) -> None:
+    path = str(tmp_path / "forest")
+    text = np.arange(20, dtype=np.int32)
+    for expected in (0, 20):
+        proposer = ForestProposer(vllm_config(forest_file=path))
+        proposer.texts.encode = lambda text_: text  # type: ignore[method-assign]
+        proposer.texts.__dict__["vocabulary"] = "test"
+        commands = Commands(proposer)
+        commands.restore()
+        assert proposer.forest.stats(STAGE).num_tokens == expected
+        if not expected:
+            ask(commands, "warm", tenant="acme", outputs=[{"stage": STAGE.name, "response": "x"}])
+        commands.close()
 
 
 @pytest.mark.parametrize("name", ["drop", "", "_status", "close"])

@@ -138,6 +138,7 @@ def test_what_was_sampled_behind_a_stop_token_is_not_learned(runner: Runner) -> 
     runner.live["r0"].draft = [100, 101, EOS, 55]  # as if it had been drafted and accepted in one step
     assert runner.step() == {"r0": []}
     assert learned(runner) == 3
+    assert counters(runner).num_output_tokens == 3  # nor counted
     runner.add(request("r1", [100, 300, 101], stage="sql/other", stop_token_ids=[300]))
     runner.live["r1"].draft = [100, 300]
     runner.step(["r1"])
@@ -256,6 +257,14 @@ def test_uniform_batches_are_drafted_for_whole_or_not_at_all(make: Any) -> None:
     assert (8, 8) in shapes
 
 
+def test_a_request_without_drafts_gets_none_in_a_uniform_batch_either(make: Any) -> None:
+    runner = make(batch_shape="uniform")
+    first_run(runner)
+    runner.add(request("r1", TEXT, stage="sql/write"), request("r2", TEXT, stage="other", max_draft=0))
+    for _ in range(10):
+        assert runner.step() == {"r1": [], "r2": []}
+
+
 def test_the_price_is_measured_unless_it_is_set(make: Any) -> None:
     assert make(price=0.25).proposer.price == 0.25
     runner = make(price=None)
@@ -267,19 +276,28 @@ def test_the_price_is_measured_unless_it_is_set(make: Any) -> None:
     assert runner.proposer.price != before
 
 
-def test_a_prediction_without_a_tokenizer_leaves_the_request_without_drafts(
+def test_without_a_tokenizer_a_request_goes_without_its_prediction(
     runner: Runner, caplog: pytest.LogCaptureFixture
 ) -> None:
     first_run(runner)
     runner.add(request("r1", TEXT, stage="sql/write", prediction="SELECT 1"))
     runner.step()
     wait_for_predictions(runner)
-    runner.step()
     assert "skip-tokenizer-init" in caplog.text
-    assert runner.step() == {"r1": []}
-    runner.finish("r1")
+    assert runner.run("r1") < 12
     runner.step([])
+    assert learned(runner) == 2 * len(TEXT)
     assert runner.proposer.forest.stats().num_requests == 0
+
+
+def test_a_stage_name_as_long_as_may_be_has_trees_and_figures(runner: Runner) -> None:
+    name = "s" * 255
+    for number in range(2):
+        runner.add(request(f"r{number}", TEXT, stage=name))
+        num_steps = runner.run(f"r{number}")
+        runner.step([])
+    assert num_steps < 10
+    assert learned(runner, StageKey.parse(name)) == 2 * len(TEXT)
 
 
 def test_a_prediction_is_a_source_of_drafts(make: Any) -> None:

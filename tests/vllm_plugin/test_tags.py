@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,6 +77,15 @@ def test_stages_without_a_workflow_share_one() -> None:
     lonely = [adapted(StageKey("a", (name,)), None) for name in ("plan", "act")]
     assert lonely[0].parents == lonely[1].parents != ()
     assert adapted(StageKey("a", ("w", "plan")), None) == StageKey("a", ("w", "plan"))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(("a\u241f", "b"), ("a", "\u241fb")), (("a\\", "b"), ("a", "\\b")), (("a\u241fb", None), ("a", "b"))],
+)
+def test_no_name_climbs_over_the_wall(one: Any, other: Any) -> None:
+    first, second = (adapted(StageKey(tenant, ("s",)), adapter) for tenant, adapter in (one, other))
+    assert first.tenant != second.tenant
 
 
 def test_the_wall_itself_may_be_part_of_a_name() -> None:
