@@ -1,72 +1,110 @@
-"""vLLM's own batch of live requests, without a model: what they say is recorded."""
+"""vLLM's own batch, in which recorded calls come and go. Records verify the drafts: no model runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 
 import torch
 from vllm import SamplingParams
 from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
-from agentspec.benchmarks.core.requests import Request
+from agentspec.benchmarks.replay.calls import Call
 from agentspec.benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS
+from agentspec.errors import ConfigError
 from agentspec.stages import StageKey
 from agentspec.wire import to_xargs
 
 BLOCK_TOKENS = 16
 VOCABULARY = 131_072  # of the tokenizer that the recorded texts are read with
-STAGE = StageKey("benchmark", ("workflow", "stage"))
+TENANT = "benchmark"
 
 
 class LiveBatch:
-    """A batch of requests that go on by recorded tokens.
+    """So many calls at a time; where one ends, the next begins.
 
     Attributes:
         rows: vLLM's batch.
-        states: what vLLM knows of each request besides.
+        new: requests that began in the last step.
+        finished: names of those that ended in the step before it.
         sampled: what the last step gave each row.
+        num_tokens: that all steps gave.
     """
 
-    def __init__(self, live: Sequence[Request], max_model_len: int) -> None:
-        self._live = live
+    def __init__(self, calls: Iterator[Call], num_live: int, max_model_len: int) -> None:
+        self._calls = calls
+        self._num_live = num_live
+        self._numbers = count()
+        self._records: dict[str, list[int]] = {}  # what is still to be written, by request
+        self._ending: list[str] = []
         self.max_model_len = max_model_len
-        num_blocks = -(-max_model_len // BLOCK_TOKENS)
         self.rows = InputBatch(
-            max_num_reqs=len(live),
+            max_num_reqs=num_live,
             max_model_len=max_model_len,
             max_num_batched_tokens=max_model_len,
             device=torch.device("cpu"),
             vocab_size=VOCABULARY,
             block_sizes=[BLOCK_TOKENS],
-            max_num_blocks_per_req=[num_blocks],
+            max_num_blocks_per_req=[-(-max_model_len // BLOCK_TOKENS)],
             num_spec_tokens=NUM_SPECULATIVE_TOKENS,
         )
-        self.states = [self._state(request) for request in live]
-        for state in self.states:
-            self.rows.add_request(state)
-        self.sampled: list[list[int]] = [[] for _ in live]
+        self.new: list[CachedRequestState] = []
+        self.finished: list[str] = []
+        self.sampled: list[list[int]] = []
+        self.num_tokens = 0
 
-    def _state(self, request: Request) -> CachedRequestState:
+    def advance(self, drafts: Sequence[Sequence[int]]) -> None:
+        """A step: ended calls make place, every row gets what of its draft is right and one token more.
+
+        Raises:
+            ConfigError: there are no more calls.
+        """
+        proposed = dict(zip(self.rows.req_ids, drafts, strict=True))
+        self.finished, self._ending = self._ending, []
+        for name in self.finished:
+            self.rows.remove_request(name)
+        self.new = [self._next() for _ in range(self._num_live - len(self._records))]
+        for state in self.new:
+            self.rows.add_request(state)
+        self.rows.batch_update_builder.get_and_reset(self.rows.num_reqs)  # as at every step's beginning
+        self.sampled = [
+            self._sample(row, name, proposed.get(name, ())) for row, name in enumerate(self.rows.req_ids)
+        ]
+
+    def _next(self) -> CachedRequestState:
+        call = next(self._calls, None)
+        if call is None:
+            raise ConfigError("the traces have too few calls for so many steps")
+        name = f"request-{next(self._numbers)}"
+        self._records[name] = call.response.tolist()
+        stage = StageKey.parse(call.stage, TENANT)
         return CachedRequestState(
-            req_id=request.name,
-            prompt_token_ids=request.prompt.tolist(),
+            req_id=name,
+            prompt_token_ids=call.prompt.tolist(),
             mm_features=[],
             sampling_params=SamplingParams(
                 temperature=0.0,
                 max_tokens=self.max_model_len,
-                extra_args=dict(to_xargs(STAGE, session=request.name)),
+                extra_args=dict(to_xargs(stage, session=call.session)),
             ),
             generator=None,
             block_ids=([],),
-            num_computed_tokens=len(request.prompt),
+            num_computed_tokens=len(call.prompt),
             output_token_ids=[],
         )
 
-    def advance(self) -> None:
-        """A step gave every request some tokens."""
-        for row, request in enumerate(self._live):
-            tokens, _ = request.advance()
-            end = int(self.rows.num_tokens_no_spec[row]) + len(tokens)
-            self.rows.token_ids_cpu[row, end - len(tokens) : end] = tokens
-            self.rows.num_tokens_no_spec[row] = end
-            self.sampled[row] = tokens.tolist()
+    def _sample(self, row: int, name: str, draft: Sequence[int]) -> list[int]:
+        record = self._records[name]
+        num_right = 0
+        while num_right < min(len(draft), len(record)) and draft[num_right] == record[num_right]:
+            num_right += 1
+        tokens = record[: num_right + 1]
+        del record[: len(tokens)]
+        if not record:
+            del self._records[name]
+            self._ending.append(name)
+        end = int(self.rows.num_tokens_no_spec[row]) + len(tokens)
+        self.rows.token_ids_cpu[row, end - len(tokens) : end] = tokens
+        self.rows.num_tokens_no_spec[row] = end
+        self.num_tokens += len(tokens)
+        return tokens

@@ -1,74 +1,110 @@
 """Time of a whole ``propose`` as vLLM calls it, ours and the in-tree suffix proposer's, in one process.
 
-Both see the same batch of live requests, whose outputs are recorded ones, and have learned the same past
-outputs. They work in turn. What our worker tells the proposer of a step is timed with it.
+Each has 64 live requests: recorded calls that come and go, drafts verified against the records. Both have
+learned the same past outputs and get the same calls in the same order. They work in turn. What our worker
+tells the proposer of a step is timed with it, new requests and ended ones included.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from agentspec.benchmarks.core import corpus
-from agentspec.benchmarks.core.requests import ACCEPTED_TOKENS, requests
+from agentspec.benchmarks import traces
 from agentspec.benchmarks.core.turns import Turns
 from agentspec.benchmarks.process import without_gc
+from agentspec.benchmarks.replay.calls import Call, Encode, RecordedCall, read
 from agentspec.benchmarks.vllm.live_batch import LiveBatch
 from agentspec.benchmarks.vllm.proposers import InTreeProposer, OurProposer, TimedProposer
 from agentspec.benchmarks.vllm.sizes import Sizes
 from agentspec.benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS
 
 NUM_LIVE = 64
-PROMPT_TOKENS = 2_048
-WARM_UP_STEPS = 5
+MOST_PROMPT_TOKENS = 4_096
+MOST_OUTPUT_TOKENS = 1_024
+MOST_CHARS_PER_TOKEN = 6  # a longer text has more tokens than are taken anyway
+WARM_UP_STEPS = 20
 OURS, THEIRS = "ours", "suffix"
 
 
-def measure(traces: Path, sizes: Sizes) -> dict[str, Any]:
+def measure(folder: Path, sizes: Sizes) -> dict[str, Any]:
     """The figures as they go into the JSON; times in ms.
 
     Raises:
         ConfigError: the traces are missing or too small.
     """
-    texts = corpus.load(traces, sizes.corpus)
-    num_output = (WARM_UP_STEPS + sizes.num_steps) * ACCEPTED_TOKENS
-    live = requests(texts, NUM_LIVE, PROMPT_TOKENS, num_output)
-    batch = LiveBatch(live, PROMPT_TOKENS + num_output + 2 * NUM_SPECULATIVE_TOKENS)
-    proposers: dict[str, TimedProposer] = {OURS: OurProposer(batch), THEIRS: InTreeProposer(batch)}
+    past, live = _calls(folder, sizes.num_calls)
+    most = MOST_PROMPT_TOKENS + MOST_OUTPUT_TOKENS + NUM_SPECULATIVE_TOKENS
+    ours, theirs = (LiveBatch(iter(live), NUM_LIVE, most) for _ in range(2))
+    proposers: dict[str, TimedProposer] = {OURS: OurProposer(ours), THEIRS: InTreeProposer(theirs)}
     for proposer in proposers.values():
-        for output in texts.history:
-            proposer.learn(output)
-        proposer.begin()
-    _take_steps(proposers, batch, WARM_UP_STEPS)
-    turns, num_drafted = _take_steps(proposers, batch, sizes.num_steps)
+        for call in past:
+            proposer.learn(call)
+    _take_steps(proposers, WARM_UP_STEPS)
+    begun = {name: one.batch.num_tokens for name, one in proposers.items()}
+    turns, num_drafted = _take_steps(proposers, sizes.num_steps)
     times = {name: _spread_ms(seconds) for name, seconds in turns.seconds.items()}
+    num_rows = sizes.num_steps * NUM_LIVE
     return {
         "propose_speedup_b64": times[THEIRS]["mean"] / times[OURS]["mean"],
         "propose_ms_b64": times[OURS]["mean"],
         "num_live": NUM_LIVE,
-        "num_learned_tokens": sum(map(len, texts.history)),
+        "num_learned_tokens": sum(len(call.response) for call in past),
         "times_ms": times,
-        "drafted_per_request": {
-            name: number / (sizes.num_steps * NUM_LIVE) for name, number in num_drafted.items()
+        "drafted_per_request": {name: number / num_rows for name, number in num_drafted.items()},
+        "tokens_per_step": {
+            name: (one.batch.num_tokens - begun[name]) / num_rows for name, one in proposers.items()
         },
     }
 
 
-def _take_steps(
-    proposers: Mapping[str, TimedProposer], batch: LiveBatch, num_steps: int
-) -> tuple[Turns, Counter[str]]:
+def _take_steps(proposers: Mapping[str, TimedProposer], num_steps: int) -> tuple[Turns, dict[str, int]]:
     """The seconds of each proposer's steps, and how many tokens it drafted."""
-    turns, num_drafted = Turns(), Counter[str]()
+    turns, num_drafted = Turns(), dict.fromkeys(proposers, 0)
     with without_gc():
         for _ in range(num_steps):
-            batch.advance()
-            drafts = turns.take({name: one.step for name, one in proposers.items()})
-            num_drafted.update({name: sum(map(len, rows)) for name, rows in drafts.items()})
+            for one in proposers.values():
+                one.batch.advance(one.drafts)
+            for name, drafts in turns.take({name: one.step for name, one in proposers.items()}).items():
+                proposers[name].drafts = drafts
+                num_drafted[name] += sum(map(len, drafts))
+            for one in proposers.values():
+                one.rest()
     return turns, num_drafted
+
+
+def _calls(folder: Path, num_calls: int) -> tuple[list[Call], list[Call]]:
+    """So many calls of each file that lie in the past and as many that are live, those of all files mixed."""
+    encode = traces.tokenizer()
+    halves: tuple[list[list[Call]], list[list[Call]]] = ([], [])
+    for path in traces.files(folder):
+        recorded = list(read(path))
+        for half, found in enumerate(halves):
+            chosen = islice((one for one in recorded if one.half() == half), num_calls)
+            found.append([_tokens(path, one, encode) for one in chosen])
+    past, live = (list(_mixed(found)) for found in halves)
+    return past, live
+
+
+def _mixed(files: Sequence[Sequence[Call]]) -> Iterator[Call]:
+    rows = chain.from_iterable(zip_longest(*files))
+    return (call for call in rows if call is not None and len(call.response))
+
+
+def _tokens(path: Path, call: RecordedCall, encode: Encode) -> Call:
+    workflow = path.name.partition(".")[0]
+    prompt = call.prompt[-MOST_PROMPT_TOKENS * MOST_CHARS_PER_TOKEN :]
+    response = call.response[: MOST_OUTPUT_TOKENS * MOST_CHARS_PER_TOKEN]
+    return Call(
+        f"{workflow}/{call.stage.replace('/', '-')[:64]}",
+        f"{workflow}-{call.session}"[:255],
+        encode(prompt)[-MOST_PROMPT_TOKENS:],
+        encode(response)[:MOST_OUTPUT_TOKENS],
+    )
 
 
 def _spread_ms(seconds: Sequence[float]) -> dict[str, float]:

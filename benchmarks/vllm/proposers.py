@@ -12,11 +12,13 @@ from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.spec_decode.suffix_decoding import SuffixDecodingProposer
+from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
-from agentspec.benchmarks.core.sides import Tokens
-from agentspec.benchmarks.vllm.live_batch import STAGE, VOCABULARY, LiveBatch
+from agentspec.benchmarks.replay.calls import Call
+from agentspec.benchmarks.vllm.live_batch import TENANT, VOCABULARY, LiveBatch
 from agentspec.benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS
 from agentspec.models import bundled_model_dir
+from agentspec.stages import StageKey
 from agentspec.vllm_plugin.command import PROPOSER
 from agentspec.vllm_plugin.proposer import ForestProposer
 from agentspec.vllm_plugin.settings import CONFIG_KEY
@@ -28,84 +30,97 @@ SETTINGS = {
 
 
 class TimedProposer(Protocol):
-    """What is timed drafts for a batch, and has learned past outputs."""
+    """What is timed drafts for a batch, and has learned past outputs.
 
-    def learn(self, output: Tokens) -> None:
+    Attributes:
+        batch: its requests.
+        drafts: of the last step, by row.
+    """
+
+    batch: LiveBatch
+    drafts: list[list[int]]
+
+    def learn(self, call: Call) -> None:
         """Add a past output."""
-
-    def begin(self) -> None:
-        """The batch's requests are new."""
 
     def step(self) -> list[list[int]]:
         """Take what the last step gave each row, and draft for the next."""
+
+    def rest(self) -> None:
+        """What it does beside the next forward pass."""
 
 
 class InTreeProposer:
     """vLLM's ``method: suffix``, with its own settings."""
 
     def __init__(self, batch: LiveBatch) -> None:
-        self._batch = batch
+        self.batch = batch
+        self.drafts: list[list[int]] = []
         self._proposer = SuffixDecodingProposer(_config({"method": "suffix"}, batch.max_model_len))
         self._numbers = count()
 
-    def learn(self, output: Tokens) -> None:
+    def learn(self, call: Call) -> None:
         """Add a past output, as it does when a request ends."""
         cache, name = self._proposer.suffix_cache, f"learned-{next(self._numbers)}"
         cache.start_request(name, np.empty(0, np.int32))
-        cache.add_active_response(name, output)
+        cache.add_active_response(name, call.response)
         cache.stop_request(name)
-
-    def begin(self) -> None:
-        """Nothing: it indexes prompts in the first step it sees them in."""
 
     def step(self) -> list[list[int]]:
         """What vLLM calls after a step."""
         drafts: list[list[int]] = self._proposer.propose(
-            NUM_SPECULATIVE_TOKENS, self._batch.rows, self._batch.sampled
+            NUM_SPECULATIVE_TOKENS, self.batch.rows, self.batch.sampled
         )
         return drafts
+
+    def rest(self) -> None:
+        """Nothing: it does all in the step."""
 
 
 class OurProposer:
     """The plugin's, told what the worker tells it."""
 
     def __init__(self, batch: LiveBatch) -> None:
-        self._batch = batch
+        self.batch = batch
+        self.drafts: list[list[int]] = []
         method = {"method": "custom_class", "model": PROPOSER}
         self._proposer = ForestProposer(_config(method, batch.max_model_len))
         self._proposer.attach(SimpleNamespace(input_batch=batch.rows, max_model_len=batch.max_model_len))
-        self._drafts: dict[str, list[int]] = {}
+        self._scheduled: dict[str, list[int]] = {}
 
-    def learn(self, output: Tokens) -> None:
-        """Add a past output to the trees of the stage."""
-        self._proposer.forest.learn(STAGE, output)
-
-    def begin(self) -> None:
-        """The requests are new; their prompts are indexed before the clock starts."""
-        self._proposer.start(
-            SimpleNamespace(
-                req_id=state.req_id,
-                prompt_token_ids=state.prompt_token_ids,
-                sampling_params=state.sampling_params,
-                lora_request=None,
-            )
-            for state in self._batch.states
-        )
-        for request_id in self._batch.rows.req_ids:
-            self._proposer.forest.wait(request_id)
+    def learn(self, call: Call) -> None:
+        """Add a past output to the trees of its stage."""
+        self._proposer.forest.learn(StageKey.parse(call.stage, TENANT), call.response)
 
     def step(self) -> list[list[int]]:
-        """What the worker says before a step, and what vLLM calls after it."""
-        rows = self._batch.rows
+        """What the worker says around a step, and what vLLM calls after it."""
+        batch = self.batch
         output = SchedulerOutput.make_empty()
-        output.scheduled_spec_decode_tokens = self._drafts
-        output.total_num_scheduled_tokens = sum(map(len, self._drafts.values())) + len(rows.req_ids)
+        output.finished_req_ids = set(batch.finished)
+        output.scheduled_spec_decode_tokens = self._scheduled
+        output.total_num_scheduled_tokens = sum(map(len, self._scheduled.values())) + len(batch.rows.req_ids)
         self._proposer.begin_step(output)
-        drafts = self._proposer.propose(self._batch.sampled, rows.num_tokens_no_spec, rows.token_ids_cpu)
-        self._drafts = {
+        self._proposer.start(map(_as_scheduled, batch.new))
+        rows = batch.rows
+        drafts = self._proposer.propose(batch.sampled, rows.num_tokens_no_spec, rows.token_ids_cpu)
+        self._scheduled = {
             request_id: draft for request_id, draft in zip(rows.req_ids, drafts, strict=True) if draft
         }
         return drafts
+
+    def rest(self) -> None:
+        """The shared trees are written while the model runs."""
+        self._proposer.settle()
+
+
+def _as_scheduled(state: CachedRequestState) -> Any:
+    """A new request as the scheduler tells of it."""
+    return SimpleNamespace(
+        req_id=state.req_id,
+        prompt_token_ids=state.prompt_token_ids,
+        sampling_params=state.sampling_params,
+        lora_request=None,
+    )
 
 
 def _config(speculative: Mapping[str, Any], max_model_len: int) -> VllmConfig:

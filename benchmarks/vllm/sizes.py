@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentspec.benchmarks.core import sizes as core
-
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
@@ -17,7 +15,7 @@ class Sizes:
         num_questions: of the SQL example, each some seven requests.
         num_rounds: of it, each with servers of its own; medians count.
         num_steps: timed calls of each proposer.
-        corpus: recorded outputs that these draft from.
+        num_calls: of each recorded file, that these have learned, and as many that they draft for.
         soak_minutes: how long the soak goes on; the last two thirds of it are judged.
         num_soak_chats: different requests in it.
         num_warm_chats: requests that a forest learns from before it is saved.
@@ -30,7 +28,7 @@ class Sizes:
     num_questions: int = 40
     num_rounds: int = 3
     num_steps: int = 300
-    corpus: core.Sizes = core.FULL
+    num_calls: int = 200
     soak_minutes: float = 30.0
     num_soak_chats: int = 2_800
     num_warm_chats: int = 420
@@ -45,7 +43,7 @@ QUICK = Sizes(
     num_questions=3,
     num_rounds=1,
     num_steps=40,
-    corpus=core.QUICK,
+    num_calls=40,
     soak_minutes=1.0,
     num_soak_chats=70,
     num_warm_chats=70,
