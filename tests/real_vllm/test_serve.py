@@ -127,8 +127,10 @@ def test_behind_the_gateway_it_learns_dies_comes_back_and_remembers(
         before = served.family
         assert len(before) >= 3  # guard, server, engine
         os.kill(before[1], signal.SIGKILL)
-        served.wait(lambda: httpx.get(f"{served.url}/health", trust_env=False).status_code == 503)
-        assert httpx.get(f"{served.url}/health", trust_env=False).json() == {"status": "restarting"}
+        # for a moment it may only be known that the engine does not answer
+        served.wait(
+            lambda: httpx.get(f"{served.url}/health", trust_env=False).json() == {"status": "restarting"}
+        )
         refused = httpx.get(f"{served.url}/v1/models", headers=key, trust_env=False)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
         served.wait(lambda: httpx.get(f"{served.url}/health", trust_env=False).status_code == 200)
@@ -156,13 +158,16 @@ def test_behind_the_gateway_it_learns_dies_comes_back_and_remembers(
 def test_without_a_gateway_it_tags_by_itself_and_our_violent_end_is_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving(tmp_path, "--zero-hop", "--api-key", "s3cret=acme") as served:
+    with serving(tmp_path, "--zero-hop", "--api-key", "s3cret=acme", "--admin-key", "boss") as served:
         with pytest.raises(httpx.HTTPStatusError, match="401"):
             served.ask()
         served.ask(authorization="Bearer s3cret", x_agentspec_stage="flow/list")
-        told = httpx.get(f"{served.url}/agentspec/stages", trust_env=False).json()["stages"]
+        stages = f"{served.url}/agentspec/stages"
+        assert httpx.get(stages, trust_env=False).status_code == 403
+        told = httpx.get(stages, headers={"authorization": "Bearer boss"}, trust_env=False).json()["stages"]
         assert [(one["tenant"], one["stage"]) for one in told] == [("acme", "flow/list")]
         monkeypatch.setenv("AGENTSPEC_ENGINE_API_KEY", "s3cret")
+        monkeypatch.setenv("AGENTSPEC_CONTROL_TOKEN", "boss")
         assert main(["doctor", "--port", "0", "--engine-url", served.url]) == 0
         found = capsys.readouterr().out
         assert "it takes vllm_xargs" in found
