@@ -142,10 +142,10 @@ class Commands:
         if command not in self._in_background:
             raise ConfigError(f"there is no command {command!r}")
         if len(self._jobs) >= MOST_JOBS:
-            oldest = next(iter(self._jobs))
-            if not self._jobs[oldest].done():
+            done = next((number for number, job in self._jobs.items() if job.done()), None)
+            if done is None:
                 raise ConfigError(f"{len(self._jobs)} commands are waiting: try again later")
-            del self._jobs[oldest]  # nobody asked how it ended
+            del self._jobs[done]  # nobody asked how it ended
         number = next(self._job_numbers)
         self._jobs[number] = self._threads.submit(self._work, command, arguments)
         return {"job": number}

@@ -31,7 +31,7 @@ class PluginSettings:
             requests the most, padded, or none at all, for full CUDA graphs.
         forest_file: what was learned is loaded from here at the start if it exists, and saved here.
         save_every_s: so often, and at shutdown.
-        allow_untested_vllm: run in a vLLM this plugin was not tested with.
+        allow_untested_vllm: run in a vLLM this plugin was not written for.
     """
 
     rule: str = "learned"
