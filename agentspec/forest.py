@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec import forest_file
-from agentspec._native import MODEL_BYTES, DraftMaker, DraftOptions, ForestCore
+from agentspec._native import MODEL_BYTES, DraftMaker, DraftOptions, ForestCore, LiveRows
 from agentspec.config import MOST_DRAFT_TOKENS, DraftConfig, ForestConfig, check_int, check_prob
 from agentspec.draft import Draft, Source
 from agentspec.errors import (
@@ -224,6 +224,22 @@ class Forest:
         if drafts is None:
             raise UnknownRequestError("another thread is just starting or finishing a request of the batch")
         return drafts
+
+    def rows(self) -> LiveRows:
+        """For an engine that keeps its batch as a matrix: :meth:`step` without a line of Python per row.
+
+        What the shared trees learn of a step is left to a thread that goes on beside the model; any call of
+        the forest that might tell waits for it, figures may be a step behind (:meth:`settle`).
+        """
+        return LiveRows(self._core)
+
+    def number(self, request_id: str) -> int:
+        """What a live request is called in :meth:`rows`. Raises UnknownRequestError."""
+        return self._live(request_id).number
+
+    def settle(self) -> None:
+        """Return once all that steps of :meth:`rows` gave is learned."""
+        self._core.settle()
 
     def finish(self, request_id: str, learn: bool = True) -> None:
         """Forget a live request. Its output stays in the shared trees, or is withdrawn if not ``learn``.

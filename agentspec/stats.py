@@ -33,6 +33,10 @@ class SpeculationStats:
         if not num_drafted:
             return
         self.num_drafts += 1
+        self.add_drafted(source, num_drafted, num_accepted)
+
+    def add_drafted(self, source: Source, num_drafted: int, num_accepted: int) -> None:
+        """So many draft tokens of a source were verified."""
         self.num_draft_tokens += num_drafted
         self.num_accepted_tokens += num_accepted
         drafted, accepted = self.drafted_by_source, self.accepted_by_source

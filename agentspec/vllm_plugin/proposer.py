@@ -7,9 +7,11 @@ tells (``worker``). Only the worker whose drafts vLLM uses has a forest. Imports
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -17,12 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec.draft import Draft, Source
+from agentspec._native import RowCounts
+from agentspec.errors import UnknownRequestError
 from agentspec.forest import Forest, Tokens
 from agentspec.stats import StageTable
 from agentspec.step_cost import StepCost
 from agentspec.vllm_plugin.live import LiveRequest
-from agentspec.vllm_plugin.scribe import Gain, Scribe
 from agentspec.vllm_plugin.settings import PluginSettings
 from agentspec.vllm_plugin.tags import RequestTags
 from agentspec.vllm_plugin.texts import Texts
@@ -59,10 +61,13 @@ class ForestProposer:
         self._clock = clock
         self._runner: Any = None
         self._live: dict[str, LiveRequest] = {}
-        self._scribe = Scribe(self.forest)
+        self._entering: list[LiveRequest] = []  # with a prediction, which is being read
+        self._over: list[LiveRequest] = []
+        self._rows = self.forest.rows()
+        self._counting = threading.Lock()
         self._adapters: set[str | None] = {None}
         self._background = ThreadPoolExecutor(1, "agentspec-prompts")
-        self._verified: Mapping[str, Sequence[int]] = {}
+        self._verified: dict[str, list[int]] = {}
         self._num_scheduled = 0
         self._num_failures = 0
         self._begin_s = self._end_s = 0.0
@@ -92,50 +97,48 @@ class ForestProposer:
         self._runner = runner
 
     def begin_step(self, scheduler_output: Any) -> None:
-        """A step begins: requests have finished, drafts were scheduled to be verified."""
+        """A step begins: requests are over, drafts were scheduled to be verified."""
         now_s = self._clock()
-        self.finish(scheduler_output.finished_req_ids)
+        self._end(scheduler_output.finished_req_ids)
         # while requests go on, what passes between two steps is a part of their time as well
         self._begin_s = self._end_s if self._live and self._end_s else now_s
         self._verified = scheduler_output.scheduled_spec_decode_tokens
         self._num_scheduled = scheduler_output.total_num_scheduled_tokens
 
     def start(self, new_requests: Iterable[Any]) -> None:
-        """Requests run for the first time; their rows are in the batch. A prompt costs microseconds here."""
+        """The model was told to run; what is over goes, and what is new is in its row of the batch.
+
+        What they wrote is kept for others. A prompt costs microseconds here.
+        """
+        self._finish_over()
         for new in new_requests:
             if new.sampling_params is None:  # it generates nothing
                 continue
-            self.finish([new.req_id])  # the next input of a streaming session has the id of the last
+            if new.req_id in self._live:  # the next input of a streaming session has the id of the last
+                self._end([new.req_id])
+                self._finish_over()
             try:
                 self._start(new)
             except Exception:
-                self._give_up(new.req_id)
                 logger.exception("the request %r runs without drafts", new.req_id)
-
-    def finish(self, request_ids: Iterable[str]) -> None:
-        """Requests are over, however they ended; what they wrote is kept for others."""
-        for request_id in request_ids:
-            live = self._live.pop(request_id, None)
-            if live is None:
-                continue
-            self._scribe.finish(live)
-            if live.starting is None:
-                self._forget(request_id)
-            elif not live.starting.cancel():  # it is just entering, or was too late to be cancelled
-                live.starting.add_done_callback(partial(self._forget_entered, request_id))
+                self._live.pop(new.req_id, None)
+                with contextlib.suppress(UnknownRequestError):
+                    self.forest.finish(new.req_id)
 
     def output_tokens(self, text: str) -> Tokens:
         """A text as an output of the model. Raises ConfigError if this server has no tokenizer."""
         return self._known(self.texts.encode(text))
 
     def settle(self) -> None:
-        """Return when all that was written so far is learned."""
-        self._scribe.settle()
+        """Return when all that was written so far is learned and counted."""
+        self.forest.settle()
+        for live in list(self._live.values()):
+            self._count(live, self._rows.take_counts)
 
     def close(self) -> None:
         """Learn what was written, end the threads."""
         self._background.shutdown(wait=True, cancel_futures=True)
-        self._scribe.close()
+        self.settle()
 
     # ---- a step ----
 
@@ -158,17 +161,17 @@ class ForestProposer:
             Draft tokens for each row, may be none.
         """
         begin_s = self._clock()
-        drafts: list[list[int]] = [[] for _ in sampled_token_ids]
+        drafts: list[list[int]] | None = None
         if self._runner is not None:
             try:
-                self._propose(sampled_token_ids, num_tokens_no_spec, token_ids_cpu, begin_s, drafts)
+                drafts = self._propose(sampled_token_ids, num_tokens_no_spec, token_ids_cpu, begin_s)
             except Exception:
                 self._num_failures += 1
                 if self._num_failures.bit_count() == 1:  # the 1st, 2nd, 4th, 8th ...: steps are many
                     logger.exception("%d steps so far went on without drafts", self._num_failures)
             self._end_s = self._clock()
             self.timing.add(self._end_s - begin_s)
-        return drafts
+        return [[] for _ in sampled_token_ids] if drafts is None else drafts
 
     def _propose(
         self,
@@ -176,54 +179,31 @@ class ForestProposer:
         num_tokens_no_spec: NDArray[np.int32],
         token_ids_cpu: NDArray[np.int32],
         now_s: float,
-        drafts: list[list[int]],
-    ) -> None:
-        request_ids = self._runner.input_batch.req_ids
-        ends = num_tokens_no_spec[: len(drafts)].tolist()
-        gains: list[Gain] = []
-        updates: list[tuple[str, Tokens]] = []
-        rows: list[tuple[int, int, int, LiveRequest]] = []  # row, where it ends, its room for a draft
-        num_steps = num_verified = num_new = 0
-        for row, sampled in enumerate(sampled_token_ids):
-            live = self._live.get(request_ids[row]) if sampled else None
-            if live is None:
-                continue
-            end, room = ends[row], live.most_tokens - ends[row] - 1
-            if room < 0 or not live.stops.isdisjoint(sampled):
-                end, room = live.end(end, sampled), 0  # it is over
-            num_sampled = len(sampled) - ends[row] + end  # what is behind its end is nobody's
-            verified = len(self._verified.get(live.name, ()))
-            gains.append((live, num_sampled, verified, live.source))
-            if live.has_output:
-                num_steps += 1
-                num_verified += verified
-                num_new += num_sampled
-            if live.starting is not None and not self._has_entered(live):
-                continue
-            updates.append((live.name, token_ids_cpu[row, live.num_seen : end]))
-            rows.append((row, end, room, live))
-        self._learn_cost(now_s, num_steps, num_verified, num_new)
-        proposed = self.forest.step(updates, self.num_draft_tokens, self.price) if rows else []
-        self._scribe.write(now_s, gains, updates)
-        for (row, end, room, live), draft in zip(rows, proposed, strict=True):
-            live.num_seen = end
-            live.has_output = True
-            live.source = draft.source if room else Source.NONE
-            drafts[row] = draft.token_ids[:room].tolist()
+    ) -> list[list[int]]:
+        if self._entering:
+            self._entering = [live for live in self._entering if not self._has_entered(live)]
+        drafts, expected, num_decoding, num_verified, num_new = self._rows.step(
+            self._runner.input_batch.req_ids,
+            sampled_token_ids,
+            num_tokens_no_spec,
+            token_ids_cpu,
+            self._verified,
+            self.num_draft_tokens,
+            self.price,
+            now_s,
+        )
+        num_prompt_tokens = max(0, self._num_scheduled - num_decoding - num_verified)
+        self._cost.observe(now_s - self._begin_s, num_decoding, num_verified, num_new, num_prompt_tokens)
         if self.settings.batch_shape == "uniform":
-            self._pad(drafts, proposed)
+            self._pad(drafts, expected)
+        return drafts
 
-    def _learn_cost(self, now_s: float, num_steps: int, num_verified: int, num_new: int) -> None:
-        num_prompt_tokens = max(0, self._num_scheduled - num_steps - num_verified)
-        self._cost.observe(now_s - self._begin_s, num_steps, num_verified, num_new, num_prompt_tokens)
-
-    def _pad(self, drafts: list[list[int]], proposed: Sequence[Draft]) -> None:
+    def _pad(self, drafts: list[list[int]], expected: float) -> None:
         """All rows as many tokens as there may be, or none: what full CUDA graphs are captured for.
 
         None if one of the requests wants less.
         """
         limit = self.num_draft_tokens
-        expected = sum(draft.score for draft in proposed)
         is_wanted = all(
             live.tags.draft(self._draft_config).max_tokens == limit for live in self._live.values()
         )
@@ -248,60 +228,74 @@ class ForestProposer:
         live = LiveRequest(new.req_id, tags, counters, num_prompt_tokens, most_tokens, _stops(params))
         self._adapters.add(tags.adapter)
         self._live[new.req_id] = live
-        self._scribe.start(live)
         prompt = _NO_TOKENS if new.prompt_token_ids is None else batch.token_ids_cpu[row, :num_prompt_tokens]
         if tags.prediction is None:
-            self._enter(new.req_id, tags, self._known(prompt), wait=False)
+            self._enter(live, self._known(prompt), wait=False)
+            self._add_row(live)
         else:
-            live.starting = self._background.submit(
-                self._enter_with_prediction, new.req_id, tags, prompt.copy()
-            )
+            live.starting = self._background.submit(self._enter_with_prediction, live, prompt.copy())
+            self._entering.append(live)
 
     def _enter(
-        self,
-        request_id: str,
-        tags: RequestTags,
-        prompt: Tokens,
-        prediction: Tokens | None = None,
-        *,
-        wait: bool,
+        self, live: LiveRequest, prompt: Tokens, prediction: Tokens | None = None, *, wait: bool
     ) -> None:
+        tags = live.tags
         self.forest.start(
-            request_id,
+            live.name,
             tags.trees,
             prompt,
             session=tags.session,
             prediction_ids=prediction,
             draft=tags.draft(self._draft_config),
-            learn=False,  # the scribe does
+            learn=tags.learn,
             wait=wait,
         )
 
-    def _enter_with_prediction(self, request_id: str, tags: RequestTags, prompt: Tokens) -> None:
-        assert tags.prediction is not None
+    def _enter_with_prediction(self, live: LiveRequest, prompt: Tokens) -> None:
+        assert live.tags.prediction is not None
         try:
-            prediction = self.output_tokens(tags.prediction)
+            prediction = self.output_tokens(live.tags.prediction)
         except Exception:  # no tokenizer, for one
-            logger.exception("the request %r runs without its prediction", request_id)
+            logger.exception("the request %r runs without its prediction", live.name)
             prediction = None
-        self._enter(request_id, tags, self._known(prompt), prediction, wait=True)
+        self._enter(live, self._known(prompt), prediction, wait=True)
+
+    def _add_row(self, live: LiveRequest) -> None:
+        number = self.forest.number(live.name)
+        self._rows.add(live.name, number, live.num_prompt_tokens, live.most_tokens, list(live.stops))
 
     def _has_entered(self, live: LiveRequest) -> bool:
-        """Whether a request that was started beside the steps takes part by now."""
+        """Whether a request that was started beside the steps waits no more: it takes part, or never will."""
         assert live.starting is not None
+        if self._live.get(live.name) is not live:
+            return True
         if not live.starting.done():
             return False
         if error := live.starting.exception():
             logger.error("the request %r runs without drafts: %r", live.name, error)
-            self._give_up(live.name)
-            return False
-        live.starting = None
+            del self._live[live.name]
+        else:
+            self._add_row(live)
+            live.starting = None
         return True
 
-    def _give_up(self, request_id: str) -> None:
-        """Forget a request that is not in the forest."""
-        if live := self._live.pop(request_id, None):
-            self._scribe.finish(live)
+    def _end(self, request_ids: Iterable[str]) -> None:
+        """Requests are over, however they ended; those that are not known are no concern of ours."""
+        ended = (self._live.pop(request_id, None) for request_id in request_ids)
+        self._over.extend(live for live in ended if live is not None)
+
+    def _finish_over(self) -> None:
+        for live in self._over:
+            self._count(live, self._rows.remove)
+            if live.starting is None:
+                self._forget(live.name)
+            elif not live.starting.cancel():  # it is just entering, or was too late to be cancelled
+                live.starting.add_done_callback(partial(self._forget_entered, live.name))
+        self._over.clear()
+
+    def _count(self, live: LiveRequest, take: Callable[[str], RowCounts]) -> None:
+        with self._counting:
+            live.count(take(live.name))
 
     def _known(self, tokens: Tokens) -> Tokens:
         """Without what is no token of the model's, such as the places of images: it must never be drafted."""

@@ -109,7 +109,9 @@ class OurProposer:
         return drafts
 
     def rest(self) -> None:
-        """The shared trees are written while the model runs."""
+        """The shared trees are written while the model runs, and prompts indexed."""
+        for state in self.batch.new:
+            self._proposer.forest.wait(state.req_id)
         self._proposer.settle()
 
 

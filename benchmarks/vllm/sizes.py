@@ -15,7 +15,8 @@ class Sizes:
         num_questions: of the SQL example, each some seven requests.
         num_rounds: of it, each with servers of its own; medians count.
         num_steps: timed calls of each proposer.
-        num_calls: of each recorded file, that these have learned, and as many that they draft for.
+        num_calls: of each recorded file, that these have learned, and as many that they draft for; all files
+            together have a few more than the 10,000 outputs that the in-tree proposer keeps.
         soak_minutes: how long the soak goes on; the last two thirds of it are judged.
         num_soak_chats: different requests in it.
         num_warm_chats: requests that a forest learns from before it is saved.
@@ -28,7 +29,7 @@ class Sizes:
     num_questions: int = 40
     num_rounds: int = 3
     num_steps: int = 300
-    num_calls: int = 200
+    num_calls: int = 1_100
     soak_minutes: float = 30.0
     num_soak_chats: int = 2_800
     num_warm_chats: int = 420

@@ -56,5 +56,6 @@ void register_suffix_index(py::module_& module);
 void register_draft_maker(py::module_& module);
 void register_forest_core(py::module_& module);
 void register_named_batch(ForestCoreClass& cls);
+void register_live_rows(py::module_& module);
 
 }  // namespace agentspec

@@ -77,6 +77,7 @@ void def_requests(ForestCoreClass& cls) {
           py::arg("offsets").noconvert(), py::arg("max_tokens"), py::arg("min_prob") = 0.0,
           "Take new output of a batch and draft for it: (token_ids, parents, probs, offsets, scores,\n"
           "match_lengths, sources). O(new tokens + match lengths * max_tokens) per request and source.");
+  cls.def("settle", &ForestCore::settle, Unlocked(), "Return once all is learned that was left for later.");
   cls.def(
       "observe",
       [](ForestCore& self, const Ids& requests, const Tokens& tokens, const Offsets& offsets) {
@@ -113,7 +114,7 @@ void def_saved(ForestCoreClass& cls) {
       "(tokens, sizes, uses), end to end. What stays meanwhile is read once. O(tokens).");
   cls.def(
       "model_state",
-      [](const ForestCore& self, ModelId model) {
+      [](ForestCore& self, ModelId model) {
         const auto state = self.model_state(model);
         return py::bytes(reinterpret_cast<const char*>(state.data()), state.size());
       },

@@ -7,4 +7,5 @@ PYBIND11_MODULE(_native, module, pybind11::mod_gil_not_used()) {
   agentspec::register_suffix_index(module);
   agentspec::register_draft_maker(module);
   agentspec::register_forest_core(module);
+  agentspec::register_live_rows(module);
 }

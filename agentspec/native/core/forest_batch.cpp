@@ -6,6 +6,10 @@
 // from all at once by its model. What an index or a model holds and what is read from it thus never depends
 // on the threads.
 //
+// What the shared indices and models are to learn may be left for later, when nobody waits for it: then they
+// are as the last step's output has made them, and a thread goes on while the model runs. Whoever comes
+// before it is done does the rest himself, so what they hold never depends on time either.
+//
 // What takes memory that a batch can't do without comes before the rounds and after them. In between, where
 // memory runs out, indices are emptied, requests lose theirs, drafts are left out, but nothing throws.
 
@@ -59,6 +63,16 @@ std::size_t end_of_ahead(const BatchUpdate& update) {
   return end;
 }
 
+/// Calls visit(request, link, index) for the shared indices that are still there.
+template <typename Visit>
+void for_each_link(std::span<Request* const> block, const Visit& visit) {
+  for (Request* request : block) {
+    for (Link& link : request->links) {
+      if (link.shared->index != nullptr) visit(*request, link, *link.shared->index);
+    }
+  }
+}
+
 }  // namespace
 
 // Calls single(i, thread) for i < num_single, and block(begin, end, thread) for all requests in blocks: their
@@ -79,7 +93,7 @@ void ForestCore::share_out(std::size_t num_single, std::size_t num_requests, con
 
 void ForestCore::observe(const BatchUpdate& update) {
   check_tokens(update.tokens);
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock = enter();
   const Batch batch = resolve(update);
   const auto kept = keep(update);
   take_in_pieces(batch, update, std::nullopt, lock);
@@ -89,20 +103,63 @@ void ForestCore::expect(std::size_t num_requests) {
   if (num_requests >= kSharedOut) workers_.wake();
 }
 
-BatchDrafts ForestCore::step(const BatchUpdate& update, std::uint32_t max_tokens, double min_prob) {
+BatchDrafts ForestCore::step(const BatchUpdate& update, std::uint32_t max_tokens, double min_prob,
+                             bool learn_later) {
   check_tokens(update.tokens);
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock = enter();
   const Batch batch = resolve(update);
   const auto kept = keep(update);
   if (drafts_.size() < batch.size()) drafts_.resize(batch.size());
   const Wanted wanted{max_tokens, min_prob};
-  take_in_pieces(batch, update, wanted, lock);
+  const bool is_left = learn_later && end_of_ahead(update) == 0;
+  if (is_left) {
+    leave(batch, update);
+    take_own(batch, update, wanted);
+  } else {
+    take_in_pieces(batch, update, wanted, lock);
+  }
   draft_from_shared(batch, wanted);
   for (Request* request : batch) account_considered(*request);
   balance();
   workers_.rest();
-  return collect(std::span(drafts_).first(batch.size()));
+  BatchDrafts drafts = collect(std::span(drafts_).first(batch.size()));
+  lock.unlock();
+  if (is_left) learn_beside();
+  return drafts;
 }
+
+// ---- what is left for later ---------------------------------------------------------------------------
+
+// The lock, with all learned that was left.
+std::unique_lock<FairMutex> ForestCore::enter() {
+  std::unique_lock lock(mutex_);
+  if (left_.is_waiting) {
+    left_.is_waiting = false;
+    const BatchUpdate update{{}, left_.tokens, left_.offsets};
+    for (std::size_t i = 0; i < num_growths_ + num_lessons_; ++i) study(i, left_.batch, update, scratch_[0]);
+    account_growths();
+  }
+  return lock;
+}
+
+void ForestCore::learn_beside() noexcept {
+  try {
+    learner_.submit([this] { enter(); });
+  } catch (const std::bad_alloc&) {  // whoever comes next learns it
+  }
+}
+
+// Requests and indices stay until it is learned: who is about to take one away has to enter().
+void ForestCore::leave(const Batch& batch, const BatchUpdate& update) {
+  left_.batch = batch;
+  left_.tokens.assign(update.tokens.begin(), update.tokens.end());
+  left_.offsets.assign(update.offsets.begin(), update.offsets.end());
+  gather_growths(batch, update);
+  gather_lessons(batch, update);
+  left_.is_waiting = true;
+}
+
+// ---- the rounds ---------------------------------------------------------------------------------------
 
 // Checks a whole batch before anything is changed.
 ForestCore::Batch ForestCore::resolve(const BatchUpdate& update) {
@@ -136,7 +193,7 @@ void ForestCore::take_in_pieces(const Batch& batch, const BatchUpdate& update,
   for (std::size_t begin = 0; begin < end; begin += SuffixIndex::kPieceTokens) {
     take_part(batch, update, begin, std::min(begin + SuffixIndex::kPieceTokens, end), std::nullopt);
     lock.unlock();
-    lock.lock();
+    lock = enter();
   }
   take_part(batch, update, end, update.tokens.size(), wanted);
 }
@@ -157,33 +214,63 @@ void ForestCore::take_part(const Batch& batch, const BatchUpdate& update, std::s
 
 void ForestCore::take(const Batch& batch, const BatchUpdate& update, const std::optional<Wanted>& wanted) {
   gather_growths(batch, update);
-  gather_lessons(batch);
-  const auto take_block = [&](std::size_t begin, std::size_t end, std::size_t thread) {
-    Scratch& scratch = scratch_[thread];
-    prefetch(std::span(batch).subspan(begin, end - begin));
-    for (std::size_t i = begin; i < end; ++i) {
-      if (batch[i]->own_state != OwnIndex::kReady) continue;
-      scratch.lookahead.add_append(batch[i]->own->automaton(), batch[i]->own->tail(), update.tokens_of(i));
-    }
-    scratch.lookahead.run();
-    for (std::size_t i = begin; i < end; ++i) {
-      append(*batch[i], update.tokens_of(i));
-      if (!wanted || batch[i]->model != nullptr) continue;
-      draft_from_own(*batch[i], wanted->of(*batch[i]), scratch);
-      std::swap(drafts_[i], scratch.draft);  // threads write to memory of their own
-    }
-  };
-  share_out(num_growths_ + num_lessons_, batch.size(), take_block, [&](std::size_t i, std::size_t thread) {
-    if (i < num_growths_) return grow(growths_[i], update, scratch_[thread].lookahead);
-    teach(lessons_[i - num_growths_], batch, update);
-  });
+  gather_lessons(batch, update);
+  share_out(
+      num_growths_ + num_lessons_, batch.size(),
+      [&](std::size_t begin, std::size_t end, std::size_t thread) {
+        take_block(batch, update, wanted, begin, end, scratch_[thread]);
+      },
+      [&](std::size_t i, std::size_t thread) { study(i, batch, update, scratch_[thread]); });
+  account_taken(batch, update);
+  account_growths();
+}
+
+// What the requests write they know at once; what is to be learned of it was left for later.
+void ForestCore::take_own(const Batch& batch, const BatchUpdate& update, const Wanted& wanted) {
+  share_out(
+      0, batch.size(),
+      [&](std::size_t begin, std::size_t end, std::size_t thread) {
+        take_block(batch, update, wanted, begin, end, scratch_[thread]);
+      },
+      [](std::size_t, std::size_t) {});
+  account_taken(batch, update);
+  balance();
+}
+
+void ForestCore::take_block(const Batch& batch, const BatchUpdate& update,
+                            const std::optional<Wanted>& wanted, std::size_t begin, std::size_t end,
+                            Scratch& scratch) {
+  prefetch(std::span(batch).subspan(begin, end - begin));
+  for (std::size_t i = begin; i < end; ++i) {
+    if (batch[i]->own_state != OwnIndex::kReady) continue;
+    scratch.lookahead.add_append(batch[i]->own->automaton(), batch[i]->own->tail(), update.tokens_of(i));
+  }
+  scratch.lookahead.run();
+  for (std::size_t i = begin; i < end; ++i) {
+    append(*batch[i], update.tokens_of(i));
+    if (!wanted || batch[i]->model != nullptr) continue;
+    draft_from_own(*batch[i], wanted->of(*batch[i]), scratch);
+    std::swap(drafts_[i], scratch.draft);  // threads write to memory of their own
+  }
+}
+
+void ForestCore::account_taken(const Batch& batch, const BatchUpdate& update) {
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    if (batch[i]->own_state == OwnIndex::kReady) account_own(*batch[i], update.tokens_of(i).size());
+  }
+}
+
+// One of the indices that grow, or of the models that learn.
+void ForestCore::study(std::size_t i, const Batch& batch, const BatchUpdate& update, Scratch& scratch) {
+  if (i < num_growths_) return grow(growths_[i], update, scratch.lookahead);
+  teach(lessons_[i - num_growths_], batch, update);
+}
+
+void ForestCore::account_growths() {
   std::size_t work_done = 0;
   for (const Growth& growth : std::span(growths_).first(num_growths_)) {
     account(*growth.shared, growth.num_tokens);
     work_done += growth.work;
-  }
-  for (std::size_t i = 0; i < batch.size(); ++i) {
-    if (batch[i]->own_state == OwnIndex::kReady) account_own(*batch[i], update.tokens_of(i).size());
   }
   balance(work_done);
 }
@@ -209,10 +296,11 @@ void ForestCore::gather_growths(const Batch& batch, const BatchUpdate& update) {
   }
 }
 
-void ForestCore::gather_lessons(const Batch& batch) {
+// Where nothing came it is still to be seen what comes.
+void ForestCore::gather_lessons(const Batch& batch, const BatchUpdate& update) {
   num_lessons_ = 0;
   for (std::size_t i = 0; i < batch.size(); ++i) {
-    if (batch[i]->considered.empty()) continue;
+    if (batch[i]->considered.empty() || update.tokens_of(i).empty()) continue;
     Model& model = *batch[i]->model;
     if (model.batch != num_batches_) {
       model.batch = num_batches_;
@@ -222,14 +310,14 @@ void ForestCore::gather_lessons(const Batch& batch) {
       lessons_[model.task].learners.clear();
     }
     lessons_[model.task].learners.push_back(i);
+    std::swap(batch[i]->considered, batch[i]->judged);
   }
 }
 
 void ForestCore::teach(const Lesson& lesson, const Batch& batch, const BatchUpdate& update) {
   for (const std::size_t i : lesson.learners) {
-    if (update.tokens_of(i).empty()) continue;  // it is still to be seen what comes
-    learn_from(batch[i]->considered, update.tokens_of(i), lesson.model->acceptance);
-    batch[i]->considered.clear();
+    learn_from(batch[i]->judged, update.tokens_of(i), lesson.model->acceptance);
+    batch[i]->judged.clear();
   }
 }
 
@@ -283,7 +371,7 @@ void ForestCore::draft_from_own(const Request& request, const DraftOptions& opti
 void ForestCore::draft_from_shared(const Batch& batch, const Wanted& wanted) {
   const auto draft_block = [&](std::size_t begin, std::size_t end, std::size_t thread) {
     Scratch& scratch = scratch_[thread];
-    look_ahead(std::span(batch).subspan(begin, end - begin), scratch.lookahead);
+    match(std::span(batch).subspan(begin, end - begin), scratch.lookahead);
     for (std::size_t i = begin; i < end; ++i) {
       std::swap(drafts_[i], scratch.draft);
       const DraftOptions options = wanted.of(*batch[i]);
@@ -295,26 +383,29 @@ void ForestCore::draft_from_shared(const Batch& batch, const Wanted& wanted) {
   share_out(0, batch.size(), draft_block, [](std::size_t, std::size_t) {});
 }
 
-void ForestCore::look_ahead(std::span<Request* const> block, Lookahead& lookahead) {
+// Finds where the requests' contexts are in the shared indices, and what their drafts will touch from there.
+// A sequence that has its request's whole output is as long a match as there can be.
+void ForestCore::match(std::span<Request* const> block, Lookahead& lookahead) const {
   prefetch(block);
+  for_each_link(block, [&](const Request& request, const Link& link, const SuffixIndex& index) {
+    if (is_learned(link)) return index.automaton().prefetch(index.tail(link.sequence).state);
+    link.match.look_ahead(index.automaton(), request.context, request.num_output - link.num_matched,
+                          lookahead);
+  });
+  lookahead.run();
+  for_each_link(block, [&](const Request& request, Link& link, const SuffixIndex& index) {
+    const Cursor known = is_learned(link) ? index.tail(link.sequence) : Cursor{};
+    const std::size_t num_new = request.num_output - link.num_matched;
+    link.num_matched = request.num_output;
+    lookahead.add_draft(index.automaton(),
+                        link.match.follow(index.automaton(), request.context, num_new, known));
+  });
   for (const Request* request : block) {
     if (request->model && request->own_state == OwnIndex::kReady && request->own) {
       lookahead.add_draft(request->own->automaton(), request->own->tail());
     }
-    for (const Link& link : request->links) {
-      if (!link.has_sequence || link.shared->index == nullptr) continue;
-      lookahead.add_draft(link.shared->index->automaton(), link.shared->index->tail(link.sequence));
-    }
   }
   lookahead.run();
-}
-
-Cursor ForestCore::follow(const Request& request, Link& link) {
-  const SuffixIndex& index = *link.shared->index;
-  const Cursor known = link.has_sequence ? index.tail(link.sequence) : Cursor{};
-  const std::size_t num_new = request.num_output - link.num_matched;
-  link.num_matched = request.num_output;
-  return link.match.follow(index.automaton(), request.context, num_new, known);
 }
 
 // Improves on the draft from the request's own index; ties stay with the more specific source.
@@ -322,9 +413,8 @@ void ForestCore::draft_from_links(Request& request, const DraftOptions& options,
   if (options.max_tokens == 0) return;
   for (Link& link : request.links) {
     if (link.shared->index == nullptr) continue;
-    const Cursor match = follow(request, link);
     const Automaton& automaton = link.shared->index->automaton();
-    if (scratch.drafter.improve(automaton, match, options, scratch.draft.tokens)) {
+    if (scratch.drafter.improve(automaton, link.match.longest(), options, scratch.draft.tokens)) {
       scratch.draft.source = link.source;
     }
   }
@@ -338,7 +428,7 @@ void ForestCore::draft_learned(Request& request, const DraftOptions& options, Sc
   }
   for (Link& link : request.links) {
     if (link.shared->index == nullptr) continue;
-    const Cursor match = follow(request, link);
+    const Cursor match = link.match.longest();
     Witness& witness = witnesses[link.source - 1];
     if (match.length > witness.match.length) witness = {&link.shared->index->automaton(), match};
   }

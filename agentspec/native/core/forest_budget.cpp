@@ -57,7 +57,7 @@ void ForestCore::account_own(Request& request, std::size_t num_added) noexcept {
 }
 
 void ForestCore::account_considered(Request& request) noexcept {
-  const std::size_t bytes = request.considered.capacity() * sizeof(Considered);
+  const std::size_t bytes = (request.considered.capacity() + request.judged.capacity()) * sizeof(Considered);
   if (bytes != request.considered_bytes) account(request.considered_bytes, bytes, touch(request.group));
 }
 

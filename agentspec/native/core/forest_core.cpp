@@ -31,13 +31,13 @@ bool ForestCore::is_usable() const { return process_ == getpid(); }
 // ---- shared indices -----------------------------------------------------------------------------------
 
 GroupId ForestCore::create_group(std::size_t limit_bytes) {
-  const std::lock_guard lock(mutex_);
+  const auto lock = enter();
   groups_.emplace_back(limit_bytes);
   return static_cast<GroupId>(groups_.size() - 1);
 }
 
 IndexId ForestCore::create_index(GroupId group, std::size_t limit_bytes, std::uint32_t weight) {
-  const std::lock_guard lock(mutex_);
+  const auto lock = enter();
   if (group >= groups_.size()) throw UnknownIdError("there is no " + name("group", group));
   auto made = std::make_shared<Shared>();
   made->index = std::make_unique<SuffixIndex>(depth_, limit_bytes);
@@ -56,7 +56,7 @@ IndexId ForestCore::create_index(GroupId group, std::size_t limit_bytes, std::ui
 
 void ForestCore::drop_index(IndexId id) {
   std::unique_ptr<SuffixIndex> dropped;  // freed after the lock
-  const std::lock_guard lock(mutex_);
+  const auto lock = enter();
   const std::shared_ptr<Shared> held = shared(id);
   account(held->bytes, 0, groups_[held->group]);
   groups_[held->group].indices.remove(*held);
@@ -66,14 +66,14 @@ void ForestCore::drop_index(IndexId id) {
 }
 
 ModelId ForestCore::create_model(GroupId group, std::optional<ModelId> prior) {
-  const std::lock_guard lock(mutex_);
+  const auto lock = enter();
   const auto found = prior ? models_.find(*prior) : models_.end();
   return add_model(group, found == models_.end() ? AcceptanceModel{} : found->second->acceptance);
 }
 
 ModelId ForestCore::restore_model(GroupId group, std::span<const std::byte> state) {
   const AcceptanceModel learned(state);
-  const std::lock_guard lock(mutex_);
+  const auto lock = enter();
   return add_model(group, learned);
 }
 
@@ -86,15 +86,15 @@ ModelId ForestCore::add_model(GroupId group, const AcceptanceModel& learned) {
   return next_model_++;
 }
 
-std::vector<std::byte> ForestCore::model_state(ModelId id) const {
+std::vector<std::byte> ForestCore::model_state(ModelId id) {
   std::vector<std::byte> state(sizeof(AcceptanceModel));
-  const std::lock_guard lock(mutex_);
+  const auto lock = enter();
   std::ranges::copy(model(id)->acceptance.state(), state.begin());
   return state;
 }
 
 void ForestCore::drop_model(ModelId id) {
-  const std::lock_guard lock(mutex_);
+  const auto lock = enter();
   std::size_t held = sizeof(Model);
   account(held, 0, groups_[model(id)->group]);
   models_.erase(id);
@@ -103,7 +103,7 @@ void ForestCore::drop_model(ModelId id) {
 Outputs ForestCore::read_outputs(IndexId id, bool is_begin) {
   Outputs outputs;
   outputs.tokens.reserve(2 * SuffixIndex::kReadTokens);  // before anybody has to wait
-  const std::lock_guard lock(mutex_);
+  const auto lock = enter();
   SuffixIndex& index = *shared(id)->index;
   if (is_begin) index.begin_reading();
   index.read(outputs);
@@ -126,7 +126,7 @@ void ForestCore::learn(std::span<const IndexId> indices, std::span<const std::in
 
 bool ForestCore::learn_piece(IndexId id, std::optional<SequenceId>& sequence,
                              std::span<const std::int32_t> tokens, std::uint32_t uses, bool is_last) {
-  const std::lock_guard lock(mutex_);
+  const auto lock = enter();
   const auto found = indices_.find(id);
   if (found == indices_.end()) return false;
   SuffixIndex& index = *found->second->index;
@@ -159,7 +159,7 @@ void ForestCore::start(RequestId id, GroupId group, std::span<const std::int32_t
   made->context.assign(recent.begin(), recent.end());
   if (in_background) made->queue(prediction, prompt);
   {
-    const std::lock_guard lock(mutex_);
+    const auto lock = enter();
     if (requests_.contains(id)) throw DuplicateIdError(name("request", id) + " is live already");
     if (group >= groups_.size()) throw UnknownIdError("there is no " + name("group", group));
     const auto found_model = model ? models_.find(*model) : models_.end();
@@ -304,7 +304,7 @@ void ForestCore::finish(RequestId id, bool keep) {
   PodArray<std::int32_t> text;
   std::vector<Link> links;
   {
-    const std::lock_guard lock(mutex_);
+    const auto lock = enter();
     request(id);
     finished = std::move(requests_.extract(id).mapped());
     account(*finished, 0, 1);
@@ -329,7 +329,7 @@ void ForestCore::finish(RequestId id, bool keep) {
 
 // False once nothing of the output is left in the index.
 bool ForestCore::withdraw_piece(const Link& link) {
-  const std::lock_guard lock(mutex_);
+  const auto lock = enter();
   if (link.shared->index == nullptr) return false;
   SuffixIndex& index = *link.shared->index;
   const bool is_gone = index.remove_piece(link.sequence);

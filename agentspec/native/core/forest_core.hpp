@@ -96,7 +96,7 @@ class ForestCore {
   /// One that has learned what model_state() returned. O(its size). Throws UnknownIdError, ConfigError.
   ModelId restore_model(GroupId group, std::span<const std::byte> state);
   /// A copy of all that it has learned. O(its size). Throws UnknownIdError.
-  std::vector<std::byte> model_state(ModelId id) const;
+  std::vector<std::byte> model_state(ModelId id);
   /// Live requests keep it until they are finished. Throws UnknownIdError.
   void drop_model(ModelId id);
   /// Adds a finished sequence, which counts as `uses` equal ones, to each of the indices, in pieces.
@@ -127,7 +127,12 @@ class ForestCore {
   /// Takes the output, then drafts for the batch, at most max_tokens per request and none that is less
   /// probable than min_prob: without a model the draft of the highest score wins, ties stay with the more
   /// specific source. O(new tokens + match lengths * max_tokens) per request and source.
-  BatchDrafts step(const BatchUpdate& update, std::uint32_t max_tokens, double min_prob = 0);
+  /// What the shared indices and models learn of the output can be left for later: a thread does it beside
+  /// what comes after the step, or the next call that might tell does. Much output is learned at once.
+  BatchDrafts step(const BatchUpdate& update, std::uint32_t max_tokens, double min_prob = 0,
+                   bool learn_later = false);
+  /// Returns once all is learned that was left for later. Figures may be a step behind without.
+  void settle() { enter(); }
   /// Forgets a live request; its output stays in the shared indices if `keep`.
   /// O(sources), without `keep` O(output * sources * chain) in pieces. Throws UnknownIdError.
   void finish(RequestId id, bool keep);
@@ -190,6 +195,9 @@ class ForestCore {
                    std::uint32_t uses, bool is_last);
   bool withdraw_piece(const Link& link);
 
+  std::unique_lock<FairMutex> enter();
+  void learn_beside() noexcept;
+  void leave(const Batch& batch, const BatchUpdate& update);
   Batch resolve(const BatchUpdate& update);
   std::vector<std::shared_ptr<Request>> keep(const BatchUpdate& update) const;
   void take_in_pieces(const Batch& batch, const BatchUpdate& update, const std::optional<Wanted>& wanted,
@@ -198,18 +206,24 @@ class ForestCore {
                  const std::optional<Wanted>& wanted);
   /// wanted: drafts from the requests' own indices.
   void take(const Batch& batch, const BatchUpdate& update, const std::optional<Wanted>& wanted);
+  void take_own(const Batch& batch, const BatchUpdate& update, const Wanted& wanted);
+  void take_block(const Batch& batch, const BatchUpdate& update, const std::optional<Wanted>& wanted,
+                  std::size_t begin, std::size_t end, Scratch& scratch);
+  void account_taken(const Batch& batch, const BatchUpdate& update);
+  void account_growths();
+  void study(std::size_t i, const Batch& batch, const BatchUpdate& update, Scratch& scratch);
   void gather_growths(const Batch& batch, const BatchUpdate& update);
-  void gather_lessons(const Batch& batch);
+  void gather_lessons(const Batch& batch, const BatchUpdate& update);
   static void teach(const Lesson& lesson, const Batch& batch, const BatchUpdate& update);
   void grow(Growth& growth, const BatchUpdate& update, Lookahead& lookahead) const;
   static void append_to_own(Request& request, std::span<const std::int32_t> tokens);
   void append(Request& request, std::span<const std::int32_t> tokens) const;
   static void draft_from_own(const Request& request, const DraftOptions& options, Scratch& scratch);
   void draft_from_shared(const Batch& batch, const Wanted& wanted);
-  static Cursor follow(const Request& request, Link& link);
   static void draft_from_links(Request& request, const DraftOptions& options, Scratch& scratch);
   static void draft_learned(Request& request, const DraftOptions& options, Scratch& scratch);
-  static void look_ahead(std::span<Request* const> block, Lookahead& lookahead);
+  bool is_learned(const Link& link) const { return link.has_sequence && !left_.is_waiting; }
+  void match(std::span<Request* const> block, Lookahead& lookahead) const;
   template <typename Block, typename Single>
   void share_out(std::size_t num_single, std::size_t num_requests, const Block& block, const Single& single);
 
@@ -247,10 +261,18 @@ class ForestCore {
   std::size_t num_growths_ = 0;
   std::vector<Lesson> lessons_;  // likewise
   std::size_t num_lessons_ = 0;
+  struct {  // a batch whose growths and lessons were gathered and left for later
+    bool is_waiting = false;
+    Batch batch;
+    std::vector<std::int32_t> tokens;
+    std::vector<std::int64_t> offsets;
+  } left_;
   WorkerPool workers_;
   std::vector<Scratch> scratch_;      // one per thread
   std::vector<SourcedDraft> drafts_;  // one per request of the batch
-  BackgroundThread builder_;          // the last member: its thread uses the others
+  // The last members: their threads use the others.
+  BackgroundThread builder_;
+  BackgroundThread learner_;
 };
 
 /// Leaves a core alone in a process that was forked since it was made: its threads are not there to be

@@ -3,11 +3,16 @@
 #include <algorithm>
 
 namespace agentspec {
+namespace {
+
+constexpr std::size_t kFewest = 8;  // tokens that are searched for at first
+
+}  // namespace
 
 Cursor Match::follow(const Automaton& automaton, std::span<const std::int32_t> context, std::size_t num_new,
                      Cursor known) {
   const std::size_t longest = automaton.depth() - 1;
-  if (generation_ != automaton.generation() || num_new + longest_.length > context.size()) {
+  if (begins_anew(automaton, context, num_new)) {
     search(automaton, context, known);
   } else {
     carry_on(automaton, context.last(num_new), known);
@@ -18,9 +23,24 @@ Cursor Match::follow(const Automaton& automaton, std::span<const std::int32_t> c
   return longest_;
 }
 
+void Match::look_ahead(const Automaton& automaton, std::span<const std::int32_t> context, std::size_t num_new,
+                       Lookahead& lookahead) const noexcept {
+  if (begins_anew(automaton, context, num_new)) {
+    return lookahead.add_append(automaton, {}, context.last(std::min(context.size(), kFewest)));
+  }
+  lookahead.add_append(automaton, longest_, context.last(num_new));
+  const std::size_t begun = longest_.length + num_new + 1;
+  if (begun > context.size()) return;
+  lookahead.add_append(automaton, witness_, context.last(begun).subspan(witness_.length));
+}
+
+bool Match::begins_anew(const Automaton& automaton, std::span<const std::int32_t> context,
+                        std::size_t num_new) const {
+  return generation_ != automaton.generation() || num_new + longest_.length > context.size();
+}
+
 // Matches the last few tokens, and twice as many as long as all of them match.
 void Match::search(const Automaton& automaton, std::span<const std::int32_t> context, Cursor known) {
-  constexpr std::size_t kFewest = 8;
   witness_ = {};
   longest_ = known;
   if (known.length > 0) return;

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "core/automaton.hpp"
+#include "core/lookahead.hpp"
 
 namespace agentspec {
 
@@ -20,8 +21,15 @@ class Match {
   /// states were freed.
   Cursor follow(const Automaton& automaton, std::span<const std::int32_t> context, std::size_t num_new,
                 Cursor known);
+  /// Adds the look-ups that follow() will make.
+  void look_ahead(const Automaton& automaton, std::span<const std::int32_t> context, std::size_t num_new,
+                  Lookahead& lookahead) const noexcept;
+  /// What follow() returned last.
+  Cursor longest() const { return longest_; }
 
  private:
+  bool begins_anew(const Automaton& automaton, std::span<const std::int32_t> context,
+                   std::size_t num_new) const;
   void search(const Automaton& automaton, std::span<const std::int32_t> context, Cursor known);
   void carry_on(const Automaton& automaton, std::span<const std::int32_t> new_tokens, Cursor known);
   bool extend_left(const Automaton& automaton, std::span<const std::int32_t> context);

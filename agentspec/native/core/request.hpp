@@ -101,8 +101,9 @@ struct Request {
   std::size_t bytes = 0;               // what group and total hold of it
   std::uint64_t batch = 0;             // last batch that named this request
   std::shared_ptr<Model> model;        // nullptr: it is drafted for by the paper's rule
-  std::vector<Considered> considered;  // for its last draft; nothing once it is known what came
-  std::size_t considered_bytes = 0;    // what group and total hold of it
+  std::vector<Considered> considered;  // for its last draft, of which it is not known yet what came
+  std::vector<Considered> judged;      // for the one before, where the model has not learned of it yet
+  std::size_t considered_bytes = 0;    // what group and total hold of both
 
   bool has_to_come() const { return own_state == OwnIndex::kQueued || own_state == OwnIndex::kBuilding; }
   /// Whether nobody works on the index, or on what it is to be built from, outside the lock.

@@ -345,7 +345,7 @@ class ForestScript {
   void step(const std::vector<RequestId>& ids, std::uint32_t seed, std::size_t size) {
     const Batch batch = batch_of(ids, seed, size);
     BatchDrafts drafts;
-    if (!call([&] { drafts = core_->step(batch.update(), 12); })) return;
+    if (!call([&] { drafts = core_->step(batch.update(), 12, 0, seed % 2 == 1); })) return;
     require_equal(drafts.offsets.size(), ids.size() + 1, "number of drafts");
     require_equal(drafts.sources.size(), ids.size(), "number of sources");
     for (const std::int32_t token : drafts.token_ids) require(token >= 0, "a draft holds no token");

@@ -1,0 +1,221 @@
+// _native.LiveRows: a step of an engine that keeps its requests as rows of a matrix, without a line of Python
+// per row.
+
+#include <pybind11/stl.h>
+
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "bindings/bindings.hpp"
+#include "core/live_row.hpp"
+
+namespace agentspec {
+namespace {
+
+using Texts = ArrayView<std::int32_t>;
+
+std::string_view view_of(py::handle text) {
+  Py_ssize_t size = 0;
+  const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (data == nullptr) throw py::error_already_set();
+  return {data, static_cast<std::size_t>(size)};
+}
+
+std::size_t size_of(py::handle sequence) {
+  const Py_ssize_t size = PyObject_Size(sequence.ptr());
+  if (size < 0) throw py::error_already_set();
+  return static_cast<std::size_t>(size);
+}
+
+struct Hash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+};
+
+/// What a step sampled for each row, as the engine has it.
+struct Sampled {
+  const py::list& names;
+  const py::list& tokens;
+  const ArrayView<std::int32_t>& ends;
+  const Texts& texts;
+  const py::dict& verified;
+
+  void check() const {
+    const auto num_rows = static_cast<py::ssize_t>(tokens.size());
+    if (texts.ndim() != 2 || ends.ndim() != 1)
+      throw py::value_error("the rows are a matrix and their ends an array");
+    if (static_cast<py::ssize_t>(names.size()) < num_rows || ends.size() < num_rows ||
+        texts.shape(0) < num_rows)
+      throw py::value_error("there are " + std::to_string(num_rows) + " rows, but not so many names or ends");
+  }
+  /// The row so far.
+  std::span<const std::int32_t> text(std::size_t row, std::size_t num_sampled) const {
+    const auto place = static_cast<py::ssize_t>(row);
+    const std::int32_t end = ends.data()[row];
+    if (end > texts.shape(1) || end < static_cast<std::int64_t>(num_sampled))
+      throw py::value_error("row " + std::to_string(row) + " can't end at " + std::to_string(end));
+    return {texts.data(place, 0), static_cast<std::size_t>(end)};
+  }
+  std::size_t num_verified(py::handle name) const {
+    if (verified.empty()) return 0;
+    PyObject* found = PyDict_GetItemWithError(verified.ptr(), name.ptr());
+    if (found == nullptr && PyErr_Occurred()) throw py::error_already_set();
+    return found == nullptr ? 0 : size_of(found);
+  }
+};
+
+/// Sums over the rows of a step: what a step costs is learned from them.
+struct Sums {
+  std::size_t num_decoding = 0;
+  std::size_t num_verified = 0;
+  std::size_t num_new = 0;
+};
+
+/// Locked inside. Whoever waits for the lock, or has it while others want it, is without the GIL, but for
+/// moments in step(), which nobody with the lock needs the GIL to end.
+class LiveRows {
+ public:
+  explicit LiveRows(py::object core) : owner_(std::move(core)), core_(owner_.cast<ForestCore&>()) {}
+
+  void add(const std::string& name, RequestId request, std::size_t num_prompt_tokens, std::size_t most_tokens,
+           std::vector<std::int32_t> stops) {
+    const std::lock_guard lock(mutex_);
+    rows_.insert_or_assign(name, LiveRow(request, num_prompt_tokens, most_tokens, std::move(stops)));
+  }
+
+  RowCounts remove(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    const auto found = rows_.find(name);
+    if (found == rows_.end()) return {};
+    const RowCounts counts = found->second.take_counts();
+    rows_.erase(found);
+    return counts;
+  }
+
+  RowCounts take_counts(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    const auto found = rows_.find(name);
+    return found == rows_.end() ? RowCounts{} : found->second.take_counts();
+  }
+
+  py::tuple step(const py::list& names, const py::list& sampled, const ArrayView<std::int32_t>& ends,
+                 const Texts& texts, const py::dict& verified, std::uint32_t max_tokens, double min_prob,
+                 double now_s) {
+    const Sampled rows{names, sampled, ends, texts, verified};
+    rows.check();
+    core_.expect(sampled.size());
+    const std::lock_guard lock(mutex_);
+    const Sums sums = take(rows, now_s);
+    BatchDrafts drafts;
+    {
+      const py::gil_scoped_release unlocked;
+      drafts = core_.step({requests_, tokens_, offsets_}, max_tokens, min_prob, true);
+    }
+    double score = 0;
+    for (const double one : drafts.scores) score += one;
+    return py::make_tuple(lists(sampled.size(), drafts), score, sums.num_decoding, sums.num_verified,
+                          sums.num_new);
+  }
+
+ private:
+  struct Part {  // a row that takes part in a step
+    std::size_t place;
+    LiveRow* row;
+  };
+
+  Sums take(const Sampled& rows, double now_s) {
+    parts_.clear();
+    requests_.clear();
+    tokens_.clear();
+    offsets_.assign(1, 0);
+    Sums sums;
+    for (std::size_t i = 0; i < rows.tokens.size(); ++i) {
+      const std::size_t num_sampled = size_of(PyList_GET_ITEM(rows.tokens.ptr(), static_cast<Py_ssize_t>(i)));
+      if (num_sampled == 0) continue;  // its prompt is not read to the end
+      const py::handle name = PyList_GET_ITEM(rows.names.ptr(), static_cast<Py_ssize_t>(i));
+      const auto found = rows_.find(view_of(name));
+      if (found == rows_.end()) continue;
+      LiveRow& row = found->second;
+      const std::size_t num_verified = rows.num_verified(name);
+      const bool is_decoding = row.has_output();
+      const auto added = row.take(rows.text(i, num_sampled), num_sampled, num_verified, now_s);
+      if (is_decoding) {
+        ++sums.num_decoding;
+        sums.num_verified += num_verified;
+        sums.num_new += added.size();
+      }
+      parts_.push_back({i, &row});
+      requests_.push_back(row.request());
+      tokens_.insert(tokens_.end(), added.begin(), added.end());
+      offsets_.push_back(static_cast<std::int64_t>(tokens_.size()));
+    }
+    return sums;
+  }
+
+  // A list per row.
+  py::list lists(std::size_t num_rows, const BatchDrafts& drafts) {
+    py::list made(num_rows);
+    std::size_t part = 0;
+    for (std::size_t i = 0; i < num_rows; ++i) {
+      py::list tokens;
+      if (part < parts_.size() && parts_[part].place == i) {
+        const auto begin = static_cast<std::size_t>(drafts.offsets[part]);
+        const auto size = static_cast<std::size_t>(drafts.offsets[part + 1]) - begin;
+        tokens = py::list(parts_[part].row->accept_draft(size, drafts.sources[part]));
+        for (std::size_t j = 0; j < tokens.size(); ++j) tokens[j] = py::int_(drafts.token_ids[begin + j]);
+        ++part;
+      }
+      PyList_SET_ITEM(made.ptr(), static_cast<Py_ssize_t>(i), tokens.release().ptr());
+    }
+    return made;
+  }
+
+  py::object owner_;
+  ForestCore& core_;
+  std::mutex mutex_;  // guards everything below
+  std::unordered_map<std::string, LiveRow, Hash, std::equal_to<>> rows_;
+  std::vector<Part> parts_;  // of the current step
+  std::vector<RequestId> requests_;
+  std::vector<std::int32_t> tokens_;
+  std::vector<std::int64_t> offsets_;
+};
+
+}  // namespace
+
+void register_live_rows(py::module_& module) {
+  using Unlocked = py::call_guard<py::gil_scoped_release>;
+  py::class_<RowCounts>(module, "RowCounts", "Sums over a request's steps; by source, the index is a Source.")
+      .def_readonly("num_output_tokens", &RowCounts::num_output_tokens)
+      .def_readonly("num_steps", &RowCounts::num_steps)
+      .def_readonly("num_drafts", &RowCounts::num_drafts)
+      .def_readonly("decode_s", &RowCounts::decode_s)
+      .def_readonly("drafted", &RowCounts::drafted)
+      .def_readonly("accepted", &RowCounts::accepted);
+  py::class_<LiveRows>(module, "LiveRows",
+                       "A core's requests as rows of an engine's batch. Safe from several threads.")
+      .def(py::init<py::object>(), py::arg("core"))
+      .def("add", &LiveRows::add, py::arg("name"), py::arg("request"), py::arg("num_prompt_tokens"),
+           py::arg("most_tokens"), py::arg("stops"), Unlocked(),
+           "A row named so is that request from now on, prompt and output `most_tokens` at most; any of the\n"
+           "stops ends it.")
+      .def("remove", &LiveRows::remove, py::arg("name"), Unlocked(),
+           "Forget a row, if there is one; returns what was counted since it was asked for.")
+      .def("take_counts", &LiveRows::take_counts, py::arg("name"), Unlocked(),
+           "What was counted for a row since it was asked for.")
+      .def("step", &LiveRows::step, py::arg("names"), py::arg("sampled"), py::arg("ends").noconvert(),
+           py::arg("texts").noconvert(), py::arg("verified"), py::arg("max_tokens"), py::arg("min_prob"),
+           py::arg("now_s"),
+           "Take what a step gave each row, and draft for the next; what is shared learns beside what "
+           "follows.\n"
+           "names[i], sampled[i]: of row i, nothing sampled: it is left alone; so are rows that were not "
+           "added.\n"
+           "ends[i]: tokens in texts[i], those sampled included. verified[name]: the draft that was "
+           "verified.\n"
+           "Returns (a list of tokens per row, sum of the drafts' scores, rows that were decoding, draft "
+           "tokens\n"
+           "they verified, tokens they got).");
+}
+
+}  // namespace agentspec
