@@ -7,6 +7,7 @@ budgets and drafts are the native core's; this module knows no HTTP and no engin
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import weakref
@@ -601,6 +602,7 @@ def _check_model(saved: SavedModel, path: str | os.PathLike[str]) -> None:
         raise ForestFileError(f"{os.fspath(path)!r} holds no model for {saved.name!r}: {error}") from error
 
 
+@functools.lru_cache(64)
 def _native_options(draft: DraftConfig) -> DraftOptions:
     max_tokens = 0 if draft.is_off else draft.max_tokens
     return DraftOptions(
@@ -623,6 +625,6 @@ def _check_array(token_ids: Tokens) -> Tokens:
 
 def _check_tokens(token_ids: Tokens) -> Tokens:
     tokens = np.ascontiguousarray(_check_array(token_ids))
-    if len(tokens) and tokens.min() < 0:
-        raise TokenError(f"a token id is never negative, but one is {tokens.min()}")
+    if len(tokens) and (least := tokens.min()) < 0:
+        raise TokenError(f"a token id is never negative, but one is {least}")
     return tokens

@@ -37,6 +37,8 @@ class LiveRequest:
         stage.decode_s += counts.decode_s
         stage.num_steps += counts.num_steps
         stage.num_drafts += counts.num_drafts
-        for source, (drafted, accepted) in enumerate(zip(counts.drafted, counts.accepted, strict=True)):
+        if not counts.num_drafts:
+            return
+        for source, drafted, accepted in zip(Source, counts.drafted, counts.accepted, strict=True):
             if drafted:
-                stage.add_drafted(Source(source), drafted, accepted)
+                stage.add_drafted(source, drafted, accepted)

@@ -299,8 +299,10 @@ class ForestProposer:
 
     def _known(self, tokens: Tokens) -> Tokens:
         """Without what is no token of the model's, such as the places of images: it must never be drafted."""
-        is_known = (tokens >= 0) & (tokens < self._vocab_size)
-        return tokens if is_known.all() else tokens[is_known]
+        numbers = tokens.view(np.uint32)  # negative ones are large
+        if not len(numbers) or numbers.max() < self._vocab_size:
+            return tokens
+        return tokens[numbers < self._vocab_size]
 
     def _forget_entered(self, request_id: str, entering: Future[None]) -> None:
         if entering.exception() is None:

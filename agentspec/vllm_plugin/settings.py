@@ -26,7 +26,7 @@ class PluginSettings:
             steps of this server say.
         stage_budget_mb, tenant_budget_mb, total_budget_mb: MiB of one stage's tree, of all of one tenant's,
             of all.
-        threads: that draft for one batch.
+        threads: that draft for one batch, from 16 requests on.
         batch_shape: ``"ragged"``: each request as many draft tokens as are worth it. ``"uniform"``: all
             requests the most, padded, or none at all, for full CUDA graphs.
         forest_file: what was learned is loaded from here at the start if it exists, and saved here.
@@ -39,7 +39,7 @@ class PluginSettings:
     stage_budget_mb: int = 64
     tenant_budget_mb: int = 512
     total_budget_mb: int = 1024
-    threads: int = 1
+    threads: int = 2
     batch_shape: str = "ragged"
     forest_file: str | None = None
     save_every_s: float = 300.0

@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
 
 from agentspec.config import DraftConfig
 from agentspec.errors import StageError
 from agentspec.stages import DEFAULT_STAGE, DEFAULT_TENANT, MAX_PATH_CHARS, StageKey
+from agentspec.stats import MAX_STAGES
 from agentspec.wire import (
     MAX_DRAFT_TOKENS,
     MAX_PREDICTION_CHARS,
@@ -73,10 +75,13 @@ class RequestTags:
 
     def draft(self, server: DraftConfig) -> DraftConfig:
         """How to draft for it; a request can only lower the server's limit."""
+        if self.max_draft is None and self.min_match is None:
+            return server
         limit = server.max_tokens if self.max_draft is None else min(self.max_draft, server.max_tokens)
         return replace(server, max_tokens=limit, min_match=self.min_match or server.min_match)
 
 
+@lru_cache(MAX_STAGES)
 def adapted(stage: StageKey, adapter: str | None) -> StageKey:
     """The stage as the forest knows it: behind the wall of its adapter, in a workflow.
 
@@ -95,11 +100,14 @@ def _stage(xargs: Mapping[str, object]) -> StageKey:
     tenant = _text(xargs.get(XARG_TENANT)) or DEFAULT_TENANT
     path = _text(xargs.get(XARG_STAGE)) or DEFAULT_STAGE
     try:
-        return StageKey.parse(path, tenant)
+        return _parse(path, tenant)
     except StageError as error:
         logger.warning("a request goes to the stage %r: %s", DEFAULT_STAGE, error)
     tenant = tenant if tenant.isprintable() else ascii(tenant)  # still nobody else's
     return StageKey(tenant, (DEFAULT_STAGE,))
+
+
+_parse = lru_cache(MAX_STAGES)(StageKey.parse)
 
 
 def _text(value: object, limit: int | None = None) -> str | None:

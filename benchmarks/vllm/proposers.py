@@ -43,8 +43,14 @@ class TimedProposer(Protocol):
     def learn(self, call: Call) -> None:
         """Add a past output."""
 
-    def step(self) -> list[list[int]]:
-        """Take what the last step gave each row, and draft for the next."""
+    def schedule(self) -> None:
+        """What vLLM's scheduler does."""
+
+    def hear(self) -> None:
+        """What the worker tells before: which requests began and ended."""
+
+    def propose(self) -> list[list[int]]:
+        """Take what the last step gave each row, and draft for the next: what vLLM calls."""
 
     def rest(self) -> None:
         """What it does beside the next forward pass."""
@@ -66,7 +72,13 @@ class InTreeProposer:
         cache.add_active_response(name, call.response)
         cache.stop_request(name)
 
-    def step(self) -> list[list[int]]:
+    def schedule(self) -> None:
+        """Nothing that it would see."""
+
+    def hear(self) -> None:
+        """Nothing: it finds out by itself."""
+
+    def propose(self) -> list[list[int]]:
         """What vLLM calls after a step."""
         drafts: list[list[int]] = self._proposer.propose(
             NUM_SPECULATIVE_TOKENS, self.batch.rows, self.batch.sampled
@@ -86,30 +98,36 @@ class OurProposer:
         method = {"method": "custom_class", "model": PROPOSER}
         self._proposer = ForestProposer(_config(method, batch.max_model_len))
         self._proposer.attach(SimpleNamespace(input_batch=batch.rows, max_model_len=batch.max_model_len))
-        self._scheduled: dict[str, list[int]] = {}
+        self._proposed: dict[str, list[int]] = {}
+        self._output = SchedulerOutput.make_empty()
+        self._new: list[Any] = []
 
     def learn(self, call: Call) -> None:
         """Add a past output to the trees of its stage."""
         self._proposer.forest.learn(StageKey.parse(call.stage, TENANT), call.response)
 
-    def step(self) -> list[list[int]]:
-        """What the worker says around a step, and what vLLM calls after it."""
-        batch = self.batch
-        output = SchedulerOutput.make_empty()
+    def schedule(self) -> None:
+        """The drafts that were verified in the step that is just over, and which requests came and went."""
+        batch, output = self.batch, SchedulerOutput.make_empty()
         output.finished_req_ids = set(batch.finished)
-        output.scheduled_spec_decode_tokens = self._scheduled
-        output.total_num_scheduled_tokens = sum(map(len, self._scheduled.values())) + len(batch.rows.req_ids)
-        self._proposer.begin_step(output)
-        self._proposer.start(map(_as_scheduled, batch.new))
-        rows = batch.rows
-        drafts = self._proposer.propose(batch.sampled, rows.num_tokens_no_spec, rows.token_ids_cpu)
-        self._scheduled = {
-            request_id: draft for request_id, draft in zip(rows.req_ids, drafts, strict=True) if draft
-        }
-        return drafts
+        output.scheduled_spec_decode_tokens = {name: draft for name, draft in self._proposed.items() if draft}
+        num_drafted = sum(map(len, self._proposed.values()))
+        output.total_num_scheduled_tokens = num_drafted + len(batch.rows.req_ids)
+        self._output, self._new = output, list(map(_as_scheduled, batch.new))
+
+    def hear(self) -> None:
+        """What the worker says around the model's forward pass."""
+        self._proposer.begin_step(self._output)
+        self._proposer.start(self._new)
+
+    def propose(self) -> list[list[int]]:
+        """What vLLM calls after a step."""
+        rows = self.batch.rows
+        return self._proposer.propose(self.batch.sampled, rows.num_tokens_no_spec, rows.token_ids_cpu)
 
     def rest(self) -> None:
         """The shared trees are written while the model runs, and prompts indexed."""
+        self._proposed = dict(zip(self.batch.rows.req_ids, self.drafts, strict=True))
         for state in self.batch.new:
             self._proposer.forest.wait(state.req_id)
         self._proposer.settle()

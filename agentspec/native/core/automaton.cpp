@@ -33,6 +33,12 @@ Cursor Automaton::settle(Cursor cursor) const {
   return cursor;
 }
 
+Cursor Automaton::fall_back(Cursor cursor) const {
+  while (cursor.state != kRoot && num_continued(cursor.state) == 0) cursor.state = link(cursor.state);
+  cursor.length = std::min<std::uint32_t>(cursor.length, states_[cursor.state].length);
+  return cursor;
+}
+
 Cursor Automaton::advance(Cursor cursor, std::int32_t token) const {
   while (true) {
     const StateId next = child(cursor.state, token);
@@ -56,6 +62,7 @@ StateId Automaton::locate(std::span<const std::int32_t> tokens) const {
 // ---- append -------------------------------------------------------------------------------------------
 
 Cursor Automaton::append(Cursor tail, std::span<const std::int32_t> tokens, std::uint32_t sequences) {
+  ++version_;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     tail = extend(tail, tokens[i], i + 1 < tokens.size() ? tokens[i + 1] : kNoToken, sequences);
   }
@@ -184,6 +191,7 @@ void Automaton::unmark_end(Cursor tail, std::uint32_t sequences) {
 
 std::size_t Automaton::retract(Cursor begin, std::span<const std::int32_t> tokens, std::uint32_t sequences) {
   std::size_t visited = 0;
+  ++version_;
   dead.clear();
   touched.clear();
   Cursor tail = begin;
@@ -266,6 +274,7 @@ void Automaton::free_dead() {
 }
 
 void Automaton::clear() noexcept {
+  ++version_;
   ids_.release_all_but_first();
   states_.truncate(1);
   states_[kRoot] = State{};

@@ -64,6 +64,7 @@ class Automaton {
   std::size_t num_edges(StateId id) const { return edges_.size(states_[id].edges); }
   void prefetch(StateId id) const { __builtin_prefetch(&states_[id]); }
   void prefetch_edges(StateId id) const { edges_.prefetch(states_[id].edges); }
+  void prefetch_edge(StateId id, std::int32_t token) const { edges_.prefetch(states_[id].edges, token); }
 
   /// Occurrences of the state's strings that something follows: the sum of its children's counts.
   std::uint32_t num_continued(StateId id) const { return states_[id].count - states_[id].ends; }
@@ -71,6 +72,8 @@ class Automaton {
   StateId context_of(StateId id) const { return full_depth_only(id) ? link(id) : id; }
   /// Brings a cursor up to date after later appends have split its state or compaction has moved it. O(1).
   Cursor settle(Cursor cursor) const;
+  /// The longest suffix of the cursor's string that something has followed.
+  Cursor fall_back(Cursor cursor) const;
   /// The longest suffix of (cursor's string + token) that occurs, as a context. Amortized O(1).
   Cursor advance(Cursor cursor, std::int32_t token) const;
   /// The cursor's string with one token more, as a context; `next` is the child that the token leads to.
@@ -110,6 +113,8 @@ class Automaton {
   }
   /// Changes when cursors that were not settled may have become invalid.
   std::uint64_t generation() const { return generation_; }
+  /// Changes with every change.
+  std::uint64_t version() const { return version_; }
 
   std::size_t num_states() const { return ids_.num_used() - num_moved_; }
   /// Bytes of what is in use; of the arrays as far as something in use reaches into them; of all memory.
@@ -176,6 +181,7 @@ class Automaton {
   StateId last_unmoved_ = kNoState;  // references up to this one are right as they are
   std::size_t num_moved_ = 0;        // states in use that are only the new number of another
   std::uint64_t generation_ = 0;
+  std::uint64_t version_ = 0;
 };
 
 }  // namespace agentspec

@@ -15,6 +15,7 @@ bool Automaton::is_fragmented() const {
 }
 
 void Automaton::compact_some(std::size_t num_states, const std::function<void()>& settle_cursors) {
+  ++version_;
   if (phase_ == Phase::kIdle) begin_moving();
   for (std::size_t visited = 0; visited < num_states && is_compacting(); ++visited) {
     switch (phase_) {

@@ -38,7 +38,7 @@ void prefetch(std::span<Request* const> block) {
     }
   }
   for (const Request* request : block) {
-    if (request->own_state == OwnIndex::kReady) request->own->prefetch();
+    if (request->has_own()) request->own->prefetch();
     __builtin_prefetch(request->links.data());
     __builtin_prefetch(request->context.data() + request->context.size());
   }
@@ -113,12 +113,13 @@ BatchDrafts ForestCore::step(const BatchUpdate& update, std::uint32_t max_tokens
   const Wanted wanted{max_tokens, min_prob};
   const bool is_left = learn_later && end_of_ahead(update) == 0;
   if (is_left) {
+    gather_lessons(batch, update);
+    draft_ahead(batch, update, wanted);
     leave(batch, update);
-    take_own(batch, update, wanted);
   } else {
     take_in_pieces(batch, update, wanted, lock);
+    draft_from_shared(batch, wanted);
   }
-  draft_from_shared(batch, wanted);
   for (Request* request : batch) account_considered(*request);
   balance();
   workers_.rest();
@@ -133,13 +134,21 @@ BatchDrafts ForestCore::step(const BatchUpdate& update, std::uint32_t max_tokens
 // The lock, with all learned that was left.
 std::unique_lock<FairMutex> ForestCore::enter() {
   std::unique_lock lock(mutex_);
-  if (left_.is_waiting) {
-    left_.is_waiting = false;
-    const BatchUpdate update{{}, left_.tokens, left_.offsets};
-    for (std::size_t i = 0; i < num_growths_ + num_lessons_; ++i) study(i, left_.batch, update, scratch_[0]);
-    account_growths();
-  }
+  if (left_.is_waiting) learn_left();
   return lock;
+}
+
+void ForestCore::learn_left() {
+  left_.is_waiting = false;
+  const BatchUpdate update{{}, left_.tokens, left_.offsets};
+  const std::span<Request* const> batch = left_.batch;
+  for (std::size_t i = 0; i < num_growths_ + num_lessons_; ++i) study(i, left_.batch, update, scratch_[0]);
+  for (std::size_t begin = 0; begin < batch.size(); begin += Lookahead::kWalks) {
+    append_block(left_.batch, update, begin, std::min(begin + Lookahead::kWalks, batch.size()), scratch_[0]);
+  }
+  account_taken(left_.batch, update);
+  account_growths();
+  for (Request* request : batch) begin_matches(*request);
 }
 
 void ForestCore::learn_beside() noexcept {
@@ -155,7 +164,6 @@ void ForestCore::leave(const Batch& batch, const BatchUpdate& update) {
   left_.tokens.assign(update.tokens.begin(), update.tokens.end());
   left_.offsets.assign(update.offsets.begin(), update.offsets.end());
   gather_growths(batch, update);
-  gather_lessons(batch, update);
   left_.is_waiting = true;
 }
 
@@ -215,43 +223,31 @@ void ForestCore::take_part(const Batch& batch, const BatchUpdate& update, std::s
 void ForestCore::take(const Batch& batch, const BatchUpdate& update, const std::optional<Wanted>& wanted) {
   gather_growths(batch, update);
   gather_lessons(batch, update);
-  share_out(
-      num_growths_ + num_lessons_, batch.size(),
-      [&](std::size_t begin, std::size_t end, std::size_t thread) {
-        take_block(batch, update, wanted, begin, end, scratch_[thread]);
-      },
-      [&](std::size_t i, std::size_t thread) { study(i, batch, update, scratch_[thread]); });
+  const auto take_block = [&](std::size_t begin, std::size_t end, std::size_t thread) {
+    Scratch& scratch = scratch_[thread];
+    append_block(batch, update, begin, end, scratch);
+    for (std::size_t i = begin; i < end; ++i) {
+      batch[i]->extend_context(update.tokens_of(i), depth_);
+      if (!wanted || batch[i]->model != nullptr) continue;
+      draft_from_own(*batch[i], tail_of_own(*batch[i]), wanted->of(*batch[i]), scratch);
+      std::swap(drafts_[i], scratch.draft);  // threads write to memory of their own
+    }
+  };
+  share_out(num_growths_ + num_lessons_, batch.size(), take_block,
+            [&](std::size_t i, std::size_t thread) { study(i, batch, update, scratch_[thread]); });
   account_taken(batch, update);
   account_growths();
 }
 
-// What the requests write they know at once; what is to be learned of it was left for later.
-void ForestCore::take_own(const Batch& batch, const BatchUpdate& update, const Wanted& wanted) {
-  share_out(
-      0, batch.size(),
-      [&](std::size_t begin, std::size_t end, std::size_t thread) {
-        take_block(batch, update, wanted, begin, end, scratch_[thread]);
-      },
-      [](std::size_t, std::size_t) {});
-  account_taken(batch, update);
-  balance();
-}
-
-void ForestCore::take_block(const Batch& batch, const BatchUpdate& update,
-                            const std::optional<Wanted>& wanted, std::size_t begin, std::size_t end,
-                            Scratch& scratch) {
+void ForestCore::append_block(const Batch& batch, const BatchUpdate& update, std::size_t begin,
+                              std::size_t end, Scratch& scratch) {
   prefetch(std::span(batch).subspan(begin, end - begin));
   for (std::size_t i = begin; i < end; ++i) {
-    if (batch[i]->own_state != OwnIndex::kReady) continue;
+    if (!batch[i]->has_own()) continue;
     scratch.lookahead.add_append(batch[i]->own->automaton(), batch[i]->own->tail(), update.tokens_of(i));
   }
   scratch.lookahead.run();
-  for (std::size_t i = begin; i < end; ++i) {
-    append(*batch[i], update.tokens_of(i));
-    if (!wanted || batch[i]->model != nullptr) continue;
-    draft_from_own(*batch[i], wanted->of(*batch[i]), scratch);
-    std::swap(drafts_[i], scratch.draft);  // threads write to memory of their own
-  }
+  for (std::size_t i = begin; i < end; ++i) append(*batch[i], update.tokens_of(i));
 }
 
 void ForestCore::account_taken(const Batch& batch, const BatchUpdate& update) {
@@ -341,8 +337,7 @@ void ForestCore::grow(Growth& growth, const BatchUpdate& update, Lookahead& look
   index.uphold(growth.num_tokens);
 }
 
-void ForestCore::append(Request& request, std::span<const std::int32_t> tokens) const {
-  request.extend_context(tokens, depth_);
+void ForestCore::append(Request& request, std::span<const std::int32_t> tokens) {
   if (request.has_to_come()) request.keep_pending(tokens);
   if (request.own_state == OwnIndex::kReady) append_to_own(request, tokens);
 }
@@ -358,54 +353,110 @@ void ForestCore::append_to_own(Request& request, std::span<const std::int32_t> t
   }
 }
 
-void ForestCore::draft_from_own(const Request& request, const DraftOptions& options, Scratch& scratch) {
+Cursor ForestCore::tail_of_own(const Request& request) {
+  return request.has_own() ? request.own->tail() : Cursor{};
+}
+
+void ForestCore::draft_from_own(const Request& request, Cursor match, const DraftOptions& options,
+                                Scratch& scratch) {
   scratch.draft.tokens.clear();
   scratch.draft.source = kNoSource;
-  if (options.max_tokens == 0 || request.own_state != OwnIndex::kReady || request.own == nullptr) return;
-  const RequestIndex& own = *request.own;
-  if (scratch.drafter.improve(own.automaton(), own.tail(), options, scratch.draft.tokens)) {
+  if (options.max_tokens == 0 || !request.has_own()) return;
+  if (scratch.drafter.improve(request.own->automaton(), match, options, scratch.draft.tokens)) {
     scratch.draft.source = kRequestSource;
   }
 }
 
+// The output is learned by all: a request's sequence is as long a match as there can be.
 void ForestCore::draft_from_shared(const Batch& batch, const Wanted& wanted) {
   const auto draft_block = [&](std::size_t begin, std::size_t end, std::size_t thread) {
     Scratch& scratch = scratch_[thread];
-    match(std::span(batch).subspan(begin, end - begin), scratch.lookahead);
+    const auto block = std::span(batch).subspan(begin, end - begin);
+    prefetch(block);
+    follow_links(block, true, scratch.lookahead);
+    for (const Request* request : block) {
+      if (request->model && request->has_own()) {
+        scratch.lookahead.add_draft(request->own->automaton(), request->own->tail());
+      }
+    }
+    scratch.lookahead.run();
     for (std::size_t i = begin; i < end; ++i) {
       std::swap(drafts_[i], scratch.draft);
-      const DraftOptions options = wanted.of(*batch[i]);
-      batch[i]->model ? draft_learned(*batch[i], options, scratch)
-                      : draft_from_links(*batch[i], options, scratch);
+      improve(*batch[i], tail_of_own(*batch[i]), wanted.of(*batch[i]), scratch);
       std::swap(drafts_[i], scratch.draft);
     }
   };
   share_out(0, batch.size(), draft_block, [](std::size_t, std::size_t) {});
 }
 
-// Finds where the requests' contexts are in the shared indices, and what their drafts will touch from there.
-// A sequence that has its request's whole output is as long a match as there can be.
-void ForestCore::match(std::span<Request* const> block, Lookahead& lookahead) const {
-  prefetch(block);
-  for_each_link(block, [&](const Request& request, const Link& link, const SuffixIndex& index) {
-    if (is_learned(link)) return index.automaton().prefetch(index.tail(link.sequence).state);
-    link.match.look_ahead(index.automaton(), request.context, request.num_output - link.num_matched,
-                          lookahead);
+// Nobody has learned the output yet: all indices, the requests' own as well, are only read.
+void ForestCore::draft_ahead(const Batch& batch, const BatchUpdate& update, const Wanted& wanted) {
+  const auto draft_block = [&](std::size_t begin, std::size_t end, std::size_t thread) {
+    Scratch& scratch = scratch_[thread];
+    const auto block = std::span(batch).subspan(begin, end - begin);
+    prefetch(block);
+    for (std::size_t i = begin; i < end; ++i) {
+      begin_matches(*batch[i]);
+      batch[i]->extend_context(update.tokens_of(i), depth_);
+      if (!batch[i]->has_own()) continue;
+      batch[i]->own_match.look_ahead(batch[i]->own->automaton(), batch[i]->context,
+                                     update.tokens_of(i).size(), scratch.lookahead);
+    }
+    follow_links(block, false, scratch.lookahead);
+    for (std::size_t i = begin; i < end; ++i) {
+      if (!batch[i]->has_own()) continue;
+      const Automaton& own = batch[i]->own->automaton();
+      scratch.lookahead.add_draft(
+          own, batch[i]->own_match.follow(own, batch[i]->context, update.tokens_of(i).size(), {}));
+    }
+    scratch.lookahead.run();
+    for (std::size_t i = begin; i < end; ++i) {
+      const DraftOptions options = wanted.of(*batch[i]);
+      const Cursor own = batch[i]->own_match.longest();
+      std::swap(drafts_[i], scratch.draft);
+      if (!batch[i]->model) draft_from_own(*batch[i], own, options, scratch);
+      improve(*batch[i], own, options, scratch);
+      std::swap(drafts_[i], scratch.draft);
+    }
+  };
+  share_out(0, batch.size(), draft_block, [](std::size_t, std::size_t) {});
+}
+
+// Finds where the requests' contexts are in the shared indices.
+void ForestCore::follow_links(std::span<Request* const> block, bool is_learned, Lookahead& lookahead) {
+  for_each_link(block, [&](const Request& request, Link& link, const SuffixIndex& index) {
+    const Automaton& automaton = index.automaton();
+    if (is_learned && link.has_sequence) return automaton.prefetch(index.tail(link.sequence).state);
+    const std::size_t num_new = request.num_output - link.num_matched;
+    link.match.look_ahead(automaton, request.context, num_new, lookahead);
   });
   lookahead.run();
   for_each_link(block, [&](const Request& request, Link& link, const SuffixIndex& index) {
-    const Cursor known = is_learned(link) ? index.tail(link.sequence) : Cursor{};
     const std::size_t num_new = request.num_output - link.num_matched;
+    const bool is_known = link.has_sequence && (is_learned || num_new == 0);
+    const Cursor known = is_known ? index.tail(link.sequence) : Cursor{};
     link.num_matched = request.num_output;
     lookahead.add_draft(index.automaton(),
                         link.match.follow(index.automaton(), request.context, num_new, known));
   });
-  for (const Request* request : block) {
-    if (request->model && request->own_state == OwnIndex::kReady && request->own) {
-      lookahead.add_draft(request->own->automaton(), request->own->tail());
-    }
+}
+
+// From where the indices have learned what the request wrote so far, as far as they have.
+void ForestCore::begin_matches(Request& request) {
+  if (request.has_own() && !request.own_match.is_begun(request.own->automaton())) {
+    request.own_match.begin_at(request.own->automaton(), request.own->tail(), true);
   }
-  lookahead.run();
+  for (Link& link : request.links) {
+    if (!link.has_sequence || link.shared->index == nullptr) continue;
+    const SuffixIndex& index = *link.shared->index;
+    if (link.match.is_begun(index.automaton()) || !index.is_learned(link.sequence)) continue;
+    link.match.begin_at(index.automaton(), index.tail(link.sequence), false);
+    if (link.match.is_begun(index.automaton())) link.num_matched = request.num_output;
+  }
+}
+
+void ForestCore::improve(Request& request, Cursor own, const DraftOptions& options, Scratch& scratch) {
+  request.model ? draft_learned(request, own, options, scratch) : draft_from_links(request, options, scratch);
 }
 
 // Improves on the draft from the request's own index; ties stay with the more specific source.
@@ -421,11 +472,9 @@ void ForestCore::draft_from_links(Request& request, const DraftOptions& options,
 }
 
 // Of several trees of one kind, the one with the longest match bears witness.
-void ForestCore::draft_learned(Request& request, const DraftOptions& options, Scratch& scratch) {
+void ForestCore::draft_learned(Request& request, Cursor own, const DraftOptions& options, Scratch& scratch) {
   Witnesses witnesses;
-  if (request.own_state == OwnIndex::kReady && request.own != nullptr) {
-    witnesses[kRequestSource - 1] = {&request.own->automaton(), request.own->tail()};
-  }
+  if (request.has_own()) witnesses[kRequestSource - 1] = {&request.own->automaton(), own};
   for (Link& link : request.links) {
     if (link.shared->index == nullptr) continue;
     const Cursor match = link.match.longest();

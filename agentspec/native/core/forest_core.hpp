@@ -196,6 +196,7 @@ class ForestCore {
   bool withdraw_piece(const Link& link);
 
   std::unique_lock<FairMutex> enter();
+  void learn_left();
   void learn_beside() noexcept;
   void leave(const Batch& batch, const BatchUpdate& update);
   Batch resolve(const BatchUpdate& update);
@@ -206,9 +207,8 @@ class ForestCore {
                  const std::optional<Wanted>& wanted);
   /// wanted: drafts from the requests' own indices.
   void take(const Batch& batch, const BatchUpdate& update, const std::optional<Wanted>& wanted);
-  void take_own(const Batch& batch, const BatchUpdate& update, const Wanted& wanted);
-  void take_block(const Batch& batch, const BatchUpdate& update, const std::optional<Wanted>& wanted,
-                  std::size_t begin, std::size_t end, Scratch& scratch);
+  void append_block(const Batch& batch, const BatchUpdate& update, std::size_t begin, std::size_t end,
+                    Scratch& scratch);
   void account_taken(const Batch& batch, const BatchUpdate& update);
   void account_growths();
   void study(std::size_t i, const Batch& batch, const BatchUpdate& update, Scratch& scratch);
@@ -217,13 +217,17 @@ class ForestCore {
   static void teach(const Lesson& lesson, const Batch& batch, const BatchUpdate& update);
   void grow(Growth& growth, const BatchUpdate& update, Lookahead& lookahead) const;
   static void append_to_own(Request& request, std::span<const std::int32_t> tokens);
-  void append(Request& request, std::span<const std::int32_t> tokens) const;
-  static void draft_from_own(const Request& request, const DraftOptions& options, Scratch& scratch);
+  static void append(Request& request, std::span<const std::int32_t> tokens);
   void draft_from_shared(const Batch& batch, const Wanted& wanted);
+  void draft_ahead(const Batch& batch, const BatchUpdate& update, const Wanted& wanted);
+  static void begin_matches(Request& request);
+  static void follow_links(std::span<Request* const> block, bool is_learned, Lookahead& lookahead);
+  static Cursor tail_of_own(const Request& request);
+  static void draft_from_own(const Request& request, Cursor match, const DraftOptions& options,
+                             Scratch& scratch);
+  static void improve(Request& request, Cursor own, const DraftOptions& options, Scratch& scratch);
   static void draft_from_links(Request& request, const DraftOptions& options, Scratch& scratch);
-  static void draft_learned(Request& request, const DraftOptions& options, Scratch& scratch);
-  bool is_learned(const Link& link) const { return link.has_sequence && !left_.is_waiting; }
-  void match(std::span<Request* const> block, Lookahead& lookahead) const;
+  static void draft_learned(Request& request, Cursor own, const DraftOptions& options, Scratch& scratch);
   template <typename Block, typename Single>
   void share_out(std::size_t num_single, std::size_t num_requests, const Block& block, const Single& single);
 

@@ -23,15 +23,25 @@ void add_if_possible(std::vector<T>& list, const T& added) noexcept {
 void Lookahead::add_append(const Automaton& automaton, Cursor tail,
                            std::span<const std::int32_t> tokens) noexcept {
   if (tokens.empty()) return;
-  tokens = tokens.first(std::min(tokens.size(), kMostTokens));
-  add_if_possible(walks_, {&automaton, tail.state, tokens, false});
+  add_walk(automaton, tail, tokens, Kind::kAppend);
   add_if_possible(chains_, {&automaton, tail.state});
-  automaton.prefetch(tail.state);
+}
+
+void Lookahead::add_match(const Automaton& automaton, Cursor match,
+                          std::span<const std::int32_t> tokens) noexcept {
+  if (!tokens.empty()) add_walk(automaton, match, tokens, Kind::kMatch);
+}
+
+void Lookahead::add_walk(const Automaton& automaton, Cursor begin, std::span<const std::int32_t> tokens,
+                         Kind kind) noexcept {
+  add_if_possible(walks_,
+                  {&automaton, begin.state, tokens.first(std::min(tokens.size(), kMostTokens)), kind});
+  automaton.prefetch(begin.state);
 }
 
 void Lookahead::add_draft(const Automaton& automaton, Cursor match) noexcept {
   if (match.length == 0) return;
-  add_if_possible(walks_, {&automaton, match.state, {}, true});
+  add_if_possible(walks_, {&automaton, match.state, {}, Kind::kDraft});
   add_if_possible(chains_, {&automaton, match.state});
   automaton.prefetch(match.state);
 }
@@ -39,7 +49,7 @@ void Lookahead::add_draft(const Automaton& automaton, Cursor match) noexcept {
 void Lookahead::run() noexcept {
   for (int round = 0; round < kRounds && !walks_.empty(); ++round) {
     for (const Walk& walk : walks_) {
-      if (!walk.is_draft) walk.automaton->prefetch_edges(walk.state);
+      if (walk.kind != Kind::kDraft) walk.automaton->prefetch_edge(walk.state, walk.tokens.front());
     }
     std::erase_if(walks_, [this](Walk& walk) { return !step(walk); });
   }
@@ -59,13 +69,13 @@ void Lookahead::run() noexcept {
 bool Lookahead::step(Walk& walk) {
   const Automaton& automaton = *walk.automaton;
   StateId next;
-  if (walk.is_draft) {
+  if (walk.kind == Kind::kDraft) {
     next = automaton.best_token(walk.state) == kNoToken ? kNoState : automaton.best_target(walk.state);
   } else {
     next = automaton.child(walk.state, walk.tokens.front());
     if (next != kNoState || walk.state == kRoot) walk.tokens = walk.tokens.subspan(1);
     if (next != kNoState) {
-      add_if_possible(chains_, {&automaton, next});
+      if (walk.kind == Kind::kAppend) add_if_possible(chains_, {&automaton, next});
     } else if (walk.state != kRoot) {
       next = automaton.link(walk.state);
     } else {
@@ -75,7 +85,7 @@ bool Lookahead::step(Walk& walk) {
   if (next == kNoState) return false;
   walk.state = next;
   automaton.prefetch(next);
-  return walk.is_draft || !walk.tokens.empty();
+  return walk.kind == Kind::kDraft || !walk.tokens.empty();
 }
 
 }  // namespace agentspec

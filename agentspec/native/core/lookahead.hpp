@@ -21,23 +21,28 @@ class Lookahead {
 
   /// Tokens that will be appended behind `tail`.
   void add_append(const Automaton& automaton, Cursor tail, std::span<const std::int32_t> tokens) noexcept;
+  /// Tokens that a match will be carried on by.
+  void add_match(const Automaton& automaton, Cursor match, std::span<const std::int32_t> tokens) noexcept;
   /// A draft that will be looked for at `match`.
   void add_draft(const Automaton& automaton, Cursor match) noexcept;
   /// Tries all walks that were added, and forgets them.
   void run() noexcept;
 
  private:
+  enum class Kind : std::uint8_t { kAppend, kMatch, kDraft };
   struct Walk {
     const Automaton* automaton;
     StateId state;
     std::span<const std::int32_t> tokens;  // still to come; of a draft none
-    bool is_draft;
+    Kind kind;
   };
   struct Chain {  // of shorter and shorter suffixes
     const Automaton* automaton;
     StateId state;
   };
 
+  void add_walk(const Automaton& automaton, Cursor begin, std::span<const std::int32_t> tokens,
+                Kind kind) noexcept;
   bool step(Walk& walk);
 
   std::vector<Walk> walks_;

@@ -12,6 +12,12 @@ constexpr std::size_t kFewest = 8;  // tokens that are searched for at first
 Cursor Match::follow(const Automaton& automaton, std::span<const std::int32_t> context, std::size_t num_new,
                      Cursor known) {
   const std::size_t longest = automaton.depth() - 1;
+  if (known.length == 0 && is_begun(automaton)) {
+    for (const std::int32_t token : context.last(num_new)) longest_ = automaton.advance(longest_, token);
+    is_begun_ = false;
+    return longest_;
+  }
+  is_begun_ = false;
   if (begins_anew(automaton, context, num_new)) {
     search(automaton, context, known);
   } else {
@@ -23,8 +29,19 @@ Cursor Match::follow(const Automaton& automaton, std::span<const std::int32_t> c
   return longest_;
 }
 
+void Match::begin_at(const Automaton& automaton, Cursor tail, bool is_all) {
+  const Cursor followed = automaton.fall_back(tail);
+  if (!is_all && followed.length == tail.length && tail.length + 1 < automaton.depth()) return;
+  longest_ = followed;
+  witness_ = {};
+  generation_ = automaton.generation();
+  version_ = automaton.version();
+  is_begun_ = true;
+}
+
 void Match::look_ahead(const Automaton& automaton, std::span<const std::int32_t> context, std::size_t num_new,
                        Lookahead& lookahead) const noexcept {
+  if (is_begun(automaton)) return lookahead.add_match(automaton, longest_, context.last(num_new));
   if (begins_anew(automaton, context, num_new)) {
     return lookahead.add_append(automaton, {}, context.last(std::min(context.size(), kFewest)));
   }

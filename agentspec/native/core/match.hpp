@@ -21,6 +21,12 @@ class Match {
   /// states were freed.
   Cursor follow(const Automaton& automaton, std::span<const std::int32_t> context, std::size_t num_new,
                 Cursor known);
+  /// The automaton has learned the end of the context, or all of it, up to `tail`. The next match can only be
+  /// longer than what something has followed there if that is all it has learned, and not all of the context;
+  /// else follow() costs no more than a look-up per new token. O(chain).
+  void begin_at(const Automaton& automaton, Cursor tail, bool is_all);
+  /// Whether begin_at() has told where to go on, and nothing has changed since.
+  bool is_begun(const Automaton& automaton) const { return is_begun_ && version_ == automaton.version(); }
   /// Adds the look-ups that follow() will make.
   void look_ahead(const Automaton& automaton, std::span<const std::int32_t> context, std::size_t num_new,
                   Lookahead& lookahead) const noexcept;
@@ -37,6 +43,8 @@ class Match {
   Cursor longest_;
   Cursor witness_;  // of the longest prefix that occurs of what begins one token before the match
   std::uint64_t generation_ = kNever;  // of the automaton when the cursors were set
+  std::uint64_t version_ = kNever;     // likewise
+  bool is_begun_ = false;
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};
 };
 

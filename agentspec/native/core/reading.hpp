@@ -28,11 +28,7 @@ struct Reading {
     return child == kNoState ? 0 : automaton.count(child);
   }
   /// Goes back to the longest suffix that something has followed; of length 0 if there is none.
-  void fall_back() {
-    auto& [state, length] = context;
-    while (state != kRoot && automaton->num_continued(state) == 0) state = automaton->link(state);
-    length = std::min(length, automaton->length(state));
-  }
+  void fall_back() { context = automaton->fall_back(context); }
 };
 
 /// At most one of each tree, the most specific tree's first.

@@ -86,6 +86,7 @@ struct Request {
       : own(std::make_unique<RequestIndex>(depth)), group(group_id), options(draft_options) {}
 
   std::unique_ptr<RequestIndex> own;  // while it is being built, only the thread that does so may touch it
+  Match own_match;                    // of the context in it, where the output is learned later
   OwnIndex own_state = OwnIndex::kBuilding;
   bool is_finished = false;
   PodArray<std::int32_t> text;    // prediction and prompt, if they wait or are built from in the background
@@ -105,6 +106,7 @@ struct Request {
   std::vector<Considered> judged;      // for the one before, where the model has not learned of it yet
   std::size_t considered_bytes = 0;    // what group and total hold of both
 
+  bool has_own() const { return own_state == OwnIndex::kReady && own != nullptr; }
   bool has_to_come() const { return own_state == OwnIndex::kQueued || own_state == OwnIndex::kBuilding; }
   /// Whether nobody works on the index, or on what it is to be built from, outside the lock.
   bool is_at_rest() const { return own_state == OwnIndex::kQueued || own_state == OwnIndex::kReady; }

@@ -69,10 +69,29 @@ void ForestPair::observe(const Batch& batch) {
   check();
 }
 
-BatchDrafts ForestPair::step(const Batch& batch, std::uint32_t max_tokens) {
-  const BatchDrafts drafts = core_.step(batch.update(), max_tokens);
-  naive_.observe(batch.update());
-  check();  // first: the step may have evicted something before it drafted
+BatchDrafts ForestPair::step(const Batch& batch, std::uint32_t max_tokens, bool learn_later) {
+  const BatchDrafts drafts = core_.step(batch.update(), max_tokens, 0, learn_later);
+  naive_.extend(batch.update());
+  if (learn_later && !is_taken_in_pieces(batch)) {
+    check_drafts(drafts, batch, max_tokens);
+    naive_.learn_left(batch.update());
+    if (batch.requests.size() % 2 == 0) check();  // else the next call finds something left
+  } else {
+    naive_.learn_left(batch.update());
+    check();  // first: the step may have evicted something before it drafted
+    check_drafts(drafts, batch, max_tokens);
+  }
+  return drafts;
+}
+
+bool ForestPair::is_taken_in_pieces(const Batch& batch) {
+  for (std::size_t i = 0; i < batch.requests.size(); ++i) {
+    if (batch.update().tokens_of(i).size() > SuffixIndex::kPieceTokens) return true;
+  }
+  return false;
+}
+
+void ForestPair::check_drafts(const BatchDrafts& drafts, const Batch& batch, std::uint32_t max_tokens) {
   require_equal(drafts.scores.size(), batch.requests.size(), "number of drafts");
   for (std::size_t i = 0; i < batch.requests.size(); ++i) {
     const DraftView draft(drafts, i);
@@ -84,7 +103,6 @@ BatchDrafts ForestPair::step(const Batch& batch, std::uint32_t max_tokens) {
       check_draft_after_evictions(draft, batch.requests[i], max_tokens);
     }
   }
-  return drafts;
 }
 
 void ForestPair::finish(RequestId id, bool keep) {
@@ -120,6 +138,7 @@ void ForestPair::check_draft_after_evictions(const DraftView& draft, RequestId i
 // Waits for what goes on in the background: it changes figures.
 std::vector<std::size_t> ForestPair::figures() {
   while (!building_.empty()) wait(*building_.begin());
+  core_.settle();
   std::vector<std::size_t> all{core_.num_requests(), core_.memory_bytes()};
   for (const GroupId group : groups_) all.push_back(core_.group_bytes(group));
   for (const auto& [id, group] : group_of_) {
@@ -130,6 +149,7 @@ std::vector<std::size_t> ForestPair::figures() {
 }
 
 void ForestPair::check() {
+  core_.settle();
   require_equal(core_.num_requests(), naive_.num_requests(), "number of requests");
   for (const auto& [id, index] : naive_.indices()) {
     const auto [num_sequences, num_tokens] = core_.index_size(id);

@@ -53,7 +53,7 @@ class ForestPair {
              bool in_background, bool is_learned);
   void wait(RequestId id);
   void observe(const Batch& batch);
-  BatchDrafts step(const Batch& batch, std::uint32_t max_tokens);
+  BatchDrafts step(const Batch& batch, std::uint32_t max_tokens, bool learn_later = false);
   void finish(RequestId id, bool keep);
 
   /// Makes a call that has to throw `Error` and to change nothing.
@@ -85,6 +85,8 @@ class ForestPair {
     void require_within(std::size_t limit_bytes, const char* what) const;
   };
 
+  static bool is_taken_in_pieces(const Batch& batch);
+  void check_drafts(const BatchDrafts& drafts, const Batch& batch, std::uint32_t max_tokens);
   void check_draft(const DraftView& draft, RequestId id, std::uint32_t max_tokens) const;
   void check_draft_after_evictions(const DraftView& draft, RequestId id, std::uint32_t max_tokens);
   std::vector<std::size_t> figures();

@@ -1,6 +1,7 @@
 #include "naive_forest.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace agentspec {
 void NaiveForest::learn(std::span<const IndexId> indices, TokenSpan tokens) {
@@ -16,7 +17,7 @@ void NaiveForest::learn(std::span<const IndexId> indices, TokenSpan tokens) {
 void NaiveForest::start(RequestId id, TokenSpan prompt, TokenSpan prediction,
                         std::span<const SharedSource> sources, bool learn, const DraftOptions& options,
                         std::optional<ModelId> model) {
-  Request made{NaiveIndex(depth_), 0, {prompt.begin(), prompt.end()}, options, learn, {}, model, {}};
+  Request made{NaiveIndex(depth_), 0, {prompt.begin(), prompt.end()}, options, learn, {}, model, {}, {}};
   made.own.append(made.own.open(), prediction);
   made.key = made.own.open();
   made.own.append(made.key, prompt);
@@ -32,14 +33,27 @@ void NaiveForest::start(RequestId id, TokenSpan prompt, TokenSpan prediction,
 }
 
 void NaiveForest::observe(const BatchUpdate& update) {
+  extend(update);
+  learn_left(update);
+}
+
+void NaiveForest::extend(const BatchUpdate& update) {
+  for (std::size_t i = 0; i < update.requests.size(); ++i) {
+    Request& request = requests_.at(update.requests[i]);
+    const TokenSpan tokens = update.tokens_of(i);
+    if (!tokens.empty()) request.judged = std::exchange(request.considered, {});
+    request.text.insert(request.text.end(), tokens.begin(), tokens.end());
+  }
+}
+
+void NaiveForest::learn_left(const BatchUpdate& update) {
   for (std::size_t i = 0; i < update.requests.size(); ++i) {
     Request& request = requests_.at(update.requests[i]);
     const TokenSpan tokens = update.tokens_of(i);
     if (!tokens.empty() && request.model) {
-      learn_naively(request.considered, tokens, models_.at(*request.model));
-      request.considered.clear();
+      learn_naively(request.judged, tokens, models_.at(*request.model));
+      request.judged.clear();
     }
-    request.text.insert(request.text.end(), tokens.begin(), tokens.end());
     request.own.append(request.key, tokens);
     for (const Link& link : request.links) {
       const auto found = indices_.find(link.index);

@@ -28,6 +28,9 @@ class NaiveForest {
   void start(RequestId id, TokenSpan prompt, TokenSpan prediction, std::span<const SharedSource> sources,
              bool learn, const DraftOptions& options, std::optional<ModelId> model = std::nullopt);
   void observe(const BatchUpdate& update);
+  /// The same in two: the requests have the output, but nothing is learned of it before learn_left().
+  void extend(const BatchUpdate& update);
+  void learn_left(const BatchUpdate& update);
   void finish(RequestId id, bool keep);
 
   /// The request's next draft: Algorithm 1 over every source, or without the request's own text, or without
@@ -64,6 +67,7 @@ class NaiveForest {
     std::vector<Link> links;  // most specific source first
     std::optional<ModelId> model;
     NaiveConsidered considered;
+    NaiveConsidered judged;  // to be learned from
   };
 
   std::uint32_t depth_;

@@ -191,7 +191,7 @@ class Operations {
   void step() {
     const Batch batch = read_batch();
     const std::uint32_t max_tokens = bytes_.one_of({16u, 16u, 16u, 16u, 16u, 16u, 16u, 16u, 6u, 1u, 0u});
-    count(forests_.step(batch, max_tokens));
+    count(forests_.step(batch, max_tokens, bytes_.one_of({false, true})));
     bound_texts();
   }
 

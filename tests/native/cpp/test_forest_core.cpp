@@ -111,51 +111,6 @@ void outputs_are_read_of_an_index_that_there_is() {
   CHECK_THROWS(core.read_outputs(index, false), UnknownIdError);
 }
 
-// What is left for later is learned as by requests that only write, a step
-// behind those that only draft.
-void what_is_left_for_later_is_learned_a_step_behind() {
-  ForestCore core(12, 1 << 22), plain(12, 1 << 22);
-  std::vector<std::vector<SharedSource>> sources;
-  for (ForestCore *one : {&core, &plain}) {
-    const GroupId group = one->create_group(1 << 22);
-    sources.push_back({{one->create_index(group, 1 << 20), 3}, {one->create_index(group, 1 << 20), 4}});
-  }
-  constexpr RequestId kWriters = 100;
-  std::vector<RequestId> drafting, writing;
-  for (RequestId id = 0; id < 20; ++id) {
-    drafting.push_back(id);
-    writing.push_back(id + kWriters);
-    core.start(id, 0, Tokens{1, 2}, {}, sources[0], true, kOptions);
-    plain.start(id, 0, Tokens{1, 2}, {}, sources[1], false, kOptions);
-    plain.start(id + kWriters, 0, {}, {}, sources[1], true, kOptions);
-  }
-  std::size_t num_drafted = 0;
-  std::uint32_t random = 1;
-  for (int turn = 0; turn < 60; ++turn) {
-    Tokens tokens;
-    std::vector<std::int64_t> offsets{0};
-    for (std::size_t i = 0; i < drafting.size(); ++i) {
-      for (std::uint32_t j = 0; j < 1 + i % 3; ++j)
-        tokens.push_back(static_cast<std::int32_t>((random = random * 1103515245 + 12345) >> 16) % 4);
-      offsets.push_back(static_cast<std::int64_t>(tokens.size()));
-    }
-    const BatchDrafts drafts = core.step({drafting, tokens, offsets}, 8, 0, true);
-    const BatchDrafts expected = plain.step({drafting, tokens, offsets}, 8);
-    plain.observe({writing, tokens, offsets});
-    CHECK(drafts.token_ids == expected.token_ids && drafts.probs == expected.probs);
-    CHECK(drafts.sources == expected.sources && drafts.offsets == expected.offsets);
-    num_drafted += drafts.token_ids.size();
-    if (turn % 7 == 0)
-      core.settle();
-  }
-  CHECK(num_drafted > 1000);
-  for (const RequestId id : drafting)
-    core.finish(id, true);
-  for (std::size_t i = 0; i < 2; ++i)
-    CHECK(core.index_size(sources[0][i].index) == plain.index_size(sources[1][i].index));
-  core.check_integrity();
-}
-
 // Whoever asks before the thread is there sees it learned.
 void a_model_learns_what_is_left_for_later() {
   ForestCore core(9, 1 << 20);
@@ -221,7 +176,6 @@ int main() {
   wrong_calls_throw();
   what_a_model_has_learned_can_be_saved_and_restored();
   outputs_are_read_of_an_index_that_there_is();
-  what_is_left_for_later_is_learned_a_step_behind();
   a_model_learns_what_is_left_for_later();
   threads_may_do_everything_at_once();
 }
