@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec import forest_file
-from agentspec._native import MODEL_BYTES, DraftMaker, DraftOptions, ForestCore, LiveRows
+from agentspec._native import MODEL_BYTES, DraftMaker, DraftOptions, ForestCore, LiveRows, RowCounts
 from agentspec.config import MOST_DRAFT_TOKENS, DraftConfig, ForestConfig, check_int, check_prob
 from agentspec.draft import Draft, Source
 from agentspec.errors import (
@@ -35,6 +35,8 @@ from agentspec.errors import (
 from agentspec.forest_file import SavedForest, SavedModel, SavedOutputs, Totals, TreeName
 from agentspec.sessions import SessionKey, SessionTable
 from agentspec.stages import StageKey
+
+__all__ = ["Forest", "ForestStats", "LiveRows", "RowCounts", "Tokens"]
 
 Tokens = NDArray[np.int32]
 Path = tuple[str, ...]  # of a stage or of what encloses it; () is the tenant's own tree

@@ -5,8 +5,8 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from agentspec._native import RowCounts
 from agentspec.draft import Source
+from agentspec.forest import RowCounts
 from agentspec.stats import StageStats
 from agentspec.vllm_plugin.tags import RequestTags
 

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec._native import RowCounts
 from agentspec.errors import UnknownRequestError
 from agentspec.forest import Forest, Tokens
 from agentspec.stats import StageTable
@@ -36,7 +35,7 @@ _NO_TOKENS: Tokens = np.empty(0, np.int32)
 
 
 class ForestProposer:
-    """Drafts for one engine process. Used by one thread, the worker's, but for prompts with a prediction.
+    """Drafts for one engine process. Used by one thread, the worker's; :meth:`settle` by any.
 
     A failure costs drafts, never an answer: it is logged, and the step goes on without.
 
@@ -121,9 +120,7 @@ class ForestProposer:
                 self._start(new)
             except Exception:
                 logger.exception("the request %r runs without drafts", new.req_id)
-                self._live.pop(new.req_id, None)
-                with contextlib.suppress(UnknownRequestError):
-                    self.forest.finish(new.req_id)
+                self._give_up(new.req_id)
 
     def output_tokens(self, text: str) -> Tokens:
         """A text as an output of the model. Raises ConfigError if this server has no tokenizer."""
@@ -133,7 +130,9 @@ class ForestProposer:
         """Return when all that was written so far is learned and counted."""
         self.forest.settle()
         for live in list(self._live.values()):
-            self._count(live, self._rows.take_counts)
+            with self._counting:
+                if self._live.get(live.name) is live:  # and not another of the same name
+                    live.count(self._rows.take_counts(live.name))
 
     def close(self) -> None:
         """Learn what was written, end the threads."""
@@ -225,13 +224,15 @@ class ForestProposer:
         most_tokens = self._runner.max_model_len
         if params.max_tokens is not None:
             most_tokens = min(most_tokens, num_prompt_tokens + params.max_tokens)
-        live = LiveRequest(new.req_id, tags, counters, num_prompt_tokens, most_tokens, _stops(params))
+        stops = frozenset(stop for stop in _stops(params) if 0 <= stop < self._vocab_size)
+        live = LiveRequest(new.req_id, tags, counters, num_prompt_tokens, most_tokens, stops)
         self._adapters.add(tags.adapter)
         self._live[new.req_id] = live
+        self._rows.add(new.req_id, num_prompt_tokens, most_tokens, list(live.stops))
         prompt = _NO_TOKENS if new.prompt_token_ids is None else batch.token_ids_cpu[row, :num_prompt_tokens]
         if tags.prediction is None:
             self._enter(live, self._known(prompt), wait=False)
-            self._add_row(live)
+            self._rows.enter(live.name, self.forest.number(live.name))
         else:
             live.starting = self._background.submit(self._enter_with_prediction, live, prompt.copy())
             self._entering.append(live)
@@ -260,10 +261,6 @@ class ForestProposer:
             prediction = None
         self._enter(live, self._known(prompt), prediction, wait=True)
 
-    def _add_row(self, live: LiveRequest) -> None:
-        number = self.forest.number(live.name)
-        self._rows.add(live.name, number, live.num_prompt_tokens, live.most_tokens, list(live.stops))
-
     def _has_entered(self, live: LiveRequest) -> bool:
         """Whether a request that was started beside the steps waits no more: it takes part, or never will."""
         assert live.starting is not None
@@ -271,13 +268,21 @@ class ForestProposer:
             return True
         if not live.starting.done():
             return False
-        if error := live.starting.exception():
-            logger.error("the request %r runs without drafts: %r", live.name, error)
-            del self._live[live.name]
-        else:
-            self._add_row(live)
+        try:
+            live.starting.result()
+            self._rows.enter(live.name, self.forest.number(live.name))
             live.starting = None
+        except Exception:
+            logger.exception("the request %r runs without drafts", live.name)
+            self._give_up(live.name)
         return True
+
+    def _give_up(self, request_id: str) -> None:
+        """Forget a request that could not be started, or not whole."""
+        self._live.pop(request_id, None)
+        self._rows.remove(request_id)
+        with contextlib.suppress(UnknownRequestError):
+            self.forest.finish(request_id)
 
     def _end(self, request_ids: Iterable[str]) -> None:
         """Requests are over, however they ended; those that are not known are no concern of ours."""
@@ -285,17 +290,20 @@ class ForestProposer:
         self._over.extend(live for live in ended if live is not None)
 
     def _finish_over(self) -> None:
-        for live in self._over:
-            self._count(live, self._rows.remove)
-            if live.starting is None:
-                self._forget(live.name)
-            elif not live.starting.cancel():  # it is just entering, or was too late to be cancelled
-                live.starting.add_done_callback(partial(self._forget_entered, live.name))
-        self._over.clear()
+        while self._over:
+            live = self._over.pop()
+            try:
+                self._finish(live)
+            except Exception:
+                logger.exception("the request %r was not finished", live.name)
 
-    def _count(self, live: LiveRequest, take: Callable[[str], RowCounts]) -> None:
+    def _finish(self, live: LiveRequest) -> None:
         with self._counting:
-            live.count(take(live.name))
+            live.count(self._rows.remove(live.name))
+        if live.starting is None:
+            self.forest.finish(live.name)
+        elif not live.starting.cancel():  # it is just entering, or was too late to be cancelled
+            live.starting.add_done_callback(partial(self._forget_entered, live.name))
 
     def _known(self, tokens: Tokens) -> Tokens:
         """Without what is no token of the model's, such as the places of images: it must never be drafted."""
@@ -305,10 +313,8 @@ class ForestProposer:
         return tokens[numbers < self._vocab_size]
 
     def _forget_entered(self, request_id: str, entering: Future[None]) -> None:
-        if entering.exception() is None:
-            self._forget(request_id)
-
-    def _forget(self, request_id: str) -> None:
+        if entering.exception() is not None:
+            return
         try:
             self.forest.finish(request_id)
         except Exception:

@@ -115,14 +115,20 @@ void def_saved(ForestCoreClass& cls) {
   cls.def(
       "model_state",
       [](ForestCore& self, ModelId model) {
-        const auto state = self.model_state(model);
+        std::vector<std::byte> state;
+        {
+          const py::gil_scoped_release unlocked;
+          state = self.model_state(model);
+        }
         return py::bytes(reinterpret_cast<const char*>(state.data()), state.size());
       },
       py::arg("model"), "All that a model has learned. O(its size).");
   cls.def(
       "restore_model",
       [](ForestCore& self, GroupId group, const py::bytes& state) {
-        return self.restore_model(group, bytes_of(state));
+        const std::span<const std::byte> bytes = bytes_of(state);
+        const py::gil_scoped_release unlocked;
+        return self.restore_model(group, bytes);
       },
       py::arg("group"), py::arg("state"),
       "A model that has learned what model_state() returned; ConfigError if it can't be that. O(its size).");

@@ -3,7 +3,10 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <mutex>
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -46,6 +49,8 @@ struct Sampled {
     const auto num_rows = static_cast<py::ssize_t>(tokens.size());
     if (texts.ndim() != 2 || ends.ndim() != 1)
       throw py::value_error("the rows are a matrix and their ends an array");
+    if (!is_aligned(texts) || !is_aligned(ends))
+      throw py::value_error("expected arrays that are aligned in memory");
     if (static_cast<py::ssize_t>(names.size()) < num_rows || ends.size() < num_rows ||
         texts.shape(0) < num_rows)
       throw py::value_error("there are " + std::to_string(num_rows) + " rows, but not so many names or ends");
@@ -73,16 +78,20 @@ struct Sums {
   std::size_t num_new = 0;
 };
 
-/// Locked inside. Whoever waits for the lock, or has it while others want it, is without the GIL, but for
-/// moments in step(), which nobody with the lock needs the GIL to end.
+/// Locked inside: who waits for the lock is without the GIL, so whoever has the lock can get it.
 class LiveRows {
  public:
   explicit LiveRows(py::object core) : owner_(std::move(core)), core_(owner_.cast<ForestCore&>()) {}
 
-  void add(const std::string& name, RequestId request, std::size_t num_prompt_tokens, std::size_t most_tokens,
+  void add(const std::string& name, std::size_t num_prompt_tokens, std::size_t most_tokens,
            std::vector<std::int32_t> stops) {
     const std::lock_guard lock(mutex_);
-    rows_.insert_or_assign(name, LiveRow(request, num_prompt_tokens, most_tokens, std::move(stops)));
+    rows_.insert_or_assign(name, LiveRow(num_prompt_tokens, most_tokens, std::move(stops)));
+  }
+
+  void enter(const std::string& name, RequestId request) {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = rows_.find(name); found != rows_.end()) found->second.enter(request);
   }
 
   RowCounts remove(const std::string& name) {
@@ -103,19 +112,21 @@ class LiveRows {
   py::tuple step(const py::list& names, const py::list& sampled, const ArrayView<std::int32_t>& ends,
                  const Texts& texts, const py::dict& verified, std::uint32_t max_tokens, double min_prob,
                  double now_s) {
+    if (!core_.is_usable()) throw std::runtime_error("the rows are the parent process's");
     const Sampled rows{names, sampled, ends, texts, verified};
     rows.check();
     core_.expect(sampled.size());
-    const std::lock_guard lock(mutex_);
-    const Sums sums = take(rows, now_s);
-    BatchDrafts drafts;
-    {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) {
       const py::gil_scoped_release unlocked;
-      drafts = core_.step({requests_, tokens_, offsets_}, max_tokens, min_prob, true);
+      lock.lock();
     }
+    gather(rows);
+    const BatchDrafts drafts = draft(max_tokens, min_prob);
     double score = 0;
     for (const double one : drafts.scores) score += one;
-    return py::make_tuple(lists(sampled.size(), drafts), score, sums.num_decoding, sums.num_verified,
+    const Sums sums = sum();
+    return py::make_tuple(take(sampled.size(), drafts, now_s), score, sums.num_decoding, sums.num_verified,
                           sums.num_new);
   }
 
@@ -123,14 +134,16 @@ class LiveRows {
   struct Part {  // a row that takes part in a step
     std::size_t place;
     LiveRow* row;
+    LiveRow::Gain gain;
+    std::size_t num_verified;
   };
 
-  Sums take(const Sampled& rows, double now_s) {
+  // Changes nothing but what is of the step.
+  void gather(const Sampled& rows) {
     parts_.clear();
     requests_.clear();
     tokens_.clear();
     offsets_.assign(1, 0);
-    Sums sums;
     for (std::size_t i = 0; i < rows.tokens.size(); ++i) {
       const std::size_t num_sampled = size_of(PyList_GET_ITEM(rows.tokens.ptr(), static_cast<Py_ssize_t>(i)));
       if (num_sampled == 0) continue;  // its prompt is not read to the end
@@ -138,36 +151,58 @@ class LiveRows {
       const auto found = rows_.find(view_of(name));
       if (found == rows_.end()) continue;
       LiveRow& row = found->second;
-      const std::size_t num_verified = rows.num_verified(name);
-      const bool is_decoding = row.has_output();
-      const auto added = row.take(rows.text(i, num_sampled), num_sampled, num_verified, now_s);
-      if (is_decoding) {
-        ++sums.num_decoding;
-        sums.num_verified += num_verified;
-        sums.num_new += added.size();
-      }
-      parts_.push_back({i, &row});
-      requests_.push_back(row.request());
-      tokens_.insert(tokens_.end(), added.begin(), added.end());
+      parts_.push_back({i, &row, row.gain(rows.text(i, num_sampled), num_sampled), rows.num_verified(name)});
+      if (!row.request()) continue;
+      const auto& gained = parts_.back().gain.tokens;
+      requests_.push_back(*row.request());
+      tokens_.insert(tokens_.end(), gained.begin(), gained.end());
       offsets_.push_back(static_cast<std::int64_t>(tokens_.size()));
+    }
+  }
+
+  // Rows whose output the core may have taken in part, because memory ran out, are drafted for no more.
+  BatchDrafts draft(std::uint32_t max_tokens, double min_prob) {
+    const py::gil_scoped_release unlocked;
+    try {
+      return core_.step({requests_, tokens_, offsets_}, max_tokens, min_prob, true);
+    } catch (const std::bad_alloc&) {
+      std::erase_if(rows_, [this](const auto& row) {
+        return row.second.request() && std::ranges::count(requests_, *row.second.request()) > 0;
+      });
+      throw;
+    }
+  }
+
+  Sums sum() const {
+    Sums sums;
+    for (const Part& part : parts_) {
+      if (!part.row->has_output()) continue;
+      ++sums.num_decoding;
+      sums.num_verified += part.num_verified;
+      sums.num_new += part.gain.num_new;
     }
     return sums;
   }
 
-  // A list per row.
-  py::list lists(std::size_t num_rows, const BatchDrafts& drafts) {
+  // A list per row of what the next step is to verify.
+  py::list take(std::size_t num_rows, const BatchDrafts& drafts, double now_s) {
     py::list made(num_rows);
-    std::size_t part = 0;
     for (std::size_t i = 0; i < num_rows; ++i) {
-      py::list tokens;
-      if (part < parts_.size() && parts_[part].place == i) {
-        const auto begin = static_cast<std::size_t>(drafts.offsets[part]);
-        const auto size = static_cast<std::size_t>(drafts.offsets[part + 1]) - begin;
-        tokens = py::list(parts_[part].row->accept_draft(size, drafts.sources[part]));
-        for (std::size_t j = 0; j < tokens.size(); ++j) tokens[j] = py::int_(drafts.token_ids[begin + j]);
-        ++part;
+      PyList_SET_ITEM(made.ptr(), static_cast<Py_ssize_t>(i), py::list().release().ptr());
+    }
+    std::size_t number = 0;  // of the draft
+    for (const Part& part : parts_) {
+      if (!part.row->request()) {
+        part.row->take(part.gain, part.num_verified, 0, kNoSource, now_s);
+        continue;
       }
-      PyList_SET_ITEM(made.ptr(), static_cast<Py_ssize_t>(i), tokens.release().ptr());
+      const auto begin = static_cast<std::size_t>(drafts.offsets[number]);
+      const auto size = static_cast<std::size_t>(drafts.offsets[number + 1]) - begin;
+      py::list tokens(std::min(size, part.gain.room));
+      for (std::size_t j = 0; j < tokens.size(); ++j) tokens[j] = py::int_(drafts.token_ids[begin + j]);
+      part.row->take(part.gain, part.num_verified, tokens.size(), drafts.sources[number], now_s);
+      made[part.place] = std::move(tokens);
+      ++number;
     }
     return made;
   }
@@ -196,10 +231,13 @@ void register_live_rows(py::module_& module) {
   py::class_<LiveRows>(module, "LiveRows",
                        "A core's requests as rows of an engine's batch. Safe from several threads.")
       .def(py::init<py::object>(), py::arg("core"))
-      .def("add", &LiveRows::add, py::arg("name"), py::arg("request"), py::arg("num_prompt_tokens"),
-           py::arg("most_tokens"), py::arg("stops"), Unlocked(),
-           "A row named so is that request from now on, prompt and output `most_tokens` at most; any of the\n"
-           "stops ends it.")
+      .def("add", &LiveRows::add, py::arg("name"), py::arg("num_prompt_tokens"), py::arg("most_tokens"),
+           py::arg("stops"), Unlocked(),
+           "From now on count the row named so: prompt and output `most_tokens` at most, any of the stops "
+           "ends\n"
+           "it.")
+      .def("enter", &LiveRows::enter, py::arg("name"), py::arg("request"), Unlocked(),
+           "The row is this request of the core: draft for it.")
       .def("remove", &LiveRows::remove, py::arg("name"), Unlocked(),
            "Forget a row, if there is one; returns what was counted since it was asked for.")
       .def("take_counts", &LiveRows::take_counts, py::arg("name"), Unlocked(),

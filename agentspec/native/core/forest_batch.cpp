@@ -113,9 +113,9 @@ BatchDrafts ForestCore::step(const BatchUpdate& update, std::uint32_t max_tokens
   const Wanted wanted{max_tokens, min_prob};
   const bool is_left = learn_later && end_of_ahead(update) == 0;
   if (is_left) {
-    gather_lessons(batch, update);
-    draft_ahead(batch, update, wanted);
     leave(batch, update);
+    draft_ahead(batch, update, wanted);
+    left_.is_waiting = true;
   } else {
     take_in_pieces(batch, update, wanted, lock);
     draft_from_shared(batch, wanted);
@@ -164,7 +164,7 @@ void ForestCore::leave(const Batch& batch, const BatchUpdate& update) {
   left_.tokens.assign(update.tokens.begin(), update.tokens.end());
   left_.offsets.assign(update.offsets.begin(), update.offsets.end());
   gather_growths(batch, update);
-  left_.is_waiting = true;
+  gather_lessons(batch, update);
 }
 
 // ---- the rounds ---------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -22,38 +23,47 @@ struct RowCounts {
   std::array<std::int64_t, kLastSource + 1> accepted{};
 };
 
-/// Knows where a request ends, so that nothing behind its end is learned, counted or drafted.
+/// Knows where a request ends, so that nothing behind its end is learned, counted or drafted. It is counted
+/// before it has entered the core, which is told what came before when it has.
 class LiveRow {
  public:
   /// Prompt and output together are `most_tokens` at most; any of `stops` ends the output.
-  LiveRow(std::uint64_t request, std::size_t num_prompt_tokens, std::size_t most_tokens,
-          std::vector<std::int32_t> stops)
-      : request_(request),
-        num_known_(num_prompt_tokens),
+  LiveRow(std::size_t num_prompt_tokens, std::size_t most_tokens, std::vector<std::int32_t> stops)
+      : num_known_(num_prompt_tokens),
+        num_counted_(num_prompt_tokens),
         most_tokens_(most_tokens),
         stops_(std::move(stops)) {}
 
-  std::uint64_t request() const { return request_; }
+  /// What a step comes to, before anything is changed.
+  struct Gain {
+    std::span<const std::int32_t> tokens;  // that the core does not know
+    std::size_t num_new = 0;               // tokens that were not counted
+    std::size_t room = 0;                  // for a draft: the model adds a token of its own
+  };
+
+  /// Its id in the core, once it is there.
+  std::optional<std::uint64_t> request() const { return request_; }
+  void enter(std::uint64_t request) { request_ = request; }
   /// Whether its first token is known.
   bool has_output() const { return has_output_; }
 
-  /// Takes a step that verified `num_verified` draft tokens and sampled the last `num_sampled` (at least
-  /// one) of `text`, the row so far; returns what is new. Steps may have been missed if they drafted nothing.
-  std::span<const std::int32_t> take(std::span<const std::int32_t> text, std::size_t num_sampled,
-                                     std::size_t num_verified, double now_s);
-  /// How many of these tokens the next step is to verify: the model adds one of its own.
-  std::size_t accept_draft(std::size_t num_tokens, SourceId source);
+  /// A step sampled the last `num_sampled` (at least one) tokens of `text`, the row so far.
+  Gain gain(std::span<const std::int32_t> text, std::size_t num_sampled) const;
+  /// The step is done. `num_verified` draft tokens were verified in it, and the next is to verify so many
+  /// from this source.
+  void take(const Gain& gain, std::size_t num_verified, std::size_t num_drafted, SourceId source,
+            double now_s);
   /// What was counted since the last call.
   RowCounts take_counts() { return std::exchange(counts_, {}); }
 
  private:
-  void count(std::size_t num_added, std::size_t num_verified, double now_s);
+  void count(std::size_t num_new, std::size_t num_verified, double now_s);
 
-  std::uint64_t request_;
-  std::size_t num_known_;
+  std::optional<std::uint64_t> request_;
+  std::size_t num_known_;    // tokens, to the core
+  std::size_t num_counted_;  // tokens
   std::size_t most_tokens_;
   std::vector<std::int32_t> stops_;
-  std::size_t room_ = 0;  // for a draft
   bool has_output_ = false;
   SourceId source_ = kNoSource;  // of the draft that is verified next
   double last_s_ = 0;

@@ -12,7 +12,7 @@ constexpr std::size_t kFewest = 8;  // tokens that are searched for at first
 Cursor Match::follow(const Automaton& automaton, std::span<const std::int32_t> context, std::size_t num_new,
                      Cursor known) {
   const std::size_t longest = automaton.depth() - 1;
-  if (known.length == 0 && is_begun(automaton)) {
+  if (known.length == 0 && is_begun(automaton) && num_new <= context.size()) {
     for (const std::int32_t token : context.last(num_new)) longest_ = automaton.advance(longest_, token);
     is_begun_ = false;
     return longest_;
@@ -41,7 +41,8 @@ void Match::begin_at(const Automaton& automaton, Cursor tail, bool is_all) {
 
 void Match::look_ahead(const Automaton& automaton, std::span<const std::int32_t> context, std::size_t num_new,
                        Lookahead& lookahead) const noexcept {
-  if (is_begun(automaton)) return lookahead.add_match(automaton, longest_, context.last(num_new));
+  if (is_begun(automaton) && num_new <= context.size())
+    return lookahead.add_match(automaton, longest_, context.last(num_new));
   if (begins_anew(automaton, context, num_new)) {
     return lookahead.add_append(automaton, {}, context.last(std::min(context.size(), kFewest)));
   }

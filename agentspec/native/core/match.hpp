@@ -21,9 +21,10 @@ class Match {
   /// states were freed.
   Cursor follow(const Automaton& automaton, std::span<const std::int32_t> context, std::size_t num_new,
                 Cursor known);
-  /// The automaton has learned the end of the context, or all of it, up to `tail`. The next match can only be
-  /// longer than what something has followed there if that is all it has learned, and not all of the context;
-  /// else follow() costs no more than a look-up per new token. O(chain).
+  /// To be called once the automaton has learned the context's last tokens (or all of it: `is_all`), which
+  /// end at `tail`: the next follow() then costs a look-up per new token. For what comes can only continue
+  /// what something has followed, and the longest such suffix is known here. Unless that is all that was
+  /// learned: together with what is before, it may have been followed as well, so nothing is begun. O(chain).
   void begin_at(const Automaton& automaton, Cursor tail, bool is_all);
   /// Whether begin_at() has told where to go on, and nothing has changed since.
   bool is_begun(const Automaton& automaton) const { return is_begun_ && version_ == automaton.version(); }

@@ -75,7 +75,8 @@ BatchDrafts ForestPair::step(const Batch& batch, std::uint32_t max_tokens, bool 
   if (learn_later && !is_taken_in_pieces(batch)) {
     check_drafts(drafts, batch, max_tokens);
     naive_.learn_left(batch.update());
-    if (batch.requests.size() % 2 == 0) check();  // else the next call finds something left
+    // else the next call finds something left; with budgets it might evict what is said to be there
+    if (batch.requests.size() % 2 == 0 || !budgets_.are_unlimited()) check();
   } else {
     naive_.learn_left(batch.update());
     check();  // first: the step may have evicted something before it drafted

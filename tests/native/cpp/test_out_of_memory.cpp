@@ -295,6 +295,7 @@ class ForestScript {
     for (std::uint32_t turn = 0; turn < 6; ++turn) step({3, 4, 5, 6}, turn, 12);
     require(call([this] { core_->drop_index(kDropped); }), "an index could not be dropped");
     step({3, 5, 6}, 60, 3);
+    for (std::uint32_t turn = 61; turn < 66; turn += 2) step({3, 5, 6}, turn, 40);
     save_and_restore();
     finish(5, false);
     finish(3, true);
