@@ -23,10 +23,15 @@ def made():
     forest.step([(f"r{i}", tokens[:3]) for i in range(20)])
     return forest
 
+def step_of(rows):
+    return rows.step([], [], np.empty(0, np.int32), np.empty((0, 8), np.int32), {}, 8, 0.0, 0.0)
+
 def ends_well(child):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 forest = made()
+rows = forest.rows()
+step_of(rows)
 child = os.fork()
 """
 
@@ -37,6 +42,7 @@ calls = [
     lambda: forest.step([("r0", tokens)]), lambda: forest.finish("r0"), lambda: forest.learn(stage, tokens),
     lambda: forest.evict(StageKey.parse("unknown")), lambda: forest.memory_bytes(stage),
     lambda: forest.save("/nowhere", vocabulary="v"), lambda: forest.load("/nowhere", vocabulary="v"),
+    lambda: forest.rows(), lambda: step_of(rows), lambda: forest.settle(), lambda: forest.number("r0"),
     lambda: forest.stats(), lambda: forest.check_integrity(), lambda: forest.config,
 ]
 if child == 0:

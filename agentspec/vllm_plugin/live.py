@@ -1,4 +1,4 @@
-"""One request that vLLM runs: whose it is, how far it may get, and what it adds to its stage's counters."""
+"""One request that vLLM runs: whose it is, and what it adds to its stage's counters."""
 
 from __future__ import annotations
 
@@ -17,17 +17,12 @@ class LiveRequest:
 
     Attributes:
         counters: its stage's.
-        most_tokens: prompt and output together, at most.
-        stops: token ids that end it.
         starting: set while its prompt is not in the forest yet.
     """
 
     name: str
     tags: RequestTags
     counters: StageStats
-    num_prompt_tokens: int
-    most_tokens: int
-    stops: frozenset[int]
     starting: Future[None] | None = None
 
     def count(self, counts: RowCounts) -> None:

@@ -224,11 +224,11 @@ class ForestProposer:
         most_tokens = self._runner.max_model_len
         if params.max_tokens is not None:
             most_tokens = min(most_tokens, num_prompt_tokens + params.max_tokens)
-        stops = frozenset(stop for stop in _stops(params) if 0 <= stop < self._vocab_size)
-        live = LiveRequest(new.req_id, tags, counters, num_prompt_tokens, most_tokens, stops)
+        stops = [stop for stop in _stops(params) if 0 <= stop < self._vocab_size]
+        live = LiveRequest(new.req_id, tags, counters)
         self._adapters.add(tags.adapter)
         self._live[new.req_id] = live
-        self._rows.add(new.req_id, num_prompt_tokens, most_tokens, list(live.stops))
+        self._rows.add(new.req_id, num_prompt_tokens, most_tokens, stops)
         prompt = _NO_TOKENS if new.prompt_token_ids is None else batch.token_ids_cpu[row, :num_prompt_tokens]
         if tags.prediction is None:
             self._enter(live, self._known(prompt), wait=False)

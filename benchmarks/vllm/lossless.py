@@ -1,7 +1,7 @@
 """Outputs with the plugin and without, token by token, however the server is run and asked.
 
-The reference is vLLM without speculation, one request at a time. More requests at a time without speculation
-are compared with it too: what differs there is vLLM's own rounding.
+The reference is vLLM without speculation at the first number of clients that is asked for, one by default.
+More requests at a time without speculation are compared with it too: what differs is vLLM's own rounding.
 """
 
 from __future__ import annotations
@@ -66,13 +66,7 @@ class Comparison:
         return not self.num_different
 
 
-def measure(
-    engine: Engine,
-    sizes: Sizes,
-    log_dir: Path,
-    announce: Announce,
-    scenarios: Sequence[Scenario] = SCENARIOS,
-) -> dict[str, Any]:
+def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> dict[str, Any]:
     """Every scenario with every number of clients; figures as they go into the JSON.
 
     Raises:
@@ -80,9 +74,9 @@ def measure(
     """
     chats = load(sizes.num_chats, SEED)
     comparisons: list[Comparison] = []
-    for flags, alike in groupby(scenarios, attrgetter("flags")):
+    for flags, scenarios in groupby(SCENARIOS, attrgetter("flags")):
         references: References = {}
-        same_server = list(alike)
+        same_server = list(scenarios)
         for speculator in (NONE, OURS):
             announce(f"lossless, {speculator.name}: {', '.join(one.name for one in same_server)}")
             with engine.serving(speculator, log_dir, *flags) as server:

@@ -114,6 +114,9 @@ def test_rows_whose_prompt_is_read_in_chunks_are_not_touched(runner: Runner) -> 
 
 def test_a_request_near_the_end_of_its_context_costs_only_itself(runner: Runner) -> None:
     first_run(runner)
+    for name in ("r1", "r2"):  # it has to be known that such drafts are right
+        runner.add(request(name, TEXT, stage="sql/write"))
+        runner.run(name)
     long_prompt = np.random.default_rng(2).integers(200, 900, MAX_MODEL_LEN - 4).tolist()
     runner.add(request("long", TEXT[:4], prompt=long_prompt, stage="sql/write"))
     runner.add(request("short", TEXT, stage="sql/write"))
@@ -122,7 +125,7 @@ def test_a_request_near_the_end_of_its_context_costs_only_itself(runner: Runner)
         for name, draft in runner.step().items():
             longest[name] = max(longest[name], len(draft))
     assert longest["long"] <= 2  # no more than what still fits, beside the model's own token
-    assert longest["short"] > 4  # the model of what is right begins with little
+    assert longest["short"] == 8
 
 
 def test_no_draft_goes_beyond_max_tokens(runner: Runner) -> None:

@@ -25,6 +25,8 @@ void register_errors(py::module_&) {
       raise("UnknownRequestError", error);
     } catch (const DuplicateIdError& error) {
       raise("DuplicateRequestError", error);
+    } catch (const ForkedError& error) {
+      raise("ForkedForestError", error);
     } catch (const CapacityError& error) {
       raise("ForestError", error);
     } catch (const IntegrityError& error) {

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <mutex>
 #include <new>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 
 #include "bindings/bindings.hpp"
+#include "core/error.hpp"
 #include "core/live_row.hpp"
 
 namespace agentspec {
@@ -112,7 +112,9 @@ class LiveRows {
   py::tuple step(const py::list& names, const py::list& sampled, const ArrayView<std::int32_t>& ends,
                  const Texts& texts, const py::dict& verified, std::uint32_t max_tokens, double min_prob,
                  double now_s) {
-    if (!core_.is_usable()) throw std::runtime_error("the rows are the parent process's");
+    if (!core_.is_usable())
+      throw ForkedError(
+          "these rows are the parent process's: make some after the fork, of a forest made there");
     const Sampled rows{names, sampled, ends, texts, verified};
     rows.check();
     core_.expect(sampled.size());

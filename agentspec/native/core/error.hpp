@@ -26,6 +26,11 @@ struct DuplicateIdError : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
+/// The process was forked since the core was made.
+struct ForkedError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 /// An index has reached the size that its 32-bit references can address.
 struct CapacityError : std::runtime_error {
   using std::runtime_error::runtime_error;

@@ -63,10 +63,12 @@ std::size_t end_of_ahead(const BatchUpdate& update) {
   return end;
 }
 
-/// Calls visit(request, link, index) for the shared indices that are still there.
+/// Calls visit(request, link, index) for the shared indices that are still there, of requests that are
+/// drafted for.
 template <typename Visit>
 void for_each_link(std::span<Request* const> block, const Visit& visit) {
   for (Request* request : block) {
+    if (request->options.max_tokens == 0 && !request->model) continue;
     for (Link& link : request->links) {
       if (link.shared->index != nullptr) visit(*request, link, *link.shared->index);
     }
