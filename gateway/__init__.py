@@ -1,7 +1,7 @@
 """The OpenAI-compatible gateway. Imported as ``agentspec.gateway``.
 
 A request's way: ``url_stage`` strips ``/stages/<path>``, ``observed`` times it, ``request_id`` names it,
-``auth`` finds its tenant, ``completions`` reads the body and its ``tags``, and an ``Upstream`` answers:
+``auth`` finds its tenant, ``calls`` reads the body and its ``tags``, and an ``Upstream`` answers:
 ``embedded`` (an engine in this process) or ``proxy`` (any OpenAI-compatible server).
 """
 

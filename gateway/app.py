@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from agentspec.errors import AgentSpecError
 from agentspec.gateway.auth import METRICS_PATH, ApiKeys, Authenticate
-from agentspec.gateway.completions import Completions
+from agentspec.gateway.calls import Calls
 from agentspec.gateway.control_routes import control_routes
 from agentspec.gateway.drain import Drain
 from agentspec.gateway.errors import describe, error_body
@@ -25,7 +25,7 @@ from agentspec.gateway.observed import CLIENT_GONE, Observed
 from agentspec.gateway.request_id import RequestId
 from agentspec.gateway.settings import GatewaySettings
 from agentspec.gateway.stage_metrics import StageCollector
-from agentspec.gateway.upstream import Endpoint, Upstream
+from agentspec.gateway.upstream import Upstream
 from agentspec.gateway.url_stage import UrlStage
 
 
@@ -44,7 +44,7 @@ def create_app(
     settings = settings or GatewaySettings()
     registry = CollectorRegistry()
     app = Starlette(
-        routes=_routes(upstream, settings, drain or Drain(), registry),
+        routes=_routes(upstream, settings, registry),
         middleware=[
             Middleware(UrlStage),
             Middleware(Observed, registry=registry),
@@ -60,15 +60,11 @@ def create_app(
         lifespan=_closing(upstream),
     )
     app.router.redirect_slashes = False
+    app.router.default = Calls(upstream, settings, drain or Drain())
     return app
 
 
-def _routes(
-    upstream: Upstream, settings: GatewaySettings, drain: Drain, registry: CollectorRegistry
-) -> list[Route]:
-    async def models(request: Request) -> Response:
-        return await upstream.models(request.path_params.get("model_id"), request.headers)
-
+def _routes(upstream: Upstream, settings: GatewaySettings, registry: CollectorRegistry) -> list[Route]:
     async def health(request: Request) -> Response:
         is_healthy = await upstream.is_healthy()
         return JSONResponse({"status": "ok" if is_healthy else "unavailable"}, 200 if is_healthy else 503)
@@ -79,15 +75,8 @@ def _routes(
         text = generate_latest(registry) + generate_latest(stages)
         return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
-    generating = [
-        Route(endpoint, Completions(endpoint, upstream, settings, drain), methods=["POST"])
-        for endpoint in Endpoint
-    ]
     return [
-        *generating,
         *control_routes(upstream, settings),
-        Route("/v1/models", models),
-        Route("/v1/models/{model_id:path}", models),
         Route("/health", health),
         Route(METRICS_PATH, metrics),
     ]

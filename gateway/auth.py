@@ -20,6 +20,7 @@ TENANT_KEY = "agentspec.tenant"
 API_KEYS_VARIABLE = "AGENTSPEC_API_KEYS"
 OPERATOR_PATHS = frozenset(("/agentspec/save", "/agentspec/load"))
 METRICS_PATH = "/metrics"
+OPEN_PATHS = frozenset(("/health", METRICS_PATH))
 
 
 class ApiKeys:
@@ -77,7 +78,7 @@ class ApiKeys:
 
 
 class Authenticate:
-    """Lets tenants reach ``/v1`` and ``/agentspec`` by their keys, operators their own paths by theirs.
+    """Lets tenants in by their keys, and operators to their own paths by theirs.
 
     The tenant goes to ``scope[TENANT_KEY]``. Where there is no key at all, whoever is on this machine is an
     operator. With an operator's key, ``/metrics``, which tells of every tenant, needs it too.
@@ -105,7 +106,7 @@ class Authenticate:
         path, headers = scope["path"], Headers(scope=scope)
         if path in OPERATOR_PATHS or (path == METRICS_PATH and self._admin):
             self._check_operator(scope, headers)
-        elif path.startswith(("/v1/", "/agentspec/")):
+        elif path not in OPEN_PATHS:
             return {**scope, TENANT_KEY: self._keys.tenant_of(headers.get("authorization"))}
         return scope
 

@@ -10,22 +10,24 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from starlette.datastructures import Headers
-from starlette.responses import JSONResponse, Response
+from urllib.parse import unquote
 
 from agentspec.errors import EngineError, ForestFileError, RequestError, UnknownModelError
 from agentspec.gateway.answer_forms import AnswerForm, ChatForm, Choice, CompletionForm
 from agentspec.gateway.bodies import ChatBody, CompletionBody, GenerationBody, read_as
-from agentspec.gateway.errors import NoControlError
+from agentspec.gateway.call import Call, Endpoint
+from agentspec.gateway.errors import MethodNotAllowedError, NoControlError, UnknownUrlError
 from agentspec.gateway.fan_in import Indexed, fan_in
 from agentspec.gateway.reply import DONE_EVENT, EVENT_STREAM_HEADERS, Reply, encode_event
+from agentspec.gateway.tags import Tags
 from agentspec.gateway.tally import Tally
 from agentspec.gateway.to_generation import chat_request, completion_requests
-from agentspec.gateway.upstream import Call, Endpoint
 from agentspec.generation import Engine, GenerationRequest, PastOutput, Trees
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
+
+MODELS_PATH = "/v1/models"
+_GENERATING = frozenset((Endpoint.CHAT, Endpoint.COMPLETIONS))
 
 
 @dataclass(slots=True)
@@ -70,11 +72,24 @@ class EmbeddedUpstream:
         self._engine = engine
         self._forest_file = forest_file
 
-    async def complete(self, call: Call, reply: Reply) -> None:
-        """Generate; see :meth:`Upstream.complete`."""
-        form: AnswerForm = ChatForm() if call.endpoint is Endpoint.CHAT else CompletionForm()
+    async def answer(self, call: Call, reply: Reply) -> None:
+        """Generate, or tell of the model; see :meth:`Upstream.answer`."""
+        path = unquote(call.path)
+        if call.tags is not None and path in _GENERATING:
+            await self._generate(call, call.tags, reply)
+        elif path in _GENERATING:
+            raise MethodNotAllowedError(call.method, call.path, "POST")
+        elif path == MODELS_PATH or path.startswith(f"{MODELS_PATH}/"):
+            if call.method not in ("GET", "HEAD"):
+                raise MethodNotAllowedError(call.method, call.path, "GET, HEAD")
+            await reply.send_json(200, self._models(path.removeprefix(MODELS_PATH).removeprefix("/")))
+        else:
+            raise UnknownUrlError(call.method, call.path)
+
+    async def _generate(self, call: Call, tags: Tags, reply: Reply) -> None:
+        form: AnswerForm = ChatForm() if call.path == Endpoint.CHAT else CompletionForm()
         answer_id = f"{form.id_prefix}-{uuid.uuid4().hex}"  # not the client's id: that need not be unique
-        body, requests = _read(call, answer_id)
+        body, requests = _read(call, tags, answer_id)
         self._check_model(body.model)
         sampling = requests[0].sampling
         answer = Answer(
@@ -92,8 +107,8 @@ class EmbeddedUpstream:
             else:
                 await _collect(answer, deltas, reply)
 
-    async def models(self, model_id: str | None, headers: Headers) -> Response:
-        """The one model; see :meth:`Upstream.models`."""
+    def _models(self, model_id: str) -> dict[str, Any]:
+        """The one model, as a list if none is named."""
         card = self._engine.model
         described = {
             "id": card.name,
@@ -102,10 +117,10 @@ class EmbeddedUpstream:
             "owned_by": "agentspec",
             "max_model_len": card.max_model_len,
         }
-        if model_id is None:
-            return JSONResponse({"object": "list", "data": [described]})
+        if not model_id:
+            return {"object": "list", "data": [described]}
         self._check_model(model_id)
-        return JSONResponse(described)
+        return described
 
     async def is_healthy(self) -> bool:
         """As the engine says."""
@@ -158,12 +173,12 @@ class EmbeddedUpstream:
             raise UnknownModelError(f"there is no model {name!r} here, only {served!r}")
 
 
-def _read(call: Call, answer_id: str) -> tuple[GenerationBody, list[GenerationRequest]]:
-    if call.endpoint is Endpoint.CHAT:
+def _read(call: Call, tags: Tags, answer_id: str) -> tuple[GenerationBody, list[GenerationRequest]]:
+    if call.path == Endpoint.CHAT:
         chat = read_as(ChatBody, call.body)
-        return chat, [chat_request(chat, call.tags, answer_id)]
+        return chat, [chat_request(chat, tags, answer_id)]
     completion = read_as(CompletionBody, call.body)
-    return completion, completion_requests(completion, call.tags, answer_id)
+    return completion, completion_requests(completion, tags, answer_id)
 
 
 async def _collect(answer: Answer, deltas: AsyncIterator[Indexed], reply: Reply) -> None:

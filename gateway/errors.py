@@ -3,6 +3,8 @@
 RequestError
 ├── AuthError            401  no key, or one nobody gave out
 ├── ForbiddenError       403  a key, but not for this
+├── UnknownUrlError      404
+├── MethodNotAllowedError 405
 └── BodyTooLargeError    413
 EngineError
 ├── NoControlError       501  the engine has no trees, or none within reach
@@ -39,6 +41,25 @@ class ForbiddenError(RequestError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="forbidden")
+
+
+class UnknownUrlError(RequestError):
+    """Nothing answers here."""
+
+    status = 404
+
+    def __init__(self, method: str, path: str) -> None:
+        super().__init__(f"{method} {path}: there is nothing here", code="unknown_url")
+
+
+class MethodNotAllowedError(RequestError):
+    """Something answers here, but not to this method."""
+
+    status = 405
+
+    def __init__(self, method: str, path: str, allowed: str) -> None:
+        super().__init__(f"{method} {path}: only {allowed} here", code="method_not_allowed")
+        self.headers = ((b"allow", allowed.encode()),)
 
 
 class BodyTooLargeError(RequestError):

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import httpx
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import Headers
-from starlette.responses import Response
 
-from agentspec.errors import ConfigError, UnknownModelError
+from agentspec.errors import ConfigError
 from agentspec.gateway.answer_tail import AnswerTail
+from agentspec.gateway.call import Call
 from agentspec.gateway.engine_control import EngineControl
 from agentspec.gateway.engine_http import CONNECT_TIMEOUT_S, KEEPALIVE_S, told_as_ours
 from agentspec.gateway.ledger import StageLedger
 from agentspec.gateway.reply import Reply
-from agentspec.gateway.upstream import Call
 from agentspec.gateway.xargs import with_xargs
 from agentspec.generation import PastOutput
 from agentspec.stages import StageKey
@@ -48,7 +47,6 @@ NOT_FORWARDED = HOP_BY_HOP | {
 # ours say it instead
 NOT_RETURNED = HOP_BY_HOP | {"date", "server", REQUEST_ID_HEADER, STAGE_HEADER, STAGE_SOURCE_HEADER}
 HEALTH_TIMEOUT_S = 2.0
-MODELS_TIMEOUT_S = 10.0
 
 
 class ProxySettings(BaseModel):
@@ -105,33 +103,23 @@ class ProxyUpstream:
             trust_env=False,
         )
 
-    async def complete(self, call: Call, reply: Reply) -> None:
-        """Forward and stream back; see :meth:`Upstream.complete`."""
-        xargs = call.tags.xargs if self._settings.sends_xargs else {}
+    async def answer(self, call: Call, reply: Reply) -> None:
+        """Forward and stream back; see :meth:`Upstream.answer`."""
         request = self._client.build_request(
-            "POST",
-            self._root + call.endpoint,
-            content=with_xargs(call.raw_body, call.body, xargs),
+            call.method,
+            f"{self._root}{call.path}" + (f"?{call.query}" if call.query else ""),
+            content=self._content(call),
             headers=self._call_headers(call),
         )
-        self._ledger.count_request(call.tags.stage)
+        stage = None if call.tags is None else call.tags.stage
+        if stage is not None:
+            self._ledger.count_request(stage)
         with told_as_ours(self._root):
             response = await self._client.send(request, stream=True)
             try:
-                await self._send_back(response, call.tags.stage, reply)
+                await self._send_back(response, stage, reply)
             finally:
                 await response.aclose()
-
-    async def models(self, model_id: str | None, headers: Headers) -> Response:
-        """The engine's answer; see :meth:`Upstream.models`."""
-        url = f"{self._root}/v1/models"
-        if model_id is not None:
-            if {".", ".."}.intersection(model_id.split("/")):  # they would lead out of /v1/models
-                raise UnknownModelError(f"there is no model {model_id!r}")
-            url += f"/{quote(model_id)}"
-        with told_as_ours(self._root):
-            answer = await self._client.get(url, headers=self._headers(headers), timeout=MODELS_TIMEOUT_S)
-        return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
 
     async def is_healthy(self) -> bool:
         """True if the engine answers at all; not every server has a ``/health``."""
@@ -167,7 +155,12 @@ class ProxyUpstream:
         await self._control.close()
         await self._client.aclose()
 
-    async def _send_back(self, response: httpx.Response, stage: StageKey, reply: Reply) -> None:
+    def _content(self, call: Call) -> bytes:
+        if call.tags is None or call.body is None:
+            return call.raw_body
+        return with_xargs(call.raw_body, call.body, call.tags.xargs if self._settings.sends_xargs else {})
+
+    async def _send_back(self, response: httpx.Response, stage: StageKey | None, reply: Reply) -> None:
         kind = response.headers.get("content-type", "")
         tail = AnswerTail(is_event_stream=kind.startswith("text/event-stream"))
         await reply.start(
@@ -178,16 +171,14 @@ class ProxyUpstream:
             tail.add(part)
             await reply.write(part)
         await reply.end()
-        if response.status_code == 200:
+        if response.status_code == 200 and stage is not None:
             self._ledger.count_answer(stage, tail.payload())
 
     def _call_headers(self, call: Call) -> list[tuple[bytes, bytes]]:
-        return [
-            *self._headers(call.headers),
-            (REQUEST_ID_HEADER.encode(), call.request_id.encode()),
-            # for another gateway behind this one
-            (STAGE_HEADER.encode(), encode_stage(call.tags.stage.name).encode()),
-        ]
+        headers = [*self._headers(call.headers), (REQUEST_ID_HEADER.encode(), call.request_id.encode())]
+        if call.tags is not None:  # for another gateway behind this one
+            headers.append((STAGE_HEADER.encode(), encode_stage(call.tags.stage.name).encode()))
+        return headers
 
     def _headers(self, given: Headers) -> list[tuple[bytes, bytes]]:
         dropped = set(NOT_FORWARDED)

@@ -31,11 +31,15 @@ def encode_event(payload: object) -> bytes:
 
 
 class Reply:
-    """Writes one answer. ``headers`` are added to whatever answer it becomes, errors included."""
+    """Writes one answer. ``headers`` are added to whatever answer it becomes, errors included.
+
+    Attributes:
+        is_started: the status is on its way: another answer can't be given any more.
+    """
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._is_started = False
+        self.is_started = False
         self._is_event_stream = False
         self._last_bytes = b"\n\n"  # at least the last two
         self.headers: list[tuple[bytes, bytes]] = []
@@ -54,7 +58,7 @@ class Reply:
         self._is_event_stream = any(
             name == b"content-type" and value.startswith(b"text/event-stream") for name, value in own
         )
-        self._is_started = True
+        self.is_started = True
         await self._send({"type": "http.response.start", "status": status, "headers": [*own, *self.headers]})
 
     async def write(self, part: bytes) -> None:
@@ -74,7 +78,8 @@ class Reply:
         drop the connection, so that the client does not take half an answer for a whole one.
         """
         status, payload = describe(error)
-        if not self._is_started:
+        if not self.is_started:
+            self.headers.extend(getattr(error, "headers", ()))
             await self.send_json(status, payload)
             return
         if not self._is_event_stream:

@@ -3,52 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Protocol
 
-from starlette.datastructures import Headers
-from starlette.responses import Response
-
+from agentspec.gateway.call import Call
 from agentspec.gateway.reply import Reply
-from agentspec.gateway.tags import Tags
 from agentspec.generation import PastOutput
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 
 
-class Endpoint(StrEnum):
-    """The paths that generate."""
-
-    CHAT = "/v1/chat/completions"
-    COMPLETIONS = "/v1/completions"
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One request to generate: the body as it came and as it was read, and its tags."""
-
-    endpoint: Endpoint
-    request_id: str
-    headers: Headers
-    raw_body: bytes
-    body: Mapping[str, Any]
-    tags: Tags
-
-
 class Upstream(Protocol):
     """Answers the calls of one gateway."""
 
-    async def complete(self, call: Call, reply: Reply) -> None:
+    async def answer(self, call: Call, reply: Reply) -> None:
         """Answer ``call`` by ``reply``. Cancelled when the client leaves: releases all it holds.
 
         Raises:
             RequestError: the request is at fault.
             EngineError: the upstream is.
         """
-
-    async def models(self, model_id: str | None, headers: Headers) -> Response:
-        """The answer to ``/v1/models`` or ``/v1/models/<model_id>``. Raises as ``complete`` does."""
 
     async def is_healthy(self) -> bool:
         """True if a request would be answered now."""

@@ -1,0 +1,50 @@
+"""One request that an upstream is to answer, as far as the gateway has understood it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from starlette.datastructures import Headers
+
+from agentspec.gateway.tags import Tags
+
+
+class Endpoint(StrEnum):
+    """The paths that generate, and take tags. A POST to any of them is tagged."""
+
+    CHAT = "/v1/chat/completions"
+    COMPLETIONS = "/v1/completions"
+    RESPONSES = "/v1/responses"
+    MESSAGES = "/v1/messages"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is asked, and by whom.
+
+    Attributes:
+        path: percent-encoded, as it came, without the stage.
+        query: what came after the ``?``.
+        raw_body: the bytes as they came.
+        body: the JSON object in them; None if they hold none.
+        tags: None on a call that generates nothing.
+    """
+
+    method: str
+    path: str
+    query: str
+    request_id: str
+    tenant: str
+    headers: Headers
+    raw_body: bytes
+    body: Mapping[str, Any] | None
+    tags: Tags | None
+
+    @property
+    def model(self) -> str | None:
+        """The model it names, if it names one."""
+        model = None if self.body is None else self.body.get("model")
+        return model if isinstance(model, str) else None
