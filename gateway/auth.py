@@ -20,7 +20,7 @@ TENANT_KEY = "agentspec.tenant"
 API_KEYS_VARIABLE = "AGENTSPEC_API_KEYS"
 OPERATOR_PATHS = frozenset(("/agentspec/save", "/agentspec/load"))
 METRICS_PATH = "/metrics"
-OPEN_PATHS = frozenset(("/health", METRICS_PATH))
+OPEN_PATHS = frozenset(("/health", "/ping", METRICS_PATH))
 
 
 class ApiKeys:

@@ -164,7 +164,7 @@ def test_no_model_name_leads_to_another_path_of_the_engine(proxy_url: str, path:
         connection.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
         answer = b"".join(iter(lambda: connection.recv(65536), b""))
     assert answer.startswith(b"HTTP/1.1 404 ")
-    assert b"model_not_found" in answer
+    assert b"unknown_url" in answer
 
 
 def test_an_engine_that_is_down() -> None:

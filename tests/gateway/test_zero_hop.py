@@ -255,9 +255,9 @@ def test_what_needs_no_tenant_stays_open(locked_url: str, server: Server) -> Non
         ("GET", "/metrics"),
         ("OPTIONS", "/v1/completions"),
         ("POST", "/agentspec/evict"),  # the control channel has a token of its own
-        ("POST", "/tokenize"),
     ):
         assert send(locked_url, path, b"", method=method).status_code == 200
+    assert send(locked_url, "/tokenize", b"", method="POST").status_code == 401
     assert len(server.requests) == 5
 
 
