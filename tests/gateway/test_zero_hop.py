@@ -258,7 +258,7 @@ def test_what_needs_no_tenant_stays_open(locked_url: str, server: Server) -> Non
     ):
         assert send(locked_url, path, b"", method=method).status_code == 200
     assert send(locked_url, "/tokenize", b"", method="POST").status_code == 401
-    assert len(server.requests) == 5
+    assert len(server.requests) == 4
 
 
 @pytest.mark.parametrize(("keys", "expected"), [("", True), ("ka", False)])
