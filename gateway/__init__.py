@@ -2,7 +2,7 @@
 
 A request's way: ``url_stage`` strips ``/stages/<path>``, ``observed`` times it, ``request_id`` names it,
 ``auth`` finds its tenant, ``calls`` reads the body and its ``tags``, and an ``Upstream`` answers:
-``embedded`` (an engine in this process) or ``proxy`` (any OpenAI-compatible server).
+``embedded`` (an engine in this process) or ``fleet`` (any OpenAI-compatible servers).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from agentspec.gateway.drain import Drain
 from agentspec.gateway.embedded import EmbeddedUpstream
 from agentspec.gateway.engine_child import EngineCommand
 from agentspec.gateway.engine_process import EngineProcess, Patience, run_until_signal
-from agentspec.gateway.proxy import ProxySettings, ProxyUpstream
+from agentspec.gateway.fleet import Fleet
 from agentspec.gateway.server import serve
-from agentspec.gateway.settings import GatewaySettings
+from agentspec.gateway.settings import FleetSettings, GatewaySettings, TimeoutSettings, UpstreamSettings
 from agentspec.gateway.upstream import Upstream
 
 __all__ = [
@@ -24,11 +24,13 @@ __all__ = [
     "EmbeddedUpstream",
     "EngineCommand",
     "EngineProcess",
+    "Fleet",
+    "FleetSettings",
     "GatewaySettings",
     "Patience",
-    "ProxySettings",
-    "ProxyUpstream",
+    "TimeoutSettings",
     "Upstream",
+    "UpstreamSettings",
     "create_app",
     "run_until_signal",
     "serve",

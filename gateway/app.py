@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from agentspec.errors import AgentSpecError
-from agentspec.gateway.auth import METRICS_PATH, ApiKeys, Authenticate
+from agentspec.gateway.auth import METRICS_PATH, ApiKeys, Authenticate, digest_of
 from agentspec.gateway.calls import Calls
 from agentspec.gateway.control_routes import control_routes
 from agentspec.gateway.drain import Drain
@@ -49,7 +49,9 @@ def create_app(
             Middleware(UrlStage),
             Middleware(Observed, registry=registry),
             Middleware(RequestId),
-            Middleware(Authenticate, keys=keys or ApiKeys(), admin_key=admin_key),
+            Middleware(
+                Authenticate, keys=keys or ApiKeys(), admin_key=digest_of(admin_key) if admin_key else None
+            ),
         ],
         exception_handlers={
             HTTPException: _http_error,
@@ -57,7 +59,7 @@ def create_app(
             ClientGoneError: _nobody_there,
             Exception: _unexpected_error,
         },
-        lifespan=_closing(upstream),
+        lifespan=_running(upstream),
     )
     app.router.redirect_slashes = False
     app.router.default = Calls(upstream, settings, drain or Drain())
@@ -82,9 +84,10 @@ def _routes(upstream: Upstream, settings: GatewaySettings, registry: CollectorRe
     ]
 
 
-def _closing(upstream: Upstream) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+def _running(upstream: Upstream) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        await upstream.start()
         try:
             yield
         finally:

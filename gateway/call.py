@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+from urllib.parse import unquote
 
 from starlette.datastructures import Headers
 
 from agentspec.gateway.tags import Tags
+
+MODEL_PREFIX = "/v1/models/"
 
 
 class Endpoint(StrEnum):
@@ -19,6 +22,7 @@ class Endpoint(StrEnum):
     COMPLETIONS = "/v1/completions"
     RESPONSES = "/v1/responses"
     MESSAGES = "/v1/messages"
+    CHAT_BATCH = "/v1/chat/completions/batch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,5 +50,7 @@ class Call:
     @property
     def model(self) -> str | None:
         """The model it names, if it names one."""
+        if self.path.startswith(MODEL_PREFIX):
+            return unquote(self.path.removeprefix(MODEL_PREFIX))
         model = None if self.body is None else self.body.get("model")
         return model if isinstance(model, str) else None

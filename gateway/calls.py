@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from agentspec.gateway.auth import TENANT_KEY
+from agentspec.gateway.auth import CALLER_KEY, Caller
 from agentspec.gateway.call import Call, Endpoint
 from agentspec.gateway.drain import Drain
-from agentspec.gateway.errors import UnknownUrlError
+from agentspec.gateway.errors import ForbiddenError, UnknownUrlError
 from agentspec.gateway.lifeline import ClientGoneError, run_while_connected
+from agentspec.gateway.passing import is_for_tenants, refuse_forged
 from agentspec.gateway.reply import Reply
-from agentspec.gateway.request_body import parse_body, read_body
+from agentspec.gateway.request_body import guess_body, parse_body, read_body
 from agentspec.gateway.request_id import REQUEST_ID_KEY
 from agentspec.gateway.settings import GatewaySettings
 from agentspec.gateway.tags import read_tags
@@ -22,6 +24,7 @@ from agentspec.gateway.url_stage import URL_STAGE_KEY
 
 TAGGED_PATHS = frozenset(Endpoint)
 DOTS = frozenset((".", ".."))
+OUR_PREFIX = "/agentspec/"
 
 logger = logging.getLogger("agentspec.gateway")
 
@@ -45,27 +48,42 @@ class Calls:
             await reply.fail(error)
 
     async def _answer(self, scope: Scope, receive: Receive, reply: Reply) -> None:
-        call = await self._read(scope, receive)
-        if call.tags is not None:
-            reply.headers.extend(call.tags.answer_headers)
-        await run_while_connected(self._upstream.answer(call, reply), receive)
+        caller: Caller = scope[CALLER_KEY]
+        with caller.limits.admitted():
+            call = await self._read(scope, receive, caller)
+            if call.tags is not None:
+                reply.headers.extend(call.tags.answer_headers)
+            await run_while_connected(self._upstream.answer(call, reply), receive)
 
-    async def _read(self, scope: Scope, receive: Receive) -> Call:
-        if not DOTS.isdisjoint(scope["path"].split("/")):  # they would lead elsewhere in the upstream
-            raise UnknownUrlError(scope["method"], scope["path"])
-        headers = Headers(scope=scope)
+    async def _read(self, scope: Scope, receive: Receive, caller: Caller) -> Call:
+        method, path, headers = scope["method"], scope["path"], Headers(scope=scope)
+        is_tagged = method == "POST" and path in TAGGED_PATHS
+        if not is_tagged:
+            _check_passing(method, path, caller)
         raw_body = await read_body(receive, self._settings.body_limit_bytes)
-        is_tagged = scope["method"] == "POST" and scope["path"] in TAGGED_PATHS
-        body = parse_body(raw_body) if is_tagged else None
-        tags = None if body is None else read_tags(scope[TENANT_KEY], headers, scope.get(URL_STAGE_KEY), body)
+        tags = None
+        if is_tagged:
+            body: dict[str, Any] | None = parse_body(raw_body)
+            tags = read_tags(caller.tenant, headers, scope.get(URL_STAGE_KEY), body or {})
+        else:
+            body = guess_body(raw_body)
+            refuse_forged(raw_body, body)
         return Call(
-            method=scope["method"],
-            path=scope["path"] if is_tagged else scope["raw_path"].decode("latin-1").partition("?")[0],
+            method=method,
+            path=path if is_tagged else scope["raw_path"].decode("latin-1").partition("?")[0],
             query=scope["query_string"].decode("latin-1"),
             request_id=scope[REQUEST_ID_KEY],
-            tenant=scope[TENANT_KEY],
+            tenant=caller.tenant,
             headers=headers,
             raw_body=raw_body,
             body=body,
             tags=tags,
         )
+
+
+def _check_passing(method: str, path: str, caller: Caller) -> None:
+    """Raises UnknownUrlError, ForbiddenError"""
+    if not DOTS.isdisjoint(path.split("/")) or path.startswith(OUR_PREFIX):
+        raise UnknownUrlError(method, path)  # it would lead elsewhere in the upstream, or to its controls
+    if not caller.is_operator and not is_for_tenants(method, path):
+        raise ForbiddenError(f"{method} {path} is closed: tenants have API keys here")

@@ -72,6 +72,9 @@ class EmbeddedUpstream:
         self._engine = engine
         self._forest_file = forest_file
 
+    async def start(self) -> None:
+        """Nothing to do: the engine runs."""
+
     async def answer(self, call: Call, reply: Reply) -> None:
         """Generate, or tell of the model; see :meth:`Upstream.answer`."""
         path = unquote(call.path)

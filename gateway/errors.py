@@ -5,10 +5,14 @@ RequestError
 ├── ForbiddenError       403  a key, but not for this
 ├── UnknownUrlError      404
 ├── MethodNotAllowedError 405
-└── BodyTooLargeError    413
+├── BodyTooLargeError    413
+└── RateLimitError       429  this key has used up what it may
 EngineError
 ├── NoControlError       501  the engine has no trees, or none within reach
 ├── ShuttingDownError    503  the grace period of a shutdown is over
+├── QueueFullError       429  all engines are busy, and too many wait already
+├── QueueTimeoutError    503  no engine had room in time
+├── NoUpstreamError      503  every engine that could answer is out of order
 ├── UpstreamDownError    502  the engine behind the proxy can't be reached or broke off
 └── UpstreamTimeoutError 504
 """
@@ -16,6 +20,7 @@ EngineError
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
 from agentspec.errors import EngineError, RequestError, StageError
@@ -71,6 +76,43 @@ class BodyTooLargeError(RequestError):
         super().__init__(message, code="body_too_large")
 
 
+class RateLimitError(RequestError):
+    """This key asks more often, or more at a time, than it may."""
+
+    status = 429
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message, code="rate_limit_exceeded")
+        self.headers = (retry_after(retry_after_s),)
+
+
+class QueueFullError(EngineError):
+    """Every engine is busy, and as many requests wait as may."""
+
+    status = 429
+    code = "queue_full"
+    headers = ((b"retry-after", b"1"),)
+
+
+class QueueTimeoutError(EngineError):
+    """The request has waited for its turn as long as it may."""
+
+    status = 503
+    code = "queue_timeout"
+    headers = ((b"retry-after", b"1"),)
+
+
+class NoUpstreamError(EngineError):
+    """Every engine that could answer has failed too often and is left alone for now."""
+
+    status = 503
+    code = "no_upstream"
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.headers = (retry_after(retry_after_s),)
+
+
 class NoControlError(EngineError):
     """The engine has no trees, or they are beyond this gateway's reach."""
 
@@ -97,6 +139,11 @@ class UpstreamTimeoutError(EngineError):
 
     status = 504
     code = "upstream_timeout"
+
+
+def retry_after(seconds: float) -> tuple[bytes, bytes]:
+    """The header that says when to come back: whole seconds, at least one."""
+    return b"retry-after", b"%d" % max(1, math.ceil(seconds))
 
 
 def error_body(

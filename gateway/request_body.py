@@ -11,6 +11,8 @@ from agentspec.errors import RequestError
 from agentspec.gateway.errors import BodyTooLargeError
 from agentspec.gateway.lifeline import ClientGoneError
 
+_WHITESPACE = b" \t\r\n"
+
 
 async def read_body(receive: Receive, limit_bytes: int) -> bytes:
     """The whole body.
@@ -49,6 +51,16 @@ def parse_body(raw: bytes) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise RequestError(f"the body must be a JSON object, not {type(body).__name__}", code="invalid_json")
     return body
+
+
+def guess_body(raw: bytes) -> dict[str, Any] | None:
+    """The JSON object in a body that need not hold one; None if it does not."""
+    if raw.lstrip(_WHITESPACE)[:1] != b"{":
+        return None
+    try:
+        return parse_body(raw)
+    except RequestError:
+        return None
 
 
 def _refuse(constant: str) -> NoReturn:

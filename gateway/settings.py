@@ -1,22 +1,166 @@
-"""Settings of the gateway itself; those of its upstreams are theirs."""
+"""Everything about a gateway that can be set, each group a model: names, types, ranges, defaults.
+
+Where the values come from (a file, the environment, options) is ``config_file``'s and the commands' business.
+"""
 
 from __future__ import annotations
 
+import ipaddress
+from urllib.parse import urlsplit
+
 from pydantic import BaseModel, ConfigDict, Field
+
+from agentspec.errors import ConfigError
+from agentspec.gateway.routing import Policy
 
 MIB = 1 << 20
 
 
-class GatewaySettings(BaseModel):
+class _Group(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class GatewaySettings(_Group):
     """Limits of one gateway.
 
     Attributes:
         body_limit_bytes: largest request body that is read; a larger one gets a 413.
+        body_s: seconds in which a body must have come.
         num_stage_labels: so many stages per tenant get their own label in ``/metrics``, those seen
             first; the rest are counted together as ``other``.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     body_limit_bytes: int = Field(default=32 * MIB, ge=1024)
+    body_s: float = Field(default=60.0, gt=0)
     num_stage_labels: int = Field(default=100, ge=1)
+
+
+class UpstreamSettings(_Group):
+    """One engine: where it is, what it is sent, and how much of the load it takes.
+
+    Attributes:
+        url: base URL, with or without ``/v1``.
+        name: in logs, metrics and for affinity; the URL by default.
+        models: those it serves. Empty: whatever is asked for, but rather what its ``/v1/models`` lists.
+        weight: its share of the load beside the others.
+        max_concurrent: requests at a time; more wait in line. None = no limit.
+        api_key: the engine's own key; replaces the client's ``Authorization``.
+        sends_xargs: put the tags into the body's ``vllm_xargs``; False for a server that refuses
+            fields it does not know.
+        control_token: the engine's ``$AGENTSPEC_CONTROL_TOKEN``, if it runs our plugin and has one.
+    """
+
+    url: str
+    name: str = ""
+    models: tuple[str, ...] = ()
+    weight: float = Field(default=1.0, gt=0)
+    max_concurrent: int | None = Field(default=None, ge=1)
+    api_key: str | None = Field(default=None, repr=False)
+    sends_xargs: bool = True
+    control_token: str | None = Field(default=None, repr=False)
+
+    @property
+    def root(self) -> str:
+        """The URL that ``/v1/...`` is added to. Raises ConfigError if it is no http URL of a server."""
+        try:
+            parts = urlsplit(self.url)
+            is_base = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError as error:
+            raise ConfigError(f"bad engine URL {self.url!r}: {error}") from None
+        if parts.username is not None:  # and not show it: this URL stands in logs and in errors
+            raise ConfigError("an engine URL holds no user and no password")
+        if not is_base or parts.query or parts.fragment:
+            raise ConfigError(f"an engine URL looks like 'http://host:8000', not {self.url!r}")
+        if _is_no_server(parts.hostname or ""):
+            raise ConfigError(f"{self.url!r} is no engine: link-local addresses hold a cloud's secrets")
+        return self.url.rstrip("/").removesuffix("/v1")
+
+    @property
+    def label(self) -> str:
+        """Its name; the URL if it has none."""
+        return self.name or self.root
+
+
+class TimeoutSettings(_Group):
+    """Seconds that each phase of a request may take.
+
+    Attributes:
+        connect_s: until a new connection to an engine stands.
+        first_byte_s: until the head of the answer is there; without streaming that is the whole generation.
+        idle_s: between two parts of an answer.
+        queue_s: in line for an engine that has room.
+    """
+
+    connect_s: float = Field(default=5.0, gt=0)
+    first_byte_s: float = Field(default=600.0, gt=0)
+    idle_s: float = Field(default=600.0, gt=0)
+    queue_s: float = Field(default=30.0, gt=0)
+
+
+class RetrySettings(_Group):
+    """When a request is tried again: as long as the client has got nothing of an answer.
+
+    Attributes:
+        num_retries: beside the first try; each goes to another engine, if there is one.
+        statuses: answers that count as no answer.
+        backoff_s: before the first retry; it doubles with each, and half of it is drawn at random.
+    """
+
+    num_retries: int = Field(default=2, ge=0, le=10)
+    statuses: frozenset[int] = frozenset((502, 503, 504))
+    backoff_s: float = Field(default=0.05, ge=0)
+
+
+class HealthSettings(_Group):
+    """How it is found out that an engine is out of order.
+
+    Attributes:
+        interval_s: between two looks at ``/health`` and ``/v1/models``.
+        timeout_s: of such a look.
+        num_failed_looks: in a row, after which others are preferred.
+        num_failures: requests that fail in a row, after which none is sent for ``open_s``.
+    """
+
+    interval_s: float = Field(default=5.0, gt=0)
+    timeout_s: float = Field(default=2.0, gt=0)
+    num_failed_looks: int = Field(default=2, ge=1)
+    num_failures: int = Field(default=5, ge=1)
+    open_s: float = Field(default=10.0, gt=0)
+
+
+class RoutingSettings(_Group):
+    """Which engine gets a request.
+
+    Attributes:
+        policy: what stays together on one engine; a request with no session goes by its stage.
+        spill: an engine takes at most so many times its share before others help.
+        max_waiting: requests in line while every engine is full; more are refused with a 429.
+    """
+
+    policy: Policy = Policy.STAGE
+    spill: float = Field(default=1.25, ge=1)
+    max_waiting: int = Field(default=1024, ge=0)
+
+
+class FleetSettings(_Group):
+    """All engines behind one gateway.
+
+    Attributes:
+        forwards_authorization: pass the client's ``Authorization`` on; False where it carries a key
+            of this gateway.
+    """
+
+    upstreams: tuple[UpstreamSettings, ...] = Field(min_length=1)
+    routing: RoutingSettings = RoutingSettings()
+    timeouts: TimeoutSettings = TimeoutSettings()
+    retries: RetrySettings = RetrySettings()
+    health: HealthSettings = HealthSettings()
+    forwards_authorization: bool = True
+
+
+def _is_no_server(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return address.is_link_local or address.is_multicast or address.is_unspecified

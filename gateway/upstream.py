@@ -15,6 +15,9 @@ from agentspec.stats import StageStats
 class Upstream(Protocol):
     """Answers the calls of one gateway."""
 
+    async def start(self) -> None:
+        """Calls come from now on, in this event loop."""
+
     async def answer(self, call: Call, reply: Reply) -> None:
         """Answer ``call`` by ``reply``. Cancelled when the client leaves: releases all it holds.
 

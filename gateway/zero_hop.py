@@ -9,9 +9,11 @@ from __future__ import annotations
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentspec.gateway.auth import TENANT_KEY, ApiKeys, Authenticate
+from agentspec.gateway.auth import OPEN_PATHS, TENANT_KEY, ApiKeys, Authenticate
+from agentspec.gateway.call import Endpoint
 from agentspec.gateway.errors import ForbiddenError
 from agentspec.gateway.lifeline import ClientGoneError
+from agentspec.gateway.passing import is_for_tenants
 from agentspec.gateway.reply import Reply
 from agentspec.gateway.request_body import parse_body, read_body
 from agentspec.gateway.settings import GatewaySettings
@@ -19,12 +21,7 @@ from agentspec.gateway.tags import Tags, read_tags
 from agentspec.gateway.url_stage import URL_STAGE_KEY, UrlStage
 from agentspec.gateway.xargs import with_xargs
 
-# where vLLM reads vllm_xargs from a JSON body
-TAGGED_PATHS = frozenset(
-    ("/v1/chat/completions", "/v1/chat/completions/batch", "/v1/completions", "/v1/responses", "/v1/messages")
-)
-# what else a tenant may post: nothing of it generates
-HARMLESS_PATHS = frozenset(("/tokenize", "/detokenize", "/v1/messages/count_tokens"))
+TAGGED_PATHS = frozenset(Endpoint)
 CONTROL_PREFIX = "/agentspec/"  # has a lock of its own
 
 
@@ -47,11 +44,7 @@ class ZeroHop:
 
 
 class TaggedOnly:
-    """Where tenants are kept apart, nothing generates that can't be tagged: it would be nobody's.
-
-    vLLM has more ways to generate than these (audio, raw tokens, other clouds' APIs), some of which let a
-    client write its own tags, and switches that no tenant should reach.
-    """
+    """Where tenants are kept apart, nothing generates that can't be tagged: it would be nobody's."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -67,11 +60,8 @@ class TaggedOnly:
             await self._app(scope, receive, send)
 
     def _is_allowed(self, scope: Scope) -> bool:
-        return (
-            scope["method"] in ("GET", "HEAD", "OPTIONS")
-            or scope["path"] in TAGGED_PATHS
-            or scope["path"] in HARMLESS_PATHS
-        )
+        method, path = scope["method"], scope["path"]
+        return path in TAGGED_PATHS or path in OPEN_PATHS or is_for_tenants(method, path)
 
 
 class Tagging:

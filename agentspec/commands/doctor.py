@@ -55,9 +55,9 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
 
 def _there(args: argparse.Namespace) -> Iterator[Finding]:
     from agentspec.doctor.engine import check_engine
-    from agentspec.gateway import ProxySettings
+    from agentspec.gateway import UpstreamSettings
 
-    settings = ProxySettings(
+    settings = UpstreamSettings(
         url=args.engine_url,
         api_key=os.environ.get("AGENTSPEC_ENGINE_API_KEY"),
         control_token=args.control_token or os.environ.get("AGENTSPEC_CONTROL_TOKEN"),

@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentspec.errors import ConfigError
-from agentspec.gateway import EngineCommand, EngineProcess, Patience, ProxySettings, ProxyUpstream
+from agentspec.gateway import (
+    EngineCommand,
+    EngineProcess,
+    Fleet,
+    FleetSettings,
+    Patience,
+    TimeoutSettings,
+    UpstreamSettings,
+)
 from agentspec.gateway.auth import API_KEYS_VARIABLE
 from agentspec.gateway.server import bind
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir
@@ -28,7 +36,7 @@ PASSED_ON = ("served_model_name", "max_model_len", "dtype")
 SETTINGS = ("rule", "price", "stage_budget_mb", "forest_file", "save_every_s")
 
 
-def behind_gateway(args: argparse.Namespace) -> tuple[ProxyUpstream, str, EngineProcess]:
+def behind_gateway(args: argparse.Namespace) -> tuple[Fleet, str, EngineProcess]:
     """vLLM on a loopback port, which only who knows this process's secrets may use; the name it serves."""
     port = _free_port(args.engine_port or 0)
     root = f"http://{LOOPBACK}:{port}"
@@ -39,15 +47,13 @@ def behind_gateway(args: argparse.Namespace) -> tuple[ProxyUpstream, str, Engine
         {**vllm_environment(token), API_KEY_VARIABLE: key},
         stop_timeout_s=SHUTDOWN_S + 10,
     )
-    settings = ProxySettings(
-        url=root,
-        api_key=key,
+    engine = UpstreamSettings(url=root, api_key=key, sends_xargs=args.xargs, control_token=token)
+    settings = FleetSettings(
+        upstreams=(engine,),
+        timeouts=TimeoutSettings(first_byte_s=args.engine_timeout_s, idle_s=args.engine_timeout_s),
         forwards_authorization=False,
-        sends_xargs=args.xargs,
-        control_token=token,
-        read_timeout_s=args.engine_timeout_s,
     )
-    return ProxyUpstream(settings), _name(args), EngineProcess(command, root, patience=_patience(args))
+    return Fleet(settings), _name(args), EngineProcess(command, root, patience=_patience(args))
 
 
 def zero_hop(args: argparse.Namespace, port: int, api_keys: Sequence[str]) -> tuple[EngineProcess, str]:

@@ -8,7 +8,7 @@ import httpx
 
 from agentspec import __version__
 from agentspec.doctor.finding import Finding, ok, problem, warning
-from agentspec.gateway import ProxySettings
+from agentspec.gateway import UpstreamSettings
 from agentspec.gateway.engine_probe import look
 from agentspec.stages import StageKey
 from agentspec.wire import XARGS_FIELD, to_xargs
@@ -16,7 +16,7 @@ from agentspec.wire import XARGS_FIELD, to_xargs
 TIMEOUT_S = 30.0
 
 
-def check_engine(settings: ProxySettings) -> Iterator[Finding]:
+def check_engine(settings: UpstreamSettings) -> Iterator[Finding]:
     """Whether it answers, has our plugin, and takes our tags. Raises ConfigError if ``url`` is none."""
     headers = {"authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
     with httpx.Client(base_url=settings.root, headers=headers, timeout=TIMEOUT_S, trust_env=False) as client:
@@ -46,7 +46,7 @@ def _models(client: httpx.Client) -> list[str] | Finding:
     )
 
 
-def _plugin(settings: ProxySettings) -> Finding:
+def _plugin(settings: UpstreamSettings) -> Finding:
     found = look(settings.root, settings.control_token)
     if found.problem:
         return problem("plugin", str(found))

@@ -15,7 +15,7 @@ from agentspec import __version__
 from agentspec.doctor.engine import check_engine
 from agentspec.doctor.finding import Finding, Level
 from agentspec.errors import ConfigError
-from agentspec.gateway import ProxySettings
+from agentspec.gateway import UpstreamSettings
 
 MODELS = {"data": [{"id": "tiny"}]}
 STATUS = {"agentspec": __version__, "vllm": "0.32.0", "num_speculative_tokens": 32}
@@ -59,7 +59,7 @@ def engine(**answers: Any) -> Iterator[str]:
 
 def findings(answers: dict[str, Any]) -> list[Finding]:
     with engine(**answers) as url:
-        return list(check_engine(ProxySettings(url=url)))
+        return list(check_engine(UpstreamSettings(url=url)))
 
 
 def test_all_is_well() -> None:
@@ -96,11 +96,11 @@ def test_what_is_not(path: str, answer: tuple[int, Any], level: Level, said: str
 def test_nobody_there() -> None:
     with engine() as url:
         pass
-    [found] = check_engine(ProxySettings(url=url))
+    [found] = check_engine(UpstreamSettings(url=url))
     assert found.level is Level.PROBLEM
     assert f"{url} can't be reached" in found.text
 
 
 def test_what_is_no_url() -> None:
     with pytest.raises(ConfigError, match="'gpu-box'"):
-        list(check_engine(ProxySettings(url="gpu-box")))
+        list(check_engine(UpstreamSettings(url="gpu-box")))

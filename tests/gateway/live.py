@@ -11,7 +11,15 @@ import httpx
 import openai
 from starlette.types import ASGIApp
 
-from agentspec.gateway import Drain, EmbeddedUpstream, ProxySettings, ProxyUpstream, Upstream, create_app
+from agentspec.gateway import (
+    Drain,
+    EmbeddedUpstream,
+    Fleet,
+    FleetSettings,
+    Upstream,
+    UpstreamSettings,
+    create_app,
+)
 from agentspec.gateway.server import GatewayServer, bind
 from agentspec.generation import Engine
 
@@ -48,9 +56,12 @@ def serving_engine(engine: Engine, **options: Any) -> Any:
     return serving(EmbeddedUpstream(engine), **options)
 
 
-def serving_proxy(url: str, *, settings: dict[str, Any] | None = None, **options: Any) -> Any:
-    """A gateway in front of another server."""
-    return serving(ProxyUpstream(ProxySettings(url=url, **(settings or {}))), **options)
+def serving_proxy(
+    *urls: str, settings: dict[str, Any] | None = None, fleet: dict[str, Any] | None = None, **options: Any
+) -> Any:
+    """A gateway in front of other servers, which all have the same ``settings``."""
+    upstreams = [UpstreamSettings(url=url, **(settings or {})) for url in urls]
+    return serving(Fleet(FleetSettings(upstreams=upstreams, **(fleet or {}))), **options)
 
 
 @contextmanager

@@ -5,9 +5,11 @@ import openai
 import pytest
 from live import chat_body, client_of, post, serving_engine
 from scripted import ScriptedEngine
+from starlette.datastructures import Headers
 
 from agentspec.errors import ConfigError, StageError
 from agentspec.gateway import ApiKeys
+from agentspec.gateway.auth import given_key
 from agentspec.gateway.errors import AuthError
 
 
@@ -21,7 +23,7 @@ from agentspec.gateway.errors import AuthError
     ],
 )
 def test_how_keys_are_written(text: str, key: str, tenant: str) -> None:
-    assert ApiKeys.parse([text]).tenant_of(f"Bearer {key}") == tenant
+    assert ApiKeys.parse([text]).caller(key).tenant == tenant
 
 
 def test_bad_keys_are_refused_and_not_shown() -> None:
@@ -38,12 +40,14 @@ def test_bad_keys_are_refused_and_not_shown() -> None:
 )
 def test_no_other_key_opens(header: str | None) -> None:
     with pytest.raises(AuthError):
-        ApiKeys.parse(["k1=acme"]).tenant_of(header)
+        ApiKeys.parse(["k1=acme"]).caller(
+            given_key(Headers({} if header is None else {"authorization": header}))
+        )
 
 
 def test_without_keys_everybody_is_the_default_tenant() -> None:
     assert not ApiKeys()
-    assert ApiKeys().tenant_of("Bearer whatever") == "default"
+    assert ApiKeys().caller("whatever").tenant == "default"
 
 
 def test_the_tenant_comes_from_the_key_alone() -> None:

@@ -19,7 +19,7 @@ from test_gateway_metrics import of_stage, scrape
 from test_proxy import free_port
 
 from agentspec.draft import Source
-from agentspec.gateway import ApiKeys, ProxySettings
+from agentspec.gateway import ApiKeys, UpstreamSettings
 from agentspec.gateway import engine_control as module
 from agentspec.gateway.stage_figures import describe_stages, read_stages
 from agentspec.stages import StageKey
@@ -242,7 +242,7 @@ def test_the_token(
                 assert len(httpx.get(f"{root}/agentspec/stages").json()["stages"]) == stages
                 assert httpx.get(f"{root}/metrics").status_code == 200
     assert "control token" in caplog.text
-    for shown in (caplog.text, repr(ProxySettings(url="http://a", control_token="s3cret", api_key="k3y"))):
+    for shown in (caplog.text, repr(UpstreamSettings(url="http://a", control_token="s3cret", api_key="k3y"))):
         assert not any(secret in shown for secret in ("s3cret", "wr0ng", "k3y"))
 
 

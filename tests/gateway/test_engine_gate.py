@@ -23,7 +23,7 @@ from agentspec.gateway import *
 from agentspec.gateway.server import bind
 root, port, *argv = sys.argv[1:]
 drain = Drain()
-app = create_app(ProxyUpstream(ProxySettings(url=root)), drain=drain)
+app = create_app(Fleet(FleetSettings(upstreams=[UpstreamSettings(url=root)])), drain=drain)
 engine = EngineProcess(EngineCommand([sys.executable, *argv]), root)
 with bind("127.0.0.1", int(port)) as bound:
     serve(app, bound, drain, on_ready=lambda: print("ready", flush=True), engine=engine)

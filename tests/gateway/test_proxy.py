@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import httpx
 import openai
@@ -14,7 +15,7 @@ from scripted import STEPS, ScriptedEngine
 from test_gateway_metrics import of_stage, scrape
 
 from agentspec.errors import ConfigError, EngineError
-from agentspec.gateway import ApiKeys, ProxySettings
+from agentspec.gateway import ApiKeys, UpstreamSettings
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\n"
 STREAM_HEAD = HEAD % b"text/event-stream" + b"transfer-encoding: chunked\r\n\r\n"
@@ -129,11 +130,11 @@ def test_without_xargs_the_body_is_not_touched_at_all() -> None:
     [
         ({}, {}, b"authorization: Bearer mine"),
         ({"api_key": "engine-key"}, {}, b"authorization: Bearer engine-key"),
-        ({"forwards_authorization": False}, {"keys": ApiKeys.parse(["mine"])}, None),
+        ({}, {"keys": ApiKeys.parse(["mine"]), "fleet": {"forwards_authorization": False}}, None),
     ],
 )
 def test_whose_key_the_engine_sees(
-    settings: dict[str, object], options: dict[str, object], expected: bytes | None
+    settings: dict[str, object], options: dict[str, Any], expected: bytes | None
 ) -> None:
     with (
         raw_server(HEAD % b"application/json" + b"content-length: 2\r\n\r\n{}") as (upstream, seen),
@@ -178,7 +179,7 @@ def test_an_engine_that_is_down() -> None:
 def test_an_engine_that_answers_nothing() -> None:
     with (
         serving_engine(ScriptedEngine(is_silent=True)) as upstream,
-        serving_proxy(upstream, settings={"read_timeout_s": 0.2}) as root,
+        serving_proxy(upstream, fleet={"timeouts": {"first_byte_s": 0.2}}) as root,
     ):
         answer = post(root, chat_body())
     assert answer.status_code == 504
@@ -256,5 +257,5 @@ def test_metrics_are_counted_from_what_passes() -> None:
 )
 def test_a_bad_engine_url(url: str) -> None:
     with pytest.raises(ConfigError, match="engine URL") as caught:
-        _ = ProxySettings(url=url).root
+        _ = UpstreamSettings(url=url).root
     assert "s3cret" not in str(caught.value)

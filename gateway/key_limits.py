@@ -1,0 +1,56 @@
+"""What one API key may use: so many requests a minute, so many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from agentspec.gateway.errors import RateLimitError
+
+BUSY_RETRY_S = 1.0
+
+
+class KeyLimits:
+    """A token bucket that holds a minute's requests, and a count of those under way.
+
+    Args:
+        requests_per_minute, max_concurrent: None = no limit.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, requests_per_minute: int | None, max_concurrent: int | None, clock: Callable[[], float]
+    ) -> None:
+        self._per_minute = requests_per_minute
+        self._max_concurrent = max_concurrent
+        self._clock = clock
+        self._num_running = 0
+        self._num_left = float(requests_per_minute or 0)
+        self._filled_s = clock()
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """For as long as a request is under way. Raises RateLimitError if it is one too many."""
+        if self._max_concurrent is not None and self._num_running >= self._max_concurrent:
+            raise RateLimitError(
+                f"this key may have {self._max_concurrent} requests at a time", retry_after_s=BUSY_RETRY_S
+            )
+        self._take_one()
+        self._num_running += 1
+        try:
+            yield
+        finally:
+            self._num_running -= 1
+
+    def _take_one(self) -> None:
+        if self._per_minute is None:
+            return
+        now_s, per_s = self._clock(), self._per_minute / 60
+        self._num_left = min(self._per_minute, self._num_left + (now_s - self._filled_s) * per_s)
+        self._filled_s = now_s
+        if self._num_left < 1:
+            raise RateLimitError(
+                f"this key may send {self._per_minute} requests a minute",
+                retry_after_s=(1 - self._num_left) / per_s,
+            )
+        self._num_left -= 1

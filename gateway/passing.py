@@ -1,0 +1,59 @@
+"""What tenants may ask of an engine beside the calls that are tagged.
+
+Engines have more ways to generate than those (audio, raw tokens, other clouds' APIs), some of which let a
+client write its own tags, and switches that no tenant should reach. Where tenants are kept apart, what is not
+known to be harmless is the operator's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentspec.errors import RequestError
+from agentspec.wire import XARGS_PREFIX
+
+READING = frozenset(("GET", "HEAD", "OPTIONS"))
+# nothing of it generates
+HARMLESS_PATHS = frozenset(
+    (
+        "/v1/embeddings",
+        "/v1/messages/count_tokens",
+        "/v1/rerank",
+        "/v1/score",
+        "/classify",
+        "/detokenize",
+        "/pooling",
+        "/rerank",
+        "/score",
+        "/tokenize",
+        "/v2/rerank",
+    )
+)
+
+
+def is_for_tenants(method: str, path: str) -> bool:
+    """Any tenant may send this on, as it is."""
+    return path in HARMLESS_PATHS or (method in READING and path.startswith("/v1/"))
+
+
+def refuse_forged(raw: bytes, body: Mapping[str, Any] | None) -> None:
+    """Raise RequestError if a body that gets no tags brings some of its own, outside ``vllm_xargs``."""
+    if XARGS_PREFIX.encode() not in raw and b"\\u" not in raw:
+        return
+    is_forged = XARGS_PREFIX.encode() in raw if body is None else _has_tag(list(body.values()))
+    if is_forged:
+        raise RequestError(f"only the gateway writes what begins with {XARGS_PREFIX!r}", code="forged_tag")
+
+
+def _has_tag(values: list[Any]) -> bool:
+    """A key at any depth looks like a tag of ours."""
+    while values:
+        value = values.pop()
+        if isinstance(value, dict):
+            if any(key.startswith(XARGS_PREFIX) for key in value):
+                return True
+            values.extend(value.values())
+        elif isinstance(value, list):
+            values.extend(value)
+    return False

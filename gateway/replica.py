@@ -1,0 +1,192 @@
+"""One engine of the fleet: its connections, its load, and what is known of its health."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from urllib.parse import urlsplit
+
+from agentspec.errors import EngineError
+from agentspec.gateway.answer_tail import AnswerTail
+from agentspec.gateway.breaker import Breaker
+from agentspec.gateway.call import Call
+from agentspec.gateway.connection import Connection
+from agentspec.gateway.connections import Connections, Request
+from agentspec.gateway.engine_control import EngineControl
+from agentspec.gateway.forwarding import Forwarding, returned
+from agentspec.gateway.ledger import StageLedger
+from agentspec.gateway.reply import Reply
+from agentspec.gateway.settings import FleetSettings, UpstreamSettings
+from agentspec.gateway.stage_figures import Stages
+
+FAILED_STATUSES = frozenset((500, 502, 503, 504))
+MOST_LISTED_BYTES = 1 << 20
+
+logger = logging.getLogger("agentspec.gateway")
+
+
+class Replica:
+    """Forwards to one engine.
+
+    Attributes:
+        name, weight: see UpstreamSettings; a target of ``routing``.
+        num_running: requests that it answers now.
+        is_up: it answered when it was looked at last.
+        listed: the models of its ``/v1/models``; None until it told.
+    """
+
+    def __init__(self, settings: UpstreamSettings, fleet: FleetSettings) -> None:
+        root = settings.root
+        parts = urlsplit(root)
+        timeouts = fleet.timeouts
+        self.settings = settings
+        self.root = root
+        self.name = settings.label
+        self.weight = settings.weight
+        self.num_running = 0
+        self.is_up = True
+        self.listed: frozenset[str] | None = None
+        self.control = EngineControl(root, settings.control_token)
+        self._ledger = StageLedger()
+        self._forwarding = Forwarding(
+            parts.netloc, parts.path, settings, forwards_authorization=fleet.forwards_authorization
+        )
+        self._connections = Connections(
+            root,
+            connect_s=timeouts.connect_s,
+            first_byte_s=timeouts.first_byte_s,
+            idle_s=timeouts.idle_s,
+        )
+        self._health = fleet.health
+        self._num_failed_looks = 0
+        self._loop = asyncio.get_running_loop()
+        self.breaker = Breaker(fleet.health.num_failures, fleet.health.open_s, self._loop.time)
+
+    @property
+    def has_room(self) -> bool:
+        """It may get one more request."""
+        limit = self.settings.max_concurrent
+        return limit is None or self.num_running < limit
+
+    def may_serve(self, model: str | None) -> bool:
+        """The configuration lets ``model`` come here."""
+        return not self.settings.models or model is None or model in self.settings.models
+
+    def enter(self) -> None:
+        """A request is on its way here."""
+        self.num_running += 1
+        self.breaker.enter()
+
+    def leave(self) -> None:
+        """It is over, whichever way."""
+        self.num_running -= 1
+        self.breaker.forget()
+
+    async def answer(self, call: Call, reply: Reply, refused: frozenset[int]) -> int:
+        """Forward ``call`` and stream the answer back.
+
+        Args:
+            refused: if the answer has one of these statuses, nothing of it is sent back.
+
+        Returns:
+            The answer's status.
+
+        Raises:
+            RequestError: the request is at fault.
+            UpstreamDownError, UpstreamTimeoutError: the engine is. If ``reply`` was not started, the client
+                does not know yet.
+        """
+        request = self._forwarding.request(call)
+        try:
+            connection = await self._connections.send(request)
+            try:
+                await self._send_back(call, connection, reply, refused)
+            finally:
+                self._connections.put_back(connection)
+        except EngineError:
+            self.breaker.fail()
+            raise
+        if connection.status in FAILED_STATUSES:
+            self.breaker.fail()
+        else:
+            self.breaker.succeed()
+        return connection.status
+
+    async def look(self) -> None:
+        """Find out if it is up, and what it serves. Never raises."""
+        try:
+            async with asyncio.timeout(self._health.timeout_s):
+                status, _ = await self._get("/health")
+                is_well = status < 500
+                if is_well:
+                    self.listed = _model_ids(*await self._get("/v1/models")) or self.listed
+        except (EngineError, TimeoutError):
+            is_well = False
+        self._num_failed_looks = 0 if is_well else self._num_failed_looks + 1
+        is_up = self._num_failed_looks < self._health.num_failed_looks
+        if is_up != self.is_up:
+            logger.warning("the engine at %s is %s", self.root, "up again" if is_up else "down")
+        self.is_up = is_up
+
+    async def is_answering(self) -> bool:
+        """True if the engine answers at all; not every server has a ``/health``."""
+        try:
+            async with asyncio.timeout(self._health.timeout_s):
+                status, _ = await self._get("/health")
+        except (EngineError, TimeoutError):
+            return False
+        return status < 500
+
+    async def ask(self, call: Call) -> tuple[int, bytes]:
+        """Status and body of the answer to a call that is not forwarded as it is. Raises as ``answer``."""
+        return await self._fetch(self._forwarding.request(call))
+
+    async def stats(self) -> Stages:
+        """What the engine counted, if it runs our plugin; else what answers told on their way."""
+        told = await self.control.stages()
+        return self._ledger.stats if told is None else told
+
+    async def close(self) -> None:
+        """End all that is idle."""
+        self._connections.close()
+        await self.control.close()
+
+    async def _send_back(
+        self, call: Call, connection: Connection, reply: Reply, refused: frozenset[int]
+    ) -> None:
+        if connection.status in refused:
+            return
+        headers = returned(connection.headers)
+        kind = next((value for name, value in headers if name == b"content-type"), b"")
+        tail = AnswerTail(is_event_stream=kind.startswith(b"text/event-stream"))
+        if call.tags is not None:
+            self._ledger.count_request(call.tags.stage)
+        await reply.start(connection.status, headers)
+        while part := await connection.read():
+            tail.add(part)
+            await reply.write(part)
+        await reply.end()
+        if connection.status == 200 and call.tags is not None:
+            self._ledger.count_answer(call.tags.stage, tail.payload())
+
+    async def _get(self, path: str) -> tuple[int, bytes]:
+        return await self._fetch(self._forwarding.own_request(path))
+
+    async def _fetch(self, request: Request) -> tuple[int, bytes]:
+        connection = await self._connections.send(request)
+        try:
+            body = bytearray()
+            while (part := await connection.read()) and len(body) < MOST_LISTED_BYTES:
+                body += part
+            return connection.status, bytes(body)
+        finally:
+            self._connections.put_back(connection)
+
+
+def _model_ids(status: int, body: bytes) -> frozenset[str] | None:
+    """The ids in an answer of ``/v1/models``; None if it is none."""
+    try:
+        return frozenset(str(model["id"]) for model in json.loads(body)["data"]) if status == 200 else None
+    except (ValueError, LookupError, TypeError):
+        return None

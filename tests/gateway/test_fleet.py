@@ -1,0 +1,228 @@
+"""Several engines behind one gateway: who gets a request, and what happens when one fails."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx
+import pytest
+from live import TIMEOUT_S, chat_body, client_of, post, serving_engine, serving_proxy
+from scripted import ScriptedEngine
+from test_proxy import free_port
+
+from agentspec.generation import ModelCard
+
+IMPATIENT = {"retries": {"backoff_s": 0.001}}
+
+
+@contextmanager
+def fleet(*engines: ScriptedEngine, **options: Any) -> Iterator[str]:
+    """The root URL of a gateway in front of them."""
+    with ExitStack() as stack:
+        urls = [stack.enter_context(serving_engine(engine)) for engine in engines]
+        yield stack.enter_context(serving_proxy(*urls, **options))
+
+
+@contextmanager
+def answering(status: int) -> Iterator[tuple[str, list[str]]]:
+    """A server that answers every request with ``status``; the list has the paths."""
+    paths: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            paths.append(self.path)
+            self.send_response(status)
+            self.send_header("content-length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", paths
+        server.shutdown()
+        thread.join(TIMEOUT_S)
+
+
+def test_a_stage_stays_with_one_engine() -> None:
+    engines = [ScriptedEngine() for _ in range(3)]
+    with fleet(*engines) as root:
+        for stage in ("a", "b", "c", "d", "e", "f", "g", "h") * 3:
+            assert post(root, chat_body(), x_agentspec_stage=stage).status_code == 200
+    homes = Counter(stage for engine in engines for stage in {one.stage for one in engine.requests})
+    assert set(homes.values()) == {1}
+    assert all(engine.requests for engine in engines)
+
+
+def test_a_session_stays_with_one_engine() -> None:
+    engines = [ScriptedEngine() for _ in range(3)]
+    with fleet(*engines, fleet={"routing": {"policy": "session"}}) as root:
+        for stage in ("a", "b", "c", "d"):
+            for session in ("s1", "s2", "s3", "s4", "s5", "s6"):
+                post(root, chat_body(), x_agentspec_stage=stage, x_agentspec_session=session)
+    homes = Counter(session for engine in engines for session in {one.session for one in engine.requests})
+    assert set(homes.values()) == {1}
+
+
+def test_a_busy_stage_spills_over() -> None:
+    engines = [ScriptedEngine(is_endless=True) for _ in range(2)]
+    with fleet(*engines) as root, ExitStack() as stack, client_of(root) as client:
+        for num_open in range(1, 9):
+            stream = stack.enter_context(client.chat.completions.create(**chat_body(stream=True)))
+            next(iter(stream))
+            assert sum(len(engine.requests) for engine in engines) == num_open
+    assert sorted(len(engine.requests) for engine in engines) in ([3, 5], [4, 4])
+
+
+def test_a_model_goes_where_it_is_served() -> None:
+    small, large = (
+        ScriptedEngine(model=ModelCard("small", 4096)),
+        ScriptedEngine(model=ModelCard("large", 4096)),
+    )
+    with fleet(small, large, fleet={"health": {"interval_s": 0.01}}) as root, client_of(root) as client:
+        assert [model.id for model in client.models.list().data] == ["small", "large"]
+        for _ in range(3):
+            for name in ("small", "large"):
+                assert client.chat.completions.create(**chat_body(model=name)).model == name
+        assert client.models.retrieve("large").id == "large"
+    assert (len(small.requests), len(large.requests)) == (3, 3)
+
+
+def test_a_model_that_no_engine_is_for() -> None:
+    with fleet(ScriptedEngine(), settings={"models": ["scripted"]}) as root:
+        answer = post(root, chat_body(model="gpt-9"))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+        assert post(root, chat_body()).status_code == 200
+
+
+def test_another_engine_answers_for_one_that_is_down() -> None:
+    engine = ScriptedEngine()
+    with (
+        serving_engine(engine) as up,
+        serving_proxy(f"http://127.0.0.1:{free_port()}", up, fleet=IMPATIENT) as root,
+    ):
+        for number in range(8):
+            assert post(root, chat_body(), x_agentspec_stage=f"s{number}").status_code == 200
+        assert httpx.get(f"{root}/health").status_code == 200
+    assert len(engine.requests) == 8
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_another_engine_answers_for_one_that_can_not(status: int) -> None:
+    engine = ScriptedEngine()
+    with (
+        answering(status) as (unable, paths),
+        serving_engine(engine) as able,
+        serving_proxy(unable, able, fleet=IMPATIENT) as root,
+    ):
+        for number in range(8):
+            assert post(root, chat_body(), x_agentspec_stage=f"s{number}").status_code == 200
+    assert len(engine.requests) == 8
+    assert paths  # it was asked
+
+
+@pytest.mark.parametrize("status", [400, 404, 429, 500, 501])
+def test_what_the_engine_means_is_not_tried_again(status: int) -> None:
+    with answering(status) as (url, paths), serving_proxy(url, fleet=IMPATIENT) as root:
+        assert post(root, chat_body()).status_code == status
+    assert len(paths) == 1
+
+
+def test_what_does_not_generate_is_not_tried_again() -> None:
+    with answering(503) as (url, paths), serving_proxy(url, fleet=IMPATIENT) as root:
+        assert post(root, {}, "/v1/load_lora_adapter").status_code == 503
+        assert post(root, chat_body()).status_code == 503
+    assert paths == ["/v1/load_lora_adapter", *["/v1/chat/completions"] * 3]
+
+
+def test_an_engine_that_keeps_failing_is_left_alone_for_a_while() -> None:
+    with answering(500) as (url, paths), serving_proxy(url, fleet={"health": {"num_failures": 2}}) as root:
+        statuses = [post(root, chat_body()).status_code for _ in range(4)]
+        refusal = post(root, chat_body())
+    assert statuses == [500, 500, 503, 503]
+    assert len(paths) == 2
+    assert refusal.json()["error"]["code"] == "no_upstream"
+    assert 1 <= int(refusal.headers["retry-after"]) <= 10
+
+
+def test_who_finds_no_room_waits_in_line() -> None:
+    engine = ScriptedEngine(is_endless=True)
+    with (
+        fleet(engine, settings={"max_concurrent": 1}) as root,
+        client_of(root) as client,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        stream = client.chat.completions.create(**chat_body(stream=True))
+        next(iter(stream))
+        waiting = [pool.submit(post, root, chat_body()) for _ in range(4)]
+        engine.is_endless = False
+        stream.close()
+        assert [one.result(TIMEOUT_S).status_code for one in waiting] == [200] * 4
+    assert len(engine.requests) == 5
+
+
+def test_no_more_wait_than_may() -> None:
+    engine = ScriptedEngine(is_endless=True)
+    with (
+        fleet(engine, settings={"max_concurrent": 1}, fleet={"routing": {"max_waiting": 0}}) as root,
+        client_of(root) as client,
+        client.chat.completions.create(**chat_body(stream=True)) as stream,
+    ):
+        next(iter(stream))
+        refused = post(root, chat_body())
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
+    assert refused.headers["retry-after"] == "1"
+    assert len(engine.requests) == 1
+
+
+def test_who_waits_too_long_is_told_so() -> None:
+    engine = ScriptedEngine(is_endless=True)
+    timeouts = {"timeouts": {"queue_s": 0.05}}
+    with (
+        fleet(engine, settings={"max_concurrent": 1}, fleet=timeouts) as root,
+        client_of(root) as client,
+        client.chat.completions.create(**chat_body(stream=True)) as stream,
+    ):
+        next(iter(stream))
+        answer = post(root, chat_body())
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "queue_timeout")
+    assert len(engine.requests) == 1
+
+
+def test_whoever_leaves_the_line_takes_no_place() -> None:
+    engine = ScriptedEngine(is_endless=True)
+    with (
+        fleet(engine, settings={"max_concurrent": 1}) as root,
+        client_of(root) as client,
+    ):
+        stream = client.chat.completions.create(**chat_body(stream=True))
+        next(iter(stream))
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{root}/v1/chat/completions", json=chat_body(), timeout=0.1)
+        engine.is_endless = False
+        stream.close()
+        assert post(root, chat_body()).status_code == 200
+    assert len(engine.requests) == 2
+
+
+def test_what_all_engines_learned_is_one_table() -> None:
+    engines = [ScriptedEngine() for _ in range(2)]
+    with fleet(*engines) as root:
+        for number in range(6):
+            post(root, chat_body(), x_agentspec_stage=f"s{number}")
+        stages = httpx.get(f"{root}/agentspec/stages").json()["stages"]
+    assert sorted(stage["stage"] for stage in stages) == [f"s{number}" for number in range(6)]
+    assert {stage["num_requests"] for stage in stages} == {1}
