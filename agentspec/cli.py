@@ -44,6 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
         title="commands", required=True, metavar="COMMAND", parser_class=CommandParser
     )
     commands.add_parser("serve", help="start a server", fill=_serve)
+    commands.add_parser("key", help="make an API key", fill=_key)
     commands.add_parser("doctor", help="what is wrong with this installation", fill=_doctor)
     commands.add_parser("forest", help="what a running server has learned", fill=_forest)
     commands.add_parser("bench", help="measure", fill=_bench)
@@ -68,6 +69,12 @@ class CommandParser(argparse.ArgumentParser):
 
 def _serve(parser: argparse.ArgumentParser) -> None:
     from agentspec.commands.serve import add_options
+
+    add_options(parser)
+
+
+def _key(parser: argparse.ArgumentParser) -> None:
+    from agentspec.commands.key import add_options
 
     add_options(parser)
 

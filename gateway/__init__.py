@@ -7,13 +7,14 @@ A request's way: ``url_stage`` strips ``/stages/<path>``, ``observed`` times it,
 
 from __future__ import annotations
 
+from agentspec.gateway.api_keys import ApiKeys
 from agentspec.gateway.app import create_app
-from agentspec.gateway.auth import ApiKeys
 from agentspec.gateway.drain import Drain
 from agentspec.gateway.embedded import EmbeddedUpstream
 from agentspec.gateway.engine_child import EngineCommand
 from agentspec.gateway.engine_process import EngineProcess, Patience, run_until_signal
 from agentspec.gateway.fleet import Fleet
+from agentspec.gateway.rules import Rules
 from agentspec.gateway.server import serve
 from agentspec.gateway.settings import FleetSettings, GatewaySettings, TimeoutSettings, UpstreamSettings
 from agentspec.gateway.upstream import Upstream
@@ -28,6 +29,7 @@ __all__ = [
     "FleetSettings",
     "GatewaySettings",
     "Patience",
+    "Rules",
     "TimeoutSettings",
     "Upstream",
     "UpstreamSettings",

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from agentspec.errors import AgentSpecError
-from agentspec.gateway.auth import METRICS_PATH, ApiKeys, Authenticate, digest_of
+from agentspec.gateway.auth import METRICS_PATH, Authenticate
 from agentspec.gateway.calls import Calls
 from agentspec.gateway.control_routes import control_routes
 from agentspec.gateway.drain import Drain
@@ -23,7 +23,7 @@ from agentspec.gateway.errors import describe, error_body
 from agentspec.gateway.lifeline import ClientGoneError
 from agentspec.gateway.observed import CLIENT_GONE, Observed
 from agentspec.gateway.request_id import RequestId
-from agentspec.gateway.settings import GatewaySettings
+from agentspec.gateway.rules import Rules
 from agentspec.gateway.stage_metrics import StageCollector
 from agentspec.gateway.upstream import Upstream
 from agentspec.gateway.url_stage import UrlStage
@@ -32,26 +32,23 @@ from agentspec.gateway.url_stage import UrlStage
 def create_app(
     upstream: Upstream,
     *,
-    keys: ApiKeys | None = None,
-    admin_key: str | None = None,
-    settings: GatewaySettings | None = None,
+    rules: Rules | None = None,
     drain: Drain | None = None,
 ) -> ASGIApp:
-    """The gateway in front of ``upstream``, which it closes at shutdown (ASGI lifespan).
+    """The gateway in front of ``upstream``, which it starts, and closes at shutdown (ASGI lifespan).
 
-    ``admin_key`` opens what is the operator's: saving and loading trees, and then ``/metrics`` too.
+    ``rules`` may be changed at any time. Their ``admin_key`` opens what is the operator's: saving and loading
+    trees, and then ``/metrics`` too.
     """
-    settings = settings or GatewaySettings()
+    rules = rules or Rules()
     registry = CollectorRegistry()
     app = Starlette(
-        routes=_routes(upstream, settings, registry),
+        routes=_routes(upstream, rules, registry),
         middleware=[
             Middleware(UrlStage),
             Middleware(Observed, registry=registry),
             Middleware(RequestId),
-            Middleware(
-                Authenticate, keys=keys or ApiKeys(), admin_key=digest_of(admin_key) if admin_key else None
-            ),
+            Middleware(Authenticate, rules=rules),
         ],
         exception_handlers={
             HTTPException: _http_error,
@@ -62,23 +59,23 @@ def create_app(
         lifespan=_running(upstream),
     )
     app.router.redirect_slashes = False
-    app.router.default = Calls(upstream, settings, drain or Drain())
+    app.router.default = Calls(upstream, rules, drain or Drain())
     return app
 
 
-def _routes(upstream: Upstream, settings: GatewaySettings, registry: CollectorRegistry) -> list[Route]:
+def _routes(upstream: Upstream, rules: Rules, registry: CollectorRegistry) -> list[Route]:
     async def health(request: Request) -> Response:
         is_healthy = await upstream.is_healthy()
         return JSONResponse({"status": "ok" if is_healthy else "unavailable"}, 200 if is_healthy else 503)
 
     async def metrics(request: Request) -> Response:
         stages = CollectorRegistry()
-        stages.register(StageCollector(await upstream.stats(), settings.num_stage_labels))
+        stages.register(StageCollector(await upstream.stats(), rules.limits.num_stage_labels))
         text = generate_latest(registry) + generate_latest(stages)
         return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
     return [
-        *control_routes(upstream, settings),
+        *control_routes(upstream, rules),
         Route("/health", health),
         Route(METRICS_PATH, metrics),
     ]

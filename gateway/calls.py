@@ -8,7 +8,8 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from agentspec.gateway.auth import CALLER_KEY, Caller
+from agentspec.gateway.api_keys import Caller
+from agentspec.gateway.auth import CALLER_KEY
 from agentspec.gateway.call import Call, Endpoint
 from agentspec.gateway.drain import Drain
 from agentspec.gateway.errors import ForbiddenError, UnknownUrlError
@@ -17,7 +18,7 @@ from agentspec.gateway.passing import is_for_tenants, refuse_forged
 from agentspec.gateway.reply import Reply
 from agentspec.gateway.request_body import guess_body, parse_body, read_body
 from agentspec.gateway.request_id import REQUEST_ID_KEY
-from agentspec.gateway.settings import GatewaySettings
+from agentspec.gateway.rules import Rules
 from agentspec.gateway.tags import read_tags
 from agentspec.gateway.upstream import Upstream
 from agentspec.gateway.url_stage import URL_STAGE_KEY
@@ -32,9 +33,9 @@ logger = logging.getLogger("agentspec.gateway")
 class Calls:
     """All calls to one upstream, as an ASGI application."""
 
-    def __init__(self, upstream: Upstream, settings: GatewaySettings, drain: Drain) -> None:
+    def __init__(self, upstream: Upstream, rules: Rules, drain: Drain) -> None:
         self._upstream = upstream
-        self._settings = settings
+        self._rules = rules
         self._drain = drain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,7 +61,7 @@ class Calls:
         is_tagged = method == "POST" and path in TAGGED_PATHS
         if not is_tagged:
             _check_passing(method, path, caller)
-        raw_body = await read_body(receive, self._settings.body_limit_bytes)
+        raw_body = await read_body(receive, self._rules.limits)
         tags = None
         if is_tagged:
             body: dict[str, Any] | None = parse_body(raw_body)

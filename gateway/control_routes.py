@@ -17,13 +17,13 @@ from agentspec.errors import RequestError
 from agentspec.gateway.auth import TENANT_KEY
 from agentspec.gateway.past_outputs import read_past_outputs
 from agentspec.gateway.request_body import parse_body, read_body
-from agentspec.gateway.settings import GatewaySettings
+from agentspec.gateway.rules import Rules
 from agentspec.gateway.stage_figures import describe_stages
 from agentspec.gateway.upstream import Upstream
 from agentspec.stages import StageKey
 
 
-def control_routes(upstream: Upstream, settings: GatewaySettings) -> list[Route]:
+def control_routes(upstream: Upstream, rules: Rules) -> list[Route]:
     """The routes, for either kind of upstream."""
 
     async def stages(request: Request) -> Response:
@@ -37,12 +37,12 @@ def control_routes(upstream: Upstream, settings: GatewaySettings) -> list[Route]
 
     async def warm(request: Request) -> Response:
         tenant = request.scope[TENANT_KEY]
-        outputs = read_past_outputs(await read_body(request.receive, settings.body_limit_bytes), tenant)
+        outputs = read_past_outputs(await read_body(request.receive, rules.limits), tenant)
         return JSONResponse(await upstream.warm(tenant, outputs))
 
     def with_file(work: Callable[[str | None], Awaitable[dict[str, Any]]]) -> Callable[..., Any]:
         async def answer(request: Request) -> Response:
-            raw = await read_body(request.receive, settings.body_limit_bytes)
+            raw = await read_body(request.receive, rules.limits)
             return JSONResponse(await work(_path(raw)))
 
         return answer

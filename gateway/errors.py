@@ -5,6 +5,7 @@ RequestError
 ├── ForbiddenError       403  a key, but not for this
 ├── UnknownUrlError      404
 ├── MethodNotAllowedError 405
+├── SlowBodyError        408  the body did not come in time
 ├── BodyTooLargeError    413
 └── RateLimitError       429  this key has used up what it may
 EngineError
@@ -74,6 +75,15 @@ class BodyTooLargeError(RequestError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="body_too_large")
+
+
+class SlowBodyError(RequestError):
+    """The request's body did not come in time."""
+
+    status = 408
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="request_timeout")
 
 
 class RateLimitError(RequestError):

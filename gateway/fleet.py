@@ -39,6 +39,7 @@ class Fleet:
             _ = one.root
         self._settings = settings
         self._replicas: list[Replica] = []
+        self._retiring: set[asyncio.Task[None]] = set()
         self._line: WaitingLine[Replica] = WaitingLine(
             settings.routing.max_waiting, settings.timeouts.queue_s
         )
@@ -47,8 +48,29 @@ class Fleet:
     async def start(self) -> None:
         """Look after the engines from now on, in this event loop."""
         self._replicas = [Replica(one, self._settings) for one in self._settings.upstreams]
-        if len(self._replicas) > 1:  # else there is nothing to choose
-            self._watching = asyncio.create_task(self._watch())
+        self._watching = asyncio.create_task(self._watch())
+
+    def apply(self, settings: FleetSettings) -> None:
+        """Go by these settings from now on.
+
+        Engines of which nothing has changed keep their connections and what is known of their health; the
+        others end when their last request is over.
+        """
+        kept = (
+            {}
+            if _differ_in_common(settings, self._settings)
+            else {one.settings: one for one in self._replicas}
+        )
+        before, self._settings = self._replicas, settings
+        self._replicas = [kept.get(one) or Replica(one, settings) for one in settings.upstreams]
+        self._line.max_waiting = settings.routing.max_waiting
+        self._line.timeout_s = settings.timeouts.queue_s
+        for replica in before:
+            if replica not in self._replicas:
+                retiring = asyncio.create_task(replica.retire())
+                self._retiring.add(retiring)
+                retiring.add_done_callback(self._retiring.discard)
+        self._line.move()
 
     async def answer(self, call: Call, reply: Reply) -> None:
         """Forward and stream back; see :meth:`Upstream.answer`."""
@@ -106,8 +128,9 @@ class Fleet:
 
     async def close(self) -> None:
         """Look after nothing any more, and end what is idle."""
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in (self._watching, *self._retiring):
+            if task is not None:
+                task.cancel()
         await asyncio.gather(*(replica.close() for replica in self._replicas))
 
     @asynccontextmanager
@@ -175,9 +198,16 @@ class Fleet:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.gather(*(replica.look() for replica in self._replicas))
-            self._line.move()
+            if len(self._replicas) > 1:  # else there is nothing to choose
+                await asyncio.gather(*(replica.look() for replica in self._replicas))
+                self._line.move()
             await asyncio.sleep(self._settings.health.interval_s)
+
+
+def _differ_in_common(one: FleetSettings, other: FleetSettings) -> bool:
+    """What concerns every engine is not the same."""
+    common = ("timeouts", "health", "forwards_authorization")
+    return any(getattr(one, name) != getattr(other, name) for name in common)
 
 
 def _preferred(replicas: list[Replica], *wishes: Callable[[Replica], bool]) -> list[Replica]:

@@ -60,8 +60,9 @@ class Replica:
         )
         self._health = fleet.health
         self._num_failed_looks = 0
-        self._loop = asyncio.get_running_loop()
-        self.breaker = Breaker(fleet.health.num_failures, fleet.health.open_s, self._loop.time)
+        self._is_idle = asyncio.Event()
+        clock = asyncio.get_running_loop().time
+        self.breaker = Breaker(fleet.health.num_failures, fleet.health.open_s, clock)
 
     @property
     def has_room(self) -> bool:
@@ -82,6 +83,15 @@ class Replica:
         """It is over, whichever way."""
         self.num_running -= 1
         self.breaker.forget()
+        if not self.num_running:
+            self._is_idle.set()
+
+    async def retire(self) -> None:
+        """Close, once nothing is under way any more."""
+        while self.num_running:
+            self._is_idle.clear()
+            await self._is_idle.wait()
+        await self.close()
 
     async def answer(self, call: Call, reply: Reply, refused: frozenset[int]) -> int:
         """Forward ``call`` and stream the answer back.

@@ -2,39 +2,64 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any, NoReturn
 
-from starlette.types import Receive
+from starlette.types import Message, Receive
 
 from agentspec.errors import RequestError
-from agentspec.gateway.errors import BodyTooLargeError
+from agentspec.gateway.errors import BodyTooLargeError, SlowBodyError
 from agentspec.gateway.lifeline import ClientGoneError
+from agentspec.gateway.settings import GatewaySettings
 
 _WHITESPACE = b" \t\r\n"
 
 
-async def read_body(receive: Receive, limit_bytes: int) -> bytes:
+async def read_body(receive: Receive, limits: GatewaySettings) -> bytes:
     """The whole body.
 
     Raises:
-        BodyTooLargeError: it has more than ``limit_bytes``. Up to four times as many are read and
+        BodyTooLargeError: it has too many bytes. Up to four times as many as may be are read and
             dropped first: a client that is still sending would not see the answer.
+        SlowBodyError: it did not come in time.
         ClientGoneError: the client left while sending.
     """
-    parts, num_bytes, more = [], 0, True
-    while more and num_bytes <= 4 * limit_bytes:
-        message = await receive()
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body", False):  # nearly always
+        return _within(message.get("body", b""), limits.body_limit_bytes)
+    try:
+        async with asyncio.timeout(limits.body_s):
+            return await _read_parts(message, receive, limits.body_limit_bytes)
+    except TimeoutError:
+        raise SlowBodyError(f"the body did not come within {limits.body_s:g} s") from None
+
+
+async def _read_parts(message: Message, receive: Receive, limit_bytes: int) -> bytes:
+    parts, num_bytes = [], 0
+    while True:
         if message["type"] == "http.disconnect":
             raise ClientGoneError
         part = message.get("body", b"")
         num_bytes += len(part)
         if num_bytes <= limit_bytes:
             parts.append(part)
-        more = message.get("more_body", False)
+        if not message.get("more_body", False) or num_bytes > 4 * limit_bytes:
+            break
+        message = await receive()
     if num_bytes > limit_bytes:
-        raise BodyTooLargeError(f"the body has more than {limit_bytes} bytes")
+        raise _too_large(limit_bytes)
     return b"".join(parts)
+
+
+def _within(body: bytes, limit_bytes: int) -> bytes:
+    if len(body) > limit_bytes:
+        raise _too_large(limit_bytes)
+    return body
+
+
+def _too_large(limit_bytes: int) -> BodyTooLargeError:
+    return BodyTooLargeError(f"the body has more than {limit_bytes} bytes")
 
 
 def parse_body(raw: bytes) -> dict[str, Any]:

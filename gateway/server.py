@@ -17,6 +17,7 @@ from agentspec.errors import ConfigError
 from agentspec.gateway.drain import Drain
 from agentspec.gateway.engine_gate import EngineGate
 from agentspec.gateway.engine_process import EngineProcess
+from agentspec.gateway.reload import Reload
 
 KEEPALIVE_S = 30
 # after the grace period: time to send the error events to clients that are slow to read
@@ -32,7 +33,13 @@ class GatewayServer(uvicorn.Server):
     """
 
     def __init__(
-        self, app: ASGIApp, drain: Drain, *, grace_s: float = 5.0, on_ready: Callable[[], None] | None = None
+        self,
+        app: ASGIApp,
+        drain: Drain,
+        *,
+        grace_s: float = 5.0,
+        on_ready: Callable[[], None] | None = None,
+        reload: Reload | None = None,
     ) -> None:
         config = uvicorn.Config(
             app,
@@ -48,6 +55,8 @@ class GatewayServer(uvicorn.Server):
         self._drain = drain
         self._grace_s = grace_s
         self._on_ready = on_ready
+        self._reload = reload
+        self._reloading: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -57,11 +66,15 @@ class GatewayServer(uvicorn.Server):
             await super().startup(sockets)
         except OSError as error:  # somebody else began to listen after we were bound
             raise ConfigError(f"can't listen: {error.strerror or error}") from None
+        if self.started and self._reload:
+            self._reloading = asyncio.create_task(self._reload.run())
         if self.started and self._on_ready:
             self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, then stop."""
+        if self._reloading is not None:
+            self._reloading.cancel()
         self._drain.begin(self._grace_s)
         await super().shutdown(sockets)
 
@@ -73,6 +86,8 @@ class GatewayServer(uvicorn.Server):
             return
         signals = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, self.handle_exit) for number in signals}
+        if self._reload is not None:
+            before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._handle_hangup)
         try:
             yield
         finally:
@@ -82,6 +97,10 @@ class GatewayServer(uvicorn.Server):
     def end(self) -> None:
         """As the first signal does."""
         self.should_exit = True
+
+    def _handle_hangup(self, sig: int, frame: FrameType | None) -> None:
+        if self._loop is not None and self._reload is not None:
+            self._loop.call_soon_threadsafe(self._reload.ask)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """First signal: drain. Second: at once."""
@@ -113,16 +132,20 @@ def serve(
     grace_s: float = 5.0,
     on_ready: Callable[[], None] | None = None,
     engine: EngineProcess | None = None,
+    reload: Reload | None = None,
 ) -> None:
     """Serve ``app`` on ``bound`` until SIGINT or SIGTERM. ``drain`` must be the app's.
 
     An ``engine`` runs as long, and a little longer: the app drains first. Until it is ready, clients are told
-    so, and ``on_ready`` waits. Raises EngineStartError if it never becomes ready.
+    so, and ``on_ready`` waits. ``reload`` is told of SIGHUP.
+
+    Raises:
+        EngineStartError: the engine never became ready.
     """
     if engine is None:
-        GatewayServer(app, drain, grace_s=grace_s, on_ready=on_ready).run([bound])
+        GatewayServer(app, drain, grace_s=grace_s, on_ready=on_ready, reload=reload).run([bound])
     else:
-        server = GatewayServer(EngineGate(app, engine), drain, grace_s=grace_s)
+        server = GatewayServer(EngineGate(app, engine), drain, grace_s=grace_s, reload=reload)
         asyncio.run(_serve_with(engine, server, bound, on_ready))
 
 

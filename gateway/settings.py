@@ -6,14 +6,18 @@ Where the values come from (a file, the environment, options) is ``config_file``
 from __future__ import annotations
 
 import ipaddress
+from typing import Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from agentspec.errors import ConfigError
 from agentspec.gateway.routing import Policy
+from agentspec.stages import DEFAULT_STAGE, DEFAULT_TENANT, StageKey
 
 MIB = 1 << 20
+ENVIRONMENT_PREFIX = "AGENTSPEC_"
 
 
 class _Group(BaseModel):
@@ -156,6 +160,118 @@ class FleetSettings(_Group):
     retries: RetrySettings = RetrySettings()
     health: HealthSettings = HealthSettings()
     forwards_authorization: bool = True
+
+
+class KeySettings(_Group):
+    """One API key, by its digest alone; ``agentspec key`` makes one.
+
+    Attributes:
+        sha256: of the key, in hexadecimal.
+        tenant: whose it is.
+        requests_per_minute, max_concurrent: None = no limit.
+    """
+
+    sha256: str = Field(pattern="^[0-9a-fA-F]{64}$", repr=False)
+    tenant: str = DEFAULT_TENANT
+    requests_per_minute: int | None = Field(default=None, ge=1)
+    max_concurrent: int | None = Field(default=None, ge=1)
+
+
+class ServerSettings(_Group):
+    """Where the gateway listens, and how it ends and tells of itself.
+
+    Attributes:
+        allow_open: a public address without any key is meant.
+        grace_s: seconds that requests under way get to finish at shutdown.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65535)
+    allow_open: bool = False
+    grace_s: float = Field(default=5.0, gt=0)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+
+
+class EngineSettings(_Group):
+    """The engine that ``agentspec serve`` starts itself. Names and meanings are its options'.
+
+    Attributes:
+        arguments: vLLM's own options, as on its command line.
+    """
+
+    engine: Literal["auto", "torch", "vllm"] | None = None
+    model: str | None = None
+    served_model_name: str | None = None
+    max_model_len: int | None = None
+    dtype: str | None = None
+    max_draft: int | None = None
+    rule: Literal["learned", "paper"] | None = None
+    price: float | None = Field(default=None, ge=0, le=1)
+    stage_budget_mb: int | None = None
+    forest_file: str | None = None
+    save_every_s: float | None = Field(default=None, gt=0)
+    draft: Literal["chain", "tree", "off"] | None = None
+    slots: int | None = None
+    threads: int | None = None
+    device: str | None = None
+    zero_hop: bool | None = None
+    engine_port: int | None = None
+    engine_start_timeout_s: float | None = Field(default=None, gt=0)
+    arguments: tuple[str, ...] = ()
+
+
+class Settings(BaseSettings):
+    """The whole of ``agentspec.yaml``.
+
+    Attributes:
+        admin_key_sha256: of the operator's key.
+        engine: what is started here, or
+        upstreams: what runs already.
+    """
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="__"
+    )
+
+    server: ServerSettings = ServerSettings()
+    keys: tuple[KeySettings, ...] = ()
+    admin_key_sha256: str | None = Field(default=None, pattern="^[0-9a-fA-F]{64}$", repr=False)
+    limits: GatewaySettings = GatewaySettings()
+    engine: EngineSettings = EngineSettings()
+    upstreams: tuple[UpstreamSettings, ...] = ()
+    routing: RoutingSettings = RoutingSettings()
+    timeouts: TimeoutSettings = TimeoutSettings()
+    retries: RetrySettings = RetrySettings()
+    health: HealthSettings = HealthSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment before the file."""
+        return env_settings, init_settings
+
+    @model_validator(mode="after")
+    def _check(self) -> Settings:
+        tenants: dict[str, str] = {}
+        for key in self.keys:
+            StageKey(key.tenant, (DEFAULT_STAGE,))
+            if tenants.setdefault(key.sha256.lower(), key.tenant) != key.tenant:
+                raise ValueError(
+                    f"one API key is given to two tenants: {tenants[key.sha256.lower()]!r} and {key.tenant!r}"
+                )
+        for upstream in self.upstreams:
+            _ = upstream.root
+        names = [upstream.label for upstream in self.upstreams]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two upstreams have one name: {sorted(names)}")
+        return self
 
 
 def _is_no_server(host: str) -> bool:

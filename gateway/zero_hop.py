@@ -9,13 +9,15 @@ from __future__ import annotations
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentspec.gateway.auth import OPEN_PATHS, TENANT_KEY, ApiKeys, Authenticate
+from agentspec.gateway.api_keys import ApiKeys
+from agentspec.gateway.auth import OPEN_PATHS, TENANT_KEY, Authenticate
 from agentspec.gateway.call import Endpoint
 from agentspec.gateway.errors import ForbiddenError
 from agentspec.gateway.lifeline import ClientGoneError
 from agentspec.gateway.passing import is_for_tenants
 from agentspec.gateway.reply import Reply
 from agentspec.gateway.request_body import parse_body, read_body
+from agentspec.gateway.rules import Rules
 from agentspec.gateway.settings import GatewaySettings
 from agentspec.gateway.tags import Tags, read_tags
 from agentspec.gateway.url_stage import URL_STAGE_KEY, UrlStage
@@ -33,10 +35,10 @@ class ZeroHop:
     """
 
     def __init__(self, app: ASGIApp) -> None:
-        keys = ApiKeys.from_environment()
-        tagging = Tagging(app, GatewaySettings().body_limit_bytes)
+        rules = Rules(ApiKeys.from_environment())
+        tagging = Tagging(app, rules.limits)
         self._plain = app
-        self._app = UrlStage(Authenticate(TaggedOnly(tagging) if keys else tagging, keys))
+        self._app = UrlStage(Authenticate(TaggedOnly(tagging) if rules.keys else tagging, rules))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, tagged if it generates."""
@@ -67,9 +69,9 @@ class TaggedOnly:
 class Tagging:
     """Writes a request's tags into its body's ``vllm_xargs``."""
 
-    def __init__(self, app: ASGIApp, body_limit_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, limits: GatewaySettings) -> None:
         self._app = app
-        self._body_limit_bytes = body_limit_bytes
+        self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on with its tags, or say in OpenAI's form what is wrong with it."""
@@ -86,7 +88,7 @@ class Tagging:
         await self._app(_with_length(scope, len(body)), _replayed(body, receive), _naming(tags, send))
 
     async def _read(self, scope: Scope, receive: Receive) -> tuple[Tags, bytes]:
-        raw = await read_body(receive, self._body_limit_bytes)
+        raw = await read_body(receive, self._limits)
         body = parse_body(raw)
         tags = read_tags(scope[TENANT_KEY], Headers(scope=scope), scope.get(URL_STAGE_KEY), body)
         return tags, with_xargs(raw, body, tags.xargs)

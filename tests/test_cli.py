@@ -17,7 +17,7 @@ import pytest
 
 import agentspec
 from agentspec.adapters.openai import agentspec_headers
-from agentspec.cli import build_parser, main
+from agentspec.cli import main
 from tests.serving import TIMEOUT_S, finish, serving
 
 
@@ -125,7 +125,6 @@ def test_settings_that_cannot_be(arguments: list[str], said: str, capsys: pytest
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
 def test_loopback_needs_no_key(host: str) -> None:
-    assert build_parser().parse_args(["serve"]).host == "127.0.0.1"
     assert main(["serve", "--host", host, "--engine-url", "no-url"]) == 1  # got as far as the engine
 
 

@@ -10,16 +10,20 @@ import ipaddress
 import logging
 import os
 import socket
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentspec.commands import option_types
+from agentspec.commands.logs import start_logging
 from agentspec.errors import ConfigError
 from agentspec.vllm_plugin.versions import installed_version
 
 if TYPE_CHECKING:
-    from agentspec.gateway import ApiKeys
+    from agentspec.gateway import Fleet, Rules, Upstream
+    from agentspec.gateway.reload import Reload
+    from agentspec.gateway.settings import Settings
 
 API_KEYS_VARIABLE = "AGENTSPEC_API_KEYS"
 ADMIN_KEY_VARIABLE = "AGENTSPEC_ADMIN_KEY"
@@ -46,6 +50,7 @@ examples:
   agentspec serve --model ./Qwen3-0.6B --engine torch --device cuda   the embedded engine
   agentspec serve --engine-url http://gpu-box:8000     in front of a running vLLM
   agentspec serve --host 0.0.0.0 --api-key s3cret=acme for others, by key
+  agentspec serve --config agentspec.yaml              all of that, and several engines, from a file
 
 then, from any OpenAI client:
   curl http://127.0.0.1:8000/v1/chat/completions -H 'X-AgentSpec-Stage: my_agent/plan' \\
@@ -77,8 +82,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_server_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
-    group.add_argument("--port", type=option_types.port, default=8000, help="0 = any free one (%(default)s)")
+    group.add_argument(
+        "--config", type=Path, metavar="FILE", help="agentspec.yaml; options and environment go before it"
+    )
+    group.add_argument("--dry-run", action="store_true", help="check all settings, show them, and end")
+    group.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
+    group.add_argument("--port", type=option_types.port, help="0 = any free one (default: 8000)")
     group.add_argument(
         "--api-key",
         action="append",
@@ -96,19 +105,17 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--grace-s",
         type=option_types.seconds,
-        default=5.0,
         metavar="S",
-        help="seconds that requests under way get to finish at shutdown (%(default)s)",
+        help="seconds that requests under way get to finish at shutdown (default: 5)",
     )
-    group.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    group.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="(default: info)")
 
 
 def _add_engine_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--engine",
         choices=("auto", "torch", "vllm"),
-        default="auto",
-        help="auto: vLLM if --model is given and vLLM is installed, else the embedded engine (%(default)s)",
+        help="auto: vLLM if --model is given and vLLM is installed, else the embedded engine (default: auto)",
     )
     group.add_argument(
         "--model", metavar="MODEL", help="folder of a checkpoint; for vLLM also a name (default: bundled)"
@@ -185,29 +192,32 @@ def _add_proxy_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--engine-timeout-s",
         type=option_types.seconds,
-        default=600.0,
         metavar="S",
-        help="longest silence (%(default)s)",
+        help="longest silence (default: 600)",
     )
 
 
 def run_serve(args: argparse.Namespace) -> int:
     """``agentspec serve``."""
-    from agentspec.gateway import ApiKeys
+    from agentspec.commands.serve_settings import read_settings, rules_of, shown
 
-    _start_logging(args.log_level)
-    given_keys = [*args.api_key, *_split(os.environ.get(API_KEYS_VARIABLE, ""))]
-    keys = ApiKeys.parse(given_keys)
-    _check_exposure(args.host, bool(keys), args.allow_open)
-    engine = _choose_engine(args)
+    options = copy(args)  # as they were given: the configuration may be read again
+    settings = read_settings(args)
+    rules = rules_of(settings, args)
+    _check_exposure(settings.server.host, bool(rules.keys), settings.server.allow_open)
+    if args.dry_run:
+        print(shown(settings), end="")
+        return 0
+    start_logging(settings.server.log_level, settings.server.log_format)
+    engine = _choose_engine(args, settings)
     if args.zero_hop:
-        _serve_zero_hop(args, given_keys)
+        _serve_zero_hop(args, settings)
     else:
-        _serve_gateway(args, engine, keys)
+        _serve_gateway(args, settings, rules, engine, options)
     return 0
 
 
-def _choose_engine(args: argparse.Namespace) -> str:
+def _choose_engine(args: argparse.Namespace, settings: Settings) -> str:
     """``"running"``, ``"torch"`` or ``"vllm"``; the log says why.
 
     Raises:
@@ -215,7 +225,9 @@ def _choose_engine(args: argparse.Namespace) -> str:
     """
     if args.engine_url:
         engine, reason = "running", "--engine-url was given"
-    elif args.engine != "auto":
+    elif settings.upstreams:
+        engine, reason = "running", "the configuration has upstreams"
+    elif args.engine not in (None, "auto"):
         engine, reason = args.engine, f"--engine {args.engine} was given"
     elif not args.model:
         engine, reason = "torch", "no --model was given"
@@ -233,56 +245,84 @@ def _choose_engine(args: argparse.Namespace) -> str:
     return engine
 
 
-def _serve_gateway(args: argparse.Namespace, engine: str, keys: ApiKeys) -> None:
-    from agentspec.gateway import Drain, EngineProcess, Upstream, create_app, serve
+def _serve_gateway(
+    args: argparse.Namespace, settings: Settings, rules: Rules, engine: str, options: argparse.Namespace
+) -> None:
+    from agentspec.gateway import Drain, EngineProcess, create_app, serve
 
-    with _bind(args.host, args.port) as bound:  # before the model is loaded: a taken port fails at once
+    server = settings.server
+    with _bind(server.host, server.port) as bound:  # before the model is loaded: a taken port fails at once
         process: EngineProcess | None = None
         upstream: Upstream
         keeping: AbstractContextManager[object] = nullcontext()
         if engine == "vllm":
             from agentspec.commands.vllm_engine import behind_gateway
 
-            upstream, name, process = behind_gateway(args)
+            upstream, name, process = behind_gateway(args, settings, rules)
         elif engine == "torch":
             from agentspec.commands.torch_engine import embedded
 
             upstream, name, keeping = embedded(args)
         else:
-            from agentspec.commands.running_engine import running
-
-            upstream, name = running(args, forwards_authorization=not keys)
+            upstream, name = _running(settings, rules)
         drain = Drain()
         with keeping:
             serve(
-                create_app(upstream, keys=keys, admin_key=args.admin_key, drain=drain),
+                create_app(upstream, rules=rules, drain=drain),
                 bound,
                 drain,
-                grace_s=args.grace_s,
-                on_ready=lambda: _say_ready(name, args.host, bound.getsockname()[1]),
+                grace_s=server.grace_s,
+                on_ready=lambda: _say_ready(name, server.host, bound.getsockname()[1]),
                 engine=process,
+                reload=_reload(options, upstream, rules),
             )
 
 
-def _serve_zero_hop(args: argparse.Namespace, api_keys: Sequence[str]) -> None:
+def _running(settings: Settings, rules: Rules) -> tuple[Fleet, str]:
+    """Engines that somebody else has started, and where. The log says whether our plugin is in them."""
+    from agentspec.commands.serve_settings import fleet_of
+    from agentspec.gateway import Fleet
+    from agentspec.gateway.engine_probe import look
+
+    fleet = Fleet(fleet_of(settings, settings.upstreams, rules))
+    for upstream in settings.upstreams:
+        logger.info("%s", look(upstream.root, upstream.control_token))
+    return fleet, ", ".join(upstream.url for upstream in settings.upstreams)
+
+
+def _reload(options: argparse.Namespace, upstream: Upstream, rules: Rules) -> Reload | None:
+    """What reads the configuration again; None without a file. Host, port and the engine stay as they are."""
+    if options.config is None:
+        return None
+    from agentspec.commands.serve_settings import fleet_of, read_settings, rules_of
+    from agentspec.gateway import Fleet
+    from agentspec.gateway.reload import Reload
+
+    def apply() -> None:
+        settings = read_settings(copy(options))
+        new = rules_of(settings, options, rules)
+        _check_exposure(settings.server.host, bool(new.keys), settings.server.allow_open)
+        if settings.upstreams and isinstance(upstream, Fleet):
+            upstream.apply(fleet_of(settings, settings.upstreams, new))
+        rules.keys, rules.admin_key, rules.limits = new.keys, new.admin_key, new.limits
+        logging.getLogger().setLevel(settings.server.log_level.upper())
+
+    return Reload(options.config, apply)
+
+
+def _serve_zero_hop(args: argparse.Namespace, settings: Settings) -> None:
     from agentspec.commands.vllm_engine import zero_hop
     from agentspec.gateway import run_until_signal
 
-    with _bind(args.host, args.port) as bound:  # closed again: it is vLLM that listens
+    server = settings.server
+    with _bind(server.host, server.port) as bound:  # closed again: it is vLLM that listens
         port = bound.getsockname()[1]
-    process, name = zero_hop(args, port, api_keys)
-    run_until_signal(process, on_ready=lambda: _say_ready(name, args.host, port))
+    process, name = zero_hop(args, settings, port)
+    run_until_signal(process, on_ready=lambda: _say_ready(name, server.host, port))
 
 
 def _say_ready(name: str, host: str, port: int) -> None:
     print(f"serving {name} on http://{_in_url(host)}:{port}/v1", flush=True)
-
-
-def _start_logging(level: str) -> None:
-    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(message)s")
-    if level != "debug":  # these libraries' running commentary is not ours
-        for name in ("uvicorn", "httpx", "httpcore"):
-            logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -293,10 +333,6 @@ def _bind(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:  # UnicodeError: no host name can be so
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"can't listen on {_in_url(host)}:{port}: {reason}") from None
-
-
-def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _check_exposure(host: str, has_keys: bool, allow_open: bool) -> None:

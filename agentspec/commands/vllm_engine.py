@@ -9,18 +9,12 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
+from agentspec.commands.serve_settings import fleet_of, given_keys
 from agentspec.errors import ConfigError
-from agentspec.gateway import (
-    EngineCommand,
-    EngineProcess,
-    Fleet,
-    FleetSettings,
-    Patience,
-    TimeoutSettings,
-    UpstreamSettings,
-)
-from agentspec.gateway.auth import API_KEYS_VARIABLE
+from agentspec.gateway import EngineCommand, EngineProcess, Fleet, Patience, Rules, UpstreamSettings
+from agentspec.gateway.api_keys import API_KEYS_VARIABLE
 from agentspec.gateway.server import bind
+from agentspec.gateway.settings import Settings
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir
 from agentspec.vllm_plugin.command import vllm_command, vllm_environment
 from agentspec.vllm_plugin.control import TOKEN_VARIABLE
@@ -36,7 +30,9 @@ PASSED_ON = ("served_model_name", "max_model_len", "dtype")
 SETTINGS = ("rule", "price", "stage_budget_mb", "forest_file", "save_every_s")
 
 
-def behind_gateway(args: argparse.Namespace) -> tuple[Fleet, str, EngineProcess]:
+def behind_gateway(
+    args: argparse.Namespace, settings: Settings, rules: Rules
+) -> tuple[Fleet, str, EngineProcess]:
     """vLLM on a loopback port, which only who knows this process's secrets may use; the name it serves."""
     port = _free_port(args.engine_port or 0)
     root = f"http://{LOOPBACK}:{port}"
@@ -48,24 +44,29 @@ def behind_gateway(args: argparse.Namespace) -> tuple[Fleet, str, EngineProcess]
         stop_timeout_s=SHUTDOWN_S + 10,
     )
     engine = UpstreamSettings(url=root, api_key=key, sends_xargs=args.xargs, control_token=token)
-    settings = FleetSettings(
-        upstreams=(engine,),
-        timeouts=TimeoutSettings(first_byte_s=args.engine_timeout_s, idle_s=args.engine_timeout_s),
-        forwards_authorization=False,
-    )
-    return Fleet(settings), _name(args), EngineProcess(command, root, patience=_patience(args))
+    fleet = Fleet(fleet_of(settings, [engine], rules))
+    return fleet, _name(args), EngineProcess(command, root, patience=_patience(args))
 
 
-def zero_hop(args: argparse.Namespace, port: int, api_keys: Sequence[str]) -> tuple[EngineProcess, str]:
+def zero_hop(args: argparse.Namespace, settings: Settings, port: int) -> tuple[EngineProcess, str]:
     """vLLM's own server with the stage middleware, on the host and port of ours."""
-    shutdown_s = math.ceil(args.grace_s)
+    server, keys = settings.server, _written_keys(args, settings)
+    shutdown_s = math.ceil(server.grace_s)
     command = EngineCommand(
-        _argv(args, args.host, port, shutdown_s=shutdown_s, zero_hop=True),
-        {API_KEYS_VARIABLE: ",".join(api_keys), **vllm_environment(_operators_token(args, api_keys))},
+        _argv(args, server.host, port, shutdown_s=shutdown_s, zero_hop=True),
+        {API_KEYS_VARIABLE: ",".join(keys), **vllm_environment(_operators_token(args, keys))},
         stop_timeout_s=shutdown_s + 10,
     )
-    host = EVERYWHERE.get(args.host, f"[{args.host}]" if ":" in args.host else args.host)
+    host = EVERYWHERE.get(server.host, f"[{server.host}]" if ":" in server.host else server.host)
     return EngineProcess(command, f"http://{host}:{port}", patience=_patience(args)), _name(args)
+
+
+def _written_keys(args: argparse.Namespace, settings: Settings) -> list[str]:
+    """All keys as $AGENTSPEC_API_KEYS has them. Raises ConfigError where that can't tell their limits."""
+    for key in settings.keys:
+        if key.requests_per_minute or key.max_concurrent:
+            raise ConfigError("keys have no limits with --zero-hop: nobody counts what goes to vLLM directly")
+    return [*given_keys(args), *(f"sha256:{key.sha256.lower()}={key.tenant}" for key in settings.keys)]
 
 
 def _operators_token(args: argparse.Namespace, api_keys: Sequence[str]) -> str | None:

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from agentspec.cli import build_parser, main
+from agentspec.commands.serve_settings import read_settings, rules_of
 from agentspec.commands.vllm_engine import behind_gateway, zero_hop
 from agentspec.errors import ConfigError
+from agentspec.gateway import EngineProcess, Fleet
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir
 
 
@@ -29,6 +31,15 @@ def parsed(*options: str) -> Namespace:
     args, unknown = build_parser().parse_known_args(["serve", *options])
     args.unknown = unknown
     return args
+
+
+def behind(args: Namespace) -> tuple[Fleet, str, EngineProcess]:
+    settings = read_settings(args)
+    return behind_gateway(args, settings, rules_of(settings, args))
+
+
+def no_hop(args: Namespace, port: int) -> tuple[EngineProcess, str]:
+    return zero_hop(args, read_settings(args), port)
 
 
 def value_of(argv: Sequence[str], flag: str) -> str:
@@ -50,7 +61,7 @@ def test_options_of_ours_become_flags_and_settings_and_all_others_pass() -> None
         "paper",
     ]
     options += ["--stage-budget-mb", "7", "--max-num-seqs", "4", "-tp", "2", "--hf-overrides", '{"a": -1}']
-    _, name, process = behind_gateway(parsed(*options))
+    _, name, process = behind(parsed(*options))
     argv = process.command.argv
     assert name == "m"
     assert value_of(argv, "--model") == "m"
@@ -65,7 +76,7 @@ def test_options_of_ours_become_flags_and_settings_and_all_others_pass() -> None
 
 
 def test_without_a_model_it_is_the_bundled_one() -> None:
-    _, name, process = behind_gateway(parsed("--engine", "vllm"))
+    _, name, process = behind(parsed("--engine", "vllm"))
     assert name == BUNDLED_MODEL
     assert value_of(process.command.argv, "--model") == str(bundled_model_dir())
     assert value_of(process.command.argv, "--served-model-name") == BUNDLED_MODEL
@@ -73,8 +84,12 @@ def test_without_a_model_it_is_the_bundled_one() -> None:
 
 def test_secrets_are_in_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AGENTSPEC_CONTROL_TOKEN", raising=False)
-    processes = [behind_gateway(parsed("--model", "m"))[2] for _ in range(2)]
-    processes.append(zero_hop(parsed("--model", "m", "--admin-key", "boss"), 8000, ["s3cret=acme", "k2"])[0])
+    processes = [behind(parsed("--model", "m"))[2] for _ in range(2)]
+    processes.append(
+        no_hop(
+            parsed("--model", "m", "--admin-key", "boss", "--api-key", "s3cret=acme", "--api-key", "k2"), 8000
+        )[0]
+    )
     kept = [process.command.environment for process in processes]
     assert kept[0]["VLLM_API_KEY"] != kept[1]["VLLM_API_KEY"]
     assert kept[0]["AGENTSPEC_CONTROL_TOKEN"] != kept[1]["AGENTSPEC_CONTROL_TOKEN"]
@@ -86,7 +101,7 @@ def test_secrets_are_in_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_without_a_gateway_it_listens_where_we_would() -> None:
-    process, _ = zero_hop(parsed("--model", "m", "--host", "0.0.0.0", "--grace-s", "2.5"), 8123, [])
+    process, _ = no_hop(parsed("--model", "m", "--host", "0.0.0.0", "--grace-s", "2.5"), 8123)
     argv = process.command.argv
     assert (value_of(argv, "--host"), value_of(argv, "--port")) == ("0.0.0.0", "8123")
     assert value_of(argv, "--shutdown-timeout") == "3"
@@ -97,7 +112,7 @@ def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         with pytest.raises(ConfigError, match=f"--engine-port {port} can.t be vLLM.s: Address already"):
-            behind_gateway(parsed("--model", "m", "--engine-port", port))
+            behind(parsed("--model", "m", "--engine-port", port))
 
 
 @pytest.mark.parametrize(
@@ -113,3 +128,14 @@ def test_a_port_that_is_taken() -> None:
 def test_what_can_not_be(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--port", "0", "--model", "m", *options]) == 1
     assert said in capsys.readouterr().err
+
+
+def test_keys_of_the_configuration_reach_vllm_by_their_digests(tmp_path: Path) -> None:
+    config, digest = tmp_path / "agentspec.yaml", "ab" * 32
+    config.write_text(f"keys: [{{sha256: {digest.upper()}, tenant: acme}}]\nengine: {{model: m}}\n")
+    process, name = no_hop(parsed("--config", str(config), "--zero-hop"), 8000)
+    assert name == "m"
+    assert process.command.environment["AGENTSPEC_API_KEYS"] == f"sha256:{digest}=acme"
+    config.write_text(f"keys: [{{sha256: {digest}, max_concurrent: 1}}]\nengine: {{model: m}}\n")
+    with pytest.raises(ConfigError, match="keys have no limits with --zero-hop"):
+        no_hop(parsed("--config", str(config), "--zero-hop"), 8000)

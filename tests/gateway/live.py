@@ -12,24 +12,38 @@ import openai
 from starlette.types import ASGIApp
 
 from agentspec.gateway import (
+    ApiKeys,
     Drain,
     EmbeddedUpstream,
     Fleet,
     FleetSettings,
+    GatewaySettings,
+    Rules,
     Upstream,
     UpstreamSettings,
     create_app,
 )
+from agentspec.gateway.api_keys import digest_of
 from agentspec.gateway.server import GatewayServer, bind
 from agentspec.generation import Engine
 
 TIMEOUT_S = 20.0
 
 
-def serving(upstream: Upstream, *, grace_s: float = 0.2, **options: Any) -> Any:
+def serving(
+    upstream: Upstream,
+    *,
+    grace_s: float = 0.2,
+    keys: ApiKeys | None = None,
+    admin_key: str | None = None,
+    settings: GatewaySettings | None = None,
+    **options: Any,
+) -> Any:
     """The root URL of a gateway in front of ``upstream``."""
+    admin = digest_of(admin_key) if admin_key else None
+    rules = Rules(keys or ApiKeys(), admin, settings or GatewaySettings())
     drain = Drain()
-    return serving_app(create_app(upstream, drain=drain, **options), drain, grace_s=grace_s)
+    return serving_app(create_app(upstream, rules=rules, drain=drain, **options), drain, grace_s=grace_s)
 
 
 @contextmanager

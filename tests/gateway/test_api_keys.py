@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 
 from agentspec.errors import ConfigError, StageError
 from agentspec.gateway import ApiKeys
-from agentspec.gateway.auth import given_key
+from agentspec.gateway.api_keys import given_key
 from agentspec.gateway.errors import AuthError
 
 

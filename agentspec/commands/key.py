@@ -1,0 +1,48 @@
+"""``agentspec key``: a new API key, and what the configuration has to say of it."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from hashlib import sha256
+
+from agentspec.commands import option_types
+from agentspec.stages import DEFAULT_STAGE, DEFAULT_TENANT, StageKey
+
+PREFIX = "sk-agentspec-"
+LIMITS = ("requests_per_minute", "max_concurrent")
+DESCRIPTION = """\
+Make an API key. The key itself is for whoever uses it and is shown only now; the configuration holds its
+SHA-256, from which nobody can tell the key.
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``agentspec key``."""
+    parser.description = DESCRIPTION
+    parser.set_defaults(run=run_key)
+    parser.add_argument("--tenant", default=DEFAULT_TENANT, help="whose it is (%(default)s)")
+    for limit in LIMITS:
+        flag = "--" + limit.replace("_", "-")
+        parser.add_argument(flag, type=option_types.count, metavar="N", help="(default: no limit)")
+    parser.add_argument("--admin", action="store_true", help="the operator's instead of a tenant's")
+
+
+def run_key(args: argparse.Namespace) -> int:
+    """``agentspec key``: the key on standard output, the rest on standard error."""
+    StageKey(args.tenant, (DEFAULT_STAGE,))  # checks the name
+    key = PREFIX + secrets.token_urlsafe(32)
+    digest = sha256(key.encode()).hexdigest()
+    print(key, flush=True)
+    print("\n# for agentspec.yaml:", file=sys.stderr)
+    print(f"admin_key_sha256: {digest}" if args.admin else _entry(args, digest), file=sys.stderr)
+    return 0
+
+
+def _entry(args: argparse.Namespace, digest: str) -> str:
+    lines = ["keys:", f"  - sha256: {digest}", f"    tenant: {args.tenant}"]
+    for name in LIMITS:
+        if getattr(args, name) is not None:
+            lines.append(f"    {name}: {getattr(args, name)}")
+    return "\n".join(lines)

@@ -1,0 +1,38 @@
+"""The log of a command that runs for long: lines for people, or JSON for machines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+
+TEXT_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+CHATTY = ("uvicorn", "httpx", "httpcore")
+
+
+def start_logging(level: str, form: str = "text") -> None:
+    """Log to standard error from now on."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if form == "json" else logging.Formatter(TEXT_FORMAT))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    if level != "debug":  # these libraries' running commentary is not ours
+        for name in CHATTY:
+            logging.getLogger(name).setLevel(logging.WARNING)
+
+
+class JsonLines(logging.Formatter):
+    """A JSON object a line. What a record was given as ``extra={"fields": {...}}`` are members of it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{record.msecs:03.0f}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)

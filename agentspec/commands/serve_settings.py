@@ -1,0 +1,126 @@
+"""What ``agentspec serve`` goes by: the configuration file, the environment over it, options over both."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from agentspec.errors import ConfigError
+from agentspec.gateway.api_keys import API_KEYS_VARIABLE, ApiKey, ApiKeys, digest_of, parse_keys
+from agentspec.gateway.config_file import SECRETS, load_settings
+from agentspec.gateway.rules import Rules
+from agentspec.gateway.settings import EngineSettings, FleetSettings, Settings, UpstreamSettings
+from agentspec.vllm_plugin.control import TOKEN_VARIABLE
+
+ENGINE_API_KEY_VARIABLE = "AGENTSPEC_ENGINE_API_KEY"
+ADMIN_KEY_VARIABLE = "AGENTSPEC_ADMIN_KEY"
+SERVER_OPTIONS = ("host", "port", "allow_open", "grace_s", "log_level")
+
+
+def read_settings(args: argparse.Namespace) -> Settings:
+    """All settings; those of the engine that is to be started are put into ``args`` too.
+
+    Raises:
+        ConfigError: one is wrong, or there are both engines that run and one to be started.
+    """
+    settings = load_settings(args.config)
+    server = {
+        name: getattr(args, name) for name in SERVER_OPTIONS if getattr(args, name) not in (None, False)
+    }
+    changes: dict[str, Any] = {"server": settings.server.model_copy(update=server)}
+    if args.engine_timeout_s is not None:
+        silence = {"first_byte_s": args.engine_timeout_s, "idle_s": args.engine_timeout_s}
+        changes["timeouts"] = settings.timeouts.model_copy(update=silence)
+    if args.engine_url:
+        changes["upstreams"] = (_engine_of(args),)
+    settings = settings.model_copy(update=changes)
+    _fill_in(args, settings.engine)
+    if settings.upstreams and settings.engine != EngineSettings():
+        raise ConfigError(
+            "the configuration names engines that run (upstreams) and one to be started (engine)"
+        )
+    return settings
+
+
+def rules_of(settings: Settings, args: argparse.Namespace, before: Rules | None = None) -> Rules:
+    """Keys and limits. Raises ConfigError, StageError."""
+    keys = [
+        ApiKey(bytes.fromhex(key.sha256), key.tenant, key.requests_per_minute, key.max_concurrent)
+        for key in settings.keys
+    ]
+    known = {key.digest for key in keys}
+    keys += [key for key in parse_keys(given_keys(args)) if key.digest not in known]
+    admin = digest_of(args.admin_key) if args.admin_key else None
+    if admin is None and settings.admin_key_sha256:
+        admin = bytes.fromhex(settings.admin_key_sha256)
+    return Rules(ApiKeys(keys, None if before is None else before.keys), admin, settings.limits)
+
+
+def given_keys(args: argparse.Namespace) -> list[str]:
+    """Keys of options and environment."""
+    return [*args.api_key, *_split(os.environ.get(API_KEYS_VARIABLE, ""))]
+
+
+def fleet_of(settings: Settings, upstreams: Iterable[UpstreamSettings], rules: Rules) -> FleetSettings:
+    """How ``upstreams`` are used. A client's ``Authorization`` stays here if it is a key of ours."""
+    return FleetSettings(
+        upstreams=tuple(upstreams),
+        routing=settings.routing,
+        timeouts=settings.timeouts,
+        retries=settings.retries,
+        health=settings.health,
+        forwards_authorization=not rules.keys,
+    )
+
+
+def shown(settings: Settings) -> str:
+    """All settings as YAML, secrets hidden."""
+    return str(yaml.safe_dump(_hidden(settings), sort_keys=False, allow_unicode=True))
+
+
+def _engine_of(args: argparse.Namespace) -> UpstreamSettings:
+    return UpstreamSettings(
+        url=args.engine_url,
+        api_key=os.environ.get(ENGINE_API_KEY_VARIABLE),
+        sends_xargs=args.xargs,
+        control_token=args.control_token or os.environ.get(TOKEN_VARIABLE),
+    )
+
+
+def _is_given(args: argparse.Namespace, option: str) -> bool:
+    value = getattr(args, option)
+    return value is not None and value is not False
+
+
+def _fill_in(args: argparse.Namespace, engine: EngineSettings) -> None:
+    """The configuration's engine, where no option says otherwise."""
+    for name in EngineSettings.model_fields.keys() - {"arguments"}:
+        if not _is_given(args, name):
+            setattr(args, name, getattr(engine, name))
+    args.unknown = [*engine.arguments, *args.unknown]
+
+
+def _hidden(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        fields = type(value).model_fields
+        return {name: _shown_as(name, getattr(value, name)) for name in fields}
+    if isinstance(value, Mapping):
+        return {name: _hidden(one) for name, one in value.items()}
+    if isinstance(value, tuple | list):
+        return [_hidden(one) for one in value]
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return str(value) if isinstance(value, str) else value
+
+
+def _shown_as(name: str, value: Any) -> Any:
+    return "(hidden)" if name in SECRETS and value is not None else _hidden(value)
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

@@ -1,0 +1,155 @@
+"""``agentspec.yaml``: one file for all that can be set, overridden by the environment; errors say where.
+
+Every setting is also ``$AGENTSPEC_<GROUP>__<NAME>`` (``AGENTSPEC_ROUTING__SPILL=2``), lists and groups as
+JSON. In the file, a value ``${NAME}`` is that environment variable: secrets need not stand there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from pydantic_settings import SettingsError
+
+from agentspec.errors import ConfigError
+from agentspec.gateway.settings import ENVIRONMENT_PREFIX, Settings
+
+SECRETS = frozenset(("api_key", "control_token", "sha256", "admin_key_sha256"))
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+Location = tuple[str | int, ...]
+
+
+def load_settings(path: Path | None) -> Settings:
+    """What the file at ``path`` and the environment say; without a file, the environment alone.
+
+    Raises:
+        ConfigError: the file can't be read, or a value is wrong; every one is named with its place.
+    """
+    tree = None if path is None else _composed(path)
+    values = {} if tree is None else _values(tree, path)
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_lines(error.errors(include_url=False), tree, path))) from None
+    except SettingsError as error:  # a variable that should be JSON
+        raise ConfigError(f"the environment: {error}") from None
+
+
+def _composed(path: Path) -> yaml.Node | None:
+    """The file as a tree that knows its lines; None if it is empty."""
+    try:
+        return yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except OSError as error:
+        raise ConfigError(f"can't read {str(path)!r}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{str(path)!r} is no UTF-8 text") from None
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"{path}{line}: this is no YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: this is no YAML: {error}") from None
+
+
+def _values(tree: yaml.Node, path: Path | None) -> dict[str, Any]:
+    """The file's values, with the variables of the environment in them."""
+    if not isinstance(tree, yaml.MappingNode):
+        raise ConfigError(f"{path}:{_line(tree)}: the file must be a mapping, like 'server: ...'")
+    for node in _nodes(tree, set()):
+        if isinstance(node, yaml.MappingNode):
+            _refuse_twice(node, path)
+        elif isinstance(node, yaml.ScalarNode) and (named := _VARIABLE.fullmatch(node.value)):
+            value = os.environ.get(named[1])
+            if value is None:
+                raise ConfigError(f"{path}:{_line(node)}: there is no ${named[1]} in the environment")
+            node.value, node.tag = value, "tag:yaml.org,2002:str"
+    constructor = yaml.SafeLoader("")
+    try:
+        values: dict[str, Any] = constructor.construct_document(tree)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError(f"{path}:{line}: {error.problem}") from None
+    return {str(name): value for name, value in values.items()}
+
+
+def _nodes(node: yaml.Node, seen: set[int]) -> Iterator[yaml.Node]:
+    if id(node) in seen:  # an alias
+        return
+    seen.add(id(node))
+    yield node
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield from _nodes(key, seen)
+            yield from _nodes(value, seen)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _nodes(item, seen)
+
+
+def _refuse_twice(node: yaml.MappingNode, path: Path | None) -> None:
+    names: set[str] = set()
+    for key, _ in node.value:
+        if key.value in names:
+            raise ConfigError(f"{path}:{_line(key)}: {key.value!r} is there twice")
+        names.add(key.value)
+
+
+def _lines(errors: Sequence[ErrorDetails], tree: yaml.Node | None, path: Path | None) -> Iterator[str]:
+    for error in errors:
+        message = error["msg"].removeprefix("Value error, ")
+        yield f"{_place(error['loc'], tree, path)}: {message}{_given(error)}"
+
+
+def _place(location: Location, tree: yaml.Node | None, path: Path | None) -> str:
+    """Where a value was given, and its name."""
+    field = _field(location)
+    variable = ENVIRONMENT_PREFIX + "__".join(map(str, location)).upper()
+    node = None if tree is None else _found(tree, location)
+    if variable in os.environ or (location and node is None):
+        return f"${variable}: {field}"
+    place = str(path or "the settings") if node is None else f"{path}:{_line(node)}"
+    return f"{place}: {field}" if field else place
+
+
+def _given(error: ErrorDetails) -> str:
+    """The value that is wrong, unless it is a secret or may hold one."""
+    if error["type"] in ("missing", "extra_forbidden") or not SECRETS.isdisjoint(map(str, error["loc"])):
+        return ""
+    value = error["input"]
+    return f", not {value!r}" if isinstance(value, str | int | float | bool) else ""
+
+
+def _field(location: Location) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(
+        "."
+    )
+
+
+def _found(node: yaml.Node, location: Location) -> yaml.Node | None:
+    """The node at ``location``, or the last one on the way to it; None if not even the first is there."""
+    found: yaml.Node | None = None
+    for part in location:
+        following = _child(found or node, part)
+        if following is None:
+            break
+        found = following
+    return found
+
+
+def _child(node: yaml.Node, part: str | int) -> yaml.Node | None:
+    if isinstance(node, yaml.MappingNode):
+        return next((value for key, value in node.value if key.value == str(part)), None)
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        child: yaml.Node = node.value[part]
+        return child
+    return None
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentspec.errors import ConfigError
+from agentspec.gateway.config_file import load_settings
+from agentspec.gateway.settings import Settings
+
+DIGEST = "ab" * 32
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "agentspec.yaml"
+
+
+def test_an_empty_file_and_none_are_all_defaults(file: Path) -> None:
+    file.write_text("")
+    assert load_settings(file) == load_settings(None) == Settings()
+
+
+def test_a_file_says_everything(file: Path) -> None:
+    file.write_text(
+        f"""\
+server: {{host: 0.0.0.0, port: 80, log_format: json}}
+keys:
+  - {{sha256: {DIGEST}, tenant: acme, requests_per_minute: 60}}
+upstreams:
+  - {{url: "http://gpu-1:8000/v1", models: [a, b], weight: 2, max_concurrent: 8}}
+  - {{url: "http://gpu-2:8000", name: second}}
+routing: {{policy: session, spill: 1.5}}
+retries: {{statuses: [503]}}
+"""
+    )
+    settings = load_settings(file)
+    assert (settings.server.port, settings.server.log_format) == (80, "json")
+    assert (settings.keys[0].tenant, settings.keys[0].requests_per_minute) == ("acme", 60)
+    assert [one.label for one in settings.upstreams] == ["http://gpu-1:8000", "second"]
+    assert settings.upstreams[0].models == ("a", "b")
+    assert (settings.routing.policy, settings.retries.statuses) == ("session", {503})
+
+
+def test_the_environment_goes_before_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text("routing: {spill: 3, max_waiting: 7}")
+    monkeypatch.setenv("AGENTSPEC_ROUTING__SPILL", "2")
+    monkeypatch.setenv("AGENTSPEC_UPSTREAMS", '[{"url": "http://a"}]')
+    settings = load_settings(file)
+    assert (settings.routing.spill, settings.routing.max_waiting) == (2, 7)
+    assert settings.upstreams[0].url == "http://a"
+
+
+def test_secrets_come_from_the_environment(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text("upstreams:\n  - url: http://a\n    api_key: ${ENGINE_KEY}\n")
+    monkeypatch.setenv("ENGINE_KEY", "123")
+    settings = load_settings(file)
+    assert settings.upstreams[0].api_key == "123"
+    assert "123" not in repr(settings)
+    monkeypatch.delenv("ENGINE_KEY")
+    with pytest.raises(ConfigError, match=r"agentspec\.yaml:3: there is no \$ENGINE_KEY"):
+        load_settings(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("server:\n  port: 99999", ":2: server.port: "),
+        ("upstreams:\n  - url: http://a\n    weight: -1", ":3: upstreams[0].weight: "),
+        ("routing:\n  spil: 2", ":2: routing.spil: Extra inputs"),
+        ("nothing: 1", ":1: nothing: Extra inputs"),
+        ("upstreams: [{url: ftp://a}]", ": an engine URL looks like"),
+        ("upstreams: [{url: 'http://169.254.169.254'}]", "link-local"),
+        ("upstreams: [{url: 'http://a'}, {url: 'http://a'}]", "two upstreams have one name"),
+        (f"keys: [{{sha256: {DIGEST}}}, {{sha256: {DIGEST.upper()}, tenant: b}}]", "given to two tenants"),
+        ("keys: [{tenant: a}]", ":1: keys[0].sha256: Field required"),
+        ("- server", ":1: the file must be a mapping"),
+        ("server: {port: 1}\nserver: {port: 2}", ":2: 'server' is there twice"),
+        ("server: [", "this is no YAML"),
+        ("server: !!python/object/apply:os.system [true]", ":1: could not determine a constructor"),
+        ("a: &a [*a]", ":1: "),
+    ],
+)
+def test_an_error_names_its_place(file: Path, text: str, said: str) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(file)
+    assert str(file) in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_every_error_is_told_at_once(file: Path) -> None:
+    file.write_text("server:\n  port: 99999\nrouting:\n  spill: 0\n")
+    with pytest.raises(ConfigError) as caught:
+        load_settings(file)
+    assert [line.split(": ")[0] for line in str(caught.value).splitlines()] == [f"{file}:2", f"{file}:4"]
+
+
+def test_an_error_in_the_environment_names_the_variable(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text("routing: {spill: 3}")
+    monkeypatch.setenv("AGENTSPEC_ROUTING__SPILL", "0")
+    with pytest.raises(ConfigError, match=r"^\$AGENTSPEC_ROUTING__SPILL: routing\.spill: .*, not '0'$"):
+        load_settings(file)
+
+
+@pytest.mark.parametrize(
+    "text", ["keys: [{sha256: s3cret}]", "upstreams: [{url: 'http://a', api_key: [s3cret]}]"]
+)
+def test_no_secret_is_shown(file: Path, text: str) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(file)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_file_that_can_not_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        load_settings(tmp_path / "none.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"server: \xe9")
+    with pytest.raises(ConfigError, match="no UTF-8 text"):
+        load_settings(tmp_path / "latin.yaml")
