@@ -9,6 +9,9 @@ from agentspec.draft import Source
 from agentspec.stages import StageKey
 from agentspec.stats import MAX_STAGES, StageStats, StageTable
 
+# in messages, tokens of a cache are counted apart; in responses they are among the input_tokens
+INPUT_NAMES = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+
 
 class StageLedger:
     """Adds up answers."""
@@ -26,11 +29,16 @@ class StageLedger:
         self._stages.of(stage).num_requests += 1
 
     def count_answer(self, stage: StageKey, payload: Mapping[str, Any]) -> None:
-        """Add the ``usage`` and ``metrics.speculative_decoding`` of an answer, as far as it has them."""
+        """Add the ``usage`` and ``metrics.speculative_decoding`` of an answer, as far as it has them.
+
+        The names in ``usage`` may be those of completions, of responses or of messages.
+        """
         stats = self._stages.of(stage)
         usage = _member(payload, "usage")
-        num_output_tokens = _count(usage, "completion_tokens")
-        stats.num_prompt_tokens += _count(usage, "prompt_tokens")
+        num_output_tokens = _count(usage, "completion_tokens") or _count(usage, "output_tokens")
+        stats.num_prompt_tokens += _count(usage, "prompt_tokens") or sum(
+            _count(usage, name) for name in INPUT_NAMES
+        )
         stats.num_output_tokens += num_output_tokens
         figures = _member(_member(payload, "metrics"), "speculative_decoding")
         num_accepted = _count(figures, "num_accepted_draft_tokens")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agentspec.errors import RequestError
-from agentspec.gateway.answer_tail import BODY_LIMIT_BYTES, EVENT_LIMIT_BYTES, AnswerTail
+from agentspec.gateway.answer_tail import BODY_LIMIT_BYTES, TAIL_LIMIT_BYTES, AnswerTail
 from agentspec.gateway.ledger import StageLedger
 from agentspec.gateway.xargs import with_xargs
 from agentspec.stages import StageKey
@@ -63,7 +63,7 @@ def test_a_stream_that_tells_nothing(data: bytes) -> None:
 
 def test_what_is_too_large_is_not_kept() -> None:
     event, body = AnswerTail(is_event_stream=True), AnswerTail(is_event_stream=False)
-    event.add(b'data: {"a": "' + b"x" * EVENT_LIMIT_BYTES + b'"}\n\n')
+    event.add(b'data: {"a": "' + b"x" * TAIL_LIMIT_BYTES + b'"}\n\n')
     body.add(b'{"a": "')
     for _ in range(3):
         body.add(b"x" * BODY_LIMIT_BYTES)
