@@ -154,6 +154,29 @@ class Engine(Protocol):
             EngineError: the engine failed.
         """
 
+    def tokenize(
+        self,
+        prompt: str | Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        add_special_tokens: bool | None = None,
+    ) -> list[int]:
+        """The token ids that :meth:`generate` would see of raw text or chat messages. Of any length.
+
+        ``add_generation_prompt``: let the assistant's turn begin behind the messages.
+        ``add_special_tokens``: None = to raw text and not to messages, whose template has its own.
+
+        Raises:
+            RequestError: the model's template refuses the messages.
+        """
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of ``token_ids``, special tokens written out. Raises RequestError if one is none."""
+
+    def token_names(self, token_ids: Sequence[int]) -> list[str]:
+        """Each token as the vocabulary writes it. Raises RequestError if one is none."""
+
     def stats(self) -> dict[StageKey, StageStats]:
         """Counters per stage since the start."""
 

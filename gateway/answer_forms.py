@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -104,7 +105,7 @@ class CompletionForm:
             "finish_reason": finish_reason(delta),
         }
 
-    def _logprobs(self, index: int, tokens: list[TokenLogprob] | tuple[TokenLogprob, ...]) -> dict[str, Any]:
+    def _logprobs(self, index: int, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
         offsets = []
         for token in tokens:
             offsets.append(self._offsets.get(index, 0))
@@ -124,17 +125,19 @@ def finish_reason(delta: GenerationDelta) -> str | None:
     return delta.finish_reason
 
 
-def _chat_logprobs(tokens: list[TokenLogprob] | tuple[TokenLogprob, ...]) -> dict[str, Any]:
-    return {
-        "content": [
-            {
-                **_chat_logprob(token.text, token.logprob),
-                "top_logprobs": [_chat_logprob(text, logprob) for _, text, logprob in token.top],
-            }
-            for token in tokens
-        ],
-        "refusal": None,
-    }
+def describe_logprobs(tokens: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+    """The tokens with their alternatives, as chat and responses tell of them."""
+    return [
+        {
+            **_chat_logprob(token.text, token.logprob),
+            "top_logprobs": [_chat_logprob(text, logprob) for _, text, logprob in token.top],
+        }
+        for token in tokens
+    ]
+
+
+def _chat_logprobs(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
+    return {"content": describe_logprobs(tokens), "refusal": None}
 
 
 def _completion_top(token: TokenLogprob) -> dict[str, float]:

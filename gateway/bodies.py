@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from agentspec.errors import RequestError
 
 INT64_MAX = 2**63 - 1
+LOGPROBS_INCLUDED = "message.output_text.logprobs"
 
 
 class _Strict(BaseModel):
@@ -45,13 +46,24 @@ class ResponseFormat(_Strict):
     json_schema: JsonSchemaFormat | None = None
 
 
-class GenerationBody(_Strict):
-    """What both endpoints share. ``null`` is the same as absent, as with OpenAI."""
+class TextFormat(_Strict):
+    """``text.format``."""
+
+    type: str
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+
+
+class TextSettings(_Strict):
+    """``text``."""
+
+    format: TextFormat | None = None
+
+
+class SamplingBody(_Strict):
+    """What all endpoints share. ``null`` is the same as absent, as with OpenAI."""
 
     model: str | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: int | None = Field(None, ge=1, le=128)
     seed: int | None = Field(None, ge=-INT64_MAX - 1, le=INT64_MAX)
     stop: Annotated[StopStrings | None, BeforeValidator(_one_or_more)] = None
     temperature: float | None = Field(None, ge=0)
@@ -60,9 +72,16 @@ class GenerationBody(_Strict):
     min_p: float | None = Field(None, ge=0, le=1)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    max_tokens: int | None = Field(None, ge=1)
     ignore_eos: bool | None = None
     logit_bias: dict[str, Any] | None = None
+
+
+class GenerationBody(SamplingBody):
+    """What the endpoints share that answer with choices."""
+
+    stream_options: StreamOptions | None = None
+    n: int | None = Field(None, ge=1, le=128)
+    max_tokens: int | None = Field(None, ge=1)
     response_format: ResponseFormat | None = None
 
 
@@ -87,7 +106,60 @@ class CompletionBody(GenerationBody):
     best_of: int | None = None
 
 
-Body = TypeVar("Body", bound=GenerationBody)
+class ResponsesBody(SamplingBody):
+    """``POST /v1/responses``. ``input`` is a string or a list of items; ``responses_input`` reads it.
+
+    What stands under ``Any`` alone is here to be refused: another API's name for a field, or something that
+    would have to be kept between two calls.
+    """
+
+    input: Any
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(None, ge=1)
+    text: TextSettings | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    metadata: dict[str, Any] | None = None
+    include: list[str] | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    store: bool | None = None
+    background: bool | None = None
+    previous_response_id: Any = None
+    conversation: Any = None
+    prompt: Any = None
+    messages: Any = None
+    max_tokens: Any = None
+    response_format: Any = None
+
+    @property
+    def has_logprobs(self) -> bool:
+        """True if the text's tokens are to come with their log probabilities."""
+        return LOGPROBS_INCLUDED in (self.include or ())
+
+
+class TokenizeBody(_Strict):
+    """``POST /tokenize``, as vLLM has it: of ``prompt`` or of ``messages``."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = Field(None, min_length=1)
+    tools: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool = True
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
+
+
+class DetokenizeBody(_Strict):
+    """``POST /detokenize``, as vLLM has it."""
+
+    model: str | None = None
+    tokens: list[Annotated[int, Field(ge=0)]]
+
+
+Body = TypeVar("Body", bound=_Strict)
 
 
 def read_as(kind: type[Body], body: object) -> Body:

@@ -25,9 +25,10 @@ def encode_json(payload: object) -> bytes:
     return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def encode_event(payload: object) -> bytes:
-    """One server-sent event."""
-    return b"data: " + encode_json(payload) + b"\n\n"
+def encode_event(payload: object, name: str | None = None) -> bytes:
+    """One server-sent event, with a name where the API has names."""
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + encode_json(payload) + b"\n\n"
 
 
 class Reply:

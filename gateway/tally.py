@@ -24,13 +24,27 @@ class Tally:
         if delta.speculation is not None:
             self._speculation.append(delta.speculation)
 
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Of all prompts."""
+        return sum(self._prompt_tokens.values())
+
     def usage(self) -> dict[str, int]:
-        """OpenAI's ``usage``."""
-        num_prompt_tokens = sum(self._prompt_tokens.values())
+        """``usage`` in OpenAI's completions."""
         return {
-            "prompt_tokens": num_prompt_tokens,
+            "prompt_tokens": self.num_prompt_tokens,
             "completion_tokens": self._num_output_tokens,
-            "total_tokens": num_prompt_tokens + self._num_output_tokens,
+            "total_tokens": self.num_prompt_tokens + self._num_output_tokens,
+        }
+
+    def responses_usage(self) -> dict[str, Any]:
+        """``usage`` in OpenAI's responses. Nothing comes from a cache here, and no reasoning is set apart."""
+        return {
+            "input_tokens": self.num_prompt_tokens,
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": self._num_output_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": self.num_prompt_tokens + self._num_output_tokens,
         }
 
     def metrics(self) -> dict[str, Any]:

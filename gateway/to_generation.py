@@ -6,14 +6,32 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 from agentspec.errors import RequestError
-from agentspec.gateway.bodies import ChatBody, CompletionBody, GenerationBody, ResponseFormat
+from agentspec.gateway.bodies import (
+    LOGPROBS_INCLUDED,
+    ChatBody,
+    CompletionBody,
+    GenerationBody,
+    ResponsesBody,
+    SamplingBody,
+)
+from agentspec.gateway.messages import read_messages
+from agentspec.gateway.responses_input import read_input, read_tools
 from agentspec.gateway.tags import Tags
-from agentspec.gateway.text_content import read_text
 from agentspec.generation import GenerationRequest, SamplingParams
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions
 MAX_PROMPTS = 128
 MAX_TOKEN_ID = 2**31 - 1
+NOTHING_KEPT = "nothing is kept here between two calls: send the whole input"
+RESPONSES_REFUSED = {
+    "previous_response_id": NOTHING_KEPT,
+    "conversation": NOTHING_KEPT,
+    "prompt": "no prompts are stored here: send instructions and input",
+    "background": "an answer comes with its call here, or as a stream",
+    "messages": "in the responses API its name is input",
+    "max_tokens": "in the responses API its name is max_output_tokens",
+    "response_format": "in the responses API its name is text.format",
+}
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 
@@ -23,11 +41,32 @@ def chat_request(body: ChatBody, tags: Tags, request_id: str) -> GenerationReque
     _refuse_unsupported(body)
     if body.top_logprobs is not None and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
-    messages = [_message(index, message) for index, message in enumerate(body.messages)]
+    messages = read_messages(body.messages)
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     max_tokens = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    sampling = _sampling(body, logprobs=logprobs, max_tokens=max_tokens)
-    return _request(request_id, messages, sampling, body, tags, tools=_tools(body))
+    sampling = _sampling(
+        body, logprobs=logprobs, max_tokens=max_tokens, n=body.n, json_schema=_response_schema(body)
+    )
+    return _request(request_id, messages, sampling, tags, tools=_chosen(body.tools, body.tool_choice))
+
+
+def responses_request(body: ResponsesBody, tags: Tags, request_id: str) -> GenerationRequest:
+    """The one request of a responses call. Raises RequestError."""
+    _refuse_unsupported(body)
+    for name, reason in RESPONSES_REFUSED.items():
+        if getattr(body, name):
+            raise RequestError(f"{name} is not supported: {reason}", param=name, code="unsupported_parameter")
+    if body.top_logprobs and not body.has_logprobs:
+        raise RequestError(f"top_logprobs needs {LOGPROBS_INCLUDED!r} in include", param="top_logprobs")
+    sampling = _sampling(
+        body,
+        logprobs=(body.top_logprobs or 0) if body.has_logprobs else None,
+        max_tokens=body.max_output_tokens,
+        json_schema=_text_schema(body),
+    )
+    tools = read_tools(body.tools) if body.tools else None
+    messages = read_input(body.input, body.instructions)
+    return _request(request_id, messages, sampling, tags, tools=_chosen(tools, body.tool_choice))
 
 
 def completion_requests(body: CompletionBody, tags: Tags, request_id: str) -> list[GenerationRequest]:
@@ -44,9 +83,11 @@ def completion_requests(body: CompletionBody, tags: Tags, request_id: str) -> li
             code="unsupported_parameter",
         )
     max_tokens = COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    sampling = _sampling(body, logprobs=body.logprobs, max_tokens=max_tokens)
+    sampling = _sampling(
+        body, logprobs=body.logprobs, max_tokens=max_tokens, n=body.n, json_schema=_response_schema(body)
+    )
     return [
-        _request(f"{request_id}-{index}" if index else request_id, prompt, sampling, body, tags)
+        _request(f"{request_id}-{index}" if index else request_id, prompt, sampling, tags)
         for index, prompt in enumerate(_prompts(body.prompt))
     ]
 
@@ -55,7 +96,6 @@ def _request(
     request_id: str,
     prompt: Prompt,
     sampling: SamplingParams,
-    body: GenerationBody,
     tags: Tags,
     tools: list[dict[str, Any]] | None = None,
 ) -> GenerationRequest:
@@ -73,7 +113,14 @@ def _request(
     )
 
 
-def _sampling(body: GenerationBody, *, logprobs: int | None, max_tokens: int | None) -> SamplingParams:
+def _sampling(
+    body: SamplingBody,
+    *,
+    logprobs: int | None,
+    max_tokens: int | None,
+    n: int | None = None,
+    json_schema: Mapping[str, Any] | None,
+) -> SamplingParams:
     return SamplingParams(
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=1.0 if body.top_p is None else body.top_p,
@@ -85,64 +132,59 @@ def _sampling(body: GenerationBody, *, logprobs: int | None, max_tokens: int | N
         logprobs=logprobs,
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
-        n=body.n or 1,
-        json_schema=_json_schema(body.response_format),
+        n=n or 1,
+        json_schema=json_schema,
         ignore_eos=bool(body.ignore_eos),
     )
 
 
-def _refuse_unsupported(body: GenerationBody) -> None:
+def _refuse_unsupported(body: SamplingBody) -> None:
     if body.logit_bias:
         raise RequestError("logit_bias is not supported", param="logit_bias", code="unsupported_parameter")
 
 
-def _json_schema(wanted: ResponseFormat | None) -> Mapping[str, Any] | None:
-    if wanted is None or wanted.type == "text":
+def _response_schema(body: GenerationBody) -> Mapping[str, Any] | None:
+    wanted = body.response_format
+    if wanted is None:
         return None
-    if wanted.type == "json_object":
+    schema = None if wanted.json_schema is None else wanted.json_schema.schema_
+    return _json_schema(wanted.type, schema, "response_format", "json_schema")
+
+
+def _text_schema(body: ResponsesBody) -> Mapping[str, Any] | None:
+    wanted = None if body.text is None else body.text.format
+    return None if wanted is None else _json_schema(wanted.type, wanted.schema_, "text.format", "schema")
+
+
+def _json_schema(
+    kind: str, schema: Mapping[str, Any] | None, param: str, schema_name: str
+) -> Mapping[str, Any] | None:
+    """As ``SamplingParams`` wants it; ``param`` and ``schema_name`` are where it stood."""
+    if kind == "text":
+        return None
+    if kind == "json_object":
         return {}
-    if wanted.type != "json_schema":
+    if kind != "json_schema":
         raise RequestError(
-            f"response_format.type must be 'text', 'json_object' or 'json_schema', not {wanted.type!r}",
-            param="response_format.type",
+            f"{param}.type must be 'text', 'json_object' or 'json_schema', not {kind!r}",
+            param=f"{param}.type",
         )
-    if wanted.json_schema is None:
-        raise RequestError("response_format.json_schema is missing", param="response_format.json_schema")
-    return wanted.json_schema.schema_
+    if schema is None:
+        raise RequestError(f"{param}.{schema_name} is missing", param=f"{param}.{schema_name}")
+    return schema
 
 
-def _tools(body: ChatBody) -> list[dict[str, Any]] | None:
-    if body.tool_choice in (None, "auto"):
-        return body.tools
-    if body.tool_choice == "none":
+def _chosen(tools: list[dict[str, Any]] | None, choice: object) -> list[dict[str, Any]] | None:
+    """The tools that the model is told of."""
+    if choice in (None, "auto"):
+        return tools
+    if choice == "none":
         return None
     raise RequestError(
-        f"tool_choice must be 'auto' or 'none' here, not {body.tool_choice!r}",
+        f"tool_choice must be 'auto' or 'none' here, not {choice!r}",
         param="tool_choice",
         code="unsupported_parameter",
     )
-
-
-def _message(index: int, message: dict[str, Any]) -> dict[str, Any]:
-    """A message as chat templates expect it: text content, and no role that they do not know."""
-    role = message.get("role")
-    if not isinstance(role, str) or not role:
-        raise RequestError(
-            f"messages[{index}].role must be a string, not {role!r}", param=f"messages[{index}].role"
-        )
-    has_calls = _has_tool_calls(message.get("tool_calls"), f"messages[{index}].tool_calls")
-    content = message.get("content")
-    if content is None and has_calls:
-        content = ""  # not null: most templates add it to a text
-    content = read_text(content, f"messages[{index}].content")
-    return {**message, "role": "system" if role == "developer" else role, "content": content}
-
-
-def _has_tool_calls(calls: object, param: str) -> bool:
-    """True if there are any. Raises RequestError if they are no list of objects."""
-    if calls is not None and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
-        raise RequestError(f"{param} must be a list of objects, not {calls!r}", param=param)
-    return bool(calls)
 
 
 def _prompts(prompt: object) -> list[Prompt]:

@@ -97,11 +97,10 @@ class Admission:
 
     def _prompt_ids(self, request: GenerationRequest) -> Tokens:
         prompt: Any = request.prompt  # the three kinds are told apart by what they hold
-        if isinstance(prompt, str):
-            return self._checked(self._tokenizer.encode(prompt, add_special_tokens=True), "prompt")
-        if len(prompt) and isinstance(prompt[0], Mapping):
-            text = self._tokenizer.apply_chat_template(prompt, tools=request.tools)
-            return self._checked(self._tokenizer.encode(text), "messages")
+        is_text = isinstance(prompt, str)
+        if is_text or (len(prompt) and isinstance(prompt[0], Mapping)):
+            ids = self._tokenizer.encode_prompt(prompt, request.tools)
+            return self._checked(ids, "prompt" if is_text else "messages")
         return self._checked(self._as_ids(prompt), "prompt")
 
     def _as_ids(self, prompt: Sequence[Any]) -> Tokens:

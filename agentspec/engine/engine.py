@@ -9,7 +9,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -162,6 +163,31 @@ class TorchEngine:
         with self._wake:
             self._wake.wait_for(lambda: self._is_closed or self._decoder.has_work)
             return not self._is_closed
+
+    def tokenize(
+        self,
+        prompt: str | Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        add_special_tokens: bool | None = None,
+    ) -> list[int]:
+        """The token ids of raw text or chat messages; see :meth:`agentspec.generation.Engine.tokenize`."""
+        ids: list[int] = self._tokenizer.encode_prompt(
+            prompt,
+            tools,
+            add_generation_prompt=add_generation_prompt,
+            add_special_tokens=add_special_tokens,
+        ).tolist()
+        return ids
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of ``token_ids``, special tokens written out. Raises RequestError if one is none."""
+        return self._tokenizer.decode_prompt(token_ids)
+
+    def token_names(self, token_ids: Sequence[int]) -> list[str]:
+        """Each token as the vocabulary writes it. Raises RequestError if one is none."""
+        return self._tokenizer.token_names(token_ids)
 
     def stats(self) -> dict[StageKey, StageStats]:
         """Counters per stage since the start."""

@@ -103,9 +103,42 @@ class Tokenizer:
         (encoding,) = self.raw.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return np.array(encoding.ids, np.int32)
 
+    def encode_prompt(
+        self,
+        prompt: str | Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        add_special_tokens: bool | None = None,
+    ) -> NDArray[np.int32]:
+        """int32 token ids of raw text or chat messages; see :meth:`agentspec.generation.Engine.tokenize`.
+
+        Raises:
+            RequestError: as :meth:`apply_chat_template`.
+        """
+        if isinstance(prompt, str):
+            return self.encode(prompt, add_special_tokens is not False)
+        text = self.apply_chat_template(prompt, tools, add_generation_prompt)
+        return self.encode(text, bool(add_special_tokens))
+
     def decode(self, token_ids: Sequence[int] | NDArray[np.int32]) -> str:
         """The text of ``token_ids``, special tokens left out."""
         return str(self.raw.decode([int(i) for i in token_ids], skip_special_tokens=True))
+
+    def decode_prompt(self, token_ids: Sequence[int]) -> str:
+        """The text of ``token_ids``, special tokens written out. Raises RequestError if one is none."""
+        self.token_names(token_ids)
+        return str(self.raw.decode(token_ids, skip_special_tokens=False))
+
+    def token_names(self, token_ids: Sequence[int]) -> list[str]:
+        """Each token as the vocabulary writes it. Raises RequestError if an id has no token."""
+        names = []
+        for token_id in token_ids:
+            name = self.raw.id_to_token(token_id) if 0 <= token_id < self._vocab_size else None
+            if name is None:
+                raise RequestError(f"there is no token {token_id!r}", param="tokens")
+            names.append(name)
+        return names
 
     def token_text(self, token_id: int) -> str:
         """One token alone, as text; special tokens by name, bytes of no whole character as U+FFFD."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from agentspec.draft import Source
-from agentspec.errors import ForestFileError
+from agentspec.errors import ForestFileError, RequestError
 from agentspec.generation import GenerationDelta, GenerationRequest, ModelCard, PastOutput, TokenLogprob
 from agentspec.stages import StageKey
 from agentspec.stats import SpeculationStats, StageStats
@@ -73,6 +75,7 @@ class ScriptedEngine:
     counters: dict[StageKey, StageStats] = field(default_factory=dict)
     started: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
+    tokenized: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
     num_closed: int = 0
     trees: ScriptedTrees | None = field(default_factory=ScriptedTrees)
 
@@ -97,6 +100,20 @@ class ScriptedEngine:
                 await asyncio.sleep(0.01)
         finally:
             self.released.set()
+
+    def tokenize(self, prompt: str | Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
+        """Each character is a token; of messages, each of their JSON."""
+        self.tokenized.append((prompt, options))
+        return [ord(char) for char in (prompt if isinstance(prompt, str) else json.dumps(prompt))]
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        return "".join(self.token_names(token_ids))
+
+    def token_names(self, token_ids: Sequence[int]) -> list[str]:
+        try:
+            return [chr(token_id) for token_id in token_ids]
+        except (ValueError, OverflowError):
+            raise RequestError(f"no token: {token_ids!r}", param="tokens") from None
 
     def stats(self) -> dict[StageKey, StageStats]:
         return self.counters
