@@ -72,6 +72,25 @@ def test_special_tokens_are_recognized_and_not_shown(tokenizer: Tokenizer) -> No
     assert tokenizer.token_text(2) == "<|im_end|>"
 
 
+@pytest.mark.parametrize("text", TEXTS)
+def test_prompts_as_transformers(tokenizer: Tokenizer, reference: Any, text: str) -> None:
+    for special in (True, False):
+        ids = tokenizer.encode_prompt(text, add_special_tokens=special).tolist()
+        assert ids == reference(text, add_special_tokens=special)["input_ids"]
+        assert tokenizer.decode_prompt(ids) == reference.decode(ids)
+        assert tokenizer.token_names(ids) == reference.convert_ids_to_tokens(ids)
+    chat = tokenizer.encode_prompt(CONVERSATION).tolist()
+    assert chat == reference.apply_chat_template(CONVERSATION, add_generation_prompt=True)["input_ids"]
+    assert tokenizer.decode_prompt(chat) == tokenizer.apply_chat_template(CONVERSATION)
+
+
+@pytest.mark.parametrize("token", [-1, 10_000, 2**40])
+def test_what_is_no_token_has_neither_text_nor_name(tokenizer: Tokenizer, token: int) -> None:
+    for read in (tokenizer.decode_prompt, tokenizer.token_names):
+        with pytest.raises(RequestError, match=str(token)):
+            read([5, token])
+
+
 def test_ids(tokenizer: Tokenizer) -> None:
     assert tokenizer.eos_ids == {2, 3}
     assert tokenizer.vocab_size == tokenizer.raw.get_vocab_size()

@@ -12,7 +12,14 @@ from typing import Any
 
 from agentspec.draft import Source
 from agentspec.errors import ForestFileError, RequestError
-from agentspec.generation import GenerationDelta, GenerationRequest, ModelCard, PastOutput, TokenLogprob
+from agentspec.generation import (
+    FinishReason,
+    GenerationDelta,
+    GenerationRequest,
+    ModelCard,
+    PastOutput,
+    TokenLogprob,
+)
 from agentspec.stages import StageKey
 from agentspec.stats import SpeculationStats, StageStats
 
@@ -60,11 +67,12 @@ class ScriptedTrees:
 class ScriptedEngine:
     """Answers every request with ``steps``, one delta of two tokens each.
 
-    ``refusal`` is raised before the first delta, ``failure`` after the last step instead of finishing.
-    ``is_silent``: no delta ever comes. ``is_endless``: dots follow the steps until it is closed.
+    ``refusal`` is raised before the first delta, ``failure`` after the last step instead of finishing
+    by ``end``. ``is_silent``: no delta ever comes. ``is_endless``: dots follow the steps until it is closed.
     """
 
     steps: tuple[str, ...] = STEPS
+    end: FinishReason = "stop"
     refusal: Exception | None = None
     failure: Exception | None = None
     is_silent: bool = False
@@ -131,7 +139,7 @@ class ScriptedEngine:
                 if is_last and self.failure is not None:
                     raise self.failure
                 if is_last and not self.is_endless:
-                    delta = replace(delta, finish_reason="stop", speculation=SPECULATION)
+                    delta = replace(delta, finish_reason=self.end, speculation=SPECULATION)
                 yield delta
 
     def _count(self, request: GenerationRequest) -> None:

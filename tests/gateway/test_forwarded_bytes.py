@@ -54,6 +54,82 @@ def test_the_last_event_of_a_stream_is_found_across_parts() -> None:
     assert tail.payload() == {"usage": {"x": 1}}
 
 
+def told(stream: bytes, step: int = 1000) -> dict[str, Any]:
+    tail = AnswerTail(is_event_stream=True)
+    for start in range(0, len(stream), step):
+        tail.add(stream[start : start + step])
+    return tail.payload()
+
+
+def events(*payloads: dict[str, Any]) -> bytes:
+    """As responses and messages have them, each with its name."""
+    return b"".join(
+        f"event: {payload['type']}\ndata: {json.dumps(payload)}\n\n".encode() for payload in payloads
+    )
+
+
+@pytest.mark.parametrize("num_deltas", [1, 5000])
+@pytest.mark.parametrize("text", ["x", "x" * 2 * TAIL_LIMIT_BYTES, 'say "usage": {"input_tokens": 1}'])
+def test_the_counts_of_a_response(num_deltas: int, text: str) -> None:
+    usage = {"input_tokens": 19, "input_tokens_details": {"cached_tokens": 8}, "output_tokens": 40}
+    figures = {"num_draft_tokens": 36, "num_accepted_draft_tokens": 30}
+    response = {
+        "tools": [{"parameters": {"properties": {"usage": {"type": "string"}}}}],
+        "output": [{"text": text}],
+        "usage": usage,
+        "metadata": {"a": "b"},
+        "metrics": {"speculative_decoding": figures},
+    }
+    stream = events(
+        *[{"type": "response.output_text.delta", "delta": "x"}] * num_deltas,
+        {"type": "response.completed", "response": response, "sequence_number": 5},
+    )
+    payload = told(stream)
+    assert payload["usage"] == usage
+    ledger = StageLedger()
+    ledger.count_answer(StageKey("t", ("a",)), payload)
+    (stats,) = ledger.stats.values()
+    assert (stats.num_prompt_tokens, stats.num_output_tokens, stats.num_accepted_tokens) == (19, 40, 30)
+
+
+@pytest.mark.parametrize("num_deltas", [1, 5000])
+@pytest.mark.parametrize("named", [{}, {"input_tokens": 19}, {"input_tokens": None}])
+def test_the_counts_of_a_message(num_deltas: int, named: dict[str, int | None]) -> None:
+    start = {"input_tokens": 19, "cache_read_input_tokens": 5, "output_tokens": 1}
+    stream = events(
+        {"type": "message_start", "message": {"id": "msg_1", "content": [], "usage": start}},
+        *[{"type": "content_block_delta", "delta": {"type": "text_delta", "text": "usage"}}] * num_deltas,
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn"},
+            "usage": {"output_tokens": 40, **named},
+        },
+        {"type": "message_stop"},
+    )
+    ledger = StageLedger()
+    ledger.count_answer(StageKey("t", ("a",)), told(stream))
+    (stats,) = ledger.stats.values()
+    assert (stats.num_prompt_tokens, stats.num_output_tokens) == (24, 40)
+
+
+@pytest.mark.parametrize("kind", ["response", "message"])
+def test_the_counts_of_a_body(kind: str) -> None:
+    tail = AnswerTail(is_event_stream=False)
+    usage = {"input_tokens": 19, "output_tokens": 40}
+    for part in (b'{"object": "%s", ' % kind.encode(), b'"usage": %s}' % json.dumps(usage).encode()):
+        tail.add(part)
+    ledger = StageLedger()
+    ledger.count_answer(StageKey("t", ("a",)), tail.payload())
+    (stats,) = ledger.stats.values()
+    assert (stats.num_prompt_tokens, stats.num_output_tokens) == (19, 40)
+
+
+def test_a_stream_that_was_broken_off_tells_nothing() -> None:
+    whole = events({"type": "response.completed", "response": {"usage": {"input_tokens": 19}}})
+    for end in range(0, len(whole) - 5, 7):
+        assert "input_tokens" not in str(told(whole[:end]).get("usage", ""))
+
+
 @pytest.mark.parametrize("data", [b"", b"data: [DONE]\n\n", b"data: {bro", b": ping\n\n", b"data: 5\n\n"])
 def test_a_stream_that_tells_nothing(data: bytes) -> None:
     tail = AnswerTail(is_event_stream=True)
