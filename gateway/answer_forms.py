@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agentspec.errors import EngineError
+from agentspec.gateway.tool_calls import ToolCall, ToolCallReader
 from agentspec.generation import GenerationDelta, TokenLogprob
 
 
@@ -38,24 +39,35 @@ class AnswerForm(Protocol):
     def opening(self, index: int) -> dict[str, Any] | None:
         """The choice of a stream's first chunk, if the form has one."""
 
-    def chunk(self, index: int, delta: GenerationDelta, has_logprobs: bool) -> dict[str, Any]:
-        """The choice of the chunk for ``delta``."""
+    def chunk(self, index: int, delta: GenerationDelta, has_logprobs: bool) -> dict[str, Any] | None:
+        """The choice of the chunk for ``delta``; None if that would tell nothing."""
 
 
 class ChatForm:
-    """``chat.completion`` and ``chat.completion.chunk``."""
+    """``chat.completion`` and ``chat.completion.chunk``. One object per answer: calls are numbered.
+
+    ``reads_calls``: calls of tools are told apart from text.
+    """
 
     id_prefix = "chatcmpl"
     object_whole = "chat.completion"
     object_chunk = "chat.completion.chunk"
 
+    def __init__(self, *, reads_calls: bool = False) -> None:
+        self._reads_calls = reads_calls
+        self._readers: dict[int, ToolCallReader] = {}
+
     def whole(self, index: int, choice: Choice, has_logprobs: bool) -> dict[str, Any]:
         """A message."""
+        text, calls = self._read(index, "".join(choice.texts), is_last=True)
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if calls:
+            message |= {"content": text or None, "tool_calls": [call.chat_form() for call in calls]}
         return {
             "index": index,
-            "message": {"role": "assistant", "content": "".join(choice.texts), "refusal": None},
+            "message": message,
             "logprobs": _chat_logprobs(choice.logprobs) if has_logprobs else None,
-            "finish_reason": choice.finish_reason,
+            "finish_reason": self._finish_reason(index, choice.finish_reason),
         }
 
     def opening(self, index: int) -> dict[str, Any] | None:
@@ -63,14 +75,35 @@ class ChatForm:
         delta = {"role": "assistant", "content": ""}
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
-    def chunk(self, index: int, delta: GenerationDelta, has_logprobs: bool) -> dict[str, Any]:
-        """One decode step's text."""
+    def chunk(self, index: int, delta: GenerationDelta, has_logprobs: bool) -> dict[str, Any] | None:
+        """One decode step's text, or the calls that it completed."""
+        reason = finish_reason(delta)
+        text, calls = self._read(index, delta.text, is_last=reason is not None)
+        if not (text or calls or reason or (has_logprobs and delta.logprobs)):
+            return None
+        told: dict[str, Any] = {"content": text} if text else {}
+        if calls:
+            first = self._readers[index].num_calls - len(calls)
+            told["tool_calls"] = [{"index": num, **call.chat_form()} for num, call in enumerate(calls, first)]
         return {
             "index": index,
-            "delta": {"content": delta.text} if delta.text else {},
+            "delta": told,
             "logprobs": _chat_logprobs(delta.logprobs) if has_logprobs else None,
-            "finish_reason": finish_reason(delta),
+            "finish_reason": self._finish_reason(index, reason),
         }
+
+    def _read(self, index: int, text: str, *, is_last: bool) -> tuple[str, list[ToolCall]]:
+        """The choice's further text, and its further calls."""
+        if not self._reads_calls:
+            return text, []
+        reader = self._readers.setdefault(index, ToolCallReader())
+        pieces = reader.push(text) + (reader.flush() if is_last else [])
+        texts = [piece for piece in pieces if isinstance(piece, str)]
+        return "".join(texts), [piece for piece in pieces if isinstance(piece, ToolCall)]
+
+    def _finish_reason(self, index: int, reason: str | None) -> str | None:
+        has_called = index in self._readers and self._readers[index].num_calls > 0
+        return "tool_calls" if has_called and reason == "stop" else reason
 
 
 class CompletionForm:
@@ -96,8 +129,10 @@ class CompletionForm:
         """Nothing comes before the text."""
         return None
 
-    def chunk(self, index: int, delta: GenerationDelta, has_logprobs: bool) -> dict[str, Any]:
+    def chunk(self, index: int, delta: GenerationDelta, has_logprobs: bool) -> dict[str, Any] | None:
         """One decode step's text."""
+        if not (delta.text or delta.finish_reason or (has_logprobs and delta.logprobs)):
+            return None
         return {
             "index": index,
             "text": delta.text,

@@ -16,6 +16,7 @@ from agentspec.gateway.reply import DONE_EVENT, EVENT_STREAM_HEADERS, Reply, enc
 from agentspec.gateway.tags import Tags
 from agentspec.gateway.tally import Tally
 from agentspec.gateway.to_generation import chat_request, completion_requests
+from agentspec.gateway.tool_calls import may_call
 from agentspec.generation import GenerationRequest
 
 
@@ -34,16 +35,16 @@ class ChoicesAnswer:
     @classmethod
     def of_chat(cls, given: Mapping[str, Any], tags: Tags, model: str) -> ChoicesAnswer:
         """To ``POST /v1/chat/completions``. Raises RequestError."""
-        body, form = read_as(ChatBody, given), ChatForm()
-        answer_id = _answer_id(form)
-        return cls(form, answer_id, model, body, [chat_request(body, tags, answer_id)])
+        body, answer_id = read_as(ChatBody, given), _answer_id(ChatForm.id_prefix)
+        request = chat_request(body, tags, answer_id)
+        return cls(ChatForm(reads_calls=may_call(request)), answer_id, model, body, [request])
 
     @classmethod
     def of_completion(cls, given: Mapping[str, Any], tags: Tags, model: str) -> ChoicesAnswer:
         """To ``POST /v1/completions``. Raises RequestError."""
-        body, form = read_as(CompletionBody, given), CompletionForm()
-        answer_id = _answer_id(form)
-        return cls(form, answer_id, model, body, completion_requests(body, tags, answer_id))
+        body, answer_id = read_as(CompletionBody, given), _answer_id(CompletionForm.id_prefix)
+        requests = completion_requests(body, tags, answer_id)
+        return cls(CompletionForm(), answer_id, model, body, requests)
 
     async def write(self, deltas: AsyncIterator[Indexed], reply: Reply) -> None:
         """The answer, as the deltas come. Raises EngineError if they end too early."""
@@ -68,14 +69,13 @@ class ChoicesAnswer:
             if not opened:
                 await reply.start(200, EVENT_STREAM_HEADERS)
             index, delta = self._count(indexed), indexed[1]
-            choices = []
-            if index not in opened and (opening := self.form.opening(index)) is not None:
-                choices.append(opening)
+            opening = None if index in opened else self.form.opening(index)
             opened.add(index)
             num_finished += delta.finish_reason is not None
-            if delta.text or delta.finish_reason or (self._has_logprobs and delta.logprobs):
-                choices.append(self.form.chunk(index, delta, self._has_logprobs))
-            chunks = [{**self._envelope(self.form.object_chunk, [one]), **null_usage} for one in choices]
+            choices = (opening, self.form.chunk(index, delta, self._has_logprobs))
+            chunks = [
+                {**self._envelope(self.form.object_chunk, [one]), **null_usage} for one in choices if one
+            ]
             await reply.write(b"".join(map(encode_event, chunks)))
         if num_finished < self._num_choices:
             raise EngineError("the engine stopped before the answer was complete")
@@ -119,6 +119,6 @@ class ChoicesAnswer:
         }
 
 
-def _answer_id(form: AnswerForm) -> str:
+def _answer_id(prefix: str) -> str:
     """Not the client's id: that need not be unique."""
-    return f"{form.id_prefix}-{uuid.uuid4().hex}"
+    return f"{prefix}-{uuid.uuid4().hex}"

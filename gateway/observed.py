@@ -12,7 +12,11 @@ ENDPOINTS = frozenset(
     (
         "/v1/chat/completions",
         "/v1/completions",
+        "/v1/responses",
+        "/v1/messages",
         "/v1/models",
+        "/tokenize",
+        "/detokenize",
         "/agentspec/stages",
         "/agentspec/warm",
         "/agentspec/save",

@@ -1,4 +1,4 @@
-"""The object that the responses API answers with, and the items of its output."""
+"""The object that the responses API answers with, around its output."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-from agentspec.gateway.answer_forms import describe_logprobs
-from agentspec.generation import TokenLogprob
 
 # what a client said and finds again in the answer, and what it reads there if it said nothing
 ECHOED = {
@@ -59,9 +56,9 @@ class ResponseObject:
             return self._state("completed", output, usage, completed_at=int(time.time()))
         return self._state("incomplete", output, usage, incomplete_details={"reason": "max_output_tokens"})
 
-    def failed(self, message: str) -> dict[str, Any]:
+    def failed(self, output: Sequence[dict[str, Any]], message: str) -> dict[str, Any]:
         """When the engine gave it up."""
-        return self._state("failed", [], None, error={"code": "server_error", "message": message})
+        return self._state("failed", output, None, error={"code": "server_error", "message": message})
 
     def _state(
         self, status: str, output: Sequence[dict[str, Any]], usage: Mapping[str, Any] | None, **more: Any
@@ -85,18 +82,3 @@ class ResponseObject:
     def _echo(self) -> dict[str, Any]:
         said = {name: self.given.get(name) for name in ECHOED}
         return {name: default if said[name] is None else said[name] for name, default in ECHOED.items()}
-
-
-def message_item(item_id: str, status: str, content: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-    """What the model said."""
-    return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": content}
-
-
-def text_part(text: str = "", logprobs: Sequence[TokenLogprob] = ()) -> dict[str, Any]:
-    """The text of a message."""
-    return {
-        "type": "output_text",
-        "text": text,
-        "annotations": (),
-        "logprobs": describe_logprobs(logprobs),
-    }
