@@ -68,7 +68,8 @@ def _counted(data: bytes) -> dict[str, Any]:
         return {}
     start, end = data.rfind(b"\n", 0, place) + 1, data.find(b"\n", place)
     line = data[start:] if end < 0 else data[start:end]
-    event = _event(line) or {"usage": _cut(line, _USAGE), "metrics": _cut(line, _METRICS)}
+    event = _event(line) if len(line) <= TAIL_LIMIT_BYTES else {}  # not all of an answer again
+    event = event or {"usage": _cut(line, _USAGE), "metrics": _cut(line, _METRICS)}
     return _member(event, "response") or event
 
 
@@ -82,7 +83,7 @@ def _event(line: bytes) -> dict[str, Any]:
 
 
 def _cut(line: bytes, name: bytes) -> object:
-    """The last member of this name in an object whose beginning is lost."""
+    """The last member of this name in an object that is too large, or whose beginning is lost."""
     _, found, rest = line.rpartition(name)
     try:
         return _decode(rest.decode().lstrip())[0] if found else None
