@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from live import client_of, post, serving_engine
+from live import TIMEOUT_S, client_of, post, serving_engine
 from pydantic import BaseModel
 from scripted import NUM_PROMPT_TOKENS, STEPS, ScriptedEngine
 from test_chat_endpoint import FIGURES
@@ -340,3 +340,23 @@ def test_an_unknown_model_and_a_wrong_method(url: str) -> None:
     answer = httpx.get(url + PATH)
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
     assert httpx.get(f"{url}{PATH}/resp_1").status_code == 404
+
+
+def test_a_client_that_leaves_midway_frees_the_engine() -> None:
+    engine = ScriptedEngine(is_endless=True)
+    with serving_engine(engine) as root:
+        with httpx.stream("POST", root + PATH, json=body(stream=True)) as answer:
+            assert next(answer.iter_raw())
+        assert engine.released.wait(TIMEOUT_S)
+
+
+def test_a_stream_that_the_end_of_the_server_breaks_off() -> None:
+    engine = ScriptedEngine(is_endless=True)
+    with client_of("http://localhost") as client:
+        with serving_engine(engine, grace_s=0.1) as root:
+            stream = client.with_options(base_url=f"{root}/v1").responses.create(**body(stream=True))
+            first = next(iter(stream))
+        with pytest.raises(openai.APIError, match="shutting down"):
+            list(stream)
+    assert first.type == "response.created"
+    assert engine.released.is_set()
