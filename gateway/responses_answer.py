@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentspec.errors import EngineError
+from agentspec.errors import EngineError, RequestError
 from agentspec.gateway.answer_forms import finish_reason
 from agentspec.gateway.bodies import ResponsesBody, read_as
 from agentspec.gateway.errors import describe
@@ -20,6 +21,12 @@ from agentspec.gateway.tally import Tally
 from agentspec.gateway.to_generation import responses_request
 from agentspec.gateway.tool_calls import Piece, ToolCallReader, may_call
 from agentspec.generation import GenerationDelta, GenerationRequest, TokenLogprob
+
+FIELD_NAMES = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
+}
 
 
 @dataclass(slots=True)
@@ -48,7 +55,11 @@ class ResponsesAnswer:
 
     async def write(self, deltas: AsyncIterator[Indexed], reply: Reply) -> None:
         """The answer, as the deltas come. Raises EngineError if they end before it has begun."""
-        await (self._stream(deltas, reply) if self.is_streamed else self._collect(deltas, reply))
+        try:
+            await (self._stream(deltas, reply) if self.is_streamed else self._collect(deltas, reply))
+        except RequestError as error:
+            _rename(error)
+            raise
 
     async def _collect(self, deltas: AsyncIterator[Indexed], reply: Reply) -> None:
         async for _, delta in deltas:
@@ -114,6 +125,14 @@ class ResponsesAnswer:
     @property
     def _is_complete(self) -> bool:
         return self.finish_reason != "length"
+
+
+def _rename(error: RequestError) -> None:
+    """Name the field as this API does: the engine knows the names of chat."""
+    name = FIELD_NAMES.get(error.param or "")
+    if name is not None:
+        error.args = (re.sub(rf"^{error.param}(?=:)|\b{error.param}(?==)", name, str(error)),)
+        error.param = name
 
 
 class EventStream:

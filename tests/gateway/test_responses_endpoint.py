@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from scripted import NUM_PROMPT_TOKENS, STEPS, ScriptedEngine
 from test_chat_endpoint import FIGURES
 
-from agentspec.errors import ContextLengthError, EngineError
+from agentspec.errors import ContextLengthError, EngineError, RequestError
 from agentspec.stages import StageKey
 
 PATH = "/v1/responses"
@@ -313,6 +313,27 @@ def test_the_engine_refuses(stream: bool) -> None:
         answer = post(root, body(stream=stream), PATH)
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_an_engines_refusal_names_the_field_of_this_api() -> None:
+    refusals = {
+        "input": ContextLengthError("9000 tokens of these messages: too many"),
+        "max_output_tokens": ContextLengthError("9 and max_tokens=5 exceed 8", param="max_tokens"),
+        "text.format": RequestError("response_format: a bad schema", param="response_format"),
+        "top_p": RequestError("top_p must be above 0", param="top_p"),
+    }
+    messages = []
+    for param, refusal in refusals.items():
+        with serving_engine(ScriptedEngine(refusal=refusal)) as root:
+            error = post(root, body(), PATH).json()["error"]
+        assert error["param"] == param
+        messages.append(error["message"])
+    assert messages == [
+        "9000 tokens of these messages: too many",
+        "9 and max_output_tokens=5 exceed 8",
+        "text.format: a bad schema",
+        "top_p must be above 0",
+    ]
 
 
 def test_an_engine_error_midway_is_an_event_and_the_end() -> None:
