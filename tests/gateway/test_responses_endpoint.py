@@ -7,10 +7,11 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from live import TIMEOUT_S, client_of, post, serving_engine
+from live import TIMEOUT_S, client_of, post, serving_engine, serving_proxy
 from pydantic import BaseModel
 from scripted import NUM_PROMPT_TOKENS, STEPS, ScriptedEngine
 from test_chat_endpoint import FIGURES
+from test_gateway_metrics import of_stage, scrape
 
 from agentspec.errors import ContextLengthError, EngineError, RequestError
 from agentspec.stages import StageKey
@@ -381,3 +382,14 @@ def test_a_stream_that_the_end_of_the_server_breaks_off() -> None:
             list(stream)
     assert first.type == "response.created"
     assert engine.released.is_set()
+
+
+def test_a_gateway_in_front_counts_what_it_hears(url: str) -> None:
+    with serving_proxy(url) as front:
+        for stream in (False, True):
+            assert post(front, body(stream=stream), PATH, x_agentspec_stage="flow/b").status_code == 200
+        samples = scrape(front)
+    assert of_stage(samples, "agentspec_requests_total", "flow/b") == 2
+    assert of_stage(samples, "agentspec_prompt_tokens_total", "flow/b") == 2 * NUM_PROMPT_TOKENS
+    assert of_stage(samples, "agentspec_output_tokens_total", "flow/b") == 2 * 2 * len(STEPS)
+    assert of_stage(samples, "agentspec_accepted_tokens_total", "flow/b") == 2 * 6
