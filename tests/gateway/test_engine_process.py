@@ -123,8 +123,8 @@ async def test_its_guards_death_is_its_own(tmp_path: Path) -> None:
 
 
 async def test_silence_is_death(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_process, "HEALTH_TIMEOUT_S", 0.2)
-    engine = Engine(tmp_path, "silent", silence_s=0.5)
+    monkeypatch.setattr(engine_process, "HEALTH_TIMEOUT_S", 1.0)
+    engine = Engine(tmp_path, "silent", silence_s=1.5)
     async with engine.running():
         await until(lambda: len(engine.pids) == 2)
         await gone(*engine.pids[0])
