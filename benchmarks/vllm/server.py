@@ -37,7 +37,12 @@ class Server:
     @classmethod
     @contextmanager
     def running(
-        cls, command: Sequence[str], port: int, log: Path, environment: Mapping[str, str] | None = None
+        cls,
+        command: Sequence[str],
+        port: int,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        health_path: str = "/health",
     ) -> Iterator[Server]:
         """Start the command, which is to listen on the port, wait until it is healthy, stop it at the end.
 
@@ -53,7 +58,7 @@ class Server:
             )
         server = cls(process, f"http://{HOST}:{port}", log)
         try:
-            server._wait_until_healthy()
+            server._wait_until_healthy(health_path)
             yield server
         finally:
             server._stop()
@@ -84,6 +89,10 @@ class Server:
         """Processor time of the server and its children so far."""
         return float(sum(self._of_each(lambda process: sum(process.cpu_times()[:2]))))
 
+    def num_open_files(self) -> int:
+        """File descriptors of the server and its children, connections included."""
+        return int(sum(self._of_each(lambda process: process.num_fds())))
+
     def _of_each(self, read: Callable[[psutil.Process], float]) -> Iterator[float]:
         for process in self._processes():
             try:
@@ -98,13 +107,13 @@ class Server:
         except psutil.NoSuchProcess:
             return []
 
-    def _wait_until_healthy(self) -> None:
+    def _wait_until_healthy(self, path: str) -> None:
         deadline = time.monotonic() + START_LIMIT_S
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 raise ConfigError(f"the server ended with status {self._process.returncode}: {self._tail()}")
             try:
-                if httpx.get(f"{self.url}/health", timeout=5.0).status_code == httpx.codes.OK:
+                if httpx.get(f"{self.url}{path}", timeout=5.0).status_code == httpx.codes.OK:
                     return
             except httpx.TransportError:
                 pass

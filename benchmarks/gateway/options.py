@@ -1,0 +1,101 @@
+"""``agentspec bench gateway``: its options. What they ask for is imported when it runs."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from agentspec.commands import option_types
+from agentspec.errors import ConfigError
+from agentspec.extras import needed
+
+PARTS = ("latency", "throughput", "streams", "abort", "soak")
+LITELLM = Path(".venv-litellm/bin/litellm")
+KIB = 1024
+
+DESCRIPTION = """\
+Measure the gateway in front of an engine that answers at once, against LiteLLM's proxy and against no gateway:
+what it adds to an answer's time, what it costs, how many streams it holds, how soon the engine hears that a
+client left, whether memory stays. Prints a table, then one line of JSON.
+"""
+
+EXAMPLES = """\
+examples:
+  agentspec bench gateway --json out/gateway.json          all parts, some three quarters of an hour
+  agentspec bench gateway --quick                          less of everything, some minutes
+  agentspec bench gateway --only latency,throughput
+  agentspec bench gateway --only soak --minutes 30 --json out/gateway.json
+
+parts; with --json, those that are not measured now stay as they are in the file:
+  latency     added to answers and to first bytes at 100 requests a second, 64 streams open beside
+  throughput  requests per second of processor time, and processor time per chunk of a stream
+  streams     1,000 at a time: the longest stall, every byte compared
+  abort       clients that leave, on every generating endpoint: until the engine sees it
+  soak        streams, answers, errors, clients that leave, long bodies; memory and open files
+
+LiteLLM: `make bench-gateway` installs it into .venv-litellm. Where it is missing, our own figures are still
+measured and its are null. Nothing else should run on the machine.
+"""
+
+
+def add_options(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The options of ``agentspec bench gateway``."""
+    gateway = benchmarks.add_parser(
+        "gateway",
+        help="the gateway, against LiteLLM's proxy and none",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+    )
+    gateway.set_defaults(run=run_gateway)
+    gateway.add_argument(
+        "--only",
+        action="extend",
+        default=[],
+        type=_parts,
+        metavar="PART,...",
+        help=f"{', '.join(PARTS)}; repeatable (default: all)",
+    )
+    gateway.add_argument("--quick", action="store_true", help="less of everything: some minutes")
+    gateway.add_argument(
+        "--litellm", type=Path, metavar="FILE", help=f"LiteLLM's command (default: {LITELLM}, if it is there)"
+    )
+    gateway.add_argument(
+        "--body-kib", type=option_types.count, metavar="N", help="size of a request's body (6)"
+    )
+    gateway.add_argument("--rounds", type=option_types.count, metavar="N", help="medians count (5; --quick: 2)")
+    gateway.add_argument(
+        "--minutes", type=option_types.seconds, metavar="N", help="of the soak (30; --quick: 0.5)"
+    )
+    gateway.add_argument("--json", type=Path, metavar="FILE", help="where parts are added to what is there")
+    gateway.add_argument("--plot", type=Path, metavar="PNG", help="also draw what is added by percentile")
+
+
+def run_gateway(args: argparse.Namespace) -> int:
+    """``agentspec bench gateway``."""
+    with needed("bench"):
+        from agentspec.benchmarks.gateway.run import run
+        from agentspec.benchmarks.gateway.sizes import FULL, QUICK
+
+        chosen = {
+            "body_bytes": args.body_kib and args.body_kib * KIB,
+            "num_rounds": args.rounds,
+            "soak_minutes": args.minutes,
+        }
+        given = {name: value for name, value in chosen.items() if value is not None}
+        sizes = replace(QUICK if args.quick else FULL, **given)
+        return run(args.only or PARTS, sizes, _litellm(args.litellm), args.json, args.plot)
+
+
+def _litellm(given: Path | None) -> Path | None:
+    if given and not given.exists():
+        raise ConfigError(f"there is no {str(given)!r}: `make bench-gateway` installs LiteLLM")
+    return given or (LITELLM if LITELLM.exists() else None)
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    for name in names:
+        if name not in PARTS:
+            raise argparse.ArgumentTypeError(f"parts are {', '.join(PARTS)}, not {name!r}")
+    return names

@@ -1,0 +1,21 @@
+"""What can be measured, by name: each part alone or all of them, the longest last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from agentspec.benchmarks.gateway import abort, latency, soak, streams, throughput
+from agentspec.benchmarks.gateway.sides import Setup
+from agentspec.benchmarks.gateway.sizes import Sizes
+from agentspec.benchmarks.report import Announce
+
+Measured = dict[str, Any]
+
+MEASURES: dict[str, Callable[[Setup, Sizes, Announce], Measured]] = {
+    "latency": latency.measure,
+    "throughput": throughput.measure,
+    "streams": streams.measure,
+    "abort": abort.measure,
+    "soak": soak.measure,
+}

@@ -1,0 +1,32 @@
+"""Latencies: what a side adds to the direct way, percentile by percentile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+Milliseconds = NDArray[np.float64]
+
+DRAWN = (*range(1, 100), 99.5, 99.9)
+
+
+def added(side: Sequence[Milliseconds], direct: Sequence[Milliseconds], percentile: float) -> float:
+    """The side's percentile less the direct one's of the same round, the median over rounds."""
+    rounds = zip(side, direct, strict=True)
+    return float(median(np.percentile(one, percentile) - np.percentile(floor, percentile) for one, floor in rounds))
+
+
+def curve(side: Sequence[Milliseconds], direct: Sequence[Milliseconds]) -> list[tuple[float, float]]:
+    """(percentile, what is added at it)."""
+    return [(percentile, added(side, direct, percentile)) for percentile in DRAWN]
+
+
+def described(rounds: Sequence[Milliseconds]) -> dict[str, float]:
+    """The figures of a side itself, the medians over rounds."""
+    return {
+        f"ms_p{percentile}": float(median(np.percentile(one, percentile) for one in rounds))
+        for percentile in (50, 90, 99)
+    }

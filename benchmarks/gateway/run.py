@@ -1,0 +1,68 @@
+"""``agentspec bench gateway``: one part after the other, the file brought up to date after each."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+from agentspec.benchmarks import plots
+from agentspec.benchmarks.gateway import plot, report
+from agentspec.benchmarks.gateway.parts import MEASURES
+from agentspec.benchmarks.gateway.sides import Setup
+from agentspec.benchmarks.gateway.sizes import Sizes
+from agentspec.benchmarks.provenance import provenance
+from agentspec.benchmarks.report import announcer, make_room_for, publish
+
+PACKAGES = ("uvloop", "httptools", "uvicorn", "starlette", "httpx")
+PEER_PACKAGES = ("litellm", "uvicorn", "uvloop", "fastapi", "aiohttp", "httpx")
+
+
+def run(
+    names: Sequence[str], sizes: Sizes, litellm: Path | None, json_path: Path | None, plot_path: Path | None
+) -> int:
+    """Measure; print progress on stderr, the table and, as the last line, the JSON; the exit status.
+
+    Parts that the file holds and that are not measured now stay as they are.
+
+    Raises:
+        AgentSpecError: a process did not start, or failed; earlier parts are in the file.
+    """
+    plots.check(plot_path)
+    announce = announcer()
+    measured = report.parts_in(json_path)
+    make_room_for(json_path, plot_path)
+    if litellm is None:
+        announce("LiteLLM is not installed, so it is not measured: make bench-gateway")
+    where = _provenance(sizes, litellm)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            figures = MEASURES[name](Setup(litellm, Path(folder)), sizes, announce)
+            measured[name] = {**figures, "provenance": where}
+            if json_path:
+                json_path.write_text(report.json_line(measured) + "\n")
+    announce("done")
+    if plot_path and "latency" in measured:
+        plot.draw(measured["latency"], plot_path)
+    publish(report.table(measured), report.json_line(measured), json_path)
+    return 0
+
+
+def _provenance(sizes: Sizes, litellm: Path | None) -> dict[str, object]:
+    return {
+        **provenance(),
+        "packages": {name: version(name) for name in PACKAGES},
+        "peer_packages": _versions_beside(litellm) if litellm else None,
+        "sizes": asdict(sizes),
+    }
+
+
+def _versions_beside(command: Path) -> dict[str, str]:
+    """Of the packages in the environment that a command is from."""
+    code = f"from importlib.metadata import version; print(*map(version, {PEER_PACKAGES!r}))"
+    python = command.parent / "python"
+    told = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout
+    return dict(zip(PEER_PACKAGES, told.split(), strict=True))

@@ -1,0 +1,137 @@
+"""Who is compared: the stub itself, our gateway before it, LiteLLM's proxy before it; each a process."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentspec.benchmarks.gateway.client import Target
+from agentspec.benchmarks.report import Announce
+from agentspec.benchmarks.vllm.server import HOST, Server, free_port
+
+DIRECT, OURS, LITELLM = "direct", "agentspec", "litellm"
+KEY = "sk-bench-0f4a7d1e9b"
+TENANT = "bench"
+OUR_HEADERS = {
+    "authorization": f"Bearer {KEY}",
+    "x-agentspec-stage": "bench/solve",
+    "x-agentspec-session": "bench-1",
+}
+# what its documentation says for production, and nothing sent anywhere
+LITELLM_ENVIRONMENT = {
+    "LITELLM_MODE": "PRODUCTION",
+    "LITELLM_LOG": "ERROR",
+    "LITELLM_MASTER_KEY": KEY,
+    "LITELLM_TELEMETRY": "False",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_DONT_SHOW_FEEDBACK_BOX": "true",
+    "DISABLE_ADMIN_UI": "True",
+    "NO_DOCS": "True",
+    "NO_REDOC": "True",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One way to the stub.
+
+    Attributes:
+        server: the gateway's processes; None where there is no gateway.
+        is_faithful: whether it promises not to change a byte of an answer.
+    """
+
+    name: str
+    target: Target
+    server: Server | None
+    is_faithful: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """All that runs at the same time.
+
+    Attributes:
+        stub: the engine, of which all others know.
+        sides: by name, the direct one first.
+    """
+
+    stub: Server
+    sides: dict[str, Side]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is started.
+
+    Attributes:
+        litellm: its command; None = it is not measured.
+        logs: a folder for what the processes say.
+    """
+
+    litellm: Path | None
+    logs: Path
+
+    @contextmanager
+    def running(self, models: Sequence[str], announce: Announce, *, peer: bool = True) -> Iterator[Bench]:
+        """Stub and gateways, stopped at the end; LiteLLM has to be told the names of all models.
+
+        Raises:
+            ConfigError: one of them did not start.
+        """
+        with ExitStack() as stack:
+            stub = stack.enter_context(self._stub())
+            ours = stack.enter_context(self._ours(stub.url))
+            sides = [Side(DIRECT, Target(stub.url), None), Side(OURS, Target(ours.url, OUR_HEADERS), ours)]
+            if self.litellm and peer:
+                announce("starting LiteLLM's proxy")
+                proxy = stack.enter_context(self._litellm(self.litellm, stub.url, models))
+                target = Target(proxy.url, {"authorization": f"Bearer {KEY}"})
+                sides.append(Side(LITELLM, target, proxy, is_faithful=False))
+            yield Bench(stub, {side.name: side for side in sides})
+
+    @contextmanager
+    def _stub(self) -> Iterator[Server]:
+        port = free_port()
+        command = [sys.executable, "-m", "agentspec.benchmarks.gateway.stub", "--port", str(port)]
+        with Server.running(command, port, self.logs / "stub.log") as server:
+            yield server
+
+    @contextmanager
+    def _ours(self, engine_url: str) -> Iterator[Server]:
+        port = free_port()
+        command = [sys.executable, "-m", "agentspec", "serve", "--engine-url", engine_url]
+        command += ["--host", HOST, "--port", str(port), "--log-level", "warning"]
+        keys = {"AGENTSPEC_API_KEYS": f"{KEY}={TENANT}"}
+        with Server.running(command, port, self.logs / "agentspec.log", keys) as server:
+            yield server
+
+    @contextmanager
+    def _litellm(self, command: Path, engine_url: str, models: Sequence[str]) -> Iterator[Server]:
+        port, config = free_port(), self.logs / "litellm.yaml"
+        config.write_text(json.dumps(litellm_config(engine_url, models)))  # JSON is YAML
+        arguments = ["--config", str(config), "--host", HOST, "--port", str(port), "--num_workers", "1"]
+        with Server.running(
+            [str(command), *arguments, "--telemetry", "False"],
+            port,
+            self.logs / "litellm.log",
+            LITELLM_ENVIRONMENT,
+            "/health/liveliness",
+        ) as server:
+            yield server
+
+
+def litellm_config(engine_url: str, models: Sequence[str]) -> dict[str, object]:
+    """Each model by its own name, no retry, no callback, no database."""
+    engine = {"api_base": f"{engine_url}/v1", "api_key": "none"}
+    return {
+        "model_list": [
+            {"model_name": one, "litellm_params": {"model": f"openai/{one}", **engine}} for one in models
+        ],
+        "litellm_settings": {"set_verbose": False, "request_timeout": 600, "num_retries": 0},
+        "router_settings": {"num_retries": 0, "disable_cooldowns": True},
+        "general_settings": {"master_key": KEY},
+    }

@@ -1,0 +1,178 @@
+"""What a gateway costs: requests, and chunks of streams, per second of its processor time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from statistics import median
+from typing import Any
+
+import uvloop
+
+from agentspec.benchmarks.gateway.client import Exchange, Pool, Target
+from agentspec.benchmarks.gateway.latency import request_for, turned
+from agentspec.benchmarks.gateway.plan import Plan
+from agentspec.benchmarks.gateway.sides import DIRECT, LITELLM, OURS, Setup, Side
+from agentspec.benchmarks.gateway.sizes import Sizes
+from agentspec.benchmarks.process import in_fresh_process, without_gc
+from agentspec.benchmarks.report import Announce
+
+PLAN = Plan(num_chunks=50)
+CHUNK_GAP_MS = 25
+NUM_BODIES = 16
+SLACK_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What one round of one side came to.
+
+    Attributes:
+        num_done: requests, or chunks as the stub sent them.
+        num_parts: pieces that the clients got the answers in.
+        wall_s: by the clock.
+        cpu_s: processor time of the gateway's processes; 0 without a gateway.
+    """
+
+    num_done: int
+    num_parts: int
+    num_errors: int
+    wall_s: float
+    cpu_s: float = 0.0
+
+
+def measure(setup: Setup, sizes: Sizes, announce: Announce) -> dict[str, Any]:
+    """The figures as they go into the JSON.
+
+    Raises:
+        AgentSpecError: a process did not start.
+    """
+    with setup.running([PLAN.model, _stream(sizes).model], announce) as bench:
+        requests: dict[str, list[Counted]] = {name: [] for name in bench.sides}
+        chunks: dict[str, list[Counted]] = {name: [] for name in bench.sides}
+        for side in bench.sides.values():
+            announce(f"throughput, warming up {side.name}")
+            in_fresh_process(_ask, side.target, sizes.num_clients, sizes.warm_up_s, sizes.body_bytes, False)
+        for number in range(sizes.num_rounds):
+            for name in turned(list(bench.sides), number):
+                announce(f"throughput, round {number + 1}, {name}")
+                requests[name].append(_requests(bench.sides[name], sizes))
+                chunks[name].append(_chunks(bench.sides[name], sizes))
+    return figures(requests, chunks)
+
+
+def _requests(side: Side, sizes: Sizes) -> Counted:
+    before_s = side.server.cpu_s() if side.server else 0.0
+    done = in_fresh_process(
+        _ask, side.target, sizes.num_clients, sizes.throughput_s, sizes.body_bytes, side.is_faithful
+    )
+    return _with_cpu(done, side, before_s)
+
+
+def _chunks(side: Side, sizes: Sizes) -> Counted:
+    before_s = side.server.cpu_s() if side.server else 0.0
+    plan = _stream(sizes)
+    done = in_fresh_process(
+        _stream_all, side.target, plan, sizes.num_chunk_streams, sizes.body_bytes, side.is_faithful
+    )
+    return _with_cpu(done, side, before_s)
+
+
+def _stream(sizes: Sizes) -> Plan:
+    return Plan(num_chunks=sizes.num_chunks, gap_ms=CHUNK_GAP_MS)
+
+
+def _with_cpu(done: Counted, side: Side, before_s: float) -> Counted:
+    if side.server is None:
+        return done
+    return Counted(done.num_done, done.num_parts, done.num_errors, done.wall_s, side.server.cpu_s() - before_s)
+
+
+def _ask(target: Target, num_clients: int, seconds: float, num_bytes: int, is_faithful: bool) -> Counted:
+    with without_gc():
+        return uvloop.run(_closed_loop(target, num_clients, seconds, num_bytes, is_faithful))
+
+
+async def _closed_loop(
+    target: Target, num_clients: int, seconds: float, num_bytes: int, is_faithful: bool
+) -> Counted:
+    """So many clients, each asking again as soon as it was answered."""
+    pool, numbers = Pool(target), count()
+    requests = [request_for(target, PLAN, False, num_bytes, i, is_faithful) for i in range(NUM_BODIES)]
+    exchanges: list[Exchange] = []
+    begin_s = time.monotonic()
+
+    async def client() -> None:
+        while time.monotonic() < begin_s + seconds:
+            exchanges.append(await pool.ask(requests[next(numbers) % NUM_BODIES]))
+
+    async with asyncio.timeout(seconds + SLACK_S), asyncio.TaskGroup() as group:
+        for _ in range(num_clients):
+            group.create_task(client())
+    pool.close()
+    return _counted(exchanges, len(exchanges), time.monotonic() - begin_s)
+
+
+def _stream_all(target: Target, plan: Plan, num_streams: int, num_bytes: int, is_faithful: bool) -> Counted:
+    with without_gc():
+        return uvloop.run(_stream_together(target, plan, num_streams, num_bytes, is_faithful))
+
+
+async def _stream_together(
+    target: Target, plan: Plan, num_streams: int, num_bytes: int, is_faithful: bool
+) -> Counted:
+    """So many streams at a time, out of step with each other."""
+    pool, begin_s = Pool(target), time.monotonic()
+
+    async def stream(number: int) -> Exchange:
+        await asyncio.sleep(number / num_streams)
+        return await pool.ask(request_for(target, plan, True, num_bytes, number, is_faithful))
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(stream(i)) for i in range(num_streams)]
+    pool.close()
+    exchanges = [task.result() for task in tasks]
+    return _counted(exchanges, num_streams * plan.num_chunks, time.monotonic() - begin_s)
+
+
+def _counted(exchanges: Sequence[Exchange], num_done: int, wall_s: float) -> Counted:
+    num_errors = sum(not one.is_good for one in exchanges)
+    return Counted(num_done, sum(one.num_parts for one in exchanges), num_errors, wall_s)
+
+
+def figures(requests: dict[str, list[Counted]], chunks: dict[str, list[Counted]]) -> dict[str, Any]:
+    """Medians over rounds, by side; ratios within a round."""
+    sides = {name: _side(requests[name], chunks[name]) for name in requests}
+    result: dict[str, Any] = {
+        "req_per_s_core": sides[OURS]["req_per_s_core"],
+        "wall_req_per_s": sides[OURS]["wall_req_per_s"],
+        "cpu_us_per_chunk": sides[OURS]["cpu_us_per_chunk"],
+    }
+    if LITELLM in sides:
+        result["litellm_req_per_s_core"] = sides[LITELLM]["req_per_s_core"]
+        result["litellm_cpu_us_per_chunk"] = sides[LITELLM]["cpu_us_per_chunk"]
+        pairs = zip(requests[OURS], requests[LITELLM], strict=True)
+        result["req_per_s_core_vs_litellm"] = median(_per_core(a) / _per_core(b) for a, b in pairs)
+    errors = (one.num_errors for by_side in (requests, chunks) for all_of in by_side.values() for one in all_of)
+    return {**result, "num_errors": sum(errors), "sides": sides}
+
+
+def _side(requests: Sequence[Counted], chunks: Sequence[Counted]) -> dict[str, Any]:
+    wall = {"wall_req_per_s": median(one.num_done / one.wall_s for one in requests)}
+    if not requests[0].cpu_s:
+        return wall
+    return {
+        **wall,
+        "req_per_s_core": median(map(_per_core, requests)),
+        "cpu_us_per_chunk": median(one.cpu_s / one.num_done * 1e6 for one in chunks),
+        "parts_per_chunk": median(one.num_parts / one.num_done for one in chunks),
+        "rounds_req_per_s_core": [_per_core(one) for one in requests],
+        "rounds_cpu_us_per_chunk": [one.cpu_s / one.num_done * 1e6 for one in chunks],
+    }
+
+
+def _per_core(one: Counted) -> float:
+    return one.num_done / one.cpu_s
