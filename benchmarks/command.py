@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from agentspec.benchmarks.gateway import options as gateway_options
 from agentspec.benchmarks.vllm import options as vllm_options
 from agentspec.commands import option_types
 from agentspec.extras import needed
@@ -91,6 +92,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_paper(benchmarks)
     _add_load(benchmarks)
     vllm_options.add_options(benchmarks)
+    gateway_options.add_options(benchmarks)
 
 
 def _add_core(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -164,7 +164,11 @@ def test_the_command_line_imports_of_the_benchmarks_their_options_alone() -> Non
         (["serve", "--help"], set()),
         (
             ["bench", "--help"],
-            {BENCHMARKS, *(f"{BENCHMARKS}.{one}" for one in ("command", "vllm", "vllm.options"))},
+            {
+                BENCHMARKS,
+                *(f"{BENCHMARKS}.{one}" for one in ("command", "vllm", "vllm.options")),
+                *(f"{BENCHMARKS}.{one}" for one in ("gateway", "gateway.options")),
+            },
         ),
         (
             ["replay", "--help"],

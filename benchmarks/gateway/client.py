@@ -64,7 +64,7 @@ class Exchange:
         num_bytes: of the body.
         is_changed: whether a byte was not the expected one.
         is_complete: whether the answer came to its end.
-        rest: of an answer that is not the expected one, the bytes from where it is longer or differs.
+        rest: of an answer that goes on after the expected bytes, or differs, the bytes that do.
     """
 
     due_ns: int
@@ -93,11 +93,10 @@ class Exchange:
             self.first_ns = now_ns
         self.last_ns = now_ns
         self.num_parts += 1
-        begin = self.num_bytes
-        self.num_bytes += len(part)
-        if expected is not None and (self.is_changed or not expected.startswith(part, begin)):
+        if expected is not None and (self.is_changed or not expected.startswith(part, self.num_bytes)):
+            self.rest += part if self.is_changed else part.removeprefix(expected[self.num_bytes :])
             self.is_changed = True
-            self.rest += part
+        self.num_bytes += len(part)
 
 
 class Connection(asyncio.Protocol):

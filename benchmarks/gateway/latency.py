@@ -51,7 +51,9 @@ class Load:
     @property
     def beside(self) -> Plan:
         """A stream that goes on to the end."""
-        return Plan(num_chunks=int((self.seconds + self.warm_up_s) * 1e3) // BESIDE_GAP_MS, gap_ms=BESIDE_GAP_MS)
+        return Plan(
+            num_chunks=int((self.seconds + self.warm_up_s) * 1e3) // BESIDE_GAP_MS, gap_ms=BESIDE_GAP_MS
+        )
 
     @property
     def halved(self) -> Load:

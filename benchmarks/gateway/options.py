@@ -15,9 +15,9 @@ LITELLM = Path(".venv-litellm/bin/litellm")
 KIB = 1024
 
 DESCRIPTION = """\
-Measure the gateway in front of an engine that answers at once, against LiteLLM's proxy and against no gateway:
-what it adds to an answer's time, what it costs, how many streams it holds, how soon the engine hears that a
-client left, whether memory stays. Prints a table, then one line of JSON.
+Measure the gateway in front of an engine that answers at once, against LiteLLM's proxy and against no
+gateway: what it adds to an answer's time, what it costs, how many streams it holds, how soon the engine hears
+that a client left, whether memory stays. Prints a table, then one line of JSON.
 """
 
 EXAMPLES = """\
@@ -63,7 +63,9 @@ def add_options(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser])
     gateway.add_argument(
         "--body-kib", type=option_types.count, metavar="N", help="size of a request's body (6)"
     )
-    gateway.add_argument("--rounds", type=option_types.count, metavar="N", help="medians count (5; --quick: 2)")
+    gateway.add_argument(
+        "--rounds", type=option_types.count, metavar="N", help="medians count (5; --quick: 2)"
+    )
     gateway.add_argument(
         "--minutes", type=option_types.seconds, metavar="N", help="of the soak (30; --quick: 0.5)"
     )

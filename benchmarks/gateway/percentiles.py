@@ -16,7 +16,9 @@ DRAWN = (*range(1, 100), 99.5, 99.9)
 def added(side: Sequence[Milliseconds], direct: Sequence[Milliseconds], percentile: float) -> float:
     """The side's percentile less the direct one's of the same round, the median over rounds."""
     rounds = zip(side, direct, strict=True)
-    return float(median(np.percentile(one, percentile) - np.percentile(floor, percentile) for one, floor in rounds))
+    return float(
+        median(np.percentile(one, percentile) - np.percentile(floor, percentile) for one, floor in rounds)
+    )
 
 
 def curve(side: Sequence[Milliseconds], direct: Sequence[Milliseconds]) -> list[tuple[float, float]]:

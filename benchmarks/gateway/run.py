@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from agentspec.benchmarks import plots
+from agentspec.benchmarks.bars import parts_in, table
 from agentspec.benchmarks.gateway import plot, report
 from agentspec.benchmarks.gateway.parts import MEASURES
 from agentspec.benchmarks.gateway.sides import Setup
@@ -33,7 +34,7 @@ def run(
     """
     plots.check(plot_path)
     announce = announcer()
-    measured = report.parts_in(json_path)
+    measured = parts_in(json_path, "gateway")
     make_room_for(json_path, plot_path)
     if litellm is None:
         announce("LiteLLM is not installed, so it is not measured: make bench-gateway")
@@ -47,7 +48,7 @@ def run(
     announce("done")
     if plot_path and "latency" in measured:
         plot.draw(measured["latency"], plot_path)
-    publish(report.table(measured), report.json_line(measured), json_path)
+    publish(table(report.TITLE, report.BARS, measured), report.json_line(measured), json_path)
     return 0
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from statistics import median
 from typing import Any
@@ -15,7 +15,7 @@ import uvloop
 from agentspec.benchmarks.gateway.client import Exchange, Pool, Target
 from agentspec.benchmarks.gateway.latency import request_for, turned
 from agentspec.benchmarks.gateway.plan import Plan
-from agentspec.benchmarks.gateway.sides import DIRECT, LITELLM, OURS, Setup, Side
+from agentspec.benchmarks.gateway.sides import LITELLM, OURS, Setup, Side
 from agentspec.benchmarks.gateway.sizes import Sizes
 from agentspec.benchmarks.process import in_fresh_process, without_gc
 from agentspec.benchmarks.report import Announce
@@ -24,6 +24,7 @@ PLAN = Plan(num_chunks=50)
 CHUNK_GAP_MS = 25
 NUM_BODIES = 16
 SLACK_S = 60.0
+CLOCK_TICK_S = 0.01  # processor time is counted in these
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +35,20 @@ class Counted:
         num_done: requests, or chunks as the stub sent them.
         num_parts: pieces that the clients got the answers in.
         wall_s: by the clock.
-        cpu_s: processor time of the gateway's processes; 0 without a gateway.
+        cpu_s: processor time of the gateway's processes; None without a gateway.
     """
 
     num_done: int
     num_parts: int
     num_errors: int
     wall_s: float
-    cpu_s: float = 0.0
+    cpu_s: float | None = None
+
+    @property
+    def per_core(self) -> float:
+        """What a second of processor time gave."""
+        assert self.cpu_s
+        return self.num_done / self.cpu_s
 
 
 def measure(setup: Setup, sizes: Sizes, announce: Announce) -> dict[str, Any]:
@@ -65,30 +72,25 @@ def measure(setup: Setup, sizes: Sizes, announce: Announce) -> dict[str, Any]:
 
 
 def _requests(side: Side, sizes: Sizes) -> Counted:
-    before_s = side.server.cpu_s() if side.server else 0.0
-    done = in_fresh_process(
-        _ask, side.target, sizes.num_clients, sizes.throughput_s, sizes.body_bytes, side.is_faithful
-    )
-    return _with_cpu(done, side, before_s)
+    options = (sizes.num_clients, sizes.throughput_s, sizes.body_bytes, side.is_faithful)
+    return _timed(side, lambda: in_fresh_process(_ask, side.target, *options))
 
 
 def _chunks(side: Side, sizes: Sizes) -> Counted:
-    before_s = side.server.cpu_s() if side.server else 0.0
-    plan = _stream(sizes)
-    done = in_fresh_process(
-        _stream_all, side.target, plan, sizes.num_chunk_streams, sizes.body_bytes, side.is_faithful
-    )
-    return _with_cpu(done, side, before_s)
+    options = (_stream(sizes), sizes.num_chunk_streams, sizes.body_bytes, side.is_faithful)
+    return _timed(side, lambda: in_fresh_process(_stream_all, side.target, *options))
 
 
 def _stream(sizes: Sizes) -> Plan:
     return Plan(num_chunks=sizes.num_chunks, gap_ms=CHUNK_GAP_MS)
 
 
-def _with_cpu(done: Counted, side: Side, before_s: float) -> Counted:
+def _timed(side: Side, work: Callable[[], Counted]) -> Counted:
+    """With what the gateway's processes worked meanwhile."""
     if side.server is None:
-        return done
-    return Counted(done.num_done, done.num_parts, done.num_errors, done.wall_s, side.server.cpu_s() - before_s)
+        return work()
+    before_s = side.server.cpu_s()
+    return replace(work(), cpu_s=max(side.server.cpu_s() - before_s, CLOCK_TICK_S))
 
 
 def _ask(target: Target, num_clients: int, seconds: float, num_bytes: int, is_faithful: bool) -> Counted:
@@ -155,24 +157,22 @@ def figures(requests: dict[str, list[Counted]], chunks: dict[str, list[Counted]]
         result["litellm_req_per_s_core"] = sides[LITELLM]["req_per_s_core"]
         result["litellm_cpu_us_per_chunk"] = sides[LITELLM]["cpu_us_per_chunk"]
         pairs = zip(requests[OURS], requests[LITELLM], strict=True)
-        result["req_per_s_core_vs_litellm"] = median(_per_core(a) / _per_core(b) for a, b in pairs)
-    errors = (one.num_errors for by_side in (requests, chunks) for all_of in by_side.values() for one in all_of)
+        result["req_per_s_core_vs_litellm"] = median(a.per_core / b.per_core for a, b in pairs)
+    errors = (
+        one.num_errors for by_side in (requests, chunks) for all_of in by_side.values() for one in all_of
+    )
     return {**result, "num_errors": sum(errors), "sides": sides}
 
 
 def _side(requests: Sequence[Counted], chunks: Sequence[Counted]) -> dict[str, Any]:
     wall = {"wall_req_per_s": median(one.num_done / one.wall_s for one in requests)}
-    if not requests[0].cpu_s:
+    if requests[0].cpu_s is None:
         return wall
     return {
         **wall,
-        "req_per_s_core": median(map(_per_core, requests)),
-        "cpu_us_per_chunk": median(one.cpu_s / one.num_done * 1e6 for one in chunks),
+        "req_per_s_core": median(one.per_core for one in requests),
+        "cpu_us_per_chunk": median(1e6 / one.per_core for one in chunks),
         "parts_per_chunk": median(one.num_parts / one.num_done for one in chunks),
-        "rounds_req_per_s_core": [_per_core(one) for one in requests],
-        "rounds_cpu_us_per_chunk": [one.cpu_s / one.num_done * 1e6 for one in chunks],
+        "rounds_req_per_s_core": [one.per_core for one in requests],
+        "rounds_cpu_us_per_chunk": [1e6 / one.per_core for one in chunks],
     }
-
-
-def _per_core(one: Counted) -> float:
-    return one.num_done / one.cpu_s

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 
+from agentspec.benchmarks.bars import parts_in, table
 from agentspec.benchmarks.provenance import provenance
 from agentspec.benchmarks.report import announcer, make_room_for, publish
 from agentspec.benchmarks.vllm import parts, report
@@ -27,7 +28,7 @@ def run(
         AgentSpecError: something a part needs is missing, or a server failed; earlier parts are in the file.
     """
     announce = announcer()
-    measured = report.parts_in(json_path)
+    measured = parts_in(json_path, "vllm")
     make_room_for(json_path)
     for name in names:
         figures = parts.measure(name, engine, sizes, traces, announce)
@@ -35,7 +36,7 @@ def run(
         if json_path:
             json_path.write_text(report.json_line(measured) + "\n")
     announce("done")
-    publish(report.table(measured), report.json_line(measured), json_path)
+    publish(table(report.TITLE, report.BARS, measured), report.json_line(measured), json_path)
     return 0
 
 

@@ -1,0 +1,72 @@
+"""Benchmarks in parts: figures against bars, and one file that parts are added to as they are measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import ge, le, lt
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from agentspec.benchmarks.report import rounded, verdict
+from agentspec.errors import ConfigError
+
+Parts = Mapping[str, Mapping[str, Any]]  # by name: figures and their provenance
+
+SIGNS = {ge: "at least", le: "at most", lt: "under"}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A figure of a part, and what is good enough.
+
+    Attributes:
+        meets: compares the figure with the limit.
+        is_summed: whether the summary has it.
+    """
+
+    label: str
+    part: str
+    figure: str
+    meets: Any
+    limit: float
+    is_summed: bool = True
+
+    def value(self, parts: Parts) -> Any:
+        """The figure; None if it was not measured."""
+        return parts.get(self.part, {}).get(self.figure)
+
+    def passes(self, parts: Parts) -> bool | None:
+        """Whether the bar is met; None if it was not measured."""
+        value = self.value(parts)
+        return None if value is None else bool(self.meets(value, self.limit))
+
+
+def table(title: str, bars: Sequence[Bar], parts: Parts) -> Table:
+    """One row per bar."""
+    result = Table(title=title, title_justify="left")
+    for heading in ("", "measured", "bar", ""):
+        result.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
+    for bar in bars:
+        value = bar.value(parts)
+        shown = "" if value is None else f"{rounded(value)}"
+        result.add_row(bar.label, shown, f"{SIGNS[bar.meets]} {bar.limit:g}", verdict(bar.passes(parts)))
+    return result
+
+
+def parts_in(path: Path | None, benchmark: str) -> dict[str, Any]:
+    """What was measured earlier; nothing without a file.
+
+    Raises:
+        ConfigError: the file is none of this benchmark's.
+    """
+    if path is None or not path.exists():
+        return {}
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())["parts"]
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(f"{str(path)!r} was not written by bench {benchmark}: name another file") from None
+    return found

@@ -1,0 +1,111 @@
+"""Very many streams at the same time: are all held, is any byte changed, how long does a client see nothing?
+
+Without a gateway too: what stalls there is the machine's, the stub's and the clients' own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import uvloop
+
+from agentspec.benchmarks.gateway.client import Exchange, Pool, Target
+from agentspec.benchmarks.gateway.latency import request_for
+from agentspec.benchmarks.gateway.metronome import Metronome
+from agentspec.benchmarks.gateway.plan import Plan
+from agentspec.benchmarks.gateway.sides import DIRECT, OURS, Setup, Side
+from agentspec.benchmarks.gateway.sizes import Sizes
+from agentspec.benchmarks.process import in_fresh_process, without_gc
+from agentspec.benchmarks.report import Announce
+
+OPENED_WITHIN = 0.25  # of the time that each goes on
+SLACK_S = 120.0
+
+
+def measure(setup: Setup, sizes: Sizes, announce: Announce) -> dict[str, Any]:
+    """The figures as they go into the JSON.
+
+    Raises:
+        AgentSpecError: a process did not start.
+    """
+    allow_open_files()
+    plan = Plan(num_chunks=int(sizes.held_s * 1e3) // sizes.held_gap_ms, gap_ms=sizes.held_gap_ms)
+    with setup.running([], announce, peer=False) as bench:
+        by_side = {}
+        for side in bench.sides.values():
+            announce(f"streams: {sizes.num_held} at a time, {side.name}")
+            by_side[side.name] = _hold(side, plan, sizes)
+    return {
+        "streams_held": by_side[OURS]["num_held"],
+        "longest_stall_ms": by_side[OURS]["longest_stall_ms"],
+        "direct_longest_stall_ms": by_side[DIRECT]["longest_stall_ms"],
+        "num_errors": by_side[OURS]["num_errors"],
+        "num_changed": by_side[OURS]["num_changed"],
+        "gap_ms": plan.gap_ms,
+        "num_chunks": plan.num_chunks,
+        "sides": by_side,
+    }
+
+
+def allow_open_files() -> None:
+    """As many as this user may have: also for the processes that are started from here on."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _hold(side: Side, plan: Plan, sizes: Sizes) -> dict[str, Any]:
+    before_s = side.server.cpu_s() if side.server else 0.0
+    exchanges = in_fresh_process(_stream_all, side.target, plan, sizes)
+    cpu_s = side.server.cpu_s() - before_s if side.server else None
+    return {**figures(exchanges, plan.gap_ms), "gateway_cpu_s": cpu_s}
+
+
+def _stream_all(target: Target, plan: Plan, sizes: Sizes) -> list[Exchange]:
+    with without_gc():
+        return uvloop.run(_open_and_wait(target, plan, sizes))
+
+
+async def _open_and_wait(target: Target, plan: Plan, sizes: Sizes) -> list[Exchange]:
+    """One is opened after the other, and none ends before all are open, if the gateway is fast enough."""
+    pool = Pool(target)
+    interval_ns = int(sizes.held_s * OPENED_WITHIN * 1e9) // sizes.num_held
+    tasks: list[asyncio.Task[Exchange]] = []
+    async with asyncio.timeout(sizes.held_s + SLACK_S), asyncio.TaskGroup() as group:
+
+        def begin(number: int, due_ns: int) -> None:
+            request = request_for(target, plan, True, sizes.body_bytes, number, is_faithful=True)
+            tasks.append(group.create_task(pool.ask(request, due_ns)))
+
+        await Metronome(interval_ns, sizes.num_held, begin).run()
+    pool.close()
+    return [task.result() for task in tasks]
+
+
+def figures(exchanges: Sequence[Exchange], gap_ms: float) -> dict[str, Any]:
+    """What the clients of one side saw; a stall is how much longer than the gap they waited for a chunk."""
+    good = [one for one in exchanges if one.is_good]
+    stalls_ms = [one.longest_silence_ns / 1e6 - gap_ms for one in exchanges if one.num_parts] or [0.0]
+    first_ms = [(one.first_ns - one.due_ns) / 1e6 for one in exchanges if one.num_parts] or [0.0]
+    return {
+        "num_held": most_at_once([(one.first_ns, one.last_ns) for one in good]),
+        "num_errors": len(exchanges) - len(good),
+        "num_changed": sum(one.is_changed for one in exchanges),
+        "longest_stall_ms": max(stalls_ms),
+        "longest_stall_of_a_stream_ms_p50": float(np.percentile(stalls_ms, 50)),
+        "longest_stall_of_a_stream_ms_p99": float(np.percentile(stalls_ms, 99)),
+        "first_byte_ms_p50": float(np.percentile(first_ms, 50)),
+        "first_byte_ms_p99": float(np.percentile(first_ms, 99)),
+    }
+
+
+def most_at_once(spans: Sequence[tuple[int, int]]) -> int:
+    """Of spans of time, how many overlap at the best moment."""
+    open_now = most = 0
+    for _, change in sorted([(begin, 1) for begin, _ in spans] + [(end, -1) for _, end in spans]):
+        open_now += change
+        most = max(most, open_now)
+    return most
