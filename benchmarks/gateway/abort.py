@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import numpy as np
@@ -18,7 +19,7 @@ import uvloop
 
 from agentspec.benchmarks.gateway import answers
 from agentspec.benchmarks.gateway.agent_bodies import body
-from agentspec.benchmarks.gateway.client import Exchange, Pool, Request, Target
+from agentspec.benchmarks.gateway.client import Pool, Request, Target
 from agentspec.benchmarks.gateway.plan import HANG_MS, Plan
 from agentspec.benchmarks.gateway.sides import OURS, Setup
 from agentspec.benchmarks.gateway.sizes import Sizes
@@ -52,31 +53,7 @@ KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """Clients of one kind, as a client process is told."""
-
-    target: Target
-    endpoint: str
-    kind: str
-    num_clients: int
-    body_bytes: int
-
-    def mark(self, number: int) -> str:
-        """What the stub remembers a client's request by."""
-        names = (ENDPOINTS.index(self.endpoint), list(KINDS).index(self.kind), number)
-        return f"{self.target.address[1]}x" + "x".join(map(str, names))
-
-    def request(self, number: int) -> Request:
-        """What this client sends, and when it leaves."""
-        leaving = KINDS[self.kind]
-        plan = leaving.plan.marked(self.mark(number))
-        asked = body(self.endpoint, plan, is_stream=leaving.is_stream, num_bytes=self.body_bytes)
-        return Request(
-            self.target.head(self.endpoint, len(asked)) + asked,
-            leaves_after_s=leaving.after_s,
-            leaves_after_parts=leaving.after_parts,
-        )
+Left = dict[str, dict[str, dict[str, int]]]  # endpoint -> kind -> mark -> when that client left, 0 = never
 
 
 def measure(setup: Setup, sizes: Sizes, announce: Announce) -> dict[str, Any]:
@@ -89,7 +66,7 @@ def measure(setup: Setup, sizes: Sizes, announce: Announce) -> dict[str, Any]:
         sides = {}
         for side in bench.sides.values():
             announce(f"abort, {side.name}")
-            sides[side.name] = _all_endpoints(side.target, bench.stub.url, sizes)
+            sides[side.name] = _leave_all(side.target, bench.stub.url, sizes)
     return {"abort_ms_max": worst(sides[OURS]), "num_errors": _errors(sides[OURS]), "sides": sides}
 
 
@@ -106,67 +83,69 @@ def _measured(by_endpoint: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [one for one in by_endpoint.values() if not isinstance(one, str)]
 
 
-def _all_endpoints(target: Target, stub_url: str, sizes: Sizes) -> dict[str, Any]:
+def _leave_all(target: Target, stub_url: str, sizes: Sizes) -> dict[str, Any]:
     """By endpoint and kind; a line where there is no such endpoint."""
+    left = in_fresh_process(_clients, target, sizes)
+    gone = _seen(stub_url, {mark for cases in left.values() for marks in cases.values() for mark in marks})
     return {
-        endpoint: _kinds(target, endpoint, stub_url, sizes)
-        if in_fresh_process(_status, target, endpoint) != 404
+        endpoint: {kind: figures(marks, gone) for kind, marks in left[endpoint].items()}
+        if endpoint in left
         else "skipped: it answers 404"
         for endpoint in ENDPOINTS
     }
 
 
-def _kinds(target: Target, endpoint: str, stub_url: str, sizes: Sizes) -> dict[str, Any]:
-    kinds = [BEFORE_THE_ANSWER] if endpoint == answers.EMBEDDINGS else list(KINDS)
-    return {
-        kind: _leave(Job(target, endpoint, kind, sizes.num_leaving, sizes.body_bytes), stub_url)
-        for kind in kinds
-    }
-
-
-def _leave(job: Job, stub_url: str) -> dict[str, Any]:
-    exchanges = in_fresh_process(_clients, job)
-    left_ns = {job.mark(i): one.left_ns for i, one in enumerate(exchanges) if one.left_ns}
-    gone_ns = _seen(stub_url, left_ns)
-    return figures(left_ns, gone_ns, job.num_clients)
-
-
-def figures(left_ns: Mapping[str, int], gone_ns: Mapping[str, int], num_clients: int) -> dict[str, Any]:
-    """What is never seen counts as long as it was waited for, and as an error; so does who could not leave."""
-    seen_ms = [(gone_ns[mark] - left_ns[mark]) / 1e6 for mark in left_ns if mark in gone_ns]
-    num_errors = num_clients - len(seen_ms)
+def figures(left_ns: Mapping[str, int], gone_ns: Mapping[str, int]) -> dict[str, Any]:
+    """Of the marks of one kind; what was never seen counts as long as it was waited for, and as an error."""
+    seen_ms = [(gone_ns[mark] - at_ns) / 1e6 for mark, at_ns in left_ns.items() if at_ns and mark in gone_ns]
+    num_errors = len(left_ns) - len(seen_ms)
     all_ms = [*seen_ms, *[SEEN_LIMIT_S * 1e3] * num_errors]
     return {"ms_p50": float(np.percentile(all_ms, 50)), "ms_max": max(all_ms), "num_errors": num_errors}
 
 
-def _seen(stub_url: str, marks: Mapping[str, int]) -> dict[str, int]:
+def _seen(stub_url: str, marks: Set[str]) -> dict[str, int]:
     """When the stub's connections for these were lost, as soon as all are."""
     deadline = time.monotonic() + SEEN_LIMIT_S
     while True:
         gone: dict[str, int] = httpx.get(stub_url + MARKS_PATH).json()["gone"]
-        if marks.keys() <= gone.keys() or time.monotonic() > deadline:
+        if marks <= gone.keys() or time.monotonic() > deadline:
             return gone
         time.sleep(0.1)
 
 
-def _status(target: Target, endpoint: str) -> int:
-    """What one plain request is answered with."""
-    asked = body(endpoint, Plan(), is_stream=False, num_bytes=0)
-    return uvloop.run(_together(target, [Request(target.head(endpoint, len(asked)) + asked)]))[0].status
+def _clients(target: Target, sizes: Sizes) -> Left:
+    return uvloop.run(_endpoint_by_endpoint(target, sizes))
 
 
-def _clients(job: Job) -> list[Exchange]:
-    return uvloop.run(_together(job.target, [job.request(i) for i in range(job.num_clients)]))
-
-
-async def _together(target: Target, requests: Sequence[Request]) -> list[Exchange]:
+async def _endpoint_by_endpoint(target: Target, sizes: Sizes) -> Left:
+    left: Left = {}
     pool = Pool(target)
-
-    async def ask(number: int) -> Exchange:
-        await asyncio.sleep(number * STAGGER_S)
-        return await pool.ask(requests[number])
-
-    async with asyncio.timeout(CLIENTS_LIMIT_S), asyncio.TaskGroup() as group:
-        tasks = [group.create_task(ask(i)) for i in range(len(requests))]
+    for endpoint in ENDPOINTS:
+        if (await pool.ask(_request(target, endpoint, Plan(), 0))).status != 404:
+            kinds = [BEFORE_THE_ANSWER] if endpoint == answers.EMBEDDINGS else list(KINDS)
+            left[endpoint] = {kind: await _leave(target, endpoint, kind, sizes) for kind in kinds}
     pool.close()
-    return [task.result() for task in tasks]
+    return left
+
+
+async def _leave(target: Target, endpoint: str, kind: str, sizes: Sizes) -> dict[str, int]:
+    """By mark, when each of so many clients left."""
+    pool, leaving = Pool(target), KINDS[kind]
+
+    async def ask(number: int) -> tuple[str, int]:
+        await asyncio.sleep(number * STAGGER_S)
+        mark = uuid4().hex
+        plan = leaving.plan.marked(mark)
+        asked = _request(target, endpoint, plan, sizes.body_bytes, is_stream=leaving.is_stream)
+        request = replace(asked, leaves_after_s=leaving.after_s, leaves_after_parts=leaving.after_parts)
+        return mark, (await pool.ask(request)).left_ns
+
+    async with asyncio.timeout(CLIENTS_LIMIT_S):
+        return dict(await asyncio.gather(*(ask(i) for i in range(sizes.num_leaving))))
+
+
+def _request(
+    target: Target, endpoint: str, plan: Plan, num_bytes: int, *, is_stream: bool = False
+) -> Request:
+    asked = body(endpoint, plan, is_stream=is_stream, num_bytes=num_bytes)
+    return Request(target.head(endpoint, len(asked)) + asked)

@@ -93,7 +93,7 @@ def _data(value: Event) -> bytes:
 
 def _typed(value: Event) -> bytes:
     """An event whose type is said twice, as newer endpoints do."""
-    return b"event: " + value["type"].encode() + b"\n" + _data(value)
+    return f"event: {value['type']}\n".encode() + _data(value)
 
 
 def _usage(num_words: int) -> Event:

@@ -23,7 +23,8 @@ class Target:
     def address(self) -> tuple[str, int]:
         """Host and port."""
         parts = urlsplit(self.url)
-        assert parts.hostname and parts.port
+        assert parts.hostname
+        assert parts.port
         return parts.hostname, parts.port
 
     def head(self, endpoint: str, num_bytes: int) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,13 +30,15 @@ from agentspec.errors import AgentSpecError
 
 ANSWER, FIRST_BYTE = "answer", "first_byte"
 KINDS = (ANSWER, FIRST_BYTE)
+BESIDE = "beside"
 PLAN = Plan(num_chunks=50)
 SHORT_STREAM = Plan(num_chunks=5)
 BESIDE_GAP_MS = 50
 NUM_BODIES = 16
 MOST_BEHIND_MS = 250.0  # the last quarter's median, of a side that keeps up
-LEAST_RATE = 5
-SLACK_S = 60.0
+SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
+TRIAL_S = 4.0
+SLACK_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +59,13 @@ class Load:
         )
 
     @property
-    def halved(self) -> Load:
-        """For a side that does not keep up."""
-        return replace(self, rate_per_s=self.rate_per_s / 2, num_beside=self.num_beside // 2)
+    def trial(self) -> Load:
+        """The same for a short time."""
+        return replace(self, seconds=min(self.seconds, TRIAL_S))
+
+    def part(self, share: float) -> Load:
+        """So much of it, for a side that does not keep up."""
+        return replace(self, rate_per_s=self.rate_per_s * share, num_beside=round(self.num_beside * share))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +93,9 @@ def measure(setup: Setup, sizes: Sizes, announce: Announce) -> dict[str, Any]:
         AgentSpecError: a process did not start, or does not answer.
     """
     load = Load(sizes.rate_per_s, sizes.num_beside, sizes.latency_s, sizes.warm_up_s, sizes.body_bytes)
-    models = [plan.model for plan in (PLAN, SHORT_STREAM, load.beside)]
-    with setup.running(models, announce) as bench:
-        loads = dict.fromkeys(bench.sides, load)
-        if LITELLM in loads:
-            loads[LITELLM] = sustained(bench.sides[LITELLM], load, announce)
+    lighter = sustained_by_litellm(setup, load, announce) if setup.litellm else load
+    with setup.running(models(load), announce) as bench:
+        loads = {name: lighter if name == LITELLM else load for name in bench.sides}
         rounds: dict[str, list[Served]] = {name: [] for name in loads}
         for number in range(sizes.num_rounds):
             for name in turned(list(loads), number):
@@ -105,64 +110,106 @@ def turned(names: Sequence[str], number: int) -> list[str]:
     return [*names[first:], *names[:first]]
 
 
-def sustained(side: Side, load: Load, announce: Announce) -> Load:
-    """The load itself, or half of it again and again until the side keeps up.
+def models(load: Load) -> list[str]:
+    """All that is asked for."""
+    return [plan.model for plan in (PLAN, SHORT_STREAM, load.beside)]
+
+
+def sustained_by_litellm(setup: Setup, load: Load, announce: Announce) -> Load:
+    """The load itself, or the most of its SHARES that LiteLLM keeps up with.
+
+    From the lightest on, with processes of its own: what was too much for a proxy keeps it busy for long.
 
     Raises:
-        AgentSpecError: it does not answer even a few requests per second.
+        AgentSpecError: even the lightest is too much.
     """
-    while load.rate_per_s >= LEAST_RATE:
-        announce(f"latency: does {side.name} keep up with {load.rate_per_s:g} requests/s?")
-        served = serve(side, load)
-        if not served.num_errors and served.behind_ms < MOST_BEHIND_MS:
-            return load
-        load = load.halved
-    raise AgentSpecError(f"{side.name!r} does not answer {LEAST_RATE} requests/s: see its log")
+    sustained = None
+    with setup.running(models(load.trial), announce) as bench:
+        for share in SHARES:
+            part = load.part(share)
+            announce(f"latency: does {LITELLM} keep up with {part.rate_per_s:g} requests/s?")
+            served = serve(bench.sides[LITELLM], part.trial)
+            if served.num_errors or served.behind_ms > MOST_BEHIND_MS:
+                break
+            sustained = part
+    if sustained is None:
+        raise AgentSpecError(
+            f"{LITELLM!r} does not keep up with {load.part(SHARES[0]).rate_per_s:g} requests/s"
+        )
+    return sustained
 
 
 def serve(side: Side, load: Load) -> Served:
-    """One round."""
-    return in_fresh_process(_serve, side.target, load, side.is_faithful)
+    """One round.
+
+    Raises:
+        AgentSpecError: not one request was answered in time.
+    """
+    served = in_fresh_process(_serve, side.target, load, side.is_faithful)
+    if not all(len(one) for one in served.ms.values()):
+        raise AgentSpecError(f"{side.name!r} answered nothing at {load.rate_per_s:g} requests/s: see its log")
+    return served
 
 
 def _serve(target: Target, load: Load, is_faithful: bool) -> Served:
+    loop = OpenLoop(target, load, is_faithful)
     with without_gc():
-        return uvloop.run(_drive(target, load, is_faithful))
+        uvloop.run(loop.run())
+    return loop.served()
 
 
-async def _drive(target: Target, load: Load, is_faithful: bool) -> Served:
-    pool, kinds = Pool(target), requests(target, load, is_faithful)
-    exchanges: dict[str, list[Exchange]] = {kind: [] for kind in KINDS}
-    async with asyncio.timeout(load.seconds + load.warm_up_s + SLACK_S), asyncio.TaskGroup() as group:
-        streams = [group.create_task(_beside(target, load, i, is_faithful)) for i in range(load.num_beside)]
+class OpenLoop:
+    """Requests that are sent when they are due, streams beside, and what came of all of them."""
 
-        async def ask(number: int, due_ns: int) -> None:
-            kind = KINDS[number % 2]
-            request = kinds[kind][number // 2 % NUM_BODIES]
-            exchanges[kind].append(await pool.ask(request, due_ns))
+    def __init__(self, target: Target, load: Load, is_faithful: bool) -> None:
+        self._target = target
+        self._load = load
+        self._is_faithful = is_faithful
+        self._num_requests = round(load.rate_per_s * (load.seconds + load.warm_up_s))
+        self._requests = requests(target, load, is_faithful)
+        self._exchanges: dict[str, list[Exchange]] = {kind: [] for kind in (*KINDS, BESIDE)}
 
-        num_requests = round(load.rate_per_s * (load.seconds + load.warm_up_s))
-        beats = Metronome(
-            round(1e9 / load.rate_per_s), num_requests, lambda i, due_ns: group.create_task(ask(i, due_ns))
-        )
-        await beats.run()
-    pool.close()
-    all_of_them = [*(one for kind in KINDS for one in exchanges[kind]), *(one.result() for one in streams)]
-    return Served(
-        {kind: _latencies(kind, exchanges[kind], load) for kind in KINDS},
-        sum(not one.is_good for one in all_of_them),
-    )
-
-
-async def _beside(target: Target, load: Load, number: int, is_faithful: bool) -> Exchange:
-    """One stream, begun so that no two are in step."""
-    await asyncio.sleep(number / load.num_beside * min(1.0, load.warm_up_s))
-    request = request_for(target, load.beside, True, load.body_bytes, number, is_faithful)
-    pool = Pool(target)
-    try:
-        return await pool.ask(request)
-    finally:
+    async def run(self) -> None:
+        """To the last answer, or as long as anybody would wait."""
+        pool, limit_s = Pool(self._target), self._load.seconds + self._load.warm_up_s + SLACK_S
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s), asyncio.TaskGroup() as group:
+                for number in range(self._load.num_beside):
+                    group.create_task(self._stream_beside(pool, number))
+                await Metronome(
+                    round(1e9 / self._load.rate_per_s),
+                    self._num_requests,
+                    lambda number, due_ns: group.create_task(self._ask(pool, number, due_ns)),
+                ).run()
         pool.close()
+
+    def served(self) -> Served:
+        """What it came to; who was not answered in time counts as an error."""
+        num_good = sum(one.is_good for exchanges in self._exchanges.values() for one in exchanges)
+        return Served(
+            {kind: self._latencies(kind) for kind in KINDS},
+            self._num_requests + self._load.num_beside - num_good,
+        )
+
+    async def _ask(self, pool: Pool, number: int, due_ns: int) -> None:
+        kind = KINDS[number % len(KINDS)]
+        request = self._requests[kind][number // len(KINDS) % NUM_BODIES]
+        self._exchanges[kind].append(await pool.ask(request, due_ns))
+
+    async def _stream_beside(self, pool: Pool, number: int) -> None:
+        """One stream, begun so that no two are in step."""
+        load = self._load
+        await asyncio.sleep(number / load.num_beside * min(1.0, load.warm_up_s))
+        request = request_for(self._target, load.beside, True, load.body_bytes, number, self._is_faithful)
+        self._exchanges[BESIDE].append(await pool.ask(request))
+
+    def _latencies(self, kind: str) -> Milliseconds:
+        first_ns = min((one.due_ns for one in self._exchanges[kind]), default=0)
+        judged_ns = first_ns + self._load.warm_up_s * 1e9
+        good = [one for one in self._exchanges[kind] if one.is_good and one.due_ns >= judged_ns]
+        good.sort(key=lambda one: one.due_ns)
+        ends = [(one.last_ns if kind == ANSWER else one.first_ns) - one.due_ns for one in good]
+        return np.array(ends, float) / 1e6
 
 
 def requests(target: Target, load: Load, is_faithful: bool) -> dict[str, list[Request]]:
@@ -182,13 +229,6 @@ def request_for(
     asked = body(answers.CHAT, plan, is_stream=is_stream, num_bytes=num_bytes, number=number)
     expected = answers.body(answers.CHAT, plan, is_stream) if is_faithful else None
     return Request(target.head(answers.CHAT, len(asked)) + asked, expected)
-
-
-def _latencies(kind: str, exchanges: Sequence[Exchange], load: Load) -> Milliseconds:
-    in_order = sorted(exchanges, key=lambda one: one.due_ns)
-    judged = in_order[round(load.warm_up_s * load.rate_per_s / len(KINDS)) :]
-    ends = [(one.last_ns if kind == ANSWER else one.first_ns) - one.due_ns for one in judged if one.is_good]
-    return np.array(ends, float) / 1e6
 
 
 def figures(rounds: dict[str, list[Served]], loads: dict[str, Load]) -> dict[str, Any]:

@@ -13,12 +13,15 @@ Milliseconds = NDArray[np.float64]
 DRAWN = (*range(1, 100), 99.5, 99.9)
 
 
+def at(values: Milliseconds, percentile: float) -> float:
+    """The value that so many percent are not above."""
+    return float(np.percentile(values, percentile))
+
+
 def added(side: Sequence[Milliseconds], direct: Sequence[Milliseconds], percentile: float) -> float:
     """The side's percentile less the direct one's of the same round, the median over rounds."""
     rounds = zip(side, direct, strict=True)
-    return float(
-        median(np.percentile(one, percentile) - np.percentile(floor, percentile) for one, floor in rounds)
-    )
+    return median(at(one, percentile) - at(floor, percentile) for one, floor in rounds)
 
 
 def curve(side: Sequence[Milliseconds], direct: Sequence[Milliseconds]) -> list[tuple[float, float]]:
@@ -28,7 +31,4 @@ def curve(side: Sequence[Milliseconds], direct: Sequence[Milliseconds]) -> list[
 
 def described(rounds: Sequence[Milliseconds]) -> dict[str, float]:
     """The figures of a side itself, the medians over rounds."""
-    return {
-        f"ms_p{percentile}": float(median(np.percentile(one, percentile) for one in rounds))
-        for percentile in (50, 90, 99)
-    }
+    return {f"ms_p{percentile}": median(at(one, percentile) for one in rounds) for percentile in (50, 90, 99)}

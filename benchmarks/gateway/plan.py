@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 PREFIX = "stub"
 HANG_MS = 600_000
@@ -54,8 +55,9 @@ class Plan:
         prefix, *said = model.split("-")
         if prefix != PREFIX or not all(one and one[0] in _LETTERS for one in said):
             raise ValueError(f"a plan looks like 'stub-d20-c50-g20', not {model!r}")
-        given = {_LETTERS[one[0]]: one[1:] for one in said}
-        return cls(**{name: text if name == "mark" else int(text) for name, text in given.items()})
+        texts = {_LETTERS[one[0]]: one[1:] for one in said}
+        given: dict[str, Any] = {name: text if name == "mark" else int(text) for name, text in texts.items()}
+        return cls(**given)
 
     def marked(self, mark: str) -> Plan:
         """The same, remembered by the stub."""
