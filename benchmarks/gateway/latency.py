@@ -8,6 +8,7 @@ others the last.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -35,7 +36,7 @@ PLAN = Plan(num_chunks=50)
 SHORT_STREAM = Plan(num_chunks=5)
 BESIDE_GAP_MS = 50
 NUM_BODIES = 16
-MOST_BEHIND_MS = 250.0  # the last quarter's median, of a side that keeps up
+MOST_BEHIND = 2.0  # times as long as with the lightest load take the answers of a side that keeps up
 SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
 TRIAL_S = 4.0
 SLACK_S = 20.0
@@ -119,23 +120,16 @@ def sustained_by_litellm(setup: Setup, load: Load, announce: Announce) -> Load:
     """The load itself, or the most of its SHARES that LiteLLM keeps up with.
 
     From the lightest on, with processes of its own: what was too much for a proxy keeps it busy for long.
-
-    Raises:
-        AgentSpecError: even the lightest is too much.
     """
-    sustained = None
+    sustained, usual_ms = load.part(SHARES[0]), math.inf
     with setup.running(models(load.trial), announce) as bench:
         for share in SHARES:
             part = load.part(share)
             announce(f"latency: does {LITELLM} keep up with {part.rate_per_s:g} requests/s?")
             served = serve(bench.sides[LITELLM], part.trial)
-            if served.num_errors or served.behind_ms > MOST_BEHIND_MS:
+            if served.num_errors or served.behind_ms > MOST_BEHIND * usual_ms:
                 break
-            sustained = part
-    if sustained is None:
-        raise AgentSpecError(
-            f"{LITELLM!r} does not keep up with {load.part(SHARES[0]).rate_per_s:g} requests/s"
-        )
+            sustained, usual_ms = part, min(usual_ms, served.behind_ms)
     return sustained
 
 

@@ -13,6 +13,7 @@ from agentspec.benchmarks.gateway.sides import LITELLM, OURS
 TITLES = {ANSWER: "to a whole answer", FIRST_BYTE: "to a stream's first byte"}
 COLOURS = {OURS: plots.colour("learned"), LITELLM: plots.colour("paper-shared")}
 LEAST_MS = 0.01  # a logarithmic axis has no zero
+TICKS_MS = (0.1, 1, 10, 100, 1_000, 10_000)
 MARKED = (50, 90, 99, 99.9)
 
 
@@ -27,6 +28,7 @@ def draw(latency: Mapping[str, Any], path: Path) -> None:
             shown = [max(ms, LEAST_MS) for ms in added]
             axes.plot(places, shown, color=COLOURS[name], label=f"{name}, {rate:g} requests/s")
         axes.set_yscale("log")
+        axes.set_yticks(TICKS_MS, [f"{one:g}" for one in TICKS_MS])
         axes.set_xscale("log")
         axes.set_xticks([_place(one) for one in MARKED], [f"p{one:g}" for one in MARKED])
         axes.minorticks_off()
