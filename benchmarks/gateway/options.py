@@ -52,7 +52,7 @@ def add_options(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser])
         "--only",
         action="extend",
         default=[],
-        type=_parts,
+        type=parts,
         metavar="PART,...",
         help=f"{', '.join(PARTS)}; repeatable (default: all)",
     )
@@ -95,7 +95,8 @@ def _litellm(given: Path | None) -> Path | None:
     return given or (LITELLM if LITELLM.exists() else None)
 
 
-def _parts(text: str) -> tuple[str, ...]:
+def parts(text: str) -> tuple[str, ...]:
+    """Names of parts, by commas."""
     names = tuple(text.split(","))
     for name in names:
         if name not in PARTS:

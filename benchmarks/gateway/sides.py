@@ -83,7 +83,7 @@ class Setup:
             ConfigError: one of them did not start.
         """
         with ExitStack() as stack:
-            stub = stack.enter_context(self._stub())
+            stub = stack.enter_context(running_stub(self.logs))
             ours = stack.enter_context(self._ours(stub.url))
             sides = [Side(DIRECT, Target(stub.url), None), Side(OURS, Target(ours.url, OUR_HEADERS), ours)]
             if self.litellm and peer:
@@ -92,13 +92,6 @@ class Setup:
                 target = Target(proxy.url, {"authorization": f"Bearer {KEY}"})
                 sides.append(Side(LITELLM, target, proxy, is_faithful=False))
             yield Bench(stub, {side.name: side for side in sides})
-
-    @contextmanager
-    def _stub(self) -> Iterator[Server]:
-        port = free_port()
-        command = [sys.executable, "-m", "agentspec.benchmarks.gateway.stub", "--port", str(port)]
-        with Server.running(command, port, self.logs / "stub.log") as server:
-            yield server
 
     @contextmanager
     def _ours(self, engine_url: str) -> Iterator[Server]:
@@ -122,6 +115,15 @@ class Setup:
             "/health/liveliness",
         ) as server:
             yield server
+
+
+@contextmanager
+def running_stub(logs: Path) -> Iterator[Server]:
+    """The engine that is played, alone in its process."""
+    port = free_port()
+    command = [sys.executable, "-m", "agentspec.benchmarks.gateway.stub", "--port", str(port)]
+    with Server.running(command, port, logs / "stub.log") as server:
+        yield server
 
 
 def litellm_config(engine_url: str, models: Sequence[str]) -> dict[str, object]:

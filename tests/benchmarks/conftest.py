@@ -6,11 +6,14 @@ import gzip
 import json
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from agentspec.benchmarks.core.sizes import Sizes
+from agentspec.benchmarks.gateway.sides import running_stub
+from agentspec.benchmarks.vllm.server import Server
 
 WORDS = "select from where name city count orders customer join the answer is plan tool call result".split()
 
@@ -47,6 +50,13 @@ def tiny() -> Sizes:
         num_starts=1,
         num_memory_requests=2,
     )
+
+
+@pytest.fixture(scope="session")
+def stub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """What plays the engine behind the gateway."""
+    with running_stub(tmp_path_factory.mktemp("stub")) as server:
+        yield server
 
 
 @pytest.fixture

@@ -1,0 +1,211 @@
+"""What is made of what was measured: percentiles, overlaps, growth, the summary's keys, the bars."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agentspec.benchmarks.gateway import (
+    abort,
+    latency,
+    options,
+    percentiles,
+    report,
+    soak,
+    streams,
+    throughput,
+)
+from agentspec.benchmarks.gateway.client import Exchange
+from agentspec.benchmarks.gateway.plan import Plan
+from agentspec.benchmarks.gateway.sides import DIRECT, LITELLM, OURS, litellm_config
+from agentspec.cli import main
+
+KEYS = {
+    "added_ms_p50",
+    "added_ms_p99",
+    "litellm_added_ms_p50",
+    "req_per_s_core",
+    "litellm_req_per_s_core",
+    "streams_held",
+    "soak_rss_growth",
+    "abort_ms_max",
+}
+LOAD = latency.Load(100, 64, 1.0, 0.1, 6_144)
+
+
+def test_the_summary_of_nothing() -> None:
+    assert report.summary({}) == dict.fromkeys(KEYS)
+
+
+@pytest.mark.parametrize(
+    ("part", "figure", "good", "bad"),
+    [
+        ("latency", "added_ms_p50", 1.49, 1.5),
+        ("latency", "added_ms_p99", 4.9, 5.0),
+        ("latency", "added_vs_litellm_p99", 0.2, 0.21),
+        ("throughput", "req_per_s_core", 400, 399),
+        ("throughput", "req_per_s_core_vs_litellm", 8, 7.9),
+        ("streams", "streams_held", 1_000, 999),
+        ("streams", "longest_stall_ms", 250, 251),
+        ("abort", "abort_ms_max", 100, 101),
+        ("soak", "soak_rss_growth", 0.02, 0.021),
+        ("soak", "num_errors", 0, 1),
+    ],
+)
+def test_bars(part: str, figure: str, good: float, bad: float) -> None:
+    bar = next(bar for bar in report.BARS if (bar.part, bar.figure) == (part, figure))
+    assert bar.passes({part: {figure: good}}) is True
+    assert bar.passes({part: {figure: bad}}) is False
+    assert bar.passes({}) is None
+
+
+def test_what_is_added_is_told_round_by_round() -> None:
+    quiet, busy = np.arange(101.0), np.arange(101.0) + 1_000
+    side = [quiet + 3, busy + 5, quiet + 4]
+    assert percentiles.added(side, [quiet, busy, quiet], 50) == 4
+    assert percentiles.added(side, [quiet, busy, quiet], 99) == 4
+    assert percentiles.curve(side, [quiet, busy, quiet])[0] == (1, 4)
+    assert percentiles.described([quiet]) == {"ms_p50": 50, "ms_p90": 90, "ms_p99": 99}
+
+
+def served(answer_ms: float, first_ms: float, num_errors: int = 0) -> latency.Served:
+    """The same latency for every request of a kind."""
+    kinds = {latency.ANSWER: answer_ms, latency.FIRST_BYTE: first_ms}
+    return latency.Served({kind: np.full(10, ms) for kind, ms in kinds.items()}, num_errors)
+
+
+def test_latency_tells_the_worse_kind() -> None:
+    rounds = {DIRECT: [served(1, 1)], OURS: [served(2, 3, 1)], LITELLM: [served(11, 9)]}
+    figures = latency.figures(rounds, dict.fromkeys(rounds, LOAD))
+    assert (figures["answer_added_ms_p50"], figures["first_byte_added_ms_p50"]) == (1, 2)
+    assert (figures["added_ms_p50"], figures["litellm_added_ms_p50"]) == (2, 10)
+    assert figures["added_vs_litellm_p50"] == 2 / 8
+    assert figures["num_errors"] == 1
+    assert set(figures["curves"]) == {OURS, LITELLM}
+    assert figures["sides"][LITELLM]["rate_per_s"] == 100
+
+
+def test_latency_without_litellm() -> None:
+    rounds = {DIRECT: [served(1, 1)], OURS: [served(2, 3)]}
+    figures = latency.figures(rounds, dict.fromkeys(rounds, LOAD))
+    assert "litellm_added_ms_p50" not in figures
+    assert report.summary({"latency": figures}) == dict.fromkeys(KEYS) | {
+        "added_ms_p50": 2,
+        "added_ms_p99": 2,
+    }
+
+
+def test_part_of_a_load() -> None:
+    part = LOAD.part(1 / 8)
+    assert (part.rate_per_s, part.num_beside, part.seconds) == (12.5, 8, 1.0)
+    assert latency.turned(["a", "b", "c"], 4) == ["b", "c", "a"]
+
+
+def test_throughput_is_per_second_of_processor_time() -> None:
+    def counted(num_done: int, cpu_s: float | None) -> throughput.Counted:
+        return throughput.Counted(num_done, num_done, 1, wall_s=2.0, cpu_s=cpu_s)
+
+    requests = {
+        DIRECT: [counted(9_000, None)],
+        OURS: [counted(1_000, 2.0), counted(900, 1.5)],
+        LITELLM: [counted(100, 2.0), counted(60, 1.0)],
+    }
+    figures = throughput.figures(requests, requests)
+    assert (figures["req_per_s_core"], figures["litellm_req_per_s_core"]) == (550, 55)
+    assert figures["req_per_s_core_vs_litellm"] == 10
+    assert figures["cpu_us_per_chunk"] == pytest.approx((2_000 + 1_667) / 2, abs=1)
+    assert figures["sides"][DIRECT] == {"wall_req_per_s": 4_500}
+    assert figures["num_errors"] == 10
+
+
+@pytest.mark.parametrize(
+    ("spans", "most"),
+    [([], 0), ([(1, 5)], 1), ([(1, 5), (5, 9)], 1), ([(1, 5), (4, 9), (2, 3)], 2), ([(1, 9)] * 7, 7)],
+)
+def test_most_at_once(spans: list[tuple[int, int]], most: int) -> None:
+    assert streams.most_at_once(spans) == most
+
+
+def test_streams_that_stall_or_fail() -> None:
+    ms = 1_000_000
+    good = {"status": 200, "is_complete": True, "num_parts": 9, "first_ns": 1 * ms, "last_ns": 90 * ms}
+    exchanges = [
+        Exchange(0, longest_silence_ns=12 * ms, **good),
+        Exchange(0, longest_silence_ns=40 * ms, **good),
+        Exchange(0, longest_silence_ns=10 * ms, **{**good, "is_changed": True}),
+        Exchange(0),
+    ]
+    figures = streams.figures(exchanges, gap_ms=10)
+    assert (figures["num_held"], figures["num_errors"], figures["num_changed"]) == (2, 2, 1)
+    assert figures["longest_stall_ms"] == 30
+
+
+def test_who_left_unseen_is_an_error() -> None:
+    left = {"a": 1_000_000, "b": 1_000_000, "c": 0, "d": 1_000_000}
+    figures = abort.figures(left, {"a": 3_000_000, "b": 5_000_000, "c": 9})
+    assert figures == {"ms_p50": pytest.approx(2_502), "ms_max": 5_000, "num_errors": 2}
+    assert abort.figures({"a": 1_000_000}, {"a": 3_000_000}) == {"ms_p50": 2, "ms_max": 2, "num_errors": 0}
+    assert abort.worst({"/v1/x": {"in the middle": {"ms_max": 7.0}}, "/v1/y": "skipped"}) == 7
+    assert abort.worst({"/v1/y": "skipped"}) is None
+
+
+def test_soak_judges_what_comes_after_the_warm_up() -> None:
+    samples = [soak.Sample(float(at), 100 + 100 * min(at, 10) + (at == 60), 20) for at in range(61)]
+    traffic = soak.Traffic(Counter(stream=7, error=2), Counter({"stream: status 500": 1}), 0)
+    figures = soak.figures(traffic, samples, warm_up_s=10)
+    assert figures["soak_rss_growth"] == 0
+    assert soak.figures(traffic, samples, warm_up_s=0)["soak_rss_growth"] > 1
+    assert (figures["num_requests"], figures["num_errors"], figures["open_files_growth"]) == (9, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "plan", "exchange", "is_expected"),
+    [
+        ("stream", Plan(), Exchange(0, status=200, is_complete=True), True),
+        ("stream", Plan(), Exchange(0, status=200), False),
+        ("stream", Plan(), Exchange(0, status=200, is_complete=True, is_changed=True), False),
+        ("error", Plan(status=429), Exchange(0, status=429, is_complete=True), True),
+        ("error", Plan(status=429), Exchange(0, status=500, is_complete=True), False),
+        ("leaves in the middle", Plan(), Exchange(0, status=200, left_ns=5), True),
+        ("leaves in the middle", Plan(), Exchange(0, status=200, is_complete=True), False),
+        ("breaks off", Plan(breaks_after=3), Exchange(0, status=200), True),
+        (
+            "breaks off",
+            Plan(breaks_after=3),
+            Exchange(0, status=200, is_complete=True, is_changed=True, rest=b'data: {"error":{}}\n\n'),
+            True,
+        ),
+        ("breaks off", Plan(breaks_after=3), Exchange(0, status=200, is_changed=True, rest=b"data"), False),
+        ("breaks off", Plan(breaks_after=3), Exchange(0, status=200, is_complete=True), False),
+    ],
+)
+def test_what_a_soak_expects(kind: str, plan: Plan, exchange: Exchange, is_expected: bool) -> None:
+    assert soak.KINDS[kind].is_expected(exchange, plan) is is_expected
+
+
+def test_the_soaks_kinds_are_all_of_its_traffic() -> None:
+    assert sum(kind.share for kind in soak.KINDS.values()) == pytest.approx(1)
+
+
+def test_litellm_knows_every_model_and_writes_nothing() -> None:
+    config = litellm_config("http://127.0.0.1:1", latency.models(LOAD))
+    assert [one["model_name"] for one in config["model_list"]] == latency.models(LOAD)
+    assert "database_url" not in str(config)
+
+
+@pytest.mark.parametrize("text", ["latency", "latency,soak", "latency, soak", "speed", ""])
+def test_parts_on_the_command_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if text in ("latency", "latency,soak"):
+        assert options.parts(text) == tuple(text.split(","))
+        return
+    with pytest.raises(SystemExit):
+        main(["bench", "gateway", "--only", text])
+    assert "parts are latency, throughput, streams, abort, soak" in capsys.readouterr().err
+
+
+def test_a_litellm_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "gateway", "--litellm", str(tmp_path / "litellm")]) != 0
+    assert "make bench-gateway" in capsys.readouterr().err
