@@ -21,10 +21,9 @@ from agentspec.benchmarks.gateway import answers
 from agentspec.benchmarks.gateway.agent_bodies import body
 from agentspec.benchmarks.gateway.client import Pool, Request, Target
 from agentspec.benchmarks.gateway.plan import HANG_MS, Plan
-from agentspec.benchmarks.gateway.sides import OURS, Setup
+from agentspec.benchmarks.gateway.sides import OURS, Bench, Setup
 from agentspec.benchmarks.gateway.sizes import Sizes
 from agentspec.benchmarks.gateway.stub import MARKS_PATH
-from agentspec.benchmarks.process import in_fresh_process
 from agentspec.benchmarks.report import Announce
 
 ENDPOINTS = (answers.CHAT, answers.COMPLETIONS, answers.RESPONSES, answers.MESSAGES, answers.EMBEDDINGS)
@@ -66,7 +65,7 @@ def measure(setup: Setup, sizes: Sizes, announce: Announce) -> dict[str, Any]:
         sides = {}
         for side in bench.sides.values():
             announce(f"abort, {side.name}")
-            sides[side.name] = _leave_all(side.target, bench.stub.url, sizes)
+            sides[side.name] = _leave_all(bench, side.target, sizes)
     return {"abort_ms_max": worst(sides[OURS]), "num_errors": _errors(sides[OURS]), "sides": sides}
 
 
@@ -83,10 +82,12 @@ def _measured(by_endpoint: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [one for one in by_endpoint.values() if not isinstance(one, str)]
 
 
-def _leave_all(target: Target, stub_url: str, sizes: Sizes) -> dict[str, Any]:
+def _leave_all(bench: Bench, target: Target, sizes: Sizes) -> dict[str, Any]:
     """By endpoint and kind; a line where there is no such endpoint."""
-    left = in_fresh_process(_clients, target, sizes)
-    gone = _seen(stub_url, {mark for cases in left.values() for marks in cases.values() for mark in marks})
+    left = bench.in_client(_clients, target, sizes)
+    gone = _seen(
+        bench.stub.url, {mark for cases in left.values() for marks in cases.values() for mark in marks}
+    )
     return {
         endpoint: {kind: figures(marks, gone) for kind, marks in left[endpoint].items()}
         if endpoint in left

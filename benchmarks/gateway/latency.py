@@ -23,9 +23,9 @@ from agentspec.benchmarks.gateway.client import Exchange, Pool, Request, Target
 from agentspec.benchmarks.gateway.metronome import Metronome
 from agentspec.benchmarks.gateway.percentiles import Milliseconds, added, curve, described
 from agentspec.benchmarks.gateway.plan import Plan
-from agentspec.benchmarks.gateway.sides import DIRECT, LITELLM, OURS, Setup, Side
+from agentspec.benchmarks.gateway.sides import DIRECT, LITELLM, OURS, Bench, Setup
 from agentspec.benchmarks.gateway.sizes import Sizes
-from agentspec.benchmarks.process import in_fresh_process, without_gc
+from agentspec.benchmarks.process import without_gc
 from agentspec.benchmarks.report import Announce
 from agentspec.errors import AgentSpecError
 
@@ -101,7 +101,7 @@ def measure(setup: Setup, sizes: Sizes, announce: Announce) -> dict[str, Any]:
         for number in range(sizes.num_rounds):
             for name in turned(list(loads), number):
                 announce(f"latency, round {number + 1}, {name}, {loads[name].rate_per_s:g} requests/s")
-                rounds[name].append(serve(bench.sides[name], loads[name]))
+                rounds[name].append(serve(bench, name, loads[name]))
     return figures(rounds, loads)
 
 
@@ -126,22 +126,23 @@ def sustained_by_litellm(setup: Setup, load: Load, announce: Announce) -> Load:
         for share in SHARES:
             part = load.part(share)
             announce(f"latency: does {LITELLM} keep up with {part.rate_per_s:g} requests/s?")
-            served = serve(bench.sides[LITELLM], part.trial)
+            served = serve(bench, LITELLM, part.trial)
             if served.num_errors or served.behind_ms > MOST_BEHIND * usual_ms:
                 break
             sustained, usual_ms = part, min(usual_ms, served.behind_ms)
     return sustained
 
 
-def serve(side: Side, load: Load) -> Served:
-    """One round.
+def serve(bench: Bench, name: str, load: Load) -> Served:
+    """One round of one side.
 
     Raises:
         AgentSpecError: not one request was answered in time.
     """
-    served = in_fresh_process(_serve, side.target, load, side.is_faithful)
+    side = bench.sides[name]
+    served = bench.in_client(_serve, side.target, load, side.is_faithful)
     if not all(len(one) for one in served.ms.values()):
-        raise AgentSpecError(f"{side.name!r} answered nothing at {load.rate_per_s:g} requests/s: see its log")
+        raise AgentSpecError(f"{name!r} answered nothing at {load.rate_per_s:g} requests/s: see its log")
     return served
 
 

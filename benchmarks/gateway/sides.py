@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from agentspec.benchmarks.gateway.client import Target
 from agentspec.benchmarks.report import Announce
 from agentspec.benchmarks.vllm.server import HOST, Server, free_port
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 DIRECT, OURS, LITELLM = "direct", "agentspec", "litellm"
 KEY = "sk-bench-0f4a7d1e9b"
@@ -57,10 +63,18 @@ class Bench:
     Attributes:
         stub: the engine, of which all others know.
         sides: by name, the direct one first.
+        clients: one process.
     """
 
     stub: Server
     sides: dict[str, Side]
+    clients: ProcessPoolExecutor
+
+    def in_client(
+        self, function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """What the function returns, or raises, in the process of the clients."""
+        return self.clients.submit(function, *args, **kwargs).result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +105,8 @@ class Setup:
                 proxy = stack.enter_context(self._litellm(self.litellm, stub.url, models))
                 target = Target(proxy.url, {"authorization": f"Bearer {KEY}"})
                 sides.append(Side(LITELLM, target, proxy, is_faithful=False))
-            yield Bench(stub, {side.name: side for side in sides})
+            clients = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+            yield Bench(stub, {side.name: side for side in sides}, stack.enter_context(clients))
 
     @contextmanager
     def _ours(self, engine_url: str) -> Iterator[Server]:

@@ -22,7 +22,6 @@ from agentspec.benchmarks.gateway.metronome import Metronome
 from agentspec.benchmarks.gateway.plan import HANG_MS, Plan
 from agentspec.benchmarks.gateway.sides import OURS, Setup
 from agentspec.benchmarks.gateway.sizes import Sizes
-from agentspec.benchmarks.process import in_fresh_process
 from agentspec.benchmarks.report import Announce
 from agentspec.benchmarks.vllm.server import Server
 
@@ -105,7 +104,7 @@ def measure(setup: Setup, sizes: Sizes, announce: Announce) -> dict[str, Any]:
         assert side.server
         announce(f"soak: {sizes.soak_minutes:g} minutes")
         with sampled(side.server, seconds / NUM_SAMPLES) as samples:
-            traffic = in_fresh_process(_send, side.target, sizes)
+            traffic = bench.in_client(_send, side.target, sizes)
     warm_up_s = min(sizes.soak_warm_up_minutes * 60, seconds / 2)
     return {**figures(traffic, samples, warm_up_s), "minutes": sizes.soak_minutes}
 

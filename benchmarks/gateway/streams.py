@@ -17,9 +17,9 @@ from agentspec.benchmarks.gateway.client import Exchange, Pool, Target
 from agentspec.benchmarks.gateway.latency import request_for
 from agentspec.benchmarks.gateway.metronome import Metronome
 from agentspec.benchmarks.gateway.plan import Plan
-from agentspec.benchmarks.gateway.sides import DIRECT, OURS, Setup, Side
+from agentspec.benchmarks.gateway.sides import DIRECT, OURS, Bench, Setup, Side
 from agentspec.benchmarks.gateway.sizes import Sizes
-from agentspec.benchmarks.process import in_fresh_process, without_gc
+from agentspec.benchmarks.process import without_gc
 from agentspec.benchmarks.report import Announce
 
 OPENED_WITHIN = 0.25  # of the time that each goes on
@@ -38,7 +38,7 @@ def measure(setup: Setup, sizes: Sizes, announce: Announce) -> dict[str, Any]:
         by_side = {}
         for side in bench.sides.values():
             announce(f"streams: {sizes.num_held} at a time, {side.name}")
-            by_side[side.name] = _hold(side, plan, sizes)
+            by_side[side.name] = _hold(bench, side, plan, sizes)
     return {
         "streams_held": by_side[OURS]["num_held"],
         "longest_stall_ms": by_side[OURS]["longest_stall_ms"],
@@ -57,9 +57,9 @@ def allow_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _hold(side: Side, plan: Plan, sizes: Sizes) -> dict[str, Any]:
+def _hold(bench: Bench, side: Side, plan: Plan, sizes: Sizes) -> dict[str, Any]:
     before_s = side.server.cpu_s() if side.server else 0.0
-    exchanges = in_fresh_process(_stream_all, side.target, plan, sizes)
+    exchanges = bench.in_client(_stream_all, side.target, plan, sizes)
     cpu_s = side.server.cpu_s() - before_s if side.server else None
     return {**figures(exchanges, plan.gap_ms), "gateway_cpu_s": cpu_s}
 

@@ -15,9 +15,9 @@ import uvloop
 from agentspec.benchmarks.gateway.client import Exchange, Pool, Target
 from agentspec.benchmarks.gateway.latency import request_for, turned
 from agentspec.benchmarks.gateway.plan import Plan
-from agentspec.benchmarks.gateway.sides import LITELLM, OURS, Setup, Side
+from agentspec.benchmarks.gateway.sides import LITELLM, OURS, Bench, Setup, Side
 from agentspec.benchmarks.gateway.sizes import Sizes
-from agentspec.benchmarks.process import in_fresh_process, without_gc
+from agentspec.benchmarks.process import without_gc
 from agentspec.benchmarks.report import Announce
 
 PLAN = Plan(num_chunks=50)
@@ -62,23 +62,23 @@ def measure(setup: Setup, sizes: Sizes, announce: Announce) -> dict[str, Any]:
         chunks: dict[str, list[Counted]] = {name: [] for name in bench.sides}
         for side in bench.sides.values():
             announce(f"throughput, warming up {side.name}")
-            in_fresh_process(_ask, side.target, sizes.num_clients, sizes.warm_up_s, sizes.body_bytes, False)
+            bench.in_client(_ask, side.target, sizes.num_clients, sizes.warm_up_s, sizes.body_bytes, False)
         for number in range(sizes.num_rounds):
             for name in turned(list(bench.sides), number):
                 announce(f"throughput, round {number + 1}, {name}")
-                requests[name].append(_requests(bench.sides[name], sizes))
-                chunks[name].append(_chunks(bench.sides[name], sizes))
+                requests[name].append(_requests(bench, bench.sides[name], sizes))
+                chunks[name].append(_chunks(bench, bench.sides[name], sizes))
     return figures(requests, chunks)
 
 
-def _requests(side: Side, sizes: Sizes) -> Counted:
+def _requests(bench: Bench, side: Side, sizes: Sizes) -> Counted:
     options = (sizes.num_clients, sizes.throughput_s, sizes.body_bytes, side.is_faithful)
-    return _timed(side, lambda: in_fresh_process(_ask, side.target, *options))
+    return _timed(side, lambda: bench.in_client(_ask, side.target, *options))
 
 
-def _chunks(side: Side, sizes: Sizes) -> Counted:
+def _chunks(bench: Bench, side: Side, sizes: Sizes) -> Counted:
     options = (_stream(sizes), sizes.num_chunk_streams, sizes.body_bytes, side.is_faithful)
-    return _timed(side, lambda: in_fresh_process(_stream_all, side.target, *options))
+    return _timed(side, lambda: bench.in_client(_stream_all, side.target, *options))
 
 
 def _stream(sizes: Sizes) -> Plan:
