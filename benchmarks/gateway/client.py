@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 import httptools
 
+MOST_IDLE_S = 2.0  # a server that closes idle connections must not do so just when one is used again
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -137,6 +139,10 @@ class Connection(asyncio.Protocol):
         self._pool.forget(self)
         self._end()
 
+    def on_headers_complete(self) -> None:
+        """From the parser."""
+        self._exchange.status = self._parser.get_status_code()
+
     def on_body(self, part: bytes) -> None:
         """From the parser."""
         exchange = self._exchange
@@ -162,11 +168,9 @@ class Connection(asyncio.Protocol):
 
     def _end(self) -> None:
         """Tell what came of it, once."""
-        if self._done:
-            self._exchange.status = self._parser.get_status_code() if self._exchange.num_parts else 0
-            if not self._done.done():
-                self._done.set_result(self._exchange)
-            self._done = None
+        if self._done and not self._done.done():
+            self._done.set_result(self._exchange)
+        self._done = None
 
 
 class Pool:
@@ -178,7 +182,7 @@ class Pool:
 
     def __init__(self, target: Target) -> None:
         self._address = target.address
-        self._idle: list[Connection] = []
+        self._idle: dict[Connection, float] = {}  # since when; the last one is the first to be used again
         self._all: set[Connection] = set()
         self.num_opened = 0
 
@@ -189,23 +193,30 @@ class Pool:
             OSError: nobody listens.
         """
         due_ns = due_ns or time.monotonic_ns()
-        connection = self._idle.pop() if self._idle else await self._open()
+        connection = self._idle_one() or await self._open()
         return await connection.ask(request, due_ns)
 
     def take_back(self, connection: Connection) -> None:
         """It can be asked again."""
-        self._idle.append(connection)
+        self._idle[connection] = time.monotonic()
 
     def forget(self, connection: Connection) -> None:
         """It is closed."""
         self._all.discard(connection)
-        if connection in self._idle:
-            self._idle.remove(connection)
+        self._idle.pop(connection, None)
 
     def close(self) -> None:
         """Hang up on every connection."""
         for connection in tuple(self._all):
             connection.close()
+
+    def _idle_one(self) -> Connection | None:
+        while self._idle:
+            connection, since_s = self._idle.popitem()
+            if time.monotonic() - since_s < MOST_IDLE_S:
+                return connection
+            connection.close()
+        return None
 
     async def _open(self) -> Connection:
         loop = asyncio.get_running_loop()

@@ -243,7 +243,7 @@ def figures(rounds: dict[str, list[Served]], loads: dict[str, Load]) -> dict[str
             )
             for percentile in (50, 99)
         }
-    result["num_errors"] = sum(one.num_errors for served in rounds.values() for one in served)
+    result["num_errors"] = result["sides"][OURS]["num_errors"]
     result["curves"] = {
         name: {kind: curve(_of(rounds[name], kind), _of(rounds[DIRECT], kind)) for kind in KINDS}
         for name in rounds

@@ -1,4 +1,7 @@
-"""What a gateway costs: requests, and chunks of streams, per second of its processor time."""
+"""What a gateway costs: requests, and chunks of streams, per second of its processor time.
+
+A chunk's share of its stream's request is part of its cost.
+"""
 
 from __future__ import annotations
 
@@ -152,24 +155,26 @@ def figures(requests: dict[str, list[Counted]], chunks: dict[str, list[Counted]]
         "req_per_s_core": sides[OURS]["req_per_s_core"],
         "wall_req_per_s": sides[OURS]["wall_req_per_s"],
         "cpu_us_per_chunk": sides[OURS]["cpu_us_per_chunk"],
+        "num_errors": sides[OURS]["num_errors"],
+        "sides": sides,
     }
     if LITELLM in sides:
         result["litellm_req_per_s_core"] = sides[LITELLM]["req_per_s_core"]
         result["litellm_cpu_us_per_chunk"] = sides[LITELLM]["cpu_us_per_chunk"]
         pairs = zip(requests[OURS], requests[LITELLM], strict=True)
         result["req_per_s_core_vs_litellm"] = median(a.per_core / b.per_core for a, b in pairs)
-    errors = (
-        one.num_errors for by_side in (requests, chunks) for all_of in by_side.values() for one in all_of
-    )
-    return {**result, "num_errors": sum(errors), "sides": sides}
+    return result
 
 
 def _side(requests: Sequence[Counted], chunks: Sequence[Counted]) -> dict[str, Any]:
-    wall = {"wall_req_per_s": median(one.num_done / one.wall_s for one in requests)}
+    result: dict[str, Any] = {
+        "wall_req_per_s": median(one.num_done / one.wall_s for one in requests),
+        "num_errors": sum(one.num_errors for one in (*requests, *chunks)),
+    }
     if requests[0].cpu_s is None:
-        return wall
+        return result
     return {
-        **wall,
+        **result,
         "req_per_s_core": median(one.per_core for one in requests),
         "cpu_us_per_chunk": median(1e6 / one.per_core for one in chunks),
         "parts_per_chunk": median(one.num_parts / one.num_done for one in chunks),
