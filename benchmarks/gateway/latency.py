@@ -236,6 +236,7 @@ def figures(rounds: dict[str, list[Served]], loads: dict[str, Load]) -> dict[str
                 result |= {f"{prefix}{kind}_added_ms_p{percentile}": by_kind[kind] for kind in KINDS}
                 result[f"{prefix}added_ms_p{percentile}"] = max(by_kind.values())
     if LITELLM in rounds:
+        result["litellm_rate_per_s"] = loads[LITELLM].rate_per_s
         result |= {
             f"added_vs_litellm_p{percentile}": max(
                 result[f"{kind}_added_ms_p{percentile}"] / result[f"litellm_{kind}_added_ms_p{percentile}"]

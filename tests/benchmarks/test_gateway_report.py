@@ -83,9 +83,9 @@ def test_latency_tells_the_worse_kind() -> None:
     assert (figures["answer_added_ms_p50"], figures["first_byte_added_ms_p50"]) == (1, 2)
     assert (figures["added_ms_p50"], figures["litellm_added_ms_p50"]) == (2, 10)
     assert figures["added_vs_litellm_p50"] == 2 / 8
+    assert figures["litellm_rate_per_s"] == 100
     assert figures["num_errors"] == 1
     assert set(figures["curves"]) == {OURS, LITELLM}
-    assert figures["sides"][LITELLM]["rate_per_s"] == 100
 
 
 def test_latency_without_litellm() -> None:
