@@ -8,11 +8,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentspec.errors import AgentSpecError
 from agentspec.gateway.auth import METRICS_PATH, Authenticate
@@ -28,6 +27,9 @@ from agentspec.gateway.stage_metrics import StageCollector
 from agentspec.gateway.upstream import Upstream
 from agentspec.gateway.url_stage import UrlStage
 
+OWN_PREFIX = "/agentspec/"
+OWN_PATHS = frozenset(("/health", METRICS_PATH))
+
 
 def create_app(
     upstream: Upstream,
@@ -42,14 +44,8 @@ def create_app(
     """
     rules = rules or Rules()
     registry = CollectorRegistry()
-    app = Starlette(
+    own = Starlette(
         routes=_routes(upstream, rules, registry),
-        middleware=[
-            Middleware(UrlStage),
-            Middleware(Observed, registry=registry),
-            Middleware(RequestId),
-            Middleware(Authenticate, rules=rules),
-        ],
         exception_handlers={
             HTTPException: _http_error,
             AgentSpecError: _our_error,
@@ -58,9 +54,26 @@ def create_app(
         },
         lifespan=_running(upstream),
     )
-    app.router.redirect_slashes = False
-    app.router.default = Calls(upstream, rules, drain or Drain())
-    return app
+    own.router.redirect_slashes = False
+    either = OwnOrCalls(own, Calls(upstream, rules, drain or Drain()))
+    return UrlStage(Observed(RequestId(Authenticate(either, rules)), registry))
+
+
+class OwnOrCalls:
+    """Our own routes; all else goes to the upstream, past what Starlette wraps around every chunk."""
+
+    def __init__(self, own: ASGIApp, calls: ASGIApp) -> None:
+        self._own = own
+        self._calls = calls
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        is_call = scope["type"] == "http" and not _is_own(scope["path"])
+        await (self._calls if is_call else self._own)(scope, receive, send)
+
+
+def _is_own(path: str) -> bool:
+    return path in OWN_PATHS or path.startswith(OWN_PREFIX)
 
 
 def _routes(upstream: Upstream, rules: Rules, registry: CollectorRegistry) -> list[Route]:
