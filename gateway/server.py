@@ -146,7 +146,8 @@ def serve(
         GatewayServer(app, drain, grace_s=grace_s, on_ready=on_ready, reload=reload).run([bound])
     else:
         server = GatewayServer(EngineGate(app, engine), drain, grace_s=grace_s, reload=reload)
-        asyncio.run(_serve_with(engine, server, bound, on_ready))
+        with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+            runner.run(_serve_with(engine, server, bound, on_ready))
 
 
 async def _serve_with(
