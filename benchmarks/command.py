@@ -83,6 +83,24 @@ python -m agentspec bench load
 """
 
 
+STAGES_DESCRIPTION = """\
+Send calls whose stage is known without telling it: the text-to-SQL example's, made-up workflows with slots,
+documents and examples in their prompts, and recorded ones. Are the stages found (adjusted Rand index,
+1 = all), in any order, and what does a request cost? Beside it Drain3, if it is installed. Prints a table,
+then one line of JSON. Needs the repository: python -m agentspec bench stages
+"""
+
+STAGES_EXAMPLES = """\
+examples:
+  agentspec bench stages                               some seconds
+  agentspec bench stages --traces DIR --json out/stages.json
+
+DIR holds *.jsonl.gz files: a model call per line, with the keys session, stage and prompt (texts). Prompts
+with roles have them in lines like <|system|>. Stages of one file whose prompts are the same, word for word,
+are one. `pip install drain3==0.9.11` adds the comparison.
+"""
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``agentspec bench``."""
     parser.description = "Measure what this project promises."
@@ -91,6 +109,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_churn(benchmarks)
     _add_paper(benchmarks)
     _add_load(benchmarks)
+    _add_stages(benchmarks)
     vllm_options.add_options(benchmarks)
     gateway_options.add_options(benchmarks)
 
@@ -187,6 +206,24 @@ def _add_load(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -
     load.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON line here")
 
 
+def _add_stages(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    stages = benchmarks.add_parser(
+        "stages",
+        help="are stages found that nobody told of, and at what price",
+        description=STAGES_DESCRIPTION,
+        epilog=STAGES_EXAMPLES,
+    )
+    stages.set_defaults(run=run_stages)
+    stages.add_argument("--traces", type=Path, metavar="DIR", help="recorded model calls, with their stages")
+    stages.add_argument(
+        "--calls", type=option_types.count, default=1200, metavar="N", help="of each file (%(default)s)"
+    )
+    stages.add_argument(
+        "--seed", type=int, default=1, metavar="N", help="of samples and orders (%(default)s)"
+    )
+    stages.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON line here")
+
+
 def run_core(args: argparse.Namespace) -> int:
     """``agentspec bench core``."""
     with needed("bench"):
@@ -225,6 +262,14 @@ def run_load(args: argparse.Namespace) -> int:
         from agentspec.benchmarks.load.run import run
 
         return run(Sizes(args.questions, args.rounds, args.clients), args.json)
+
+
+def run_stages(args: argparse.Namespace) -> int:
+    """``agentspec bench stages``."""
+    with needed("bench"):
+        from agentspec.benchmarks.stages.run import run
+
+        return run(args.traces, args.calls, args.seed, args.json)
 
 
 def _tokens(text: str) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from agentspec.gateway.api_keys import ApiKeys
 from agentspec.gateway.app import create_app
+from agentspec.gateway.discovery import Discovery, DiscoverySettings
 from agentspec.gateway.drain import Drain
 from agentspec.gateway.embedded import EmbeddedUpstream
 from agentspec.gateway.engine_child import EngineCommand
@@ -21,6 +22,8 @@ from agentspec.gateway.upstream import Upstream
 
 __all__ = [
     "ApiKeys",
+    "Discovery",
+    "DiscoverySettings",
     "Drain",
     "EmbeddedUpstream",
     "EngineCommand",

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -17,6 +18,8 @@ from agentspec.errors import AgentSpecError
 from agentspec.gateway.auth import METRICS_PATH, Authenticate
 from agentspec.gateway.calls import Calls
 from agentspec.gateway.control_routes import control_routes
+from agentspec.gateway.discovery import Discovery
+from agentspec.gateway.discovery_routes import discovery_routes
 from agentspec.gateway.drain import Drain
 from agentspec.gateway.errors import describe, error_body
 from agentspec.gateway.lifeline import ClientGoneError
@@ -36,26 +39,28 @@ def create_app(
     *,
     rules: Rules | None = None,
     drain: Drain | None = None,
+    discovery: Discovery | None = None,
 ) -> ASGIApp:
     """The gateway in front of ``upstream``, which it starts, and closes at shutdown (ASGI lifespan).
 
     ``rules`` may be changed at any time. Their ``admin_key`` opens what is the operator's: saving and loading
-    trees, and then ``/metrics`` too.
+    trees, and then ``/metrics`` too. ``discovery``, closed as well, finds the stages of requests that name
+    none; without it they share one.
     """
     rules = rules or Rules()
     registry = CollectorRegistry()
     own = Starlette(
-        routes=_routes(upstream, rules, registry),
+        routes=_routes(upstream, rules, registry, discovery),
         exception_handlers={
             HTTPException: _http_error,
             AgentSpecError: _our_error,
             ClientGoneError: _nobody_there,
             Exception: _unexpected_error,
         },
-        lifespan=_running(upstream),
+        lifespan=_running(upstream, discovery),
     )
     own.router.redirect_slashes = False
-    either = OwnOrCalls(own, Calls(upstream, rules, drain or Drain()))
+    either = OwnOrCalls(own, Calls(upstream, rules, drain or Drain(), discovery))
     return UrlStage(Observed(RequestId(Authenticate(either, rules)), registry))
 
 
@@ -76,7 +81,9 @@ def _is_own(path: str) -> bool:
     return path in OWN_PATHS or path.startswith(OWN_PREFIX)
 
 
-def _routes(upstream: Upstream, rules: Rules, registry: CollectorRegistry) -> list[Route]:
+def _routes(
+    upstream: Upstream, rules: Rules, registry: CollectorRegistry, discovery: Discovery | None
+) -> list[Route]:
     async def health(request: Request) -> Response:
         is_healthy = await upstream.is_healthy()
         return JSONResponse({"status": "ok" if is_healthy else "unavailable"}, 200 if is_healthy else 503)
@@ -89,12 +96,15 @@ def _routes(upstream: Upstream, rules: Rules, registry: CollectorRegistry) -> li
 
     return [
         *control_routes(upstream, rules),
+        *(discovery_routes(discovery) if discovery else ()),
         Route("/health", health),
         Route(METRICS_PATH, metrics),
     ]
 
 
-def _running(upstream: Upstream) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+def _running(
+    upstream: Upstream, discovery: Discovery | None
+) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         await upstream.start()
@@ -102,6 +112,8 @@ def _running(upstream: Upstream) -> Callable[[Starlette], AbstractAsyncContextMa
             yield
         finally:
             await upstream.close()
+            if discovery is not None:
+                await run_in_threadpool(discovery.close)
 
     return lifespan
 

@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from agentspec.gateway.api_keys import Caller
 from agentspec.gateway.auth import CALLER_KEY
 from agentspec.gateway.call import Call, Endpoint
+from agentspec.gateway.discovery import Discovery
 from agentspec.gateway.drain import Drain
 from agentspec.gateway.errors import ForbiddenError, UnknownUrlError
 from agentspec.gateway.lifeline import ClientGoneError, run_while_connected
@@ -33,10 +34,13 @@ logger = logging.getLogger("agentspec.gateway")
 class Calls:
     """All calls to one upstream, as an ASGI application."""
 
-    def __init__(self, upstream: Upstream, rules: Rules, drain: Drain) -> None:
+    def __init__(
+        self, upstream: Upstream, rules: Rules, drain: Drain, discovery: Discovery | None = None
+    ) -> None:
         self._upstream = upstream
         self._rules = rules
         self._drain = drain
+        self._discovery = discovery
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read, tag, answer; every failure is told in OpenAI's form."""
@@ -65,7 +69,7 @@ class Calls:
         tags = None
         if is_tagged:
             body: dict[str, Any] | None = parse_body(raw_body)
-            tags = read_tags(caller.tenant, headers, scope.get(URL_STAGE_KEY), body or {})
+            tags = read_tags(caller.tenant, headers, scope.get(URL_STAGE_KEY), body or {}, self._discovery)
         else:
             body = guess_body(raw_body)
             refuse_forged(raw_body, body)

@@ -4,6 +4,7 @@ RequestError
 ├── AuthError            401  no key, or one nobody gave out
 ├── ForbiddenError       403  a key, but not for this
 ├── UnknownUrlError      404
+├── UnknownClusterError  404  the tenant has no cluster of this id
 ├── MethodNotAllowedError 405
 ├── SlowBodyError        408  the body did not come in time
 ├── BodyTooLargeError    413
@@ -66,6 +67,15 @@ class MethodNotAllowedError(RequestError):
     def __init__(self, method: str, path: str, allowed: str) -> None:
         super().__init__(f"{method} {path}: only {allowed} here", code="method_not_allowed")
         self.headers = ((b"allow", allowed.encode()),)
+
+
+class UnknownClusterError(RequestError):
+    """The tenant has no cluster of this id."""
+
+    status = 404
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="unknown_cluster")
 
 
 class BodyTooLargeError(RequestError):

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from agentspec.errors import ConfigError
+from agentspec.gateway.discovery import DiscoverySettings
 from agentspec.gateway.routing import Policy
 from agentspec.stages import DEFAULT_STAGE, DEFAULT_TENANT, StageKey
 
@@ -228,6 +229,7 @@ class Settings(BaseSettings):
         admin_key_sha256: of the operator's key.
         engine: what is started here, or
         upstreams: what runs already.
+        discovery: of stages that requests do not name; null = they share one.
     """
 
     model_config = SettingsConfigDict(
@@ -244,6 +246,7 @@ class Settings(BaseSettings):
     timeouts: TimeoutSettings = TimeoutSettings()
     retries: RetrySettings = RetrySettings()
     health: HealthSettings = HealthSettings()
+    discovery: DiscoverySettings | None = DiscoverySettings()
 
     @classmethod
     def settings_customise_sources(

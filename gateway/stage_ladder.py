@@ -1,8 +1,9 @@
 """Which stage a request comes from: a ladder of rungs, the first that answers wins.
 
 A rung is one function from :class:`Signs` to a stage or None. What a client says on purpose (header,
-URL, metadata) must be right or the request is refused; what it happens to carry (baggage) is a hint
-that is dropped when it is no good stage.
+URL, metadata) must be right or the request is refused; what it happens to carry (baggage, a framework's
+fields) is a hint that is dropped when it is no good stage. What says nothing may still look like others: the
+last rung asks ``discovery``.
 """
 
 from __future__ import annotations
@@ -15,18 +16,24 @@ from urllib.parse import unquote
 from starlette.datastructures import Headers
 
 from agentspec.errors import RequestError, StageError
+from agentspec.gateway.discovery import Discovery
+from agentspec.gateway.role_names import role_name, role_stage
 from agentspec.stages import DEFAULT_STAGE, StageKey
 from agentspec.wire import METADATA_STAGE, STAGE_HEADER, decode_stage, encode_stage
 
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What a request shows of the stage it comes from. ``url_stage`` is still percent-encoded."""
+    """What a request shows of the stage it comes from.
+
+    ``url_stage`` is still percent-encoded. Without ``discovery`` requests that name no stage have none.
+    """
 
     tenant: str
     headers: Headers
     url_stage: str | None
     body: Mapping[str, Any]
+    discovery: Discovery | None = None
 
 
 Rung = Callable[[Signs], StageKey | None]
@@ -63,10 +70,24 @@ def from_baggage(signs: Signs) -> StageKey | None:
     members = _baggage(",".join(signs.headers.getlist("baggage")))
     names = [members.get("gen_ai.workflow.name"), members.get("gen_ai.agent.name")]
     path = "/".join(name for name in names if name)
-    try:
-        return _plain(path, signs.tenant) if path else None
-    except StageError:
+    return role_stage(path, signs.tenant) if path else None
+
+
+def from_framework(signs: Signs) -> StageKey | None:
+    """What agent frameworks put into ``metadata``: a role's name, never the id of an agent or of a run."""
+    metadata = signs.body.get("metadata")
+    if not isinstance(metadata, dict):
         return None
+    for path in (_openhands_role(metadata), _langchain_role(metadata)):
+        stage = role_stage(path, signs.tenant) if path else None
+        if stage is not None:
+            return stage
+    return None
+
+
+def from_fingerprint(signs: Signs) -> StageKey | None:
+    """What stage the prompt is of, to judge by others like it."""
+    return None if signs.discovery is None else signs.discovery.stage_of(signs.tenant, signs.body)
 
 
 LADDER: tuple[tuple[str, Rung], ...] = (
@@ -74,6 +95,8 @@ LADDER: tuple[tuple[str, Rung], ...] = (
     ("url", from_url),
     ("metadata", from_metadata),
     ("baggage", from_baggage),
+    ("framework", from_framework),
+    ("fingerprint", from_fingerprint),
 )
 
 
@@ -100,6 +123,25 @@ def _stated(where: str, value: str, tenant: str) -> StageKey:
 def _plain(path: str, tenant: str) -> StageKey:
     """A path that was not encoded; it must fit a header when it is, since it travels on as one."""
     return StageKey.parse(decode_stage(encode_stage(path)), tenant)
+
+
+def _openhands_role(metadata: Mapping[str, Any]) -> str | None:
+    """``agent`` of ``tags: ["type:agent", ...]``."""
+    tags = metadata.get("tags")
+    kinds = (tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else ()
+    kind = next((tag.removeprefix("type:") for tag in kinds if tag.startswith("type:")), None)
+    return f"openhands/{kind}" if kind and role_name(kind) else None
+
+
+def _langchain_role(metadata: Mapping[str, Any]) -> str | None:
+    """The agent's name, else the path of nodes, whose ids follow a colon: ``team:<uuid>|writer:<uuid>``."""
+    name = metadata.get("lc_agent_name")
+    if isinstance(name, str) and name:
+        return name
+    path = metadata.get("langgraph_checkpoint_ns") or metadata.get("checkpoint_ns")
+    if not isinstance(path, str) or not path:
+        return None
+    return "/".join(node.partition(":")[0] for node in path.split("|"))
 
 
 def _baggage(header: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 from starlette.datastructures import Headers
 
 from agentspec.errors import RequestError
+from agentspec.gateway.discovery import Discovery
 from agentspec.gateway.prediction import read_prediction
 from agentspec.gateway.stage_ladder import Signs, resolve_stage
 from agentspec.stages import StageKey
@@ -60,9 +61,19 @@ class Tags:
         )
 
 
-def read_tags(tenant: str, headers: Headers, url_stage: str | None, body: Mapping[str, Any]) -> Tags:
-    """Everything a request says about itself. Raises RequestError on a tag that is malformed."""
-    stage, source = resolve_stage(Signs(tenant, headers, url_stage, body))
+def read_tags(
+    tenant: str,
+    headers: Headers,
+    url_stage: str | None,
+    body: Mapping[str, Any],
+    discovery: Discovery | None = None,
+) -> Tags:
+    """Everything a request says about itself; ``discovery`` finds the stage of one that says nothing.
+
+    Raises:
+        RequestError: a tag is malformed.
+    """
+    stage, source = resolve_stage(Signs(tenant, headers, url_stage, body, discovery))
     learn = _read_int(headers, LEARN_HEADER, 0, 1)
     return Tags(
         stage=stage,

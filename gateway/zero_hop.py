@@ -1,7 +1,8 @@
 """The stage of a request with no hop in between: this half of the gateway, inside vLLM's own server.
 
 ``--middleware agentspec.gateway.zero_hop.ZeroHop``. Requests get the tags that the gateway would give them;
-answers pass untouched but for the headers that name the stage. Keys are ``$AGENTSPEC_API_KEYS``.
+answers pass untouched but for the headers that name the stage. Keys are ``$AGENTSPEC_API_KEYS``. Stages of
+requests that carry no tag are discovered, and kept in ``$AGENTSPEC_DISCOVERY_FILE`` if that is given.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agentspec.gateway.api_keys import ApiKeys
 from agentspec.gateway.auth import OPEN_PATHS, TENANT_KEY, Authenticate
 from agentspec.gateway.call import Endpoint
+from agentspec.gateway.discovery import Discovery, DiscoverySettings
+from agentspec.gateway.discovery_routes import CLUSTERS_PATH, discovery_app
 from agentspec.gateway.errors import ForbiddenError
 from agentspec.gateway.lifeline import ClientGoneError
 from agentspec.gateway.passing import is_for_tenants
@@ -32,17 +35,23 @@ class ZeroHop:
 
     Raises:
         ConfigError, StageError: a key in ``$AGENTSPEC_API_KEYS`` is malformed.
+        ConfigError: the file in ``$AGENTSPEC_DISCOVERY_FILE`` can't be used.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         rules = Rules(ApiKeys.from_environment())
-        tagging = Tagging(app, rules.limits)
+        discovery = Discovery(DiscoverySettings.from_environment())
+        tagging = Tagging(app, rules.limits, discovery)
         self._plain = app
+        self._clusters = Authenticate(discovery_app(discovery), rules)
         self._app = UrlStage(Authenticate(TaggedOnly(tagging) if rules.keys else tagging, rules))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, tagged if it generates."""
-        await (self._plain if _is_not_ours(scope) else self._app)(scope, receive, send)
+        if _is_about_clusters(scope):
+            await self._clusters(scope, receive, send)
+        else:
+            await (self._plain if _is_not_ours(scope) else self._app)(scope, receive, send)
 
 
 class TaggedOnly:
@@ -69,9 +78,10 @@ class TaggedOnly:
 class Tagging:
     """Writes a request's tags into its body's ``vllm_xargs``."""
 
-    def __init__(self, app: ASGIApp, limits: GatewaySettings) -> None:
+    def __init__(self, app: ASGIApp, limits: GatewaySettings, discovery: Discovery | None = None) -> None:
         self._app = app
         self._limits = limits
+        self._discovery = discovery
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on with its tags, or say in OpenAI's form what is wrong with it."""
@@ -90,8 +100,15 @@ class Tagging:
     async def _read(self, scope: Scope, receive: Receive) -> tuple[Tags, bytes]:
         raw = await read_body(receive, self._limits)
         body = parse_body(raw)
-        tags = read_tags(scope[TENANT_KEY], Headers(scope=scope), scope.get(URL_STAGE_KEY), body)
+        headers, url_stage = Headers(scope=scope), scope.get(URL_STAGE_KEY)
+        tags = read_tags(scope[TENANT_KEY], headers, url_stage, body, self._discovery)
         return tags, with_xargs(raw, body, tags.xargs)
+
+
+def _is_about_clusters(scope: Scope) -> bool:
+    if scope["type"] != "http" or scope["method"] == "OPTIONS":
+        return False
+    return f"{scope['path']}/".startswith(f"{CLUSTERS_PATH}/")
 
 
 def _is_not_ours(scope: Scope) -> bool:

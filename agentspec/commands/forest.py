@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
-
-from agentspec.errors import ConfigError, EngineError, RequestError
+from agentspec.commands import gateway_call
+from agentspec.commands.gateway_call import call, table
+from agentspec.errors import ConfigError
 from agentspec.wire import encode_stage
 
-TIMEOUT_S = 600.0
-KEY_VARIABLE = "AGENTSPEC_API_KEY"
 COLUMNS = ("stage", "requests", "output tokens", "tokens per step", "accepted", "MiB")
 EXAMPLES = """\
 examples:
@@ -43,10 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     }.items():
         action = actions.add_parser(name, help=text)
         action.set_defaults(run=run)
-        action.add_argument("--url", default="http://127.0.0.1:8000", help="the gateway's (%(default)s)")
-        action.add_argument(
-            "--key", default=os.environ.get(KEY_VARIABLE), help=f"API key; also ${KEY_VARIABLE}"
-        )
+        gateway_call.add_options(action)
         if name == "evict":
             action.add_argument("stage", metavar="STAGE", help="its path, like my_agent/plan")
         if name == "warm":
@@ -59,28 +52,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run_stats(args: argparse.Namespace) -> int:
     """``agentspec forest stats``."""
-    told = _call(args, "GET", "stages")
-    print(json.dumps(told, indent=2) if args.json else _table(told["stages"]))
+    told = call(args, "GET", "stages")
+    print(json.dumps(told, indent=2) if args.json else table(COLUMNS, [*map(_row, told["stages"])]))
     return 0
 
 
 def run_evict(args: argparse.Namespace) -> int:
     """``agentspec forest evict``."""
-    told = _call(args, "DELETE", f"stages/{encode_stage(args.stage)}")
+    told = call(args, "DELETE", f"stages/{encode_stage(args.stage)}")
     print(f"forgot {args.stage}: {told['freed_bytes']} bytes")
     return 0
 
 
 def run_save(args: argparse.Namespace) -> int:
     """``agentspec forest save``."""
-    told = _call(args, "POST", "save", json={} if args.path is None else {"path": args.path})
+    told = call(args, "POST", "save", json={} if args.path is None else {"path": args.path})
     print(f"saved {told['num_outputs']} outputs to {told['path']}: {told['num_bytes']} bytes")
     return 0
 
 
 def run_load(args: argparse.Namespace) -> int:
     """``agentspec forest load``."""
-    told = _call(args, "POST", "load", json={} if args.path is None else {"path": args.path})
+    told = call(args, "POST", "load", json={} if args.path is None else {"path": args.path})
     print(f"loaded {told['num_outputs']} outputs from {told['path']}")
     return 0
 
@@ -91,41 +84,9 @@ def run_warm(args: argparse.Namespace) -> int:
         lines = args.file.read_bytes()
     except OSError as error:
         raise ConfigError(f"can't read {str(args.file)!r}: {error.strerror}") from None
-    told = _call(args, "POST", "warm", content=lines)
+    told = call(args, "POST", "warm", content=lines)
     print(f"learned {told['num_outputs']} outputs: {told['num_tokens']} tokens")
     return 0
-
-
-def _call(args: argparse.Namespace, method: str, path: str, **body: Any) -> dict[str, Any]:
-    """The gateway's answer. Raises RequestError or EngineError with its words."""
-    url = f"{args.url.rstrip('/').removesuffix('/v1')}/agentspec/{path}"
-    headers = {"authorization": f"Bearer {args.key}"} if args.key else {}
-    try:
-        answer = httpx.request(method, url, headers=headers, timeout=TIMEOUT_S, trust_env=False, **body)
-        told: dict[str, Any] = answer.json()
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise EngineError(f"no answer from {url}: {str(error) or type(error).__name__}") from None
-    except ValueError:
-        raise EngineError(f"{url} is no AgentSpec gateway: status {answer.status_code}, no JSON") from None
-    if answer.is_success:
-        return told
-    reason = told.get("error", {}).get("message", f"status {answer.status_code}")
-    if answer.is_client_error:
-        raise RequestError(f"the server refused: {reason}")
-    raise EngineError(f"the server failed: {reason}")
-
-
-def _table(stages: list[dict[str, Any]]) -> str:
-    rows = [COLUMNS, *(_row(stage) for stage in stages)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(_aligned(row, widths) for row in rows)
-
-
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
-    name, *figures = row
-    return name.ljust(widths[0]) + "".join(
-        figure.rjust(width + 2) for figure, width in zip(figures, widths[1:], strict=True)
-    )
 
 
 def _row(stage: dict[str, Any]) -> tuple[str, ...]:

@@ -248,7 +248,7 @@ def _choose_engine(args: argparse.Namespace, settings: Settings) -> str:
 def _serve_gateway(
     args: argparse.Namespace, settings: Settings, rules: Rules, engine: str, options: argparse.Namespace
 ) -> None:
-    from agentspec.gateway import Drain, EngineProcess, create_app, serve
+    from agentspec.gateway import Discovery, Drain, EngineProcess, create_app, serve
 
     server = settings.server
     with _bind(server.host, server.port) as bound:  # before the model is loaded: a taken port fails at once
@@ -266,9 +266,10 @@ def _serve_gateway(
         else:
             upstream, name = _running(settings, rules)
         drain = Drain()
+        discovery = Discovery(settings.discovery) if settings.discovery else None
         with keeping:
             serve(
-                create_app(upstream, rules=rules, drain=drain),
+                create_app(upstream, rules=rules, drain=drain, discovery=discovery),
                 bound,
                 drain,
                 grace_s=server.grace_s,

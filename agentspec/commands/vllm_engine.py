@@ -13,6 +13,7 @@ from agentspec.commands.serve_settings import fleet_of, given_keys
 from agentspec.errors import ConfigError
 from agentspec.gateway import EngineCommand, EngineProcess, Fleet, Patience, Rules, UpstreamSettings
 from agentspec.gateway.api_keys import API_KEYS_VARIABLE
+from agentspec.gateway.discovery import FILE_VARIABLE
 from agentspec.gateway.server import bind
 from agentspec.gateway.settings import Settings
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir
@@ -54,7 +55,11 @@ def zero_hop(args: argparse.Namespace, settings: Settings, port: int) -> tuple[E
     shutdown_s = math.ceil(server.grace_s)
     command = EngineCommand(
         _argv(args, server.host, port, shutdown_s=shutdown_s, zero_hop=True),
-        {API_KEYS_VARIABLE: ",".join(keys), **vllm_environment(_operators_token(args, keys))},
+        {
+            API_KEYS_VARIABLE: ",".join(keys),
+            **vllm_environment(_operators_token(args, keys)),
+            **_discovery_file(settings),
+        },
         stop_timeout_s=shutdown_s + 10,
     )
     host = EVERYWHERE.get(server.host, f"[{server.host}]" if ":" in server.host else server.host)
@@ -67,6 +72,11 @@ def _written_keys(args: argparse.Namespace, settings: Settings) -> list[str]:
         if key.requests_per_minute or key.max_concurrent:
             raise ConfigError("keys have no limits with --zero-hop: nobody counts what goes to vLLM directly")
     return [*given_keys(args), *(f"sha256:{key.sha256.lower()}={key.tenant}" for key in settings.keys)]
+
+
+def _discovery_file(settings: Settings) -> dict[str, str]:
+    path = settings.discovery and settings.discovery.path
+    return {FILE_VARIABLE: str(path)} if path else {}
 
 
 def _operators_token(args: argparse.Namespace, api_keys: Sequence[str]) -> str | None:

@@ -4,6 +4,7 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ from test_cancellation import eventually
 from agentspec.errors import ConfigError
 from agentspec.gateway import GatewaySettings
 from agentspec.gateway.api_keys import API_KEYS_VARIABLE
+from agentspec.gateway.discovery import FILE_VARIABLE
 from agentspec.gateway.zero_hop import TAGGED_PATHS, Tagging, ZeroHop
 
 ODD_BODY = b'{ "messages":[{"role":"user","content":"caf\\u00e9 \xc3\xa9"}],\n "x_unknown": 1.50 }'
@@ -288,3 +290,35 @@ def test_a_bad_key_keeps_the_server_from_starting(server: Server, monkeypatch: p
     with pytest.raises(ConfigError) as caught:
         ZeroHop(server)
     assert "s3cret" not in str(caught.value)
+
+
+def test_requests_without_a_tag_are_told_apart_by_their_prompts(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    body = {"messages": [{"role": "system", "content": "Plan the trip."}, {"role": "user", "content": "hi"}]}
+    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "stages.sqlite"))
+    with zero_hop(server, monkeypatch, "ka=acme,kb=bolt") as url:
+        key = {"authorization": "Bearer ka"}
+        first = send(url, "/v1/chat/completions", body, **key)
+        assert first.headers["x-agentspec-stage"].startswith("discovered")
+        assert first.headers["x-agentspec-stage-source"] == "fingerprint"
+        eventually(lambda: clusters(url, key))
+        [cluster] = clusters(url, key)
+        send(url, f"/agentspec/clusters/{cluster['id']}", {"name": "trip/plan"}, method="PATCH", **key)
+        send(url, "/v1/chat/completions", body, **key)
+        assert server.last_xargs["agentspec_stage"] == "trip/plan"
+        assert clusters(url, {"authorization": "Bearer kb"}) == []
+        assert send(url, "/agentspec/clusters", method="GET").status_code == 401
+
+
+def clusters(url: str, key: dict[str, str]) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = send(url, "/agentspec/clusters", b"", method="GET", **key).json()["clusters"]
+    return told
+
+
+def test_a_file_that_is_none_keeps_the_server_from_starting(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "none" / "stages.sqlite"))
+    with pytest.raises(ConfigError, match="no such folder"):
+        ZeroHop(server)

@@ -1,0 +1,1 @@
+"""``agentspec bench stages``: are stages found that nobody told of, and at what price?"""

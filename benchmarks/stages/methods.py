@@ -1,0 +1,90 @@
+"""What finds stages: ours, and Drain3 behind the same masking."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from agentspec.gateway.discovery import Discovery, DiscoverySettings
+from agentspec.gateway.fingerprint import Fingerprint, read_clues
+
+TENANT = "bench"
+MAX_CLUSTERS = 1000  # who_and_when has a prompt of its own for each of a hundred experts
+NO_STAGE = "default"
+_KEY = b"bench"
+
+Body = Mapping[str, Any]
+
+
+class Method(Protocol):
+    """Sees calls one after another."""
+
+    def see(self, body: Body) -> str:
+        """The group of the next call, as far as it is known now."""
+
+    def label(self, body: Body) -> str:
+        """The group of a call, after all were seen."""
+
+
+class Ours:
+    """``Discovery``, whose thread always has the time it takes."""
+
+    def __init__(self) -> None:
+        self._discovery = Discovery(DiscoverySettings(max_clusters=MAX_CLUSTERS), in_background=False)
+
+    def see(self, body: Body) -> str:
+        """See :class:`Method`."""
+        stage = self._discovery.stage_of(TENANT, body)
+        self._discovery.catch_up()
+        return stage.name if stage else NO_STAGE
+
+    def label(self, body: Body) -> str:
+        """See :class:`Method`."""
+        stage = self._discovery.stage_of(TENANT, body)
+        return stage.name if stage else NO_STAGE
+
+
+class Drain:
+    """Drain3's templates of masked prompts, one miner per shape; what it saw it is not asked again."""
+
+    def __init__(self) -> None:
+        self._miners: dict[bytes, Any] = {}
+        self._seen: dict[bytes, str] = {}
+
+    def see(self, body: Body) -> str:
+        """See :class:`Method`."""
+        clues = read_clues(body)
+        if clues is None:
+            return NO_STAGE
+        raw = clues.raw_digest(_KEY)
+        if raw not in self._seen:
+            fingerprint = Fingerprint.of(clues, _KEY)
+            miner = self._miners.get(fingerprint.shape) or self._begun(fingerprint.shape)
+            number = miner.add_log_message(fingerprint.words)["cluster_id"]
+            self._seen[raw] = f"{fingerprint.shape.hex()} {number}"
+        return self._seen[raw]
+
+    def label(self, body: Body) -> str:
+        """See :class:`Method`."""
+        clues = read_clues(body)
+        if clues is None:
+            return NO_STAGE
+        fingerprint = Fingerprint.of(clues, _KEY)
+        match = self._miners[fingerprint.shape].match(fingerprint.words)
+        return f"{fingerprint.shape.hex()} {match.cluster_id}" if match else NO_STAGE
+
+    def _begun(self, shape: bytes) -> Any:
+        from drain3 import TemplateMiner
+        from drain3.template_miner_config import TemplateMinerConfig
+
+        self._miners[shape] = TemplateMiner(config=TemplateMinerConfig())
+        return self._miners[shape]
+
+
+def has_drain() -> bool:
+    """Whether the peer is installed."""
+    try:
+        import drain3  # noqa: F401
+    except ImportError:
+        return False
+    return True

@@ -1,0 +1,58 @@
+"""What the figures come to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+LEAST_ARI = 0.95
+BAR = "agentic_sql"
+
+
+def table(figures: Mapping[str, Any]) -> Table:
+    """A row per data set."""
+    table = Table(title="Stages found in calls without tags", title_justify="left")
+    table.add_column("data", no_wrap=True)
+    for name in ("calls", "stages", "found", "ARI", "again", "served", "us"):
+        table.add_column(name, justify="right")
+    for name in ("Drain3", "ARI", "us"):
+        table.add_column(name, justify="right")
+    for name, one in figures["by_data"].items():
+        ours, peer = one["ours"], one.get("drain3")
+        table.add_row(
+            name,
+            str(one["num_calls"]),
+            str(one["num_stages"]),
+            str(ours["num_found"]),
+            _ari(ours["ari"]),
+            _ari(ours["ari_of_another_order"]),
+            f"{ours['share_served_as_found']:.0%}",
+            f"{ours['microseconds']:.0f}",
+            *(
+                (str(peer["num_found"]), _ari(peer["ari"]), f"{peer['microseconds']:.0f}")
+                if peer
+                else ("-",) * 3
+            ),
+        )
+    return table
+
+
+def notes(figures: Mapping[str, Any]) -> list[str]:
+    """The lines below the table."""
+    ari = figures["by_data"][BAR]["ours"]["ari"]
+    hot = [
+        f"{size}: " + ", ".join(f"{name} {microseconds:.0f}" for name, microseconds in by_way.items())
+        for size, by_way in figures["microseconds"].items()
+    ]
+    return [
+        "found: groups; again: the index of two orders of arrival; served: calls sent to their group at once",
+        "us: microseconds of CPU for a prompt that is new; Drain3: its groups, behind our masking",
+        f"{BAR} at least {LEAST_ARI}: {'pass' if ari >= LEAST_ARI else 'FAIL'}",
+        f"microseconds a request, by its system prompt: {'; '.join(hot)}",
+    ]
+
+
+def _ari(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

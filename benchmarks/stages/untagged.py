@@ -1,0 +1,99 @@
+"""Calls whose stage is known and not told: recorded ones, and those of the text-to-SQL example."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from agentspec.benchmarks import traces
+from agentspec.benchmarks.load import calls as example
+from agentspec.gateway.fingerprint import read_clues
+
+NUM_LIVE = 8  # sessions at a time
+_TAG = re.compile(r"^<\|([^|>\n]+)\|>\n", re.MULTILINE)
+_ROLES = {"human": "user", "developer": "developer", "system": "system", "user": "user"}
+
+
+@dataclass(frozen=True, slots=True)
+class Untagged:
+    """A body without a tag, and the stage it is from."""
+
+    stage: str
+    body: dict[str, Any]
+
+
+def recorded(path: Path, num_calls: int, seed: int) -> list[Untagged]:
+    """About so many calls of a trace file, whole sessions, eight at a time."""
+    sessions: dict[str, list[Untagged]] = {}
+    for call in traces.calls(path):
+        sessions.setdefault(call["session"], []).append(Untagged(call["stage"], _body(call["prompt"])))
+    rng = Random(f"stages {seed}")
+    chosen = list(sessions.values())
+    rng.shuffle(chosen)
+    return list(_side_by_side(chosen, num_calls, rng))
+
+
+def agentic_sql(num_questions: int, seed: int) -> list[Untagged]:
+    """The example's calls, question by question.
+
+    Raises:
+        ConfigError: the example is not there: it comes with the repository, not with the package.
+    """
+    result = []
+    for question in example.load(num_questions, seed):
+        for request in question:
+            is_json = request.sampling.json_schema is not None
+            form = {"response_format": {"type": "json_object"}} if is_json else {}
+            result.append(Untagged(request.stage.path[-1], {"messages": request.prompt, **form}))
+    return result
+
+
+def truth(calls: Iterable[Untagged]) -> list[str]:
+    """The stage of each call; stages with one prompt, word for word, are one: what would tell them?"""
+    calls = list(calls)
+    leader: dict[str, str] = {}
+    first: dict[object, str] = {}
+
+    def find(stage: str) -> str:
+        while leader.get(stage, stage) != stage:
+            stage = leader[stage]
+        return stage
+
+    for call in calls:
+        clues = read_clues(call.body)
+        if clues is None:
+            continue
+        seen = (tuple(clues.text.split()), clues.is_system, clues.tools, clues.schema)
+        one, other = find(first.setdefault(seen, call.stage)), find(call.stage)
+        leader[max(one, other)] = min(one, other)
+    return [find(call.stage) for call in calls]
+
+
+def _side_by_side(sessions: list[list[Untagged]], num_calls: int, rng: Random) -> Iterator[Untagged]:
+    live: list[list[Untagged]] = []
+    while (sessions or live) and num_calls > 0:
+        while sessions and len(live) < NUM_LIVE:
+            live.append(sessions.pop())
+        session = rng.choice(live)
+        yield session.pop(0)
+        num_calls -= 1
+        live = [one for one in live if one]
+
+
+def _body(prompt: str) -> dict[str, Any]:
+    """A recorded prompt as a client would send it: chat messages where it has roles, else a completion."""
+    pieces = _TAG.split(prompt)
+    if len(pieces) == 1:
+        return {"prompt": prompt}
+    body: dict[str, Any] = {"messages": []}
+    for role, text in zip(pieces[1::2], pieces[2::2], strict=True):
+        if role == "tools":
+            body["tools"] = json.loads(text)
+        elif text or role != "assistant":
+            body["messages"].append({"role": _ROLES.get(role, "assistant"), "content": text})
+    return body

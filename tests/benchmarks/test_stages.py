@@ -1,0 +1,80 @@
+"""``agentspec bench stages``: the index, the data, and what the report makes of them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from agentspec.benchmarks.stages import measure, report
+from agentspec.benchmarks.stages.generated import workloads
+from agentspec.benchmarks.stages.methods import Ours
+from agentspec.benchmarks.stages.partition import adjusted_rand_index
+from agentspec.benchmarks.stages.untagged import Untagged, agentic_sql, recorded, truth
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("aabb", "xxyy", 1.0),
+        ("aabb", "xyxy", -0.5),
+        ("aaab", "xxyy", 0.0),
+        ("abcd", "wxyz", 1.0),
+        ("aaaa", "xxxx", 1.0),
+        ("aabbcc", "xxyyyy", 0.4444444444444444),
+    ],
+)
+def test_the_adjusted_rand_index(one: str, other: str, expected: float) -> None:
+    assert adjusted_rand_index(one, other) == pytest.approx(expected)
+    assert adjusted_rand_index(other, one) == pytest.approx(expected)
+
+
+def test_stages_of_one_prompt_are_one() -> None:
+    prompts = [("a", "x y"), ("b", "x  y"), ("c", "z"), ("b", "w"), ("d", "w")]
+    assert truth(Untagged(stage, {"prompt": prompt}) for stage, prompt in prompts) == [
+        "a",
+        "a",
+        "c",
+        "a",
+        "a",
+    ]
+
+
+def test_recorded_prompts_become_bodies(tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl.gz"
+    prompts = {
+        "chat": "<|tools|>\n[]\n<|system|>\nPlan.\n<|human|>\nhi\n<|critic|>\nno\n<|assistant|>\n",
+        "text": "Q: why?\nA:",
+    }
+    with gzip.open(path, "wt", encoding="utf-8") as lines:
+        for stage, prompt in prompts.items():
+            lines.write(json.dumps({"session": stage, "stage": stage, "prompt": prompt}) + "\n")
+    bodies = {call.stage: call.body for call in recorded(path, 10, seed=1)}
+    assert bodies["text"] == {"prompt": "Q: why?\nA:"}
+    assert [one["role"] for one in bodies["chat"]["messages"]] == ["system", "user", "assistant"]
+    assert bodies["chat"]["tools"] == []
+
+
+def test_workloads_are_the_same_every_time() -> None:
+    assert workloads(1) == workloads(1) != workloads(2)
+
+
+def test_the_examples_stages_are_found() -> None:
+    calls, ours = agentic_sql(8, seed=1), Ours()
+    for call in calls:
+        ours.see(call.body)
+    assert adjusted_rand_index(truth(calls), [ours.label(call.body) for call in calls]) >= report.LEAST_ARI
+
+
+def test_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "NUM_QUESTIONS", 4)
+    monkeypatch.setattr(measure, "workloads", lambda seed: {"short": workloads(seed)["short"][:60]})
+    monkeypatch.setattr(measure, "PROMPT_SIZES", {"1 KiB": 1 << 10})
+    monkeypatch.setattr(measure, "NUM_TIMED", 10)
+    figures = measure.measure(None, 10, 1, lambda what: None)
+    assert set(figures["by_data"]) == {"agentic_sql", "short"}
+    assert set(figures["microseconds"]["1 KiB"]) == {"seen", "masked", "template", "new"}
+    assert report.table(figures).row_count == 2
+    assert any("pass" in note for note in report.notes(figures))

@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from agentspec.errors import RequestError, StageError
+from agentspec.gateway.discovery_clusters import MAX_LOOSE, MAX_MEMBERS, Cluster, Clusters, Member
+from agentspec.gateway.errors import UnknownClusterError
+from agentspec.gateway.fingerprint import Clues, Fingerprint
+
+HELP = "You are helping {} with {} today, and you are kind to everybody."
+
+
+class Traffic:
+    """One tenant's requests, each with a system prompt of a conversation."""
+
+    def __init__(self, max_clusters: int = 200) -> None:
+        self.clusters = Clusters("acme", max_clusters)
+        self.members: dict[bytes, Member] = {}
+
+    def send(self, text: str, conversation: int = 0, *, is_system: bool = True) -> Cluster | None:
+        """One request, and the cluster that the next one like it gets."""
+        fingerprint = Fingerprint.of(Clues(text, is_system, (), "", conversation), b"")
+        member = self.clusters.find(fingerprint.digest) or self.members.setdefault(
+            fingerprint.digest, Member(fingerprint.digest, is_system)
+        )
+        member.count(conversation)
+        if member.cluster is None:
+            self.clusters.place(member, fingerprint)
+        return member.cluster
+
+    def help(self, number: int) -> Cluster | None:
+        """A request of a template with two slots."""
+        name, task = f"{_letters(number)} von {_letters(7 * number)}", f"the {_letters(number % 5)}"
+        return self.send(HELP.format(name, task))
+
+    def found(self) -> list[str]:
+        return [cluster.stage.name for cluster in self.clusters]
+
+
+def _letters(number: int) -> str:
+    return "".join(chr(97 + number // 26**place % 26) for place in range(3))
+
+
+@pytest.fixture
+def traffic() -> Traffic:
+    return Traffic()
+
+
+def known(cluster: Cluster | None) -> Cluster:
+    assert cluster is not None
+    return cluster
+
+
+def test_a_prompt_that_stays_the_same_is_a_stage_at_once(traffic: Traffic) -> None:
+    cluster = known(traffic.send("Classify the question."))
+    assert cluster.stage.path[0] == "discovered"
+    assert cluster.stage.path[1].startswith("classify-question-")
+    assert traffic.send("Classify the question.", 1) is cluster
+    assert cluster.num_requests == 2
+
+
+def test_prompts_that_differ_in_slots_become_one_stage(traffic: Traffic) -> None:
+    for number in range(12):
+        traffic.help(number)
+    [cluster] = traffic.clusters
+    assert cluster.text == HELP.format("<...> von <...>", "the <...>")
+    assert known(traffic.help(40)) is cluster
+    assert cluster.num_requests == 13
+
+
+def test_prompts_that_come_back_stay_apart_however_alike(traffic: Traffic) -> None:
+    styles = [f"Write one query of the {style} kind, and only the query." for style in "abcdefghijkl"]
+    clusters = [known(traffic.send(style, conversation)) for conversation in range(3) for style in styles[:4]]
+    for style in styles[4:]:
+        traffic.send(style)
+    assert len({id(cluster) for cluster in clusters}) == 4
+    assert set(clusters) <= set(traffic.clusters)
+
+
+def test_a_slot_with_few_values_that_all_come_back_tells_stages_apart(traffic: Traffic) -> None:
+    letter = "You get a letter from {} {} today. {} Be brief."
+    jobs = ["Look for mistakes.", "Count the words.", "Say it in French."]
+    for number in range(120):
+        traffic.send(letter.format(_letters(number), _letters(9 * number), jobs[number % 3]))
+    found = [
+        [known(traffic.send(letter.format("me", _letters(number), job))) for job in jobs]
+        for number in (200, 300)
+    ]
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 3
+    assert len(traffic.clusters) == 4  # and the one for what else there may be
+
+
+def test_a_slot_that_many_conversations_share_is_a_slot_all_the_same(traffic: Traffic) -> None:
+    """Users who come one after another, each with many conversations, are no stage each for ever."""
+    for user in range(60):
+        for conversation in range(5):
+            traffic.send(HELP.format(f"{_letters(user)} von {_letters(7 * user)}", "tax"), conversation)
+    assert len(traffic.clusters) < 45
+    assert sum(bool(cluster.templates) for cluster in traffic.clusters) == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_order_of_arrival_does_not_matter(seed: int) -> None:
+    rng = Random(seed)
+    names = [_letters(17 * number) for number in range(20)]
+    texts = [HELP.format(name, "a trip" if "a" in name else "tax") for name in names]
+    texts += [f"Summarize in one short sentence what {name} wants from us" for name in names]
+    rng.shuffle(texts)
+    traffic = Traffic()
+    for text in texts:
+        traffic.send(text)
+    assert sorted(len(cluster.members) for cluster in traffic.clusters) == [20, 20]
+
+
+def test_a_clusters_name_never_changes(traffic: Traffic) -> None:
+    rng, names = Random(3), {}
+    for _ in range(400):
+        kind = rng.randrange(3)
+        if kind == 0:
+            traffic.help(rng.randrange(300))
+        else:
+            traffic.send(f"Fixed prompt number {'ab'[kind - 1]}", rng.randrange(50))
+        for cluster in traffic.clusters:
+            assert names.setdefault(cluster.id, cluster.stage) == cluster.stage
+
+
+def test_users_texts_wait_for_others_like_them(traffic: Traffic) -> None:
+    assert traffic.send("What is the capital of Norway?", is_system=False) is None
+    assert traffic.found() == []
+    for number in "abcdefghijklmnop":
+        traffic.send(f"Answer the question in one word and no more. Q: is {number} odd?", is_system=False)
+    [cluster] = traffic.clusters
+    assert "Norway" not in cluster.text
+
+
+def test_how_users_texts_end_tells_stages_apart(traffic: Traffic) -> None:
+    stages = []
+    for number in range(30):
+        question = f"{chr(97 + number % 26)}{chr(97 + number // 26)}"
+        for cue in ("Thought 1:", "Action 1:"):
+            text = f"Solve the question step by step, with thoughts and actions.\nQuestion: {question}\n{cue}"
+            stages.append(traffic.send(text, is_system=False))
+    assert known(stages[-1]) is not known(stages[-2])
+
+
+@pytest.mark.parametrize("text", ["Ann Smith", "4111 1111 1111 1111", "ann@example.org", "Geheimnis"])
+def test_no_word_of_a_prompt_comes_into_a_name_but_those_of_the_list(traffic: Traffic, text: str) -> None:
+    stage = known(traffic.send(f"You write letters for {text}.")).stage.name
+    assert not any(word.lower() in stage for word in text.split())
+    assert stage.startswith("discovered/write-letter-")
+
+
+def test_there_are_never_more_clusters_than_allowed() -> None:
+    traffic = Traffic(max_clusters=5)
+    kept = [known(traffic.send(f"Standing {i}", conversation)) for conversation in range(3) for i in "abc"]
+    pinned = known(traffic.send("Pinned"))
+    traffic.clusters.pin(pinned.id, True)
+    for number in range(60):
+        traffic.send(f"{'once ' * number} upon a time")
+        assert len(traffic.clusters) <= 5
+    assert {*kept, pinned} <= set(traffic.clusters)
+
+
+def test_a_stage_in_use_makes_no_room() -> None:
+    traffic = Traffic(max_clusters=2)
+    for conversation in range(3):
+        for text in ("one", "two"):
+            traffic.send(text, conversation)
+    assert traffic.send("three") is None
+    for cluster in traffic.clusters:
+        cluster.last_seen_s -= 7200.0
+    assert known(traffic.send("three")) in set(traffic.clusters)
+    assert len(traffic.clusters) == 2
+
+
+def test_memory_is_bounded(traffic: Traffic) -> None:
+    rng = Random(1)
+    for _ in range(300):
+        traffic.send(" ".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=12)), is_system=False)
+    assert len(traffic.clusters._loose) <= MAX_LOOSE
+    for number in range(2 * MAX_MEMBERS):
+        traffic.help(number)
+    assert all(len(cluster.members) <= MAX_MEMBERS for cluster in traffic.clusters)
+    few = Traffic(max_clusters=3)
+    for number in range(100):
+        few.send(f"{'once ' * number} upon a time")
+    assert (len(few.clusters.changed), few.clusters.gone) == (3, set())
+
+
+def test_a_name_moves_traffic_and_can_be_taken_back(traffic: Traffic) -> None:
+    cluster = known(traffic.send("Plan."))
+    own = cluster.stage
+    traffic.clusters.name(cluster.id, "my_agent/plan")
+    assert known(traffic.send("Plan.")).stage.name == "my_agent/plan"
+    traffic.clusters.name(cluster.id, None)
+    assert known(traffic.send("Plan.")).stage == own
+
+
+def test_a_merge_moves_everything(traffic: Traffic) -> None:
+    plan, code = known(traffic.send("Plan.")), known(traffic.send("Code."))
+    for number in range(12):
+        traffic.help(number)
+    [helping] = [cluster for cluster in traffic.clusters if cluster.templates]
+    traffic.clusters.merge(helping.id, plan.id)
+    traffic.clusters.merge(code.id, plan.id)
+    assert known(traffic.send("Code.")) is plan
+    assert known(traffic.help(77)) is plan
+    assert list(traffic.clusters) == [plan]
+    assert plan.num_requests == 16
+
+
+def test_a_split_gives_every_prompt_a_stage_of_its_own_for_good(traffic: Traffic) -> None:
+    for number in range(12):
+        traffic.help(number)
+    [cluster] = traffic.clusters
+    parts = traffic.clusters.split(cluster.id)
+    assert len(parts) == len({part.stage for part in parts}) == 12
+    assert [len(part.members) for part in parts] == [1] * 12
+    before = known(traffic.help(3))
+    for number in range(12, 40):
+        traffic.help(number)
+    assert known(traffic.help(3)) is before
+    assert not any(one.templates for one in traffic.clusters)
+
+
+def test_a_split_by_a_list_takes_those_out_together(traffic: Traffic) -> None:
+    for number in range(12):
+        traffic.help(number)
+    [cluster] = traffic.clusters
+    chosen = [digest.hex() for digest in list(cluster.members)[:3]]
+    kept, part = traffic.clusters.split(cluster.id, chosen)
+    assert (kept, len(kept.members), len(part.members)) == (cluster, 9, 3)
+    assert known(traffic.help(50)) is cluster
+
+
+def test_a_wrong_call_changes_nothing() -> None:
+    traffic = Traffic(max_clusters=3)
+    plan, code, test = (known(traffic.send(text)) for text in ("Plan.", "Code.", "Test."))
+    clusters = traffic.clusters
+    clusters.merge(test.id, code.id)
+    traffic.send("Third.")
+    before = [(one.id, one.stage, one.is_pinned, len(one.members)) for one in clusters]
+    for error, call in (
+        (UnknownClusterError, lambda: clusters.name("none", "a")),
+        (UnknownClusterError, lambda: clusters.pin(test.id, True)),
+        (UnknownClusterError, lambda: clusters.merge(plan.id, "none")),
+        (UnknownClusterError, lambda: clusters.split("none")),
+        (StageError, lambda: clusters.name(plan.id, "a//b")),
+        (RequestError, lambda: clusters.merge(plan.id, plan.id)),
+        (RequestError, lambda: clusters.split(plan.id)),
+        (RequestError, lambda: clusters.split(code.id)),  # there is no room
+        (RequestError, lambda: clusters.split(code.id, ["none"])),
+        (RequestError, lambda: clusters.split(code.id, [])),
+        (RequestError, lambda: clusters.split(code.id, [digest.hex() for digest in code.members])),
+    ):
+        with pytest.raises(error):
+            call()
+    assert before == [(one.id, one.stage, one.is_pinned, len(one.members)) for one in clusters]
