@@ -48,6 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands.add_parser("doctor", help="what is wrong with this installation", fill=_doctor)
     commands.add_parser("forest", help="what a running server has learned", fill=_forest)
     commands.add_parser("stages", help="what stages a running server discovered", fill=_stages)
+    commands.add_parser("top", help="what speculation brings on a running server, live", fill=_top)
     commands.add_parser("bench", help="measure", fill=_bench)
     commands.add_parser("replay", help="what drafting would have saved on recorded calls", fill=_replay)
     return parser
@@ -94,6 +95,12 @@ def _forest(parser: argparse.ArgumentParser) -> None:
 
 def _stages(parser: argparse.ArgumentParser) -> None:
     from agentspec.commands.stages import add_options
+
+    add_options(parser)
+
+
+def _top(parser: argparse.ArgumentParser) -> None:
+    from agentspec.commands.top import add_options
 
     add_options(parser)
 

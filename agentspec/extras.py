@@ -9,7 +9,7 @@ from agentspec.errors import ConfigError
 
 PACKAGES = {
     "engine": ("torch", "tokenizers", "safetensors", "jinja2", "llguidance"),
-    "bench": ("mistral_common", "rich", "matplotlib"),
+    "bench": ("mistral_common", "matplotlib"),
 }
 
 

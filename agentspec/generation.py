@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from agentspec.draft import Source
 from agentspec.stages import StageKey
 from agentspec.stats import SpeculationStats, StageStats
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+MAX_TRACED_STEPS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class GenerationRequest:
     ``prompt`` is raw text, token ids, or chat messages (OpenAI form) for the model's template.
     ``max_draft``: None = the engine's setting, 0 = no speculation. ``min_match`` likewise.
     ``prediction``: OpenAI's predicted output, put into the request's own tree.
+    ``is_traced``: tell the decode steps one by one at the end; the output does not depend on it.
     """
 
     request_id: str
@@ -60,6 +63,7 @@ class GenerationRequest:
     min_match: int | None = None
     learn: bool = True
     prediction: str | None = None
+    is_traced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +84,35 @@ class TokenLogprob:
     top: tuple[tuple[int, str, float], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class TracedStep:
+    """One decode step of one output: what was drafted, and what the model made of it.
+
+    The step that reads the prompt is the first; it never has a draft.
+
+    Attributes:
+        source: the tree that the draft came from; NONE without a draft.
+        texts: of the draft's tokens, each by itself; bytes of no whole character show as U+FFFD.
+        parents: as in :class:`agentspec.draft.Draft`.
+        accepted: indices of the accepted tokens that were kept, from the root down.
+        own_text: of the token that the model put out besides; None if the output ended before it.
+    """
+
+    source: Source
+    texts: tuple[str, ...]
+    parents: tuple[int, ...]
+    accepted: tuple[int, ...]
+    own_text: str | None
+
+
 @dataclass(slots=True)
 class GenerationDelta:
     """What one decode step added to choice ``index``; the last of a choice has ``finish_reason``.
 
     ``text`` never splits a UTF-8 character and never shows any part of a stop string.
     ``token_ids`` holds every token accepted in the step. On a choice's last delta ``speculation``
-    tells how it went. ``num_prompt_tokens`` is the same on all.
+    tells how it went, and ``trace`` the steps of a traced request, if the engine can: the first
+    ``MAX_TRACED_STEPS``. ``num_prompt_tokens`` is the same on all.
     """
 
     index: int
@@ -96,6 +122,7 @@ class GenerationDelta:
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
     speculation: SpeculationStats | None = None
+    trace: tuple[TracedStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

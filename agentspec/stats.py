@@ -50,7 +50,7 @@ class StageStats(SpeculationStats):
 
     ``num_steps`` counts (request, decode step) pairs: forward passes that this stage's requests took
     part in while decoding. ``decode_s`` sums, over requests, the time from the first to the last output
-    token.
+    token. ``tree_limit_bytes`` is the budget of ``tree_bytes``, 0 where the engine does not tell it.
     """
 
     num_requests: int = 0
@@ -58,6 +58,7 @@ class StageStats(SpeculationStats):
     num_output_tokens: int = 0
     decode_s: float = 0.0
     tree_bytes: int = 0
+    tree_limit_bytes: int = 0
 
     @property
     def acceptance_rate(self) -> float:

@@ -21,6 +21,7 @@ SESSION_HEADER = "x-agentspec-session"
 MAX_DRAFT_HEADER = "x-agentspec-max-draft"  # 0 = no speculation for this request
 MIN_MATCH_HEADER = "x-agentspec-min-match"
 LEARN_HEADER = "x-agentspec-learn"  # 0 = this output joins no tree
+TRACE_HEADER = "x-agentspec-trace"  # 1 = tell every decode step: what was drafted, what of it was accepted
 
 # response headers
 STAGE_SOURCE_HEADER = "x-agentspec-stage-source"

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentspec.errors import AgentSpecError
-from agentspec.gateway.auth import METRICS_PATH, Authenticate
+from agentspec.gateway.auth import METRICS_PATH, UI_PATH, Authenticate
 from agentspec.gateway.calls import Calls
 from agentspec.gateway.control_routes import control_routes
 from agentspec.gateway.discovery import Discovery
@@ -23,15 +23,18 @@ from agentspec.gateway.discovery_routes import discovery_routes
 from agentspec.gateway.drain import Drain
 from agentspec.gateway.errors import describe, error_body
 from agentspec.gateway.lifeline import ClientGoneError
+from agentspec.gateway.lookout import Lookout
 from agentspec.gateway.observed import CLIENT_GONE, Observed
 from agentspec.gateway.request_id import RequestId
 from agentspec.gateway.rules import Rules
 from agentspec.gateway.stage_metrics import StageCollector
+from agentspec.gateway.ui import ui_routes
 from agentspec.gateway.upstream import Upstream
 from agentspec.gateway.url_stage import UrlStage
+from agentspec.gateway.watch import Watch
 
 OWN_PREFIX = "/agentspec/"
-OWN_PATHS = frozenset(("/health", METRICS_PATH))
+OWN_PATHS = frozenset(("/health", METRICS_PATH, UI_PATH))
 
 
 def create_app(
@@ -47,10 +50,13 @@ def create_app(
     trees, and then ``/metrics`` too. ``discovery``, closed as well, finds the stages of requests that name
     none; without it they share one.
     """
-    rules = rules or Rules()
+    rules, drain, watch = rules or Rules(), drain or Drain(), Watch()
     registry = CollectorRegistry()
     own = Starlette(
-        routes=_routes(upstream, rules, registry, discovery),
+        routes=[
+            *_routes(upstream, rules, registry, discovery),
+            *ui_routes(Lookout(upstream, watch), rules, drain),
+        ],
         exception_handlers={
             HTTPException: _http_error,
             AgentSpecError: _our_error,
@@ -60,7 +66,7 @@ def create_app(
         lifespan=_running(upstream, discovery),
     )
     own.router.redirect_slashes = False
-    either = OwnOrCalls(own, Calls(upstream, rules, drain or Drain(), discovery))
+    either = OwnOrCalls(own, Calls(upstream, rules, drain, watch, discovery))
     return UrlStage(Observed(RequestId(Authenticate(either, rules)), registry))
 
 

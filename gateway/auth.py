@@ -21,7 +21,8 @@ CALLER_KEY = "agentspec.caller"
 OPERATOR_PATHS = frozenset(("/agentspec/save", "/agentspec/load"))
 TENANTS_PREFIX = "/agentspec/"  # what a tenant has learned is the tenant's alone
 METRICS_PATH = "/metrics"
-OPEN_PATHS = frozenset(("/health", "/ping", METRICS_PATH))
+UI_PATH = "/ui"  # a page with nothing in it
+OPEN_PATHS = frozenset(("/health", "/ping", METRICS_PATH, UI_PATH))
 
 
 class Authenticate:

@@ -23,6 +23,7 @@ from agentspec.gateway.rules import Rules
 from agentspec.gateway.tags import read_tags
 from agentspec.gateway.upstream import Upstream
 from agentspec.gateway.url_stage import URL_STAGE_KEY
+from agentspec.gateway.watch import Watch
 
 TAGGED_PATHS = frozenset(Endpoint)
 DOTS = frozenset((".", ".."))
@@ -35,11 +36,17 @@ class Calls:
     """All calls to one upstream, as an ASGI application."""
 
     def __init__(
-        self, upstream: Upstream, rules: Rules, drain: Drain, discovery: Discovery | None = None
+        self,
+        upstream: Upstream,
+        rules: Rules,
+        drain: Drain,
+        watch: Watch,
+        discovery: Discovery | None = None,
     ) -> None:
         self._upstream = upstream
         self._rules = rules
         self._drain = drain
+        self._watch = watch
         self._discovery = discovery
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,9 +63,15 @@ class Calls:
         caller: Caller = scope[CALLER_KEY]
         with caller.limits.admitted():
             call = await self._read(scope, receive, caller)
-            if call.tags is not None:
-                reply.headers.extend(call.tags.answer_headers)
-            await run_while_connected(self._upstream.answer(call, reply), receive)
+            if call.tags is None:
+                await run_while_connected(self._upstream.answer(call, reply), receive)
+                return
+            reply.headers.extend(call.tags.answer_headers)
+            visit = self._watch.begin(call.tags)
+            try:
+                await run_while_connected(self._upstream.answer(call, reply), receive)
+            finally:
+                self._watch.end(visit, reply.status)
 
     async def _read(self, scope: Scope, receive: Receive, caller: Caller) -> Call:
         method, path, headers = scope["method"], scope["path"], Headers(scope=scope)

@@ -14,6 +14,7 @@ class Drain:
     """A grace period that starts with :meth:`begin`. Used from the event loop only."""
 
     def __init__(self) -> None:
+        self._begin: asyncio.Future[None] | None = None
         self._expiry: asyncio.Future[None] | None = None
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -24,11 +25,20 @@ class Drain:
     def begin(self, grace_s: float) -> None:
         """Start the grace period."""
         asyncio.get_running_loop().call_later(grace_s, self.expire)
+        if not self.begun.done():
+            self.begun.set_result(None)
 
     def expire(self) -> None:
         """End the grace period now."""
         if not self._over.done():
             self._over.set_result(None)
+
+    @property
+    def begun(self) -> asyncio.Future[None]:
+        """Done once the grace period has started: what would go on for ever ends now. Not to be cancelled."""
+        if self._begin is None:
+            self._begin = asyncio.get_running_loop().create_future()
+        return self._begin
 
     @property
     def _over(self) -> asyncio.Future[None]:

@@ -21,6 +21,8 @@ ENDPOINTS = frozenset(
         "/agentspec/warm",
         "/agentspec/save",
         "/agentspec/load",
+        "/agentspec/events",
+        "/ui",
         "/health",
         "/metrics",
     )

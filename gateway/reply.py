@@ -36,11 +36,13 @@ class Reply:
 
     Attributes:
         is_started: the status is on its way: another answer can't be given any more.
+        status: which; 0 before.
     """
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.is_started = False
+        self.status = 0
         self._is_event_stream = False
         self._last_bytes = b"\n\n"  # at least the last two
         self.headers: list[tuple[bytes, bytes]] = []
@@ -60,6 +62,7 @@ class Reply:
             name == b"content-type" and value.startswith(b"text/event-stream") for name, value in own
         )
         self.is_started = True
+        self.status = status
         await self._send({"type": "http.response.start", "status": status, "headers": [*own, *self.headers]})
 
     async def write(self, part: bytes) -> None:

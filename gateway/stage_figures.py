@@ -33,6 +33,7 @@ class _StageFigures(BaseModel):
     num_accepted_tokens: NonNegativeInt = 0
     decode_s: NonNegativeFloat = 0.0
     tree_bytes: NonNegativeInt = 0
+    tree_limit_bytes: NonNegativeInt = 0
     drafted_by_source: dict[str, NonNegativeInt] = {}
     accepted_by_source: dict[str, NonNegativeInt] = {}
 
@@ -63,12 +64,13 @@ def _describe(stage: StageKey, stats: StageStats) -> dict[str, Any]:
         "tenant": stage.tenant,
         "stage": stage.name,
         **asdict(stats),
-        "drafted_by_source": _by_name(stats.drafted_by_source),
-        "accepted_by_source": _by_name(stats.accepted_by_source),
+        "drafted_by_source": by_name(stats.drafted_by_source),
+        "accepted_by_source": by_name(stats.accepted_by_source),
         "acceptance_rate": stats.acceptance_rate,
         "accepted_per_step": stats.accepted_per_step,
     }
 
 
-def _by_name(counts: Mapping[Source, int]) -> dict[str, int]:
+def by_name(counts: Mapping[Source, int]) -> dict[str, int]:
+    """Counts by source as JSON has them."""
     return {name: counts[source] for name, source in _SOURCES.items() if source in counts}

@@ -23,6 +23,7 @@ from agentspec.wire import (
     SESSION_HEADERS,
     STAGE_HEADER,
     STAGE_SOURCE_HEADER,
+    TRACE_HEADER,
     encode_stage,
     to_xargs,
 )
@@ -39,6 +40,7 @@ class Tags:
     min_match: int | None = None
     learn: bool = True
     prediction: str | None = None
+    is_traced: bool = False
 
     @property
     def answer_headers(self) -> list[tuple[bytes, bytes]]:
@@ -83,6 +85,7 @@ def read_tags(
         min_match=_read_int(headers, MIN_MATCH_HEADER, 1, MAX_DRAFT_TOKENS),
         learn=learn != 0,
         prediction=read_prediction(body),
+        is_traced=_read_int(headers, TRACE_HEADER, 0, 1) == 1,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentspec.draft import Source
-from agentspec.generation import GenerationDelta
+from agentspec.generation import GenerationDelta, TracedStep
 from agentspec.stats import SpeculationStats
 
 
@@ -16,6 +16,7 @@ class Tally:
         self._prompt_tokens: dict[int, int] = {}
         self._num_output_tokens = 0
         self._speculation: list[SpeculationStats] = []
+        self._trace: tuple[TracedStep, ...] = ()
 
     def add(self, prompt_index: int, delta: GenerationDelta) -> None:
         """Count one delta."""
@@ -23,6 +24,7 @@ class Tally:
         self._num_output_tokens += len(delta.token_ids)
         if delta.speculation is not None:
             self._speculation.append(delta.speculation)
+            self._trace = delta.trace
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -51,7 +53,10 @@ class Tally:
         """The body's ``metrics`` member, in vLLM's shape; empty unless there was exactly one choice."""
         if len(self._speculation) != 1:
             return {}
-        return {"metrics": {"speculative_decoding": describe_speculation(self._speculation[0])}}
+        told = describe_speculation(self._speculation[0])
+        if self._trace:
+            told["steps"] = [describe_step(step) for step in self._trace]
+        return {"metrics": {"speculative_decoding": told}}
 
 
 def describe_speculation(stats: SpeculationStats) -> dict[str, Any]:
@@ -68,6 +73,20 @@ def describe_speculation(stats: SpeculationStats) -> dict[str, Any]:
         "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
         "draft_tokens_by_source": _by_name(stats.drafted_by_source),
         "accepted_tokens_by_source": _by_name(stats.accepted_by_source),
+    }
+
+
+def describe_step(step: TracedStep) -> dict[str, Any]:
+    """One decode step; ``source`` is null and ``tokens`` empty where nothing was drafted.
+
+    ``parents`` and ``accepted`` are indices into ``tokens``, -1 = the token before the draft.
+    """
+    return {
+        "source": None if step.source is Source.NONE else step.source.name.lower(),
+        "tokens": step.texts,
+        "parents": step.parents,
+        "accepted": step.accepted,
+        "own": step.own_text,
     }
 
 

@@ -110,6 +110,7 @@ def _request(
         min_match=tags.min_match,
         learn=tags.learn,
         prediction=tags.prediction,
+        is_traced=tags.is_traced,
     )
 
 

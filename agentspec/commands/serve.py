@@ -223,6 +223,8 @@ def _choose_engine(args: argparse.Namespace, settings: Settings) -> str:
     Raises:
         ConfigError, ArgumentError: an option was given that this way of serving does not know.
     """
+    from agentspec.commands.serve_settings import is_given
+
     if args.engine_url:
         engine, reason = "running", "--engine-url was given"
     elif settings.upstreams:
@@ -236,7 +238,7 @@ def _choose_engine(args: argparse.Namespace, settings: Settings) -> str:
     else:
         engine, reason = "torch", "vLLM is not installed"
     for name in FOREIGN[engine]:
-        if getattr(args, name) not in (None, False):
+        if is_given(args, name):
             flag = "--" + name.replace("_", "-")
             raise ConfigError(f"{flag} is not for {ENGINES[engine]}, which serves because {reason}")
     if args.unknown and engine != "vllm":

@@ -29,9 +29,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
         ConfigError: one is wrong, or there are both engines that run and one to be started.
     """
     settings = load_settings(args.config)
-    server = {
-        name: getattr(args, name) for name in SERVER_OPTIONS if getattr(args, name) not in (None, False)
-    }
+    server = {name: getattr(args, name) for name in SERVER_OPTIONS if is_given(args, name)}
     changes: dict[str, Any] = {"server": settings.server.model_copy(update=server)}
     if args.engine_timeout_s is not None:
         silence = {"first_byte_s": args.engine_timeout_s, "idle_s": args.engine_timeout_s}
@@ -92,7 +90,8 @@ def _engine_of(args: argparse.Namespace) -> UpstreamSettings:
     )
 
 
-def _is_given(args: argparse.Namespace, option: str) -> bool:
+def is_given(args: argparse.Namespace, option: str) -> bool:
+    """The option is on the command line; 0 is a value too."""
     value = getattr(args, option)
     return value is not None and value is not False
 
@@ -100,7 +99,7 @@ def _is_given(args: argparse.Namespace, option: str) -> bool:
 def _fill_in(args: argparse.Namespace, engine: EngineSettings) -> None:
     """The configuration's engine, where no option says otherwise."""
     for name in EngineSettings.model_fields.keys() - {"arguments"}:
-        if not _is_given(args, name):
+        if not is_given(args, name):
             setattr(args, name, getattr(engine, name))
     args.unknown = [*engine.arguments, *args.unknown]
 

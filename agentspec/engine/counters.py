@@ -49,8 +49,10 @@ class StageCounters:
         with self._lock:
             self._stages.of(choice.live.request.stage).decode_s += choice.last_token_s - choice.first_token_s
 
-    def snapshot(self, tree_bytes: Callable[[StageKey], int] | None = None) -> dict[StageKey, StageStats]:
-        """Copies of all counters; ``tree_bytes`` tells a stage's share of the trees."""
+    def snapshot(
+        self, tree_bytes: Callable[[StageKey], int] | None = None, tree_limit_bytes: int = 0
+    ) -> dict[StageKey, StageStats]:
+        """Copies of all counters; ``tree_bytes`` tells a stage's share of the trees, which has that limit."""
         with self._lock:
             copies = {
                 stage: replace(
@@ -63,4 +65,5 @@ class StageCounters:
         if tree_bytes is not None:
             for stage, stats in copies.items():
                 stats.tree_bytes = tree_bytes(stage)
+                stats.tree_limit_bytes = tree_limit_bytes
         return copies

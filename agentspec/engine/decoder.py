@@ -23,7 +23,7 @@ from agentspec.engine.sampler import logprobs
 from agentspec.engine.scheduler import Row, Scheduler
 from agentspec.engine.verifier import Verdict, verify
 from agentspec.errors import EngineError
-from agentspec.generation import TokenLogprob
+from agentspec.generation import TokenLogprob, TracedStep
 from agentspec.proposer import Proposer
 from agentspec.step_cost import StepCost
 
@@ -40,7 +40,7 @@ class Decoder:
     ``add`` may be called by any thread; ``step`` and ``fail`` by one thread only.
 
     Args:
-        token_text: the text of one token, for logprobs.
+        token_text: the text of one token, for logprobs and traces.
         post: takes what a request is to receive.
         max_draft_tokens: most draft tokens of one sequence in one pass.
         price: of a draft token, in accepted tokens (0 to 1); None = what the steps so far say.
@@ -161,6 +161,8 @@ class Decoder:
             self.counters.decoded(choice, row.draft, num_kept)
         else:
             self.counters.prefilled(choice)
+        if choice.wants_trace:
+            choice.trace.append(_traced(row.draft, verdict, num_kept, self._token_text))
         delta = choice.delta(num_kept, text, self._logprobs(choice, verdict, num_kept, logits))
         if choice.finish_reason is not None:
             self._retire(choice)  # first: the answer may be followed by a request that wants to draft from it
@@ -227,6 +229,18 @@ def _work(
     num_drafted = sum(len(row.draft) for row in deciding)
     num_prompt_tokens = sum(len(row.token_ids) for row in rows if not row.is_decode)
     return len(gained), num_drafted, sum(gained), num_prompt_tokens
+
+
+def _traced(draft: Draft, verdict: Verdict, num_kept: int, text: Callable[[int], str]) -> TracedStep:
+    """What became of a draft; ``num_kept`` tokens, the model's own among them, joined the output."""
+    is_own_kept = num_kept == len(verdict.token_ids)
+    return TracedStep(
+        source=draft.source,
+        texts=tuple(map(text, draft.token_ids.tolist())),
+        parents=tuple(draft.parents.tolist()),
+        accepted=tuple(verdict.path[:num_kept]),
+        own_text=text(verdict.token_ids[-1]) if is_own_kept else None,
+    )
 
 
 def _known(drafts: Sequence[Draft], vocab_size: int) -> Sequence[Draft]:

@@ -42,8 +42,8 @@ class TorchEngine:
     The decoding thread starts with the first request.
 
     Args:
-        proposer: what drafts; None = no speculation. If it has ``memory_bytes(stage)``, the counters
-            report a stage's trees too.
+        proposer: what drafts; None = no speculation. If it has ``memory_bytes(stage)`` and a
+            ``config`` with their limit, as the forest has, the counters report a stage's trees too.
 
     Raises:
         CheckpointError: the model directory can't be loaded.
@@ -191,7 +191,11 @@ class TorchEngine:
 
     def stats(self) -> dict[StageKey, StageStats]:
         """Counters per stage since the start."""
-        return self._decoder.counters.snapshot(getattr(self._proposer, "memory_bytes", None))
+        proposer = self._proposer
+        limits = getattr(proposer, "config", None)  # the forest's
+        return self._decoder.counters.snapshot(
+            getattr(proposer, "memory_bytes", None), getattr(limits, "stage_limit_bytes", 0)
+        )
 
     async def close(self) -> None:
         """Stop after the current step; requests under way end with EngineError. May be called twice."""

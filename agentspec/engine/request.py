@@ -17,7 +17,14 @@ import numpy as np
 from agentspec.config import DraftConfig
 from agentspec.engine.sampler_state import SamplerState
 from agentspec.engine.stop import StopStrings
-from agentspec.generation import FinishReason, GenerationDelta, GenerationRequest, TokenLogprob
+from agentspec.generation import (
+    MAX_TRACED_STEPS,
+    FinishReason,
+    GenerationDelta,
+    GenerationRequest,
+    TokenLogprob,
+    TracedStep,
+)
 from agentspec.proposer import Tokens
 from agentspec.stats import SpeculationStats
 
@@ -60,6 +67,7 @@ class Choice:
         num_cached: tokens of prompt and output whose KV entries are in the slot.
         untold: accepted tokens that the proposer was not told of yet.
         is_followed: False once the proposer failed: it may have missed tokens of this output.
+        trace: the first steps, if the request is traced.
     """
 
     live: LiveRequest
@@ -78,6 +86,7 @@ class Choice:
     is_followed: bool = True
     finish_reason: FinishReason | None = None
     speculation: SpeculationStats = field(default_factory=SpeculationStats)
+    trace: list[TracedStep] = field(default_factory=list)
     first_token_s: float = 0.0
     last_token_s: float = 0.0
 
@@ -95,6 +104,11 @@ class Choice:
     def is_prefilling(self) -> bool:
         """True until the whole prompt is in the KV cache."""
         return self.num_cached < len(self.prompt_ids)
+
+    @property
+    def wants_trace(self) -> bool:
+        """True if the next step is to be told to the client."""
+        return self.live.request.is_traced and len(self.trace) < MAX_TRACED_STEPS
 
     @property
     def draft_room(self) -> int:
@@ -173,4 +187,5 @@ class Choice:
             logprobs=logprobs,
             finish_reason=self.finish_reason,
             speculation=self.speculation if is_last else None,
+            trace=tuple(self.trace) if is_last else (),
         )

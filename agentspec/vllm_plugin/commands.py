@@ -118,9 +118,10 @@ class Commands:
         return {"stages": [self._figures(stage, counters) for stage, counters in stages]}
 
     def _figures(self, stage: StageKey, counters: StageStats) -> Answer:
-        tree_bytes = sum(map(self._forest.memory_bytes, self._trees(stage)))
+        trees = self._trees(stage)
         figures = {field.name: getattr(counters, field.name) for field in fields(counters)}
-        figures["tree_bytes"] = tree_bytes
+        figures["tree_bytes"] = sum(map(self._forest.memory_bytes, trees))
+        figures["tree_limit_bytes"] = len(trees) * self._forest.config.stage_limit_bytes
         for name in ("drafted_by_source", "accepted_by_source"):
             figures[name] = {Source(source).name.lower(): num for source, num in dict(figures[name]).items()}
         return {"tenant": stage.tenant, "stage": stage.name, **figures}

@@ -271,6 +271,7 @@ async def test_the_forest_learns_and_speeds_up_a_stage(make: Make) -> None:
     stats = engine.stats()[STAGE]
     assert stats.num_accepted_tokens > 0
     assert stats.tree_bytes == forest.memory_bytes(STAGE) > 0
+    assert stats.tree_limit_bytes == forest.config.stage_limit_bytes
     forest.check_integrity()
 
 

@@ -19,6 +19,7 @@ from agentspec.generation import (
     ModelCard,
     PastOutput,
     TokenLogprob,
+    TracedStep,
 )
 from agentspec.stages import StageKey
 from agentspec.stats import SpeculationStats, StageStats
@@ -32,6 +33,11 @@ SPECULATION = SpeculationStats(
     num_accepted_tokens=6,
     drafted_by_source={Source.REQUEST: 3, Source.STAGE: 5},
     accepted_by_source={Source.REQUEST: 2, Source.STAGE: 4},
+)
+
+TRACE = (
+    TracedStep(Source.NONE, (), (), (), "Hello"),
+    TracedStep(Source.STAGE, (", ", ". ", "wörld"), (-1, -1, 0), (0, 2), "!"),
 )
 
 
@@ -77,6 +83,7 @@ class ScriptedEngine:
     failure: Exception | None = None
     is_silent: bool = False
     is_endless: bool = False
+    can_trace: bool = True
     is_healthy: bool = True
     model: ModelCard = field(default_factory=lambda: ModelCard("scripted", 4096, 1_700_000_000))
     requests: list[GenerationRequest] = field(default_factory=list)
@@ -139,7 +146,8 @@ class ScriptedEngine:
                 if is_last and self.failure is not None:
                     raise self.failure
                 if is_last and not self.is_endless:
-                    delta = replace(delta, finish_reason=self.end, speculation=SPECULATION)
+                    trace = TRACE if request.is_traced and self.can_trace else ()
+                    delta = replace(delta, finish_reason=self.end, speculation=SPECULATION, trace=trace)
                 yield delta
 
     def _count(self, request: GenerationRequest) -> None:

@@ -229,3 +229,25 @@ def test_null_is_the_same_as_absent(url: str, engine: ScriptedEngine) -> None:
     answer = post(url, chat_body(**dict.fromkeys(names.split())))
     assert answer.status_code == httpx.codes.OK
     assert engine.last.sampling.n == 1
+
+
+def test_a_traced_answer_tells_its_steps(url: str, engine: ScriptedEngine) -> None:
+    answer = post(url, chat_body(), x_agentspec_trace="1").json()
+    assert engine.last.is_traced
+    told = answer["metrics"]["speculative_decoding"]
+    assert told.pop("steps") == [
+        {"source": None, "tokens": [], "parents": [], "accepted": [], "own": "Hello"},
+        {
+            "source": "stage",
+            "tokens": [", ", ". ", "wörld"],
+            "parents": [-1, -1, 0],
+            "accepted": [0, 2],
+            "own": "!",
+        },
+    ]
+    assert told == FIGURES
+    untraced = post(url, chat_body(), x_agentspec_trace="0").json()
+    assert untraced["metrics"] == {"speculative_decoding": FIGURES}
+    refused = post(url, chat_body(), x_agentspec_trace="yes")
+    assert refused.status_code == 400
+    assert "x-agentspec-trace" in refused.json()["error"]["message"]

@@ -1,0 +1,138 @@
+"""``agentspec top``: what speculation brings on a running server, live in a terminal; see docs/ui.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import httpx
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from agentspec.commands import gateway_call
+from agentspec.errors import EngineError, RequestError
+
+SILENCE_S = 30.0  # figures come every second
+WIDTH_WITHOUT_TERMINAL = 132
+BARS = "▁▂▃▄▅▆▇█"
+NUM_BARS = 20  # of the last forty seconds
+COLUMNS = ("tokens/step", "now", "3 min", "all", "req/s", "tok/s", "accepted", "saved", "up to", "tree")
+NARROW = ("now", "3 min", "all", "tok/s", "accepted", "saved")
+WIDE_CHARS = 110
+NOTHING = "-"
+EXAMPLES = """\
+examples:
+  agentspec top                                        live, until Ctrl-C
+  agentspec top --once                                 one table, as it also is where there is no terminal
+  agentspec top --url https://gateway:8000 --key KEY   the stages of this key's tenant
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``agentspec top``."""
+    parser.description = "What speculation brings on a server, by stage, live. The page /ui shows more."
+    parser.epilog = EXAMPLES
+    parser.set_defaults(run=run_top)
+    gateway_call.add_options(parser)
+    parser.add_argument("--once", action="store_true", help="print one table and end")
+
+
+def run_top(args: argparse.Namespace) -> int:
+    """``agentspec top``. Raises EngineError when the server ends."""
+    console = Console()
+    told = snapshots(args.url, args.key)
+    if args.once or not console.is_terminal:
+        if not console.is_terminal:
+            console = Console(width=WIDTH_WITHOUT_TERMINAL)
+        next(told)  # rates are known from the second look on
+        console.print(view(next(told), console.width))
+        return 0
+    try:
+        with Live(console=console, auto_refresh=False) as live:
+            for one in told:
+                live.update(view(one, console.width), refresh=True)
+    except KeyboardInterrupt:  # the only way to end it
+        pass
+    return 0
+
+
+def snapshots(url: str, key: str | None) -> Iterator[dict[str, Any]]:
+    """A tenant's figures, once a second.
+
+    Raises:
+        RequestError: the server refuses to tell them.
+        EngineError: there is no such server, or it has ended.
+    """
+    url = f"{url.rstrip('/').removesuffix('/v1')}/agentspec/events"
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    try:
+        with httpx.stream("GET", url, headers=headers, timeout=SILENCE_S, trust_env=False) as answer:
+            _check(answer, url)
+            for line in answer.iter_lines():
+                if line.startswith("data: "):
+                    yield json.loads(line.removeprefix("data: "))
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise EngineError(f"no answer from {url}: {str(error) or type(error).__name__}") from None
+    raise EngineError(f"{url} has ended: the server stops, or its keys changed")
+
+
+def _check(answer: httpx.Response, url: str) -> None:
+    """Raise RequestError or EngineError, with the server's words, unless it is a stream of figures."""
+    if answer.is_success and answer.headers.get("content-type", "").startswith("text/event-stream"):
+        return
+    try:
+        reason = json.loads(answer.read())["error"]["message"]
+    except (ValueError, LookupError, TypeError):
+        raise EngineError(f"{url} is no AgentSpec gateway: status {answer.status_code}") from None
+    if answer.is_client_error:
+        raise RequestError(f"the server refused: {reason}")
+    raise EngineError(f"the server failed: {reason}")
+
+
+def view(told: Mapping[str, Any], width: int) -> Group:
+    """A table of the stages, and a line for all of them; in few characters of width, fewer columns."""
+    columns = COLUMNS if width >= WIDE_CHARS else NARROW
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("stage", overflow="fold")
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for stage in told["stages"]:
+        table.add_row(Text(stage["stage"]), *map(_cells(stage).__getitem__, columns))
+    total = told["total"]
+    table.add_section()
+    table.add_row(Text("all", style="bold"), *map(_cells(total).__getitem__, columns))
+    left = told["num_stages_left_out"]
+    more = f", {left} more stages" if left else ""
+    return Group(table, Text(f"{total['num_running']} calls under way{more}"))
+
+
+def _cells(figures: Mapping[str, Any]) -> dict[str, str]:
+    drafted = figures["num_draft_tokens"]
+    return {
+        "tokens/step": spark(figures["series"]).rjust(NUM_BARS),
+        "now": _per_step(figures["accepted_per_step_now"]),
+        "3 min": _per_step(figures["accepted_per_step_recent"]),
+        "all": _per_step(figures["accepted_per_step"]),
+        "req/s": f"{figures['requests_per_s']:.1f}",
+        "tok/s": f"{figures['tokens_per_s']:.0f}",
+        "accepted": f"{figures['acceptance_rate']:.0%}" if drafted else NOTHING,
+        "saved": str(figures["num_accepted_tokens"]),
+        "up to": NOTHING if figures["saved_s"] is None else f"{figures['saved_s']:.1f} s",
+        "tree": f"{figures['tree_bytes'] / (1 << 20):.1f} MiB",
+    }
+
+
+def spark(series: Sequence[float | None]) -> str:
+    """The last seconds as bars from 1 to the highest of them; a blank where there was no step."""
+    last = series[-NUM_BARS:]
+    most = max([2.0, *(value for value in last if value is not None)])
+    step = (most - 1) / (len(BARS) - 1)
+    return "".join(" " if value is None else BARS[round((value - 1) / step)] for value in last)
+
+
+def _per_step(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.2f}"

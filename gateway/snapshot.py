@@ -1,0 +1,125 @@
+"""One tenant's figures of one moment as JSON, for the page and ``agentspec top``; docs/ui.md explains it."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from agentspec.gateway.flow import Flow, Path
+from agentspec.gateway.stage_figures import by_name
+from agentspec.gateway.trail import Trail
+from agentspec.gateway.watch import TenantWatch, Traffic
+from agentspec.stats import StageStats
+
+MAX_TOLD_STAGES = 100  # those with the most requests
+MAX_TOLD_EDGES = 200  # those seen most often
+
+
+class Trails:
+    """The recent past of one tenant: of its stages with the most requests, and of all together.
+
+    Attributes:
+        stats: the counters of every stage at the last look.
+        stages: the trails of those that are told.
+        total: the trail of all.
+    """
+
+    def __init__(self) -> None:
+        self.stats: Mapping[Path, StageStats] = {}
+        self.stages: dict[Path, Trail] = {}
+        self.total = Trail()
+
+    def look(self, now_s: float, stats: Mapping[Path, StageStats]) -> None:
+        """Take the counters as they are now."""
+        self.stats = stats
+        self.total.look(now_s, _sum(stats.values()))
+        told = heapq.nlargest(MAX_TOLD_STAGES, stats, key=lambda path: stats[path].num_requests)
+        self.stages = {path: self.stages.get(path) or Trail() for path in told}
+        for path, trail in self.stages.items():
+            trail.look(now_s, stats[path])
+
+
+def describe_tenant(trails: Trails, watch: TenantWatch, interval_s: float) -> dict[str, Any]:
+    """Everything that a page shows of a tenant."""
+    stats = trails.stats
+    saved = [seconds for one in stats.values() if (seconds := saved_s(one)) is not None]
+    running = sum(traffic.num_running for traffic in watch.stages.values())
+    return {
+        "time": time.time(),
+        "interval_s": interval_s,
+        "total": {
+            **_figures(_sum(stats.values()), trails.total),
+            "saved_s": sum(saved) if saved else None,
+            "num_running": running,
+        },
+        "stages": [
+            {"stage": "/".join(path), **_stage(stats[path], trail, watch.stages.get(path) or Traffic())}
+            for path, trail in sorted(trails.stages.items())
+        ],
+        "num_stages_left_out": len(stats) - len(trails.stages),
+        "edges": _edges(watch.flow),
+    }
+
+
+def saved_s(stats: StageStats) -> float | None:
+    """The seconds that accepted draft tokens would have taken one by one; None if no times are known.
+
+    Each would have had a decode step of its own, and that is taken to last as long as this stage's steps did.
+    Where verifying a draft makes a step longer this is too much: it is a bound, and no measurement.
+    """
+    if not stats.num_steps or not stats.decode_s:
+        return None
+    return stats.num_accepted_tokens * stats.decode_s / stats.num_steps
+
+
+def _figures(stats: StageStats, trail: Trail) -> dict[str, Any]:
+    now = trail.now
+    return {
+        "num_requests": stats.num_requests,
+        "num_output_tokens": stats.num_output_tokens,
+        "num_steps": stats.num_steps,
+        "num_draft_tokens": stats.num_draft_tokens,
+        "num_accepted_tokens": stats.num_accepted_tokens,
+        "acceptance_rate": stats.acceptance_rate,
+        "requests_per_s": now.requests_per_s,
+        "tokens_per_s": now.tokens_per_s,
+        "accepted_per_step": stats.accepted_per_step or None,
+        "accepted_per_step_now": now.accepted_per_step,
+        "accepted_per_step_recent": trail.recent.accepted_per_step,
+        "tree_bytes": stats.tree_bytes,
+        "tree_limit_bytes": stats.tree_limit_bytes or None,
+        "series": [value if value is None else round(value, 2) for value in trail.series],
+    }
+
+
+def _stage(stats: StageStats, trail: Trail, traffic: Traffic) -> dict[str, Any]:
+    return {
+        **_figures(stats, trail),
+        "saved_s": saved_s(stats),
+        "drafted_by_source": by_name(stats.drafted_by_source),
+        "accepted_by_source": by_name(stats.accepted_by_source),
+        "num_running": traffic.num_running,
+        "num_failed": traffic.num_failed,
+        "mean_s": traffic.seconds / traffic.num_ended if traffic.num_ended else None,
+        "tag_sources": traffic.tag_sources,
+    }
+
+
+def _edges(flow: Flow) -> list[dict[str, Any]]:
+    told = heapq.nlargest(MAX_TOLD_EDGES, flow.edges.items(), key=lambda edge: edge[1])
+    return [{"from": "/".join(one), "to": "/".join(other), "count": count} for (one, other), count in told]
+
+
+def _sum(stages: Iterable[StageStats]) -> StageStats:
+    """All plain counters added up; of sources and times nothing is said."""
+    total = StageStats()
+    for stats in stages:
+        total.num_requests += stats.num_requests
+        total.num_output_tokens += stats.num_output_tokens
+        total.num_steps += stats.num_steps
+        total.num_draft_tokens += stats.num_draft_tokens
+        total.num_accepted_tokens += stats.num_accepted_tokens
+        total.tree_bytes += stats.tree_bytes
+    return total

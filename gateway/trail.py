@@ -1,0 +1,101 @@
+"""The recent past of one stage: what its counters gained, in pieces of some seconds."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from agentspec.stats import StageStats
+
+BUCKET_S = 2.0
+NUM_BUCKETS = 90  # three minutes
+NUM_NOW = 3  # buckets that "now" means: four to six seconds
+
+
+@dataclass(slots=True)
+class Gain:
+    """What counters gained in so many seconds, or what they stand at."""
+
+    seconds: float = 0.0
+    num_requests: int = 0
+    num_output_tokens: int = 0
+    num_steps: int = 0
+    num_accepted_tokens: int = 0
+
+    @property
+    def requests_per_s(self) -> float:
+        """Requests that began."""
+        return self.num_requests / self.seconds if self.seconds else 0.0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Output tokens."""
+        return self.num_output_tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def accepted_per_step(self) -> float | None:
+        """As StageStats has it: output tokens per decode step; None without steps."""
+        return 1 + self.num_accepted_tokens / self.num_steps if self.num_steps else None
+
+    def add(self, other: Gain, sign: int = 1) -> None:
+        """Add what was gained in another piece of time, or take it back."""
+        self.seconds += sign * other.seconds
+        self.num_requests += sign * other.num_requests
+        self.num_output_tokens += sign * other.num_output_tokens
+        self.num_steps += sign * other.num_steps
+        self.num_accepted_tokens += sign * other.num_accepted_tokens
+
+
+class Trail:
+    """Looked at once in a while; the last ``NUM_BUCKETS`` times ``BUCKET_S`` seconds are kept.
+
+    Attributes:
+        recent: what was gained in all of that time.
+    """
+
+    def __init__(self) -> None:
+        self.recent = Gain()
+        self._buckets: deque[Gain] = deque()
+        self._last: Gain | None = None
+
+    def look(self, now_s: float, stats: StageStats) -> None:
+        """Take the counters as they are now."""
+        last = self._last
+        self._last = Gain(
+            now_s, stats.num_requests, stats.num_output_tokens, stats.num_steps, stats.num_accepted_tokens
+        )
+        if last is not None:
+            gain = _between(last, self._last)
+            self._bucket().add(gain)
+            self.recent.add(gain)
+
+    @property
+    def now(self) -> Gain:
+        """What was gained in the last seconds."""
+        total = Gain()
+        for gain in list(self._buckets)[-NUM_NOW:]:
+            total.add(gain)
+        return total
+
+    @property
+    def series(self) -> list[float | None]:
+        """Output tokens per decode step, oldest first; None where there was none."""
+        return [gain.accepted_per_step for gain in self._buckets]
+
+    def _bucket(self) -> Gain:
+        if not self._buckets or self._buckets[-1].seconds >= BUCKET_S:
+            self._buckets.append(Gain())
+            if len(self._buckets) > NUM_BUCKETS:
+                self.recent.add(self._buckets.popleft(), sign=-1)
+        return self._buckets[-1]
+
+
+def _between(last: Gain, now: Gain) -> Gain:
+    """The gain from one look to the next. An engine that began anew has gained nothing by that."""
+    return Gain(
+        now.seconds - last.seconds,
+        max(0, now.num_requests - last.num_requests),
+        max(0, now.num_output_tokens - last.num_output_tokens),
+        max(0, now.num_steps - last.num_steps),
+        max(0, now.num_accepted_tokens - last.num_accepted_tokens),
+    )

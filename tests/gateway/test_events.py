@@ -1,0 +1,170 @@
+"""``GET /agentspec/events`` through a real gateway: one snapshot a second for as long as somebody reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from live import TIMEOUT_S, chat_body, post, serving, serving_engine
+from scripted import ScriptedEngine
+
+from agentspec.gateway import ApiKeys, EmbeddedUpstream
+from agentspec.gateway.errors import RateLimitError
+from agentspec.gateway.lookout import MAX_LOOKING, Lookout
+from agentspec.gateway.watch import Watch
+from agentspec.stages import StageKey
+from agentspec.stats import StageStats
+
+KEYS = ApiKeys.parse(["ka=acme", "kb=bolt"])
+
+
+@contextmanager
+def reading(root: str, key: str = "none") -> Iterator[Iterator[dict[str, Any]]]:
+    """The snapshots as they come."""
+    headers = {"authorization": f"Bearer {key}"}
+    with httpx.stream(
+        "GET", f"{root}/agentspec/events", headers=headers, timeout=TIMEOUT_S, trust_env=False
+    ) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        yield (json.loads(line.removeprefix("data: ")) for line in answer.iter_lines() if line)
+
+
+class Counting(EmbeddedUpstream):
+    """Remembers how often it was asked for its counters."""
+
+    def __init__(self, engine: ScriptedEngine) -> None:
+        super().__init__(engine)
+        self.num_asked = 0
+
+    async def stats(self) -> Any:
+        self.num_asked += 1
+        return await super().stats()
+
+
+def test_a_tenant_sees_its_own_stages_and_how_they_follow() -> None:
+    with serving_engine(ScriptedEngine(), keys=KEYS) as root:
+        for key, stages in (("ka", "xyx"), ("kb", "b")):
+            for stage in stages:
+                tags = {"x_agentspec_stage": f"flow/{stage}", "x_agentspec_session": "s"}
+                post(root, chat_body(), authorization=f"Bearer {key}", **tags)
+        with reading(root, "ka") as snapshots:
+            told = next(snapshots)
+    x, y = told["stages"]
+    assert (x["stage"], x["num_requests"], x["num_accepted_tokens"]) == ("flow/x", 2, 12)
+    assert (x["accepted_per_step"], x["accepted_per_step_now"]) == (2.5, None)
+    assert x["accepted_by_source"] == {"request": 4, "stage": 8}
+    assert x["tag_sources"] == {"header": 2}
+    assert (x["tree_bytes"], x["tree_limit_bytes"]) == (4096, None)
+    assert (x["num_running"], x["num_failed"], x["saved_s"]) == (0, 0, None)
+    assert x["mean_s"] > 0
+    assert y["stage"] == "flow/y"
+    assert told["total"]["num_requests"] == 3
+    assert told["num_stages_left_out"] == 0
+    assert {(edge["from"], edge["to"], edge["count"]) for edge in told["edges"]} == {
+        ("flow/x", "flow/y", 1),
+        ("flow/y", "flow/x", 1),
+    }
+
+
+def test_rates_come_with_the_second_look() -> None:
+    engine = ScriptedEngine()
+    with serving_engine(engine) as root, reading(root) as snapshots:
+        assert next(snapshots)["stages"] == []
+        post(root, chat_body(), x_agentspec_stage="flow/a")
+        first = next(told for told in snapshots if told["stages"])
+        post(root, chat_body(), x_agentspec_stage="flow/a")
+        second = next(told for told in snapshots if told["stages"][0]["num_requests"] == 2)
+    assert first["total"]["requests_per_s"] > 0
+    assert second["stages"][0]["accepted_per_step_now"] == 2.5
+    assert second["stages"][0]["series"] == [2.5]
+    assert second["total"]["tokens_per_s"] > second["total"]["requests_per_s"] > 0
+
+
+@pytest.mark.parametrize(("key", "status"), [(None, 401), ("nobody", 401), ("boss", 401), ("ka", 405)])
+def test_it_needs_a_tenants_key_and_a_get(key: str | None, status: int) -> None:
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
+    with serving_engine(ScriptedEngine(), keys=KEYS, admin_key="boss") as root:
+        answer = httpx.post(f"{root}/agentspec/events", headers=headers, trust_env=False)
+        assert answer.status_code == status
+
+
+def test_nobody_is_asked_unless_somebody_looks() -> None:
+    upstream = Counting(ScriptedEngine())
+    with serving(upstream) as root:
+        post(root, chat_body())
+        assert upstream.num_asked == 0
+        with reading(root) as snapshots:
+            next(snapshots)
+            next(snapshots)
+        assert upstream.num_asked >= 2
+        while 'endpoint="/agentspec/events"' not in httpx.get(f"{root}/metrics", trust_env=False).text:
+            pass  # until the server has seen that the reader left
+        with reading(root) as snapshots:  # what the first one had looked at is over
+            assert next(snapshots)["total"]["series"] == []
+
+
+def test_the_end_of_the_server_ends_the_stream_at_once() -> None:
+    rest: list[dict[str, Any]] = []
+    with serving_engine(ScriptedEngine(), grace_s=TIMEOUT_S) as root:
+        first = threading.Event()
+
+        def read() -> None:
+            with reading(root) as snapshots:
+                next(snapshots)
+                first.set()
+                rest.extend(snapshots)  # to a clean end: httpx raises otherwise
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        assert first.wait(TIMEOUT_S)
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+    assert len(rest) < TIMEOUT_S / 2
+
+
+async def test_one_look_serves_all_and_who_leaves_is_forgotten() -> None:
+    engine = ScriptedEngine(counters={StageKey("acme", ("a",)): StageStats(num_steps=2, decode_s=1.0)})
+    upstream = Counting(engine)
+    lookout = Lookout(upstream, Watch(), interval_s=0.001)
+    async with aclosing(lookout.events("acme")) as one:
+        first = await anext(one)
+        async with aclosing(lookout.events("bolt")) as other:
+            assert json.loads((await anext(other)).removeprefix(b"data: "))["stages"] == []
+        assert json.loads((await anext(one)).removeprefix(b"data: "))["stages"][0]["saved_s"] == 0
+        assert b'"stage":"a"' in first
+    asked = upstream.num_asked
+    await asyncio.sleep(0.01)
+    assert upstream.num_asked == asked
+
+
+async def test_who_reads_slowly_misses_some_and_holds_up_nobody() -> None:
+    engine = ScriptedEngine(counters={StageKey("acme", ("a",)): StageStats()})
+    lookout = Lookout(EmbeddedUpstream(engine), Watch(), interval_s=0.001)
+    async with aclosing(lookout.events("acme")) as slow, aclosing(lookout.events("acme")) as quick:
+        await anext(slow)
+        for num_requests in range(1, 4):
+            engine.counters[StageKey("acme", ("a",))].num_requests = num_requests
+            while f'"num_requests":{num_requests}'.encode() not in await anext(quick):
+                pass
+        assert b'"num_requests":3' in await anext(slow)
+
+
+async def test_too_many_of_one_tenant_are_refused() -> None:
+    lookout = Lookout(EmbeddedUpstream(ScriptedEngine()), Watch(), interval_s=0.001)
+    streams = [lookout.events("acme") for _ in range(MAX_LOOKING)]
+    for stream in streams:
+        await anext(stream)
+    with pytest.raises(RateLimitError, match="close one"):
+        lookout.check_room("acme")
+    lookout.check_room("bolt")
+    await streams[0].aclose()
+    lookout.check_room("acme")
+    for stream in streams[1:]:
+        await stream.aclose()
