@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agentspec.gateway.discovery_clusters import Cluster, Clusters, Member
+from agentspec.gateway.discovery_cluster import Cluster, Member
+from agentspec.gateway.discovery_clusters import Clusters
 from agentspec.gateway.discovery_store import DiscoveryStore
 from agentspec.gateway.fingerprint import Clues, Fingerprint, read_clues
 from agentspec.stages import StageKey

@@ -16,110 +16,23 @@ Knows neither threads nor files nor bodies. The rules:
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 from agentspec.errors import RequestError
+from agentspec.gateway.discovery_cluster import Cluster, Member
+from agentspec.gateway.discovery_loose import LoosePrompts
 from agentspec.gateway.discovery_names import slug
-from agentspec.gateway.discovery_templates import Sketch, Slots, Template
+from agentspec.gateway.discovery_templates import Slots, Template
 from agentspec.gateway.errors import UnknownClusterError
-from agentspec.gateway.fingerprint import DIGEST_BYTES, Fingerprint
+from agentspec.gateway.fingerprint import Fingerprint
 from agentspec.stages import StageKey
 
 WIDER_STAGE = "discovered"  # of all that has no cluster yet, and the parent of those that have
-NUM_STANDING = 3  # conversations after which a prompt stands for itself
-FEWEST_ALIKE = 6  # prompts that make a template if they differ in little
-MORE_ALIKE = 12  # and so many more if they differ in nearly all
-STANDING_ALIKE = 4  # times as many, if they stand for themselves
-KINSHIP = 0.5  # kin have so much of what the nearest has in common
-MAX_LOOSE = 128
-MAX_ENDINGS = 1024
-NUM_ALIKE_ENDINGS = 3
 MAX_FOUNDERS = 16
 MAX_MEMBERS = 64  # known by digest; others of the same template are found by it
 MAX_TEXT_CHARS = 2000
 IDLE_S = 3600.0
-
-
-@dataclass(slots=True, eq=False)
-class Member:
-    """One fingerprint, and the cluster it is in.
-
-    ``num_openings`` counts how often another conversation than the last one came with it.
-    """
-
-    digest: bytes
-    is_system: bool
-    cluster: Cluster | None = None
-    num_requests: int = 0
-    num_openings: int = 0
-    last_opening: int | None = None
-
-    def count(self, opening: int) -> None:
-        """One more request, of the conversation that ``opening`` stands for."""
-        self.num_requests += 1
-        if opening != self.last_opening:
-            self.last_opening = opening
-            self.num_openings += 1
-        if self.cluster is not None:
-            self.cluster.num_requests += 1
-            self.cluster.last_seen_s = time.time()
-
-    @property
-    def is_standing(self) -> bool:
-        """Whether it was seen in enough conversations to be no instance of anything."""
-        return self.is_system and self.num_openings >= NUM_STANDING
-
-
-@dataclass(slots=True, eq=False)
-class Cluster:
-    """Fingerprints that are one stage.
-
-    Attributes:
-        stage: where its requests go: ``own_stage``, or what a person named.
-        is_settled: people merged or split it; nothing but they changes what is in it.
-        templates: with the shape of the prompts each is for.
-        text: what its prompts say, masked.
-        num_saved: requests that the file knows of.
-        is_saved: the file knows of the cluster; if it does not any more, somebody else took it out.
-    """
-
-    id: str
-    own_stage: StageKey
-    stage: StageKey
-    is_named: bool = False
-    is_pinned: bool = False
-    is_settled: bool = False
-    text: str = ""
-    num_requests: int = 0
-    last_seen_s: float = field(default_factory=time.time)
-    members: dict[bytes, Member] = field(default_factory=dict)
-    templates: list[tuple[bytes, Template]] = field(default_factory=list)
-    num_saved: int = 0
-    is_saved: bool = False
-
-    @property
-    def is_free(self) -> bool:
-        """Whether it may be changed without being asked for."""
-        return not (self.is_named or self.is_pinned or self.is_settled)
-
-    @property
-    def is_standing(self) -> bool:
-        """Whether it is more than one prompt of one conversation."""
-        members = self.members.values()
-        return bool(self.templates) or len(members) > 1 or any(member.is_standing for member in members)
-
-
-@dataclass(frozen=True, slots=True)
-class _Loose:
-    """A prompt whose words are remembered, to compare others with."""
-
-    member: Member
-    fingerprint: Fingerprint
-    shape: bytes
-    sketch: Sketch
 
 
 class Clusters:
@@ -145,9 +58,8 @@ class Clusters:
         self._clusters: dict[str, Cluster] = {}
         self._members: dict[bytes, Member] = {}
         self._matching: dict[bytes, tuple[tuple[Template, Cluster], ...]] = {}  # by shape
-        self._loose: OrderedDict[bytes, _Loose] = OrderedDict()
+        self._loose = LoosePrompts()
         self._slots: dict[Template, Slots] = {}
-        self._num_ending: dict[bytes, int] = {}  # prompts by their cue, that seen last at the end
 
     def __iter__(self) -> Iterator[Cluster]:
         return iter(list(self._clusters.values()))
@@ -176,7 +88,7 @@ class Clusters:
             return
         is_new = member.digest not in self._loose
         if is_new:
-            self._note_cue(fingerprint)
+            self._loose.note_ending(fingerprint)
         found = self._match(fingerprint)
         cluster = found and found[1]
         if found and is_new:
@@ -303,25 +215,8 @@ class Clusters:
         if cluster.templates:
             self._index_templates()
 
-    def _shape(self, fingerprint: Fingerprint) -> bytes:
-        """What prompts must share to be compared: also how they end, if many different ones end so."""
-        is_cue = self._num_ending.get(fingerprint.cue, 0) >= NUM_ALIKE_ENDINGS
-        return fingerprint.shape + fingerprint.cue if is_cue else fingerprint.shape
-
-    def _note_cue(self, fingerprint: Fingerprint) -> None:
-        cue = fingerprint.cue
-        if not cue:
-            return
-        self._num_ending[cue] = self._num_ending.pop(cue, 0) + 1
-        if len(self._num_ending) > MAX_ENDINGS:
-            del self._num_ending[next(iter(self._num_ending))]
-        if self._num_ending[cue] == NUM_ALIKE_ENDINGS:  # those before had to wait for that
-            for digest, loose in self._loose.items():
-                if loose.fingerprint.cue == cue:
-                    self._loose[digest] = replace(loose, shape=self._shape(loose.fingerprint))
-
     def _match(self, fingerprint: Fingerprint) -> tuple[Template, Cluster] | None:
-        candidates = self._matching.get(self._shape(fingerprint))
+        candidates = self._matching.get(self._loose.shape(fingerprint))
         if not candidates:
             return None
         text = f" {fingerprint.words} "
@@ -337,7 +232,7 @@ class Clusters:
         if telling is None or len(self._clusters) + len(telling[1]) > self._max_clusters:
             return cluster
         self._slots[template] = Slots()
-        self._refine(template, cluster, self._shape(fingerprint), *telling)
+        self._refine(template, cluster, self._loose.shape(fingerprint), *telling)
         return self.match(fingerprint) or cluster
 
     def _refine(
@@ -360,19 +255,14 @@ class Clusters:
             if self._members.get(digest) is member:
                 del self._members[digest]
             member.cluster = None
-            self._loose.pop(digest, None)
+            self._loose.remove(digest)
 
     def _opened(self, member: Member, fingerprint: Fingerprint) -> Cluster | None:
         """The cluster of a template that this prompt and loose ones like it have in common, if it is time."""
-        sketch, shape = Sketch.of(fingerprint.words), self._shape(fingerprint)
-        kin = self._kin(sketch, shape)
-        self._loose[member.digest] = _Loose(member, fingerprint, shape, sketch)
-        while len(self._loose) > MAX_LOOSE:
-            self._loose.popitem(last=False)
-        if len(kin) + 1 < FEWEST_ALIKE:
+        kin, shape = self._loose.add(member, fingerprint), self._loose.shape(fingerprint)
+        if not kin:
             return None
-        founders = [fingerprint.words, *(loose.fingerprint.words for loose in kin[:MAX_FOUNDERS])]
-        template = Template.of(founders)
+        template = Template.of([fingerprint.words, *(one.fingerprint.words for one in kin[:MAX_FOUNDERS])])
         if template is None or self._is_refused(fingerprint, shape) or not self._has_room():
             return None
         return self._founded(template, fingerprint, shape)
@@ -381,23 +271,6 @@ class Clusters:
         text = f" {fingerprint.words} "
         return any(other == shape and one.num_words_in(text) for other, one in self.refused)
 
-    def _kin(self, sketch: Sketch, shape: bytes) -> list[_Loose]:
-        """Prompts about as near to this one as the nearest is; none if there are too few to tell a template.
-
-        Prompts that stand for themselves count if there are a great many: a slot that few sessions share.
-        """
-        near = [(sketch.num_common(one.sketch), one) for one in self._loose.values() if one.shape == shape]
-        if not near:
-            return []
-        near.sort(key=lambda pair: -pair[0])
-        most = near[0][0]
-        kin = [loose for common, loose in near if common >= KINSHIP * most > 0]
-        num_enough = FEWEST_ALIKE + MORE_ALIKE * (1 - min(most / sketch.num_pairs, 1))
-        fresh = [one for one in kin if _is_loose(one.member)]
-        if len(fresh) + 1 >= num_enough:
-            return fresh
-        return kin if len(kin) + 1 >= STANDING_ALIKE * num_enough else []
-
     def _founded(self, template: Template, fingerprint: Fingerprint, shape: bytes) -> Cluster:
         words = slug((template.text, *fingerprint.tools, fingerprint.schema))
         seed = blake2b(words.encode() + shape, digest_size=16).digest()
@@ -405,15 +278,15 @@ class Clusters:
         if cluster is None or cluster.templates or not cluster.is_free:  # else it was saved without its text
             cluster = self._added(fingerprint.digest if cluster else seed, words, template.text)
         cluster.templates.append((shape, template))
-        for digest, loose in list(self._loose.items()):
-            text = f" {loose.fingerprint.words} "
-            if loose.shape == shape and _is_loose(loose.member) and template.num_words_in(text):
-                del self._loose[digest]
-                before = loose.member.cluster
+        for prompt in self._loose:
+            text = f" {prompt.fingerprint.words} "
+            if prompt.shape == shape and prompt.is_loose and template.num_words_in(text):
+                self._loose.remove(prompt.member.digest)
+                before = prompt.member.cluster
                 if before is not None:
                     self._absorb(cluster, before)
                 else:
-                    self._join(cluster, loose.member)
+                    self._join(cluster, prompt.member)
         self._index_templates()
         return cluster
 
@@ -531,8 +404,7 @@ class Clusters:
             for shape, template in cluster.templates:
                 matching.setdefault(shape, []).append((template, cluster))
         for shape in matching:
-            if cue := shape[DIGEST_BYTES:]:
-                self._num_ending.setdefault(cue, NUM_ALIKE_ENDINGS)  # it was one when this was saved
+            self._loose.keep_ending(shape)
         self._matching = {shape: tuple(pairs) for shape, pairs in matching.items()}
         known = {template for pairs in matching.values() for template, _ in pairs}
         self._slots = {template: slots for template, slots in self._slots.items() if template in known}
@@ -540,9 +412,3 @@ class Clusters:
 
 def _contents(cluster: Cluster) -> tuple[frozenset[bytes], frozenset[tuple[bytes, Template]]]:
     return frozenset(cluster.members), frozenset(cluster.templates)
-
-
-def _is_loose(member: Member) -> bool:
-    """Whether it may still become part of a template's cluster."""
-    cluster = member.cluster
-    return not member.is_standing and (cluster is None or (cluster.is_free and not cluster.is_standing))

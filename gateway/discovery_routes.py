@@ -19,14 +19,13 @@ from starlette.types import ASGIApp
 from agentspec.errors import AgentSpecError, RequestError
 from agentspec.gateway.auth import TENANT_KEY
 from agentspec.gateway.discovery import Discovery
-from agentspec.gateway.discovery_clusters import Cluster
+from agentspec.gateway.discovery_cluster import Cluster
 from agentspec.gateway.errors import describe
 from agentspec.gateway.request_body import parse_body, read_body
 from agentspec.gateway.settings import GatewaySettings
 from agentspec.stages import MAX_PATH_CHARS
 
 CLUSTERS_PATH = "/agentspec/clusters"
-
 LIMITS = GatewaySettings(body_limit_bytes=1 << 16)
 
 Result = TypeVar("Result")

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentspec.errors import ConfigError
-from agentspec.gateway.discovery_clusters import Cluster, Clusters, Member
+from agentspec.gateway.discovery_cluster import Cluster, Member
+from agentspec.gateway.discovery_clusters import Clusters
 from agentspec.gateway.discovery_templates import Template
 from agentspec.stages import StageKey
 

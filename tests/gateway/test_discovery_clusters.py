@@ -5,7 +5,9 @@ from random import Random
 import pytest
 
 from agentspec.errors import RequestError, StageError
-from agentspec.gateway.discovery_clusters import MAX_LOOSE, MAX_MEMBERS, Cluster, Clusters, Member
+from agentspec.gateway.discovery_cluster import Cluster, Member
+from agentspec.gateway.discovery_clusters import MAX_MEMBERS, Clusters
+from agentspec.gateway.discovery_loose import MAX_PROMPTS
 from agentspec.gateway.errors import UnknownClusterError
 from agentspec.gateway.fingerprint import Clues, Fingerprint
 
@@ -180,7 +182,7 @@ def test_memory_is_bounded(traffic: Traffic) -> None:
     rng = Random(1)
     for _ in range(300):
         traffic.send(" ".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=12)), is_system=False)
-    assert len(traffic.clusters._loose) <= MAX_LOOSE
+    assert len(traffic.clusters._loose) <= MAX_PROMPTS
     for number in range(2 * MAX_MEMBERS):
         traffic.help(number)
     assert all(len(cluster.members) <= MAX_MEMBERS for cluster in traffic.clusters)
