@@ -10,6 +10,7 @@ from agentspec.errors import ConfigError
 PACKAGES = {
     "engine": ("torch", "tokenizers", "safetensors", "jinja2", "llguidance"),
     "bench": ("mistral_common", "matplotlib"),
+    "otel": ("opentelemetry",),
 }
 
 
@@ -19,7 +20,8 @@ def needed(*extras: str, hint: str = "") -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        extra = next((extra for extra in extras if error.name in PACKAGES[extra]), None)
+        package = (error.name or "").partition(".")[0]
+        extra = next((extra for extra in extras if package in PACKAGES[extra]), None)
         if extra is None:
             raise
         raise ConfigError(f"this needs {error.name}: pip install 'agentspec[{extra}]'{hint}") from None

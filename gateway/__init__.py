@@ -1,8 +1,9 @@
 """The OpenAI-compatible gateway. Imported as ``agentspec.gateway``.
 
-A request's way: ``url_stage`` strips ``/stages/<path>``, ``observed`` times it, ``request_id`` names it,
-``auth`` finds its tenant, ``calls`` reads the body and its ``tags``, and an ``Upstream`` answers:
-``embedded`` (an engine in this process) or ``fleet`` (any OpenAI-compatible servers).
+A request's way: ``url_stage`` strips ``/stages/<path>``, ``request_id`` names it, ``observed`` times it
+and tells of it (by its ``call_record``), ``auth`` finds its tenant, ``calls`` reads the body and its
+``tags``, and an ``Upstream`` answers: ``embedded`` (an engine in this process) or ``fleet`` (any
+OpenAI-compatible servers).
 """
 
 from __future__ import annotations

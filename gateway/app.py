@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -33,8 +36,11 @@ from agentspec.gateway.upstream import Upstream
 from agentspec.gateway.url_stage import UrlStage
 from agentspec.gateway.watch import Watch
 
+if TYPE_CHECKING:
+    from agentspec.gateway.tracing import Tracing
+
 OWN_PREFIX = "/agentspec/"
-OWN_PATHS = frozenset(("/health", METRICS_PATH, UI_PATH))
+OWN_PATHS = frozenset(("/health", "/ping", METRICS_PATH, UI_PATH))
 
 
 def create_app(
@@ -43,12 +49,13 @@ def create_app(
     rules: Rules | None = None,
     drain: Drain | None = None,
     discovery: Discovery | None = None,
+    tracing: Tracing | None = None,
 ) -> ASGIApp:
     """The gateway in front of ``upstream``, which it starts, and closes at shutdown (ASGI lifespan).
 
     ``rules`` may be changed at any time. Their ``admin_key`` opens what is the operator's: saving and loading
     trees, and then ``/metrics`` too. ``discovery``, closed as well, finds the stages of requests that name
-    none; without it they share one.
+    none; without it they share one. With ``tracing`` every call is a span of its.
     """
     rules, drain, watch = rules or Rules(), drain or Drain(), Watch()
     registry = CollectorRegistry()
@@ -67,7 +74,7 @@ def create_app(
     )
     own.router.redirect_slashes = False
     either = OwnOrCalls(own, Calls(upstream, rules, drain, watch, discovery))
-    return UrlStage(Observed(RequestId(Authenticate(either, rules)), registry))
+    return UrlStage(RequestId(Observed(Authenticate(either, rules), registry, tracing)))
 
 
 class OwnOrCalls:
@@ -81,6 +88,17 @@ class OwnOrCalls:
         """Pass the request on."""
         is_call = scope["type"] == "http" and not _is_own(scope["path"])
         await (self._calls if is_call else self._own)(scope, receive, send)
+
+
+class Told(Collector):
+    """Metrics of one moment that somebody else has collected."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """Them, once."""
+        yield from self._metrics
 
 
 def _is_own(path: str) -> bool:
@@ -97,6 +115,7 @@ def _routes(
     async def metrics(request: Request) -> Response:
         stages = CollectorRegistry()
         stages.register(StageCollector(await upstream.stats(), rules.limits.num_stage_labels))
+        stages.register(Told(await upstream.metrics()))
         text = generate_latest(registry) + generate_latest(stages)
         return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
@@ -104,6 +123,7 @@ def _routes(
         *control_routes(upstream, rules),
         *(discovery_routes(discovery) if discovery else ()),
         Route("/health", health),
+        Route("/ping", health),
         Route(METRICS_PATH, metrics),
     ]
 

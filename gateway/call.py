@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 from urllib.parse import unquote
 
 from starlette.datastructures import Headers
 
+from agentspec.gateway.call_record import CallRecord
 from agentspec.gateway.tags import Tags
 
 MODEL_PREFIX = "/v1/models/"
@@ -35,6 +36,7 @@ class Call:
         raw_body: the bytes as they came.
         body: the JSON object in them; None if they hold none.
         tags: None on a call that generates nothing.
+        record: what becomes of it, for whoever is not told otherwise.
     """
 
     method: str
@@ -46,6 +48,7 @@ class Call:
     raw_body: bytes
     body: Mapping[str, Any] | None
     tags: Tags | None
+    record: CallRecord = field(default_factory=CallRecord)
 
     @property
     def model(self) -> str | None:

@@ -10,7 +10,9 @@ from starlette.types import Receive, Scope, Send
 
 from agentspec.gateway.api_keys import Caller
 from agentspec.gateway.auth import CALLER_KEY
+from agentspec.gateway.body_log import log_body, logging_answers
 from agentspec.gateway.call import Call, Endpoint
+from agentspec.gateway.call_record import RECORD_KEY
 from agentspec.gateway.discovery import Discovery
 from agentspec.gateway.drain import Drain
 from agentspec.gateway.errors import ForbiddenError, UnknownUrlError
@@ -51,6 +53,8 @@ class Calls:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read, tag, answer; every failure is told in OpenAI's form."""
+        if self._rules.limits.log_bodies:
+            send = logging_answers(scope[REQUEST_ID_KEY], send)
         reply = Reply(send)
         try:
             await self._drain.run(self._answer(scope, receive, reply))
@@ -61,6 +65,7 @@ class Calls:
 
     async def _answer(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         caller: Caller = scope[CALLER_KEY]
+        scope[RECORD_KEY].tenant = caller.tenant
         with caller.limits.admitted():
             call = await self._read(scope, receive, caller)
             if call.tags is None:
@@ -79,6 +84,8 @@ class Calls:
         if not is_tagged:
             _check_passing(method, path, caller)
         raw_body = await read_body(receive, self._rules.limits)
+        if self._rules.limits.log_bodies:
+            log_body(scope[REQUEST_ID_KEY], "request", raw_body)
         tags = None
         if is_tagged:
             body: dict[str, Any] | None = parse_body(raw_body)
@@ -86,7 +93,7 @@ class Calls:
         else:
             body = guess_body(raw_body)
             refuse_forged(raw_body, body)
-        return Call(
+        call = Call(
             method=method,
             path=path if is_tagged else scope["raw_path"].decode("latin-1").partition("?")[0],
             query=scope["query_string"].decode("latin-1"),
@@ -96,7 +103,10 @@ class Calls:
             raw_body=raw_body,
             body=body,
             tags=tags,
+            record=scope[RECORD_KEY],
         )
+        call.record.tags, call.record.model = tags, call.model
+        return call
 
 
 def _check_passing(method: str, path: str, caller: Caller) -> None:

@@ -122,6 +122,8 @@ def _given(error: ErrorDetails) -> str:
     if error["type"] in ("missing", "extra_forbidden") or not SECRETS.isdisjoint(map(str, error["loc"])):
         return ""
     value = error["input"]
+    if isinstance(value, str) and "@" in value:  # a URL with a password in it
+        return ""
     return f", not {value!r}" if isinstance(value, str | int | float | bool) else ""
 
 

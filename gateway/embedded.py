@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote
+
+from prometheus_client.core import Metric
 
 from agentspec.errors import UnknownModelError
 from agentspec.gateway.bodies import DetokenizeBody, TokenizeBody, read_as
@@ -112,6 +114,10 @@ class EmbeddedUpstream:
     async def stats(self) -> Mapping[StageKey, StageStats]:
         """The engine's counters."""
         return self._engine.stats()
+
+    async def metrics(self) -> Iterable[Metric]:
+        """None: nothing lies between."""
+        return ()
 
     async def evict(self, stage: StageKey) -> dict[str, Any]:
         """From the engine's trees; see :meth:`Upstream.evict`."""

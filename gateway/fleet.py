@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import fields
 from typing import Any
+
+from prometheus_client.core import Metric
 
 from agentspec.errors import UnknownModelError
 from agentspec.gateway.call import Call
@@ -16,7 +19,8 @@ from agentspec.gateway.errors import NoUpstreamError, UpstreamDownError
 from agentspec.gateway.replica import Replica
 from agentspec.gateway.reply import Reply
 from agentspec.gateway.routing import Policy, choose
-from agentspec.gateway.settings import FleetSettings
+from agentspec.gateway.settings import FleetSettings, UpstreamSettings
+from agentspec.gateway.upstream_metrics import UpstreamFigures, upstream_metrics
 from agentspec.gateway.waiting_line import WaitingLine
 from agentspec.generation import PastOutput
 from agentspec.stages import StageKey
@@ -39,6 +43,7 @@ class Fleet:
             _ = one.root
         self._settings = settings
         self._replicas: list[Replica] = []
+        self._figures: dict[str, UpstreamFigures] = defaultdict(UpstreamFigures)  # by the engine's name
         self._retiring: set[asyncio.Task[None]] = set()
         self._line: WaitingLine[Replica] = WaitingLine(
             settings.routing.max_waiting, settings.timeouts.queue_s
@@ -47,7 +52,7 @@ class Fleet:
 
     async def start(self) -> None:
         """Look after the engines from now on, in this event loop."""
-        self._replicas = [Replica(one, self._settings) for one in self._settings.upstreams]
+        self._replicas = [self._replica(one) for one in self._settings.upstreams]
         self._watching = asyncio.create_task(self._watch())
 
     def apply(self, settings: FleetSettings) -> None:
@@ -62,7 +67,7 @@ class Fleet:
             else {one.settings: one for one in self._replicas}
         )
         before, self._settings = self._replicas, settings
-        self._replicas = [kept.get(one) or Replica(one, settings) for one in settings.upstreams]
+        self._replicas = [kept.get(one) or self._replica(one) for one in settings.upstreams]
         self._line.max_waiting = settings.routing.max_waiting
         self._line.timeout_s = settings.timeouts.queue_s
         for replica in before:
@@ -85,7 +90,9 @@ class Fleet:
             refused = retries.statuses if retry < num_retries else NONE
             try:
                 async with self._place(call, tried) as replica:
+                    replica.figures.num_retries += bool(tried)
                     tried.append(replica)
+                    call.record.upstream, call.record.num_tries = replica.name, len(tried)
                     if await replica.answer(call, reply, refused) not in refused:
                         return
             except UpstreamDownError as error:
@@ -110,6 +117,12 @@ class Fleet:
                 total[stage] = _sum(total[stage], stats) if stage in total else stats
         return total
 
+    async def metrics(self) -> Iterable[Metric]:
+        """Of every engine, and of the line before them."""
+        if len(self._replicas) == 1:  # nobody else looks at it
+            await self._replicas[0].look()
+        return upstream_metrics(self._replicas, len(self._line))
+
     async def evict(self, stage: StageKey) -> dict[str, Any]:
         """On every engine; see :meth:`Upstream.evict`."""
         return await self._on_all(lambda replica: replica.control.evict(stage))
@@ -132,6 +145,9 @@ class Fleet:
             if task is not None:
                 task.cancel()
         await asyncio.gather(*(replica.close() for replica in self._replicas))
+
+    def _replica(self, settings: UpstreamSettings) -> Replica:
+        return Replica(settings, self._settings, self._figures[settings.label])
 
     @asynccontextmanager
     async def _place(self, call: Call, tried: Sequence[Replica]) -> AsyncIterator[Replica]:

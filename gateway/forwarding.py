@@ -32,6 +32,8 @@ NOT_FORWARDED = HOP_BY_HOP | {
     REQUEST_ID_HEADER.encode(),
     STAGE_HEADER.encode(),
 }
+# a span of ours, if there is one, stands between the client's and the engine's
+TRACE_HEADERS = frozenset((b"traceparent", b"tracestate"))
 # ours say it instead
 NOT_RETURNED = HOP_BY_HOP | {
     b"date",
@@ -70,8 +72,12 @@ class Forwarding:
         body = self._body(call)
         target = f"{self._prefix}{call.path}" + (f"?{call.query}" if call.query else "")
         lines = [f"{call.method} {target} HTTP/1.1".encode("latin-1"), self._own_lines]
+        traced = call.record.trace_headers
         dropped = self._dropped | _named_by_connection(call.headers.raw)
+        if traced:
+            dropped |= TRACE_HEADERS
         lines += [b"%b: %b" % header for header in call.headers.raw if header[0] not in dropped]
+        lines += [b"%b: %b" % header for header in traced.items()]
         lines.append(f"{REQUEST_ID_HEADER}: {call.request_id}".encode())
         if call.tags is not None:  # for another gateway behind this one
             lines.append(f"{STAGE_HEADER}: {encode_stage(call.tags.stage.name)}".encode())

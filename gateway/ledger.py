@@ -34,23 +34,32 @@ class StageLedger:
         The names in ``usage`` may be those of completions, of responses or of messages.
         """
         stats = self._stages.of(stage)
-        usage = _member(payload, "usage")
-        num_output_tokens = _count(usage, "completion_tokens") or _count(usage, "output_tokens")
-        stats.num_prompt_tokens += _count(usage, "prompt_tokens") or sum(
-            _count(usage, name) for name in INPUT_NAMES
-        )
-        stats.num_output_tokens += num_output_tokens
+        num_output = num_output_tokens(payload)
+        stats.num_prompt_tokens += num_input_tokens(payload)
+        stats.num_output_tokens += num_output
         figures = _member(_member(payload, "metrics"), "speculative_decoding")
         num_accepted = _count(figures, "num_accepted_draft_tokens")
         if figures:
             # vLLM's num_spec_steps are those with a draft; each step adds one token to the accepted ones, and
             # the first token comes before any step
-            num_steps = num_output_tokens - 1 - num_accepted
+            num_steps = num_output - 1 - num_accepted
             stats.num_steps += max(num_steps, _count(figures, "num_spec_steps"))
         stats.num_draft_tokens += _count(figures, "num_draft_tokens")
         stats.num_accepted_tokens += num_accepted
         _add(stats.drafted_by_source, _member(figures, "draft_tokens_by_source"))
         _add(stats.accepted_by_source, _member(figures, "accepted_tokens_by_source"))
+
+
+def num_input_tokens(payload: Mapping[str, Any]) -> int:
+    """Of the ``usage`` of an answer, whichever API's it is; 0 if it does not tell."""
+    usage = _member(payload, "usage")
+    return _count(usage, "prompt_tokens") or sum(_count(usage, name) for name in INPUT_NAMES)
+
+
+def num_output_tokens(payload: Mapping[str, Any]) -> int:
+    """As ``num_input_tokens``, of what was written."""
+    usage = _member(payload, "usage")
+    return _count(usage, "completion_tokens") or _count(usage, "output_tokens")
 
 
 def _member(payload: Mapping[str, Any], name: str) -> Mapping[str, Any]:

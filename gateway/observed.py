@@ -1,12 +1,20 @@
-"""Requests and their latency, by endpoint and status."""
+"""Every request until its last byte: counted, timed, a line in the log, and a span where spans are wanted."""
 
 from __future__ import annotations
 
 import logging
 import time
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from agentspec.gateway.call_record import RECORD_KEY, CallRecord
+from agentspec.gateway.request_id import REQUEST_ID_KEY
+
+if TYPE_CHECKING:
+    from agentspec.gateway.tracing import Tracing
 
 ENDPOINTS = frozenset(
     (
@@ -27,6 +35,7 @@ ENDPOINTS = frozenset(
         "/metrics",
     )
 )
+PROBES = frozenset(("/health", "/ping", "/metrics"))  # asked all day long, by machines
 ENDPOINTS_WITH_NAMES = ("/v1/models", "/agentspec/stages")
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 CLIENT_GONE = 499  # nginx's number; no client ever sees it
@@ -35,10 +44,11 @@ logger = logging.getLogger("agentspec.gateway")
 
 
 class Observed:
-    """Counts and times every request until its last byte."""
+    """Counts, times and logs every request; whoever knows more of it notes that in ``scope[RECORD_KEY]``."""
 
-    def __init__(self, app: ASGIApp, registry: CollectorRegistry) -> None:
+    def __init__(self, app: ASGIApp, registry: CollectorRegistry, tracing: Tracing | None = None) -> None:
         self._app = app
+        self._tracing = tracing
         labels = ("endpoint", "status")
         self._requests = Counter(
             "agentspec_gateway_requests", "Requests to the gateway", labels, registry=registry
@@ -52,10 +62,15 @@ class Observed:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and count it when it is over."""
+        """Pass the request on, and tell of it when it is over."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        record = scope[RECORD_KEY] = CallRecord()
+        endpoint = _endpoint(scope["path"])
+        span = None
+        if self._tracing is not None and scope["path"] not in PROBES:
+            span = self._tracing.begin(scope["method"], endpoint, Headers(scope=scope), record)
         started, status, is_complete = time.perf_counter(), 0, False
 
         async def observed_send(message: Message) -> None:
@@ -74,10 +89,28 @@ class Observed:
             raise
         finally:
             seconds = time.perf_counter() - started
-            labels = (_endpoint(scope["path"]), str(status if is_complete else CLIENT_GONE))
+            status = status if is_complete else CLIENT_GONE
+            labels = (endpoint, str(status))
             self._requests.labels(*labels).inc()
             self._seconds.labels(*labels).observe(seconds)
-            logger.debug("%s %s %s %.1f ms", scope["method"], scope["path"], labels[1], seconds * 1e3)
+            _log(scope, endpoint, status, seconds, record)
+            if span is not None and self._tracing is not None:
+                self._tracing.end(span, endpoint, status, scope[REQUEST_ID_KEY], record)
+
+
+def _log(scope: Scope, endpoint: str, status: int, seconds: float, record: CallRecord) -> None:
+    level = logging.DEBUG if scope["path"] in PROBES else logging.INFO
+    if not logger.isEnabledFor(level):
+        return
+    fields = {
+        "request_id": scope[REQUEST_ID_KEY],
+        "method": scope["method"],
+        "endpoint": endpoint,
+        "status": status,
+        "ms": round(seconds * 1e3, 1),
+        **record.fields(),
+    }
+    logger.log(level, "call", extra={"fields": fields})
 
 
 def _endpoint(path: str) -> str:

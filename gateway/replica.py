@@ -19,6 +19,7 @@ from agentspec.gateway.ledger import StageLedger
 from agentspec.gateway.reply import Reply
 from agentspec.gateway.settings import FleetSettings, UpstreamSettings
 from agentspec.gateway.stage_figures import Stages
+from agentspec.gateway.upstream_metrics import UpstreamFigures
 
 FAILED_STATUSES = frozenset((500, 502, 503, 504))
 MOST_LISTED_BYTES = 1 << 20
@@ -34,9 +35,12 @@ class Replica:
         num_running: requests that it answers now.
         is_up: it answered when it was looked at last.
         listed: the models of its ``/v1/models``; None until it told.
+        figures: how it has answered so far; they go on where another of the same name left off.
     """
 
-    def __init__(self, settings: UpstreamSettings, fleet: FleetSettings) -> None:
+    def __init__(
+        self, settings: UpstreamSettings, fleet: FleetSettings, figures: UpstreamFigures | None = None
+    ) -> None:
         root = settings.root
         parts = urlsplit(root)
         timeouts = fleet.timeouts
@@ -47,6 +51,7 @@ class Replica:
         self.num_running = 0
         self.is_up = True
         self.listed: frozenset[str] | None = None
+        self.figures = figures or UpstreamFigures()
         self.control = EngineControl(root, settings.control_token)
         self._ledger = StageLedger()
         self._forwarding = Forwarding(
@@ -61,14 +66,19 @@ class Replica:
         self._health = fleet.health
         self._num_failed_looks = 0
         self._is_idle = asyncio.Event()
-        clock = asyncio.get_running_loop().time
-        self.breaker = Breaker(fleet.health.num_failures, fleet.health.open_s, clock)
+        self._clock = asyncio.get_running_loop().time
+        self.breaker = Breaker(fleet.health.num_failures, fleet.health.open_s, self._clock)
 
     @property
     def has_room(self) -> bool:
         """It may get one more request."""
         limit = self.settings.max_concurrent
         return limit is None or self.num_running < limit
+
+    @property
+    def is_left_alone(self) -> bool:
+        """It has failed too often to get a request now."""
+        return self.breaker.is_open
 
     def may_serve(self, model: str | None) -> bool:
         """The configuration lets ``model`` come here."""
@@ -108,17 +118,20 @@ class Replica:
                 does not know yet.
         """
         request = self._forwarding.request(call)
+        self.figures.num_requests += 1
+        sent_s = self._clock()
         try:
             connection = await self._connections.send(request)
+            self.figures.add_first_byte(self._clock() - sent_s)
             try:
                 await self._send_back(call, connection, reply, refused)
             finally:
                 self._connections.put_back(connection)
         except EngineError:
-            self.breaker.fail()
+            self._fail()
             raise
         if connection.status in FAILED_STATUSES:
-            self.breaker.fail()
+            self._fail()
         else:
             self.breaker.succeed()
         return connection.status
@@ -162,6 +175,10 @@ class Replica:
         self._connections.close()
         await self.control.close()
 
+    def _fail(self) -> None:
+        self.figures.num_failures += 1
+        self.breaker.fail()
+
     async def _send_back(
         self, call: Call, connection: Connection, reply: Reply, refused: frozenset[int]
     ) -> None:
@@ -178,7 +195,8 @@ class Replica:
             await reply.write(part)
         await reply.end()
         if connection.status == 200 and call.tags is not None:
-            self._ledger.count_answer(call.tags.stage, tail.payload())
+            call.record.told = tail.payload()
+            self._ledger.count_answer(call.tags.stage, call.record.told)
 
     async def _get(self, path: str) -> tuple[int, bytes]:
         return await self._fetch(self._forwarding.own_request(path))

@@ -33,11 +33,13 @@ class GatewaySettings(_Group):
         body_s: seconds in which a body must have come.
         num_stage_labels: so many stages per tenant get their own label in ``/metrics``, those seen
             first; the rest are counted together as ``other``.
+        log_bodies: requests and answers stand in the log at level debug, for whoever reads it: dangerous.
     """
 
     body_limit_bytes: int = Field(default=32 * MIB, ge=1024)
     body_s: float = Field(default=60.0, gt=0)
     num_stage_labels: int = Field(default=100, ge=1)
+    log_bodies: bool = False
 
 
 class UpstreamSettings(_Group):
@@ -194,6 +196,16 @@ class ServerSettings(_Group):
     log_format: Literal["text", "json"] = "text"
 
 
+class TracingSettings(_Group):
+    """Where spans go; nowhere, and at no cost, unless this or OpenTelemetry's own environment says so.
+
+    Attributes:
+        endpoint: base URL of a collector that takes OTLP over HTTP.
+    """
+
+    endpoint: str | None = Field(default=None, pattern="^https?://[^@]+$")
+
+
 class EngineSettings(_Group):
     """The engine that ``agentspec serve`` starts itself. Names and meanings are its options'.
 
@@ -247,6 +259,7 @@ class Settings(BaseSettings):
     retries: RetrySettings = RetrySettings()
     health: HealthSettings = HealthSettings()
     discovery: DiscoverySettings | None = DiscoverySettings()
+    tracing: TracingSettings = TracingSettings()
 
     @classmethod
     def settings_customise_sources(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
+
+from prometheus_client.core import Metric
 
 from agentspec.gateway.call import Call
 from agentspec.gateway.reply import Reply
@@ -34,6 +36,9 @@ class Upstream(Protocol):
 
         Never fails: of an upstream that is down it tells the last known.
         """
+
+    async def metrics(self) -> Iterable[Metric]:
+        """What Prometheus should know of it beside the stages. Never fails."""
 
     async def evict(self, stage: StageKey) -> dict[str, Any]:
         """Forget what the stage's own tree has learned: ``freed_bytes``.

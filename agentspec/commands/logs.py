@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+_encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
+_PLAIN = re.compile(r"[A-Za-z0-9_.:/@+-]+")
 CHATTY = ("uvicorn", "httpx", "httpcore")
 
 
 def start_logging(level: str, form: str = "text") -> None:
     """Log to standard error from now on."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines() if form == "json" else logging.Formatter(TEXT_FORMAT))
+    handler.setFormatter(JsonLines() if form == "json" else TextLines(TEXT_FORMAT))
     logging.basicConfig(level=level.upper(), handlers=[handler])
     if level != "debug":  # these libraries' running commentary is not ours
         for name in CHATTY:
             logging.getLogger(name).setLevel(logging.WARNING)
+
+
+class TextLines(logging.Formatter):
+    """A line for people. What a record was given as ``extra={"fields": {...}}`` follows as ``name=value``."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """One line, whatever is in the values."""
+        fields = getattr(record, "fields", {}).items()
+        return " ".join(
+            [super().formatMessage(record), *(f"{name}={_plain(value)}" for name, value in fields)]
+        )
 
 
 class JsonLines(logging.Formatter):
@@ -35,4 +49,10 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return _encode(line)
+
+
+def _plain(value: object) -> str:
+    """As it is, or between quotes if it would not be told from what follows."""
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)

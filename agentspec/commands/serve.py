@@ -10,7 +10,7 @@ import ipaddress
 import logging
 import os
 import socket
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -250,9 +250,10 @@ def _choose_engine(args: argparse.Namespace, settings: Settings) -> str:
 def _serve_gateway(
     args: argparse.Namespace, settings: Settings, rules: Rules, engine: str, options: argparse.Namespace
 ) -> None:
+    from agentspec.commands.serve_settings import tracing_of
     from agentspec.gateway import Discovery, Drain, EngineProcess, create_app, serve
 
-    server = settings.server
+    server, tracing = settings.server, tracing_of(settings.tracing)
     with _bind(server.host, server.port) as bound:  # before the model is loaded: a taken port fails at once
         process: EngineProcess | None = None
         upstream: Upstream
@@ -269,9 +270,9 @@ def _serve_gateway(
             upstream, name = _running(settings, rules)
         drain = Drain()
         discovery = Discovery(settings.discovery) if settings.discovery else None
-        with keeping:
+        with keeping, closing(tracing) if tracing else nullcontext():
             serve(
-                create_app(upstream, rules=rules, drain=drain, discovery=discovery),
+                create_app(upstream, rules=rules, drain=drain, discovery=discovery, tracing=tracing),
                 bound,
                 drain,
                 grace_s=server.grace_s,

@@ -5,20 +5,31 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import BaseModel
 
 from agentspec.errors import ConfigError
+from agentspec.extras import needed
 from agentspec.gateway.api_keys import API_KEYS_VARIABLE, ApiKey, ApiKeys, digest_of, parse_keys
 from agentspec.gateway.config_file import SECRETS, load_settings
 from agentspec.gateway.rules import Rules
-from agentspec.gateway.settings import EngineSettings, FleetSettings, Settings, UpstreamSettings
+from agentspec.gateway.settings import (
+    EngineSettings,
+    FleetSettings,
+    Settings,
+    TracingSettings,
+    UpstreamSettings,
+)
 from agentspec.vllm_plugin.control import TOKEN_VARIABLE
+
+if TYPE_CHECKING:
+    from agentspec.gateway.tracing import Tracing
 
 ENGINE_API_KEY_VARIABLE = "AGENTSPEC_ENGINE_API_KEY"
 ADMIN_KEY_VARIABLE = "AGENTSPEC_ADMIN_KEY"
+COLLECTOR_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 SERVER_OPTIONS = ("host", "port", "allow_open", "grace_s", "log_level")
 
 
@@ -74,6 +85,15 @@ def fleet_of(settings: Settings, upstreams: Iterable[UpstreamSettings], rules: R
         health=settings.health,
         forwards_authorization=not rules.keys,
     )
+
+
+def tracing_of(settings: TracingSettings) -> Tracing | None:
+    """What makes spans; None if nobody wants any. Raises ConfigError if a package is missing."""
+    if settings.endpoint is None and not any(os.environ.get(name) for name in COLLECTOR_VARIABLES):
+        return None
+    with needed("otel"):
+        from agentspec.gateway.tracing import exporting
+    return exporting(settings.endpoint)
 
 
 def shown(settings: Settings) -> str:

@@ -60,7 +60,9 @@ def answering(status: int) -> Iterator[tuple[str, list[str]]]:
 def test_a_stage_stays_with_one_engine() -> None:
     engines = [ScriptedEngine() for _ in range(3)]
     with fleet(*engines) as root:
-        for stage in ("a", "b", "c", "d", "e", "f", "g", "h") * 3:
+        for stage in [
+            f"s{number}" for number in range(24)
+        ] * 2:  # so many that each engine is sure to get some
             assert post(root, chat_body(), x_agentspec_stage=stage).status_code == 200
     homes = Counter(stage for engine in engines for stage in {one.stage for one in engine.requests})
     assert set(homes.values()) == {1}

@@ -21,7 +21,7 @@ def test_the_model_is_listed(url: str) -> None:
 def test_health_follows_the_engine() -> None:
     engine = ScriptedEngine()
     with serving_engine(engine) as root:
-        assert httpx.get(f"{root}/health").json() == {"status": "ok"}
+        assert httpx.get(f"{root}/health").json() == httpx.get(f"{root}/ping").json() == {"status": "ok"}
         engine.is_healthy = False
         assert httpx.get(f"{root}/health").status_code == 503
     assert engine.num_closed == 1

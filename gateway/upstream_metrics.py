@@ -1,0 +1,106 @@
+"""``/metrics`` per engine of a fleet: what it is doing, whether it is in order, how it has answered."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.utils import floatToGoString
+
+LABELS = ["upstream"]
+FIRST_BYTE_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+@dataclass(slots=True)
+class UpstreamFigures:
+    """What one engine was asked and how it answered; sums that only grow. Of the event loop only.
+
+    Attributes:
+        num_requests: tries that were sent to it.
+        num_failures: those of them that it did not answer, or answered with its own failure.
+        num_retries: those of them that came after a failed one, here or elsewhere.
+        first_byte_s: seconds until the head of an answer, summed over all.
+        num_by_bucket: answers by that time, the last those beyond every bound.
+    """
+
+    num_requests: int = 0
+    num_failures: int = 0
+    num_retries: int = 0
+    first_byte_s: float = 0.0
+    num_by_bucket: list[int] = field(default_factory=lambda: [0] * (len(FIRST_BYTE_BUCKETS_S) + 1))
+
+    def add_first_byte(self, seconds: float) -> None:
+        """The head of an answer came."""
+        self.first_byte_s += seconds
+        self.num_by_bucket[bisect_left(FIRST_BYTE_BUCKETS_S, seconds)] += 1
+
+
+class Observable(Protocol):
+    """What is told of one engine."""
+
+    name: str
+    num_running: int
+    is_up: bool
+    figures: UpstreamFigures
+
+    @property
+    def is_left_alone(self) -> bool:
+        """Its breaker is open."""
+
+
+GAUGES = (
+    ("agentspec_upstream_running", "num_running", "Requests that the engine answers now"),
+    ("agentspec_upstream_up", "is_up", "1 if the engine answered when it was looked at last"),
+    (
+        "agentspec_upstream_breaker_open",
+        "is_left_alone",
+        "1 while the engine gets no request, after failures",
+    ),
+)
+COUNTERS = (
+    ("agentspec_upstream_requests", "num_requests", "Requests sent to the engine, retries included"),
+    ("agentspec_upstream_failures", "num_failures", "Those that it did not answer, or failed itself"),
+    ("agentspec_upstream_retries", "num_retries", "Those that had failed before, here or on another engine"),
+)
+
+
+def upstream_metrics(upstreams: Sequence[Observable], num_waiting: int) -> Iterator[Metric]:
+    """All families of a fleet; ``num_waiting`` requests are in line for any of its engines."""
+    yield GaugeMetricFamily(
+        "agentspec_gateway_waiting", "Requests in line for an engine that has room", value=num_waiting
+    )
+    for name, attribute, text in GAUGES:
+        gauge = GaugeMetricFamily(name, text, labels=LABELS)
+        for one in upstreams:
+            gauge.add_metric([one.name], float(getattr(one, attribute)))
+        yield gauge
+    for name, attribute, text in COUNTERS:
+        counter = CounterMetricFamily(name, text, labels=LABELS)
+        for one in upstreams:
+            counter.add_metric([one.name], getattr(one.figures, attribute))
+        yield counter
+    yield _first_bytes(upstreams)
+
+
+def _first_bytes(upstreams: Sequence[Observable]) -> Metric:
+    family = HistogramMetricFamily(
+        "agentspec_upstream_first_byte_seconds",
+        "Time from sending a request to the head of its answer",
+        labels=LABELS,
+    )
+    bounds = [*map(floatToGoString, FIRST_BYTE_BUCKETS_S), "+Inf"]
+    for one in upstreams:
+        so_far, buckets = 0, []
+        for bound, num in zip(bounds, one.figures.num_by_bucket, strict=True):
+            so_far += num
+            buckets.append((bound, float(so_far)))
+        family.add_metric([one.name], buckets, one.figures.first_byte_s)
+    return family

@@ -1,0 +1,126 @@
+"""The files that operators start from: what they say of the gateway is so."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from live import chat_body, post, serving_engine, serving_proxy
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import BaseModel
+from scripted import ScriptedEngine
+
+from agentspec.gateway.config_file import load_settings
+from agentspec.gateway.server import LAST_WORDS_S
+from agentspec.gateway.settings import EngineSettings, KeySettings, Settings, UpstreamSettings
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+REFERENCE = DEPLOY / "agentspec.yaml"
+LISTED = {"keys": KeySettings, "upstreams": UpstreamSettings, "engine": EngineSettings}
+SECRETS = ("AGENTSPEC_API_KEYS", "AGENTSPEC_ADMIN_KEY", "AGENTSPEC_ENGINE_API_KEY", "AGENTSPEC_CONTROL_TOKEN")
+LAST_SPANS_S = 10  # OpenTelemetry's own default
+DIGEST = "ab" * 32
+
+
+def read(name: str) -> Any:
+    return yaml.safe_load((DEPLOY / name).read_text())
+
+
+def uncommented(text: str) -> str:
+    """The file with all its examples in it: what follows a # at once, or two spaces behind it."""
+    text = text.replace("tracing: {}", "tracing:")
+    return re.sub(r"^#(?=[a-z]|  )", "", text, flags=re.MULTILINE)
+
+
+def fields_of(model: type[BaseModel]) -> set[str]:
+    return set(model.model_fields)
+
+
+def test_the_reference_holds_the_defaults() -> None:
+    assert load_settings(REFERENCE) == Settings()
+    given = yaml.safe_load(REFERENCE.read_text())
+    for name, group in given.items():
+        optional = {"endpoint"} if name == "tracing" else set()
+        assert set(group) == fields_of(type(getattr(Settings(), name))) - optional, name
+
+
+def test_the_reference_names_every_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ACME_KEY_SHA256", "ADMIN_KEY_SHA256", "ENGINE_API_KEY", "CONTROL_TOKEN"):
+        monkeypatch.setenv(name, DIGEST)
+    full = tmp_path / "agentspec.yaml"
+    full.write_text(uncommented(REFERENCE.read_text()))
+    settings = load_settings(full)
+    given = yaml.safe_load(full.read_text())
+    assert set(given) == fields_of(Settings)
+    assert set(given["tracing"]) == fields_of(type(settings.tracing))
+    for name, model in LISTED.items():
+        entry = given[name] if isinstance(given[name], dict) else given[name][0]
+        assert set(entry) == fields_of(model), name
+    assert settings.keys[0].tenant == "acme"
+    assert settings.upstreams[0].control_token == DIGEST
+
+
+def test_what_the_files_configure_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SECRETS:
+        monkeypatch.setenv(name, "x")
+    mounted = tmp_path / "agentspec.yaml"
+    mounted.write_text(read("kubernetes/configmap.yaml")["data"]["agentspec.yaml"])
+    assert load_settings(mounted) == load_settings(DEPLOY / "gateway.yaml")
+    assert load_settings(mounted).upstreams[0].api_key == "x"
+
+
+def test_who_ends_a_gateway_waits_for_its_grace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SECRETS:
+        monkeypatch.setenv(name, "x")
+    grace_s = load_settings(DEPLOY / "gateway.yaml").server.grace_s
+    needed_s = grace_s + 1 + LAST_WORDS_S + LAST_SPANS_S
+    pod = read("kubernetes/deployment.yaml")["spec"]["template"]["spec"]
+    pause_s = int(pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] > needed_s + pause_s
+    assert int(read("docker-compose.yaml")["services"]["gateway"]["stop_grace_period"].rstrip("s")) > needed_s
+
+
+def test_the_secrets_are_asked_for_and_none_is_there() -> None:
+    secret = read("kubernetes/secret.yaml")["stringData"]
+    assert secret == dict.fromkeys(SECRETS, "")
+    environment = read("docker-compose.yaml")["services"]["gateway"]["environment"]
+    assert all(environment[name].startswith(f"${{{name}:?") for name in SECRETS)
+
+
+def test_the_gateway_alone_is_open_to_others() -> None:
+    services = read("docker-compose.yaml")["services"]
+    published = {name: port for name, service in services.items() for port in service.get("ports", ())}
+    assert {name for name, port in published.items() if not port.startswith("127.0.0.1:")} == {"gateway"}
+    assert all("healthcheck" in service for name, service in services.items() if name != "gateway")
+
+
+def expressions() -> list[str]:
+    dashboard = json.loads((DEPLOY / "grafana" / "agentspec.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    return asked + [
+        one["query"]["query"] for one in dashboard["templating"]["list"] if one["type"] == "query"
+    ]
+
+
+def test_the_dashboard_asks_for_what_is_there() -> None:
+    with serving_engine(ScriptedEngine()) as engine, serving_proxy(engine) as root:
+        post(root, chat_body())
+        text = httpx.get(f"{root}/metrics").text
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    labels = {sample.name: set(sample.labels) for sample in samples}
+    asked: set[str] = set()
+    for expression in expressions():
+        names = set(re.findall(r"agentspec_\w+", expression))
+        asked |= names
+        assert names
+        assert names <= labels.keys()
+        grouped = ", ".join(re.findall(r"by \(([^)]*)\)", expression)).split(", ")
+        matched = re.findall(r"[{,](\w+)=~", expression)
+        for label in filter(None, {*grouped, *matched}):
+            assert any(label in labels[name] for name in names), (label, expression)
+    assert len(asked) > 12

@@ -1,0 +1,56 @@
+"""What docs/gateway.md says of codes, settings and metrics, held against the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+from live import chat_body, post, serving_engine, serving_proxy
+from scripted import ScriptedEngine
+
+from agentspec.errors import EngineError
+from agentspec.gateway import errors
+from agentspec.gateway.passing import is_for_tenants
+from agentspec.gateway.settings import Settings
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "gateway.md").read_text()
+OWN = [
+    error
+    for error in vars(errors).values()
+    if isinstance(error, type) and issubclass(error, EngineError) and error is not EngineError
+]
+
+
+@pytest.mark.parametrize("error", OWN, ids=lambda error: error.__name__)
+def test_every_failure_of_an_engine_is_there(error: type[EngineError]) -> None:
+    assert f"| {error.status} | `{error.code}` |" in PAGE  # type: ignore[attr-defined]
+
+
+def test_every_group_of_settings_is_there() -> None:
+    groups = PAGE[PAGE.index("| group |") : PAGE.index("**Reload.**")]
+    assert set(Settings.model_fields) <= set(re.findall(r"`(\w+)`", groups))
+
+
+def test_every_setting_it_names_is_one() -> None:
+    for group, name in re.findall(r"`(server|limits|routing|timeouts|retries|health|tracing)\.(\w+)", PAGE):
+        assert name in type(getattr(Settings(), group)).model_fields
+
+
+def test_its_metrics_are_those_there_are() -> None:
+    with serving_engine(ScriptedEngine()) as engine, serving_proxy(engine) as root:
+        post(root, chat_body())
+        text = httpx.get(f"{root}/metrics").text
+    told = re.findall(r"^# TYPE (\w+) \w+$", text, re.MULTILINE)
+    there = {name.removesuffix("_created") for name in told if not name.endswith("_created")}
+    table = PAGE[PAGE.index("## Metrics") : PAGE.index("## Log")]
+    named = set(re.findall(r"`(agentspec_\w+)`", table))
+    named |= {f"agentspec_upstream{rest}" for rest in re.findall(r"`(_\w+)`", table)}
+    assert named == there
+
+
+def test_tenants_reach_what_it_says_they_do() -> None:
+    row = next(line for line in PAGE.splitlines() if "passed on as they are" in line)
+    for path in re.findall(r"`(/[\w/]+)`", row):
+        assert is_for_tenants("POST", path), path
