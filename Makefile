@@ -14,6 +14,10 @@ VLLM_MISMATCHED := torchvision torchaudio torchcodec triton
 LITELLM_VENV := .venv-litellm
 LITELLM_PACKAGE := litellm[proxy]==1.106.2
 LITELLM_STAMP := $(LITELLM_VENV)/.$(subst [proxy]==,-,$(LITELLM_PACKAGE))
+# and so have the clients that the gateway is tried with
+CLIENTS_VENV := .venv-clients
+CLIENTS := openai-2/openai==2.54.0 openai-3/openai==3.54.0 anthropic/anthropic==2.12.0 litellm/litellm[mcp]==1.106.2
+CLIENTS_STAMP := $(CLIENTS_VENV)/.installed
 NATIVE := $(shell find agentspec/native -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt)
 SOURCES := agentspec gateway adapters benchmarks examples tests
 # plain `pip` reads these: the CPU build of torch and the versions that were tested
@@ -25,7 +29,7 @@ PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 # recorded model calls of eleven data sets, which are not part of the repository
 PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
 
-.PHONY: help setup run test test-vllm lint fmt bench bench-peer bench-vllm bench-gateway paper model clean
+.PHONY: help setup run test test-vllm lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients paper model clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -98,6 +102,19 @@ $(LITELLM_STAMP):
 bench-gateway: $(STAMP) $(LITELLM_STAMP)  ## the gateway against LiteLLM's proxy and none (ARGS="--only latency --quick")
 	@$(BIN)/agentspec bench gateway --litellm $(LITELLM_VENV)/bin/litellm $(ARGS)
 
+$(CLIENTS_STAMP): Makefile
+	@echo "installing the clients into $(CLIENTS_VENV) (0.6 GB)"
+	@set -e; for client in $(CLIENTS); do \
+		test -x $(CLIENTS_VENV)/$${client%%/*}/bin/python || $(PYTHON) -m venv $(CLIENTS_VENV)/$${client%%/*}; \
+		PIP_CONSTRAINT= $(CLIENTS_VENV)/$${client%%/*}/bin/pip install --quiet "$${client#*/}"; done
+	@touch $@
+
+test-clients: $(STAMP) $(CLIENTS_STAMP)  ## the official clients against the gateway, each in .venv-clients
+	@$(BIN)/python -m pytest tests/clients $(ARGS)
+
+fuzz-gateway: $(STAMP)  ## 10,000 requests made up from docs/openapi.yaml (CASES=100000)
+	@AGENTSPEC_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest -s tests/gateway/test_openapi.py $(ARGS)
+
 paper: $(STAMP)  ## docs/paper.md: the paper's figures again (TRACES=DIR, ARGS="--only fig8 --limit 50")
 	@test -n "$(PAPER_TRACES)" || { echo "make paper needs recorded calls: make paper TRACES=DIR, see agentspec bench paper --help"; exit 2; }
 	@$(BIN)/agentspec bench paper --traces $(PAPER_TRACES) $(ARGS)
@@ -106,4 +123,4 @@ model: $(STAMP)  ## rebuild the bundled model from nothing (about an hour on 2 c
 	@$(BIN)/python -m examples.agentic_sql.training --compile
 
 clean:  ## remove what was built
-	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) build out .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) $(CLIENTS_VENV) build out .pytest_cache .mypy_cache .ruff_cache

@@ -146,7 +146,7 @@ def _running(
 
 def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    message = f"{request.method} {request.url.path}: {error.detail}"
+    message = f"{request.method} {request.scope['path']}: {error.detail}"
     code = {404: "unknown_url", 405: "method_not_allowed"}.get(error.status_code)
     return JSONResponse(error_body(error.status_code, message, code=code), error.status_code, error.headers)
 

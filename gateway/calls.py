@@ -111,7 +111,11 @@ class Calls:
 
 def _check_passing(method: str, path: str, caller: Caller) -> None:
     """Raises UnknownUrlError, ForbiddenError"""
-    if not DOTS.isdisjoint(path.split("/")) or path.startswith(OUR_PREFIX):
-        raise UnknownUrlError(method, path)  # it would lead elsewhere in the upstream, or to its controls
+    segments = path[1:].split("/")
+    leads_elsewhere = not DOTS.isdisjoint(segments) or "" in segments[:-1] or "\\" in path
+    if leads_elsewhere or path.startswith(OUR_PREFIX):
+        raise UnknownUrlError(
+            method, path
+        )  # for whatever tidies paths up, or it leads to the engine's controls
     if not caller.is_operator and not is_for_tenants(method, path):
         raise ForbiddenError(f"{method} {path} is closed: tenants have API keys here")

@@ -77,18 +77,20 @@ class Connection(asyncio.Protocol):
         self._num_unread = 0
         if self._is_paused:
             self._is_paused = False
+            self._heard_s = self._loop.time()  # until now it was not the engine that kept us waiting
             cast(asyncio.Transport, self._transport).resume_reading()
         return part
 
     @property
     def has_answered(self) -> bool:
         """Anything at all came back for the last request."""
-        return self._num_head_bytes > 0
+        return self._has_answered
 
     @property
     def is_reusable(self) -> bool:
         """The last answer is complete, and the connection still there for another."""
-        return self._is_complete and self._keeps_alive and not self._is_lost
+        is_sent = self._transport is not None and not self._transport.get_write_buffer_size()
+        return self._is_complete and self._keeps_alive and is_sent and not self._is_lost
 
     def abort(self) -> None:
         """Hang up at once: whatever the engine does for it, it stops."""
@@ -109,16 +111,16 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         self._heard_s = self._loop.time()
-        if not self._has_head:
-            self._num_head_bytes += len(data)
-            if self._num_head_bytes > MAX_HEAD_BYTES:
-                self._fail(UpstreamDownError(f"the engine at {self._root} sent an endless head"))
-                return
+        self._has_answered = True
+        self._num_framing_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             reason = str(error) or type(error).__name__
-            self._fail(UpstreamDownError(f"the engine at {self._root} sent what is no HTTP answer: {reason}"))
+            self._break(f"sent what is no HTTP answer: {reason}")
+            return
+        if self._num_framing_bytes > MAX_HEAD_BYTES:  # of a head or of trailers
+            self._break("sent an endless head")
             return
         if self._num_unread > MOST_UNREAD_BYTES and not self._is_paused and self._transport is not None:
             self._is_paused = True
@@ -134,10 +136,14 @@ class Connection(asyncio.Protocol):
             self.on_message_complete()
             self._wake()
         else:
-            reason = str(error) if error else "it closed the connection"
-            self._fail(UpstreamDownError(f"the engine at {self._root} broke off: {reason}"))
+            self._break(f"broke off: {error or 'it closed the connection'}")
 
     # httptools
+
+    def on_message_begin(self) -> None:
+        """A head begins; an answer more than was asked for ends the connection."""
+        if self._is_complete:
+            raise ValueError("a second answer")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header; after the body, a trailer, which nobody wants."""
@@ -150,6 +156,8 @@ class Connection(asyncio.Protocol):
         if 100 <= self.status < 200:  # "continue", or a hint: the answer is still to come
             self.headers = []
             return
+        if self.status >= 600:
+            raise ValueError(f"status {self.status}")
         self._keeps_alive = self._parser.should_keep_alive()
         names = {name.lower() for name, _ in self.headers}
         self._ends_with_connection = not names & {b"content-length", b"transfer-encoding"}
@@ -161,6 +169,7 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, part: bytes) -> None:
         """The next part."""
+        self._num_framing_bytes = 0
         if not self._has_no_body:
             self._parts.append(part)
             self._num_unread += len(part)
@@ -174,7 +183,8 @@ class Connection(asyncio.Protocol):
 
     def _begin(self) -> None:
         self.status, self.headers, self._parts = 0, [], []
-        self._num_unread = self._num_head_bytes = 0
+        self._num_unread = self._num_framing_bytes = 0
+        self._has_answered = False
         self._has_head = self._is_complete = self._keeps_alive = False
         self._ends_with_connection = self._has_no_body = False
         self._is_idle = True
@@ -190,6 +200,14 @@ class Connection(asyncio.Protocol):
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
+
+    def _break(self, what: str) -> None:
+        """End for what the engine did; if the answer was whole before, nobody needs to know."""
+        if self._is_complete:
+            self.abort()
+            self._wake()
+        else:
+            self._fail(UpstreamDownError(f"the engine at {self._root} {what}"))
 
     def _fail(self, error: Exception) -> None:
         self.abort()

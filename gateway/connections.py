@@ -55,13 +55,14 @@ class Connections:
         Raises:
             UpstreamDownError, UpstreamTimeoutError
         """
-        while (connection := self._youngest()) is not None:
+        if (connection := self._youngest()) is not None:
             try:
                 return await self._sent(connection, request)
             except UpstreamDownError:
                 if connection.has_answered:
                     raise
-                # it was closed in the moment in which we used it: that says nothing of the engine
+                # it was closed in the moment in which we used it: that says nothing of the engine. Once only,
+                # and on a new connection: it may be this request that kills what it is sent to
         return await self._sent(await self._connect(), request)
 
     def put_back(self, connection: Connection) -> None:

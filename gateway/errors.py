@@ -28,6 +28,13 @@ from typing import Any
 from agentspec.errors import EngineError, RequestError, StageError
 
 MAX_MESSAGE_CHARS = 500  # messages quote what the client sent, and that may be megabytes
+# whatever is an "invalid_request_error" is to LiteLLM the body's fault, whatever its status
+KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    408: "timeout_error",
+    429: "rate_limit_error",
+}
 
 logger = logging.getLogger("agentspec.gateway")
 
@@ -172,9 +179,7 @@ def error_body(
     """OpenAI's error object; a long message is cut."""
     if len(message) > MAX_MESSAGE_CHARS:
         message = message[:MAX_MESSAGE_CHARS] + "..."
-    kind = "server_error" if status >= 500 else "invalid_request_error"
-    if status == 429:
-        kind = "rate_limit_error"
+    kind = KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -141,9 +140,10 @@ class Fleet:
 
     async def close(self) -> None:
         """Look after nothing any more, and end what is idle."""
-        for task in (self._watching, *self._retiring):
-            if task is not None:
-                task.cancel()
+        tasks = [task for task in (self._watching, *self._retiring) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(replica.close() for replica in self._replicas))
 
     def _replica(self, settings: UpstreamSettings) -> Replica:
@@ -193,13 +193,8 @@ class Fleet:
 
     async def _all_models(self, call: Call) -> dict[str, Any]:
         """The models of every engine that answers, each once."""
-        answers = await asyncio.gather(
-            *(replica.ask(call) for replica in self._replicas), return_exceptions=True
-        )
-        models: dict[str, Any] = {}
-        for answer in answers:
-            if not isinstance(answer, BaseException) and answer[0] == 200:
-                models |= {model["id"]: model for model in json.loads(answer[1])["data"]}
+        told = await asyncio.gather(*(replica.models(call) for replica in self._replicas))
+        models = {model["id"]: model for listed in told for model in listed}
         if not models:
             raise UpstreamDownError("no engine tells its models")
         return {"object": "list", "data": list(models.values())}

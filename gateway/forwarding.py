@@ -34,6 +34,7 @@ NOT_FORWARDED = HOP_BY_HOP | {
 }
 # a span of ours, if there is one, stands between the client's and the engine's
 TRACE_HEADERS = frozenset((b"traceparent", b"tracestate"))
+BODILESS_STATUSES = frozenset((204, 304))
 # ours say it instead
 NOT_RETURNED = HOP_BY_HOP | {
     b"date",
@@ -97,9 +98,11 @@ class Forwarding:
         return with_xargs(call.raw_body, call.body, xargs)
 
 
-def returned(headers: Sequence[RawHeader]) -> list[RawHeader]:
+def returned(status: int, headers: Sequence[RawHeader]) -> list[RawHeader]:
     """The headers of an answer that the client gets."""
     dropped = NOT_RETURNED | _named_by_connection(headers)
+    if status in BODILESS_STATUSES:
+        dropped |= {b"content-length"}  # of a body that does not follow
     lowered = ((name.lower(), value) for name, value in headers)
     return [header for header in lowered if header[0] not in dropped]
 

@@ -39,7 +39,8 @@ def is_for_tenants(method: str, path: str) -> bool:
 
 def refuse_forged(raw: bytes, body: Mapping[str, Any] | None) -> None:
     """Raise RequestError if a body that gets no tags brings some of its own, outside ``vllm_xargs``."""
-    if XARGS_PREFIX.encode() not in raw and b"\\u" not in raw:
+    is_suspect = XARGS_PREFIX.encode() in raw or b"\\u" in raw or b"\0" in raw  # escaped, or in UTF-16
+    if not is_suspect:
         return
     is_forged = XARGS_PREFIX.encode() in raw if body is None else _has_tag(list(body.values()))
     if is_forged:

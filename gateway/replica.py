@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from typing import Any
 from urllib.parse import urlsplit
 
 from agentspec.errors import EngineError
@@ -98,10 +99,12 @@ class Replica:
 
     async def retire(self) -> None:
         """Close, once nothing is under way any more."""
-        while self.num_running:
-            self._is_idle.clear()
-            await self._is_idle.wait()
-        await self.close()
+        try:
+            while self.num_running:
+                self._is_idle.clear()
+                await self._is_idle.wait()
+        finally:
+            await self.close()
 
     async def answer(self, call: Call, reply: Reply, refused: frozenset[int]) -> int:
         """Forward ``call`` and stream the answer back.
@@ -143,7 +146,8 @@ class Replica:
                 status, _ = await self._get("/health")
                 is_well = status < 500
                 if is_well:
-                    self.listed = _model_ids(*await self._get("/v1/models")) or self.listed
+                    models = _models(*await self._get("/v1/models"))
+                    self.listed = frozenset(model["id"] for model in models) or self.listed
         except (EngineError, TimeoutError):
             is_well = False
         self._num_failed_looks = 0 if is_well else self._num_failed_looks + 1
@@ -161,9 +165,13 @@ class Replica:
             return False
         return status < 500
 
-    async def ask(self, call: Call) -> tuple[int, bytes]:
-        """Status and body of the answer to a call that is not forwarded as it is. Raises as ``answer``."""
-        return await self._fetch(self._forwarding.request(call))
+    async def models(self, call: Call) -> list[dict[str, Any]]:
+        """What it lists for whoever asks by ``call``; nothing if it does not answer soon. Never raises."""
+        try:
+            async with asyncio.timeout(self._health.timeout_s):
+                return _models(*await self._fetch(self._forwarding.request(call)))
+        except (EngineError, TimeoutError):
+            return []
 
     async def stats(self) -> Stages:
         """What the engine counted, if it runs our plugin; else what answers told on their way."""
@@ -184,7 +192,7 @@ class Replica:
     ) -> None:
         if connection.status in refused:
             return
-        headers = returned(connection.headers)
+        headers = returned(connection.status, connection.headers)
         kind = next((value for name, value in headers if name == b"content-type"), b"")
         tail = AnswerTail(is_event_stream=kind.startswith(b"text/event-stream"))
         if call.tags is not None:
@@ -212,9 +220,10 @@ class Replica:
             self._connections.put_back(connection)
 
 
-def _model_ids(status: int, body: bytes) -> frozenset[str] | None:
-    """The ids in an answer of ``/v1/models``; None if it is none."""
+def _models(status: int, body: bytes) -> list[dict[str, Any]]:
+    """Those in an answer of ``/v1/models``; none if it is no such answer."""
     try:
-        return frozenset(str(model["id"]) for model in json.loads(body)["data"]) if status == 200 else None
-    except (ValueError, LookupError, TypeError):
-        return None
+        models = json.loads(body)["data"] if status == 200 else []
+        return [model for model in models if isinstance(model["id"], str)]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return []

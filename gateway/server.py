@@ -8,7 +8,9 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -17,7 +19,9 @@ from agentspec.errors import ConfigError
 from agentspec.gateway.drain import Drain
 from agentspec.gateway.engine_gate import EngineGate
 from agentspec.gateway.engine_process import EngineProcess
+from agentspec.gateway.http_protocol import HttpProtocol, drop_the_absent
 from agentspec.gateway.reload import Reload
+from agentspec.gateway.rules import Rules
 
 KEEPALIVE_S = 30
 # after the grace period: time to send the error events to clients that are slow to read
@@ -30,6 +34,9 @@ class GatewayServer(uvicorn.Server):
     The first SIGINT or SIGTERM starts the drain: no new connections, requests under way get
     ``grace_s`` seconds, then an error. The second one ends the grace period at once. Either way the
     application's shutdown runs and ``serve`` returns; the signal is not raised again.
+
+    Args:
+        rules: the app's; their limits hold for what comes before a request is understood, too.
     """
 
     def __init__(
@@ -40,9 +47,12 @@ class GatewayServer(uvicorn.Server):
         grace_s: float = 5.0,
         on_ready: Callable[[], None] | None = None,
         reload: Reload | None = None,
+        rules: Rules | None = None,
     ) -> None:
+        self._rules = rules or Rules()
         config = uvicorn.Config(
             app,
+            http=cast(Any, partial(HttpProtocol, rules=self._rules)),
             lifespan="on",
             log_config=None,
             access_log=False,
@@ -62,6 +72,8 @@ class GatewayServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to listen, then say so."""
         self._loop = asyncio.get_running_loop()
+        for listening in sockets or ():
+            drop_the_absent(listening, self._rules.limits)
         try:
             await super().startup(sockets)
         except OSError as error:  # somebody else began to listen after we were bound
@@ -133,8 +145,10 @@ def serve(
     on_ready: Callable[[], None] | None = None,
     engine: EngineProcess | None = None,
     reload: Reload | None = None,
+    rules: Rules | None = None,
 ) -> None:
-    """Serve ``app`` on ``bound`` until SIGINT or SIGTERM. ``drain`` must be the app's.
+    """Serve ``app`` on ``bound`` until SIGINT or SIGTERM. ``drain`` and ``rules``
+    must be the app's.
 
     An ``engine`` runs as long, and a little longer: the app drains first. Until it is ready, clients are told
     so, and ``on_ready`` waits. ``reload`` is told of SIGHUP.
@@ -143,9 +157,9 @@ def serve(
         EngineStartError: the engine never became ready.
     """
     if engine is None:
-        GatewayServer(app, drain, grace_s=grace_s, on_ready=on_ready, reload=reload).run([bound])
+        GatewayServer(app, drain, grace_s=grace_s, on_ready=on_ready, reload=reload, rules=rules).run([bound])
     else:
-        server = GatewayServer(EngineGate(app, engine), drain, grace_s=grace_s, reload=reload)
+        server = GatewayServer(EngineGate(app, engine), drain, grace_s=grace_s, reload=reload, rules=rules)
         with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
             runner.run(_serve_with(engine, server, bound, on_ready))
 

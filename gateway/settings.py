@@ -17,6 +17,7 @@ from agentspec.gateway.discovery import DiscoverySettings
 from agentspec.gateway.routing import Policy
 from agentspec.stages import DEFAULT_STAGE, DEFAULT_TENANT, StageKey
 
+KIB = 1 << 10
 MIB = 1 << 20
 ENVIRONMENT_PREFIX = "AGENTSPEC_"
 
@@ -31,6 +32,10 @@ class GatewaySettings(_Group):
     Attributes:
         body_limit_bytes: largest request body that is read; a larger one gets a 413.
         body_s: seconds in which a body must have come.
+        head_s: seconds in which a request's head must have come, from its first moment or the connection's.
+        head_limit_bytes, max_headers: a larger head, or one with more headers, gets a 431.
+        unread_s: a client that takes nothing of its answer for so many seconds is dropped (on Linux; it is
+            read at the start only).
         num_stage_labels: so many stages per tenant get their own label in ``/metrics``, those seen
             first; the rest are counted together as ``other``.
         log_bodies: requests and answers stand in the log at level debug, for whoever reads it: dangerous.
@@ -38,6 +43,10 @@ class GatewaySettings(_Group):
 
     body_limit_bytes: int = Field(default=32 * MIB, ge=1024)
     body_s: float = Field(default=60.0, gt=0)
+    head_s: float = Field(default=10.0, gt=0)
+    head_limit_bytes: int = Field(default=64 * KIB, ge=1024)
+    max_headers: int = Field(default=128, ge=16)
+    unread_s: float = Field(default=60.0, ge=1)
     num_stage_labels: int = Field(default=100, ge=1)
     log_bodies: bool = False
 

@@ -279,6 +279,7 @@ def _serve_gateway(
                 on_ready=lambda: _say_ready(name, server.host, bound.getsockname()[1]),
                 engine=process,
                 reload=_reload(options, upstream, rules),
+                rules=rules,
             )
 
 

@@ -43,17 +43,23 @@ def serving(
     admin = digest_of(admin_key) if admin_key else None
     rules = Rules(keys or ApiKeys(), admin, settings or GatewaySettings())
     drain = Drain()
-    return serving_app(create_app(upstream, rules=rules, drain=drain, **options), drain, grace_s=grace_s)
+    app = create_app(upstream, rules=rules, drain=drain, **options)
+    return serving_app(app, drain, grace_s=grace_s, rules=rules)
 
 
 @contextmanager
 def serving_app(
-    app: ASGIApp, drain: Drain | None = None, *, grace_s: float = 0.2, port: int = 0
+    app: ASGIApp,
+    drain: Drain | None = None,
+    *,
+    grace_s: float = 0.2,
+    port: int = 0,
+    rules: Rules | None = None,
 ) -> Iterator[str]:
     """The root URL of any ASGI application."""
     drain, ready = drain or Drain(), threading.Event()
     with bind("127.0.0.1", port) as bound:
-        server = GatewayServer(app, drain, grace_s=grace_s, on_ready=ready.set)
+        server = GatewayServer(app, drain, grace_s=grace_s, on_ready=ready.set, rules=rules)
         thread = threading.Thread(target=server.run, args=([bound],))
         thread.start()
         assert ready.wait(TIMEOUT_S)

@@ -1,0 +1,232 @@
+"""The server's side of HTTP/1.1, with limits on what comes before a request is understood.
+
+uvicorn reads requests and writes answers. Here stands what it leaves open: how long a head may take, how
+large it may be, and that a client is told in OpenAI's form what was wrong with its bytes. Nothing here knows
+what is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterable
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from agentspec.gateway.connection import RawHeader
+from agentspec.gateway.errors import error_body
+from agentspec.gateway.reply import encode_json
+from agentspec.gateway.rules import Rules
+from agentspec.gateway.settings import GatewaySettings
+
+LINGER_S = 1.0  # a connection closed on a client that still sends would take the answer with it
+KEEPALIVE_IDLE_S = 30
+KEEPALIVE_PROBE_S = 10
+
+logger = logging.getLogger("agentspec.gateway")
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection to a client.
+
+    The clock runs while it is the client's turn to go on: from the first moment of a connection or of a
+    request to the end of its head, and while the rest comes of a body that nobody wants any more. (A body
+    that is wanted has its own time limit, see ``request_body``.)
+
+    Args:
+        rules: their limits hold, as they are when a request begins.
+        options: uvicorn's own.
+    """
+
+    def __init__(self, *, rules: Rules, **options: Any) -> None:
+        super().__init__(**options)
+        self._rules = rules
+        self._limits = rules.limits
+        self._clock: asyncio.TimerHandle | None = None
+        self._has_begun = False  # a request's first byte is there
+        self._is_head = True  # what comes next belongs to a head
+        self._is_too_large = self._is_refused = self._is_resuming = False
+        self._num_idle_bytes = 0  # since the last of them that a request was made of
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client came; it has little time to say what it wants."""
+        super().connection_made(transport)
+        self._start_clock()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It left."""
+        self._stop_clock()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """The next bytes of one or more requests."""
+        if self._is_refused:
+            return
+        self._unset_keepalive_if_required()
+        self._num_idle_bytes += len(data)
+        try:
+            self._feed(data)
+        except httptools.HttpParserError as error:
+            self._refuse_for(error)
+            return
+        if self._num_idle_bytes > self._limits.head_limit_bytes:
+            self._refuse_size()
+        elif self._clock is None and self._is_clients_turn:
+            self._start_clock()
+
+    # httptools
+
+    def on_message_begin(self) -> None:
+        """A request's first byte."""
+        if self._is_resuming:
+            return
+        self._limits = self._rules.limits
+        self._has_begun = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """The head is whole. What else comes as headers are trailers, which count for nothing."""
+        if self._is_resuming:
+            return
+        if self._has_too_much:
+            self._is_too_large = True
+            raise ValueError("too large a head")
+        super().on_headers_complete()
+        self.headers = []
+        self._is_head, self._num_idle_bytes = False, 0
+        self._stop_clock()
+
+    def on_body(self, body: bytes) -> None:
+        """The next part of the body."""
+        self._num_idle_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request is whole; with an offer to upgrade, its head is."""
+        if self.parser.should_upgrade() and _framing(self.scope["headers"]):
+            return
+        self._is_head, self._has_begun, self._num_idle_bytes = True, False, 0
+        self._stop_clock()
+        super().on_message_complete()
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def _has_too_much(self) -> bool:
+        limits = self._limits
+        if len(self.headers) > limits.max_headers:
+            return True
+        if self._num_idle_bytes <= limits.head_limit_bytes:  # nearly always
+            return False
+        num_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        return num_bytes > limits.head_limit_bytes
+
+    @property
+    def _is_clients_turn(self) -> bool:
+        if self._has_begun:
+            return self._is_head or self.cycle.response_complete
+        return not self._is_answering
+
+    def _feed(self, data: bytes) -> None:
+        """Parse. A request that offers another protocol, as Java's client does, stays one of HTTP/1.1."""
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+                self._resume()
+            else:
+                return
+
+    def _resume(self) -> None:
+        """A new parser at the end of the same head: the old one reads no body after an offer."""
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+        framing = _framing(self.scope["headers"])
+        if framing:
+            self._is_resuming = True
+            self.parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n")
+            self._is_resuming = False
+
+    def _start_clock(self) -> None:
+        self._clock = self.loop.call_later(self._rules.limits.head_s, self._ring)
+
+    def _stop_clock(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+
+    def _ring(self) -> None:
+        self._clock = None
+        if self._is_answering:  # of the request before; this one may wait
+            self._start_clock()
+        elif self._has_begun and self._is_head:
+            seconds = self._limits.head_s
+            self._refuse(408, "request_timeout", f"the head did not come within {seconds:g} s")
+        else:
+            self.transport.close()
+
+    def _refuse_for(self, error: httptools.HttpParserError) -> None:
+        is_cut = self._is_head and self._num_idle_bytes > self._limits.head_limit_bytes
+        if self._is_too_large or is_cut:
+            self._refuse_size()
+        else:
+            reason = "" if isinstance(error, httptools.HttpParserCallbackError) else f": {error}"
+            self._refuse(400, "invalid_http", f"this is no HTTP/1.1 request{reason}")
+
+    def _refuse_size(self) -> None:
+        limits = self._limits
+        self._refuse(
+            431,
+            "head_too_large",
+            f"a head has at most {limits.head_limit_bytes} bytes and {limits.max_headers} headers",
+        )
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        """Tell the client and hang up; in the middle of another answer there is no place to tell it."""
+        logger.debug("a connection is refused: %s", message)
+        self._is_refused = True
+        self._stop_clock()
+        if not self._has_begun or (self._is_answering and not self._take_over()):
+            self.transport.close()
+            return
+        body = encode_json(error_body(status, message, code=code))
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(
+            body
+        )
+        self.transport.write(STATUS_LINE[status] + head + body)
+        self.transport.write_eof()
+        self._clock = self.loop.call_later(LINGER_S, self.transport.close)
+
+    def _take_over(self) -> bool:
+        """Answer in place of the application, which still reads this request's body; False if it does not."""
+        if self._is_head or self.pipeline or self.cycle.response_started:
+            return False
+        self.cycle.disconnected = True
+        self.cycle.message_event.set()
+        return True
+
+
+def _framing(headers: Iterable[RawHeader]) -> bytes:
+    """The header that says how long the body is; empty without a body."""
+    return b"".join(
+        b"%b: %b\r\n" % (name, value)
+        for name, value in headers
+        if name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
+    )
+
+
+def drop_the_absent(listening: socket.socket, limits: GatewaySettings) -> None:
+    """Let the kernel end connections accepted here whose clients take nothing, or are no longer there."""
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; what is accepted inherits it
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_PROBE_S)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limits.unread_s * 1000))

@@ -1,0 +1,205 @@
+"""An engine that speaks HTTP badly: what it does with a request, the request's ``x-way`` header says."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from live import TIMEOUT_S
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+WHOLE = OK + b"content-length: 2\r\n\r\n{}"
+EVENT = b'data: {"choices":[]}\n\n'
+BIG_EVENT = b'data: {"choices":["%s"]}\n\n' % (b"x" * 60_000)
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+class Peer:
+    """One connection from the gateway, and the request that is answered now."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self.num_requests = 0
+
+    async def read(self) -> bytes:
+        """The next request; empty when there is none any more."""
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        self.num_requests += 1
+        length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+        return head + (await self._reader.readexactly(int(length[1])) if length else b"")
+
+    async def send(self, *parts: bytes) -> None:
+        for part in parts:
+            self._writer.write(part)
+            await self._writer.drain()
+
+    async def hang(self) -> None:
+        """Until the other side hangs up."""
+        while await self._reader.read(65536):
+            pass
+
+    async def flood(self, part: bytes) -> None:
+        """Until the other side hangs up; TimeoutError if it takes all that."""
+        for _ in range(1_000):
+            await self.send(part)
+        raise TimeoutError
+
+
+Way = Callable[[Peer], Awaitable[None]]
+
+
+def sends(*parts: bytes, stays: bool = True) -> Way:
+    """Sends this; then keeps the connection, or hangs up."""
+
+    async def way(peer: Peer) -> None:
+        await peer.send(*parts)
+        if not stays:
+            raise ConnectionError
+
+    return way
+
+
+def hangs(*parts: bytes) -> Way:
+    async def way(peer: Peer) -> None:
+        await peer.send(*parts)
+        await peer.hang()
+
+    return way
+
+
+def floods(start: bytes, part: bytes) -> Way:
+    async def way(peer: Peer) -> None:
+        await peer.send(start)
+        await peer.flood(part)
+
+    return way
+
+
+async def closes_on_reuse(peer: Peer) -> None:
+    """Answers the first request of a connection; hangs up at the second."""
+    if peer.num_requests > 1:
+        raise ConnectionError
+    await peer.send(WHOLE)
+
+
+WAYS: dict[str, Way] = {
+    "well": sends(WHOLE),
+    "hangs up at once": sends(stays=False),
+    "hangs": hangs(),
+    "hangs in the head": hangs(OK),
+    "hangs in the body": hangs(OK + b'content-length: 9\r\n\r\n{"a"'),
+    "hangs in the stream": hangs(EVENTS + chunk(EVENT)),
+    "dies in the head": sends(OK, stays=False),
+    "dies in the body": sends(OK + b'content-length: 9\r\n\r\n{"a"', stays=False),
+    "dies in the stream": sends(EVENTS + chunk(EVENT), stays=False),
+    "dies in a chunk": sends(EVENTS + b"ffff\r\n" + EVENT, stays=False),
+    "garbage": sends(b"\x16\x03\x01 no HTTP at all\r\n\r\n"),
+    "endless head": floods(OK, b"x-more: " + b"x" * 4000 + b"\r\n"),
+    "endless header": floods(OK + b"x-more: ", b"x" * 65536),
+    "endless hints": floods(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n" * 100),
+    "endless trailers": floods(EVENTS + chunk(EVENT) + b"0\r\n", b"x-more: " + b"x" * 4000 + b"\r\n"),
+    "endless trailer": floods(EVENTS + chunk(EVENT) + b"0\r\nx: ", b"x" * 65536),
+    "endless chunk extension": floods(EVENTS + chunk(EVENT) + b"5;", b"x" * 65536),
+    "status 999": sends(b"HTTP/1.1 999 What\r\ncontent-length: 2\r\n\r\n{}"),
+    "status 42": sends(b"HTTP/1.1 42 What\r\ncontent-length: 2\r\n\r\n{}"),
+    "status 101": sends(b"HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n{}"),
+    "control character": sends(OK + b"x-odd: a\x01b\r\ncontent-length: 2\r\n\r\n{}"),
+    "two lengths": sends(OK + b"content-length: 2\r\ncontent-length: 3\r\n\r\n{}"),
+    "length and chunks": sends(
+        OK + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n" + chunk(b"{}")
+    ),
+    "chunked garbage": sends(EVENTS + chunk(EVENT) + b"zz\r\nno chunk\r\n"),
+    "length too small": sends(OK + b"content-length: 2\r\n\r\n{}, and more"),
+    "two answers": sends(WHOLE + b"HTTP/1.1 500 No\r\ncontent-length: 3\r\n\r\n{!}"),
+    "two answers, late": sends(WHOLE, b"HTTP/1.1 500 No\r\ncontent-length: 3\r\n\r\n{!}"),
+    "hints": sends(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nx-hint: 1\r\n\r\n" + WHOLE),
+    "HTTP/1.0": sends(b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n{", b"}", stays=False),
+    "closes": sends(OK + b"connection: close\r\ncontent-length: 2\r\n\r\n{}", stays=False),
+    "closes on reuse": closes_on_reuse,
+    "trailers": sends(
+        EVENTS + chunk(EVENT) + b"0\r\nx-agentspec-stage: other\r\n\r\n",
+    ),
+    "redirect": sends(
+        b"HTTP/1.1 307 Elsewhere\r\nlocation: http://127.0.0.1:9/\r\ncontent-length: 0\r\n\r\n"
+    ),
+    "nothing": sends(b"HTTP/1.1 204 Nothing\r\n\r\n"),
+    "nothing, with a length": sends(b"HTTP/1.1 204 Nothing\r\ncontent-length: 7\r\n\r\n"),
+    "not modified": sends(b"HTTP/1.1 304 Same\r\netag: x\r\ncontent-length: 7\r\n\r\n"),
+    "500": sends(
+        b'HTTP/1.1 500 No\r\ncontent-type: application/json\r\ncontent-length: 12\r\n\r\n{"error": 1}'
+    ),
+    "head": sends(OK + b"content-length: 1234\r\n\r\n"),
+    "streams for ever": floods(EVENTS, chunk(BIG_EVENT)),
+}
+
+
+class Misbehaving:
+    """The server, in a thread of its own.
+
+    Attributes:
+        num_open: connections that are not closed yet.
+        requests: what came, in order.
+        has_request, has_lost: a request came; a connection was ended, by whichever side.
+    """
+
+    def __init__(self) -> None:
+        self.num_open = 0
+        self.num_connections = 0
+        self.requests: list[bytes] = []
+        self.has_request, self.has_lost = threading.Event(), threading.Event()
+        self.url = ""
+
+    def start(self, server: asyncio.Server) -> None:
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.num_open += 1
+        self.num_connections += 1
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError):
+                await self._answer(Peer(reader, writer))
+        finally:
+            writer.close()
+            self.num_open -= 1
+            self.has_lost.set()
+
+    async def _answer(self, peer: Peer) -> None:
+        while True:
+            request = await peer.read()
+            self.requests.append(request)
+            self.has_request.set()
+            way = re.search(rb"x-way: (.*)\r", request)
+            await WAYS[way[1].decode() if way else "well"](peer)
+
+
+@contextmanager
+def misbehaving() -> Iterator[Misbehaving]:
+    """A running one."""
+    engine, ready, loop = Misbehaving(), threading.Event(), asyncio.new_event_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+
+    async def run() -> None:
+        async with await asyncio.start_server(engine.take, "127.0.0.1", 0) as server:
+            engine.start(server)
+            ready.set()
+            await ended
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(run(),))
+    thread.start()
+    assert ready.wait(TIMEOUT_S)
+    try:
+        yield engine
+    finally:
+        loop.call_soon_threadsafe(ended.set_result, None)
+        thread.join(TIMEOUT_S)
+        loop.close()

@@ -1,0 +1,98 @@
+"""A client that goes away takes its request to the engine with it, wherever that is just then."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+from live import TIMEOUT_S, post, serving_proxy
+from misbehaving import Misbehaving, misbehaving
+from test_cancellation import eventually
+
+from agentspec.gateway.call import Endpoint
+
+GONE_S = 2.0  # it takes milliseconds; what the tests run on may be busy
+BODIES = {
+    Endpoint.CHAT: {"messages": [{"role": "user", "content": "hi"}]},
+    Endpoint.COMPLETIONS: {"prompt": "hi"},
+    Endpoint.RESPONSES: {"input": "hi"},
+    Endpoint.MESSAGES: {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5},
+    Endpoint.CHAT_BATCH: {"messages": [[{"role": "user", "content": "hi"}]]},
+}
+
+
+@pytest.fixture
+def engine() -> Iterator[Misbehaving]:
+    with misbehaving() as engine:
+        yield engine
+
+
+@contextmanager
+def asking(root: str, endpoint: str, way: str, *, missing: int = 0) -> Iterator[socket.socket]:
+    """A client that has sent all of a request but its last bytes. It leaves at the end."""
+    url = httpx.URL(root)
+    body = json.dumps(BODIES[Endpoint(endpoint)]).encode()
+    head = f"POST {endpoint} HTTP/1.1\r\nhost: x\r\nx-way: {way}\r\ncontent-length: {len(body)}\r\n\r\n"
+    with socket.create_connection((url.host, url.port or 0), timeout=TIMEOUT_S) as connection:
+        connection.sendall((head.encode() + body)[: len(head) + len(body) - missing])
+        yield connection
+
+
+@pytest.mark.parametrize("endpoint", list(Endpoint))
+@pytest.mark.parametrize("way", ["hangs", "hangs in the head", "hangs in the body", "hangs in the stream"])
+def test_while_the_engine_works(engine: Misbehaving, endpoint: Endpoint, way: str) -> None:
+    with serving_proxy(engine.url) as root:
+        with asking(root, endpoint, way) as connection:
+            assert engine.has_request.wait(TIMEOUT_S)
+            if way in ("hangs in the body", "hangs in the stream"):
+                assert connection.recv(1)
+            assert engine.num_open == 1
+        assert engine.has_lost.wait(GONE_S)
+        assert eventually(lambda: engine.num_open == 0)
+
+
+@pytest.mark.parametrize("endpoint", list(Endpoint))
+def test_in_the_midst_of_a_flood(engine: Misbehaving, endpoint: Endpoint) -> None:
+    """Both sides' buffers are full: nothing moves when the client leaves."""
+    with serving_proxy(engine.url) as root:
+        with asking(root, endpoint, "streams for ever") as connection:
+            assert connection.recv(1)
+            assert not engine.has_lost.wait(0.2)
+        assert engine.has_lost.wait(GONE_S)
+
+
+@pytest.mark.parametrize("endpoint", list(Endpoint))
+def test_while_it_waits_in_line(engine: Misbehaving, endpoint: Endpoint) -> None:
+    with serving_proxy(engine.url, settings={"max_concurrent": 1}) as root:
+        with asking(root, endpoint, "hangs"):
+            assert engine.has_request.wait(TIMEOUT_S)
+            with asking(root, endpoint, "hangs"):
+                assert not engine.has_lost.wait(0.1)
+            assert len(engine.requests) == 1
+        assert engine.has_lost.wait(GONE_S)
+        assert post(root, {"prompt": "hi"}, "/v1/completions").content == b"{}"
+        assert len(engine.requests) == 2  # the one that waited was never sent
+
+
+@pytest.mark.parametrize("endpoint", list(Endpoint))
+def test_during_the_pause_before_a_retry(engine: Misbehaving, endpoint: Endpoint) -> None:
+    with serving_proxy(engine.url, fleet={"retries": {"backoff_s": 0.4}}) as root:
+        with asking(root, endpoint, "hangs up at once"):
+            assert engine.has_lost.wait(TIMEOUT_S)
+        num_requests = len(engine.requests)
+        threading.Event().wait(0.6)
+        assert len(engine.requests) == num_requests
+
+
+@pytest.mark.parametrize("endpoint", list(Endpoint))
+def test_during_the_upload(engine: Misbehaving, endpoint: Endpoint) -> None:
+    with serving_proxy(engine.url) as root:
+        with asking(root, endpoint, "well", missing=3):
+            assert not engine.has_request.wait(0.1)
+        assert post(root, {"prompt": "hi"}, "/v1/completions").content == b"{}"
+        assert len(engine.requests) == 1
