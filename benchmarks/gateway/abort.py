@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -62,11 +63,18 @@ def measure(setup: Setup, sizes: Sizes, announce: Announce) -> dict[str, Any]:
         AgentSpecError: a process did not start.
     """
     with setup.running([], announce, peer=False) as bench:
-        sides = {}
+        sides, others = {}, {}
         for side in bench.sides.values():
             announce(f"abort, {side.name}")
-            sides[side.name] = _leave_all(bench, side.target, sizes)
-    return {"abort_ms_max": worst(sides[OURS]), "num_errors": _errors(sides[OURS]), "sides": sides}
+            sides[side.name], others[side.name] = bench.quiet.measured(
+                partial(_leave_all, bench, side.target, sizes)
+            )
+    return {
+        "abort_ms_max": worst(sides[OURS]),
+        "num_errors": _errors(sides[OURS]),
+        "others_cores": others,
+        "sides": sides,
+    }
 
 
 def worst(by_endpoint: Mapping[str, Any]) -> float | None:

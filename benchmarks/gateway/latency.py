@@ -76,10 +76,12 @@ class Served:
     Attributes:
         ms: by kind, in the order they were due.
         num_errors: requests that were not answered as they should have been, streams beside included.
+        others: cores that were busy with something else meanwhile.
     """
 
     ms: dict[str, Milliseconds]
     num_errors: int
+    others: float = 0.0
 
     @property
     def behind_ms(self) -> float:
@@ -140,10 +142,12 @@ def serve(bench: Bench, name: str, load: Load) -> Served:
         AgentSpecError: not one request was answered in time.
     """
     side = bench.sides[name]
-    served = bench.in_client(_serve, side.target, load, side.is_faithful)
+    served, others = bench.quiet.measured(
+        lambda: bench.in_client(_serve, side.target, load, side.is_faithful)
+    )
     if not all(len(one) for one in served.ms.values()):
         raise AgentSpecError(f"{name!r} answered nothing at {load.rate_per_s:g} requests/s: see its log")
-    return served
+    return replace(served, others=others)
 
 
 def _serve(target: Target, load: Load, is_faithful: bool) -> Served:
@@ -258,6 +262,7 @@ def _side(served: Sequence[Served], load: Load) -> dict[str, Any]:
         "rate_per_s": load.rate_per_s,
         "num_beside": load.num_beside,
         "num_errors": sum(one.num_errors for one in served),
+        "others_cores": [one.others for one in served],
         **{kind: described(_of(served, kind)) for kind in KINDS},
     }
 

@@ -35,7 +35,7 @@ parts; with --json, those that are not measured now stay as they are in the file
   soak        streams, answers, errors, clients that leave, long bodies; memory and open files
 
 LiteLLM: `make bench-gateway` installs it into .venv-litellm. Where it is missing, our own figures are still
-measured and its are null. Nothing else should run on the machine.
+measured and its are null. Nothing else should run on the machine: "others_cores" in the JSON says what did.
 """
 
 
@@ -69,6 +69,13 @@ def add_options(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser])
     gateway.add_argument(
         "--minutes", type=option_types.seconds, metavar="N", help="of the soak (30; --quick: 0.5)"
     )
+    gateway.add_argument(
+        "--patience",
+        type=option_types.seconds,
+        default=0.0,
+        metavar="MINUTES",
+        help="wait so long in all while others work on this machine; repeat what they disturb (0)",
+    )
     gateway.add_argument("--json", type=Path, metavar="FILE", help="where parts are added to what is there")
     gateway.add_argument("--plot", type=Path, metavar="PNG", help="also draw what is added by percentile")
 
@@ -86,7 +93,9 @@ def run_gateway(args: argparse.Namespace) -> int:
         }
         given = {name: value for name, value in chosen.items() if value is not None}
         sizes = replace(QUICK if args.quick else FULL, **given)
-        return run(args.only or PARTS, sizes, _litellm(args.litellm), args.json, args.plot)
+        return run(
+            args.only or PARTS, sizes, _litellm(args.litellm), args.json, args.plot, args.patience * 60
+        )
 
 
 def _litellm(given: Path | None) -> Path | None:

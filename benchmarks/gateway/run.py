@@ -13,6 +13,7 @@ from agentspec.benchmarks import plots
 from agentspec.benchmarks.bars import parts_in, table
 from agentspec.benchmarks.gateway import plot, report
 from agentspec.benchmarks.gateway.parts import MEASURES
+from agentspec.benchmarks.gateway.quiet import Quiet
 from agentspec.benchmarks.gateway.sides import Setup
 from agentspec.benchmarks.gateway.sizes import Sizes
 from agentspec.benchmarks.provenance import provenance
@@ -23,11 +24,17 @@ PEER_PACKAGES = ("litellm", "uvicorn", "uvloop", "fastapi", "aiohttp", "httpx")
 
 
 def run(
-    names: Sequence[str], sizes: Sizes, litellm: Path | None, json_path: Path | None, plot_path: Path | None
+    names: Sequence[str],
+    sizes: Sizes,
+    litellm: Path | None,
+    json_path: Path | None,
+    plot_path: Path | None,
+    patience_s: float = 0.0,
 ) -> int:
     """Measure; print progress on stderr, the table and, as the last line, the JSON; the exit status.
 
-    Parts that the file holds and that are not measured now stay as they are.
+    Parts that the file holds and that are not measured now stay as they are. With patience, so many seconds
+    in all are spent on waiting for a machine on which nobody else works.
 
     Raises:
         AgentSpecError: a process did not start, or failed; earlier parts are in the file.
@@ -38,10 +45,10 @@ def run(
     make_room_for(json_path, plot_path)
     if litellm is None:
         announce("LiteLLM is not installed, so it is not measured: make bench-gateway")
-    where = _provenance(sizes, litellm)
+    where, quiet = _provenance(sizes, litellm), Quiet(patience_s)
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
-            figures = MEASURES[name](Setup(litellm, Path(folder)), sizes, announce)
+            figures = MEASURES[name](Setup(litellm, Path(folder), quiet), sizes, announce)
             measured[name] = {**figures, "provenance": where}
             if json_path:
                 json_path.write_text(report.json_line(measured) + "\n")

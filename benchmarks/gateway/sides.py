@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from agentspec.benchmarks.gateway.client import Target
+from agentspec.benchmarks.gateway.quiet import Quiet
 from agentspec.benchmarks.report import Announce
 from agentspec.benchmarks.vllm.server import HOST, Server, free_port
 
@@ -69,6 +70,7 @@ class Bench:
     stub: Server
     sides: dict[str, Side]
     clients: ProcessPoolExecutor
+    quiet: Quiet
 
     def in_client(
         self, function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
@@ -84,10 +86,12 @@ class Setup:
     Attributes:
         litellm: its command; None = it is not measured.
         logs: a folder for what the processes say.
+        quiet: waits for a quiet machine, or does not.
     """
 
     litellm: Path | None
     logs: Path
+    quiet: Quiet
 
     @contextmanager
     def running(self, models: Sequence[str], announce: Announce, *, peer: bool = True) -> Iterator[Bench]:
@@ -106,7 +110,7 @@ class Setup:
                 target = Target(proxy.url, {"authorization": f"Bearer {KEY}"})
                 sides.append(Side(LITELLM, target, proxy, is_faithful=False))
             clients = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
-            yield Bench(stub, {side.name: side for side in sides}, stack.enter_context(clients))
+            yield Bench(stub, {side.name: side for side in sides}, stack.enter_context(clients), self.quiet)
 
     @contextmanager
     def _ours(self, engine_url: str) -> Iterator[Server]:

@@ -58,10 +58,13 @@ def allow_open_files() -> None:
 
 
 def _hold(bench: Bench, side: Side, plan: Plan, sizes: Sizes) -> dict[str, Any]:
-    before_s = side.server.cpu_s() if side.server else 0.0
-    exchanges = bench.in_client(_stream_all, side.target, plan, sizes)
-    cpu_s = side.server.cpu_s() - before_s if side.server else None
-    return {**figures(exchanges, plan.gap_ms), "gateway_cpu_s": cpu_s}
+    def held() -> tuple[list[Exchange], float | None]:
+        before_s = side.server.cpu_s() if side.server else 0.0
+        exchanges = bench.in_client(_stream_all, side.target, plan, sizes)
+        return exchanges, side.server.cpu_s() - before_s if side.server else None
+
+    (exchanges, cpu_s), others = bench.quiet.measured(held)
+    return {**figures(exchanges, plan.gap_ms), "gateway_cpu_s": cpu_s, "others_cores": others}
 
 
 def _stream_all(target: Target, plan: Plan, sizes: Sizes) -> list[Exchange]:

@@ -39,6 +39,7 @@ class Counted:
         num_parts: pieces that the clients got the answers in.
         wall_s: by the clock.
         cpu_s: processor time of the gateway's processes; None without a gateway.
+        others: cores that were busy with something else meanwhile.
     """
 
     num_done: int
@@ -46,6 +47,7 @@ class Counted:
     num_errors: int
     wall_s: float
     cpu_s: float | None = None
+    others: float = 0.0
 
     @property
     def per_core(self) -> float:
@@ -76,24 +78,29 @@ def measure(setup: Setup, sizes: Sizes, announce: Announce) -> dict[str, Any]:
 
 def _requests(bench: Bench, side: Side, sizes: Sizes) -> Counted:
     options = (sizes.num_clients, sizes.throughput_s, sizes.body_bytes, side.is_faithful)
-    return _timed(side, lambda: bench.in_client(_ask, side.target, *options))
+    return _timed(bench, side, lambda: bench.in_client(_ask, side.target, *options))
 
 
 def _chunks(bench: Bench, side: Side, sizes: Sizes) -> Counted:
     options = (_stream(sizes), sizes.num_chunk_streams, sizes.body_bytes, side.is_faithful)
-    return _timed(side, lambda: bench.in_client(_stream_all, side.target, *options))
+    return _timed(bench, side, lambda: bench.in_client(_stream_all, side.target, *options))
 
 
 def _stream(sizes: Sizes) -> Plan:
     return Plan(num_chunks=sizes.num_chunks, gap_ms=CHUNK_GAP_MS)
 
 
-def _timed(side: Side, work: Callable[[], Counted]) -> Counted:
+def _timed(bench: Bench, side: Side, work: Callable[[], Counted]) -> Counted:
     """With what the gateway's processes worked meanwhile."""
-    if side.server is None:
-        return work()
-    before_s = side.server.cpu_s()
-    return replace(work(), cpu_s=max(side.server.cpu_s() - before_s, CLOCK_TICK_S))
+
+    def timed() -> Counted:
+        if side.server is None:
+            return work()
+        before_s = side.server.cpu_s()
+        return replace(work(), cpu_s=max(side.server.cpu_s() - before_s, CLOCK_TICK_S))
+
+    counted, others = bench.quiet.measured(timed)
+    return replace(counted, others=others)
 
 
 def _ask(target: Target, num_clients: int, seconds: float, num_bytes: int, is_faithful: bool) -> Counted:
@@ -170,6 +177,7 @@ def _side(requests: Sequence[Counted], chunks: Sequence[Counted]) -> dict[str, A
     result: dict[str, Any] = {
         "wall_req_per_s": median(one.num_done / one.wall_s for one in requests),
         "num_errors": sum(one.num_errors for one in (*requests, *chunks)),
+        "others_cores": [one.others for one in (*requests, *chunks)],
     }
     if requests[0].cpu_s is None:
         return result

@@ -117,7 +117,11 @@ def test_throughput_is_per_second_of_processor_time() -> None:
     assert (figures["req_per_s_core"], figures["litellm_req_per_s_core"]) == (550, 55)
     assert figures["req_per_s_core_vs_litellm"] == 10
     assert figures["cpu_us_per_chunk"] == pytest.approx((2_000 + 1_667) / 2, abs=1)
-    assert figures["sides"][DIRECT] == {"wall_req_per_s": 4_500, "num_errors": 2}
+    assert figures["sides"][DIRECT] == {
+        "wall_req_per_s": 4_500,
+        "num_errors": 2,
+        "others_cores": [0, 0],
+    }
     assert figures["num_errors"] == 4
 
 
