@@ -5,6 +5,7 @@ Header names, ``vllm_xargs`` keys and the encoding of a stage path. No HTTP libr
 
 from __future__ import annotations
 
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 from agentspec.errors import StageError
@@ -47,6 +48,7 @@ METADATA_STAGE = "agentspec_stage"
 SESSION_HEADERS = (SESSION_HEADER, "x-session-id", "x-litellm-session-id", "x-claude-code-session-id")
 
 
+@lru_cache(maxsize=4096)
 def encode_stage(path: str) -> str:
     """A stage path as a header value or URL part: percent-encoded UTF-8, ``/`` kept."""
     return quote(path, safe="/")

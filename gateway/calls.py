@@ -16,7 +16,7 @@ from agentspec.gateway.call_record import RECORD_KEY
 from agentspec.gateway.discovery import Discovery
 from agentspec.gateway.drain import Drain
 from agentspec.gateway.errors import ForbiddenError, UnknownUrlError
-from agentspec.gateway.lifeline import ClientGoneError, run_while_connected
+from agentspec.gateway.lifeline import ClientGoneError, Lifeline
 from agentspec.gateway.passing import is_for_tenants, refuse_forged
 from agentspec.gateway.reply import Reply
 from agentspec.gateway.request_body import guess_body, parse_body, read_body
@@ -55,26 +55,27 @@ class Calls:
         """Read, tag, answer; every failure is told in OpenAI's form."""
         if self._rules.limits.log_bodies:
             send = logging_answers(scope[REQUEST_ID_KEY], send)
-        reply = Reply(send)
+        reply, lifeline = Reply(send), Lifeline()
         try:
-            await self._drain.run(self._answer(scope, receive, reply))
+            await self._drain.run(self._answer(scope, receive, reply, lifeline), lifeline)
         except ClientGoneError:
             logger.debug("%s: the client left", scope[REQUEST_ID_KEY])
         except Exception as error:
             await reply.fail(error)
 
-    async def _answer(self, scope: Scope, receive: Receive, reply: Reply) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, reply: Reply, lifeline: Lifeline) -> None:
         caller: Caller = scope[CALLER_KEY]
         scope[RECORD_KEY].tenant = caller.tenant
         with caller.limits.admitted():
             call = await self._read(scope, receive, caller)
+            lifeline.watch(receive)
             if call.tags is None:
-                await run_while_connected(self._upstream.answer(call, reply), receive)
+                await self._upstream.answer(call, reply)
                 return
             reply.headers.extend(call.tags.answer_headers)
             visit = self._watch.begin(call.tags)
             try:
-                await run_while_connected(self._upstream.answer(call, reply), receive)
+                await self._upstream.answer(call, reply)
             finally:
                 self._watch.end(visit, reply.status)
 

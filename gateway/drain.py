@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from agentspec.gateway.errors import ShuttingDownError
-from agentspec.gateway.lifeline import ended_before
+from agentspec.gateway.lifeline import ClientGoneError, Lifeline, ended_before
 
 
 class Drain:
@@ -17,10 +17,21 @@ class Drain:
         self._begin: asyncio.Future[None] | None = None
         self._expiry: asyncio.Future[None] | None = None
 
-    async def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run ``work`` to its end. Raises ShuttingDownError if the grace period is over before."""
-        if not await ended_before(self._over, work):
-            raise ShuttingDownError("the server is shutting down")
+    async def run(self, work: Coroutine[Any, Any, None], lifeline: Lifeline) -> None:
+        """Run ``work`` to its end.
+
+        Raises:
+            ClientGoneError: its client has left before.
+            ShuttingDownError: the grace period is over before.
+        """
+        try:
+            if await ended_before((self._over, lifeline.left), work):
+                return
+        finally:
+            lifeline.let_go()
+        if lifeline.left.done():
+            raise ClientGoneError
+        raise ShuttingDownError("the server is shutting down")
 
     def begin(self, grace_s: float) -> None:
         """Start the grace period."""

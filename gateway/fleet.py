@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -88,12 +87,8 @@ class Fleet:
         for retry in range(num_retries + 1):
             refused = retries.statuses if retry < num_retries else NONE
             try:
-                async with self._place(call, tried) as replica:
-                    replica.figures.num_retries += bool(tried)
-                    tried.append(replica)
-                    call.record.upstream, call.record.num_tries = replica.name, len(tried)
-                    if await replica.answer(call, reply, refused) not in refused:
-                        return
+                if await self._try(call, reply, tried, refused) not in refused:
+                    return
             except UpstreamDownError as error:
                 if retry == num_retries or reply.is_started:
                     raise
@@ -149,11 +144,14 @@ class Fleet:
     def _replica(self, settings: UpstreamSettings) -> Replica:
         return Replica(settings, self._settings, self._figures[settings.label])
 
-    @asynccontextmanager
-    async def _place(self, call: Call, tried: Sequence[Replica]) -> AsyncIterator[Replica]:
+    async def _try(self, call: Call, reply: Reply, tried: list[Replica], refused: frozenset[int]) -> int:
+        """Wait for an engine, let it answer; the answer's status."""
         replica = await self._line.enter(call.model, lambda: self._take(call, tried), self._leave)
         try:
-            yield replica
+            replica.figures.num_retries += bool(tried)
+            tried.append(replica)
+            call.record.upstream, call.record.num_tries = replica.name, len(tried)
+            return await replica.answer(call, reply, refused)
         finally:
             self._leave(replica)
 

@@ -69,7 +69,7 @@ def parse_body(raw: bytes) -> dict[str, Any]:
     """The JSON object in ``raw``. Raises RequestError if it is none."""
     try:
         text = raw.decode(json.detect_encoding(raw))  # strictly: json would let half a surrogate pair pass
-        body = json.loads(text, parse_constant=_refuse)
+        body = _DECODER.decode(text)
         if "\\u" in text:  # an escaped half of a surrogate pair is legal JSON, but no text
             json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -110,3 +110,6 @@ def _is_deep(body: dict[str, Any]) -> bool:
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)

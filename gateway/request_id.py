@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import uuid
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,7 +26,7 @@ class RequestId:
             await self._app(scope, receive, send)
             return
         given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
-        request_id = given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
+        request_id = given if _SANE_ID.fullmatch(given) else os.urandom(16).hex()
         header = (REQUEST_ID_HEADER.encode(), request_id.encode())
 
         async def send_with_id(message: Message) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -20,6 +21,8 @@ from agentspec.gateway.discovery import Discovery
 from agentspec.gateway.role_names import role_name, role_stage
 from agentspec.stages import DEFAULT_STAGE, StageKey
 from agentspec.wire import METADATA_STAGE, STAGE_HEADER, decode_stage, encode_stage
+
+MANY_STAGES = 4096  # are read once
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +116,14 @@ def resolve_stage(signs: Signs) -> tuple[StageKey, str]:
     return StageKey(signs.tenant, (DEFAULT_STAGE,)), "default"
 
 
+@lru_cache(maxsize=MANY_STAGES)
+def _decoded(value: str, tenant: str) -> StageKey:
+    return StageKey.parse(decode_stage(value), tenant)
+
+
 def _stated(where: str, value: str, tenant: str) -> StageKey:
     try:
-        return StageKey.parse(decode_stage(value), tenant)
+        return _decoded(value, tenant)
     except StageError as error:
         raise RequestError(f"{where}: {error}", param=STAGE_HEADER, code="invalid_stage") from None
 
