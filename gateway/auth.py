@@ -18,6 +18,8 @@ from agentspec.stages import DEFAULT_TENANT
 
 TENANT_KEY = "agentspec.tenant"
 CALLER_KEY = "agentspec.caller"
+# a web page in a local browser asked, or a proxy on this machine did for somebody
+FROM_ELSEWHERE = frozenset(("origin", "forwarded", "x-forwarded-for"))
 OPERATOR_PATHS = frozenset(("/agentspec/save", "/agentspec/load"))
 TENANTS_PREFIX = "/agentspec/"  # what a tenant has learned is the tenant's alone
 METRICS_PATH = "/metrics"
@@ -74,8 +76,7 @@ class Authenticate:
                 raise ForbiddenError("this key is not the operator's")
         elif self._rules.keys:
             raise ForbiddenError("this is for operators, and there is no operator's key: give --admin-key")
-        elif "origin" in Headers(scope=scope) or not _is_on_this_machine(scope):
-            # any web page can ask a local browser
+        elif not FROM_ELSEWHERE.isdisjoint(Headers(scope=scope)) or not _is_on_this_machine(scope):
             raise ForbiddenError("without an operator's key this is for programs on the same machine only")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket
 import threading
@@ -57,6 +58,7 @@ class GatewayServer(uvicorn.Server):
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             ws="none",
             timeout_keep_alive=KEEPALIVE_S,
             timeout_graceful_shutdown=int(grace_s) + 1 + LAST_WORDS_S,
@@ -78,6 +80,7 @@ class GatewayServer(uvicorn.Server):
             await super().startup(sockets)
         except OSError as error:  # somebody else began to listen after we were bound
             raise ConfigError(f"can't listen: {error.strerror or error}") from None
+        gc.freeze()  # what was loaded stays: looking through it again and again would hold up every stream
         if self.started and self._reload:
             self._reloading = asyncio.create_task(self._reload.run())
         if self.started and self._on_ready:
