@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from agentspec.gateway.api_keys import Caller
@@ -20,6 +19,7 @@ from agentspec.gateway.lifeline import ClientGoneError, Lifeline
 from agentspec.gateway.passing import is_for_tenants, refuse_forged
 from agentspec.gateway.reply import Reply
 from agentspec.gateway.request_body import guess_body, parse_body, read_body
+from agentspec.gateway.request_headers import RequestHeaders
 from agentspec.gateway.request_id import REQUEST_ID_KEY
 from agentspec.gateway.rules import Rules
 from agentspec.gateway.tags import read_tags
@@ -68,7 +68,7 @@ class Calls:
         scope[RECORD_KEY].tenant = caller.tenant
         with caller.limits.admitted():
             call = await self._read(scope, receive, caller)
-            lifeline.watch(receive)
+            lifeline.watch(scope, receive)
             if call.tags is None:
                 await self._upstream.answer(call, reply)
                 return
@@ -80,7 +80,7 @@ class Calls:
                 self._watch.end(visit, reply.status)
 
     async def _read(self, scope: Scope, receive: Receive, caller: Caller) -> Call:
-        method, path, headers = scope["method"], scope["path"], Headers(scope=scope)
+        method, path, headers = scope["method"], scope["path"], RequestHeaders(scope)
         is_tagged = method == "POST" and path in TAGGED_PATHS
         if not is_tagged:
             _check_passing(method, path, caller)

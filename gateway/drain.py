@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from agentspec.gateway.errors import ShuttingDownError
-from agentspec.gateway.lifeline import ClientGoneError, Lifeline, ended_before
+from agentspec.gateway.lifeline import Lifeline
 
 
 class Drain:
@@ -15,7 +15,8 @@ class Drain:
 
     def __init__(self) -> None:
         self._begin: asyncio.Future[None] | None = None
-        self._expiry: asyncio.Future[None] | None = None
+        self._is_over = False
+        self._held: set[Lifeline] = set()
 
     async def run(self, work: Coroutine[Any, Any, None], lifeline: Lifeline) -> None:
         """Run ``work`` to its end.
@@ -24,14 +25,14 @@ class Drain:
             ClientGoneError: its client has left before.
             ShuttingDownError: the grace period is over before.
         """
+        if self._is_over:
+            work.close()
+            raise _shutting_down()
+        self._held.add(lifeline)
         try:
-            if await ended_before((self._over, lifeline.left), work):
-                return
+            await lifeline.hold(work)
         finally:
-            lifeline.let_go()
-        if lifeline.left.done():
-            raise ClientGoneError
-        raise ShuttingDownError("the server is shutting down")
+            self._held.discard(lifeline)
 
     def begin(self, grace_s: float) -> None:
         """Start the grace period."""
@@ -41,8 +42,9 @@ class Drain:
 
     def expire(self) -> None:
         """End the grace period now."""
-        if not self._over.done():
-            self._over.set_result(None)
+        self._is_over = True
+        for lifeline in self._held:
+            lifeline.cut(_shutting_down())
 
     @property
     def begun(self) -> asyncio.Future[None]:
@@ -51,8 +53,6 @@ class Drain:
             self._begin = asyncio.get_running_loop().create_future()
         return self._begin
 
-    @property
-    def _over(self) -> asyncio.Future[None]:
-        if self._expiry is None:
-            self._expiry = asyncio.get_running_loop().create_future()
-        return self._expiry
+
+def _shutting_down() -> ShuttingDownError:
+    return ShuttingDownError("the server is shutting down")

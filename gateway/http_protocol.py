@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import httptools
@@ -18,6 +18,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from agentspec.gateway.connection import RawHeader
 from agentspec.gateway.errors import error_body
+from agentspec.gateway.lifeline import CONNECTION_EXTENSION
 from agentspec.gateway.reply import encode_json
 from agentspec.gateway.rules import Rules
 from agentspec.gateway.settings import GatewaySettings
@@ -36,6 +37,9 @@ class HttpProtocol(HttpToolsProtocol):
     request to the end of its head, and while the rest comes of a body that nobody wants any more. (A body
     that is wanted has its own time limit, see ``request_body``.)
 
+    Attributes:
+        on_lost: called when the client has left; for the one request that is being answered.
+
     Args:
         rules: their limits hold, as they are when a request begins.
         options: uvicorn's own.
@@ -50,6 +54,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_head = True  # what comes next belongs to a head
         self._is_too_large = self._is_refused = self._is_resuming = False
         self._num_idle_bytes = 0  # since the last of them that a request was made of
+        self.on_lost: Callable[[], None] | None = None
 
     # asyncio.Protocol
 
@@ -60,6 +65,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It left."""
+        if self.on_lost is not None:
+            self.on_lost()
         self._stop_clock()
         super().connection_lost(exc)
 
@@ -79,6 +86,10 @@ class HttpProtocol(HttpToolsProtocol):
         elif self._clock is None and self._is_clients_turn:
             self._start_clock()
 
+    def forget(self) -> None:
+        """Nobody wants to know any more when the client leaves."""
+        self.on_lost = None
+
     # httptools
 
     def on_message_begin(self) -> None:
@@ -88,6 +99,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._limits = self._rules.limits
         self._has_begun = True
         super().on_message_begin()
+        self.scope["extensions"] = {CONNECTION_EXTENSION: self}  # type: ignore[dict-item]
 
     def on_headers_complete(self) -> None:
         """The head is whole. What else comes as headers are trailers, which count for nothing."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-from starlette.types import Receive
+from starlette.types import Receive, Scope
+
+CONNECTION_EXTENSION = "agentspec.connection"
 
 
 class ClientGoneError(Exception):
@@ -14,30 +16,56 @@ class ClientGoneError(Exception):
 
 
 class Lifeline:
-    """What ends the work on one request: its client leaves. Seen from ``watch`` on, until ``let_go``.
+    """What holds the work on one request. When it is cut, the work is cancelled, and lets go of all it holds.
 
-    Attributes:
-        left: done when the client has left. Not to be cancelled.
+    It is cut by the client's leaving, from ``watch`` on, or by whoever calls ``cut``.
     """
 
     def __init__(self) -> None:
-        self.left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._watching: asyncio.Task[None] | None = None
+        self._scope = asyncio.timeout(None)
+        self._reason: Exception | None = None
+        self._is_held = False
+        self._let_go: Callable[[], object] | None = None
 
-    def watch(self, receive: Receive) -> None:
-        """The request's body has been read: what comes now is the client's end."""
-        self._watching = asyncio.create_task(_disconnected(receive))
-        self._watching.add_done_callback(self._note)
+    async def hold(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` to its end, in this task. Raises what the line was cut with if it was."""
+        try:
+            async with self._scope:
+                self._is_held = True
+                await work
+        except TimeoutError:
+            if self._reason is None:  # the work's own
+                raise
+            raise self._reason from None
+        finally:
+            self._is_held = False
+            if self._let_go is not None:
+                self._let_go()
 
-    def let_go(self) -> None:
-        """The work is over."""
-        if self._watching is not None:
-            self._watching.cancel()
+    def watch(self, scope: Scope, receive: Receive) -> None:
+        """Cut it when the client leaves. The request's body has been read."""
+        connection = scope.get("extensions", {}).get(CONNECTION_EXTENSION)
+        if connection is not None:  # our own server's: no task is needed that waits
+            connection.on_lost = self._leave
+            self._let_go = connection.forget
+        else:
+            watching = asyncio.create_task(_disconnected(receive))
+            watching.add_done_callback(self._note)
+            self._let_go = watching.cancel
+
+    def cut(self, reason: Exception) -> None:
+        """End the work now; ``hold`` raises ``reason``."""
+        if self._is_held and self._reason is None:
+            self._reason = reason
+            self._scope.reschedule(0)
+
+    def _leave(self) -> None:
+        self.cut(ClientGoneError())
 
     def _note(self, watching: asyncio.Task[None]) -> None:
-        if not watching.cancelled() and not self.left.done():
+        if not watching.cancelled():
             watching.exception()  # marks it as seen
-            self.left.set_result(None)
+            self._leave()
 
 
 async def run_while_connected(work: Coroutine[Any, Any, None], receive: Receive) -> None:
@@ -47,21 +75,21 @@ async def run_while_connected(work: Coroutine[Any, Any, None], receive: Receive)
     """
     gone = asyncio.ensure_future(_disconnected(receive))
     try:
-        if not await ended_before([gone], work):
+        if not await ended_before(gone, work):
             raise ClientGoneError
     finally:
         await _cancel(gone)
 
 
-async def ended_before(ends: Iterable[asyncio.Future[None]], work: Coroutine[Any, Any, None]) -> bool:
-    """Run ``work`` and return True, or cancel it as soon as one of ``ends`` is done and return False.
+async def ended_before(end: asyncio.Future[None], work: Coroutine[Any, Any, None]) -> bool:
+    """Run ``work`` and return True, or cancel it as soon as ``end`` is done and return False.
 
     Cancelled work is awaited: whatever it holds (an engine slot, an upstream connection) is released
-    before this returns. ``ends`` may be shared; they are never cancelled.
+    before this returns. ``end`` may be shared; it is never cancelled.
     """
     task = asyncio.create_task(work)
     try:
-        await asyncio.wait({task, *ends}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, end}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             return False
         task.result()  # raises what the work raised

@@ -60,7 +60,7 @@ class Events:
 
     async def _tell(self, tenant: str, reply: Reply) -> None:
         await reply.start(200, EVENT_STREAM_HEADERS)
-        await ended_before([self._drain.begun], self._write(tenant, reply))
+        await ended_before(self._drain.begun, self._write(tenant, reply))
         await reply.end()
 
     async def _write(self, tenant: str, reply: Reply) -> None:

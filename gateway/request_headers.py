@@ -1,0 +1,29 @@
+"""A request's headers, read by name again and again."""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+
+class RequestHeaders(Headers):
+    """As Starlette's, but each is looked up instead of looked for: tags alone ask for a dozen of names.
+
+    Of several headers of one name the first counts; ``getlist`` and ``raw`` have them all.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        super().__init__(scope=scope)
+        self._first: dict[str, str] = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])
+        }
+
+    def __getitem__(self, key: str) -> str:
+        return self._first[key.lower()]
+
+    def get(self, key: str, default: str | None = None) -> str | None:  # type: ignore[override]
+        """The first header of this name."""
+        return self._first.get(key.lower(), default)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and key.lower() in self._first
