@@ -66,7 +66,13 @@ class Comparison:
         return not self.num_different
 
 
-def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> dict[str, Any]:
+def measure(
+    engine: Engine,
+    sizes: Sizes,
+    log_dir: Path,
+    announce: Announce,
+    scenarios: Sequence[Scenario] = SCENARIOS,
+) -> dict[str, Any]:
     """Every scenario with every number of clients; figures as they go into the JSON.
 
     Raises:
@@ -74,9 +80,9 @@ def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> 
     """
     chats = load(sizes.num_chats, SEED)
     comparisons: list[Comparison] = []
-    for flags, scenarios in groupby(SCENARIOS, attrgetter("flags")):
+    for flags, alike in groupby(scenarios, attrgetter("flags")):
         references: References = {}
-        same_server = list(scenarios)
+        same_server = list(alike)
         for speculator in (NONE, OURS):
             announce(f"lossless, {speculator.name}: {', '.join(one.name for one in same_server)}")
             with engine.serving(speculator, log_dir, *flags) as server:

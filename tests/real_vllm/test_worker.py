@@ -40,7 +40,7 @@ def test_adapters_and_tenants_have_trees_of_their_own(serving: Any, tmp_path: Pa
     modules = [f"{name}={make_adapter(tmp_path / name, seed)}" for seed, name in enumerate(("red", "blue"))]
     few = ("--max-num-seqs", "16")  # with adapters vLLM wants room for all drafts of so many at once
     flags = ("--enable-lora", "--max-lora-rank", "8", *few, "--lora-modules", *modules)
-    chats = [one.asking(model=model) for one in load(7, 5) for model in (MODEL_NAME, "red", "blue")]
+    chats = [one.asking(model=model) for one in load(7, 5)[:3] for model in (MODEL_NAME, "red", "blue")]
     tagged = [one.tagged(tenant=tenant) for one in chats for tenant in ("acme", "other")]
     # one at a time: on CPUs vLLM 0.32 mixes the model itself up with adapters of the same batch
     with serving(NONE, *flags) as server:
