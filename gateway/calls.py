@@ -111,7 +111,7 @@ class Calls:
 
 
 def _check_passing(method: str, path: str, caller: Caller) -> None:
-    """Raises UnknownUrlError, ForbiddenError"""
+    """Raise UnknownUrlError or ForbiddenError if a call without tags may not go on."""
     segments = path[1:].split("/")
     leads_elsewhere = not DOTS.isdisjoint(segments) or "" in segments[:-1] or "\\" in path
     if leads_elsewhere or path.startswith(OUR_PREFIX):

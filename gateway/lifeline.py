@@ -68,19 +68,6 @@ class Lifeline:
             self._leave()
 
 
-async def run_while_connected(work: Coroutine[Any, Any, None], receive: Receive) -> None:
-    """Run ``work`` to its end, or cancel it as soon as the client leaves.
-
-    The request's body must have been read. Raises ClientGoneError if the client left.
-    """
-    gone = asyncio.ensure_future(_disconnected(receive))
-    try:
-        if not await ended_before(gone, work):
-            raise ClientGoneError
-    finally:
-        await _cancel(gone)
-
-
 async def ended_before(end: asyncio.Future[None], work: Coroutine[Any, Any, None]) -> bool:
     """Run ``work`` and return True, or cancel it as soon as ``end`` is done and return False.
 

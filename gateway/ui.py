@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from agentspec.gateway.auth import TENANT_KEY, UI_PATH
 from agentspec.gateway.drain import Drain
-from agentspec.gateway.lifeline import ClientGoneError, ended_before, run_while_connected
+from agentspec.gateway.lifeline import ClientGoneError, Lifeline, ended_before
 from agentspec.gateway.lookout import Lookout
 from agentspec.gateway.reply import EVENT_STREAM_HEADERS, Reply
 from agentspec.gateway.rules import Rules
@@ -54,9 +54,14 @@ class Events:
         """The stream. Raises RateLimitError, before anything is sent, if the tenant has too many."""
         tenant = scope[TENANT_KEY]
         self._lookout.check_room(tenant)
-        reply = Reply(send)
+        reply, lifeline = Reply(send), Lifeline()
+
+        async def tell() -> None:
+            lifeline.watch(scope, receive)
+            await self._tell(tenant, reply)
+
         with suppress(ClientGoneError):  # as every such stream ends
-            await run_while_connected(self._tell(tenant, reply), receive)
+            await lifeline.hold(tell())
 
     async def _tell(self, tenant: str, reply: Reply) -> None:
         await reply.start(200, EVENT_STREAM_HEADERS)
