@@ -28,7 +28,6 @@ from agentspec.gateway.errors import describe, error_body
 from agentspec.gateway.lifeline import ClientGoneError
 from agentspec.gateway.lookout import Lookout
 from agentspec.gateway.observed import CLIENT_GONE, Observed
-from agentspec.gateway.request_id import RequestId
 from agentspec.gateway.rules import Rules
 from agentspec.gateway.stage_metrics import StageCollector
 from agentspec.gateway.ui import ui_routes
@@ -74,7 +73,7 @@ def create_app(
     )
     own.router.redirect_slashes = False
     either = OwnOrCalls(own, Calls(upstream, rules, drain, watch, discovery))
-    return UrlStage(RequestId(Observed(Authenticate(either, rules), registry, tracing)))
+    return UrlStage(Observed(Authenticate(either, rules), registry, tracing))
 
 
 class OwnOrCalls:

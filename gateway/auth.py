@@ -6,13 +6,14 @@ import hmac
 import ipaddress
 import time
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentspec.gateway.api_keys import Caller, digest_of, given_key
 from agentspec.gateway.errors import AuthError, ForbiddenError
+from agentspec.gateway.exchange import exchange_of
 from agentspec.gateway.key_limits import KeyLimits
 from agentspec.gateway.reply import Reply
+from agentspec.gateway.request_headers import headers_of
 from agentspec.gateway.rules import Rules
 from agentspec.stages import DEFAULT_TENANT
 
@@ -44,24 +45,23 @@ class Authenticate:
         """Pass the request on, or answer 401 or 403."""
         if scope["type"] == "http":
             try:
-                scope = self._admitted(scope)
+                self._admit(scope)
             except (AuthError, ForbiddenError) as error:
-                reply = Reply(send)
+                reply = Reply(exchange_of(scope, send))
                 if isinstance(error, AuthError):
                     reply.headers.append((b"www-authenticate", b"Bearer"))
                 await reply.fail(error)
                 return
         await self._app(scope, receive, send)
 
-    def _admitted(self, scope: Scope) -> Scope:
-        path, given = scope["path"], given_key(Headers(scope=scope))
+    def _admit(self, scope: Scope) -> None:
+        path, given = scope["path"], given_key(headers_of(scope))
         if path in OPERATOR_PATHS or (path == METRICS_PATH and self._rules.admin_key):
             self._check_operator(scope, given)
         elif path not in OPEN_PATHS:
             is_operators = self._is_admin(given) and not path.startswith(TENANTS_PREFIX)
             caller = self._operator if is_operators else self._rules.keys.caller(given)
-            return {**scope, TENANT_KEY: caller.tenant, CALLER_KEY: caller}
-        return scope
+            scope[TENANT_KEY], scope[CALLER_KEY] = caller.tenant, caller
 
     def _is_admin(self, given: str | None) -> bool:
         if self._rules.admin_key is None:
@@ -76,7 +76,7 @@ class Authenticate:
                 raise ForbiddenError("this key is not the operator's")
         elif self._rules.keys:
             raise ForbiddenError("this is for operators, and there is no operator's key: give --admin-key")
-        elif not FROM_ELSEWHERE.isdisjoint(Headers(scope=scope)) or not _is_on_this_machine(scope):
+        elif not FROM_ELSEWHERE.isdisjoint(headers_of(scope)) or not _is_on_this_machine(scope):
             raise ForbiddenError("without an operator's key this is for programs on the same machine only")
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from starlette.types import Message, Send
-
 MOST_BYTES = 1 << 16
 
 logger = logging.getLogger("agentspec.gateway")
@@ -15,13 +13,3 @@ def log_body(request_id: str, what: str, body: bytes) -> None:
     """A line at level debug, cut if it is long."""
     logger.debug("%s: %s %s", request_id, what, body[:MOST_BYTES].decode(errors="replace"))
 
-
-def logging_answers(request_id: str, send: Send) -> Send:
-    """``send``, and a line for every part of the answer."""
-
-    async def logged_send(message: Message) -> None:
-        if body := message.get("body"):
-            log_body(request_id, "answer", body)
-        await send(message)
-
-    return logged_send

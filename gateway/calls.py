@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
 from agentspec.gateway.api_keys import Caller
 from agentspec.gateway.auth import CALLER_KEY
-from agentspec.gateway.body_log import log_body, logging_answers
+from agentspec.gateway.body_log import log_body
 from agentspec.gateway.call import Call, Endpoint
 from agentspec.gateway.call_record import RECORD_KEY
 from agentspec.gateway.discovery import Discovery
 from agentspec.gateway.drain import Drain
 from agentspec.gateway.errors import ForbiddenError, UnknownUrlError
+from agentspec.gateway.exchange import exchange_of
 from agentspec.gateway.lifeline import ClientGoneError, Lifeline
 from agentspec.gateway.passing import is_for_tenants, refuse_forged
 from agentspec.gateway.reply import Reply
 from agentspec.gateway.request_body import guess_body, parse_body, read_body
-from agentspec.gateway.request_headers import RequestHeaders
+from agentspec.gateway.request_headers import headers_of
 from agentspec.gateway.request_id import REQUEST_ID_KEY
 from agentspec.gateway.rules import Rules
 from agentspec.gateway.tags import read_tags
@@ -53,9 +55,9 @@ class Calls:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read, tag, answer; every failure is told in OpenAI's form."""
+        reply, lifeline = Reply(exchange_of(scope, send)), Lifeline()
         if self._rules.limits.log_bodies:
-            send = logging_answers(scope[REQUEST_ID_KEY], send)
-        reply, lifeline = Reply(send), Lifeline()
+            reply.listeners.append(partial(log_body, scope[REQUEST_ID_KEY], "answer"))
         try:
             await self._drain.run(self._answer(scope, receive, reply, lifeline), lifeline)
         except ClientGoneError:
@@ -80,7 +82,7 @@ class Calls:
                 self._watch.end(visit, reply.status)
 
     async def _read(self, scope: Scope, receive: Receive, caller: Caller) -> Call:
-        method, path, headers = scope["method"], scope["path"], RequestHeaders(scope)
+        method, path, headers = scope["method"], scope["path"], headers_of(scope)
         is_tagged = method == "POST" and path in TAGGED_PATHS
         if not is_tagged:
             _check_passing(method, path, caller)

@@ -1,13 +1,13 @@
 """One connection to an engine: a request goes out, its answer comes back part by part, as bytes.
 
 The stream path in its lower half. httptools finds where head, parts and end are; nothing of a body is read,
-copied or held back: what came since the last ``read`` is handed over as it is.
+copied or held back: what comes goes on in the same call.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from typing import Protocol, cast
 
 import httptools
 
@@ -18,11 +18,26 @@ MOST_UNREAD_BYTES = 1 << 18  # more than that waits in the kernel, and then in t
 RawHeader = tuple[bytes, bytes]
 
 
+class Sink(Protocol):
+    """Where the parts of an answer go."""
+
+    def put(self, part: bytes) -> None:
+        """Take the next one."""
+
+    @property
+    def is_full(self) -> bool:
+        """It should not get more for now."""
+
+    async def drain(self) -> None:
+        """Wait until it may."""
+
+
 class Connection(asyncio.Protocol):
     """HTTP/1.1 to one engine, one request at a time.
 
-    ``send``, then ``read`` until it gives nothing; ``is_reusable`` then says if another may follow. Whoever
-    stops before that calls ``abort``. What goes wrong is raised as UpstreamDownError or UpstreamTimeoutError.
+    ``send``, then ``pour``, or ``read`` until it gives nothing; ``is_reusable`` then says if another may
+    follow. Whoever stops before that calls ``abort``. What goes wrong is raised as UpstreamDownError or
+    UpstreamTimeoutError.
 
     Attributes:
         status: of the answer.
@@ -41,6 +56,7 @@ class Connection(asyncio.Protocol):
         self.status = 0
         self.headers: list[RawHeader] = []
         self._parts: list[bytes] = []
+        self._sink: Sink | None = None
         self._begin()
 
     async def send(
@@ -66,20 +82,25 @@ class Connection(asyncio.Protocol):
         while not self._has_head:
             await self._news()
 
+    async def pour(self, sink: Sink) -> None:
+        """Give all of the body to ``sink``, each part in the call that brings it."""
+        try:
+            while part := await self.read():
+                sink.put(part)
+                if sink.is_full:
+                    self._sink = None
+                    await sink.drain()  # what comes meanwhile is read afterwards
+                self._sink = sink
+        finally:
+            self._sink = None
+
     async def read(self) -> bytes:
         """What came of the body since the last time; waits for some. Empty at its end."""
         while not self._parts:
             if self._is_complete:
                 return b""
             await self._news()
-        part = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        self._parts.clear()
-        self._num_unread = 0
-        if self._is_paused:
-            self._is_paused = False
-            self._heard_s = self._loop.time()  # until now it was not the engine that kept us waiting
-            cast(asyncio.Transport, self._transport).resume_reading()
-        return part
+        return self._taken()
 
     @property
     def has_answered(self) -> bool:
@@ -122,7 +143,11 @@ class Connection(asyncio.Protocol):
         if self._num_framing_bytes > MAX_HEAD_BYTES:  # of a head or of trailers
             self._break("sent an endless head")
             return
-        if self._num_unread > MOST_UNREAD_BYTES and not self._is_paused and self._transport is not None:
+        if self._sink is not None and self._parts and not self._sink.is_full:
+            self._sink.put(self._taken())
+            if not self._is_complete:
+                return
+        elif self._num_unread > MOST_UNREAD_BYTES and not self._is_paused and self._transport is not None:
             self._is_paused = True
             self._transport.pause_reading()
         self._wake()
@@ -188,6 +213,16 @@ class Connection(asyncio.Protocol):
         self._has_head = self._is_complete = self._keeps_alive = False
         self._ends_with_connection = self._has_no_body = False
         self._is_idle = True
+
+    def _taken(self) -> bytes:
+        part = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts.clear()
+        self._num_unread = 0
+        if self._is_paused:
+            self._is_paused = False
+            self._heard_s = self._loop.time()  # until now it was not the engine that kept us waiting
+            cast(asyncio.Transport, self._transport).resume_reading()
+        return part
 
     async def _news(self) -> None:
         if self._error is not None:

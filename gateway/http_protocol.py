@@ -1,8 +1,8 @@
 """The server's side of HTTP/1.1, with limits on what comes before a request is understood.
 
-uvicorn reads requests and writes answers. Here stands what it leaves open: how long a head may take, how
-large it may be, and that a client is told in OpenAI's form what was wrong with its bytes. Nothing here knows
-what is asked.
+uvicorn keeps the connection, ``http_exchange`` answers. Here stands what a request's bytes become: how long a
+head may take, how large it may be, and that a client is told in OpenAI's form what was wrong with them.
+Nothing here knows what is asked.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
+from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from agentspec.gateway.connection import RawHeader
 from agentspec.gateway.errors import error_body
-from agentspec.gateway.lifeline import CONNECTION_EXTENSION
+from agentspec.gateway.http_exchange import HttpExchange
 from agentspec.gateway.reply import encode_json
 from agentspec.gateway.rules import Rules
 from agentspec.gateway.settings import GatewaySettings
@@ -37,9 +38,6 @@ class HttpProtocol(HttpToolsProtocol):
     request to the end of its head, and while the rest comes of a body that nobody wants any more. (A body
     that is wanted has its own time limit, see ``request_body``.)
 
-    Attributes:
-        on_lost: called when the client has left; for the one request that is being answered.
-
     Args:
         rules: their limits hold, as they are when a request begins.
         options: uvicorn's own.
@@ -54,7 +52,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_head = True  # what comes next belongs to a head
         self._is_too_large = self._is_refused = self._is_resuming = False
         self._num_idle_bytes = 0  # since the last of them that a request was made of
-        self.on_lost: Callable[[], None] | None = None
+        self._answered: HttpExchange | None = None  # the last that an answer was begun for
 
     # asyncio.Protocol
 
@@ -65,8 +63,9 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It left."""
-        if self.on_lost is not None:
-            self.on_lost()
+        answered = self._answered
+        if answered is not None and answered.on_lost is not None:
+            answered.on_lost()
         self._stop_clock()
         super().connection_lost(exc)
 
@@ -86,10 +85,6 @@ class HttpProtocol(HttpToolsProtocol):
         elif self._clock is None and self._is_clients_turn:
             self._start_clock()
 
-    def forget(self) -> None:
-        """Nobody wants to know any more when the client leaves."""
-        self.on_lost = None
-
     # httptools
 
     def on_message_begin(self) -> None:
@@ -98,17 +93,26 @@ class HttpProtocol(HttpToolsProtocol):
             return
         self._limits = self._rules.limits
         self._has_begun = True
-        super().on_message_begin()
-        self.scope["extensions"] = {CONNECTION_EXTENSION: self}  # type: ignore[dict-item]
+        self.url, self.headers, self.expect_100_continue = b"", [], False
 
     def on_headers_complete(self) -> None:
-        """The head is whole. What else comes as headers are trailers, which count for nothing."""
+        """The head is whole: the request is answered from now on, or when those before it are.
+
+        What else comes as headers are trailers, which count for nothing.
+        """
         if self._is_resuming:
             return
         if self._has_too_much:
             self._is_too_large = True
             raise ValueError("too large a head")
-        super().on_headers_complete()
+        exchange = self._exchange()
+        is_next = self.cycle is None or self.cycle.response_complete
+        self.cycle = exchange  # type: ignore[assignment]
+        if is_next:
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
         self.headers = []
         self._is_head, self._num_idle_bytes = False, 0
         self._stop_clock()
@@ -125,6 +129,39 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_head, self._has_begun, self._num_idle_bytes = True, False, 0
         self._stop_clock()
         super().on_message_complete()
+
+    def _exchange(self) -> HttpExchange:
+        url, version = httptools.parse_url(self.url), self.parser.get_http_version()
+        path = url.path.decode("ascii")
+        self.scope = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme or "http",
+            "method": self.parser.get_method().decode("ascii"),
+            "root_path": "",
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": url.path,
+            "query_string": url.query or b"",
+            "headers": self.headers,
+            "state": self.app_state.copy(),
+        }
+        return HttpExchange(
+            self.scope,
+            self.transport,
+            self.flow,
+            self.server_state.default_headers,
+            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            expects_continue=self.expect_100_continue,
+            is_dated=version == "1.0",
+            on_end=self.on_response_complete,
+        )
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     @property
     def _is_answering(self) -> bool:

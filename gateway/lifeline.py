@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.types import Receive, Scope
 
-CONNECTION_EXTENSION = "agentspec.connection"
+from agentspec.gateway.exchange import EXCHANGE_KEY, Exchange
 
 
 class ClientGoneError(Exception):
@@ -44,10 +44,10 @@ class Lifeline:
 
     def watch(self, scope: Scope, receive: Receive) -> None:
         """Cut it when the client leaves. The request's body has been read."""
-        connection = scope.get("extensions", {}).get(CONNECTION_EXTENSION)
-        if connection is not None:  # our own server's: no task is needed that waits
-            connection.on_lost = self._leave
-            self._let_go = connection.forget
+        exchange: Exchange | None = scope.get(EXCHANGE_KEY)
+        if exchange is not None and exchange.tells_of_leaving:  # no task is needed that waits
+            exchange.on_lost = self._leave
+            self._let_go = lambda: setattr(exchange, "on_lost", None)
         else:
             watching = asyncio.create_task(_disconnected(receive))
             watching.add_done_callback(self._note)

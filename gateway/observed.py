@@ -1,4 +1,4 @@
-"""Every request until its last byte: counted, timed, a line in the log, and a span where spans are wanted."""
+"""Every request until its last byte: named, counted, timed, a line in the log, and a span where one is wanted."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import time
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentspec.gateway.call_record import RECORD_KEY, CallRecord
-from agentspec.gateway.request_id import REQUEST_ID_KEY
+from agentspec.gateway.exchange import exchange_of
+from agentspec.gateway.request_headers import headers_of
+from agentspec.gateway.request_id import REQUEST_ID_KEY, request_id_of
+from agentspec.wire import REQUEST_ID_HEADER
 
 if TYPE_CHECKING:
     from agentspec.gateway.tracing import Tracing
@@ -44,7 +46,10 @@ logger = logging.getLogger("agentspec.gateway")
 
 
 class Observed:
-    """Counts, times and logs every request; whoever knows more of it notes that in ``scope[RECORD_KEY]``."""
+    """The outermost layer. It names every request in ``scope[REQUEST_ID_KEY]`` and on its answer.
+
+    Whoever finds out more of a request notes that in ``scope[RECORD_KEY]``.
+    """
 
     def __init__(self, app: ASGIApp, registry: CollectorRegistry, tracing: Tracing | None = None) -> None:
         self._app = app
@@ -66,36 +71,31 @@ class Observed:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        started, headers, exchange = time.perf_counter(), headers_of(scope), exchange_of(scope, send)
+        request_id = scope[REQUEST_ID_KEY] = request_id_of(headers)
+        exchange.headers.append((REQUEST_ID_HEADER.encode(), request_id.encode()))
         record = scope[RECORD_KEY] = CallRecord()
         endpoint = _endpoint(scope["path"])
         span = None
         if self._tracing is not None and scope["path"] not in PROBES:
-            span = self._tracing.begin(scope["method"], endpoint, Headers(scope=scope), record)
-        started, status, is_complete = time.perf_counter(), 0, False
-
-        async def observed_send(message: Message) -> None:
-            nonlocal status, is_complete
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            elif message["type"] == "http.response.body":
-                is_complete = not message.get("more_body", False)
-            await send(message)
-
+            span = self._tracing.begin(scope["method"], endpoint, headers, record)
+        has_failed = False
         try:
-            await self._app(scope, receive, observed_send)
+            await self._app(scope, receive, exchange.send)
         except Exception:
-            if not status:  # the outermost layer answers for us
-                status, is_complete = 500, True
+            has_failed = True  # the server answers for us
             raise
         finally:
             seconds = time.perf_counter() - started
-            status = status if is_complete else CLIENT_GONE
+            status = exchange.status if exchange.is_complete else CLIENT_GONE
+            if has_failed and not exchange.status:
+                status = 500
             labels = (endpoint, str(status))
             self._requests.labels(*labels).inc()
             self._seconds.labels(*labels).observe(seconds)
             _log(scope, endpoint, status, seconds, record)
             if span is not None and self._tracing is not None:
-                self._tracing.end(span, endpoint, status, scope[REQUEST_ID_KEY], record)
+                self._tracing.end(span, endpoint, status, request_id, record)
 
 
 def _log(scope: Scope, endpoint: str, status: int, seconds: float, record: CallRecord) -> None:

@@ -197,10 +197,9 @@ class Replica:
         tail = AnswerTail(is_event_stream=kind.startswith(b"text/event-stream"))
         if call.tags is not None:
             self._ledger.count_request(call.tags.stage)
+        reply.listeners.append(tail.add)
         await reply.start(connection.status, headers)
-        while part := await connection.read():
-            tail.add(part)
-            await reply.write(part)
+        await connection.pour(reply)
         await reply.end()
         if connection.status == 200 and call.tags is not None:
             call.record.told = tail.payload()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
-from starlette.types import Send
-
 from agentspec.gateway.errors import describe
-
-RawHeaders = Iterable[tuple[bytes, bytes]]
+from agentspec.gateway.exchange import Exchange, RawHeader, RawHeaders
 
 EVENT_STREAM_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -32,20 +29,32 @@ def encode_event(payload: object, name: str | None = None) -> bytes:
 
 
 class Reply:
-    """Writes one answer. ``headers`` are added to whatever answer it becomes, errors included.
+    """Writes one answer.
 
     Attributes:
-        is_started: the status is on its way: another answer can't be given any more.
-        status: which; 0 before.
+        listeners: are told of every part of the body.
     """
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.is_started = False
-        self.status = 0
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
         self._is_event_stream = False
-        self._last_bytes = b"\n\n"  # at least the last two
-        self.headers: list[tuple[bytes, bytes]] = []
+        self._end = b"\n\n"  # the last part, or more if that is short
+        self.listeners: list[Callable[[bytes], object]] = []
+
+    @property
+    def headers(self) -> list[RawHeader]:
+        """Are added to whatever answer it becomes, errors included."""
+        return self._exchange.headers
+
+    @property
+    def status(self) -> int:
+        """Of the answer; 0 before."""
+        return self._exchange.status
+
+    @property
+    def is_started(self) -> bool:
+        """The status is on its way: another answer can't be given any more."""
+        return self._exchange.status != 0
 
     async def send_json(self, status: int, payload: Any) -> None:
         """A whole JSON answer."""
@@ -53,7 +62,8 @@ class Reply:
         await self.start(
             status, [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         )
-        await self._send({"type": "http.response.body", "body": body})
+        await self.write(body)
+        await self.end()
 
     async def start(self, status: int, headers: RawHeaders) -> None:
         """Status and headers; ``write`` and ``end`` follow."""
@@ -61,19 +71,36 @@ class Reply:
         self._is_event_stream = any(
             name == b"content-type" and value.startswith(b"text/event-stream") for name, value in own
         )
-        self.is_started = True
-        self.status = status
-        await self._send({"type": "http.response.start", "status": status, "headers": [*own, *self.headers]})
+        self._exchange.start(status, own)
+        await self.drain()
 
     async def write(self, part: bytes) -> None:
         """The next bytes of the body, sent at once."""
         if part:
-            self._last_bytes = (self._last_bytes + part[-2:])[-2:]
-            await self._send({"type": "http.response.body", "body": part, "more_body": True})
+            self.put(part)
+            await self.drain()
+
+    def put(self, part: bytes) -> None:
+        """As ``write``, but it does not wait: whoever has more calls ``drain`` while it ``is_full``."""
+        self._end = part if len(part) > 1 else self._end + part
+        for listener in self.listeners:
+            listener(part)
+        self._exchange.write(part)
+
+    @property
+    def is_full(self) -> bool:
+        """The client does not keep up."""
+        return self._exchange.is_full
+
+    async def drain(self) -> None:
+        """Wait until it does."""
+        if self._exchange.is_full:
+            await self._exchange.drain()
 
     async def end(self) -> None:
         """Nothing follows."""
-        await self._send({"type": "http.response.body", "body": b""})
+        self._exchange.end()
+        await self.drain()
 
     async def fail(self, error: Exception) -> None:
         """Tell the client of ``error``: by status if nothing was sent yet, else by an event in the stream.
@@ -88,7 +115,7 @@ class Reply:
             return
         if not self._is_event_stream:
             return
-        if self._last_bytes != b"\n\n":  # the upstream broke off inside an event
+        if not self._end.endswith(b"\n\n"):  # the upstream broke off inside an event
             await self.write(b"\n\n")
         await self.write(encode_event(payload))
         await self.end()

@@ -6,6 +6,9 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 
+HEADERS_KEY = "agentspec.headers"
+
+
 class RequestHeaders(Headers):
     """As Starlette's, but each is looked up instead of looked for: tags alone ask for a dozen of names.
 
@@ -27,3 +30,11 @@ class RequestHeaders(Headers):
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and key.lower() in self._first
+
+
+def headers_of(scope: Scope) -> Headers:
+    """A request's headers, read once."""
+    known: Headers | None = scope.get(HEADERS_KEY)
+    if known is None:
+        known = scope[HEADERS_KEY] = RequestHeaders(scope)
+    return known

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from agentspec.gateway.auth import TENANT_KEY, UI_PATH
 from agentspec.gateway.drain import Drain
+from agentspec.gateway.exchange import AsgiExchange
 from agentspec.gateway.lifeline import ClientGoneError, Lifeline, ended_before
 from agentspec.gateway.lookout import Lookout
 from agentspec.gateway.reply import EVENT_STREAM_HEADERS, Reply
@@ -54,7 +55,7 @@ class Events:
         """The stream. Raises RateLimitError, before anything is sent, if the tenant has too many."""
         tenant = scope[TENANT_KEY]
         self._lookout.check_room(tenant)
-        reply, lifeline = Reply(send), Lifeline()
+        reply, lifeline = Reply(AsgiExchange(send)), Lifeline()
 
         async def tell() -> None:
             lifeline.watch(scope, receive)

@@ -16,6 +16,7 @@ from agentspec.gateway.call import Endpoint
 from agentspec.gateway.discovery import Discovery, DiscoverySettings
 from agentspec.gateway.discovery_routes import CLUSTERS_PATH, discovery_app
 from agentspec.gateway.errors import ForbiddenError
+from agentspec.gateway.exchange import AsgiExchange
 from agentspec.gateway.lifeline import ClientGoneError
 from agentspec.gateway.passing import is_for_tenants
 from agentspec.gateway.reply import Reply
@@ -66,7 +67,7 @@ class TaggedOnly:
             await send({"type": "websocket.close", "code": 1008})
         elif scope["type"] == "http" and not self._is_allowed(scope):
             error = ForbiddenError(f"{scope['method']} {scope['path']} is closed: tenants have API keys here")
-            await Reply(send).fail(error)
+            await Reply(AsgiExchange(send)).fail(error)
         else:
             await self._app(scope, receive, send)
 
@@ -93,7 +94,7 @@ class Tagging:
         except ClientGoneError:
             return
         except Exception as error:
-            await Reply(send).fail(error)
+            await Reply(AsgiExchange(send)).fail(error)
             return
         await self._app(_with_length(scope, len(body)), _replayed(body, receive), _naming(tags, send))
 

@@ -7,17 +7,16 @@ import pytest
 
 from agentspec.gateway.drain import Drain
 from agentspec.gateway.errors import ShuttingDownError
-from agentspec.gateway.lifeline import CONNECTION_EXTENSION, ClientGoneError, Lifeline
+from agentspec.gateway.exchange import EXCHANGE_KEY
+from agentspec.gateway.lifeline import ClientGoneError, Lifeline
 from agentspec.gateway.request_headers import RequestHeaders
 
 
-class Connection:
-    """As a server's, which tells when its client leaves."""
+class Exchange:
+    """As our own server's, which tells when its client leaves."""
 
+    tells_of_leaving = True
     on_lost: Any = None
-
-    def forget(self) -> None:
-        self.on_lost = None
 
 
 async def never() -> None:
@@ -25,15 +24,15 @@ async def never() -> None:
 
 
 async def test_work_ends_by_itself() -> None:
-    connection, lifeline = Connection(), Lifeline()
-    scope = {"extensions": {CONNECTION_EXTENSION: connection}}
+    exchange, lifeline = Exchange(), Lifeline()
+    scope = {EXCHANGE_KEY: exchange}
 
     async def work() -> None:
         lifeline.watch(scope, never)
-        assert connection.on_lost is not None
+        assert exchange.on_lost is not None
 
     await lifeline.hold(work())
-    assert connection.on_lost is None
+    assert exchange.on_lost is None
     lifeline.cut(ClientGoneError())  # too late, and no harm
     await asyncio.sleep(0)
 
@@ -50,8 +49,8 @@ async def test_the_works_own_errors_come_through() -> None:
 
 @pytest.mark.parametrize("tells", [True, False])
 async def test_work_is_let_go_when_the_client_leaves(tells: bool) -> None:
-    connection, lifeline, released, gone = Connection(), Lifeline(), [], asyncio.Event()
-    scope = {"extensions": {CONNECTION_EXTENSION: connection}} if tells else {}
+    exchange, lifeline, released, gone = Exchange(), Lifeline(), [], asyncio.Event()
+    scope = {EXCHANGE_KEY: exchange} if tells else {}
 
     async def receive() -> Any:
         await gone.wait()
@@ -59,7 +58,7 @@ async def test_work_is_let_go_when_the_client_leaves(tells: bool) -> None:
 
     async def work() -> None:
         lifeline.watch(scope, receive)
-        asyncio.get_running_loop().call_soon(connection.on_lost if tells else gone.set)
+        asyncio.get_running_loop().call_soon(exchange.on_lost if tells else gone.set)
         try:
             await never()
         finally:

@@ -1,0 +1,115 @@
+"""A request's answer on its way out, below ASGI.
+
+What is written goes to the client in the call that brings it, with no task, message or copy in between. Our
+own server's exchanges (``http_exchange``) work so; behind any other ASGI server :class:`AsgiExchange` does
+the same by messages.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from starlette.types import Message, Scope, Send
+
+EXCHANGE_KEY = "agentspec.exchange"
+RawHeader = tuple[bytes, bytes]
+RawHeaders = Iterable[RawHeader]
+
+
+class Exchange(ABC):
+    """``start``, ``write`` as often as there is something, ``end``; ``drain`` whenever it ``is_full``.
+
+    Attributes:
+        headers: added to whatever answer it becomes. Names in lower case.
+        status: of the answer; 0 before it is started.
+        is_complete: nothing follows.
+        tells_of_leaving: ``on_lost`` will be called; else somebody has to receive.
+        on_lost: called when the client has left before the answer was complete.
+    """
+
+    tells_of_leaving = False
+    on_lost: Callable[[], None] | None = None
+
+    def __init__(self) -> None:
+        self.headers: list[RawHeader] = []
+        self.status = 0
+        self.is_complete = False
+
+    @abstractmethod
+    def start(self, status: int, headers: RawHeaders) -> None:
+        """Status and headers, whose names are in lower case."""
+
+    @abstractmethod
+    def write(self, part: bytes) -> None:
+        """The next bytes of the body; at least one."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Nothing follows."""
+
+    @property
+    @abstractmethod
+    def is_full(self) -> bool:
+        """The client does not keep up: what is written now waits here."""
+
+    @abstractmethod
+    async def drain(self) -> None:
+        """Wait until the client has taken what waits."""
+
+    async def send(self, message: Message) -> None:
+        """The same as ASGI has it, for an application."""
+        if message["type"] == "http.response.start":
+            self.start(message["status"], message.get("headers", ()))
+        else:
+            if body := message.get("body", b""):
+                self.write(bytes(body))
+            if not message.get("more_body", False):
+                self.end()
+        if self.is_full:
+            await self.drain()
+
+
+class AsgiExchange(Exchange):
+    """Through another server's ``send``."""
+
+    def __init__(self, send: Send) -> None:
+        super().__init__()
+        self._send = send
+        self._messages: list[dict[str, Any]] = []
+
+    def start(self, status: int, headers: RawHeaders) -> None:
+        """See :class:`Exchange`."""
+        self.status = status
+        self._add({"type": "http.response.start", "status": status, "headers": [*headers, *self.headers]})
+
+    def write(self, part: bytes) -> None:
+        """See :class:`Exchange`."""
+        self._add({"type": "http.response.body", "body": part, "more_body": True})
+
+    def end(self) -> None:
+        """See :class:`Exchange`."""
+        self.is_complete = True
+        self._add({"type": "http.response.body", "body": b""})
+
+    @property
+    def is_full(self) -> bool:
+        """See :class:`Exchange`."""
+        return bool(self._messages)
+
+    async def drain(self) -> None:
+        """See :class:`Exchange`."""
+        while self._messages:
+            await self._send(self._messages.pop(0))
+
+    def _add(self, message: dict[str, Any]) -> None:
+        self._messages.append(message)
+
+
+def exchange_of(scope: Scope, send: Send) -> Exchange:
+    """The one of this request."""
+    known: Exchange | None = scope.get(EXCHANGE_KEY)
+    if known is None:
+        known = scope[EXCHANGE_KEY] = AsgiExchange(send)
+    return known

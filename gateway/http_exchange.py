@@ -1,0 +1,159 @@
+"""One request to our own server, and its answer in HTTP/1.1."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Message, Scope
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from agentspec.gateway.exchange import EXCHANGE_KEY, Exchange, RawHeader, RawHeaders
+
+BODILESS_STATUSES = frozenset((204, 304))
+
+logger = logging.getLogger("agentspec.gateway")
+
+
+class HttpExchange(Exchange):
+    """What :class:`HttpProtocol` makes of every request.
+
+    It stands in for uvicorn's "cycle": uvicorn's half of the protocol uses the attributes that have the names
+    of one.
+
+    Args:
+        scope: of the request; not complete yet.
+        server_headers: of every answer.
+        keep_alive: the client may send another request on this connection.
+        expects_continue: it waits for a word before it sends the body.
+        is_dated: it speaks HTTP/1.0, and knows no chunks.
+        on_end: called when the answer is complete.
+    """
+
+    tells_of_leaving = True
+
+    def __init__(
+        self,
+        scope: Scope,
+        transport: asyncio.Transport,
+        flow: FlowControl,
+        server_headers: list[RawHeader],
+        *,
+        keep_alive: bool,
+        expects_continue: bool,
+        is_dated: bool,
+        on_end: Callable[[], None],
+    ) -> None:
+        super().__init__()
+        scope[EXCHANGE_KEY] = self
+        self.keep_alive = keep_alive
+        self.disconnected = False
+        self.body = bytearray()
+        self.more_body = True
+        self.message_event = asyncio.Event()
+        self._scope: Scope | None = scope
+        self._is_head = scope["method"] == "HEAD"
+        self._transport = transport
+        self._flow = flow
+        self._server_headers = server_headers
+        self._expects_continue = expects_continue
+        self._is_dated = is_dated
+        self._on_end = on_end
+        self._has_body = self._is_chunked = False
+        self._num_left = 0  # bytes of the length that the head has promised
+
+    @property
+    def response_started(self) -> bool:
+        """As uvicorn calls it."""
+        return self.status != 0
+
+    @property
+    def response_complete(self) -> bool:
+        """As uvicorn calls it."""
+        return self.is_complete
+
+    async def run_asgi(self, app: ASGIApp) -> None:
+        """Let ``app`` answer. Where it does not, the client is told so, or hears the connection break off."""
+        scope, self._scope = self._scope, None  # else each would keep the other
+        assert scope is not None
+        try:
+            await app(scope, self.receive, self.send)
+        except Exception as error:
+            logger.error("unexpected error", exc_info=error)
+        finally:
+            if not self.is_complete and not self.disconnected:
+                if not self.status:
+                    self.keep_alive = False
+                    self.start(500, [(b"content-length", b"0")])
+                    self.end()
+                self._transport.close()
+
+    async def receive(self) -> Message:
+        """The request's body, as ASGI has it; then, that the client has left."""
+        if self._expects_continue and not self._transport.is_closing():
+            self._expects_continue = False
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if not self.disconnected and not self.is_complete:
+            self._flow.resume_reading()
+            await self.message_event.wait()
+            self.message_event.clear()
+        if self.disconnected or self.is_complete:
+            return {"type": "http.disconnect"}
+        body, self.body = bytes(self.body), bytearray()
+        return {"type": "http.request", "body": body, "more_body": self.more_body}
+
+    def start(self, status: int, headers: RawHeaders) -> None:
+        """Write the head."""
+        self.status = status
+        self._expects_continue = False
+        if self.disconnected:
+            return
+        lines, length = [STATUS_LINE[status]], None
+        for name, value in (*self._server_headers, *headers, *self.headers):
+            if name == b"content-length":
+                length = int(value)
+            elif name == b"connection":
+                self.keep_alive = self.keep_alive and b"close" not in value.lower()
+                continue
+            lines += (name, b": ", value, b"\r\n")
+        self._has_body = not self._is_head and status not in BODILESS_STATUSES
+        if self._has_body and length is not None:
+            self._num_left = length
+        elif self._has_body and self._is_dated:
+            self.keep_alive = False  # the end of the connection is the end of the body
+        elif self._has_body:
+            self._is_chunked = True
+            lines.append(b"transfer-encoding: chunked\r\n")
+        lines.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        self._transport.write(b"".join(lines))
+
+    def write(self, part: bytes) -> None:
+        """Write the next part. What an answer may not have, or a client who has left would get, is dropped."""
+        if self.disconnected or not self._has_body:
+            return
+        if self._is_chunked:
+            self._transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+        else:
+            self._num_left -= len(part)
+            self._transport.write(part)
+
+    def end(self) -> None:
+        """The answer is complete."""
+        if self._is_chunked and not self.disconnected:
+            self._transport.write(b"0\r\n\r\n")
+        self.is_complete = True
+        self.message_event.set()
+        if not self.keep_alive or self._num_left:  # a length that was not kept is found out by the breaking off
+            self._transport.close()
+        self._on_end()
+
+    @property
+    def is_full(self) -> bool:
+        """See :class:`Exchange`."""
+        return self._flow.write_paused and not self.disconnected
+
+    async def drain(self) -> None:
+        """See :class:`Exchange`."""
+        await self._flow.drain()
