@@ -13,11 +13,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
+
 TAIL_LIMIT_BYTES = 1 << 14
 HEAD_LIMIT_BYTES = 1 << 12
 BODY_LIMIT_BYTES = 1 << 20
 _USAGE = b'"usage":'  # in a text of the answer its quotes are escaped
 _METRICS = b'"metrics":'
+_decode_whole = msgspec.json.Decoder().decode
 _decode = json.JSONDecoder().raw_decode
 
 
@@ -93,7 +96,7 @@ def _cut(line: bytes, name: bytes) -> object:
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
-        payload = json.loads(data)
+        payload = _decode_whole(data)
     except (ValueError, RecursionError):
         return {}
     return payload if isinstance(payload, dict) else {}

@@ -12,4 +12,3 @@ logger = logging.getLogger("agentspec.gateway")
 def log_body(request_id: str, what: str, body: bytes) -> None:
     """A line at level debug, cut if it is long."""
     logger.debug("%s: %s %s", request_id, what, body[:MOST_BYTES].decode(errors="replace"))
-

@@ -130,7 +130,7 @@ class HttpExchange(Exchange):
         self._transport.write(b"".join(lines))
 
     def write(self, part: bytes) -> None:
-        """Write the next part. What an answer may not have, or a client who has left would get, is dropped."""
+        """Write the next part; nothing where no body may be, or to a client who has left."""
         if self.disconnected or not self._has_body:
             return
         if self._is_chunked:
@@ -145,7 +145,9 @@ class HttpExchange(Exchange):
             self._transport.write(b"0\r\n\r\n")
         self.is_complete = True
         self.message_event.set()
-        if not self.keep_alive or self._num_left:  # a length that was not kept is found out by the breaking off
+        if (
+            not self.keep_alive or self._num_left
+        ):  # a length that was not kept is found out by the breaking off
             self._transport.close()
         self._on_end()
 

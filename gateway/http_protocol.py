@@ -11,10 +11,11 @@ import asyncio
 import logging
 import socket
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 import httptools
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from agentspec.gateway.connection import RawHeader
@@ -133,7 +134,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _exchange(self) -> HttpExchange:
         url, version = httptools.parse_url(self.url), self.parser.get_http_version()
         path = url.path.decode("ascii")
-        self.scope = {
+        scope: Scope = {
             "type": "http",
             "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
             "http_version": version,
@@ -148,8 +149,9 @@ class HttpProtocol(HttpToolsProtocol):
             "headers": self.headers,
             "state": self.app_state.copy(),
         }
+        self.scope = cast(Any, scope)
         return HttpExchange(
-            self.scope,
+            scope,
             self.transport,
             self.flow,
             self.server_state.default_headers,

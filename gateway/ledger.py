@@ -73,6 +73,6 @@ def _count(payload: Mapping[str, Any], name: str) -> int:
 
 
 def _add(total: dict[Source, int], counts: Mapping[str, Any]) -> None:
-    for source in Source:
+    for source in Source if counts else ():
         if num := _count(counts, source.name.lower()):
             total[source] = total.get(source, 0) + num

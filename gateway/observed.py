@@ -1,4 +1,4 @@
-"""Every request until its last byte: named, counted, timed, a line in the log, and a span where one is wanted."""
+"""Every request until its last byte: named, counted, timed, logged, and a span where spans are wanted."""
 
 from __future__ import annotations
 

@@ -14,12 +14,13 @@ EVENT_STREAM_HEADERS = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 DONE_EVENT = b"data: [DONE]\n\n"
 
 
 def encode_json(payload: object) -> bytes:
     """Compact UTF-8 JSON."""
-    return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode()
+    return _encode(payload).encode()
 
 
 def encode_event(payload: object, name: str | None = None) -> bytes:

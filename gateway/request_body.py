@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any, NoReturn
 
+import msgspec
 from starlette.types import Message, Receive
 
 from agentspec.errors import RequestError
@@ -68,6 +69,19 @@ def _too_large(limit_bytes: int) -> BodyTooLargeError:
 def parse_body(raw: bytes) -> dict[str, Any]:
     """The JSON object in ``raw``. Raises RequestError if it is none."""
     try:
+        body = _decode(raw)
+    except (ValueError, RecursionError):  # most often none; but UTF-16 is legal too, and 1e999
+        body = _parse_slowly(raw)
+    if not isinstance(body, dict):
+        raise RequestError(f"the body must be a JSON object, not {type(body).__name__}", code="invalid_json")
+    if raw.count(b"{") + raw.count(b"[") > MAX_JSON_DEPTH and _is_deep(body):
+        raise RequestError(f"the body is nested more than {MAX_JSON_DEPTH} deep", code="invalid_json")
+    return body
+
+
+def _parse_slowly(raw: bytes) -> Any:
+    """All that is JSON, in any of its encodings; and what is wrong with what is none."""
+    try:
         text = raw.decode(json.detect_encoding(raw))  # strictly: json would let half a surrogate pair pass
         body = _DECODER.decode(text)
         if "\\u" in text:  # an escaped half of a surrogate pair is legal JSON, but no text
@@ -76,10 +90,6 @@ def parse_body(raw: bytes) -> dict[str, Any]:
         raise RequestError("the body has half of a surrogate pair", code="invalid_json") from None
     except (ValueError, RecursionError) as error:
         raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
-    if not isinstance(body, dict):
-        raise RequestError(f"the body must be a JSON object, not {type(body).__name__}", code="invalid_json")
-    if _is_deep(body):
-        raise RequestError(f"the body is nested more than {MAX_JSON_DEPTH} deep", code="invalid_json")
     return body
 
 
@@ -112,4 +122,5 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a JSON number")
 
 
+_decode = msgspec.json.Decoder().decode
 _DECODER = json.JSONDecoder(parse_constant=_refuse)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-
 HEADERS_KEY = "agentspec.headers"
 
 
