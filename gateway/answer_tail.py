@@ -20,7 +20,7 @@ HEAD_LIMIT_BYTES = 1 << 12
 BODY_LIMIT_BYTES = 1 << 20
 _USAGE = b'"usage":'  # in a text of the answer its quotes are escaped
 _METRICS = b'"metrics":'
-_decode_whole = msgspec.json.Decoder().decode
+_decode_strictly = msgspec.json.Decoder().decode
 _decode = json.JSONDecoder().raw_decode
 
 
@@ -95,11 +95,13 @@ def _cut(line: bytes, name: bytes) -> object:
 
 
 def _object(data: bytes) -> dict[str, Any]:
-    try:
-        payload = _decode_whole(data)
-    except (ValueError, RecursionError):
-        return {}
-    return payload if isinstance(payload, dict) else {}
+    for decode in (_decode_strictly, json.loads):  # the first is fast; there are engines that write NaN
+        try:
+            payload = decode(data)
+        except (ValueError, RecursionError):
+            continue
+        return payload if isinstance(payload, dict) else {}
+    return {}
 
 
 def _member(payload: dict[str, Any], name: str) -> dict[str, Any]:

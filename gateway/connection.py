@@ -111,7 +111,8 @@ class Connection(asyncio.Protocol):
     def is_reusable(self) -> bool:
         """The last answer is complete, and the connection still there for another."""
         is_sent = self._transport is not None and not self._transport.get_write_buffer_size()
-        return self._is_complete and self._keeps_alive and is_sent and not self._is_lost
+        is_whole = self._is_complete and self._keeps_alive and is_sent
+        return is_whole and not self._is_lost and not self._is_paused
 
     def abort(self) -> None:
         """Hang up at once: whatever the engine does for it, it stops."""
@@ -144,12 +145,11 @@ class Connection(asyncio.Protocol):
             self._break("sent an endless head")
             return
         if self._sink is not None and self._parts and not self._sink.is_full:
-            self._sink.put(self._taken())
+            self._put(self._sink)
             if not self._is_complete:
                 return
-        elif self._num_unread > MOST_UNREAD_BYTES and not self._is_paused and self._transport is not None:
-            self._is_paused = True
-            self._transport.pause_reading()
+        elif self._num_unread > MOST_UNREAD_BYTES and not self._is_complete:
+            self._pause()
         self._wake()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -181,7 +181,7 @@ class Connection(asyncio.Protocol):
         if 100 <= self.status < 200:  # "continue", or a hint: the answer is still to come
             self.headers = []
             return
-        if self.status >= 600:
+        if not 200 <= self.status < 600:
             raise ValueError(f"status {self.status}")
         self._keeps_alive = self._parser.should_keep_alive()
         names = {name.lower() for name, _ in self.headers}
@@ -213,6 +213,17 @@ class Connection(asyncio.Protocol):
         self._has_head = self._is_complete = self._keeps_alive = False
         self._ends_with_connection = self._has_no_body = False
         self._is_idle = True
+
+    def _put(self, sink: Sink) -> None:
+        try:
+            sink.put(self._taken())
+        except Exception as error:  # of the client's side; whoever pours is told
+            self._fail(error)
+
+    def _pause(self) -> None:
+        if not self._is_paused and self._transport is not None:
+            self._is_paused = True
+            self._transport.pause_reading()
 
     def _taken(self) -> bytes:
         part = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)

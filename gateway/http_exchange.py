@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import struct
 from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Scope
@@ -13,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from agentspec.gateway.exchange import EXCHANGE_KEY, Exchange, RawHeader, RawHeaders
 
 BODILESS_STATUSES = frozenset((204, 304))
+RESET = struct.pack("ii", 1, 0)  # what the kernel still has is dropped, and the client is told
 
 logger = logging.getLogger("agentspec.gateway")
 
@@ -61,7 +64,7 @@ class HttpExchange(Exchange):
         self._expects_continue = expects_continue
         self._is_dated = is_dated
         self._on_end = on_end
-        self._has_body = self._is_chunked = False
+        self._has_body = self._is_chunked = self._ends_with_connection = False
         self._num_left = 0  # bytes of the length that the head has promised
 
     @property
@@ -88,7 +91,8 @@ class HttpExchange(Exchange):
                     self.keep_alive = False
                     self.start(500, [(b"content-length", b"0")])
                     self.end()
-                self._transport.close()
+                self._break_off()
+            self._on_end = _nothing  # else protocol and exchange would keep each other
 
     async def receive(self) -> Message:
         """The request's body, as ASGI has it; then, that the client has left."""
@@ -122,7 +126,7 @@ class HttpExchange(Exchange):
         if self._has_body and length is not None:
             self._num_left = length
         elif self._has_body and self._is_dated:
-            self.keep_alive = False  # the end of the connection is the end of the body
+            self.keep_alive, self._ends_with_connection = False, True
         elif self._has_body:
             self._is_chunked = True
             lines.append(b"transfer-encoding: chunked\r\n")
@@ -135,21 +139,31 @@ class HttpExchange(Exchange):
             return
         if self._is_chunked:
             self._transport.write(b"%x\r\n%b\r\n" % (len(part), part))
-        else:
-            self._num_left -= len(part)
+        elif self._ends_with_connection:
             self._transport.write(part)
+        else:
+            self.keep_alive = self.keep_alive and len(part) <= self._num_left
+            self._transport.write(part[: self._num_left])
+            self._num_left = max(0, self._num_left - len(part))
 
     def end(self) -> None:
-        """The answer is complete."""
+        """The answer is complete. A length that was promised, and not kept, ends the connection."""
         if self._is_chunked and not self.disconnected:
             self._transport.write(b"0\r\n\r\n")
         self.is_complete = True
         self.message_event.set()
-        if (
-            not self.keep_alive or self._num_left
-        ):  # a length that was not kept is found out by the breaking off
+        if not self.keep_alive or self._num_left:
             self._transport.close()
         self._on_end()
+
+    def lose(self) -> None:
+        """The client has left."""
+        if self.is_complete:
+            return
+        self.disconnected = True
+        self.message_event.set()
+        if self.on_lost is not None:
+            self.on_lost()
 
     @property
     def is_full(self) -> bool:
@@ -159,3 +173,15 @@ class HttpExchange(Exchange):
     async def drain(self) -> None:
         """See :class:`Exchange`."""
         await self._flow.drain()
+
+    def _break_off(self) -> None:
+        """Close, so that half an answer does not look like a whole one."""
+        if self._ends_with_connection:
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+
+def _nothing() -> None:
+    pass

@@ -64,9 +64,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It left."""
-        answered = self._answered
-        if answered is not None and answered.on_lost is not None:
-            answered.on_lost()
+        if self._answered is not None:
+            self._answered.lose()
         self._stop_clock()
         super().connection_lost(exc)
 
@@ -149,7 +148,7 @@ class HttpProtocol(HttpToolsProtocol):
             "headers": self.headers,
             "state": self.app_state.copy(),
         }
-        self.scope = cast(Any, scope)
+        self.scope = cast(Any, {"headers": self.headers})  # no more than is needed here: it stays for long
         return HttpExchange(
             scope,
             self.transport,

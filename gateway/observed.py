@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentspec.gateway.call_record import RECORD_KEY, CallRecord
-from agentspec.gateway.exchange import exchange_of
+from agentspec.gateway.exchange import EXCHANGE_KEY, exchange_of
 from agentspec.gateway.request_headers import headers_of
 from agentspec.gateway.request_id import REQUEST_ID_KEY, request_id_of
 from agentspec.wire import REQUEST_ID_HEADER
@@ -86,6 +86,7 @@ class Observed:
             has_failed = True  # the server answers for us
             raise
         finally:
+            del scope[EXCHANGE_KEY]  # else each would keep the other
             seconds = time.perf_counter() - started
             status = exchange.status if exchange.is_complete else CLIENT_GONE
             if has_failed and not exchange.status:

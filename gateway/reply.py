@@ -39,7 +39,7 @@ class Reply:
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._is_event_stream = False
-        self._end = b"\n\n"  # the last part, or more if that is short
+        self._end = b"\n\n"  # the last two bytes
         self.listeners: list[Callable[[bytes], object]] = []
 
     @property
@@ -83,7 +83,7 @@ class Reply:
 
     def put(self, part: bytes) -> None:
         """As ``write``, but it does not wait: whoever has more calls ``drain`` while it ``is_full``."""
-        self._end = part if len(part) > 1 else self._end + part
+        self._end = part[-2:] if len(part) > 1 else (self._end + part)[-2:]
         for listener in self.listeners:
             listener(part)
         self._exchange.write(part)
@@ -114,9 +114,9 @@ class Reply:
             self.headers.extend(getattr(error, "headers", ()))
             await self.send_json(status, payload)
             return
-        if not self._is_event_stream:
+        if self._exchange.is_complete or not self._is_event_stream:
             return
-        if not self._end.endswith(b"\n\n"):  # the upstream broke off inside an event
+        if self._end != b"\n\n":  # the upstream broke off inside an event
             await self.write(b"\n\n")
         await self.write(encode_event(payload))
         await self.end()

@@ -53,6 +53,15 @@ class Peer:
         raise TimeoutError
 
 
+async def falls_silent(peer: Peer) -> None:
+    """Three events, one after the other; then nothing."""
+    await peer.send(EVENTS + chunk(EVENT))
+    for _ in range(2):
+        await asyncio.sleep(0.05)
+        await peer.send(chunk(EVENT))
+    await peer.hang()
+
+
 Way = Callable[[Peer], Awaitable[None]]
 
 
@@ -99,6 +108,9 @@ WAYS: dict[str, Way] = {
     "hangs in the stream": hangs(EVENTS + chunk(EVENT)),
     "dies in the head": sends(OK, stays=False),
     "dies in the body": sends(OK + b'content-length: 9\r\n\r\n{"a"', stays=False),
+    "dies in a chunked body": sends(
+        OK + b"transfer-encoding: chunked\r\n\r\n" + chunk(b'{"half":'), stays=False
+    ),
     "dies in the stream": sends(EVENTS + chunk(EVENT), stays=False),
     "dies in a chunk": sends(EVENTS + b"ffff\r\n" + EVENT, stays=False),
     "garbage": sends(b"\x16\x03\x01 no HTTP at all\r\n\r\n"),
@@ -137,6 +149,7 @@ WAYS: dict[str, Way] = {
         b'HTTP/1.1 500 No\r\ncontent-type: application/json\r\ncontent-length: 12\r\n\r\n{"error": 1}'
     ),
     "head": sends(OK + b"content-length: 1234\r\n\r\n"),
+    "falls silent": falls_silent,
     "streams for ever": floods(EVENTS, chunk(BIG_EVENT)),
 }
 

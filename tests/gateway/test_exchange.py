@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import gc
+import json
+import logging
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,12 +13,19 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from live import TIMEOUT_S, chat_body, post, serving_app, serving_engine
+from live import TIMEOUT_S, chat_body, post, serving_app, serving_engine, serving_proxy
+from misbehaving import EVENT, misbehaving
 from scripted import ScriptedEngine
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from test_cancellation import eventually, leave_before_the_first_byte, leave_midway
+from test_gateway_metrics import scrape
 
-from agentspec.gateway import EmbeddedUpstream, create_app
+from agentspec.gateway import EmbeddedUpstream, Fleet, FleetSettings, UpstreamSettings, create_app
+from agentspec.gateway.call_record import CallRecord
+from agentspec.gateway.errors import ShuttingDownError
+from agentspec.gateway.exchange import AsgiExchange
+from agentspec.gateway.http_exchange import HttpExchange
+from agentspec.gateway.reply import EVENT_STREAM_HEADERS, Reply
 from agentspec.gateway.server import bind
 
 
@@ -31,6 +42,14 @@ def serving_elsewhere(app: ASGIApp) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join(TIMEOUT_S)
+
+
+BODY = json.dumps(chat_body(stream=True)).encode()
+POST_TO_ENGINE = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n" % len(BODY)
+    + b"x-way: %b\r\n\r\n"
+    + BODY
+)
 
 
 def told(root: str, request: bytes) -> bytes:
@@ -74,6 +93,102 @@ def test_in_another_server_a_client_that_leaves_is_noticed(leave: Callable[..., 
     with serving_elsewhere(create_app(EmbeddedUpstream(engine))) as root:
         leave(*((root,) if is_midway else (engine, root)))
         assert engine.released.wait(TIMEOUT_S)
+
+
+def test_in_another_server_no_event_waits_for_the_next() -> None:
+    with misbehaving() as engine:
+        fleet = Fleet(FleetSettings(upstreams=[UpstreamSettings(url=engine.url)]))
+        with (
+            serving_elsewhere(create_app(fleet)) as root,
+            httpx.stream(
+                "POST",
+                f"{root}/v1/chat/completions",
+                json=chat_body(stream=True),
+                headers={"x-way": "falls silent"},
+                timeout=TIMEOUT_S,
+                trust_env=False,
+            ) as answer,
+        ):
+            got, parts = b"", answer.iter_raw()
+            while got.count(EVENT) < 3:  # else it times out
+                got += next(parts)
+
+
+def test_clients_that_leave_in_the_middle_of_a_pipeline(caplog: pytest.LogCaptureFixture) -> None:
+    """The request behind is never answered; nothing is written to who has left, and nobody is blamed."""
+    request = POST_TO_ENGINE % b"streams for ever"
+    with misbehaving() as engine, serving_proxy(engine.url) as root:
+        url = httpx.URL(root)
+        for _ in range(8):
+            with socket.create_connection((url.host, url.port or 0), timeout=TIMEOUT_S) as connection:
+                connection.sendall(request + request)
+                assert connection.recv(100_000)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset
+        assert eventually(lambda: engine.num_open == 0)
+        gone = (
+            "agentspec_gateway_requests_total",
+            (("endpoint", "/v1/chat/completions"), ("status", "499")),
+        )
+        assert eventually(lambda: scrape(root).get(gone) == 8)
+        figures = scrape(root).items()
+        assert [num for (name, _), num in figures if name == "agentspec_upstream_failures_total"] == [0]
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_nothing_of_a_call_is_kept_after_it() -> None:
+    """Not by the connection that it came on, nor until garbage is collected."""
+    with serving_engine(ScriptedEngine()) as root, httpx.Client(trust_env=False, timeout=TIMEOUT_S) as client:
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(5):
+                assert client.post(f"{root}/v1/chat/completions", json=chat_body()).status_code == 200
+            assert eventually(lambda: not alive(CallRecord))
+            assert len(alive(HttpExchange)) <= 1
+            client.close()
+            assert eventually(lambda: not alive(HttpExchange))
+        finally:
+            gc.enable()
+
+
+def alive(kind: type) -> list[object]:
+    return [one for one in gc.get_objects() if type(one) is kind]
+
+
+async def test_what_fails_after_the_end_is_told_to_nobody() -> None:
+    """The client is slow; the server shuts down while the last bytes wait."""
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    reply = Reply(AsgiExchange(send))
+    await reply.start(200, EVENT_STREAM_HEADERS)
+    await reply.write(b"data: 1\n\n")
+    await reply.end()
+    await reply.fail(ShuttingDownError("the server is shutting down"))
+    assert [message.get("body") for message in sent] == [None, b"data: 1\n\n", b""]
+
+
+@pytest.mark.parametrize(("parts", "gap"), [((b"data: 1", b"\n", b"\n"), b""), ((b"data: 1\n",), b"\n\n")])
+async def test_an_error_is_an_event_of_its_own(parts: tuple[bytes, ...], gap: bytes) -> None:
+    sent: list[bytes] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message.get("body", b""))
+
+    reply = Reply(AsgiExchange(send))
+    await reply.start(200, EVENT_STREAM_HEADERS)
+    for part in parts:
+        await reply.write(part)
+    await reply.fail(ShuttingDownError("the server is shutting down"))
+    assert b"".join(sent).startswith(b"".join(parts) + gap + b'data: {"error"')
+
+
+def test_half_an_answer_is_not_a_whole_one_for_http_1_0() -> None:
+    request = (POST_TO_ENGINE % b"dies in a chunked body").replace(b"HTTP/1.1", b"HTTP/1.0")
+    with misbehaving() as engine, serving_proxy(engine.url) as root, pytest.raises(ConnectionResetError):
+        told(root, request)
 
 
 def test_a_client_of_http_1_0_gets_a_stream_without_chunks() -> None:
@@ -121,7 +236,7 @@ REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
     ("app", "end"),
     [
         (answering(start(content_length="9"), body(b"short")), b"\r\n\r\nshort"),
-        (answering(start(content_length="2"), body(b"longer")), b"\r\n\r\nlonger"),
+        (answering(start(content_length="2"), body(b"longer")), b"\r\n\r\nlo"),
         (answering(start(), body(b"half", more=True)), b"4\r\nhalf\r\n"),
         (answering(start(), body(b"half", more=True), fails=True), b"4\r\nhalf\r\n"),
         (answering(start(connection="close"), body(b"all")), b"3\r\nall\r\n0\r\n\r\n"),

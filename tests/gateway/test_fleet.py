@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
 import pytest
+from answering import answering
 from live import TIMEOUT_S, chat_body, client_of, post, serving_engine, serving_proxy
 from scripted import ScriptedEngine
 from test_proxy import free_port
@@ -27,34 +26,6 @@ def fleet(*engines: ScriptedEngine, **options: Any) -> Iterator[str]:
     with ExitStack() as stack:
         urls = [stack.enter_context(serving_engine(engine)) for engine in engines]
         yield stack.enter_context(serving_proxy(*urls, **options))
-
-
-@contextmanager
-def answering(status: int) -> Iterator[tuple[str, list[str]]]:
-    """A server that answers every request with ``status``; the list has the paths."""
-    paths: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["content-length"]))
-            paths.append(self.path)
-            self.send_response(status)
-            self.send_header("content-length", "2")
-            self.end_headers()
-            self.wfile.write(b"{}")
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", paths
-        server.shutdown()
-        thread.join(TIMEOUT_S)
 
 
 def test_a_stage_stays_with_one_engine() -> None:
@@ -126,36 +97,36 @@ def test_another_engine_answers_for_one_that_is_down() -> None:
 def test_another_engine_answers_for_one_that_can_not(status: int) -> None:
     engine = ScriptedEngine()
     with (
-        answering(status) as (unable, paths),
+        answering(status) as (unable, seen),
         serving_engine(engine) as able,
         serving_proxy(unable, able, fleet=IMPATIENT) as root,
     ):
         for number in range(8):
             assert post(root, chat_body(), x_agentspec_stage=f"s{number}").status_code == 200
     assert len(engine.requests) == 8
-    assert paths  # it was asked
+    assert seen  # it was asked
 
 
 @pytest.mark.parametrize("status", [400, 404, 429, 500, 501])
 def test_what_the_engine_means_is_not_tried_again(status: int) -> None:
-    with answering(status) as (url, paths), serving_proxy(url, fleet=IMPATIENT) as root:
+    with answering(status) as (url, seen), serving_proxy(url, fleet=IMPATIENT) as root:
         assert post(root, chat_body()).status_code == status
-    assert len(paths) == 1
+    assert len(seen) == 1
 
 
 def test_what_does_not_generate_is_not_tried_again() -> None:
-    with answering(503) as (url, paths), serving_proxy(url, fleet=IMPATIENT) as root:
+    with answering(503) as (url, seen), serving_proxy(url, fleet=IMPATIENT) as root:
         assert post(root, {}, "/v1/load_lora_adapter").status_code == 503
         assert post(root, chat_body()).status_code == 503
-    assert paths == ["/v1/load_lora_adapter", *["/v1/chat/completions"] * 3]
+    assert [one.path for one in seen] == ["/v1/load_lora_adapter", *["/v1/chat/completions"] * 3]
 
 
 def test_an_engine_that_keeps_failing_is_left_alone_for_a_while() -> None:
-    with answering(500) as (url, paths), serving_proxy(url, fleet={"health": {"num_failures": 2}}) as root:
+    with answering(500) as (url, seen), serving_proxy(url, fleet={"health": {"num_failures": 2}}) as root:
         statuses = [post(root, chat_body()).status_code for _ in range(4)]
         refusal = post(root, chat_body())
     assert statuses == [500, 500, 503, 503]
-    assert len(paths) == 2
+    assert len(seen) == 2
     assert refusal.json()["error"]["code"] == "no_upstream"
     assert 1 <= int(refusal.headers["retry-after"]) <= 10
 

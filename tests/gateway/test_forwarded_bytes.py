@@ -124,6 +124,12 @@ def test_the_counts_of_a_body(kind: str) -> None:
     assert (stats.num_prompt_tokens, stats.num_output_tokens) == (19, 40)
 
 
+def test_an_engine_that_writes_what_is_no_number_is_counted_too() -> None:
+    tail = AnswerTail(is_event_stream=False)
+    tail.add(b'{"logprobs": [NaN, -Infinity], "usage": {"x": 1}}')
+    assert tail.payload()["usage"] == {"x": 1}
+
+
 def test_a_stream_that_was_broken_off_tells_nothing() -> None:
     whole = events({"type": "response.completed", "response": {"usage": {"input_tokens": 19}}})
     for end in range(0, len(whole) - 5, 7):

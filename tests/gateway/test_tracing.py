@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import httpx
 import pytest
-from live import TIMEOUT_S, chat_body, post, serving_engine, serving_proxy
+from answering import answering
+from live import chat_body, post, serving_engine, serving_proxy
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -40,36 +36,6 @@ def tracing(spans: InMemorySpanExporter) -> Iterator[Tracing]:
     tracing = Tracing(provider)
     yield tracing
     tracing.close()
-
-
-@contextmanager
-def collector(answer: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, str]]]]:
-    """A server that answers all with ``answer``; the list has the headers it saw, by their lowered names."""
-    seen: list[dict[str, str]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["content-length"]))
-            seen.append({**{name.lower(): value for name, value in self.headers.items()}, "": self.path})
-            body = json.dumps(answer).encode()
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", seen
-        server.shutdown()
-        thread.join(TIMEOUT_S)
 
 
 def only(spans: InMemorySpanExporter) -> ReadableSpan:
@@ -111,33 +77,33 @@ def test_what_a_span_says(spans: InMemorySpanExporter, tracing: Tracing, stream:
 
 
 def test_a_trace_goes_through(spans: InMemorySpanExporter, tracing: Tracing) -> None:
-    with collector({}) as (engine, seen), serving_proxy(engine, tracing=tracing) as root:
+    with answering() as (engine, seen), serving_proxy(engine, tracing=tracing) as root:
         post(root, chat_body(), traceparent=TRACEPARENT, tracestate="vendor=1")
     span = only(spans)
     assert span.context is not None
     assert span.parent is not None
     assert f"{span.context.trace_id:032x}" == TRACE
     assert f"{span.parent.span_id:016x}" == PARENT
-    assert seen[0]["traceparent"] == f"00-{TRACE}-{span.context.span_id:016x}-01"
-    assert seen[0]["tracestate"] == "vendor=1"
+    assert seen[0].headers["traceparent"] == f"00-{TRACE}-{span.context.span_id:016x}-01"
+    assert seen[0].headers["tracestate"] == "vendor=1"
 
 
 @pytest.mark.parametrize("given", ["", "00-not-a-trace", TRACEPARENT + "-future"])
 def test_a_bad_trace_context_costs_nothing(spans: InMemorySpanExporter, tracing: Tracing, given: str) -> None:
-    with collector({}) as (engine, seen), serving_proxy(engine, tracing=tracing) as root:
+    with answering() as (engine, seen), serving_proxy(engine, tracing=tracing) as root:
         assert post(root, chat_body(), traceparent=given).status_code == 200
     span = only(spans)
     assert span.parent is None
     assert span.context is not None
-    assert f"{span.context.span_id:016x}" in seen[0]["traceparent"]
+    assert f"{span.context.span_id:016x}" in seen[0].headers["traceparent"]
 
 
 def test_without_tracing_the_clients_context_goes_on_untouched() -> None:
-    with collector({}) as (engine, seen), serving_proxy(engine) as root:
+    with answering() as (engine, seen), serving_proxy(engine) as root:
         post(root, chat_body(), traceparent=TRACEPARENT, tracestate="vendor=1")
         post(root, chat_body())
-    assert (seen[0]["traceparent"], seen[0]["tracestate"]) == (TRACEPARENT, "vendor=1")
-    assert "traceparent" not in seen[1]
+    assert (seen[0].headers["traceparent"], seen[0].headers["tracestate"]) == (TRACEPARENT, "vendor=1")
+    assert "traceparent" not in seen[1].headers
 
 
 def test_failures_and_retries(spans: InMemorySpanExporter, tracing: Tracing) -> None:
@@ -181,9 +147,9 @@ def test_off_unless_somebody_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_spans_reach_a_collector() -> None:
-    with collector({}) as (url, seen), serving_engine(ScriptedEngine()) as engine:
+    with answering() as (url, seen), serving_engine(ScriptedEngine()) as engine:
         tracing = exporting(f"{url}/")
         with serving_proxy(engine, tracing=tracing) as root:
             post(root, chat_body())
         tracing.close()
-    assert [headers[""] for headers in seen] == ["/v1/traces"]
+    assert [one.path for one in seen] == ["/v1/traces"]

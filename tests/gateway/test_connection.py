@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentspec.gateway.connection import MOST_UNREAD_BYTES, Connection
+from agentspec.gateway.errors import UpstreamDownError
+
+EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+END = b"0\r\n\r\n"
+LARGE = b"x" * MOST_UNREAD_BYTES
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class Wire(asyncio.Transport):
+    """Takes all that is written; says if it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_reading = True
+        self.is_aborted = False
+
+    def write(self, data: Any) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        assert self.is_reading
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.is_reading
+        self.is_reading = True
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+class Basin:
+    """Is full when it is told to be."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.is_full = False
+        self._emptied = asyncio.Event()
+
+    def put(self, part: bytes) -> None:
+        self.parts.append(part)
+
+    async def drain(self) -> None:
+        await self._emptied.wait()
+
+    def fill(self, is_full: bool) -> None:
+        self.is_full = is_full
+        (self._emptied.clear if is_full else self._emptied.set)()
+
+
+async def asked() -> tuple[Connection, Wire]:
+    """A connection with a request on its way, and the head of the answer."""
+    connection, wire = Connection("http://engine"), Wire()
+    connection.connection_made(wire)
+    sending = asyncio.create_task(
+        connection.send(b"GET / HTTP/1.1\r\n\r\n", b"", is_head=False, first_byte_s=60, idle_s=60)
+    )
+    await asyncio.sleep(0)
+    connection.data_received(EVENTS)
+    await sending
+    return connection, wire
+
+
+async def settled() -> None:
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+async def test_a_part_goes_on_in_the_call_that_brings_it() -> None:
+    connection, _ = await asked()
+    basin = Basin()
+    pouring = asyncio.create_task(connection.pour(basin))
+    await settled()
+    connection.data_received(chunk(b"first"))
+    await settled()
+    connection.data_received(chunk(b"second") + chunk(b"third"))
+    assert basin.parts == [b"first", b"secondthird"]
+    connection.data_received(chunk(b"last") + END)
+    await pouring
+    assert basin.parts[2:] == [b"last"]
+    assert connection.is_reusable
+
+
+@given(st.lists(st.one_of(st.binary(min_size=1, max_size=9), st.booleans(), st.none()), max_size=30))
+def test_nothing_is_lost_or_turned_round(happenings: list[bytes | bool | None]) -> None:
+    """Bytes come, a basin is full or not, or the loop goes round, in any order."""
+
+    async def run() -> None:
+        connection, _ = await asked()
+        basin = Basin()
+        pouring = asyncio.create_task(connection.pour(basin))
+        for one in happenings:
+            if isinstance(one, bytes):
+                connection.data_received(chunk(one))
+            elif one is None:
+                await asyncio.sleep(0)
+            else:
+                basin.fill(one)
+        connection.data_received(END)
+        basin.fill(False)
+        await pouring
+        assert b"".join(basin.parts) == b"".join(one for one in happenings if isinstance(one, bytes))
+
+    asyncio.run(run())
+
+
+async def test_what_a_slow_client_does_not_take_stays_with_the_engine() -> None:
+    connection, wire = await asked()
+    basin = Basin()
+    basin.fill(True)
+    pouring = asyncio.create_task(connection.pour(basin))
+    connection.data_received(chunk(LARGE))
+    await settled()
+    assert wire.is_reading  # what came was read, and waits in the basin
+    connection.data_received(chunk(LARGE) + chunk(b"x"))
+    await settled()
+    assert not wire.is_reading
+    basin.fill(False)
+    await settled()
+    assert wire.is_reading
+    assert len(b"".join(basin.parts)) == 2 * len(LARGE) + 1
+    connection.data_received(END)
+    await pouring
+
+
+async def test_a_connection_that_is_not_read_is_not_used_again() -> None:
+    """The client left, and all of the answer had come."""
+    connection, wire = await asked()
+    basin = Basin()
+    basin.fill(True)
+    pouring = asyncio.create_task(connection.pour(basin))
+    connection.data_received(chunk(b"x"))
+    await settled()
+    connection.data_received(chunk(LARGE) + chunk(b"x"))
+    assert not wire.is_reading
+    connection.data_received(END)
+    pouring.cancel()
+    await asyncio.wait({pouring})
+    assert not connection.is_reusable
+
+
+async def test_the_end_of_an_answer_pauses_nothing() -> None:
+    connection, wire = await asked()
+    connection.data_received(chunk(LARGE) + chunk(b"x") + END)
+    assert wire.is_reading
+    assert await connection.read() == LARGE + b"x"
+    assert await connection.read() == b""
+    assert connection.is_reusable
+
+
+async def test_a_sink_that_fails_ends_its_own_answer() -> None:
+    connection, wire = await asked()
+
+    class Leaky(Basin):
+        def put(self, part: bytes) -> None:
+            if self.parts:
+                raise RuntimeError("no more")
+            super().put(part)
+
+    pouring = asyncio.create_task(connection.pour(Leaky()))
+    connection.data_received(chunk(b"first"))
+    await settled()
+    connection.data_received(chunk(b"second"))
+    with pytest.raises(RuntimeError, match="no more"):
+        await pouring
+    assert wire.is_aborted
+    assert not connection.is_reusable
+
+
+@pytest.mark.parametrize("status", [b"042", b"099", b"600", b"999"])
+async def test_a_status_that_is_none(status: bytes) -> None:
+    connection, wire = Connection("http://engine"), Wire()
+    connection.connection_made(wire)
+    sending = asyncio.create_task(
+        connection.send(b"GET / HTTP/1.1\r\n\r\n", b"", is_head=False, first_byte_s=60, idle_s=60)
+    )
+    await asyncio.sleep(0)
+    connection.data_received(b"HTTP/1.1 %b What\r\ncontent-length: 0\r\n\r\n" % status)
+    with pytest.raises(UpstreamDownError, match="no HTTP answer"):
+        await sending
+    assert wire.is_aborted
