@@ -104,6 +104,19 @@ class TracedStep:
     accepted: tuple[int, ...]
     own_text: str | None
 
+    def describe(self) -> dict[str, Any]:
+        """As clients see it; ``source`` is null and ``tokens`` empty where nothing was drafted.
+
+        ``parents`` and ``accepted`` are indices into ``tokens``, -1 = the token before the draft.
+        """
+        return {
+            "source": None if self.source is Source.NONE else self.source.name.lower(),
+            "tokens": self.texts,
+            "parents": self.parents,
+            "accepted": self.accepted,
+            "own": self.own_text,
+        }
+
 
 @dataclass(slots=True)
 class GenerationDelta:

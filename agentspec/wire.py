@@ -15,6 +15,7 @@ from agentspec.stages import MAX_PATH_CHARS, StageKey
 MAX_DRAFT_TOKENS = 1024
 MAX_SESSION_CHARS = 255
 MAX_PREDICTION_CHARS = 1 << 20  # more than any context holds
+MAX_REQUEST_ID_CHARS = 128
 
 # request headers
 STAGE_HEADER = "x-agentspec-stage"
@@ -38,6 +39,7 @@ XARG_MAX_DRAFT = "agentspec_max_draft"
 XARG_MIN_MATCH = "agentspec_min_match"
 XARG_LEARN = "agentspec_learn"
 XARG_PREDICTION = "agentspec_prediction"  # text that the client expects as output
+XARG_TRACE = "agentspec_trace"  # the request's id, if its decode steps are to be told under it
 
 # URL form: /stages/<path>/v1/...
 STAGE_URL_PREFIX = "/stages/"

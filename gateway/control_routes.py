@@ -1,6 +1,6 @@
-"""``/agentspec/...``: what the trees have learned, for the tenants they belong to and for operators.
+"""``/agentspec/...``: what trees have learned and drafted, for the tenants they belong to and for operators.
 
-A tenant sees and touches its own stages only. Saving and loading concern all tenants and are the operator's
+A tenant sees and touches its own only. Saving and loading concern all tenants and are the operator's
 (``auth`` sees to both).
 """
 
@@ -15,8 +15,10 @@ from starlette.routing import Route
 
 from agentspec.errors import RequestError
 from agentspec.gateway.auth import TENANT_KEY
+from agentspec.gateway.errors import UnknownTraceError
 from agentspec.gateway.past_outputs import read_past_outputs
 from agentspec.gateway.request_body import parse_body, read_body
+from agentspec.gateway.request_id import is_request_id
 from agentspec.gateway.rules import Rules
 from agentspec.gateway.stage_figures import describe_stages
 from agentspec.gateway.upstream import Upstream
@@ -30,6 +32,13 @@ def control_routes(upstream: Upstream, rules: Rules) -> list[Route]:
         tenant = request.scope[TENANT_KEY]
         own = {stage: stats for stage, stats in (await upstream.stats()).items() if stage.tenant == tenant}
         return JSONResponse(describe_stages(own))
+
+    async def trace(request: Request) -> Response:
+        tenant, request_id = request.scope[TENANT_KEY], request.path_params["request_id"]
+        steps = await upstream.trace(tenant, request_id) if is_request_id(request_id) else None
+        if steps is None:
+            raise UnknownTraceError(f"there is no trace of {request_id!r} (any more)")
+        return JSONResponse({"steps": steps})
 
     async def evict(request: Request) -> Response:
         stage = StageKey.parse(request.path_params["stage"], request.scope[TENANT_KEY])
@@ -50,6 +59,7 @@ def control_routes(upstream: Upstream, rules: Rules) -> list[Route]:
     return [
         Route("/agentspec/stages", stages),
         Route("/agentspec/stages/{stage:path}", evict, methods=["DELETE"]),
+        Route("/agentspec/traces/{request_id}", trace),
         Route("/agentspec/warm", warm, methods=["POST"]),
         Route("/agentspec/save", with_file(upstream.save), methods=["POST"]),
         Route("/agentspec/load", with_file(upstream.load), methods=["POST"]),

@@ -119,6 +119,9 @@ class EmbeddedUpstream:
         """None: nothing lies between."""
         return ()
 
+    async def trace(self, tenant: str, request_id: str) -> None:
+        """None is kept: its answers tell their steps."""
+
     async def evict(self, stage: StageKey) -> dict[str, Any]:
         """From the engine's trees; see :meth:`Upstream.evict`."""
         return await self._trees.evict(stage)

@@ -5,6 +5,7 @@ RequestError
 ├── ForbiddenError       403  a key, but not for this
 ├── UnknownUrlError      404
 ├── UnknownClusterError  404  the tenant has no cluster of this id
+├── UnknownTraceError    404  the tenant has no trace of this id
 ├── MethodNotAllowedError 405
 ├── SlowBodyError        408  the body did not come in time
 ├── BodyTooLargeError    413
@@ -83,6 +84,15 @@ class UnknownClusterError(RequestError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="unknown_cluster")
+
+
+class UnknownTraceError(RequestError):
+    """The tenant has no trace of this id."""
+
+    status = 404
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="unknown_trace")
 
 
 class BodyTooLargeError(RequestError):

@@ -117,6 +117,18 @@ class Fleet:
             await self._replicas[0].look()
         return upstream_metrics(self._replicas, len(self._line))
 
+    async def trace(self, tenant: str, request_id: str) -> list[Any] | None:
+        """The longest: an engine that broke off may have a beginning; see :meth:`Upstream.trace`."""
+        told = await asyncio.gather(
+            *(replica.control.trace(tenant, request_id) for replica in self._replicas),
+            return_exceptions=True,
+        )
+        steps = max((one for one in told if isinstance(one, list)), key=len, default=None)
+        failure = next((one for one in told if isinstance(one, BaseException)), None)
+        if steps is None and failure is not None:
+            raise failure
+        return steps
+
     async def evict(self, stage: StageKey) -> dict[str, Any]:
         """On every engine; see :meth:`Upstream.evict`."""
         return await self._on_all(lambda replica: replica.control.evict(stage))

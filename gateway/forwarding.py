@@ -9,7 +9,7 @@ from agentspec.gateway.connection import RawHeader
 from agentspec.gateway.connections import Request
 from agentspec.gateway.settings import UpstreamSettings
 from agentspec.gateway.xargs import with_xargs
-from agentspec.wire import REQUEST_ID_HEADER, STAGE_HEADER, STAGE_SOURCE_HEADER, encode_stage
+from agentspec.wire import REQUEST_ID_HEADER, STAGE_HEADER, STAGE_SOURCE_HEADER, XARG_TRACE, encode_stage
 
 HOP_BY_HOP = frozenset(
     (
@@ -94,8 +94,13 @@ class Forwarding:
     def _body(self, call: Call) -> bytes:
         if call.body is None:
             return call.raw_body
-        xargs = call.tags.xargs if call.tags is not None and self._sends_xargs else {}
-        return with_xargs(call.raw_body, call.body, xargs)
+        return with_xargs(call.raw_body, call.body, self._xargs(call))
+
+    def _xargs(self, call: Call) -> dict[str, str | int]:
+        if call.tags is None or not self._sends_xargs:
+            return {}
+        traced: dict[str, str | int] = {XARG_TRACE: call.request_id} if call.tags.is_traced else {}
+        return {**call.tags.xargs, **traced}
 
 
 def returned(status: int, headers: Sequence[RawHeader]) -> list[RawHeader]:

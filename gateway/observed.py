@@ -38,7 +38,7 @@ ENDPOINTS = frozenset(
     )
 )
 PROBES = frozenset(("/health", "/ping", "/metrics"))  # asked all day long, by machines
-ENDPOINTS_WITH_NAMES = ("/v1/models", "/agentspec/stages")
+ENDPOINTS_WITH_NAMES = ("/v1/models", "/agentspec/stages", "/agentspec/traces")
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 CLIENT_GONE = 499  # nginx's number; no client ever sees it
 

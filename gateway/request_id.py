@@ -7,13 +7,18 @@ import re
 
 from starlette.datastructures import Headers
 
-from agentspec.wire import REQUEST_ID_HEADER
+from agentspec.wire import MAX_REQUEST_ID_CHARS, REQUEST_ID_HEADER
 
 REQUEST_ID_KEY = "agentspec.request_id"
-_SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_SANE_ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{MAX_REQUEST_ID_CHARS}}}")
 
 
 def request_id_of(headers: Headers) -> str:
     """The id of a request with these headers."""
     given = headers.get(REQUEST_ID_HEADER, "")
-    return given if _SANE_ID.fullmatch(given) else f"{random.getrandbits(128):032x}"
+    return given if is_request_id(given) else f"{random.getrandbits(128):032x}"
+
+
+def is_request_id(text: str) -> bool:
+    """A request may be called so."""
+    return _SANE_ID.fullmatch(text) is not None

@@ -55,7 +55,7 @@ class Tally:
             return {}
         told = describe_speculation(self._speculation[0])
         if self._trace:
-            told["steps"] = [describe_step(step) for step in self._trace]
+            told["steps"] = [step.describe() for step in self._trace]
         return {"metrics": {"speculative_decoding": told}}
 
 
@@ -73,20 +73,6 @@ def describe_speculation(stats: SpeculationStats) -> dict[str, Any]:
         "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
         "draft_tokens_by_source": _by_name(stats.drafted_by_source),
         "accepted_tokens_by_source": _by_name(stats.accepted_by_source),
-    }
-
-
-def describe_step(step: TracedStep) -> dict[str, Any]:
-    """One decode step; ``source`` is null and ``tokens`` empty where nothing was drafted.
-
-    ``parents`` and ``accepted`` are indices into ``tokens``, -1 = the token before the draft.
-    """
-    return {
-        "source": None if step.source is Source.NONE else step.source.name.lower(),
-        "tokens": step.texts,
-        "parents": step.parents,
-        "accepted": step.accepted,
-        "own": step.own_text,
     }
 
 

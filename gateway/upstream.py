@@ -40,6 +40,15 @@ class Upstream(Protocol):
     async def metrics(self) -> Iterable[Metric]:
         """What Prometheus should know of it beside the stages. Never fails."""
 
+    async def trace(self, tenant: str, request_id: str) -> Sequence[Any] | None:
+        """The decode steps of a traced request of the tenant's, in the form of ``TracedStep.describe``.
+
+        None if none are kept under this id: of requests whose answers told their steps there are none.
+
+        Raises:
+            EngineError: an engine that may have them can't be asked.
+        """
+
     async def evict(self, stage: StageKey) -> dict[str, Any]:
         """Forget what the stage's own tree has learned: ``freed_bytes``.
 

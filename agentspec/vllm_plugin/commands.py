@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, fields
+from functools import cache
 from typing import Any
 
 from agentspec import __version__
@@ -50,6 +51,7 @@ class Commands:
         }
         self._in_background: dict[str, Callable[[Arguments], Answer]] = {
             "stages": self._stages,
+            "trace": self._trace,
             "save": self._save,
             "load": self._load,
             "warm": self._warm,
@@ -162,6 +164,13 @@ class Commands:
             return {"job": arguments["job"]}
         del self._jobs[arguments["job"]]
         return job.result()
+
+    def _trace(self, arguments: Arguments) -> Answer:
+        trace = self._proposer.traces.of(_text(arguments, "tenant"), _text(arguments, "id"))
+        if trace is None:
+            return {"steps": None}
+        text = cache(self._proposer.texts.token)
+        return {"steps": [step.told(text).describe() for step in list(trace.steps)]}
 
     def _save(self, arguments: Arguments) -> Answer:
         path = self._path(arguments)

@@ -24,7 +24,15 @@ from agentspec.vllm_plugin.versions import installed_version
 
 PREFIX = "/agentspec/"
 TOKEN_VARIABLE = "AGENTSPEC_CONTROL_TOKEN"
-METHODS = {"status": "GET", "stages": "GET", "evict": "POST", "save": "POST", "load": "POST", "warm": "POST"}
+METHODS = {
+    "status": "GET",
+    "stages": "GET",
+    "trace": "POST",
+    "evict": "POST",
+    "save": "POST",
+    "load": "POST",
+    "warm": "POST",
+}
 BODY_LIMIT_BYTES = 1 << 28
 POLL_S = 0.02  # how often a command that takes long is asked for, at first
 SLOWEST_POLL_S = 0.5

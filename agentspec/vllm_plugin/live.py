@@ -9,6 +9,7 @@ from agentspec.draft import Source
 from agentspec.forest import RowCounts
 from agentspec.stats import StageStats
 from agentspec.vllm_plugin.tags import RequestTags
+from agentspec.vllm_plugin.traces import Trace
 
 
 @dataclass(slots=True)
@@ -18,15 +19,19 @@ class LiveRequest:
     Attributes:
         counters: its stage's.
         starting: set while its prompt is not in the forest yet.
+        trace: where its steps are noted, if it is traced.
     """
 
     name: str
     tags: RequestTags
     counters: StageStats
     starting: Future[None] | None = None
+    trace: Trace | None = None
 
     def count(self, counts: RowCounts) -> None:
-        """Add what its row has counted to its stage."""
+        """Add what its row has counted to its stage, and to its trace."""
+        if self.trace is not None:
+            self.trace.count(counts)
         stage = self.counters
         stage.num_output_tokens += counts.num_output_tokens
         stage.decode_s += counts.decode_s

@@ -28,6 +28,7 @@ from agentspec.vllm_plugin.settings import PluginSettings
 from agentspec.vllm_plugin.tags import RequestTags
 from agentspec.vllm_plugin.texts import Texts
 from agentspec.vllm_plugin.timing import Timing
+from agentspec.vllm_plugin.traces import Traces
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class ForestProposer:
         self.stages = StageTable()
         self.timing = Timing()
         self.texts = Texts(vllm_config.model_config)
+        self.traces = Traces()
         self.num_draft_tokens: int = vllm_config.speculative_config.num_speculative_tokens
         self._draft_config = self.settings.draft_config(self.num_draft_tokens)
         self._vocab_size: int = vllm_config.model_config.get_vocab_size()
@@ -193,9 +195,26 @@ class ForestProposer:
         )
         num_prompt_tokens = max(0, self._num_scheduled - num_decoding - num_verified)
         self._cost.observe(now_s - self._begin_s, num_decoding, num_verified, num_new, num_prompt_tokens)
+        if self.traces.live:
+            self._note(sampled_token_ids)
         if self.settings.batch_shape == "uniform":
             self._pad(drafts, expected)
         return drafts
+
+    def _note(self, sampled_token_ids: list[list[int]]) -> None:
+        """Add the step to the traces of its requests. What goes wrong costs a trace alone."""
+        rows = self._runner.input_batch.req_id_to_index
+        for name, trace in list(self.traces.live.items()):
+            try:
+                sampled = sampled_token_ids[rows[name]] if name in rows else ()
+                if not sampled:  # its prompt is not read to the end, or it waits
+                    continue
+                with self._counting:
+                    self._live[name].count(self._rows.take_counts(name))
+                    trace.note(self._verified.get(name, ()), sampled)
+            except Exception:
+                logger.exception("the request %r goes on without its trace", name)
+                self.traces.drop(name)
 
     def _pad(self, drafts: list[list[int]], expected: float) -> None:
         """All rows as many tokens as there may be, or none: what full CUDA graphs are captured for.
@@ -226,6 +245,8 @@ class ForestProposer:
             most_tokens = min(most_tokens, num_prompt_tokens + params.max_tokens)
         stops = [stop for stop in _stops(params) if 0 <= stop < self._vocab_size]
         live = LiveRequest(new.req_id, tags, counters)
+        if tags.trace is not None:
+            live.trace = self.traces.begin(live.name, tags.stage.tenant, tags.trace)
         self._adapters.add(tags.adapter)
         self._live[new.req_id] = live
         self._rows.add(new.req_id, num_prompt_tokens, most_tokens, stops)
@@ -280,14 +301,18 @@ class ForestProposer:
     def _give_up(self, request_id: str) -> None:
         """Forget a request that could not be started, or not whole."""
         self._live.pop(request_id, None)
+        self.traces.drop(request_id)
         self._rows.remove(request_id)
         with contextlib.suppress(UnknownRequestError):
             self.forest.finish(request_id)
 
     def _end(self, request_ids: Iterable[str]) -> None:
         """Requests are over, however they ended; those that are not known are no concern of ours."""
-        ended = (self._live.pop(request_id, None) for request_id in request_ids)
-        self._over.extend(live for live in ended if live is not None)
+        for request_id in request_ids:
+            live = self._live.pop(request_id, None)
+            if live is not None:
+                self.traces.end(request_id)
+                self._over.append(live)
 
     def _finish_over(self) -> None:
         while self._over:

@@ -19,6 +19,7 @@ from agentspec.stats import MAX_STAGES
 from agentspec.wire import (
     MAX_DRAFT_TOKENS,
     MAX_PREDICTION_CHARS,
+    MAX_REQUEST_ID_CHARS,
     MAX_SESSION_CHARS,
     XARG_LEARN,
     XARG_MAX_DRAFT,
@@ -27,6 +28,7 @@ from agentspec.wire import (
     XARG_SESSION,
     XARG_STAGE,
     XARG_TENANT,
+    XARG_TRACE,
 )
 
 logger = logging.getLogger(__name__)
@@ -44,6 +46,7 @@ class RequestTags:
         adapter: the LoRA adapter's name; None = the model itself.
         max_draft, min_match: None = as the server is set.
         prediction: the text that the client expects, if any.
+        trace: the id under which its decode steps are told; None = nobody wants to know.
     """
 
     stage: StageKey
@@ -53,6 +56,7 @@ class RequestTags:
     min_match: int | None = None
     learn: bool = True
     prediction: str | None = None
+    trace: str | None = None
 
     @classmethod
     def read(cls, xargs: Mapping[str, object] | None, adapter: str | None = None) -> RequestTags:
@@ -66,6 +70,7 @@ class RequestTags:
             min_match=_count(xargs.get(XARG_MIN_MATCH), 1),
             learn=xargs.get(XARG_LEARN) not in (0, "0"),
             prediction=_text(xargs.get(XARG_PREDICTION), MAX_PREDICTION_CHARS),
+            trace=_text(xargs.get(XARG_TRACE), MAX_REQUEST_ID_CHARS),
         )
 
     @property

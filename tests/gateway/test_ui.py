@@ -8,8 +8,9 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from live import chat_body, post, serving, serving_engine
+from live import chat_body, post, serving, serving_app, serving_engine, serving_proxy
 from scripted import ScriptedEngine
+from test_traces import TracingEngine
 
 from agentspec.config import DraftConfig
 from agentspec.engine import EngineConfig, TorchEngine
@@ -174,3 +175,21 @@ def test_an_engine_without_steps_and_a_refusal_are_told(chromium: Any) -> None:
         tab.fill("#trace-stage", "bad//stage")
         tab.click("#trace-run")
         tab.wait_for_selector("#trace-note.error:has-text('bad stage segment')")
+
+
+def test_the_steps_of_an_engine_behind_http_are_fetched(chromium: Any) -> None:
+    engine = TracingEngine(num_late=1)
+    with serving_app(engine.app) as url, serving_proxy(url) as root, page(chromium) as tab:
+        tab.goto(f"{root}/ui")
+        tab.wait_for_selector("#state.live")
+        tab.fill("#trace-prompt", "hi")
+        tab.wait_for_selector("#trace-model option", state="attached")
+        tab.click("#trace-run")
+        tab.wait_for_selector("#trace:not([hidden])")
+        assert len(engine.asked) == 2  # it was not there at once
+        assert tab.inner_text("#trace-note") == (
+            "4 tokens in 1 decode steps and the prompt's: 3.00 per step; 2 of 3 draft tokens accepted"
+        )
+        assert tab.inner_text("#output") == "Hello, wörld!"
+        assert tab.locator("#output .token.stage").count() == 2
+        assert tab.locator("#steps tr").count() == 2

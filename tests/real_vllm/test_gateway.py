@@ -16,9 +16,11 @@ from agentspec.gateway.answer_tail import AnswerTail
 from agentspec.gateway.ledger import StageLedger
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
+from examples.agentic_sql import prompts
 from tests.gateway.live import post, serving_proxy
 
 KEY = {"authorization": "Bearer ka"}
+END = "<|end|>"  # the bundled model's
 BODY = {
     "model": MODEL_NAME,
     "messages": [{"role": "user", "content": "How many users are there? users(id, name)"}],
@@ -111,3 +113,46 @@ def test_a_stage_that_was_evicted_has_no_tree(root: str, server: Any) -> None:
     freed = httpx.delete(f"{root}/agentspec/stages/gone/a", headers=KEY).json()["freed_bytes"]
     assert freed > 0
     assert server.control("evict", tenant="acme", stage="gone/a") == {"freed_bytes": 0}
+
+
+def steps_of(root: str, answer: httpx.Response) -> list[dict[str, Any]]:
+    request_id = answer.headers["x-request-id"]
+    found = httpx.get(f"{root}/agentspec/traces/{request_id}", headers=KEY, timeout=60)
+    assert found.status_code == 200, found.text
+    return list(found.json()["steps"])
+
+
+def output_of(steps: list[dict[str, Any]]) -> str:
+    return "".join(
+        "".join(step["tokens"][index] for index in step["accepted"]) + (step["own"] or "") for step in steps
+    )
+
+
+def traced(root: str, stage: str, **fields: Any) -> tuple[httpx.Response, str]:
+    """The answer to a traced call that was answered before, and its text, which is the same."""
+    untraced = ask(root, stage, **fields)
+    answer = post(root, {**BODY, **fields}, x_agentspec_stage=stage, x_agentspec_trace="1", **KEY)
+    before, text = (one.json()["choices"][0]["message"]["content"] for one in (untraced, answer))
+    assert text == before
+    request_id = untraced.headers["x-request-id"]
+    assert httpx.get(f"{root}/agentspec/traces/{request_id}", headers=KEY).status_code == 404
+    return answer, text
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"messages": prompts.classify("How many users are there?"), "ignore_eos": False}]
+)
+def test_a_traced_call_is_answered_the_same_and_told_step_by_step(root: str, fields: dict[str, Any]) -> None:
+    """One is cut off, and one ends by itself, which is learned and drafted as well."""
+    answer, text = traced(root, f"traced/{len(fields)}", **fields)
+    steps = steps_of(root, answer)
+    assert output_of(steps).removesuffix(END) == text
+    figures = answer.json()["metrics"]["speculative_decoding"]
+    assert sum(len(step["accepted"]) for step in steps) == figures["num_accepted_draft_tokens"] > 10
+    assert sum(len(step["tokens"]) for step in steps) == figures["num_draft_tokens"]
+    assert all(step["source"] for step in steps if step["accepted"])
+
+
+def test_what_the_last_step_wrote_behind_a_stop_string_is_told_too(root: str) -> None:
+    answer, text = traced(root, "traced/stopped", stop=["The"])
+    assert output_of(steps_of(root, answer)).startswith(text)

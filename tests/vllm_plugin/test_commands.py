@@ -83,6 +83,31 @@ def test_a_stage_can_be_evicted_with_all_its_adapters(commands: Commands, runner
     assert ask(commands, "evict", tenant="nobody", stage="sql/write") == {"freed_bytes": 0}
 
 
+def test_a_trace_is_told_in_words(commands: Commands, runner: Runner) -> None:
+    runner.proposer.texts.token = chr  # type: ignore[method-assign,assignment]
+    run(runner, "r0")
+    run(runner, "r1", trace="t")
+    first, *others = ask(commands, "trace", tenant="acme", id="t")["steps"]
+    assert first == {"source": None, "tokens": [], "parents": [], "accepted": [], "own": chr(TEXT[0])}
+    drafted = next(step for step in others if step["accepted"])
+    num = len(drafted["tokens"])
+    assert drafted["source"] in {"request", "session", "stage", "workflow", "tenant"}
+    assert drafted["parents"] == list(range(-1, num - 1))
+    assert drafted["accepted"] == list(range(len(drafted["accepted"])))
+    told = [
+        text for step in [first, *others] for text in [*step["tokens"][: len(step["accepted"])], step["own"]]
+    ]
+    assert "".join(text for text in told if text) == "".join(map(chr, TEXT))
+
+
+def test_a_trace_is_its_tenants_alone(commands: Commands, runner: Runner) -> None:
+    run(runner, "r0", trace="t")
+    assert ask(commands, "trace", tenant="other", id="t") == {"steps": None}
+    assert ask(commands, "trace", tenant="acme", id="u") == {"steps": None}
+    assert "id must be a text" in ask(commands, "trace", tenant="acme")["error"]["message"]
+    assert "skip-tokenizer-init" in ask(commands, "trace", tenant="acme", id="t")["error"]["message"]
+
+
 def test_outputs_can_be_learned_from_texts(commands: Commands, runner: Runner) -> None:
     outputs = [{"stage": "sql/write", "response": "SELECT 1"}, {"stage": "sql/write", "response": "SELECT 2"}]
     assert ask(commands, "warm", tenant="acme", outputs=outputs) == {"num_outputs": 2, "num_tokens": 16}

@@ -1,0 +1,101 @@
+"""Traces of the last traced requests: what was verified in each decode step, and what came of it.
+
+In token ids; texts are made of them when somebody asks. A tenant finds its own requests' alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from agentspec.draft import Source
+from agentspec.forest import RowCounts, Tokens
+from agentspec.generation import MAX_TRACED_STEPS, TracedStep
+
+MAX_TRACES = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One decode step: a chain of draft tokens, how many of them were kept, and the model's own token."""
+
+    source: Source
+    draft: Tokens
+    num_accepted: int
+    own: int | None
+
+    def told(self, text: Callable[[int], str]) -> TracedStep:
+        """The step in words; ``text`` is that of one token."""
+        return TracedStep(
+            source=self.source,
+            texts=tuple(map(text, self.draft.tolist())),
+            parents=tuple(range(-1, len(self.draft) - 1)),
+            accepted=tuple(range(self.num_accepted)),
+            own_text=None if self.own is None else text(self.own),
+        )
+
+
+class Trace:
+    """The first ``MAX_TRACED_STEPS`` steps of one request. Written under one lock, read without."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self._num_kept = 0  # since the last step that was noted
+        self._source = Source.NONE
+
+    def count(self, counts: RowCounts) -> None:
+        """Take in what the request's row has counted: where its output ended, and whose its draft was."""
+        self._num_kept += counts.num_output_tokens
+        if counts.num_drafts:
+            self._source = max(Source, key=counts.drafted.__getitem__)
+
+    def note(self, draft: Sequence[int], sampled: Sequence[int]) -> None:
+        """A step is counted that verified ``draft`` and sampled these, its own token last.
+
+        Raises:
+            ValueError: more was counted, so that a step was missed.
+        """
+        num_kept, source = self._num_kept, self._source
+        self._num_kept, self._source = 0, Source.NONE
+        if num_kept > len(sampled):
+            raise ValueError(f"{num_kept} tokens were counted in a step that sampled {len(sampled)}")
+        if not num_kept or len(self.steps) >= MAX_TRACED_STEPS:
+            return
+        own = sampled[-1] if num_kept == len(sampled) else None
+        num_accepted = min(num_kept, len(sampled) - 1)
+        self.steps.append(Step(source, np.array(draft, np.int32), num_accepted, own))
+
+
+class Traces:
+    """The traces of the last ``MAX_TRACES`` traced requests. Written by one thread, read by any.
+
+    Attributes:
+        live: of requests under way, by vLLM's name for them.
+    """
+
+    def __init__(self) -> None:
+        self.live: dict[str, Trace] = {}
+        self._kept: dict[tuple[str, str], Trace] = {}  # by tenant and id, the oldest first
+
+    def begin(self, name: str, tenant: str, trace_id: str) -> Trace:
+        """Trace a request from its first step on, in place of an earlier one of the same id."""
+        self._kept.pop((tenant, trace_id), None)
+        trace = self.live[name] = self._kept[tenant, trace_id] = Trace()
+        if len(self._kept) > MAX_TRACES:
+            del self._kept[next(iter(self._kept))]
+        return trace
+
+    def end(self, name: str) -> None:
+        """The request is over; its trace is still told."""
+        self.live.pop(name, None)
+
+    def drop(self, name: str) -> None:
+        """Forget what was noted of a live request, if it was traced."""
+        trace = self.live.pop(name, None)
+        self._kept = {key: one for key, one in self._kept.items() if one is not trace}
+
+    def of(self, tenant: str, trace_id: str) -> Trace | None:
+        """What is known of the tenant's last request of this id."""
+        return self._kept.get((tenant, trace_id))

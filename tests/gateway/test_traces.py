@@ -1,0 +1,172 @@
+"""The decode steps of traced requests to engines that do not tell them in their answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+from live import TIMEOUT_S, chat_body, post, serving_app, serving_engine, serving_proxy
+from scripted import TRACE, ScriptedEngine
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from test_proxy import free_port
+
+from agentspec.gateway import ApiKeys
+from agentspec.vllm_plugin.control import Control
+
+KEYS = ApiKeys.parse(["ka=acme", "kb=bolt"])
+STEPS = json.loads(json.dumps([step.describe() for step in TRACE]))
+
+
+@dataclass
+class TracingEngine:
+    """Stands for vLLM with the plugin: it keeps a trace of a call that says so, and tells it when asked.
+
+    ``num_late``: so often it has no trace yet.
+    """
+
+    seen: list[dict[str, Any]] = field(default_factory=list)
+    asked: list[Any] = field(default_factory=list)
+    traces: set[tuple[str, str]] = field(default_factory=set)
+    num_late: int = 0
+    steps: list[Any] = field(default_factory=lambda: STEPS)
+    has_plugin: bool = True
+
+    @property
+    def app(self) -> Starlette:
+        async def complete(request: Request) -> JSONResponse:
+            xargs = (await request.json())["vllm_xargs"]
+            self.seen.append(xargs)
+            if "agentspec_trace" in xargs:
+                self.traces.add((xargs["agentspec_tenant"], xargs["agentspec_trace"]))
+            choice = {"index": 0, "message": {"role": "assistant", "content": "Hello, wörld!"}}
+            return JSONResponse({"choices": [choice], "usage": {"completion_tokens": 4, "prompt_tokens": 1}})
+
+        async def models(request: Request) -> JSONResponse:
+            return JSONResponse({"data": [{"id": "scripted"}]})
+
+        routes = [
+            Route("/v1/chat/completions", complete, methods=["POST"]),
+            Route("/v1/models", models),
+        ]
+        app = Starlette(routes=routes, middleware=[Middleware(Control)] if self.has_plugin else [])
+        app.state.engine_client = self
+        return app
+
+    async def collective_rpc(self, method: str, args: tuple[str, str]) -> list[str | None]:
+        command, given = args[0], json.loads(args[1])
+        if command != "trace":
+            return [json.dumps({"stages": []})]
+        self.asked.append(given)
+        self.num_late -= 1
+        is_kept = self.num_late < 0 and (given["tenant"], given["id"]) in self.traces
+        return [None, json.dumps({"steps": self.steps if is_kept else None})]
+
+
+@pytest.fixture
+def engine() -> TracingEngine:
+    return TracingEngine()
+
+
+@pytest.fixture
+def root(engine: TracingEngine) -> Iterator[str]:
+    with serving_app(engine.app) as url, serving_proxy(url, keys=KEYS) as root:
+        yield root
+
+
+def ask(root: str, key: str = "ka", **headers: str) -> str:
+    """A call; its request id."""
+    answer = post(root, chat_body(), authorization=f"Bearer {key}", **headers)
+    assert answer.status_code == 200
+    return answer.headers["x-request-id"]
+
+
+def trace(root: str, request_id: str, key: str = "ka") -> httpx.Response:
+    headers = {"authorization": f"Bearer {key}"}
+    return httpx.get(f"{root}/agentspec/traces/{request_id}", headers=headers, timeout=TIMEOUT_S)
+
+
+def is_unknown(answer: httpx.Response) -> bool:
+    return (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_trace")
+
+
+def test_a_traced_call_takes_its_id_along_and_others_none(root: str, engine: TracingEngine) -> None:
+    given = ask(root, x_agentspec_trace="1", x_request_id="mine")
+    made = ask(root, x_agentspec_trace="1", x_request_id="not sane")
+    ask(root, x_agentspec_trace="0")
+    ask(root)
+    assert [xargs.get("agentspec_trace") for xargs in engine.seen] == ["mine", made, None, None]
+    assert trace(root, given).json() == {"steps": STEPS}
+    assert trace(root, made).json() == {"steps": STEPS}
+
+
+def test_a_client_cannot_write_the_tag_itself(root: str, engine: TracingEngine) -> None:
+    body = chat_body(vllm_xargs={"agentspec_trace": "x"})
+    assert post(root, body, authorization="Bearer ka").status_code == 200
+    assert "agentspec_trace" not in engine.seen[-1]
+
+
+def test_tenants_see_their_own_traces(root: str, engine: TracingEngine) -> None:
+    ask(root, "ka", x_agentspec_trace="1", x_request_id="same")
+    assert is_unknown(trace(root, "same", "kb"))
+    assert engine.asked[-1] == {"tenant": "bolt", "id": "same"}
+    assert trace(root, "same", "ka").status_code == 200
+    assert trace(root, "same", "nobody").status_code == 401
+    ask(root, "kb", x_agentspec_trace="1", x_request_id="same")
+    assert trace(root, "same", "kb").status_code == 200
+
+
+@pytest.mark.parametrize("request_id", ["%00", "a b", "%C3%A9", "x" * 129, "%ff"])
+def test_what_is_no_id_is_not_asked_for(root: str, engine: TracingEngine, request_id: str) -> None:
+    assert is_unknown(trace(root, request_id))
+    assert engine.asked == []
+
+
+def test_the_embedded_engine_has_told_already() -> None:
+    with serving_engine(ScriptedEngine()) as root:
+        answer = post(root, chat_body(), x_agentspec_trace="1")
+        assert answer.json()["metrics"]["speculative_decoding"]["steps"]
+        assert is_unknown(trace(root, answer.headers["x-request-id"]))
+
+
+def test_an_engine_without_the_plugin_is_told_so() -> None:
+    with serving_app(TracingEngine(has_plugin=False).app) as url, serving_proxy(url) as root:
+        answer = trace(root, "mine")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (501, "not_supported_by_engine")
+
+
+def test_whichever_engine_of_a_fleet_answered_is_found() -> None:
+    engines = [TracingEngine() for _ in range(3)]
+    with ExitStack() as stack:
+        urls = [stack.enter_context(serving_app(engine.app)) for engine in engines]
+        root = stack.enter_context(serving_proxy(*urls, keys=KEYS))
+        for number in range(6):
+            found = trace(root, ask(root, x_agentspec_trace="1", x_agentspec_stage=f"s{number}"))
+            assert found.json() == {"steps": STEPS}
+        assert is_unknown(trace(root, "none"))
+
+
+def test_an_engine_that_broke_off_has_a_beginning_and_is_not_the_one() -> None:
+    engines = [TracingEngine(traces={("acme", "mine")}, steps=steps) for steps in ([], STEPS, STEPS[:1])]
+    with ExitStack() as stack:
+        urls = [stack.enter_context(serving_app(engine.app)) for engine in engines]
+        root = stack.enter_context(serving_proxy(*urls, keys=KEYS))
+        assert trace(root, "mine").json() == {"steps": STEPS}
+
+
+def test_an_engine_that_is_down_might_have_had_it(engine: TracingEngine) -> None:
+    with (
+        serving_app(engine.app) as url,
+        serving_proxy(f"http://127.0.0.1:{free_port()}", url, keys=KEYS) as root,
+    ):
+        engine.traces.add(("acme", "mine"))
+        assert trace(root, "mine").json() == {"steps": STEPS}
+        assert trace(root, "other").status_code == 502

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agentspec.draft import Source
+from agentspec.generation import MAX_TRACED_STEPS
+from agentspec.stages import StageKey
+from agentspec.vllm_plugin.proposer import ForestProposer
+from agentspec.vllm_plugin.traces import MAX_TRACES, Step, Trace, Traces
+from tests.vllm_plugin.runner import EOS, Runner, request, vllm_config
+
+STAGE = StageKey.parse("sql/write")
+TEXT = [*range(100, 140), EOS]
+
+
+@pytest.fixture
+def runner() -> Iterator[Runner]:
+    proposer = ForestProposer(vllm_config())
+    yield Runner(proposer)
+    proposer.close()
+
+
+def run(runner: Runner, name: str, **tags: Any) -> int:
+    """A whole request of the stage; how many steps it took."""
+    runner.add(request(name, TEXT, stage=STAGE.name, **tags))
+    num_steps = runner.run(name)
+    runner.step([])
+    return num_steps
+
+
+def steps_of(runner: Runner, trace_id: str, tenant: str = "default") -> list[Step]:
+    trace = runner.proposer.traces.of(tenant, trace_id)
+    assert trace is not None
+    return trace.steps
+
+
+def output_of(steps: list[Step]) -> list[int]:
+    own = [[] if step.own is None else [step.own] for step in steps]
+    return [
+        token
+        for step, last in zip(steps, own, strict=True)
+        for token in [*step.draft.tolist()[: step.num_accepted], *last]
+    ]
+
+
+def test_steps_put_together_are_the_output(runner: Runner) -> None:
+    run(runner, "r0")
+    num_steps = run(runner, "r1", trace="t1")
+    steps = steps_of(runner, "t1")
+    assert output_of(steps) == TEXT
+    assert len(steps) == num_steps < 10
+    assert (steps[0].source, len(steps[0].draft), steps[0].own) == (Source.NONE, 0, TEXT[0])
+    assert sum(step.num_accepted for step in steps) > 30
+    assert {step.source for step in steps if step.num_accepted} <= set(Source) - {Source.NONE}
+    assert not runner.proposer.traces.live
+
+
+def test_a_trace_changes_no_draft_and_no_figure() -> None:
+    figures, num_steps = [], []
+    for tags in ({}, {"trace": "t"}):
+        runner = Runner(ForestProposer(vllm_config()))
+        num_steps.append([run(runner, f"r{i}", **tags) for i in range(3)])
+        stats = runner.proposer.stages.all[STAGE]
+        figures.append((stats.num_steps, stats.num_output_tokens, stats.accepted_by_source))
+        runner.proposer.close()
+    assert num_steps[0] == num_steps[1]
+    assert figures[0] == figures[1]
+
+
+def test_untraced_requests_leave_nothing(runner: Runner) -> None:
+    run(runner, "r0")
+    run(runner, "r1", trace="x" * 129)  # no id of the gateway's
+    run(runner, "r2", trace=5)
+    assert not runner.proposer.traces._kept
+
+
+@pytest.mark.parametrize(("end", "max_tokens"), [(EOS, None), (102, 4)])
+def test_an_output_that_ends_inside_a_draft(runner: Runner, end: int, max_tokens: int | None) -> None:
+    output = [100, 101, 103, end, 55, 56]
+    runner.add(request("r0", output, trace="t", max_tokens=max_tokens))
+    runner.step()
+    runner.live["r0"].draft = [101, 103, end, 55]
+    runner.step()
+    first, last = steps_of(runner, "t")
+    assert first.own == 100
+    assert (last.draft.tolist(), last.num_accepted, last.own) == ([101, 103, end, 55], 3, None)
+
+
+def test_a_rejected_draft_shows_what_the_model_wrote_instead(runner: Runner) -> None:
+    runner.add(request("r0", [100, 101, 102, 103], trace="t"))
+    runner.step()
+    runner.live["r0"].draft = [101, 300, 301]
+    runner.step()
+    last = steps_of(runner, "t")[-1]
+    assert (last.draft.tolist(), last.num_accepted, last.own) == ([101, 300, 301], 1, 102)
+
+
+def test_rows_that_wait_move_or_read_their_prompt_lose_no_step(runner: Runner) -> None:
+    runner.add(request("r0", TEXT, trace="t"), request("r1", TEXT))
+    runner.step(chunk=True)
+    for names in (["r0", "r1"], ["r1"], ["r1", "r0"], ["r1"]):
+        runner.step(names)
+    steps = steps_of(runner, "t")
+    assert len(steps) == 2
+    assert output_of(steps) == runner.live["r0"].written
+
+
+def test_tenants_find_their_own_and_an_id_its_last_request(runner: Runner) -> None:
+    for tenant, text in (("acme", [1, EOS]), ("bolt", [2, 3, EOS])):
+        runner.add(request(tenant, text, tenant=tenant, trace="t"))
+        runner.run(tenant)
+    assert output_of(steps_of(runner, "t", "acme")) == [1, EOS]
+    assert output_of(steps_of(runner, "t", "bolt")) == [2, 3, EOS]
+    assert runner.proposer.traces.of("default", "t") is None
+    runner.add(request("again", [4, EOS], tenant="acme", trace="t"))
+    runner.run("again")
+    assert output_of(steps_of(runner, "t", "acme")) == [4, EOS]
+
+
+def test_as_many_are_kept_as_may_be() -> None:
+    traces = Traces()
+    for number in range(MAX_TRACES + 3):
+        traces.begin(f"r{number}", "acme", f"t{number}")
+    assert [traces.of("acme", f"t{number}") is None for number in (0, 2, 3)] == [True, True, False]
+    assert len(traces._kept) == MAX_TRACES
+    trace = Trace()
+    for _ in range(MAX_TRACED_STEPS + 1):
+        trace._num_kept = 1
+        trace.note([], [5])
+    assert len(trace.steps) == MAX_TRACED_STEPS
+
+
+def test_a_trace_that_fails_costs_itself_alone(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(runner, "r0")
+
+    def fail(*_: object) -> None:
+        raise OSError("broken")
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
+        patch.setattr(Trace, "note", fail)
+        assert run(runner, "r1", trace="t") < 10
+    assert runner.proposer.traces.of("default", "t") is None
+    assert [record.message for record in caplog.records] == ["the request 'r1' goes on without its trace"]
+
+
+def test_a_trace_with_a_gap_is_none(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner.add(request("r0", TEXT, trace="t"))
+    runner.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(runner.proposer, "_propose", lambda *_: None)
+        runner.step()
+    runner.step()
+    assert runner.proposer.traces.of("default", "t") is None
+    assert runner.run("r0") > 0
+
+
+def test_a_step_may_be_counted_before_it_is_noted(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody asks for figures at the worst moment."""
+    note = runner.proposer._note
+
+    def settled_before(sampled: list[list[int]]) -> None:
+        runner.proposer.settle()
+        note(sampled)
+
+    run(runner, "r0")
+    monkeypatch.setattr(runner.proposer, "_note", settled_before)
+    run(runner, "r1", trace="t")
+    steps = steps_of(runner, "t")
+    assert output_of(steps) == TEXT
+    assert any(step.source is not Source.NONE for step in steps)
+
+
+def test_a_step_in_words() -> None:
+    trace = Trace()
+    trace._num_kept = 2
+    trace.note([1, 2], [1, 9])
+    (step,) = trace.steps
+    assert step.told(str).describe() == {
+        "source": None,
+        "tokens": ("1", "2"),
+        "parents": (-1, 0),
+        "accepted": (0,),
+        "own": "9",
+    }
