@@ -6,19 +6,24 @@ from collections.abc import Callable
 
 
 class Breaker:
-    """Closed: requests pass. After ``num_failures`` in a row, open: none for ``open_s``.
+    """Closed: requests pass. After ``num_failures`` in a row, and nothing else for ``failing_s``, open: none
+    for ``open_s``. Then one is let through to try: it closes the breaker, or opens it again.
 
-    Then one is let through to try: it closes the breaker, or opens it again.
+    Under load a handful of requests that can't but fail come in a row by chance; a second of them does not.
 
     Args:
         clock: seconds, monotonic.
     """
 
-    def __init__(self, num_failures: int, open_s: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, num_failures: int, failing_s: float, open_s: float, clock: Callable[[], float]
+    ) -> None:
         self._num_failures = num_failures
+        self._failing_s = failing_s
         self._open_s = open_s
         self._clock = clock
         self._num_failed = 0
+        self._first_failed_s = 0.0  # of those in a row
         self._opens_until: float | None = None
         self._is_trying = False
 
@@ -44,11 +49,14 @@ class Breaker:
 
     def fail(self) -> None:
         """The engine did not answer, or failed."""
+        now_s = self._clock()
         self._num_failed += 1
-        if self._num_failed >= self._num_failures:
-            self._opens_until = self._clock() + self._open_s
+        if self._num_failed == 1:
+            self._first_failed_s = now_s
+        if self._num_failed >= self._num_failures and now_s - self._first_failed_s >= self._failing_s:
+            self._opens_until = now_s + self._open_s
         self._is_trying = False
 
     def forget(self) -> None:
-        """It says nothing of the engine: the client left."""
+        """It says nothing of the engine, or nothing new."""
         self._is_trying = False

@@ -161,9 +161,10 @@ class Fleet:
         replica = await self._line.enter(call.model, lambda: self._take(call, tried), self._leave)
         try:
             replica.figures.num_retries += bool(tried)
+            is_again = replica in tried
             tried.append(replica)
             call.record.upstream, call.record.num_tries = replica.name, len(tried)
-            return await replica.answer(call, reply, refused)
+            return await replica.answer(call, reply, refused, is_again=is_again)
         finally:
             self._leave(replica)
 

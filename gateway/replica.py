@@ -68,7 +68,8 @@ class Replica:
         self._num_failed_looks = 0
         self._is_idle = asyncio.Event()
         self._clock = asyncio.get_running_loop().time
-        self.breaker = Breaker(fleet.health.num_failures, fleet.health.open_s, self._clock)
+        health = fleet.health
+        self.breaker = Breaker(health.num_failures, health.failing_s, health.open_s, self._clock)
 
     @property
     def has_room(self) -> bool:
@@ -106,11 +107,12 @@ class Replica:
         finally:
             await self.close()
 
-    async def answer(self, call: Call, reply: Reply, refused: frozenset[int]) -> int:
+    async def answer(self, call: Call, reply: Reply, refused: frozenset[int], *, is_again: bool) -> int:
         """Forward ``call`` and stream the answer back.
 
         Args:
             refused: if the answer has one of these statuses, nothing of it is sent back.
+            is_again: it was here before, and failed: to fail again says nothing new of the engine.
 
         Returns:
             The answer's status.
@@ -131,10 +133,10 @@ class Replica:
             finally:
                 self._connections.put_back(connection)
         except EngineError:
-            self._fail()
+            self._fail(is_again)
             raise
         if connection.status in FAILED_STATUSES:
-            self._fail()
+            self._fail(is_again)
         else:
             self.breaker.succeed()
         return connection.status
@@ -183,9 +185,12 @@ class Replica:
         self._connections.close()
         await self.control.close()
 
-    def _fail(self) -> None:
+    def _fail(self, is_again: bool) -> None:
         self.figures.num_failures += 1
-        self.breaker.fail()
+        if is_again:
+            self.breaker.forget()
+        else:
+            self.breaker.fail()
 
     async def _send_back(
         self, call: Call, connection: Connection, reply: Reply, refused: frozenset[int]

@@ -134,13 +134,15 @@ class HealthSettings(_Group):
         interval_s: between two looks at ``/health`` and ``/v1/models``.
         timeout_s: of such a look.
         num_failed_looks: in a row, after which others are preferred.
-        num_failures: requests that fail in a row, after which none is sent for ``open_s``.
+        num_failures: requests that fail in a row, each once whatever its tries, after which none is sent for
+            ``open_s``; if nothing else came back for ``failing_s``.
     """
 
     interval_s: float = Field(default=5.0, gt=0)
     timeout_s: float = Field(default=2.0, gt=0)
     num_failed_looks: int = Field(default=2, ge=1)
     num_failures: int = Field(default=5, ge=1)
+    failing_s: float = Field(default=1.0, ge=0)
     open_s: float = Field(default=10.0, gt=0)
 
 

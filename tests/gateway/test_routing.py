@@ -65,7 +65,7 @@ def test_the_second_engine_of_a_stage_is_always_the_same() -> None:
 
 def test_a_breaker_opens_tries_and_closes() -> None:
     now_s = 0.0
-    breaker = Breaker(2, 10.0, lambda: now_s)
+    breaker = Breaker(2, 0.0, 10.0, lambda: now_s)
     for is_open in (False, True):
         breaker.enter()
         breaker.fail()
@@ -87,3 +87,14 @@ def test_a_breaker_opens_tries_and_closes() -> None:
     breaker.enter()
     breaker.fail()
     assert not breaker.is_open
+
+
+def test_a_row_of_failures_in_a_moment_opens_no_breaker() -> None:
+    times_s = [0.0, 0.1, 0.9, 1.1, 2.0, 2.1]
+    breaker = Breaker(2, 1.0, 10.0, lambda: times_s[0])
+    for is_open in (False, False, False, None, False, True):
+        if is_open is None:
+            breaker.succeed()
+        breaker.fail()
+        assert breaker.is_open is bool(is_open)
+        times_s.pop(0)

@@ -61,7 +61,7 @@ def test_failures_and_retries_are_counted_where_they_happen() -> None:
 
 def test_an_engine_that_is_gone_is_down_and_its_breaker_open() -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    health = {"num_failures": 1, "num_failed_looks": 1, "open_s": 60}
+    health = {"num_failures": 1, "failing_s": 0, "num_failed_looks": 1, "open_s": 60}
     with serving_proxy(url, fleet={"health": health, "retries": {"num_retries": 0}}) as root:
         assert scrape(root)["agentspec_upstream_up", (("upstream", url),)] == 0
         assert post(root, chat_body()).status_code == 502

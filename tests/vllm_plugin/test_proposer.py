@@ -324,9 +324,8 @@ def test_a_request_may_end_before_its_prediction_was_read(runner: Runner) -> Non
     starting = [live.starting for live in runner.proposer._live.values() if live.starting is not None]
     runner.finish(*list(runner.live))
     runner.step([])
-    wait(starting)
-    runner.proposer.settle()
     assert starting
+    runner.proposer.close()  # waits until all are read
     assert runner.proposer.forest.stats().num_requests == 0
 
 
