@@ -18,6 +18,11 @@ LITELLM_STAMP := $(LITELLM_VENV)/.$(subst [proxy]==,-,$(LITELLM_PACKAGE))
 CLIENTS_VENV := .venv-clients
 CLIENTS := openai-2/openai==2.54.0 openai-3/openai==3.54.0 anthropic/anthropic==2.12.0 litellm/litellm[mcp]==1.106.2
 CLIENTS_STAMP := $(CLIENTS_VENV)/.installed
+# and so has each agent framework that has an adapter
+ADAPTERS_VENV := .venv-adapters
+LANGCHAIN_BIN := $(ADAPTERS_VENV)/langchain/bin
+LANGCHAIN_STAMP := $(ADAPTERS_VENV)/langchain/.installed
+LANGCHAIN_PACKAGES := langchain-core==1.7.2 langchain-openai==1.7.3 langgraph==1.2.22 langchain==1.4.7 langchain-tests==1.1.9
 NATIVE := $(shell find agentspec/native -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt)
 SOURCES := agentspec gateway adapters benchmarks examples tests
 # plain `pip` reads these: the CPU build of torch and the versions that were tested
@@ -29,7 +34,7 @@ PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 # recorded model calls of eleven data sets, which are not part of the repository
 PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
 
-.PHONY: help setup run test test-vllm lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients paper model clean
+.PHONY: help setup run test test-vllm lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-adapters paper model clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -112,6 +117,18 @@ $(CLIENTS_STAMP): Makefile
 test-clients: $(STAMP) $(CLIENTS_STAMP)  ## the official clients against the gateway, each in .venv-clients
 	@$(BIN)/python -m pytest tests/clients $(ARGS)
 
+$(LANGCHAIN_STAMP): pyproject.toml Makefile $(NATIVE)
+	@test -x $(LANGCHAIN_BIN)/python || { echo "making $(ADAPTERS_VENV)/langchain"; $(PYTHON) -m venv $(ADAPTERS_VENV)/langchain; }
+	@echo "installing LangChain, LangGraph and agentspec into $(ADAPTERS_VENV)/langchain (0.3 GB)"
+	@PIP_CONSTRAINT= $(LANGCHAIN_BIN)/pip install --quiet $(LANGCHAIN_PACKAGES) pytest==9.2.0 pytest-asyncio==1.5.0
+	@PIP_CONSTRAINT= $(LANGCHAIN_BIN)/pip install --quiet 'scikit-build-core>=1.1' 'pybind11>=3.0' cmake ninja
+	@PIP_CONSTRAINT= $(LANGCHAIN_BIN)/pip install --quiet --no-build-isolation \
+		--config-settings=build-dir=build/langchain-{wheel_tag} --editable '.[langchain]'
+	@touch $@
+
+test-adapters: $(LANGCHAIN_STAMP)  ## the adapters with the real frameworks, each in .venv-adapters
+	@$(LANGCHAIN_BIN)/python -m pytest tests/adapters_langchain $(ARGS)
+
 fuzz-gateway: $(STAMP)  ## 10,000 requests made up from docs/openapi.yaml (CASES=100000)
 	@AGENTSPEC_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest -s tests/gateway/test_openapi.py $(ARGS)
 
@@ -123,4 +140,4 @@ model: $(STAMP)  ## rebuild the bundled model from nothing (about an hour on 2 c
 	@$(BIN)/python -m examples.agentic_sql.training --compile
 
 clean:  ## remove what was built
-	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) $(CLIENTS_VENV) build out .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) $(CLIENTS_VENV) $(ADAPTERS_VENV) build out .pytest_cache .mypy_cache .ruff_cache

@@ -25,12 +25,13 @@ from agentspec.wire import (
 
 
 def agentspec_headers(
-    stage: str, session: str | None = None, *, max_draft: int | None = None, learn: bool | None = None
+    stage: str | None, session: str | None = None, *, max_draft: int | None = None, learn: bool | None = None
 ) -> dict[str, str]:
     """The headers that tag one call.
 
     Args:
-        stage: the role or step that calls, a path of 1 to 8 segments: ``"agentic_sql/extract"``.
+        stage: the role or step that calls, a path of 1 to 8 segments: ``"agentic_sql/extract"``; None = the
+            gateway finds out.
         session: one run of the workflow; calls of one session draft for each other.
         max_draft: most draft tokens per step, 0 = no speculation for this call.
         learn: False keeps this call's output out of the stage's tree.
@@ -39,9 +40,10 @@ def agentspec_headers(
         StageError: ``stage`` is malformed.
         ConfigError: ``max_draft`` is out of range, or ``session`` does not fit a header.
     """
-    encoded = encode_stage(StageKey.parse(stage).name)
-    decode_stage(encoded)  # it may be too long for a header only now
-    headers = {STAGE_HEADER: encoded}
+    headers = {}
+    if stage is not None:
+        headers[STAGE_HEADER] = encode_stage(StageKey.parse(stage).name)
+        decode_stage(headers[STAGE_HEADER])  # it may be too long for a header only now
     if session is not None:
         headers[SESSION_HEADER] = _encoded(session)
     if max_draft is not None:

@@ -14,7 +14,8 @@ from itertools import islice
 from typing import Any
 
 from agentspec.gateway.discovery_names import roles
-from agentspec.gateway.masking import mask_ids, masked
+from agentspec.gateway.masking import masked
+from agentspec.role_names import mask_ids
 
 # of a text that is longer than both together
 HEAD_CHARS = 6144

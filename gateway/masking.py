@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+from agentspec.role_names import mask_ids
+
 MAX_WORD_CHARS = 256
 
 _DAYS_AND_MONTHS = frozenset(
@@ -19,9 +21,6 @@ _DAYS_AND_MONTHS = frozenset(
 _OPENING, _CLOSING = "\"'`([{<*", "\"'`)]}>*.,;:!?"
 _IS_ODD = re.compile(r"[0-9/@\\]").search
 _DIGITS = re.compile(r"[0-9]++")
-_WORD_PART = re.compile(r"[A-Za-z0-9]{6,}+")
-_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_HEX = re.compile(r"[0-9a-f]++|[0-9A-F]++")
 
 
 def masked(text: str) -> str:
@@ -50,11 +49,6 @@ def mask_word(word: str) -> str:
     return word if mark is core else head + mark + word[len(head) + len(core) :]
 
 
-def mask_ids(name: str) -> str:
-    """``name`` with ``<id>`` for each part that is one: UUID, hex, ULID, a mix of letters and digits."""
-    return _WORD_PART.sub(_mark_id, _UUID.sub("<id>", name))
-
-
 def is_path(word: str) -> bool:
     """``/etc/hosts``, ``~/notes``, ``src/main.py``, ``C:\\temp``; not ``and/or`` nor ``TCP/IP``."""
     if "\\" in word:
@@ -76,14 +70,3 @@ def _mask_core(word: str) -> str:
     if _DIGITS.search(word) is None:
         return word
     return _DIGITS.sub("#", mask_ids(word))
-
-
-def _mark_id(match: re.Match[str]) -> str:
-    """A mark for what no person chose: digits and letters that take turns, or hexadecimal digits."""
-    part = match[0]
-    num_digits = sum(map(str.isdigit, part))
-    if num_digits == len(part) or num_digits == 0:
-        return "<id>" if num_digits >= 9 else part
-    num_turns = len(_DIGITS.findall(part))
-    is_id = bool(_HEX.fullmatch(part)) or (num_turns >= 2 and num_digits >= 3)
-    return "<id>" if is_id else part

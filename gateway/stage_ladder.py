@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 
 from agentspec.errors import RequestError, StageError
 from agentspec.gateway.discovery import Discovery
-from agentspec.gateway.role_names import role_name, role_stage
+from agentspec.role_names import role_name, role_stage
 from agentspec.stages import DEFAULT_STAGE, StageKey
 from agentspec.wire import METADATA_STAGE, STAGE_HEADER, decode_stage, encode_stage
 

@@ -124,7 +124,13 @@ def test_http_stays_in_gateway_adapters_and_commands() -> None:
 
 
 def test_frameworks_stay_in_their_adapters() -> None:
-    assert users_of(*FRAMEWORKS) <= inside(set(IMPORTS), "agentspec.adapters")
+    assert users_of(*FRAMEWORKS) == {"agentspec.adapters.langchain"}
+
+
+def test_importing_the_adapters_loads_no_framework() -> None:
+    code = "import agentspec.adapters, sys; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(loaded.stdout.split()).isdisjoint(FRAMEWORKS | HTTP)
 
 
 def test_vllm_stays_in_its_plugin() -> None:

@@ -21,6 +21,11 @@ def test_everything_else_is_optional() -> None:
     }
 
 
+def test_the_gateway_may_find_the_stage_out() -> None:
+    assert agentspec_headers(None) == {}
+    assert agentspec_headers(None, "run-1") == {"x-agentspec-session": "run-1"}
+
+
 @pytest.mark.parametrize("stage", ["", "a//b", "a ", "/".join("abcdefghi"), "é" * 50])
 def test_a_bad_stage_is_refused_before_it_is_sent(stage: str) -> None:
     with pytest.raises(StageError):

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentspec.gateway.masking import MAX_WORD_CHARS, mask_ids, masked
+from agentspec.gateway.masking import MAX_WORD_CHARS, masked
+from agentspec.role_names import mask_ids
 
 
 @pytest.mark.parametrize(

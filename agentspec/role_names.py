@@ -5,12 +5,17 @@ An id of an agent, a session or a run is never a stage: every one of them would 
 
 from __future__ import annotations
 
+import re
+
 from agentspec.errors import StageError
-from agentspec.gateway.masking import mask_ids
 from agentspec.stages import StageKey
 from agentspec.wire import decode_stage, encode_stage
 
 _SEPARATORS = " -_:.#@|"
+_DIGITS = re.compile(r"[0-9]++")
+_WORD_PART = re.compile(r"[A-Za-z0-9]{6,}+")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_HEX = re.compile(r"[0-9a-f]++|[0-9A-F]++")
 
 
 def role_stage(path: str, tenant: str) -> StageKey | None:
@@ -33,3 +38,19 @@ def role_name(name: str) -> str:
     if kept == name:
         return name
     return " ".join(part.strip(_SEPARATORS) for part in kept.split("<id>") if part.strip(_SEPARATORS))
+
+
+def mask_ids(name: str) -> str:
+    """``name`` with ``<id>`` for each part that is one: UUID, hex, ULID, a mix of letters and digits."""
+    return _WORD_PART.sub(_mark_id, _UUID.sub("<id>", name))
+
+
+def _mark_id(match: re.Match[str]) -> str:
+    """A mark for what no person chose: digits and letters that take turns, or hexadecimal digits."""
+    part = match[0]
+    num_digits = sum(map(str.isdigit, part))
+    if num_digits == len(part) or num_digits == 0:
+        return "<id>" if num_digits >= 9 else part
+    num_turns = len(_DIGITS.findall(part))
+    is_id = bool(_HEX.fullmatch(part)) or (num_turns >= 2 and num_digits >= 3)
+    return "<id>" if is_id else part

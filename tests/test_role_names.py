@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentspec.gateway.role_names import role_stage
+from agentspec.role_names import role_stage
 
 UUID = "3f2504e0-4f89-11d3-9a0c-0305e82c3301"
 

@@ -1,0 +1,48 @@
+"""A scripted engine that does what it is asked: calls the first tool, fills in a schema, or says hello."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from scripted import STEPS, ScriptedEngine
+
+from agentspec.generation import GenerationDelta, GenerationRequest
+
+JOKE = {"setup": "Why?", "punchline": "Because."}
+
+
+class ObligingEngine(ScriptedEngine):
+    """Its tool calls have the form of Hermes; an argument is what the question has in quotes, if anything."""
+
+    def _script(self, request: GenerationRequest) -> Iterator[GenerationDelta]:
+        return ScriptedEngine(steps=steps_for(request))._script(request)
+
+
+def steps_for(request: GenerationRequest) -> tuple[str, ...]:
+    """The answer, in parts."""
+    messages = request.prompt
+    if request.sampling.json_schema is not None:
+        text = json.dumps(filled(request.sampling.json_schema) or JOKE)
+    elif request.tools and isinstance(messages, list) and messages[-1]["role"] != "tool":
+        called = request.tools[0]["function"]
+        arguments = filled(called.get("parameters") or {}, quoted_in(messages[-1]))
+        call = json.dumps({"name": called["name"], "arguments": arguments}, ensure_ascii=False)
+        text = f"<tool_call>\n{call}\n</tool_call>"
+    else:
+        return STEPS
+    return text[:20], text[20:40], text[40:]
+
+
+def quoted_in(message: Mapping[str, Any]) -> str:
+    """What stands in single quotes."""
+    found = re.search(r"'([^']+)'", str(message["content"]))
+    return found[1] if found else "Paris"
+
+
+def filled(schema: Mapping[str, Any], text: str = "Why?") -> dict[str, Any]:
+    """An object that the schema allows, if it is as simple as those here."""
+    properties = schema.get("properties", {})
+    return {name: 3 if one.get("type") == "integer" else text for name, one in properties.items()}

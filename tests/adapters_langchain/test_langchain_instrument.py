@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from asking import Stages
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_openai import ChatOpenAI, OpenAI
+from langchain_openai.chat_models.base import BaseChatOpenAI
+from langchain_openai.llms.base import BaseOpenAI
+
+from agentspec.adapters.langchain import AgentSpecLLM, ChatAgentSpec, instrument
+from agentspec.errors import StageError
+
+TAGGED: Any = {"tags": ["agentspec:a"]}
+
+
+def replaced() -> list[Any]:
+    return [vars(owner) for owner in (BaseChatOpenAI, BaseOpenAI)]
+
+
+def test_it_can_be_undone(fields: dict[str, Any], stages: Stages, engine: Any) -> None:
+    before = [dict(names) for names in replaced()]
+    model = ChatOpenAI(**fields)
+    model.invoke("hi", TAGGED)
+    undo = instrument(workflow="flow")
+    model.invoke("hi", TAGGED)
+    undo()
+    model.invoke("hi", TAGGED)
+    undo()
+    assert stages() == ["default", "flow/a", "default"]
+    assert [dict(names) for names in replaced()] == before
+
+
+def test_the_last_one_holds(fields: dict[str, Any], stages: Stages, engine: Any) -> None:
+    before = [dict(names) for names in replaced()]
+    model = ChatOpenAI(**fields)
+    first, last = instrument(workflow="first"), instrument(workflow="last")
+    first()
+    model.invoke("hi", TAGGED)
+    last()
+    model.invoke("hi", TAGGED)
+    assert stages() == ["last/a", "default"]
+    assert [dict(names) for names in replaced()] == before
+
+
+def test_our_own_models_stay_as_they_are(
+    fields: dict[str, Any], stages: Stages, llm: Callable[..., AgentSpecLLM]
+) -> None:
+    undo = instrument(workflow="flow")
+    ChatAgentSpec(**fields, stage="own").invoke("hi")
+    llm(stage="own").invoke("hi")
+    undo()
+    assert stages() == ["own", "own"]
+
+
+async def test_completions(fields: dict[str, Any], stages: Stages, engine: Any) -> None:
+    model = OpenAI(**fields)
+    undo = instrument()
+    model.invoke("hi", TAGGED)
+    await model.ainvoke("hi", TAGGED)
+    assert list(model.stream("hi", TAGGED))
+    assert [text async for text in model.astream("hi", TAGGED)]
+    undo()
+    model.invoke("hi", TAGGED)
+    model.client._client.close()
+    await model.async_client._client.close()
+    assert stages() == ["a"] * 4 + ["default"]
+
+
+async def test_others_are_told_of_completions(fields: dict[str, Any], llm: Callable[..., Any]) -> None:
+    class Told(BaseCallbackHandler):
+        def __init__(self) -> None:
+            self.events: list[str] = []
+
+        def on_llm_start(self, *args: Any, **kwargs: Any) -> None:
+            self.events.append("start")
+
+    told = Told()
+    await llm().ainvoke("hi", {"callbacks": [told]})
+    assert told.events == ["start"]
+
+
+def test_a_bad_workflow_is_refused_before_anything_is_changed() -> None:
+    before = [dict(names) for names in replaced()]
+    with pytest.raises(StageError, match="a//b"):
+        instrument(workflow="a//b")
+    assert [dict(names) for names in replaced()] == before
