@@ -132,7 +132,7 @@ def test_clients_that_leave_in_the_middle_of_a_pipeline(caplog: pytest.LogCaptur
         assert eventually(lambda: scrape(root).get(gone) == 8)
         figures = scrape(root).items()
         assert [num for (name, _), num in figures if name == "agentspec_upstream_failures_total"] == [0]
-    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+        assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 def test_nothing_of_a_call_is_kept_after_it() -> None:
