@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial, wraps
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler
@@ -25,7 +25,7 @@ from langchain_core.tracers.context import register_configure_hook
 from langchain_openai import ChatOpenAI, OpenAI
 from langchain_openai.chat_models.base import BaseChatOpenAI
 from langchain_openai.llms.base import BaseOpenAI
-from pydantic import AfterValidator, model_validator
+from pydantic import AfterValidator, BaseModel, model_validator
 
 from agentspec.adapters.graph_roles import agent_of, named_stage, nodes_of, role_of, thread_of
 from agentspec.adapters.openai import agentspec_headers
@@ -192,7 +192,27 @@ def _checked(path: str | None) -> str | None:
 StagePath = Annotated[str | None, AfterValidator(_checked)]
 
 
-class ChatAgentSpec(ChatOpenAI):  # type: ignore[misc]
+class StagedModel(BaseModel):
+    """What both kinds of model have in common."""
+
+    stage: StagePath = None
+    """The role that this model has, a path of 1 to 8 segments; None = taken from the graph."""
+
+    workflow: StagePath = None
+    """What goes before every stage, e.g. ``agentic_sql``."""
+
+    @model_validator(mode="after")
+    def _begin_to_listen(self) -> Self:
+        _listener()
+        return self
+
+    @classmethod
+    def get_lc_namespace(cls) -> list[str]:
+        """Where LangChain's loader finds the class."""
+        return ["agentspec", "adapters", "langchain"]
+
+
+class ChatAgentSpec(StagedModel, ChatOpenAI):  # type: ignore[misc]
     """``ChatOpenAI`` for a gateway of ours: every call is tagged with its stage and its session.
 
     The stage is, first that answers: ``metadata["agentspec_stage"]`` or a tag ``agentspec:<stage>`` of the
@@ -205,23 +225,7 @@ class ChatAgentSpec(ChatOpenAI):  # type: ignore[misc]
         StageError: a call names a malformed stage. In a field it is pydantic's ValidationError.
     """
 
-    stage: StagePath = None
-    """The role that this model has, a path of 1 to 8 segments; None = taken from the graph."""
-
-    workflow: StagePath = None
-    """What goes before every stage, e.g. ``agentic_sql``."""
-
     stream_usage: bool | None = True
-
-    @model_validator(mode="after")
-    def _begin_to_listen(self) -> ChatAgentSpec:
-        _listener()
-        return self
-
-    @classmethod
-    def get_lc_namespace(cls) -> list[str]:
-        """Where LangChain's loader finds the class."""
-        return ["agentspec", "adapters", "langchain"]
 
     @property
     def _llm_type(self) -> str:
@@ -241,27 +245,11 @@ class ChatAgentSpec(ChatOpenAI):  # type: ignore[misc]
         return _with_chunk_figures(super()._convert_chunk_to_generation_chunk(chunk, *args, **kwargs), chunk)
 
 
-class AgentSpecLLM(OpenAI):  # type: ignore[misc]
+class AgentSpecLLM(StagedModel, OpenAI):  # type: ignore[misc]
     """``OpenAI``, plain completions, for a gateway of ours: tagged as :class:`ChatAgentSpec` is.
 
     A batch is one request, and has one stage; with a config for each prompt it is one request for each.
     """
-
-    stage: StagePath = None
-    """The role that this model has, a path of 1 to 8 segments; None = taken from the graph."""
-
-    workflow: StagePath = None
-    """What goes before every stage, e.g. ``agentic_sql``."""
-
-    @model_validator(mode="after")
-    def _begin_to_listen(self) -> AgentSpecLLM:
-        _listener()
-        return self
-
-    @classmethod
-    def get_lc_namespace(cls) -> list[str]:
-        """Where LangChain's loader finds the class."""
-        return ["agentspec", "adapters", "langchain"]
 
     @property
     def _llm_type(self) -> str:

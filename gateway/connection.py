@@ -12,10 +12,10 @@ from typing import Protocol, cast
 import httptools
 
 from agentspec.gateway.errors import UpstreamDownError, UpstreamTimeoutError
+from agentspec.gateway.exchange import RawHeader
 
 MAX_HEAD_BYTES = 1 << 17
 MOST_UNREAD_BYTES = 1 << 18  # more than that waits in the kernel, and then in the engine
-RawHeader = tuple[bytes, bytes]
 
 
 class Sink(Protocol):

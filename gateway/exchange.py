@@ -14,6 +14,7 @@ from typing import Any
 from starlette.types import Message, Scope, Send
 
 EXCHANGE_KEY = "agentspec.exchange"
+BODILESS_STATUSES = frozenset((204, 304))
 RawHeader = tuple[bytes, bytes]
 RawHeaders = Iterable[RawHeader]
 
@@ -82,16 +83,17 @@ class AsgiExchange(Exchange):
     def start(self, status: int, headers: RawHeaders) -> None:
         """See :class:`Exchange`."""
         self.status = status
-        self._add({"type": "http.response.start", "status": status, "headers": [*headers, *self.headers]})
+        all_headers = [*headers, *self.headers]
+        self._messages.append({"type": "http.response.start", "status": status, "headers": all_headers})
 
     def write(self, part: bytes) -> None:
         """See :class:`Exchange`."""
-        self._add({"type": "http.response.body", "body": part, "more_body": True})
+        self._messages.append({"type": "http.response.body", "body": part, "more_body": True})
 
     def end(self) -> None:
         """See :class:`Exchange`."""
         self.is_complete = True
-        self._add({"type": "http.response.body", "body": b""})
+        self._messages.append({"type": "http.response.body", "body": b""})
 
     @property
     def is_full(self) -> bool:
@@ -102,9 +104,6 @@ class AsgiExchange(Exchange):
         """See :class:`Exchange`."""
         while self._messages:
             await self._send(self._messages.pop(0))
-
-    def _add(self, message: dict[str, Any]) -> None:
-        self._messages.append(message)
 
 
 def exchange_of(scope: Scope, send: Send) -> Exchange:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from agentspec.gateway.call import Call
-from agentspec.gateway.connection import RawHeader
 from agentspec.gateway.connections import Request
+from agentspec.gateway.exchange import BODILESS_STATUSES, RawHeader
 from agentspec.gateway.settings import UpstreamSettings
 from agentspec.gateway.xargs import with_xargs
 from agentspec.wire import REQUEST_ID_HEADER, STAGE_HEADER, STAGE_SOURCE_HEADER, XARG_TRACE, encode_stage
@@ -34,7 +34,6 @@ NOT_FORWARDED = HOP_BY_HOP | {
 }
 # a span of ours, if there is one, stands between the client's and the engine's
 TRACE_HEADERS = frozenset((b"traceparent", b"tracestate"))
-BODILESS_STATUSES = frozenset((204, 304))
 # ours say it instead
 NOT_RETURNED = HOP_BY_HOP | {
     b"date",

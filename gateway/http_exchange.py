@@ -12,9 +12,8 @@ from starlette.types import ASGIApp, Message, Scope
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from agentspec.gateway.exchange import EXCHANGE_KEY, Exchange, RawHeader, RawHeaders
+from agentspec.gateway.exchange import BODILESS_STATUSES, EXCHANGE_KEY, Exchange, RawHeader, RawHeaders
 
-BODILESS_STATUSES = frozenset((204, 304))
 RESET = struct.pack("ii", 1, 0)  # what the kernel still has is dropped, and the client is told
 
 logger = logging.getLogger("agentspec.gateway")
@@ -27,7 +26,7 @@ class HttpExchange(Exchange):
     of one.
 
     Args:
-        scope: of the request; not complete yet.
+        scope: of the request; it gets to know its exchange.
         server_headers: of every answer.
         keep_alive: the client may send another request on this connection.
         expects_continue: it waits for a word before it sends the body.

@@ -18,8 +18,8 @@ import httptools
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from agentspec.gateway.connection import RawHeader
 from agentspec.gateway.errors import error_body
+from agentspec.gateway.exchange import RawHeader
 from agentspec.gateway.http_exchange import HttpExchange
 from agentspec.gateway.reply import encode_json
 from agentspec.gateway.rules import Rules

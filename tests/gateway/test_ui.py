@@ -164,13 +164,18 @@ def test_a_cluster_can_be_named(chromium: Any) -> None:
         assert waiting.stage.name == "flow/fix"
 
 
+def trace(tab: Any, root: str) -> None:
+    """Open the page and let it run a request."""
+    tab.goto(f"{root}/ui")
+    tab.wait_for_selector("#state.live")
+    tab.fill("#trace-prompt", "hi")
+    tab.wait_for_selector("#trace-model option", state="attached")
+    tab.click("#trace-run")
+
+
 def test_an_engine_without_steps_and_a_refusal_are_told(chromium: Any) -> None:
     with serving_engine(ScriptedEngine(can_trace=False)) as root, page(chromium) as tab:
-        tab.goto(f"{root}/ui")
-        tab.wait_for_selector("#state.live")
-        tab.fill("#trace-prompt", "hi")
-        tab.wait_for_selector("#trace-model option", state="attached")
-        tab.click("#trace-run")
+        trace(tab, root)
         tab.wait_for_selector("#trace-note:has-text('does not tell its steps')")
         tab.fill("#trace-stage", "bad//stage")
         tab.click("#trace-run")
@@ -180,11 +185,7 @@ def test_an_engine_without_steps_and_a_refusal_are_told(chromium: Any) -> None:
 def test_the_steps_of_an_engine_behind_http_are_fetched(chromium: Any) -> None:
     engine = TracingEngine(num_late=1)
     with serving_app(engine.app) as url, serving_proxy(url) as root, page(chromium) as tab:
-        tab.goto(f"{root}/ui")
-        tab.wait_for_selector("#state.live")
-        tab.fill("#trace-prompt", "hi")
-        tab.wait_for_selector("#trace-model option", state="attached")
-        tab.click("#trace-run")
+        trace(tab, root)
         tab.wait_for_selector("#trace:not([hidden])")
         assert len(engine.asked) == 2  # it was not there at once
         assert tab.inner_text("#trace-note") == (
