@@ -20,9 +20,7 @@ CLIENTS := openai-2/openai==2.54.0 openai-3/openai==3.54.0 anthropic/anthropic==
 CLIENTS_STAMP := $(CLIENTS_VENV)/.installed
 # and so has each agent framework that has an adapter
 ADAPTERS_VENV := .venv-adapters
-LANGCHAIN_BIN := $(ADAPTERS_VENV)/langchain/bin
-LANGCHAIN_STAMP := $(ADAPTERS_VENV)/langchain/.installed
-LANGCHAIN_PACKAGES := langchain-core==1.7.2 langchain-openai==1.7.3 langgraph==1.2.22 langchain==1.4.7 langchain-tests==1.1.9
+FRAMEWORKS := $(patsubst tests/adapters/with_%/requirements.txt,%,$(wildcard tests/adapters/with_*/requirements.txt))
 NATIVE := $(shell find agentspec/native -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt)
 SOURCES := agentspec gateway adapters benchmarks examples tests
 # plain `pip` reads these: the CPU build of torch and the versions that were tested
@@ -117,17 +115,18 @@ $(CLIENTS_STAMP): Makefile
 test-clients: $(STAMP) $(CLIENTS_STAMP)  ## the official clients against the gateway, each in .venv-clients
 	@$(BIN)/python -m pytest tests/clients $(ARGS)
 
-$(LANGCHAIN_STAMP): pyproject.toml Makefile $(NATIVE)
-	@test -x $(LANGCHAIN_BIN)/python || { echo "making $(ADAPTERS_VENV)/langchain"; $(PYTHON) -m venv $(ADAPTERS_VENV)/langchain; }
-	@echo "installing LangChain, LangGraph and agentspec into $(ADAPTERS_VENV)/langchain (0.3 GB)"
-	@PIP_CONSTRAINT= $(LANGCHAIN_BIN)/pip install --quiet $(LANGCHAIN_PACKAGES) pytest==9.2.0 pytest-asyncio==1.5.0
-	@PIP_CONSTRAINT= $(LANGCHAIN_BIN)/pip install --quiet 'scikit-build-core>=1.1' 'pybind11>=3.0' cmake ninja
-	@PIP_CONSTRAINT= $(LANGCHAIN_BIN)/pip install --quiet --no-build-isolation \
-		--config-settings=build-dir=build/langchain-{wheel_tag} --editable '.[langchain]'
+.PRECIOUS: $(ADAPTERS_VENV)/%/.installed
+$(ADAPTERS_VENV)/%/.installed: tests/adapters/with_%/requirements.txt $(STAMP)
+	@echo "installing $* and agentspec into $(@D)"
+	@$(BIN)/uv venv --quiet --allow-existing --python $$(cat $(<D)/.python-version 2>/dev/null || echo $(CURDIR)/$(BIN)/python) $(@D)
+	@$(BIN)/uv pip install --quiet --python $(@D) -r $< pytest==9.2.0 pytest-asyncio==1.5.0 'scikit-build-core>=1.1' 'pybind11>=3.0' cmake ninja
+	@$(BIN)/uv pip install --quiet --python $(@D) --no-build-isolation \
+		--config-settings=build-dir=build/adapters-{wheel_tag} --editable .
 	@touch $@
 
-test-adapters: $(LANGCHAIN_STAMP)  ## the adapters with the real frameworks, each in .venv-adapters
-	@$(LANGCHAIN_BIN)/python -m pytest tests/adapters_langchain $(ARGS)
+test-adapters: $(FRAMEWORKS:%=$(ADAPTERS_VENV)/%/.installed)  ## the adapters with the real frameworks, each in .venv-adapters (FRAMEWORKS=langchain)
+	@set -e; for framework in $(FRAMEWORKS); do \
+		$(ADAPTERS_VENV)/$$framework/bin/python -m pytest tests/adapters/with_$$framework $(ARGS); done
 
 fuzz-gateway: $(STAMP)  ## 10,000 requests made up from docs/openapi.yaml (CASES=100000)
 	@AGENTSPEC_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest -s tests/gateway/test_openapi.py $(ARGS)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial, wraps
 from typing import Annotated, Any, Self
 from uuid import UUID
@@ -27,47 +27,12 @@ from langchain_openai.chat_models.base import BaseChatOpenAI
 from langchain_openai.llms.base import BaseOpenAI
 from pydantic import AfterValidator, BaseModel, model_validator
 
+from agentspec.adapters.caller import CALLER, Caller
 from agentspec.adapters.graph_roles import agent_of, named_stage, nodes_of, role_of, thread_of
-from agentspec.adapters.openai import agentspec_headers
-from agentspec.errors import StageError
+from agentspec.adapters.headers import agentspec_headers
+from agentspec.adapters.replacement import replace_method
 
 FIGURES_FIELD = "speculative_decoding"
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """Who is about to call a model.
-
-    Attributes:
-        named: the stage, if somebody named it on purpose; it must be a good one.
-        role: else the names that the graph tells, from the outside in.
-        session: its thread, else its run.
-    """
-
-    named: str | None = None
-    role: tuple[str, ...] = ()
-    session: str | None = None
-
-    def headers(self, stage: str | None, workflow: str | None) -> dict[str, str]:
-        """The headers that tag the call; ``stage`` is the model's own.
-
-        Raises:
-            StageError: the stage that was named is malformed.
-        """
-        named = stage if self.named is None else self.named
-        if named is None:
-            return self._hinted_headers(workflow)
-        return agentspec_headers(f"{workflow}/{named}" if workflow else named, self.session)
-
-    def _hinted_headers(self, workflow: str | None) -> dict[str, str]:
-        """As much of the role as fits, the innermost names first: a hint never makes a call fail."""
-        outer = (workflow,) if workflow else ()
-        for num_left_out in range(len(self.role)):
-            try:
-                return agentspec_headers("/".join((*outer, *self.role[num_left_out:])), self.session)
-            except StageError:
-                continue
-        return agentspec_headers(workflow, self.session)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +44,7 @@ class LiveRun:
     num_outer: int
 
 
-_CALL: ContextVar[Call | None] = ContextVar("agentspec_call", default=None)
+_CALLER: ContextVar[Caller | None] = ContextVar("agentspec_langchain_caller", default=None)
 
 
 class Listener(BaseCallbackHandler):  # type: ignore[misc]
@@ -116,11 +81,11 @@ class Listener(BaseCallbackHandler):  # type: ignore[misc]
     on_tool_start = on_retriever_start = on_chain_start
     on_chain_error = on_tool_end = on_tool_error = on_retriever_end = on_retriever_error = on_chain_end
 
-    def call(self, parent_run_id: UUID | None, metadata: Mapping[str, Any], tags: list[str]) -> Call:
+    def caller(self, parent_run_id: UUID | None, metadata: Mapping[str, Any], tags: list[str]) -> Caller:
         """What these make of a call, and the run it is part of."""
         run = self._runs.get(parent_run_id) if parent_run_id else None
         is_inside = run is not None and run.agent is not None and run.agent == agent_of(metadata)
-        return Call(
+        return Caller(
             named=named_stage(metadata, tags),
             role=role_of(metadata, tags, run.num_outer if run and is_inside else None),
             session=thread_of(metadata) or (run.session if run else None),
@@ -135,11 +100,11 @@ class Listener(BaseCallbackHandler):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         """A model is about to be called, in this context."""
-        _CALL.set(self.call(parent_run_id, metadata or {}, tags or []))
+        _CALLER.set(self.caller(parent_run_id, metadata or {}, tags or []))
 
     def on_llm_end(self, *result: Any, **kwargs: Any) -> None:
         """The call was made: what is noted must not outlive it."""
-        _CALL.set(None)
+        _CALLER.set(None)
 
     on_llm_error = on_llm_end
 
@@ -152,7 +117,7 @@ def _listener() -> Listener:
     """
     listener = Listener()
     register_configure_hook(ContextVar("agentspec_listener", default=listener), inheritable=True)
-    _replace(AsyncCallbackManager, "on_llm_start", _not_telling_listener)
+    replace_method(AsyncCallbackManager, "on_llm_start", _not_telling_listener)
     return listener
 
 
@@ -167,20 +132,28 @@ def _not_telling_listener(original: Callable[..., Any]) -> Callable[..., Any]:
     return on_llm_start
 
 
-def _current_call() -> Call:
+def _current_caller() -> Caller:
     """As it was noted; a call past LangChain's callbacks has at least the graph around it."""
-    call = _CALL.get()
-    if call is None:
+    caller = _CALLER.get()
+    if caller is None:
         config = ensure_config()
-        call = _listener().call(None, config.get("metadata") or {}, config.get("tags") or [])
-    return call
+        caller = _listener().caller(None, config.get("metadata") or {}, config.get("tags") or [])
+    return _in_block(caller)
 
 
-def _call_of(run_manager: Any) -> Call:
+def _caller_of(run_manager: Any) -> Caller:
     """Of a completion: LangChain hands its run to what makes the request."""
     if run_manager is None:
-        return _current_call()
-    return _listener().call(run_manager.parent_run_id, run_manager.metadata, run_manager.tags)
+        return _current_caller()
+    return _in_block(_listener().caller(run_manager.parent_run_id, run_manager.metadata, run_manager.tags))
+
+
+def _in_block(caller: Caller) -> Caller:
+    """The caller, if the block of code around names a stage: of that one."""
+    block = CALLER.get()
+    if block is None or caller.named is not None:
+        return caller
+    return replace(caller, named=block.named, session=block.session or caller.session)
 
 
 def _checked(path: str | None) -> str | None:
@@ -236,7 +209,7 @@ class ChatAgentSpec(StagedModel, ChatOpenAI):  # type: ignore[misc]
 
     def _get_request_payload(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         payload = super()._get_request_payload(*args, **kwargs)
-        return _tagged(payload, _current_call().headers(self.stage, self.workflow), self.default_headers)
+        return _tagged(payload, _current_caller().headers(self.workflow, self.stage), self.default_headers)
 
     def _create_chat_result(self, response: Any, *args: Any, **kwargs: Any) -> Any:
         return _with_figures(super()._create_chat_result(response, *args, **kwargs), response)
@@ -268,7 +241,7 @@ class AgentSpecLLM(StagedModel, OpenAI):  # type: ignore[misc]
         return super()._astream(prompt, stop, run_manager, **self._tagged(kwargs, run_manager))
 
     def _tagged(self, kwargs: dict[str, Any], run_manager: Any) -> dict[str, Any]:
-        headers = _call_of(run_manager).headers(self.stage, self.workflow)
+        headers = _caller_of(run_manager).headers(self.workflow, self.stage)
         return _tagged(kwargs, headers, self.default_headers)
 
     def batch(self, inputs: list[Any], config: Any = None, **kwargs: Any) -> list[str]:
@@ -301,13 +274,13 @@ def instrument(*, workflow: str | None = None) -> Callable[[], None]:
     """
     _checked(workflow)
     _listener()
-    getattr(BaseChatOpenAI._get_request_payload, "undo", _nothing)()
+    getattr(BaseChatOpenAI._get_request_payload, "undo", lambda: None)()
     undoing = [
-        _replace(BaseChatOpenAI, "_get_request_payload", partial(_tagging_payload, workflow=workflow)),
-        _replace(BaseChatOpenAI, "_create_chat_result", _telling_result),
-        _replace(BaseChatOpenAI, "_convert_chunk_to_generation_chunk", _telling_chunk),
+        replace_method(BaseChatOpenAI, "_get_request_payload", partial(_tagging_payload, workflow=workflow)),
+        replace_method(BaseChatOpenAI, "_create_chat_result", _telling_result),
+        replace_method(BaseChatOpenAI, "_convert_chunk_to_generation_chunk", _telling_chunk),
         *(
-            _replace(BaseOpenAI, name, partial(_tagging_completion, workflow=workflow))
+            replace_method(BaseOpenAI, name, partial(_tagging_completion, workflow=workflow))
             for name in ("_generate", "_agenerate", "_stream", "_astream")
         ),
     ]
@@ -320,30 +293,13 @@ def instrument(*, workflow: str | None = None) -> Callable[[], None]:
     return undo
 
 
-def _replace(owner: type, name: str, replacing: Callable[[Any], Any]) -> Callable[[], None]:
-    """What undoes it; if it was replaced again since then, that does nothing."""
-    original = owner.__dict__[name]
-    replacement = replacing(original)
-    setattr(owner, name, replacement)
-
-    def undo() -> None:
-        if owner.__dict__[name] is replacement:
-            setattr(owner, name, original)
-
-    return undo
-
-
-def _nothing() -> None:
-    pass
-
-
 def _tagging_payload(original: Callable[..., dict[str, Any]], workflow: str | None) -> Callable[..., Any]:
     @wraps(original)
     def payload_of(model: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         payload = original(model, *args, **kwargs)
         if isinstance(model, ChatAgentSpec):
             return payload
-        return _tagged(payload, _current_call().headers(None, workflow), model.default_headers)
+        return _tagged(payload, _current_caller().headers(workflow), model.default_headers)
 
     return payload_of
 
@@ -354,7 +310,7 @@ def _tagging_completion(original: Callable[..., Any], workflow: str | None) -> C
     @wraps(original)
     def ask(model: Any, prompts: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
         if not isinstance(model, AgentSpecLLM):
-            headers = _call_of(run_manager).headers(None, workflow)
+            headers = _caller_of(run_manager).headers(workflow)
             kwargs = _tagged(kwargs, headers, model.default_headers)
         return original(model, prompts, stop, run_manager, **kwargs)
 

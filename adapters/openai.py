@@ -1,64 +1,98 @@
-"""Tags for the plain ``openai`` client: headers for its ``extra_headers=``.
+"""The plain ``openai`` client: headers for one call, a stage for a block of code, or all calls of a process.
 
-    headers = agentspec_headers("agentic_sql/extract", session=run_id)
-    client.chat.completions.create(..., extra_headers=headers)
+    client.chat.completions.create(..., extra_headers=agentspec_headers("sql/extract", session="run-1"))
 
-Needs nothing but this package; any client that can send headers can use it.
+or, for clients that are there already, and inside frameworks that call one:
+
+    instrument(workflow="agentic_sql")
+    with stage("extract"):
+        client.chat.completions.create(...)
 """
 
 from __future__ import annotations
 
-from urllib.parse import quote
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
 
-from agentspec.errors import ConfigError
-from agentspec.stages import StageKey
-from agentspec.wire import (
-    LEARN_HEADER,
-    MAX_DRAFT_HEADER,
-    MAX_DRAFT_TOKENS,
-    MAX_SESSION_CHARS,
-    SESSION_HEADER,
-    STAGE_HEADER,
-    decode_stage,
-    encode_stage,
-)
+from openai._base_client import BaseClient  # sync and async, of openai 2 and 3, make their requests here
+
+from agentspec.adapters.caller import CALLER, Caller, calling
+from agentspec.adapters.headers import agentspec_headers
+from agentspec.adapters.replacement import replace_method
+
+__all__ = ["agentspec_headers", "instrument", "stage"]
 
 
-def agentspec_headers(
-    stage: str | None, session: str | None = None, *, max_draft: int | None = None, learn: bool | None = None
-) -> dict[str, str]:
-    """The headers that tag one call.
+@contextmanager
+def stage(path: str, session: str | None = None) -> Iterator[None]:
+    """The calls made inside are of this stage, of whatever client that is instrumented.
 
     Args:
-        stage: the role or step that calls, a path of 1 to 8 segments: ``"agentic_sql/extract"``; None = the
-            gateway finds out.
-        session: one run of the workflow; calls of one session draft for each other.
-        max_draft: most draft tokens per step, 0 = no speculation for this call.
-        learn: False keeps this call's output out of the stage's tree.
+        path: 1 to 8 segments.
+        session: one run of the workflow; None = that of the block around.
 
     Raises:
-        StageError: ``stage`` is malformed.
-        ConfigError: ``max_draft`` is out of range, or ``session`` does not fit a header.
+        StageError: ``path`` is malformed.
+        ConfigError: ``session`` does not fit a header.
     """
-    headers = {}
-    if stage is not None:
-        headers[STAGE_HEADER] = encode_stage(StageKey.parse(stage).name)
-        decode_stage(headers[STAGE_HEADER])  # it may be too long for a header only now
-    if session is not None:
-        headers[SESSION_HEADER] = _encoded(session)
-    if max_draft is not None:
-        if not 0 <= max_draft <= MAX_DRAFT_TOKENS:
-            raise ConfigError(f"max_draft must be between 0 and {MAX_DRAFT_TOKENS}, not {max_draft!r}")
-        headers[MAX_DRAFT_HEADER] = str(max_draft)
-    if learn is not None:
-        headers[LEARN_HEADER] = str(int(learn))
-    return headers
+    agentspec_headers(path, session)
+    around = CALLER.get()
+    with calling(Caller(named=path, session=session or (around.session if around else None))):
+        yield
 
 
-def _encoded(session: str) -> str:
-    encoded = quote(session, safe="")
-    if not 1 <= len(encoded) <= MAX_SESSION_CHARS:
-        raise ConfigError(
-            f"a session has 1 to {MAX_SESSION_CHARS} characters once percent-encoded, not {len(encoded)}"
-        )
-    return encoded
+@dataclass(frozen=True, eq=False, slots=True)
+class Instrumentation:
+    """One that is in force: ``workflow`` goes before every stage."""
+
+    workflow: str | None
+
+
+_IN_FORCE: list[Instrumentation] = []
+_UNDOING: list[Callable[[], None]] = []
+
+
+def instrument(*, workflow: str | None = None) -> Callable[[], None]:
+    """Tag the calls of every ``openai`` client, also of those that exist, until it is undone.
+
+    The stage is that of the block (:func:`stage`), else what a framework's adapter noted. Headers that are
+    given by hand stay. The workflow is that of the last instrumentation that is in force.
+
+    Args:
+        workflow: what goes before every stage, e.g. ``agentic_sql``.
+
+    Returns:
+        what undoes it.
+
+    Raises:
+        StageError: ``workflow`` is malformed.
+    """
+    agentspec_headers(workflow)
+    mine = Instrumentation(workflow)
+    if not _IN_FORCE:
+        _UNDOING.append(replace_method(BaseClient, "_build_request", _tagging))
+    _IN_FORCE.append(mine)
+
+    def undo() -> None:
+        if mine in _IN_FORCE:
+            _IN_FORCE.remove(mine)
+            if not _IN_FORCE:
+                _UNDOING.pop()()
+
+    return undo
+
+
+def _tagging(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def build_request(client: Any, *args: Any, **kwargs: Any) -> Any:
+        request = original(client, *args, **kwargs)
+        if _IN_FORCE:  # somebody may have wrapped this, and keep it
+            caller = CALLER.get() or Caller()
+            for name, value in caller.headers(_IN_FORCE[-1].workflow).items():
+                request.headers.setdefault(name, value)
+        return request
+
+    return build_request

@@ -25,7 +25,8 @@ HTTP = {
     "prometheus_client",
     "openai",
 }
-FRAMEWORKS = {"langchain", "langchain_core", "langchain_openai", "langgraph", "openhands"}
+FRAMEWORKS = {"langchain": {"langchain", "langchain_core", "langchain_openai", "langgraph"}}  # by adapter
+PACKAGES = {package for packages in FRAMEWORKS.values() for package in packages}
 BENCHMARKS = "agentspec.benchmarks"
 COMMAND_LINE = ("agentspec.commands", "agentspec.doctor")
 PUBLIC_NAMES = set("Draft DraftConfig Forest ForestConfig ForestStats Source StageKey __version__".split())
@@ -104,7 +105,7 @@ def test_the_walk_itself(source: str, package: str, expected: set[str]) -> None:
 
 def test_the_gateway_knows_no_adapter_no_engine_and_no_tree() -> None:
     forbidden = ("adapters", "engine", "forest", "_native", "vllm_plugin", "models")
-    users = users_of(*(f"agentspec.{part}" for part in forbidden), *TORCH, "vllm", *FRAMEWORKS)
+    users = users_of(*(f"agentspec.{part}" for part in forbidden), *TORCH, "vllm", *PACKAGES)
     assert inside(users, "agentspec.gateway") == set()
 
 
@@ -124,13 +125,14 @@ def test_http_stays_in_gateway_adapters_and_commands() -> None:
 
 
 def test_frameworks_stay_in_their_adapters() -> None:
-    assert users_of(*FRAMEWORKS) == {"agentspec.adapters.langchain"}
+    for adapter, packages in FRAMEWORKS.items():
+        assert users_of(*packages) == {f"agentspec.adapters.{adapter}"}
 
 
 def test_importing_the_adapters_loads_no_framework() -> None:
     code = "import agentspec.adapters, sys; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert set(loaded.stdout.split()).isdisjoint(FRAMEWORKS | HTTP)
+    assert set(loaded.stdout.split()).isdisjoint(PACKAGES | HTTP)
 
 
 def test_vllm_stays_in_its_plugin() -> None:
@@ -202,7 +204,7 @@ def test_nobody_imports_by_a_name_that_only_a_checkout_has() -> None:
 def test_importing_the_library_loads_neither_torch_nor_vllm_nor_a_server() -> None:
     code = "import agentspec, sys; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert set(loaded.stdout.split()).isdisjoint(TORCH | HTTP | FRAMEWORKS | {"vllm"})
+    assert set(loaded.stdout.split()).isdisjoint(TORCH | HTTP | PACKAGES | {"vllm"})
 
 
 def test_the_public_names() -> None:

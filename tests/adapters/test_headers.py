@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from agentspec import wire
-from agentspec.adapters.openai import agentspec_headers
+from agentspec.adapters.headers import agentspec_headers
 from agentspec.errors import ConfigError, StageError
 
 

@@ -1,7 +1,4 @@
-"""The real LangChain and LangGraph. Where they are not installed, there are no tests here.
-
-``make test-adapters`` runs them, in an environment of their own.
-"""
+"""The real LangChain and LangGraph."""
 
 from __future__ import annotations
 
@@ -12,43 +9,16 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from langchain_openai import ChatOpenAI
 
-sys.path.append(str(Path(__file__).parents[1] / "gateway"))  # a running gateway is what its own tests have
+from agentspec.adapters.langchain import AgentSpecLLM, ChatAgentSpec, instrument
 
-try:
-    import langchain  # noqa: F401
-    import langchain_tests  # noqa: F401
-    import langgraph.graph  # noqa: F401
-    from langchain_openai import ChatOpenAI
-except ModuleNotFoundError:
-    collect_ignore_glob = ["test_*.py"]
-else:
-    from live import serving_engine
-    from obliging import ObligingEngine
-
-    from agentspec.adapters.langchain import AgentSpecLLM, ChatAgentSpec, instrument
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[tuple[Any, str]]:
-    """An engine and the base URL of the gateway in front of it."""
-    engine = ObligingEngine()
-    with serving_engine(engine) as root:
-        yield engine, f"{root}/v1"
+sys.path.append(str(Path(__file__).parent))
 
 
 @pytest.fixture
-def engine(served: tuple[Any, str]) -> Any:
-    """It has not been asked anything."""
-    engine, _ = served
-    engine.requests.clear()
-    return engine
-
-
-@pytest.fixture
-def fields(served: tuple[Any, str]) -> dict[str, Any]:
+def fields(url: str) -> dict[str, Any]:
     """What makes a model: ``ChatAgentSpec(**fields)``."""
-    _, url = served
     return {"model": "scripted", "base_url": url, "api_key": "none", "max_retries": 0, "timeout": 20}
 
 
@@ -77,12 +47,6 @@ async def llm(fields: dict[str, Any], engine: Any) -> AsyncIterator[Callable[...
     for one in made:
         one.client._client.close()
         await one.async_client._client.close()
-
-
-@pytest.fixture
-def stages(engine: Any) -> Callable[[], list[str]]:
-    """The stages of the calls so far, in order."""
-    return lambda: [request.stage.name for request in engine.requests]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,0 +1,68 @@
+"""Who is about to call a model: noted by a framework's hook, read where the request is made.
+
+A context variable carries it: the two are a framework's whole inside apart, and calls run side by side in
+threads and tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from agentspec.adapters.headers import agentspec_headers
+from agentspec.errors import StageError
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What a framework knows of a call.
+
+    Attributes:
+        named: the stage, if somebody named it on purpose; it must be a good one.
+        role: else the names that the framework tells, from the outside in: an agent, a node, a step.
+        session: the run or conversation that the call is part of.
+    """
+
+    named: str | None = None
+    role: tuple[str, ...] = ()
+    session: str | None = None
+
+    def headers(self, workflow: str | None = None, stage: str | None = None) -> dict[str, str]:
+        """The headers that tag the call.
+
+        Args:
+            workflow: what goes before every stage.
+            stage: the stage of what makes the call, if nobody named the call's own.
+
+        Raises:
+            StageError: the stage that was named is malformed.
+        """
+        named = stage if self.named is None else self.named
+        if named is None:
+            return self._hinted_headers(workflow)
+        return agentspec_headers(f"{workflow}/{named}" if workflow else named, self.session)
+
+    def _hinted_headers(self, workflow: str | None) -> dict[str, str]:
+        """As much of the role as fits, the innermost names first: a hint never makes a call fail."""
+        outer = (workflow,) if workflow else ()
+        for num_left_out in range(len(self.role)):
+            try:
+                return agentspec_headers("/".join((*outer, *self.role[num_left_out:])), self.session)
+            except StageError:
+                continue
+        return agentspec_headers(workflow, self.session)
+
+
+CALLER: ContextVar[Caller | None] = ContextVar("agentspec_caller", default=None)
+
+
+@contextmanager
+def calling(caller: Caller) -> Iterator[None]:
+    """The calls made inside are this caller's."""
+    token = CALLER.set(caller)
+    try:
+        yield
+    finally:
+        CALLER.reset(token)

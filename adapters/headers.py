@@ -1,0 +1,58 @@
+"""The headers that tag a call, for any client that can send headers. Needs nothing but this package."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from agentspec.errors import ConfigError
+from agentspec.stages import StageKey
+from agentspec.wire import (
+    LEARN_HEADER,
+    MAX_DRAFT_HEADER,
+    MAX_DRAFT_TOKENS,
+    MAX_SESSION_CHARS,
+    SESSION_HEADER,
+    STAGE_HEADER,
+    decode_stage,
+    encode_stage,
+)
+
+
+def agentspec_headers(
+    stage: str | None, session: str | None = None, *, max_draft: int | None = None, learn: bool | None = None
+) -> dict[str, str]:
+    """The headers that tag one call.
+
+    Args:
+        stage: the role or step that calls, a path of 1 to 8 segments: ``"agentic_sql/extract"``; None = the
+            gateway finds out.
+        session: one run of the workflow; calls of one session draft for each other.
+        max_draft: most draft tokens per step, 0 = no speculation for this call.
+        learn: False keeps this call's output out of the stage's tree.
+
+    Raises:
+        StageError: ``stage`` is malformed.
+        ConfigError: ``max_draft`` is out of range, or ``session`` does not fit a header.
+    """
+    headers = {}
+    if stage is not None:
+        headers[STAGE_HEADER] = encode_stage(StageKey.parse(stage).name)
+        decode_stage(headers[STAGE_HEADER])  # it may be too long for a header only now
+    if session is not None:
+        headers[SESSION_HEADER] = _encoded(session)
+    if max_draft is not None:
+        if not 0 <= max_draft <= MAX_DRAFT_TOKENS:
+            raise ConfigError(f"max_draft must be between 0 and {MAX_DRAFT_TOKENS}, not {max_draft!r}")
+        headers[MAX_DRAFT_HEADER] = str(max_draft)
+    if learn is not None:
+        headers[LEARN_HEADER] = str(int(learn))
+    return headers
+
+
+def _encoded(session: str) -> str:
+    encoded = quote(session, safe="")
+    if not 1 <= len(encoded) <= MAX_SESSION_CHARS:
+        raise ConfigError(
+            f"a session has 1 to {MAX_SESSION_CHARS} characters once percent-encoded, not {len(encoded)}"
+        )
+    return encoded
