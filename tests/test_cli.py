@@ -216,6 +216,7 @@ def test_the_embedded_engine_end_to_end(llama_checkpoint: Path, draft: str) -> N
         draft,
         "--threads",
         "1",
+        *(("--price", "0.2") if draft != "off" else ()),  # not by what steps take on this machine
     ]
     with serving(*options) as (process, base_url), openai.OpenAI(base_url=base_url, api_key="none") as client:
         answers = [
@@ -245,7 +246,7 @@ def test_the_embedded_engine_end_to_end(llama_checkpoint: Path, draft: str) -> N
 def test_the_embedded_engine_remembers_what_it_learned(llama_checkpoint: Path, tmp_path: Path) -> None:
     accepted = []
     for _ in range(2):
-        options = ["--model", str(llama_checkpoint), "--engine", "torch", "--threads", "1"]
+        options = ["--model", str(llama_checkpoint), "--engine", "torch", "--threads", "1", "--price", "0.2"]
         with serving(*options, "--forest-file", str(tmp_path / "forest")) as (process, base_url):
             body = {"prompt": "SELECT", "max_tokens": 32, "temperature": 0, "ignore_eos": True}
             answer = httpx.post(f"{base_url}/completions", json=body, timeout=TIMEOUT_S).json()

@@ -23,7 +23,7 @@ STAGE = "flow/[red]write"  # no markup, whatever it looks like
 @pytest.fixture(scope="module")
 def url(llama_checkpoint: Path) -> Iterator[str]:
     options = ("--model", str(llama_checkpoint), "--engine", "torch", "--threads", "1", "--api-key", "k=acme")
-    with serving(*options) as (_, base):
+    with serving(*options, "--price", "0.2") as (_, base):  # not by what steps take on this machine
         headers = {"authorization": "Bearer k", "x-agentspec-stage": STAGE}
         for _ in range(2):
             body = {"prompt": "SELECT name FROM", "max_tokens": 32, "temperature": 0, "ignore_eos": True}

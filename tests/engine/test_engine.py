@@ -260,7 +260,7 @@ async def test_a_request_of_a_dead_event_loop_is_dropped(make: Make) -> None:
 async def test_the_forest_learns_and_speeds_up_a_stage(make: Make) -> None:
     plain = tokens(await collect(make(), request("r")))
     forest = Forest()
-    engine = make(forest, draft=DraftConfig(max_tokens=8))
+    engine = make(forest, draft=DraftConfig(max_tokens=8), price=0.2)  # not by what steps take here
     steps = []
     for i in range(3):
         deltas = await collect(engine, request(f"r{i}"))
@@ -280,7 +280,7 @@ async def test_concurrent_stages_with_the_forest_change_no_token(make: Make, mod
     prompts = [f"{PROMPT} WHERE price < {i % 5}" for i in range(15)]
     plain = make()
     expected = [tokens(await collect(plain, request(f"r{i}", prompt))) for i, prompt in enumerate(prompts)]
-    engine = make(Forest(), draft=DraftConfig(mode=mode, max_tokens=8))
+    engine = make(Forest(), draft=DraftConfig(mode=mode, max_tokens=8), price=0.2)
     answers = await asyncio.gather(
         *(collect(engine, request(f"r{i}", prompt)) for i, prompt in enumerate(prompts))
     )

@@ -26,7 +26,9 @@ NUM_TOKENS = 24
 @pytest.fixture(scope="module")
 def root() -> Iterator[str]:
     before = torch.get_num_threads()
-    config = EngineConfig(bundled_model_dir(), BUNDLED_MODEL, dtype="float64", max_model_len=256, threads=1)
+    config = EngineConfig(
+        bundled_model_dir(), BUNDLED_MODEL, dtype="float64", max_model_len=256, threads=1, price=0.2
+    )
     with serving_engine(TorchEngine(config, Forest())) as root:
         yield root
     torch.set_num_threads(before)

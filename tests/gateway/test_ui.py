@@ -36,7 +36,7 @@ def root() -> Iterator[str]:
     """A gateway that has seen two short runs of a workflow and one call of a hostile stage."""
     before = torch.get_num_threads()
     config = EngineConfig(
-        bundled_model_dir(), BUNDLED_MODEL, threads=1, draft=DraftConfig(mode="tree", max_tokens=8)
+        bundled_model_dir(), BUNDLED_MODEL, threads=1, price=0.2, draft=DraftConfig(mode="tree", max_tokens=8)
     )
     upstream = EmbeddedUpstream(TorchEngine(config, Forest()))
     with serving(upstream, keys=ApiKeys.parse([f"{KEY}=acme", "other=bolt"])) as root:

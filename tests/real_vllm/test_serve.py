@@ -114,7 +114,16 @@ def test_behind_the_gateway_it_learns_dies_comes_back_and_remembers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forest = tmp_path / "forest"
-    options = ("--forest-file", str(forest), "--api-key", "s3cret=acme", "--admin-key", "boss")
+    options = (
+        "--forest-file",
+        str(forest),
+        "--api-key",
+        "s3cret=acme",
+        "--admin-key",
+        "boss",
+        "--price",
+        "0.02",
+    )
     key = {"authorization": "Bearer s3cret"}
     with serving(tmp_path, *options) as served:
         first, second = (served.ask(**key, x_agentspec_stage="flow/list") for _ in range(2))
