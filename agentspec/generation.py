@@ -26,6 +26,7 @@ class SamplingParams:
     ``logprobs``: None = none, else how many alternatives per token (0 = the chosen token alone).
     ``max_tokens``: None = as many as the context holds.
     ``json_schema``: None = free text, ``{}`` = any JSON object, else a JSON schema to obey.
+    ``grammar``: likewise in Lark, as llguidance reads it; it goes before ``json_schema``.
     """
 
     temperature: float = 1.0
@@ -40,6 +41,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     n: int = 1
     json_schema: Mapping[str, Any] | None = None
+    grammar: str | None = None
     ignore_eos: bool = False
 
 

@@ -17,6 +17,7 @@ from agentspec.gateway.bodies import (
 from agentspec.gateway.messages import read_messages
 from agentspec.gateway.responses_input import read_input, read_tools
 from agentspec.gateway.tags import Tags
+from agentspec.gateway.tool_choice import Tools, choose
 from agentspec.generation import GenerationRequest, SamplingParams
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions
@@ -44,10 +45,16 @@ def chat_request(body: ChatBody, tags: Tags, request_id: str) -> GenerationReque
     messages = read_messages(body.messages)
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     max_tokens = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+    chosen = choose(body.tools, body.tool_choice)
     sampling = _sampling(
-        body, logprobs=logprobs, max_tokens=max_tokens, n=body.n, json_schema=_response_schema(body)
+        body,
+        logprobs=logprobs,
+        max_tokens=max_tokens,
+        n=body.n,
+        json_schema=_response_schema(body),
+        grammar=chosen.grammar,
     )
-    return _request(request_id, messages, sampling, tags, tools=_chosen(body.tools, body.tool_choice))
+    return _request(request_id, messages, sampling, tags, chosen.tools)
 
 
 def responses_request(body: ResponsesBody, tags: Tags, request_id: str) -> GenerationRequest:
@@ -58,15 +65,16 @@ def responses_request(body: ResponsesBody, tags: Tags, request_id: str) -> Gener
             raise RequestError(f"{name} is not supported: {reason}", param=name, code="unsupported_parameter")
     if body.top_logprobs and not body.has_logprobs:
         raise RequestError(f"top_logprobs needs {LOGPROBS_INCLUDED!r} in include", param="top_logprobs")
+    chosen = choose(read_tools(body.tools) if body.tools else None, body.tool_choice)
     sampling = _sampling(
         body,
         logprobs=(body.top_logprobs or 0) if body.has_logprobs else None,
         max_tokens=body.max_output_tokens,
         json_schema=_text_schema(body),
+        grammar=chosen.grammar,
     )
-    tools = read_tools(body.tools) if body.tools else None
     messages = read_input(body.input, body.instructions)
-    return _request(request_id, messages, sampling, tags, tools=_chosen(tools, body.tool_choice))
+    return _request(request_id, messages, sampling, tags, chosen.tools)
 
 
 def completion_requests(body: CompletionBody, tags: Tags, request_id: str) -> list[GenerationRequest]:
@@ -97,7 +105,7 @@ def _request(
     prompt: Prompt,
     sampling: SamplingParams,
     tags: Tags,
-    tools: list[dict[str, Any]] | None = None,
+    tools: Tools | None = None,
 ) -> GenerationRequest:
     return GenerationRequest(
         request_id=request_id,
@@ -121,6 +129,7 @@ def _sampling(
     max_tokens: int | None,
     n: int | None = None,
     json_schema: Mapping[str, Any] | None,
+    grammar: str | None = None,
 ) -> SamplingParams:
     return SamplingParams(
         temperature=1.0 if body.temperature is None else body.temperature,
@@ -135,6 +144,7 @@ def _sampling(
         frequency_penalty=body.frequency_penalty or 0.0,
         n=n or 1,
         json_schema=json_schema,
+        grammar=grammar,
         ignore_eos=bool(body.ignore_eos),
     )
 
@@ -173,19 +183,6 @@ def _json_schema(
     if schema is None:
         raise RequestError(f"{param}.{schema_name} is missing", param=f"{param}.{schema_name}")
     return schema
-
-
-def _chosen(tools: list[dict[str, Any]] | None, choice: object) -> list[dict[str, Any]] | None:
-    """The tools that the model is told of."""
-    if choice in (None, "auto"):
-        return tools
-    if choice == "none":
-        return None
-    raise RequestError(
-        f"tool_choice must be 'auto' or 'none' here, not {choice!r}",
-        param="tool_choice",
-        code="unsupported_parameter",
-    )
 
 
 def _prompts(prompt: object) -> list[Prompt]:

@@ -85,7 +85,8 @@ class ToolCallReader:
 
 def may_call(request: GenerationRequest) -> bool:
     """True if calls are to be looked for in the answer."""
-    return bool(request.tools) and request.sampling.json_schema is None
+    sampling = request.sampling
+    return bool(request.tools) and (sampling.json_schema is None or sampling.grammar is not None)
 
 
 def _parsed(text: str) -> ToolCall | None:

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from agentspec.config import DraftConfig
-from agentspec.engine.grammar import GrammarCompiler
+from agentspec.engine.grammar import Grammar, GrammarCompiler
 from agentspec.engine.request import Choice, LiveRequest
 from agentspec.engine.sampler_state import SamplerState, check_sampling
 from agentspec.engine.stop import StopStrings
 from agentspec.engine.tokenizer import Tokenizer
 from agentspec.errors import ConfigError, ContextLengthError, DuplicateRequestError, RequestError
-from agentspec.generation import GenerationRequest
+from agentspec.generation import GenerationRequest, SamplingParams
 from agentspec.proposer import Proposer, Tokens
 
 SEED_BITS = 64
@@ -81,19 +81,23 @@ class Admission:
         request = live.request
         params = request.sampling
         seed = secrets.randbits(SEED_BITS) if params.seed is None else params.seed + index
-        grammar = None if params.json_schema is None else self._grammars.compile(params.json_schema)
         return Choice(
             live=live,
             index=index,
             key=request.request_id if params.n == 1 else f"{request.request_id}#{index}",
             prompt_ids=prompt_ids,
-            sampler=SamplerState(params, seed, grammar=grammar),
+            sampler=SamplerState(params, seed, grammar=self._grammar(params)),
             draft=draft,
             max_tokens=max_tokens,
             eos_ids=self._eos_ids,
             stream=self._tokenizer.detokenizer(),
             stops=StopStrings(params.stop),
         )
+
+    def _grammar(self, params: SamplingParams) -> Grammar | None:
+        if params.grammar is not None:
+            return self._grammars.compile_lark(params.grammar)
+        return None if params.json_schema is None else self._grammars.compile(params.json_schema)
 
     def _prompt_ids(self, request: GenerationRequest) -> Tokens:
         prompt: Any = request.prompt  # the three kinds are told apart by what they hold

@@ -50,10 +50,21 @@ class GrammarCompiler:
         try:
             text = LLMatcher.grammar_from_json_schema(json.dumps(schema or ANY_OBJECT))
         except (TypeError, ValueError) as error:
-            raise _bad_schema(str(error)) from None
+            raise _bad_schema(str(error), "response_format") from None
+        return self._grammar(text, "response_format")
+
+    def compile_lark(self, text: str) -> Grammar:
+        """The same of a Lark grammar, which is what a forced call of a tool is held to.
+
+        Raises:
+            RequestError: it is none, or has a JSON schema inside that can't be enforced.
+        """
+        return self._grammar(LLMatcher.grammar_from_lark(text), "tools")
+
+    def _grammar(self, text: str, param: str) -> Grammar:
         matcher = LLMatcher(self._tokenizer, text, log_level=0)
         if matcher.is_error():
-            raise _bad_schema(matcher.get_error())
+            raise _bad_schema(matcher.get_error(), param)
         return Grammar(matcher, self._vocab_size, self._eos_ids)
 
 
@@ -157,9 +168,9 @@ class Grammar:
             raise EngineError(f"the JSON grammar could not be followed: {self._matcher.get_error()!r}")
 
 
-def _bad_schema(reason: str) -> RequestError:
+def _bad_schema(reason: str, param: str) -> RequestError:
     return RequestError(
-        f"response_format: the JSON schema can't be used: {reason!r}",
-        param="response_format",
+        f"{param}: the JSON schema can't be used: {reason!r}",
+        param=param,
         code="invalid_json_schema",
     )

@@ -1,4 +1,4 @@
-"""A scripted engine that does what it is asked: calls the first tool, fills in a schema, or says hello."""
+"""A scripted engine that does as it is asked: calls a tool, fills in a schema, or says hello."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def steps_for(request: GenerationRequest) -> tuple[str, ...]:
     if request.sampling.json_schema is not None:
         text = json.dumps(filled(request.sampling.json_schema) or JOKE)
     elif request.tools and isinstance(messages, list) and messages[-1]["role"] != "tool":
-        called = request.tools[0]["function"]
+        forced = request.sampling.grammar or ""
+        functions = [tool["function"] for tool in request.tools]
+        called = next((one for one in functions if one["name"] in forced), functions[0])
         arguments = filled(called.get("parameters") or {}, quoted_in(messages[-1]))
         call = json.dumps({"name": called["name"], "arguments": arguments}, ensure_ascii=False)
         text = f"<tool_call>\n{call}\n</tool_call>"

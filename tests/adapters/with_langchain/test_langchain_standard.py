@@ -17,7 +17,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Received a Pydantic BaseModel V1 schema"),
     pytest.mark.filterwarnings("ignore:The function `load` is in beta"),
 ]
-UNFORCED = "nothing forces the embedded engine to call a tool"
 
 
 class TestUnits(ChatModelUnitTests):
@@ -74,28 +73,9 @@ class TestIntegration(ChatModelIntegrationTests):
         return {"temperature": 0, "max_tokens": 100}
 
     @property
-    def has_tool_choice(self) -> bool:
-        return False
-
-    @property
     def supports_json_mode(self) -> bool:
         return True
 
     @property
     def model_override_value(self) -> str:
         return "scripted"
-
-    @pytest.mark.xfail(reason=UNFORCED)
-    def test_structured_few_shot_examples(self, model: BaseChatModel, *args: Any) -> None:
-        super().test_structured_few_shot_examples(model, *args)
-
-    @pytest.mark.xfail(reason=f"a model of pydantic 1 becomes a tool, and {UNFORCED}")
-    def test_structured_output_pydantic_2_v1(self, model: BaseChatModel) -> None:
-        super().test_structured_output_pydantic_2_v1(model)
-
-    @pytest.mark.xfail(reason=UNFORCED)
-    def test_unicode_tool_call_integration(self, model: BaseChatModel) -> None:
-        super().test_unicode_tool_call_integration(model)
-
-    def test_unicode_in_a_call_that_is_not_forced(self, model: BaseChatModel) -> None:
-        super().test_unicode_tool_call_integration(model, force_tool_call=False)
