@@ -46,6 +46,18 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class ForcedOutput:
+    """An output that is dictated: the model takes every step, and its own choice of tokens counts for nothing.
+
+    ``output`` is text or token ids, without the token that ends it. ``is_cut``: it was ended by its length,
+    so that no end token follows.
+    """
+
+    output: str | Sequence[int]
+    is_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One request as the engine sees it.
 
@@ -53,6 +65,8 @@ class GenerationRequest:
     ``max_draft``: None = the engine's setting, 0 = no speculation. ``min_match`` likewise.
     ``prediction``: OpenAI's predicted output, put into the request's own tree.
     ``is_traced``: tell the decode steps one by one at the end; the output does not depend on it.
+    ``forced``: what has to come out, one for each of ``sampling.n`` choices; what ``sampling`` says of the choice
+    of tokens and of an output's end then has no meaning.
     """
 
     request_id: str
@@ -66,6 +80,7 @@ class GenerationRequest:
     learn: bool = True
     prediction: str | None = None
     is_traced: bool = False
+    forced: Sequence[ForcedOutput] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from agentspec.engine.sampler_state import SamplerState, check_sampling
 from agentspec.engine.stop import StopStrings
 from agentspec.engine.tokenizer import Tokenizer
 from agentspec.errors import ConfigError, ContextLengthError, DuplicateRequestError, RequestError
-from agentspec.generation import GenerationRequest, SamplingParams
+from agentspec.generation import ForcedOutput, GenerationRequest, SamplingParams
 from agentspec.proposer import Proposer, Tokens
 
 SEED_BITS = 64
@@ -61,11 +61,11 @@ class Admission:
         request = live.request
         check_sampling(request.sampling)
         prompt_ids = self._prompt_ids(request)
-        max_tokens = self._max_tokens(request, len(prompt_ids))
+        samplers = self._samplers(request)
         live.num_prompt_tokens = len(prompt_ids)
         draft = self._draft_config(request)
         choices = [
-            self._choice(live, index, prompt_ids, max_tokens, draft) for index in range(request.sampling.n)
+            self._choice(live, index, prompt_ids, sampler, draft) for index, sampler in enumerate(samplers)
         ]
         self._start(choices)
         return choices
@@ -76,28 +76,55 @@ class Admission:
             self._proposer.finish(choice.key, learn=False)
 
     def _choice(
-        self, live: LiveRequest, index: int, prompt_ids: Tokens, max_tokens: int, draft: DraftConfig
+        self, live: LiveRequest, index: int, prompt_ids: Tokens, sampler: SamplerState, draft: DraftConfig
     ) -> Choice:
-        request = live.request
-        params = request.sampling
-        seed = secrets.randbits(SEED_BITS) if params.seed is None else params.seed + index
+        request_id, params = live.request.request_id, sampler.params
         return Choice(
             live=live,
             index=index,
-            key=request.request_id if params.n == 1 else f"{request.request_id}#{index}",
+            key=request_id if params.n == 1 else f"{request_id}#{index}",
             prompt_ids=prompt_ids,
-            sampler=SamplerState(params, seed, grammar=self._grammar(params)),
+            sampler=sampler,
             draft=draft,
-            max_tokens=max_tokens,
+            max_tokens=self._max_tokens(params, len(prompt_ids)),
             eos_ids=self._eos_ids,
             stream=self._tokenizer.detokenizer(),
             stops=StopStrings(params.stop),
         )
 
+    def _samplers(self, request: GenerationRequest) -> list[SamplerState]:
+        """One per choice."""
+        num_choices = request.sampling.n
+        if request.forced is None:
+            return [self._sampler(request.sampling, index) for index in range(num_choices)]
+        if len(request.forced) != num_choices:
+            raise RequestError(f"{len(request.forced)} forced outputs can't be n={num_choices!r}", param="n")
+        return [self._forced(output, request) for output in request.forced]
+
+    def _sampler(self, params: SamplingParams, index: int) -> SamplerState:
+        seed = secrets.randbits(SEED_BITS) if params.seed is None else params.seed + index
+        return SamplerState(params, seed, grammar=self._grammar(params))
+
     def _grammar(self, params: SamplingParams) -> Grammar | None:
         if params.grammar is not None:
             return self._grammars.compile_lark(params.grammar)
         return None if params.json_schema is None else self._grammars.compile(params.json_schema)
+
+    def _forced(self, forced: ForcedOutput, request: GenerationRequest) -> SamplerState:
+        """Greedy decoding of what is dictated; log probabilities are all that the request can ask for."""
+        asked = request.sampling
+        ids = self._forced_ids(forced)
+        params = SamplingParams(temperature=0.0, max_tokens=len(ids), logprobs=asked.logprobs, n=asked.n)
+        return SamplerState(params, forced_ids=ids)
+
+    def _forced_ids(self, forced: ForcedOutput) -> Tokens:
+        output = forced.output
+        ids = self._tokenizer.encode_output(output) if isinstance(output, str) else self._as_ids(output)
+        if not forced.is_cut:
+            if not self._eos_ids:
+                raise RequestError("a forced output can't end: the checkpoint names no end token")
+            ids = np.append(ids, np.int32(min(self._eos_ids)))
+        return self._known(ids, "forced")
 
     def _prompt_ids(self, request: GenerationRequest) -> Tokens:
         prompt: Any = request.prompt  # the three kinds are told apart by what they hold
@@ -116,13 +143,7 @@ class Admission:
         return np.array(prompt, np.int32)
 
     def _checked(self, ids: Tokens, param: str) -> Tokens:
-        if not len(ids):
-            raise RequestError(f"{param} must not be empty", param=param)
-        if (highest := int(ids.max())) >= self._vocab_size:  # a tokenizer may know more than its model
-            raise RequestError(
-                f"{param}: the model knows tokens up to {self._vocab_size - 1}, not {highest!r}", param=param
-            )
-        if len(ids) >= self._max_model_len:
+        if len(self._known(ids, param)) >= self._max_model_len:
             raise ContextLengthError(
                 f"the prompt has {len(ids)} tokens; with at least one of output it exceeds the context"
                 f" of {self._max_model_len}",
@@ -130,9 +151,18 @@ class Admission:
             )
         return ids
 
-    def _max_tokens(self, request: GenerationRequest, num_prompt_tokens: int) -> int:
+    def _known(self, ids: Tokens, param: str) -> Tokens:
+        if not len(ids):
+            raise RequestError(f"{param} must not be empty", param=param)
+        if (highest := int(ids.max())) >= self._vocab_size:  # a tokenizer may know more than its model
+            raise RequestError(
+                f"{param}: the model knows tokens up to {self._vocab_size - 1}, not {highest!r}", param=param
+            )
+        return ids
+
+    def _max_tokens(self, params: SamplingParams, num_prompt_tokens: int) -> int:
         room = self._max_model_len - num_prompt_tokens
-        wanted = request.sampling.max_tokens
+        wanted = params.max_tokens
         if wanted is None:
             return room
         if wanted > room:

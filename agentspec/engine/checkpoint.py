@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ from safetensors import SafetensorError, safe_open
 
 from agentspec.engine.model import Transformer
 from agentspec.engine.model_config import ModelConfig
+from agentspec.engine.random_weights import RandomWeights
 from agentspec.errors import CheckpointError
+
+logger = logging.getLogger(__name__)
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -66,6 +70,27 @@ def load_model(
     target = torch.device(device)
     files = SafetensorsFiles(Path(path), target, _dtype(dtype, target, config))
     return Transformer(config, files)
+
+
+def load_shape(
+    path: str | Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | str | None = None
+) -> Transformer:
+    """The model in directory ``path`` if its weights are there, else one of its shape with random weights.
+
+    For outputs that are dictated: a step takes as long, whatever the weights are.
+
+    Raises:
+        CheckpointError: as :func:`load_model`.
+    """
+    directory = Path(path)
+    if any(directory.glob("*.safetensors*")):
+        return load_model(path, device=device, dtype=dtype)
+    config = load_config(path)
+    logger.warning(
+        "there are no weights in %r: they are random, and every output must be dictated", str(path)
+    )
+    target = torch.device(device)
+    return Transformer(config, RandomWeights(target, _dtype(dtype, target, config) or torch.bfloat16))
 
 
 def _dtype(dtype: torch.dtype | str | None, device: torch.device, config: ModelConfig) -> torch.dtype | None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from agentspec.engine.admission import Admission
-from agentspec.engine.checkpoint import load_model
+from agentspec.engine.checkpoint import load_model, load_shape
 from agentspec.engine.decoder import Decoder
 from agentspec.engine.engine_config import EngineConfig
 from agentspec.engine.kv_cache import KVCache
@@ -33,6 +33,9 @@ from agentspec.stats import StageStats
 
 logger = logging.getLogger(__name__)
 
+REPLAY_CONTEXT = (
+    32768  # what recorded conversations of agents get at least; the pages are touched when needed
+)
 MAX_FAILURES = 3  # so many failed steps in a row, and the engine reports itself as unhealthy
 
 
@@ -54,7 +57,8 @@ class TorchEngine:
             torch.set_num_threads(config.threads)
         self._proposer = proposer or NoDrafts()
         dtype = None if config.dtype is None else getattr(torch, config.dtype)
-        model = load_model(config.model_path, device=config.device, dtype=dtype)
+        load = load_shape if config.is_replaying else load_model
+        model = load(config.model_path, device=config.device, dtype=dtype)
         self._tokenizer = Tokenizer.load(config.model_path)
         self._max_model_len = _context(config, model)
         self._model_card = ModelCard(config.name, self._max_model_len, int(time.time()))
@@ -207,6 +211,8 @@ class TorchEngine:
 
 
 def _context(config: EngineConfig, model: Transformer) -> int:
-    """Most tokens of prompt and output: the model's limit, or less if the settings say so."""
+    """Most tokens of prompt and output: the model's limit, or what the settings say if they may."""
     limit: int = model.config.max_position_embeddings
+    if config.is_replaying:
+        return config.max_model_len or max(limit, REPLAY_CONTEXT)
     return limit if config.max_model_len is None else min(limit, config.max_model_len)

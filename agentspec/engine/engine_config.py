@@ -30,6 +30,9 @@ class EngineConfig:
             from the time that steps take, so that a loaded server drafts less (docs/drafting.md).
         threads: CPU threads of torch; None = torch's choice.
         max_queue: most sequences that wait for a slot; beyond it a request is refused.
+        is_replaying: every request brings its output along (``GenerationRequest.forced``). What a model knows
+            then has no meaning: its weights may be missing, and are random, and its context may be longer
+            than its own.
     """
 
     model_path: str | Path
@@ -43,6 +46,7 @@ class EngineConfig:
     price: float | None = None
     threads: int | None = None
     max_queue: int = 256
+    is_replaying: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_slots", "max_batch_tokens", "max_queue"):

@@ -44,14 +44,17 @@ def choose(logits: Tensor, states: Sequence[SamplerState], drafts: Sequence[Draf
     State ``i`` owns the next ``1 + len(drafts[i])`` rows: its root, then its draft tokens in order.
     ``logits`` is not changed. Plain greedy rows cost one argmax over the whole batch, a grammar adds to
     that where it refuses the argmax; all others go through float64, a block at a time. O(m * vocab).
+    Forced rows pay for the argmax too, so that a replayed step takes as long as a real one.
     """
     parts = _special_parts(states, drafts)
     if not parts:
         return logits.argmax(-1)
-    needs_argmax = len(parts) < len(states) or any(part.state.is_only_constrained for part in parts)
+    needs_argmax = len(parts) < len(states) or any(part.starts_from_argmax for part in parts)
     tokens = logits.argmax(-1) if needs_argmax else torch.empty_like(logits[:, 0], dtype=torch.int64)
     for part in parts:
-        if part.state.is_only_constrained:
+        if part.state.forced_ids is not None:
+            _dictate(tokens, part, part.state.forced_ids)
+        elif part.state.is_only_constrained:
             _correct(logits, tokens, part)
     greedy = [part for part in parts if part.state.is_greedy and part.state.has_penalty]
     sampled = [part for part in parts if not part.state.is_greedy]
@@ -73,6 +76,11 @@ class _Part:
     state: SamplerState
     draft: Draft
     rows: NDArray[np.int64]
+
+    @property
+    def starts_from_argmax(self) -> bool:
+        """True if the argmax of the raw logits is needed first."""
+        return self.state.is_only_constrained or self.state.forced_ids is not None
 
     def positions(self) -> NDArray[np.int64]:
         """Index, in the output, of the token that each row decides on."""
@@ -118,6 +126,12 @@ def _blocks(parts: Sequence[_Part], like: Tensor) -> Iterator[list[_Part]]:
         block.append(part)
     if block:
         yield block
+
+
+def _dictate(tokens: Tensor, part: _Part, forced_ids: NDArray[np.int32]) -> None:
+    """Put in place what has to come out; beyond its end, where nothing is kept, its last token."""
+    dictated = forced_ids[np.minimum(part.positions(), len(forced_ids) - 1)]
+    tokens[int(part.rows[0]) : int(part.rows[-1]) + 1] = torch.from_numpy(dictated).to(tokens.device)
 
 
 def _correct(logits: Tensor, tokens: Tensor, part: _Part) -> None:

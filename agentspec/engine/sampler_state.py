@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from agentspec.errors import RequestError
 from agentspec.generation import SamplingParams
+from agentspec.proposer import Tokens
 
 if TYPE_CHECKING:
     from agentspec.engine.grammar import Grammar
@@ -26,12 +27,15 @@ class SamplerState:
         seed: key of this output's random numbers, any integer.
         output_ids: the accepted tokens so far; the owner appends to it.
         grammar: the grammar to obey, if any; the owner advances it.
+        forced_ids: int32 ``[n]``, what has to come out whatever the logits say; ``params`` are then those of
+            plain greedy decoding.
     """
 
     params: SamplingParams
     seed: int = 0
     output_ids: list[int] = field(default_factory=list)
     grammar: Grammar | None = None
+    forced_ids: Tokens | None = None
 
     @property
     def is_greedy(self) -> bool:
@@ -46,7 +50,7 @@ class SamplerState:
     @property
     def is_plain(self) -> bool:
         """True if the token is the argmax of the raw logits: one batched call serves all such rows."""
-        return self.is_greedy and not self.has_penalty and self.grammar is None
+        return self.is_greedy and not self.has_penalty and self.grammar is None and self.forced_ids is None
 
     @property
     def is_only_constrained(self) -> bool:

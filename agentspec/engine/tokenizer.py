@@ -103,6 +103,27 @@ class Tokenizer:
         (encoding,) = self.raw.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return np.array(encoding.ids, np.int32)
 
+    def encode_output(self, text: str) -> NDArray[np.int32]:
+        """int32 token ids that read as ``text``, as a model may have written it; special tokens in it are text.
+
+        Raises:
+            RequestError: this vocabulary has no tokens for it.
+        """
+        (encoding,) = self._literal.encode_batch_fast([text], add_special_tokens=False)
+        stream = self.detokenizer()
+        if stream.push(encoding.ids) + stream.flush() != text or not self.eos_ids.isdisjoint(encoding.ids):
+            raise RequestError("the model's tokenizer can't write this output exactly; use a byte-level one")
+        return np.array(encoding.ids, np.int32)
+
+    @cached_property
+    def _literal(self) -> tokenizers.Tokenizer:
+        """The same, to which no text is special, nor of two ways to write a character one the better."""
+        literal = tokenizers.Tokenizer.from_str(self.raw.to_str())
+        literal.encode_special_tokens = True
+        if self._bytes_of is not None:
+            literal.normalizer = None
+        return literal
+
     def encode_prompt(
         self,
         prompt: str | Sequence[Message],

@@ -1,0 +1,23 @@
+"""Weights that nobody trained, for a model whose shape alone matters."""
+
+from __future__ import annotations
+
+import torch
+
+SCALE = 0.02  # as models start out: logits stay finite through any number of layers
+
+
+class RandomWeights:
+    """Implements :class:`agentspec.engine.model.Weights`: the same tensors every time, norms of one."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, seed: int = 0) -> None:
+        self.device = device
+        self.dtype = dtype
+        self._generator = torch.Generator(device).manual_seed(seed)
+
+    def take(self, name: str, *shape: int) -> torch.Tensor:
+        """A tensor of this shape; by its name, what it starts out as."""
+        if name.endswith("norm.weight"):
+            return torch.ones(shape, dtype=self.dtype, device=self.device)
+        empty = torch.empty(shape, dtype=self.dtype, device=self.device)
+        return empty.normal_(0.0, SCALE, generator=self._generator)
