@@ -13,6 +13,7 @@
     ├── RequestError           the client's request is at fault                  (ValueError)
     │   ├── ContextLengthError     prompt + max_tokens do not fit the context
     │   ├── UnknownModelError      no model of this name is served
+    │   ├── UnrecordedCallError    a replay has no call with this conversation
     │   └── EngineBusyError        the waiting line is full; try again later
     └── EngineError            the engine failed or was stopped
 
@@ -94,6 +95,15 @@ class UnknownModelError(RequestError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, param="model", code="model_not_found")
+
+
+class UnrecordedCallError(RequestError):
+    """What is replayed has no call with this conversation."""
+
+    status = 404
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, param="messages", code="unrecorded_call")
 
 
 class EngineBusyError(RequestError):

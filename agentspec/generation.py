@@ -47,7 +47,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class ForcedOutput:
-    """An output that is dictated: the model takes every step, and its own choice of tokens counts for nothing.
+    """An output that is dictated: the model takes every step, and its own choice of tokens is dropped.
 
     ``output`` is text or token ids, without the token that ends it. ``is_cut``: it was ended by its length,
     so that no end token follows.
@@ -65,8 +65,8 @@ class GenerationRequest:
     ``max_draft``: None = the engine's setting, 0 = no speculation. ``min_match`` likewise.
     ``prediction``: OpenAI's predicted output, put into the request's own tree.
     ``is_traced``: tell the decode steps one by one at the end; the output does not depend on it.
-    ``forced``: what has to come out, one for each of ``sampling.n`` choices; what ``sampling`` says of the choice
-    of tokens and of an output's end then has no meaning.
+    ``forced``: what has to come out, one for each of ``sampling.n`` choices; what ``sampling`` says of how
+    tokens are chosen and where an output ends then has no meaning.
     """
 
     request_id: str

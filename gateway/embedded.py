@@ -50,10 +50,14 @@ ANSWERS: Mapping[str, Callable[[Mapping[str, Any], Tags, str], Answer]] = {
 
 
 class EmbeddedUpstream:
-    """Answers from an engine in this process; ``forest_file`` is where its trees are kept by default."""
+    """Answers from an engine in this process.
 
-    def __init__(self, engine: Engine, forest_file: Path | None = None) -> None:
+    ``forest_file``: where its trees are kept by default. ``any_model``: it answers by any name.
+    """
+
+    def __init__(self, engine: Engine, forest_file: Path | None = None, *, any_model: bool = False) -> None:
         self._engine = engine
+        self._any_model = any_model
         self._trees = TreeControl(engine, forest_file)
 
     async def start(self) -> None:
@@ -144,7 +148,7 @@ class EmbeddedUpstream:
 
     def _check_model(self, name: str | None) -> None:
         served = self._engine.model.name
-        if name is not None and name != served:
+        if name is not None and name != served and not self._any_model:
             raise UnknownModelError(f"there is no model {name!r} here, only {served!r}")
 
 

@@ -224,7 +224,7 @@ class EngineSettings(_Group):
         arguments: vLLM's own options, as on its command line.
     """
 
-    engine: Literal["auto", "torch", "vllm"] | None = None
+    engine: Literal["auto", "torch", "vllm", "replay"] | None = None
     model: str | None = None
     served_model_name: str | None = None
     max_model_len: int | None = None
@@ -239,6 +239,7 @@ class EngineSettings(_Group):
     slots: int | None = None
     threads: int | None = None
     device: str | None = None
+    trace: str | None = None
     zero_hop: bool | None = None
     engine_port: int | None = None
     engine_start_timeout_s: float | None = Field(default=None, gt=0)

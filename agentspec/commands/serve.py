@@ -27,8 +27,14 @@ if TYPE_CHECKING:
 
 API_KEYS_VARIABLE = "AGENTSPEC_API_KEYS"
 ADMIN_KEY_VARIABLE = "AGENTSPEC_ADMIN_KEY"
-ENGINES = {"running": "a running one", "torch": "the embedded one", "vllm": "vLLM"}
+ENGINES = {
+    "running": "a running one",
+    "torch": "the embedded one",
+    "replay": "the embedded one with recorded calls",
+    "vllm": "vLLM",
+}
 TORCH_OPTIONS = ("draft", "slots", "threads", "device")
+REPLAY_OPTIONS = ("trace",)
 VLLM_OPTIONS = ("zero_hop", "engine_port", "engine_start_timeout_s")
 RUNNING_OPTIONS = ("control_token",)
 STARTED_OPTIONS = (
@@ -37,9 +43,10 @@ STARTED_OPTIONS = (
 )
 # what each way of serving does not know
 FOREIGN = {
-    "running": (*TORCH_OPTIONS, *VLLM_OPTIONS, *STARTED_OPTIONS),
-    "torch": (*VLLM_OPTIONS, *RUNNING_OPTIONS),
-    "vllm": (*TORCH_OPTIONS, *RUNNING_OPTIONS),
+    "running": (*TORCH_OPTIONS, *REPLAY_OPTIONS, *VLLM_OPTIONS, *STARTED_OPTIONS),
+    "torch": (*REPLAY_OPTIONS, *VLLM_OPTIONS, *RUNNING_OPTIONS),
+    "replay": (*VLLM_OPTIONS, *RUNNING_OPTIONS),
+    "vllm": (*TORCH_OPTIONS, *REPLAY_OPTIONS, *RUNNING_OPTIONS),
 }
 
 EXAMPLES = """\
@@ -48,6 +55,7 @@ examples:
   agentspec serve --model Qwen/Qwen3-8B --max-num-seqs 64     vLLM, with any of its options
   agentspec serve --model Qwen/Qwen3-8B --zero-hop     the same without a gateway, inside vLLM's own server
   agentspec serve --model ./Qwen3-0.6B --engine torch --device cuda   the embedded engine
+  agentspec serve --engine replay --trace calls.jsonl  recorded answers, in real steps of the embedded engine
   agentspec serve --engine-url http://gpu-box:8000     in front of a running vLLM
   agentspec serve --host 0.0.0.0 --api-key s3cret=acme for others, by key
   agentspec serve --config agentspec.yaml              all of that, and several engines, from a file
@@ -114,8 +122,9 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
 def _add_engine_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--engine",
-        choices=("auto", "torch", "vllm"),
-        help="auto: vLLM if --model is given and vLLM is installed, else the embedded engine (default: auto)",
+        choices=("auto", "torch", "vllm", "replay"),
+        help="auto: vLLM if --model is given and vLLM is installed, else the embedded engine; replay: the "
+        "embedded engine with the answers of --trace (default: auto)",
     )
     group.add_argument(
         "--model", metavar="MODEL", help="folder of a checkpoint; for vLLM also a name (default: bundled)"
@@ -157,6 +166,9 @@ def _add_torch_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--slots", type=int, metavar="N", help="requests at a time (default: 16)")
     group.add_argument("--threads", type=int, metavar="N", help="CPU threads of torch (bundled model: 1)")
     group.add_argument("--device", help="cpu or cuda (default: cpu)")
+    group.add_argument(
+        "--trace", metavar="FILE", help="with --engine replay: recorded calls, *.jsonl or *.jsonl.gz"
+    )
 
 
 def _add_vllm_options(group: argparse._ArgumentGroup) -> None:
@@ -262,10 +274,10 @@ def _serve_gateway(
             from agentspec.commands.vllm_engine import behind_gateway
 
             upstream, name, process = behind_gateway(args, settings, rules)
-        elif engine == "torch":
+        elif engine in ("torch", "replay"):
             from agentspec.commands.torch_engine import embedded
 
-            upstream, name, keeping = embedded(args)
+            upstream, name, keeping = embedded(args, is_replaying=engine == "replay")
         else:
             upstream, name = _running(settings, rules)
         drain = Drain()

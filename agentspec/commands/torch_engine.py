@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -10,14 +11,22 @@ from agentspec import DraftConfig, Forest, ForestConfig
 from agentspec.errors import ConfigError
 from agentspec.extras import needed
 from agentspec.gateway import EmbeddedUpstream
+from agentspec.generation import Engine
 from agentspec.kept_forest import KeptForest
+from agentspec.recorded import CallLibrary, ReplayEngine, read
+
+logger = logging.getLogger("agentspec")
 
 DEFAULT_MAX_DRAFT = 16
 DEFAULT_SAVE_EVERY_S = 300.0
 
 
-def embedded(args: argparse.Namespace) -> tuple[EmbeddedUpstream, str, AbstractContextManager[object]]:
+def embedded(
+    args: argparse.Namespace, *, is_replaying: bool = False
+) -> tuple[EmbeddedUpstream, str, AbstractContextManager[object]]:
     """The engine in this process, the name it serves, and what is to be around it while it serves.
+
+    ``is_replaying``: it answers from the recorded calls of ``--trace``.
 
     Raises:
         ConfigError: it can't start.
@@ -26,6 +35,7 @@ def embedded(args: argparse.Namespace) -> tuple[EmbeddedUpstream, str, AbstractC
         from agentspec.engine import EngineConfig, TorchEngine
     from agentspec.models import BUNDLED_MODEL, bundled_model_dir
 
+    library = _library(args) if is_replaying else None  # first: a mistake in it is told at once
     config = EngineConfig(
         model_path=args.model or bundled_model_dir(),
         served_name=args.served_model_name or ("" if args.model else BUNDLED_MODEL),
@@ -37,6 +47,7 @@ def embedded(args: argparse.Namespace) -> tuple[EmbeddedUpstream, str, AbstractC
         price=args.price,
         # the bundled model's products are too small to share: a second thread makes every step slower
         threads=args.threads or (None if args.model else 1),
+        is_replaying=is_replaying,
     )
     forest = None if config.draft.is_off else _forest(args)
     try:
@@ -44,15 +55,31 @@ def embedded(args: argparse.Namespace) -> tuple[EmbeddedUpstream, str, AbstractC
     except (RuntimeError, AssertionError) as error:  # torch: no such device, not enough memory
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"the engine can't start on device {config.device!r}: {reason}") from error
+    served = engine if library is None else ReplayEngine(engine, library)
     if args.forest_file is None:
-        return EmbeddedUpstream(engine), engine.model.name, nullcontext()
+        return _upstream(served), engine.model.name, nullcontext()
     if engine.trees is None:
         raise ConfigError(
             f"nothing is learned with --draft off: --forest-file {args.forest_file!r} is for nothing"
         )
     path = Path(args.forest_file)
     keeping = KeptForest(engine.trees, path, args.save_every_s or DEFAULT_SAVE_EVERY_S)
-    return EmbeddedUpstream(engine, path), engine.model.name, keeping
+    return _upstream(served, path), engine.model.name, keeping
+
+
+def _upstream(engine: Engine, forest_file: Path | None = None) -> EmbeddedUpstream:
+    """Recorded calls were made to other models: one that replays answers to any name."""
+    return EmbeddedUpstream(engine, forest_file, any_model=isinstance(engine, ReplayEngine))
+
+
+def _library(args: argparse.Namespace) -> CallLibrary:
+    if args.trace is None:
+        raise ConfigError("--engine replay needs recorded calls: give it --trace FILE")
+    library = CallLibrary(read(Path(args.trace)))
+    if not library:
+        raise ConfigError(f"no calls in {args.trace!r}")
+    logger.info("%d recorded answers in %s", len(library), args.trace)
+    return library
 
 
 def _drafts(args: argparse.Namespace) -> DraftConfig:

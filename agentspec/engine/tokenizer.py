@@ -104,7 +104,7 @@ class Tokenizer:
         return np.array(encoding.ids, np.int32)
 
     def encode_output(self, text: str) -> NDArray[np.int32]:
-        """int32 token ids that read as ``text``, as a model may have written it; special tokens in it are text.
+        """int32 token ids that read as ``text``, in which special tokens that are written out are text too.
 
         Raises:
             RequestError: this vocabulary has no tokens for it.

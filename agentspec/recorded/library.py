@@ -1,0 +1,112 @@
+"""Recorded calls, found again by their conversation."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from operator import eq
+from threading import Lock
+from typing import NamedTuple
+
+from agentspec.errors import UnrecordedCallError
+from agentspec.recorded.calls import Prompt, RecordedAnswer, RecordedCall
+from agentspec.recorded.conversation import Turn, turns
+
+logger = logging.getLogger(__name__)
+
+Key = tuple[bytes, ...]  # a digest per turn
+
+
+class RecordedChoice(NamedTuple):
+    """One answer, and the line that it is from."""
+
+    line: int
+    answer: RecordedAnswer
+
+
+class CallLibrary:
+    """Hands out answers by conversation. Keeps no prompt, only digests. Safe to use from several threads.
+
+    A conversation that was recorded more than once has its answers handed out in order, and round again. One
+    that differs from all records is taken for one that differs in what varies from run to run alone
+    (``varying``); of several such records those with the most equal turns count.
+    """
+
+    def __init__(self, calls: Iterable[RecordedCall]) -> None:
+        self._choices: defaultdict[Key, list[RecordedChoice]] = defaultdict(list)
+        self._alike: defaultdict[Key, dict[Key, None]] = defaultdict(dict)  # by masked turns
+        self._masked: dict[bytes, bytes] = {}  # digest of a recorded turn -> of the same without what varies
+        self._num_taken: defaultdict[Key, int] = defaultdict(int)
+        self._lock = Lock()
+        for call in calls:
+            self._add(call)
+
+    def __len__(self) -> int:
+        """Answers there are."""
+        return sum(map(len, self._choices.values()))
+
+    def _add(self, call: RecordedCall) -> None:
+        key, masked = self._keys(turns(call.prompt), is_kept=True)
+        self._choices[key] += [RecordedChoice(call.line, answer) for answer in call.answers]
+        self._alike[masked][key] = None
+
+    def take(self, prompt: Prompt, num_choices: int = 1) -> list[RecordedChoice]:
+        """The next answers to this conversation.
+
+        Raises:
+            UnrecordedCallError: there is none; it names the nearest record.
+            ConfigError: a message is malformed.
+        """
+        asked = turns(prompt)
+        key = tuple(turn.digest() for turn in asked)
+        if key in self._choices:
+            return self._next(key, self._choices[key], num_choices)
+        key, masked = self._keys(asked)
+        if masked not in self._alike:
+            raise UnrecordedCallError(self._miss(asked, masked))
+        nearest = _most_alike(key, list(self._alike[masked]))
+        choices = [choice for one in nearest for choice in self._choices[one]]
+        taken = self._next(masked, sorted(choices, key=lambda choice: choice.line), num_choices)
+        logger.info("line %d answers a call that differs in ids, paths or times alone", taken[0].line)
+        return taken
+
+    def _next(self, key: Key, choices: Sequence[RecordedChoice], num_choices: int) -> list[RecordedChoice]:
+        with self._lock:
+            first = self._num_taken[key]
+            self._num_taken[key] += num_choices
+        return [choices[number % len(choices)] for number in range(first, first + num_choices)]
+
+    def _keys(self, asked: Sequence[Turn], *, is_kept: bool = False) -> tuple[Key, Key]:
+        """Digests of the turns, and of what does not vary in them."""
+        key = tuple(turn.digest() for turn in asked)
+        masked = []
+        for digest, turn in zip(key, asked, strict=True):
+            known = self._masked.get(digest) or turn.masked().digest()
+            if is_kept:
+                self._masked[digest] = known
+            masked.append(known)
+        return key, tuple(masked)
+
+    def _miss(self, asked: Sequence[Turn], masked: Key) -> str:
+        """What to tell whose call was not recorded: no text of anybody's."""
+        told = f"no recorded call has this conversation of {len(asked)} messages"
+        if not self._alike:
+            return f"{told}: the file has none at all"
+        nearest = _most_alike(masked, list(self._alike))[0]
+        line = self._choices[next(iter(self._alike[nearest]))][0].line
+        pairs = zip(masked, nearest, strict=False)
+        differing = next((index for index, (one, other) in enumerate(pairs) if one != other), None)
+        if differing is not None:
+            return (
+                f"{told}; the nearest is line {line}: messages[{differing}] ({asked[differing].role}) differs"
+            )
+        return (
+            f"{told}; the nearest is line {line}: the same as far as both go, but of {len(nearest)} messages"
+        )
+
+
+def _most_alike(key: Key, others: Sequence[Key]) -> list[Key]:
+    """Those with the most turns in the same place; of these, those of the nearest length."""
+    ranks = [(-sum(map(eq, key, other)), abs(len(key) - len(other))) for other in others]
+    return [other for other, rank in zip(others, ranks, strict=True) if rank == min(ranks)]
