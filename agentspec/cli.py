@@ -44,6 +44,8 @@ def build_parser() -> argparse.ArgumentParser:
         title="commands", required=True, metavar="COMMAND", parser_class=CommandParser
     )
     commands.add_parser("serve", help="start a server", fill=_serve)
+    commands.add_parser("init", help="write agentspec.yaml by asking a few questions", fill=_init)
+    commands.add_parser("run", help="run a program before a gateway, its calls tagged", fill=_run)
     commands.add_parser("key", help="make an API key", fill=_key)
     commands.add_parser("doctor", help="what is wrong with this installation", fill=_doctor)
     commands.add_parser("forest", help="what a running server has learned", fill=_forest)
@@ -71,6 +73,18 @@ class CommandParser(argparse.ArgumentParser):
 
 def _serve(parser: argparse.ArgumentParser) -> None:
     from agentspec.commands.serve import add_options
+
+    add_options(parser)
+
+
+def _init(parser: argparse.ArgumentParser) -> None:
+    from agentspec.commands.init import add_options
+
+    add_options(parser)
+
+
+def _run(parser: argparse.ArgumentParser) -> None:
+    from agentspec.commands.run import add_options
 
     add_options(parser)
 

@@ -47,7 +47,14 @@ STAGE_URL_PREFIX = "/stages/"
 METADATA_STAGE = "agentspec_stage"
 
 # session headers that clients already send, first that answers
-SESSION_HEADERS = (SESSION_HEADER, "x-session-id", "x-litellm-session-id", "x-claude-code-session-id")
+SESSION_HEADERS = (
+    SESSION_HEADER,
+    "x-session-id",
+    "x-litellm-session-id",
+    "x-claude-code-session-id",
+    "session-id",  # Codex
+    "session_id",
+)
 
 
 @lru_cache(maxsize=4096)

@@ -32,7 +32,7 @@ DIGEST_BYTES = 16
 _SYSTEM_ROLES = ("system", "developer")
 _TEXT_TYPES = ("text", "input_text")
 # Claude Code's first block: a checksum of the request, in plain text
-_NO_PROMPT = "x-anthropic-billing-header:"
+NO_PROMPT = "x-anthropic-billing-header:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def _blocks(content: object) -> str:
     texts = []
     for block in content if isinstance(content, list) else ():
         text = block.get("text") if isinstance(block, dict) and block.get("type") in _TEXT_TYPES else None
-        if isinstance(text, str) and not text.startswith(_NO_PROMPT):
+        if isinstance(text, str) and not text.startswith(NO_PROMPT):
             texts.append(text)
     return "\n".join(texts)
 

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from starlette.datastructures import Headers
 
 from agentspec.errors import RequestError, StageError
+from agentspec.gateway.coding_agents import claude_code_role, codex_role
 from agentspec.gateway.discovery import Discovery
 from agentspec.role_names import role_name, role_stage
 from agentspec.stages import DEFAULT_STAGE, StageKey
@@ -70,22 +71,35 @@ def from_metadata(signs: Signs) -> StageKey | None:
 
 def from_baggage(signs: Signs) -> StageKey | None:
     """W3C baggage: OpenTelemetry's names of the workflow and of the agent, as a path."""
-    members = _baggage(",".join(signs.headers.getlist("baggage")))
-    names = [members.get("gen_ai.workflow.name"), members.get("gen_ai.agent.name")]
-    path = "/".join(name for name in names if name)
-    return role_stage(path, signs.tenant) if path else None
+    workflow, agent = _baggage_names(signs.headers)
+    return role_stage(_joined(workflow, agent), signs.tenant) if agent else None
 
 
 def from_framework(signs: Signs) -> StageKey | None:
-    """What agent frameworks put into ``metadata``: a role's name, never the id of an agent or of a run."""
-    metadata = signs.body.get("metadata")
-    if not isinstance(metadata, dict):
-        return None
-    for path in (_openhands_role(metadata), _langchain_role(metadata)):
-        stage = role_stage(path, signs.tenant) if path else None
+    """What agents and their frameworks send of a role, never the id of an agent or of a run.
+
+    In headers, or in ``metadata``. The baggage's workflow goes before it.
+    """
+    given = signs.body.get("metadata")
+    metadata = given if isinstance(given, dict) else {}
+    roles = (
+        _openhands_role(metadata),
+        _langchain_role(metadata),
+        claude_code_role(signs.headers, signs.body),
+        codex_role(signs.headers),
+    )
+    for role in roles:
+        stage = role_stage(role, signs.tenant) if role else None
         if stage is not None:
-            return stage
+            workflow, _ = _baggage_names(signs.headers)
+            return (workflow and role_stage(_joined(workflow, role), signs.tenant)) or stage
     return None
+
+
+def from_workflow(signs: Signs) -> StageKey | None:
+    """The baggage's workflow alone: nothing tells who in it calls."""
+    workflow, _ = _baggage_names(signs.headers)
+    return role_stage(workflow, signs.tenant) if workflow else None
 
 
 def from_fingerprint(signs: Signs) -> StageKey | None:
@@ -99,6 +113,7 @@ LADDER: tuple[tuple[str, Rung], ...] = (
     ("metadata", from_metadata),
     ("baggage", from_baggage),
     ("framework", from_framework),
+    ("baggage", from_workflow),
     ("fingerprint", from_fingerprint),
 )
 
@@ -150,6 +165,16 @@ def _langchain_role(metadata: Mapping[str, Any]) -> str | None:
     if not isinstance(path, str) or not path:
         return None
     return "/".join(node.partition(":")[0] for node in path.split("|"))
+
+
+def _baggage_names(headers: Headers) -> tuple[str | None, str | None]:
+    """The workflow's and the agent's."""
+    members = _baggage(",".join(headers.getlist("baggage"))) if "baggage" in headers else {}
+    return members.get("gen_ai.workflow.name") or None, members.get("gen_ai.agent.name") or None
+
+
+def _joined(workflow: str | None, role: str | None) -> str:
+    return "/".join(name for name in (workflow, role) if name)
 
 
 def _baggage(header: str) -> dict[str, str]:

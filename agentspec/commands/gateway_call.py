@@ -13,11 +13,14 @@ from agentspec.errors import EngineError, RequestError
 
 TIMEOUT_S = 600.0
 KEY_VARIABLE = "AGENTSPEC_API_KEY"
+URL_VARIABLE = "AGENTSPEC_URL"
+DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 def add_options(action: argparse.ArgumentParser) -> None:
     """Where the gateway is, and the key for it."""
-    action.add_argument("--url", default="http://127.0.0.1:8000", help="the gateway's (%(default)s)")
+    url = os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    action.add_argument("--url", default=url, help=f"the gateway's; also ${URL_VARIABLE} (%(default)s)")
     action.add_argument("--key", default=os.environ.get(KEY_VARIABLE), help=f"API key; also ${KEY_VARIABLE}")
 
 

@@ -1,0 +1,109 @@
+"""Tags what a Python program asks of models, without a change to it; ``agentspec run`` puts it in the way.
+
+Python imports the first ``sitecustomize`` on its path at every start: this one, whose folder ``agentspec
+run`` put into ``$PYTHONPATH``. It waits for the frameworks that have an adapter, calls the adapter's
+``instrument()`` as soon as one was imported, and hands on to the ``sitecustomize`` that would have been
+imported without it. Nothing here ever makes the program fail, and it runs in whatever Python the program
+has, with AgentSpec or without.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from contextlib import suppress
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+# the module that is waited for, a name in it that tells it from others' modules of that name, and the adapter
+FRAMEWORKS = {
+    "agents": ("Runner", "openai_agents"),
+    "autogen": ("ConversableAgent", "ag2"),
+    "autogen_agentchat": ("__version__", "autogen"),
+    "crewai": ("Crew", "crewai"),
+    "dspy": ("Module", "dspy"),
+    "langchain_openai": ("ChatOpenAI", "langchain"),
+    "litellm": ("completion", "litellm"),
+    "llama_index.core": ("Settings", "llama_index"),
+    "openai": ("OpenAI", "openai"),
+    "openhands.sdk": ("LLM", "openhands"),
+    "pydantic_ai": ("Agent", "pydantic_ai"),
+    "smolagents": ("MultiStepAgent", "smolagents"),
+}
+WORKFLOW_VARIABLE = "AGENTSPEC_WORKFLOW"
+SAID_VARIABLE = "AGENTSPEC_RUN_SAID"  # what a process said, those that it starts need not say again
+
+
+class Waiting:
+    """A finder that finds nothing itself: it sees to it that a framework's import ends with its adapter."""
+
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """The spec that the other finders have."""
+        if name not in FRAMEWORKS:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
+        for finder in others:
+            spec: ModuleSpec | None = finder.find_spec(name, path, target)
+            if spec is not None:
+                _follow(spec.loader)
+                return spec
+        return None
+
+
+def _follow(loader: Any) -> None:
+    """Let what this loader executes be followed by our own; one loader may have several modules."""
+    original = getattr(loader, "exec_module", None)
+    if original is None or hasattr(original, "is_followed"):
+        return
+
+    def exec_module(module: ModuleType) -> None:
+        original(module)
+        _instrument(module.__name__, module)
+
+    exec_module.is_followed = True  # type: ignore[attr-defined]
+    with suppress(AttributeError):  # a loader that takes none
+        loader.exec_module = exec_module
+
+
+def _instrument(name: str, module: ModuleType) -> None:
+    mark, adapter = FRAMEWORKS.get(name, ("", ""))
+    if not adapter or not hasattr(module, mark):
+        return
+    try:
+        workflow = os.environ.get(WORKFLOW_VARIABLE) or None
+        importlib.import_module("agentspec.adapters." + adapter).instrument(workflow=workflow)
+    except Exception as error:
+        _say(name, error)
+
+
+def _say(name: str, error: Exception) -> None:
+    """On standard error, once for each framework."""
+    said = os.environ.get(SAID_VARIABLE, "").split(",")
+    if isinstance(error, ModuleNotFoundError) and error.name == "agentspec":
+        name, reason = "agentspec", f"AgentSpec is not installed for {sys.executable}"
+    else:
+        first = str(error).partition("\n")[0]
+        reason = f"no adapter for {name}: {type(error).__name__}: {first}"
+    if name not in said:
+        os.environ[SAID_VARIABLE] = ",".join(filter(None, [*said, name]))
+        sys.stderr.write(f"agentspec run: {reason}; the gateway has to find the stages of its calls\n")
+
+
+def _hand_on() -> None:
+    """Import the ``sitecustomize`` behind this one, if there is any; a failure is its own."""
+    here = os.path.realpath(os.path.dirname(__file__))
+    sys.path[:] = [folder for folder in sys.path if os.path.realpath(folder or ".") != here]
+    ours = sys.modules.pop(__name__, None)
+    if PathFinder.find_spec("sitecustomize") is not None:
+        importlib.import_module("sitecustomize")
+    elif ours is not None:
+        sys.modules[__name__] = ours
+
+
+if __name__ == "sitecustomize":
+    sys.meta_path.insert(0, Waiting())  # type: ignore[arg-type]
+    for _name in FRAMEWORKS.keys() & sys.modules.keys():
+        _instrument(_name, sys.modules[_name])
+    _hand_on()

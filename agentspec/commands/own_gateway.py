@@ -1,0 +1,50 @@
+"""A gateway for as long as one command runs: ``agentspec serve`` on a free port, gone when we are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from agentspec.errors import EngineError
+
+STOP_TIMEOUT_S = 20
+READY = "serving "
+
+
+@contextmanager
+def own_gateway(options: Sequence[str]) -> Iterator[str]:
+    """Its root URL; what it has to say is on our standard error. Raises EngineError if it does not start."""
+    guard_end, lifeline = os.pipe()
+    try:
+        process = subprocess.Popen(
+            _argv(options), stdin=guard_end, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+    except BaseException:
+        os.close(lifeline)
+        raise
+    finally:
+        os.close(guard_end)
+    with process:
+        try:
+            yield _root(process)
+        finally:
+            os.close(lifeline)
+
+
+def _argv(options: Sequence[str]) -> list[str]:
+    """Before the program is over nobody tells it to stop: it is no part of our terminal's process group."""
+    from agentspec.gateway.engine_child import GUARD
+
+    serve = (sys.executable, "-m", "agentspec", "serve", "--port", "0", "--log-level", "warning", *options)
+    return [sys.executable, "-I", str(GUARD), str(STOP_TIMEOUT_S), *serve]
+
+
+def _root(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line.startswith(READY):
+        raise EngineError("the gateway that --serve asked for did not start; it said why above")
+    return line.split()[-1].removesuffix("/v1")

@@ -1,0 +1,77 @@
+"""Somebody's program, run as if nobody stood before it: its streams, its terminal, its signals, its end."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+PASSED_ON = (
+    *FROM_TERMINAL,
+    *(signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH),
+)
+
+
+def run_program(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Its exit status; -N if signal N ended it. Raises OSError if it can't be run."""
+    program: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        if number in FROM_TERMINAL and _is_in_foreground():
+            return  # the terminal has told the program as well
+        if program is None:
+            early.append(number)
+        else:
+            program.send_signal(number)
+
+    with _handled(pass_on):
+        program = subprocess.Popen(argv, env=environment)
+        for number in early:
+            program.send_signal(number)
+        return program.wait()
+
+
+def end_as(status: int) -> int:
+    """The exit status that says the same; what ended by a signal ends this process by that signal."""
+    if status >= 0:
+        return status
+    number = -status
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    return 128 + number
+
+
+@contextmanager
+def _handled(handler: signal._HANDLER) -> Iterator[None]:
+    """Whoever started us to ignore a signal meant the program, too: that one is left alone."""
+    before = {number: signal.getsignal(number) for number in PASSED_ON}
+    ours = [number for number, old in before.items() if old is not signal.SIG_IGN]
+    for number in ours:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, before[number])
+
+
+def _is_in_foreground() -> bool:
+    """What is typed at the terminal goes to our whole process group."""
+    try:
+        terminal = os.open(os.ctermid(), os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

@@ -1,0 +1,142 @@
+"""``agentspec run``: any program before a gateway, tagged as far as its frameworks have adapters."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from agentspec.commands import gateway_call
+from agentspec.commands.own_gateway import own_gateway
+from agentspec.commands.program import end_as, run_program
+from agentspec.commands.run_environment import Run, run_environment
+from agentspec.commands.run_figures import gained, shown, summed
+from agentspec.errors import AgentSpecError, ConfigError, EngineError
+from agentspec.stages import StageKey
+
+NOT_FOUND, NOT_RUNNABLE = 127, 126  # as shells have it
+DESCRIPTION = """\
+Run a program so that its model calls go to a gateway, each with its stage, and tell at its end what was
+saved. Clients find the gateway in the environment; in Python the frameworks it imports are instrumented.
+"""
+EXAMPLES = """\
+examples:
+  agentspec run -- python my_agents.py                 before the gateway on 127.0.0.1:8000
+  agentspec run --workflow agentic_sql -- pytest -q    stages agentic_sql/...
+  agentspec run --url http://gpu-box:8000 --key KEY -- uvicorn app:app
+  agentspec run --serve -- python my_agents.py         before one of its own, with the bundled model
+  agentspec run --serve-options='--config agentspec.yaml' -- claude -p 'fix the tests'
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``agentspec run``."""
+    parser.description = DESCRIPTION
+    parser.epilog = EXAMPLES
+    parser.allow_abbrev = False
+    parser.usage = "agentspec run [options] -- COMMAND ..."
+    parser.set_defaults(run=run_run)
+    gateway_call.add_options(parser)
+    parser.add_argument("--workflow", metavar="NAME", help="what goes before every stage")
+    parser.add_argument("--serve", action="store_true", help="start a gateway for this run, on a free port")
+    parser.add_argument(
+        "--serve-options", metavar="'...'", help="the same, with these options of agentspec serve"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was saved here, too")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
+
+
+def run_run(args: argparse.Namespace) -> int:
+    """``agentspec run``: the program's own exit status."""
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if not command:
+        raise argparse.ArgumentError(None, "there is nothing to run: agentspec run [options] -- COMMAND ...")
+    if args.workflow is not None:
+        StageKey.parse(args.workflow)  # checks the name
+    with _gateway(args) as is_own:
+        status = _run(args, command, is_own)
+    return end_as(status)
+
+
+@contextmanager
+def _gateway(args: argparse.Namespace) -> Iterator[bool]:
+    """``args.url`` is a gateway's; True if it serves this run alone."""
+    if not args.serve and args.serve_options is None:
+        yield False
+        return
+    try:
+        options = shlex.split(args.serve_options or "")
+    except ValueError as error:
+        raise ConfigError(f"--serve-options {args.serve_options!r}: {error}") from None
+    with own_gateway(options) as args.url:
+        yield True
+
+
+def _run(args: argparse.Namespace, command: Sequence[str], is_own: bool) -> int:
+    before = _figures(args)
+    root = args.url.rstrip("/").removesuffix("/v1")
+    run = Run(root, args.key, f"run-{secrets.token_hex(8)}", args.workflow)
+    environment, replaced = run_environment(run)
+    if replaced:
+        _say(f"{', '.join(replaced)} had another value; the program's calls go to {root}")
+    began_s = time.monotonic()
+    try:
+        status = run_program(command, environment)
+    except OSError as error:
+        _say(f"can't run {command[0]!r}: {error.strerror}")
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_RUNNABLE
+    seconds = time.monotonic() - began_s
+    try:
+        stages = gained(before, _figures(args))
+    except AgentSpecError as error:
+        _say(f"what was saved is not known: {error}")
+        return status
+    if stages:
+        _say(_heading(root, seconds, is_own))
+        print(shown(stages), file=sys.stderr)
+    if args.json is not None:
+        _write(args.json, run, stages, {"seconds": seconds, "exit_status": status, "is_alone": is_own})
+    return status
+
+
+def _figures(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """The gateway's, by stage. Raises EngineError that says what to do if there is no gateway."""
+    try:
+        stages: list[dict[str, Any]] = gateway_call.call(args, "GET", "stages")["stages"]
+    except EngineError as error:
+        raise EngineError(
+            f"{error}\nStart a gateway (agentspec serve), say where it is (--url,"
+            f" ${gateway_call.URL_VARIABLE}), or let this command start one (--serve)"
+        ) from None
+    return stages
+
+
+def _heading(root: str, seconds: float, is_own: bool) -> str:
+    others = "" if is_own else "; calls of others in that time are among them"
+    return f"calls to {root} in {seconds:.1f} s{others}"
+
+
+def _write(path: Path, run: Run, stages: Sequence[Mapping[str, Any]], more: Mapping[str, Any]) -> None:
+    told = {
+        "url": run.root,
+        "session": run.session,
+        "workflow": run.workflow,
+        **more,
+        "stages": stages,
+        "total": summed(stages),
+    }
+    try:
+        path.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        _say(f"can't write {str(path)!r}: {error.strerror}")
+
+
+def _say(line: str) -> None:
+    print(f"agentspec run: {line}", file=sys.stderr)

@@ -1,0 +1,112 @@
+"""What ``agentspec run`` sets in a program's environment: where its calls go, and whose they are.
+
+The names are those that clients and frameworks read. What the environment tells of a call it tells in headers
+that anything better goes before: an adapter's stage and session, a header set by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+import agentspec.adapters
+from agentspec.wire import SESSION_HEADER, STAGE_HEADER
+
+STARTUP = Path(agentspec.adapters.__file__).with_name("startup")  # what Python programs begin with
+PATH_VARIABLE = "PYTHONPATH"
+WORKFLOW_VARIABLE = "AGENTSPEC_WORKFLOW"
+# by what each wants after the gateway's root
+BASE_URLS = {
+    "OPENAI_BASE_URL": "/v1",
+    "OPENAI_API_BASE": "/v1",
+    "LLM_BASE_URL": "/v1",
+    "ANTHROPIC_BASE_URL": "",
+    "ANTHROPIC_API_BASE": "",
+}
+KEYS = {
+    "OPENAI_API_KEY": (),
+    "LLM_API_KEY": (),
+    "ANTHROPIC_API_KEY": ("ANTHROPIC_AUTH_TOKEN",),
+}  # or one of those
+NO_KEY = "none"  # clients don't start without any
+HEADER_LINES = ("OPENAI_CUSTOM_HEADERS", "ANTHROPIC_CUSTOM_HEADERS")
+HEADER_OBJECT = "LLM_EXTRA_HEADERS"
+RUN_SESSION_HEADER = "X-Session-ID"
+BAGGAGE_HEADER = "baggage"
+# whoever sets one of the latter by hand needs none of ours
+INSTEAD = {
+    RUN_SESSION_HEADER.lower(): {RUN_SESSION_HEADER.lower(), SESSION_HEADER},
+    BAGGAGE_HEADER: {BAGGAGE_HEADER, STAGE_HEADER},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a program.
+
+    Attributes:
+        root: the gateway's URL, without ``/v1``.
+        key: for the gateway, if it wants one.
+        session: this run's.
+        workflow: what goes before the stages, if it is named.
+    """
+
+    root: str
+    key: str | None = field(repr=False)
+    session: str
+    workflow: str | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of every call, whatever client makes it."""
+        headers = {RUN_SESSION_HEADER: self.session}
+        if self.workflow:
+            headers[BAGGAGE_HEADER] = f"gen_ai.workflow.name={quote(self.workflow, safe='/')}"
+        return headers
+
+
+def run_environment(run: Run, given: Mapping[str, str] = os.environ) -> tuple[dict[str, str], list[str]]:
+    """The program's environment, and the names of what somebody had set otherwise."""
+    urls = {name: run.root + path for name, path in BASE_URLS.items()}
+    keys = {
+        name: run.key or NO_KEY for name, others in KEYS.items() if run.key or not _has(given, name, *others)
+    }
+    ours = {**urls, **keys}
+    replaced = [name for name, value in ours.items() if given.get(name, value) not in ("", value)]
+    environment = {**given, **ours, **_headers(run, given)}
+    environment[PATH_VARIABLE] = os.pathsep.join(filter(None, (str(STARTUP), given.get(PATH_VARIABLE))))
+    environment[WORKFLOW_VARIABLE] = run.workflow or ""
+    return environment, replaced
+
+
+def _has(given: Mapping[str, str], *names: str) -> bool:
+    return any(given.get(name) for name in names)
+
+
+def _headers(run: Run, given: Mapping[str, str]) -> dict[str, str]:
+    """Those that somebody set by hand, and ours behind them."""
+    told = {}
+    for name in HEADER_LINES:
+        lines = given.get(name, "").splitlines()
+        ours = _lacking(run.headers, {line.partition(":")[0].strip().lower() for line in lines})
+        told[name] = "\n".join([*lines, *(f"{header}: {value}" for header, value in ours.items())])
+    try:
+        by_hand = json.loads(given.get(HEADER_OBJECT) or "{}")
+        told[HEADER_OBJECT] = json.dumps(
+            {**by_hand, **_lacking(run.headers, {key.lower() for key in by_hand})}
+        )
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+    ):  # it is theirs, and whoever reads it will say what is wrong
+        pass
+    return told
+
+
+def _lacking(headers: Mapping[str, str], by_hand: set[str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if by_hand.isdisjoint(INSTEAD[name.lower()])}

@@ -1,0 +1,76 @@
+"""What one run gained, by stage: the gateway's counters after it, less those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from agentspec.commands.gateway_call import table
+
+COUNTERS = (
+    *("num_requests", "num_prompt_tokens", "num_output_tokens", "num_steps"),
+    *("num_draft_tokens", "num_accepted_tokens", "decode_s"),
+)
+COLUMNS = ("stage", "calls", "output tokens", "tokens per step", "accepted", "saved up to")
+ALL = "all"
+NOTHING = "-"
+
+Figures = dict[str, Any]
+
+
+def gained(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[Figures]:
+    """The stages that were asked in between, with what they gained.
+
+    Args:
+        before, after: as the gateway tells them. Where an engine began anew its counters did too.
+    """
+    known = {stage["stage"]: stage for stage in before}
+    gains = [_gain(known.get(stage["stage"], {}), stage) for stage in after]
+    return [gain for gain in gains if gain["num_requests"]]
+
+
+def summed(stages: Iterable[Mapping[str, Any]]) -> Figures:
+    """All stages together. What was saved is known of those alone that tell their times."""
+    stages = list(stages)
+    counters = {name: sum(stage[name] for stage in stages) for name in COUNTERS}
+    saved = [stage["saved_s"] for stage in stages if stage["saved_s"] is not None]
+    return {**_with_rates(counters), "saved_s": sum(saved) if saved else None}
+
+
+def shown(stages: Sequence[Mapping[str, Any]]) -> str:
+    """A table of them, and of all."""
+    rows = [_row(stage["stage"], stage) for stage in stages]
+    return table(COLUMNS, [*rows, _row(ALL, summed(stages))])
+
+
+def _gain(before: Mapping[str, Any], after: Mapping[str, Any]) -> Figures:
+    began_anew = any(after[name] < before.get(name, 0) for name in COUNTERS)
+    counters = {name: after[name] - (0 if began_anew else before.get(name, 0)) for name in COUNTERS}
+    return {"stage": after["stage"], **_with_rates(counters)}
+
+
+def _with_rates(counters: Mapping[str, Any]) -> Figures:
+    """Saved: the steps that accepted tokens would have needed, as long as this stage's were; a bound."""
+    steps, drafted, accepted = (
+        counters[name] for name in ("num_steps", "num_draft_tokens", "num_accepted_tokens")
+    )
+    return {
+        **counters,
+        "accepted_per_step": 1 + accepted / steps if steps else None,
+        "acceptance_rate": accepted / drafted if drafted else None,
+        "saved_s": accepted * counters["decode_s"] / steps if steps and counters["decode_s"] else None,
+    }
+
+
+def _row(name: str, figures: Mapping[str, Any]) -> tuple[str, ...]:
+    per_step, accepted, saved = (
+        figures[field] for field in ("accepted_per_step", "acceptance_rate", "saved_s")
+    )
+    return (
+        name,
+        str(figures["num_requests"]),
+        str(figures["num_output_tokens"]),
+        NOTHING if per_step is None else f"{per_step:.2f}",
+        NOTHING if accepted is None else f"{accepted:.0%}",
+        NOTHING if saved is None else f"{saved:.1f} s",
+    )
