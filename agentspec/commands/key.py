@@ -32,12 +32,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run_key(args: argparse.Namespace) -> int:
     """``agentspec key``: the key on standard output, the rest on standard error."""
     StageKey(args.tenant, (DEFAULT_STAGE,))  # checks the name
-    key = PREFIX + secrets.token_urlsafe(32)
-    digest = sha256(key.encode()).hexdigest()
+    key, digest = new_key()
     print(key, flush=True)
     print("\n# for agentspec.yaml:", file=sys.stderr)
     print(f"admin_key_sha256: {digest}" if args.admin else _entry(args, digest), file=sys.stderr)
     return 0
+
+
+def new_key() -> tuple[str, str]:
+    """The key, and its digest in hexadecimal."""
+    key = PREFIX + secrets.token_urlsafe(32)
+    return key, sha256(key.encode()).hexdigest()
 
 
 def _entry(args: argparse.Namespace, digest: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -133,7 +134,7 @@ def _hidden(value: Any) -> Any:
         return [_hidden(one) for one in value]
     if isinstance(value, frozenset):
         return sorted(value)
-    return str(value) if isinstance(value, str) else value
+    return str(value) if isinstance(value, str | Path) else value
 
 
 def _shown_as(name: str, value: Any) -> Any:
