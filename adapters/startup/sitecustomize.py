@@ -19,8 +19,8 @@ from typing import Any
 
 # the module that is waited for, a name in it that tells it from others' modules of that name, and the adapter
 FRAMEWORKS = {
+    "ag2": ("Agent", "ag2"),
     "agents": ("Runner", "openai_agents"),
-    "autogen": ("ConversableAgent", "ag2"),
     "autogen_agentchat": ("__version__", "autogen"),
     "crewai": ("Crew", "crewai"),
     "dspy": ("Module", "dspy"),
@@ -32,50 +32,61 @@ FRAMEWORKS = {
     "pydantic_ai": ("Agent", "pydantic_ai"),
     "smolagents": ("MultiStepAgent", "smolagents"),
 }
+ADAPTERS = {f"agentspec.adapters.{adapter}": name for name, (_, adapter) in FRAMEWORKS.items()}
 WORKFLOW_VARIABLE = "AGENTSPEC_WORKFLOW"
 SAID_VARIABLE = "AGENTSPEC_RUN_SAID"  # what a process said, those that it starts need not say again
 
 
 class Waiting:
-    """A finder that finds nothing itself: it sees to it that a framework's import ends with its adapter."""
+    """A finder that finds nothing itself: it sees to it that a framework's import ends with its adapter.
+
+    Adapters are waited for too: where the program imports one itself, the framework is there before it is.
+    """
+
+    def __init__(self) -> None:
+        self._frameworks = set(FRAMEWORKS)
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """The spec that the other finders have."""
-        if name not in FRAMEWORKS:
+        if name not in FRAMEWORKS and name not in ADAPTERS:
             return None
         others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
         for finder in others:
             spec: ModuleSpec | None = finder.find_spec(name, path, target)
             if spec is not None:
-                _follow(spec.loader)
+                self._follow(spec.loader)
                 return spec
         return None
 
+    def instrument(self, framework: str) -> None:
+        """Have its calls tagged, once, as soon as it and its adapter are there."""
+        mark, adapter = FRAMEWORKS[framework]
+        if framework not in self._frameworks or not hasattr(sys.modules.get(framework), mark):
+            return
+        try:
+            module = importlib.import_module(f"agentspec.adapters.{adapter}")
+            if hasattr(module, "instrument"):  # else it is being imported, and we are inside of that
+                self._frameworks.discard(framework)
+                module.instrument(workflow=os.environ.get(WORKFLOW_VARIABLE) or None)
+        except Exception as error:
+            self._frameworks.discard(framework)
+            _say(framework, error)
 
-def _follow(loader: Any) -> None:
-    """Let what this loader executes be followed by our own; one loader may have several modules."""
-    original = getattr(loader, "exec_module", None)
-    if original is None or hasattr(original, "is_followed"):
-        return
+    def _follow(self, loader: Any) -> None:
+        """Do what is to be done after what this loader executes; one loader may have several modules."""
+        original = getattr(loader, "exec_module", None)
+        if original is None or hasattr(original, "is_followed"):
+            return
 
-    def exec_module(module: ModuleType) -> None:
-        original(module)
-        _instrument(module.__name__, module)
+        def exec_module(module: ModuleType) -> None:
+            original(module)
+            name = ADAPTERS.get(module.__name__, module.__name__)
+            if name in FRAMEWORKS:
+                self.instrument(name)
 
-    exec_module.is_followed = True  # type: ignore[attr-defined]
-    with suppress(AttributeError):  # a loader that takes none
-        loader.exec_module = exec_module
-
-
-def _instrument(name: str, module: ModuleType) -> None:
-    mark, adapter = FRAMEWORKS.get(name, ("", ""))
-    if not adapter or not hasattr(module, mark):
-        return
-    try:
-        workflow = os.environ.get(WORKFLOW_VARIABLE) or None
-        importlib.import_module("agentspec.adapters." + adapter).instrument(workflow=workflow)
-    except Exception as error:
-        _say(name, error)
+        exec_module.is_followed = True  # type: ignore[attr-defined]
+        with suppress(AttributeError):  # a loader that takes none
+            loader.exec_module = exec_module
 
 
 def _say(name: str, error: Exception) -> None:
@@ -103,7 +114,8 @@ def _hand_on() -> None:
 
 
 if __name__ == "sitecustomize":
-    sys.meta_path.insert(0, Waiting())  # type: ignore[arg-type]
+    _waiting = Waiting()
+    sys.meta_path.insert(0, _waiting)  # type: ignore[arg-type]
     for _name in FRAMEWORKS.keys() & sys.modules.keys():
-        _instrument(_name, sys.modules[_name])
+        _waiting.instrument(_name)
     _hand_on()
