@@ -18,6 +18,9 @@ LITELLM_STAMP := $(LITELLM_VENV)/.$(subst [proxy]==,-,$(LITELLM_PACKAGE))
 CLIENTS_VENV := .venv-clients
 CLIENTS := openai-2/openai==2.54.0 openai-3/openai==3.54.0 anthropic/anthropic==2.12.0 litellm/litellm[mcp]==1.106.2
 CLIENTS_STAMP := $(CLIENTS_VENV)/.installed
+# these two are programs of Node.js
+CODING_AGENTS := @anthropic-ai/claude-code@2.1.197 @openai/codex@0.169.0
+CODING_AGENTS_STAMP := $(CLIENTS_VENV)/node/.installed
 # and so has each agent framework that has an adapter
 ADAPTERS_VENV := .venv-adapters
 FRAMEWORKS := $(patsubst tests/adapters/with_%/requirements.txt,%,$(wildcard tests/adapters/with_*/requirements.txt))
@@ -32,7 +35,7 @@ PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 # recorded model calls of eleven data sets, which are not part of the repository
 PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
 
-.PHONY: help setup run test test-vllm lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-adapters paper model clean
+.PHONY: help setup run test test-vllm lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters paper model clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -114,6 +117,14 @@ $(CLIENTS_STAMP): Makefile
 
 test-clients: $(STAMP) $(CLIENTS_STAMP)  ## the official clients against the gateway, each in .venv-clients
 	@$(BIN)/python -m pytest tests/clients $(ARGS)
+
+$(CODING_AGENTS_STAMP): Makefile
+	@echo "installing Claude Code and Codex into $(CLIENTS_VENV)/node (0.7 GB)"
+	@npm install --silent --no-audit --no-fund --prefix $(CLIENTS_VENV)/node $(CODING_AGENTS)
+	@touch $@
+
+test-coding-agents: $(STAMP) $(CODING_AGENTS_STAMP)  ## Claude Code and Codex themselves against the gateway (needs npm)
+	@$(BIN)/python -m pytest tests/clients/test_real_coding_agents.py $(ARGS)
 
 .PRECIOUS: $(ADAPTERS_VENV)/%/.installed
 $(ADAPTERS_VENV)/%/.installed: tests/adapters/with_%/requirements.txt $(STAMP)

@@ -41,20 +41,19 @@ def message_of(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def events(message: dict[str, Any]) -> Iterator[bytes]:
-    (block,) = message["content"]
-    if block is TOOL_USE:
-        empty = {**block, "input": {}}
-        text = json.dumps(block["input"])
-        deltas = [{"type": "input_json_delta", "partial_json": part} for part in (text[:5], text[5:])]
-    else:
-        empty = {**block, "text": ""}
-        deltas = [{"type": "text_delta", "text": part} for part in block["text"]]
-    start = {**message, "content": [], "stop_reason": None}
-    yield event("message_start", message=start)
-    yield event("content_block_start", index=0, content_block=empty)
-    for delta in deltas:
-        yield event("content_block_delta", index=0, delta=delta)
-    yield event("content_block_stop", index=0)
+    yield event("message_start", message={**message, "content": [], "stop_reason": None})
+    for index, block in enumerate(message["content"]):
+        if block["type"] == "tool_use":
+            empty = {**block, "input": {}}
+            text = json.dumps(block["input"])
+            deltas = [{"type": "input_json_delta", "partial_json": part} for part in (text[:5], text[5:])]
+        else:
+            empty = {**block, "text": ""}
+            deltas = [{"type": "text_delta", "text": part} for part in block["text"]]
+        yield event("content_block_start", index=index, content_block=empty)
+        for delta in deltas:
+            yield event("content_block_delta", index=index, delta=delta)
+        yield event("content_block_stop", index=index)
     end = {"stop_reason": message["stop_reason"], "stop_sequence": None}
     yield event("message_delta", delta=end, usage={"output_tokens": NUM_OUTPUT_TOKENS})
     yield event("message_stop")
