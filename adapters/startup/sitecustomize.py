@@ -115,7 +115,7 @@ def _hand_on() -> None:
 
 if __name__ == "sitecustomize":
     _waiting = Waiting()
-    sys.meta_path.insert(0, _waiting)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _waiting)
     for _name in FRAMEWORKS.keys() & sys.modules.keys():
         _waiting.instrument(_name)
     _hand_on()

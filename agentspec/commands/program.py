@@ -11,10 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
-PASSED_ON = (
-    *FROM_TERMINAL,
-    *(signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH),
-)
+PASSED_ON = (*FROM_TERMINAL, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def run_program(argv: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -149,6 +149,23 @@ def test_what_is_no_python_gets_the_environment(url: str, engine: ScriptedEngine
     assert (done.stdout, done.stderr) == (f"{url}/v1 {url} none\nin", "")
 
 
+def test_what_the_page_says(url: str, engine: ScriptedEngine, tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "adapters.md"
+    _, _, section = page.read_text(encoding="utf-8").partition("\n## One command\n")
+    (block,) = re.findall(r"```sh\n(.*?)```", section.partition("\n## ")[0], flags=re.DOTALL)
+    (tmp_path / "my_agents.py").write_text(STAGED)
+    (tmp_path / "agentspec").write_text(f'#!/bin/sh\nexec {sys.executable} -m agentspec "$@"\n')
+    (tmp_path / "agentspec").chmod(0o755)
+    subprocess.run(
+        ["sh", "-ec", block.replace("http://127.0.0.1:8000", url)],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        check=True,
+        timeout=TIMEOUT_S,
+    )
+    assert [request.stage.name for request in engine.requests] == ["agentic_sql/plan", "agentic_sql/write"]
+
+
 # what Python starts with
 
 
