@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -28,6 +29,7 @@ CODEX_TURN = "x-codex-turn-metadata"
 CODEX_WINDOW = "x-codex-window-id"
 CODEX_SUB_AGENT = "x-openai-subagent"  # review, compact, collab_spawn, ...
 
+MANY_PROMPTS = 512  # have their names looked up
 ROLE_CHARS = 1024
 MAX_SALUTATION_CHARS = 120
 DIGEST_BYTES = 2
@@ -63,6 +65,7 @@ def _own_prompt(system: object) -> str:
     return _PROJECT.split(own[:ROLE_CHARS], maxsplit=1)[0]
 
 
+@lru_cache(maxsize=MANY_PROMPTS)
 def _name(prompt: str) -> str:
     """As discovered stages are named: nothing but words of a list and a digest."""
     digest = blake2b(masked(prompt).encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES)

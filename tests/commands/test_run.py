@@ -119,19 +119,21 @@ def test_a_workflow_goes_before_all_of_them(url: str, engine: ScriptedEngine, pr
     assert (mine, run_session == again, (run_session or "").startswith("run-")) == ("mine", True, True)
 
 
-@pytest.mark.parametrize("way", ["module", "child", "pytest", "code"])
+@pytest.mark.parametrize("way", ["module", "child", "pytest", "script"])
 def test_however_python_is_started(url: str, engine: ScriptedEngine, tmp_path: Path, way: str) -> None:
     (tmp_path / "asking.py").write_text(STAGED)
     (tmp_path / "test_asking.py").write_text("def test_it():\n    import asking\n")
+    (tmp_path / "script").write_text(f"#!{sys.executable}\nimport asking\n")
+    (tmp_path / "script").chmod(0o755)
     child = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', 'import asking']))"
     arguments = {
-        "module": ["-m", "asking"],
-        "child": ["-c", child],
-        "pytest": ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_asking.py"],
-        "code": ["-c", "import asking"],
+        "module": [sys.executable, "-m", "asking"],
+        "child": [sys.executable, "-c", child],
+        "pytest": [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_asking.py"],
+        "script": ["./script"],
     }[way]
     done = subprocess.run(
-        command(url, sys.executable, *arguments, options=["--workflow", "flow"]),
+        command(url, *arguments, options=["--workflow", "flow"]),
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
