@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from agentspec.benchmarks.engine import options as engine_options
 from agentspec.benchmarks.gateway import options as gateway_options
 from agentspec.benchmarks.vllm import options as vllm_options
 from agentspec.commands import option_types
@@ -110,6 +111,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_paper(benchmarks)
     _add_load(benchmarks)
     _add_stages(benchmarks)
+    engine_options.add_options(benchmarks)
     vllm_options.add_options(benchmarks)
     gateway_options.add_options(benchmarks)
 

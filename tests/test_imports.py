@@ -174,7 +174,8 @@ def test_the_command_line_imports_of_the_benchmarks_their_options_alone() -> Non
             ["bench", "--help"],
             {
                 BENCHMARKS,
-                *(f"{BENCHMARKS}.{one}" for one in ("command", "vllm", "vllm.options")),
+                *(f"{BENCHMARKS}.{one}" for one in ("command", "engine", "engine.options")),
+                *(f"{BENCHMARKS}.{one}" for one in ("vllm", "vllm.options")),
                 *(f"{BENCHMARKS}.{one}" for one in ("gateway", "gateway.options")),
             },
         ),

@@ -82,13 +82,16 @@ def load_shape(
     Raises:
         CheckpointError: as :func:`load_model`.
     """
-    directory = Path(path)
-    if any(directory.glob("*.safetensors*")):
+    if any(Path(path).glob("*.safetensors*")):
         return load_model(path, device=device, dtype=dtype)
-    config = load_config(path)
-    logger.warning(
-        "there are no weights in %r: they are random, and every output must be dictated", str(path)
-    )
+    logger.warning("no weights in %r: they are random, and every output must be dictated", str(path))
+    return model_of_shape(load_config(path), device=device, dtype=dtype)
+
+
+def model_of_shape(
+    config: ModelConfig, *, device: torch.device | str = "cpu", dtype: torch.dtype | str | None = None
+) -> Transformer:
+    """A model of this shape with random weights; ``dtype`` as for :func:`load_model`, else bfloat16."""
     target = torch.device(device)
     return Transformer(config, RandomWeights(target, _dtype(dtype, target, config) or torch.bfloat16))
 

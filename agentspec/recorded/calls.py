@@ -102,7 +102,7 @@ def _calls(record: Mapping[str, Any], number: int) -> Iterator[RecordedCall]:
     if "messages" in asked:
         messages = read_messages(asked["messages"])
         if "response" in record:
-            yield RecordedCall(number, messages, tuple(_answers(record["response"])))
+            yield RecordedCall(number, messages, tuple(read_answers(record["response"])))
             return
         for index, message in enumerate(messages):
             answer = _answer(message) if message["role"] == "assistant" else None
@@ -112,7 +112,7 @@ def _calls(record: Mapping[str, Any], number: int) -> Iterator[RecordedCall]:
     prompt = asked.get("prompt")
     if not isinstance(prompt, str):
         raise ConfigError(f"a call has 'messages', or 'prompt' as a text, not {_shown(prompt)}")
-    yield RecordedCall(number, prompt, tuple(_answers(record.get("response"))))
+    yield RecordedCall(number, prompt, tuple(read_answers(record.get("response"))))
 
 
 def read_messages(messages: object) -> list[Message]:
@@ -126,8 +126,8 @@ def read_messages(messages: object) -> list[Message]:
     return messages
 
 
-def _answers(response: object) -> Iterator[RecordedAnswer]:
-    """Of a text, a message, or an answer of chat or text completions with its choices."""
+def read_answers(response: object) -> Iterator[RecordedAnswer]:
+    """Of a text, a message, or a body of chat or text completions with its choices. Raises ConfigError."""
     if isinstance(response, str):
         yield RecordedAnswer(response)
     elif isinstance(response, Mapping) and isinstance(response.get("choices"), list) and response["choices"]:

@@ -1,24 +1,25 @@
 """Recorded model calls: JSON lines in, token ids out.
 
-Two forms of line. A call: ``{"prompt": text, "response": text}``, with ``session``, ``stage``, ``step``,
-``task`` where they are known. A chat in OpenAI's form: ``{"messages": [...]}``, in which every answer of the
+Three forms of line. A call: ``{"prompt": text, "response": text}``, with ``session``, ``stage``, ``step``,
+``task`` where they are known. The same in OpenAI's form: ``{"messages": [...], "response": ...}``, as
+``agentspec serve --engine replay`` reads it. A chat: ``{"messages": [...]}``, in which every answer of the
 assistant is a call whose prompt is everything before it.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 
 from agentspec.errors import ConfigError
 from agentspec.forest import Tokens
+from agentspec.recorded.calls import read_answers, read_lines, read_messages
 
 Encode = Callable[[str], Tokens]
 
@@ -62,31 +63,20 @@ def read(path: Path) -> Iterator[RecordedCall]:
     Raises:
         ConfigError: a line is no call; file, line and what is wrong are named.
     """
-    with _open(path) as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-                if not isinstance(record, dict):
-                    raise ConfigError(f"a line is a JSON object, not {line[:40]!r}")
-                yield from _calls(record, f"{path.name}:{number}")
-            except (ConfigError, json.JSONDecodeError) as error:
-                raise ConfigError(f"{path}:{number}: {error}") from None
-
-
-def _open(path: Path) -> IO[str]:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8")
-    return path.open(encoding="utf-8")
+    for number, record in read_lines(path):
+        try:
+            yield from _calls(record, f"{path.name}:{number}")
+        except ConfigError as error:
+            raise ConfigError(f"{path}:{number}: {error}") from None
 
 
 def _calls(record: Mapping[str, Any], place: str) -> Iterator[RecordedCall]:
     stage = _text(record, "stage", DEFAULT_STAGE)
     session = _text(record, "session", place)
     group = str(record.get("task") or record.get("db") or session)
-    if "messages" in record:
-        for prompt, response in _turns(record["messages"]):
+    asked = record.get("request", record)
+    if isinstance(asked, dict) and "messages" in asked:
+        for prompt, response in _chat(asked["messages"], record.get("response")):
             yield RecordedCall(stage, session, group, prompt, response)
     else:
         yield RecordedCall(stage, session, group, _text(record, "prompt"), _text(record, "response"))
@@ -99,14 +89,26 @@ def _text(record: Mapping[str, Any], key: str, default: str | None = None) -> st
     return value
 
 
-def _turns(messages: object) -> Iterator[tuple[str, str]]:
-    """Everything before each answer of the assistant, and the answer."""
+def _chat(messages: object, response: object) -> Iterator[tuple[str, str]]:
+    """Prompt and answer of each call: the response, if there is one, else all that the assistant said."""
+    if response is None:
+        yield from _turns(messages)
+        return
+    for answer in read_answers(response):
+        calls = [{"function": {"name": name, "arguments": arguments}} for name, arguments in answer.calls]
+        message = {"role": "assistant", "content": answer.text, "tool_calls": calls}
+        before = read_messages(messages)
+        yield from _turns([*before, message], len(before))
+
+
+def _turns(messages: object, first: int = 0) -> Iterator[tuple[str, str]]:
+    """Everything before each answer of the assistant from the ``first`` message on, and the answer."""
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise ConfigError(f"'messages' must be a list of objects, not {str(messages)[:40]!r}")
     before = ""
-    for message in messages:
+    for number, message in enumerate(messages):
         role, said = _text(message, "role"), _said(message)
-        if role == "assistant" and said:
+        if role == "assistant" and said and number >= first:
             yield before + "<|assistant|>\n", said
         before += f"<|{role}|>\n{said}\n"
 

@@ -41,8 +41,9 @@ examples:
   agentspec replay DIR --plot out/replay.png
   agentspec replay --compare DIR --limit 500 --json out/compare.json --plot out/compare.png
 
-A line of a *.jsonl or *.jsonl.gz file is either a call, {"prompt": TEXT, "response": TEXT}, with session,
-stage and task (texts) if known, or a chat in OpenAI's form, {"messages": [...]}: every answer is a call.
+A line of a *.jsonl or *.jsonl.gz file is a call, {"prompt": TEXT, "response": TEXT}, with session, stage and
+task (texts) if known, or the same in OpenAI's form, {"messages": [...], "response": ...}, or a whole chat,
+{"messages": [...]}: every answer is a call. docs/replay-engine.md has the forms.
 
 methods:
   learned        request, session, stage and workflow trees together, tokens by their chance to be accepted

@@ -1,0 +1,20 @@
+"""How much is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Calls that are measured, calls before them that are learned, tokens of each at most, rounds."""
+
+    calls: int = 40
+    history: int = 200
+    prompt_tokens: int = 1024
+    output_tokens: int = 128
+    rounds: int = 2
+
+
+FULL = Sizes()
+QUICK = Sizes(calls=6, history=50, prompt_tokens=256, output_tokens=48, rounds=1)
