@@ -135,6 +135,12 @@ def test_importing_the_adapters_loads_no_framework() -> None:
     assert set(loaded.stdout.split()).isdisjoint(PACKAGES | HTTP)
 
 
+def test_recorded_calls_know_no_engine_and_no_tree() -> None:
+    forbidden = ("engine", "gateway", "forest", "_native", "adapters", "models", "vllm_plugin")
+    users = users_of(*(f"agentspec.{part}" for part in forbidden))
+    assert inside(users, "agentspec.recorded") == set()
+
+
 def test_vllm_stays_in_its_plugin() -> None:
     assert users_of("vllm") <= inside(set(IMPORTS), "agentspec.vllm_plugin")
 
