@@ -194,12 +194,13 @@ class SteppedEngine:
         max_queue: int = 1000,
         price: float | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        keeps_prompts: bool = False,
     ) -> None:
         draft = draft or DraftConfig(max_tokens=8)
         proposer = proposer or NoDrafts()
         self.model = RecordingModel(model)
         self.cache = KVCache(model.config, num_slots, max_model_len, model.dtype, "cpu")
-        self.scheduler = Scheduler(num_slots, max_batch_tokens, max_queue)
+        self.scheduler = Scheduler(num_slots, max_batch_tokens, max_queue, keeps_prompts=keeps_prompts)
         self.received: defaultdict[str, list[Item]] = defaultdict(list)
         self.admission = Admission(
             tokenizer,

@@ -23,9 +23,36 @@ from agentspec.errors import CheckpointError, RequestError
 
 Message = Mapping[str, Any]
 
+# for models that were not trained on tools: what can be called and what was, as Hermes and Qwen have it
+TOOLS_TEMPLATE = """\
+{% if tools %}
+<|tools|>
+{% for tool in tools %}
+{{ tool | tojson }}
+{% endfor %}
+{% endif %}
+{% for message in messages %}
+<|{{ message.role }}|>
+{% if message.content %}
+{{ message.content }}
+{% endif %}
+{% for call in message.tool_calls or [] %}
+<tool_call>
+{"name": {{ call.function.name | tojson }}, "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>
+{% endfor %}
+{% endfor %}
+{% if add_generation_prompt %}
+<|assistant|>
+{% endif %}
+"""
+
 
 class ChatTemplate:
     """One compiled template.
+
+    Attributes:
+        knows_tools: it shows calls of tools.
 
     Args:
         source: Jinja.
@@ -37,6 +64,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         self._special_tokens = dict(special_tokens)
+        self.knows_tools = "tool_calls" in source
         try:
             self._template = _environment().from_string(source)
         except jinja2.TemplateError as error:

@@ -59,7 +59,7 @@ class TorchEngine:
         dtype = None if config.dtype is None else getattr(torch, config.dtype)
         load = load_shape if config.is_replaying else load_model
         model = load(config.model_path, device=config.device, dtype=dtype)
-        self._tokenizer = Tokenizer.load(config.model_path)
+        self._tokenizer = Tokenizer.load(config.model_path, needs_tools=config.is_replaying)
         self._max_model_len = _context(config, model)
         self._model_card = ModelCard(config.name, self._max_model_len, int(time.time()))
         self._outbox = Outbox()
@@ -75,7 +75,9 @@ class TorchEngine:
             model,
             cache,
             self._proposer,
-            Scheduler(config.num_slots, config.max_batch_tokens, config.max_queue),
+            Scheduler(
+                config.num_slots, config.max_batch_tokens, config.max_queue, keeps_prompts=config.is_replaying
+            ),
             token_text=self._tokenizer.token_text,
             post=self._outbox.post,
             max_draft_tokens=config.draft.max_tokens,

@@ -31,8 +31,9 @@ class EngineConfig:
         threads: CPU threads of torch; None = torch's choice.
         max_queue: most sequences that wait for a slot; beyond it a request is refused.
         is_replaying: every request brings its output along (``GenerationRequest.forced``). What a model knows
-            then has no meaning: its weights may be missing, and are random, and its context may be longer
-            than its own.
+            then has no meaning: its weights may be missing, and are random, its context may be longer than
+            its own, and if its template shows no calls of tools another stands in. Prompts that go on where
+            earlier requests ended are read from there.
     """
 
     model_path: str | Path

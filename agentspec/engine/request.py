@@ -96,6 +96,11 @@ class Choice:
         return self.sampler.output_ids
 
     @property
+    def cached_ids(self) -> Tokens:
+        """int32: the tokens whose KV entries are in the slot."""
+        return np.concatenate([self.prompt_ids, np.array(self.output_ids, np.int32)])[: self.num_cached]
+
+    @property
     def is_scheduled(self) -> bool:
         """True while the sequence has a slot."""
         return self.slot >= 0

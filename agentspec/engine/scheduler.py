@@ -18,6 +18,8 @@ from agentspec.engine.request import Choice
 from agentspec.errors import EngineBusyError
 from agentspec.proposer import Tokens
 
+MIN_SHARED = 64  # tokens; for fewer another conversation's slot is not taken
+
 
 @dataclass(slots=True, eq=False)
 class Row:
@@ -56,15 +58,35 @@ class Row:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """Tokens whose entries are in a free slot, and whose they are."""
+
+    tenant: str
+    token_ids: Tokens
+
+    def num_shared(self, tenant: str, prompt_ids: Tokens) -> int:
+        """How many of them a prompt begins with; none of another tenant's, which nobody may guess at."""
+        if tenant != self.tenant:
+            return 0
+        size = min(len(self.token_ids), len(prompt_ids))
+        differs = self.token_ids[:size] != prompt_ids[:size]
+        return int(differs.argmax()) if differs.any() else size
+
+
 class Scheduler:
     """First come, first served, over ``num_slots`` KV slots.
 
     Every running sequence that is decoding takes part in every pass; prompts share what
-    ``max_batch_tokens`` allows, in order of admission, and are read in chunks.
+    ``max_batch_tokens`` allows, in order of admission, and are read in chunks. With ``keeps_prompts`` a
+    sequence gets the free slot whose last one of the same tenant began as it does, and goes on from there.
     """
 
-    def __init__(self, num_slots: int, max_batch_tokens: int, max_queue: int) -> None:
+    def __init__(
+        self, num_slots: int, max_batch_tokens: int, max_queue: int, *, keeps_prompts: bool = False
+    ) -> None:
         self._free = list(range(num_slots - 1, -1, -1))
+        self._kept: dict[int, Kept] | None = {} if keeps_prompts else None
         self._max_batch_tokens = max_batch_tokens
         self._max_queue = max_queue
         self._waiting: deque[Choice] = deque()
@@ -113,6 +135,8 @@ class Scheduler:
         if choice in self._running:
             self._running.remove(choice)
             self._free.append(choice.slot)
+            if self._kept is not None:
+                self._kept[choice.slot] = Kept(choice.live.request.stage.tenant, choice.cached_ids)
             choice.slot = -1
         elif choice in self._waiting:
             self._waiting.remove(choice)
@@ -121,7 +145,7 @@ class Scheduler:
         """Admit whoever fits, then say what each running sequence contributes to the next pass."""
         while self._free and self._waiting:
             choice = self._waiting.popleft()
-            choice.slot = self._free.pop()
+            choice.slot = self._free.pop() if self._kept is None else self._take_kept(choice, self._kept)
             self._running.append(choice)
         budget = self._max_batch_tokens
         rows = []
@@ -132,6 +156,20 @@ class Scheduler:
             if len(tokens):
                 rows.append(Row(choice, tokens, Draft()))
         return rows
+
+    def _take_kept(self, choice: Choice, kept: dict[int, Kept]) -> int:
+        """The slot that holds most of the prompt; if none holds much, the one that was freed first."""
+        tenant = choice.live.request.stage.tenant
+        known = {
+            slot: kept[slot].num_shared(tenant, choice.prompt_ids) for slot in self._free if slot in kept
+        }
+        slot = max(known, key=known.__getitem__, default=-1)
+        if slot >= 0 and known[slot] >= MIN_SHARED:
+            choice.num_cached = min(known[slot], len(choice.prompt_ids) - 1)  # its last token gives the first
+        else:
+            slot = self._free[0]
+        self._free.remove(slot)
+        return slot
 
     def _own_tokens(self, choice: Choice, budget: int) -> Tokens:
         if choice.is_prefilling:

@@ -14,7 +14,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import decoders
 
-from agentspec.engine.chat_template import ChatTemplate, Message
+from agentspec.engine.chat_template import TOOLS_TEMPLATE, ChatTemplate, Message
 from agentspec.engine.checkpoint import CONFIG_FILE, read_json
 from agentspec.engine.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from agentspec.engine.model_config import token_id_set
@@ -53,8 +53,10 @@ class Tokenizer:
         self._bytes_of = _bytes_of(vocabulary, self._special_ids) if is_byte_level else None
 
     @classmethod
-    def load(cls, path: str | Path) -> Tokenizer:
+    def load(cls, path: str | Path, *, needs_tools: bool = False) -> Tokenizer:
         """The tokenizer of the checkpoint in directory ``path``.
+
+        ``needs_tools``: a template of our own stands in for one that shows no calls of tools.
 
         Raises:
             CheckpointError: tokenizer.json is missing or broken, or the chat template is.
@@ -71,10 +73,13 @@ class Tokenizer:
         raw.no_padding()
         settings = _optional_json(directory / "tokenizer_config.json")
         special_tokens = _special_tokens(settings)
+        templates = _templates(directory, settings, special_tokens)
+        if needs_tools and not any(template.knows_tools for template in templates.values()):
+            templates = {"default": ChatTemplate(TOOLS_TEMPLATE, special_tokens)}
         return cls(
             raw,
             eos_ids=_eos_ids(directory, raw, special_tokens.get("eos_token")),
-            templates=_templates(directory, settings, special_tokens),
+            templates=templates,
             path_to_json=file,
         )
 

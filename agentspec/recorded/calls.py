@@ -15,6 +15,8 @@ from typing import IO, Any
 
 from agentspec.errors import ConfigError
 
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+CLOSE_IN_TEXT = r"<\/tool_call>"  # the same in JSON, and no end of a call
 MAX_SHOWN = 40  # characters of what is wrong: a line may be long, and is somebody's data
 
 Message = Mapping[str, Any]
@@ -180,11 +182,11 @@ def _shown(value: object) -> str:
 
 
 def _written_call(name: str, arguments: str) -> str:
-    """Arguments stay as they were written if they are an object; the mark of the end is told from text."""
+    """As the templates of such models show it; arguments that are no object stay text."""
     try:
-        is_object = isinstance(json.loads(arguments), dict)
+        parsed = json.loads(arguments)
     except ValueError:
-        is_object = False
-    given = arguments if is_object else json.dumps(arguments)
-    call = f'{{"name": {json.dumps(name)}, "arguments": {given}}}'
-    return "<tool_call>\n" + call.replace("</tool_call>", "<\\/tool_call>") + "\n</tool_call>"
+        parsed = None
+    given = parsed if isinstance(parsed, dict) else arguments
+    call = json.dumps({"name": name, "arguments": given}, ensure_ascii=False)
+    return "\n".join([OPEN, call.replace(CLOSE, CLOSE_IN_TEXT), CLOSE])

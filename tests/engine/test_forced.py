@@ -15,6 +15,8 @@ from agentspec.engine.model import Transformer
 from agentspec.engine.tokenizer import Tokenizer
 from agentspec.errors import CheckpointError, ContextLengthError, RequestError
 from agentspec.generation import ForcedOutput, GenerationRequest, SamplingParams
+from agentspec.models import bundled_model_dir
+from agentspec.recorded import RecordedAnswer
 from tests.checkpoints import make_checkpoint
 from tests.fakes import STAGE, OracleProposer, RandomProposer, SteppedEngine
 
@@ -156,3 +158,42 @@ def test_a_shape_without_weights(
     engine.submit(request("r", prompt, ForcedOutput(TEXTS[0])))
     engine.run()
     assert engine.text("r") == TEXTS[0]
+
+
+@pytest.mark.parametrize("mode", ["off", "chain", "tree"])
+def test_a_kept_prompt_changes_nothing(exact_model: Transformer, tokenizer: Tokenizer, mode: str) -> None:
+    """What the model itself says behind a conversation, whose first turns were read for earlier requests."""
+    turns = ["the question " * 20, TEXTS[1], "then " * 10, TEXTS[2], "and the last one"]
+    prompts = ["".join(turns[: 2 * number + 1]) for number in range(3)]
+    draft = DraftConfig(mode=mode, max_tokens=8)
+    outputs = []
+    for keeps_prompts in (False, True):
+        forest = Forest(ForestConfig())
+        engine = SteppedEngine(
+            exact_model, tokenizer, forest, draft=draft, max_model_len=800, keeps_prompts=keeps_prompts
+        )
+        for number, text in enumerate((TEXTS[1], TEXTS[2])):
+            engine.submit(request(f"{number}", prompts[number], ForcedOutput(text)))
+            engine.run()
+            assert engine.text(f"{number}") == text
+        engine.submit(request("own", prompts[2]))
+        engine.run()
+        outputs.append(engine.output("own"))
+        engine.cache.check_integrity()
+    assert outputs[0] == outputs[1]
+    num_read = sum(len(segment) for one in engine.model.passes for segment in one if not segment.start)
+    assert num_read < len(tokenizer.encode_prompt(prompts[0])) + 65
+
+
+def test_a_template_for_tools() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "ls", "arguments": '{"path":"ü"}'}}
+    messages = [
+        {"role": "user", "content": "look"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+    ]
+    tools = [{"type": "function", "function": {"name": "ls"}}]
+    assert "ls" not in Tokenizer.load(bundled_model_dir()).apply_chat_template(messages, tools)
+    written = Tokenizer.load(bundled_model_dir(), needs_tools=True).apply_chat_template(messages, tools)
+    tool = '{"type": "function", "function": {"name": "ls"}}'
+    called = RecordedAnswer("", (("ls", '{"path":"ü"}'),)).written()
+    assert written == f"<|tools|>\n{tool}\n<|user|>\nlook\n<|assistant|>\n{called}\n<|assistant|>\n"

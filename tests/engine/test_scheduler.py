@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -9,10 +10,11 @@ import pytest
 from agentspec.config import DraftConfig
 from agentspec.engine.request import Choice, LiveRequest
 from agentspec.engine.sampler_state import SamplerState
-from agentspec.engine.scheduler import Scheduler
+from agentspec.engine.scheduler import MIN_SHARED, Scheduler
 from agentspec.engine.stop import StopStrings
 from agentspec.errors import EngineBusyError
 from agentspec.generation import GenerationRequest, SamplingParams
+from agentspec.stages import StageKey
 from tests.fakes import STAGE, make_draft
 
 
@@ -150,3 +152,32 @@ def test_a_draft_leaves_room_for_the_next_token(max_tokens: int, num_output: int
     choice = make_choice(1, max_tokens=max_tokens)
     choice.output_ids.extend(range(num_output))
     assert choice.draft_room == room
+
+
+def test_a_prompt_goes_on_where_another_ended() -> None:
+    scheduler = Scheduler(num_slots=3, max_batch_tokens=999, max_queue=9, keeps_prompts=True)
+    first = make_choice(200, "first")
+    scheduler.add([first])
+    take_pass(scheduler)
+    slot = first.slot
+    scheduler.release(first)
+    second, short = make_choice(210, "second"), make_choice(MIN_SHARED - 1, "short")
+    scheduler.add([second, short])
+    assert take_pass(scheduler)["second"] == [*range(200, 210)]
+    assert (second.slot, short.num_cached) == (slot, MIN_SHARED - 1)
+    scheduler.release(second)
+    again = make_choice(210, "again")
+    scheduler.add([again])
+    assert take_pass(scheduler) == {"short": [100], "again": [209]}  # whose logits are wanted
+    assert again.slot == slot
+
+
+def test_no_tenant_goes_on_where_another_ended() -> None:
+    scheduler = Scheduler(num_slots=1, max_batch_tokens=999, max_queue=9, keeps_prompts=True)
+    mine, yours = make_choice(200, "mine"), make_choice(200, "yours")
+    yours.live = LiveRequest(replace(yours.live.request, stage=StageKey("acme", ("a",))), yours.live.loop)
+    scheduler.add([mine])
+    take_pass(scheduler)
+    scheduler.release(mine)
+    scheduler.add([yours])
+    assert take_pass(scheduler) == {"yours": [*range(200)]}
