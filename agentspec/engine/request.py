@@ -98,7 +98,8 @@ class Choice:
     @property
     def cached_ids(self) -> Tokens:
         """int32: the tokens whose KV entries are in the slot."""
-        return np.concatenate([self.prompt_ids, np.array(self.output_ids, np.int32)])[: self.num_cached]
+        both: Tokens = np.concatenate([self.prompt_ids, np.array(self.output_ids, np.int32)])
+        return both[: self.num_cached]
 
     @property
     def is_scheduled(self) -> bool:
