@@ -16,6 +16,7 @@ from agentspec.gateway.embedded import EmbeddedUpstream
 from agentspec.gateway.engine_child import EngineCommand
 from agentspec.gateway.engine_process import EngineProcess, Patience, run_until_signal
 from agentspec.gateway.fleet import Fleet
+from agentspec.gateway.recorder import Recorder
 from agentspec.gateway.rules import Rules
 from agentspec.gateway.server import serve
 from agentspec.gateway.settings import FleetSettings, GatewaySettings, TimeoutSettings, UpstreamSettings
@@ -33,6 +34,7 @@ __all__ = [
     "FleetSettings",
     "GatewaySettings",
     "Patience",
+    "Recorder",
     "Rules",
     "TimeoutSettings",
     "Upstream",

@@ -36,6 +36,7 @@ from agentspec.gateway.url_stage import UrlStage
 from agentspec.gateway.watch import Watch
 
 if TYPE_CHECKING:
+    from agentspec.gateway.recorder import Recorder
     from agentspec.gateway.tracing import Tracing
 
 OWN_PREFIX = "/agentspec/"
@@ -49,12 +50,14 @@ def create_app(
     drain: Drain | None = None,
     discovery: Discovery | None = None,
     tracing: Tracing | None = None,
+    recorder: Recorder | None = None,
 ) -> ASGIApp:
     """The gateway in front of ``upstream``, which it starts, and closes at shutdown (ASGI lifespan).
 
     ``rules`` may be changed at any time. Their ``admin_key`` opens what is the operator's: saving and loading
     trees, and then ``/metrics`` too. ``discovery``, closed as well, finds the stages of requests that name
-    none; without it they share one. With ``tracing`` every call is a span of its.
+    none; without it they share one. With ``tracing`` every call is a span of its, with
+    ``recorder``, which its owner closes, a line of its file.
     """
     rules, drain, watch = rules or Rules(), drain or Drain(), Watch()
     registry = CollectorRegistry()
@@ -72,7 +75,7 @@ def create_app(
         lifespan=_running(upstream, discovery),
     )
     own.router.redirect_slashes = False
-    either = OwnOrCalls(own, Calls(upstream, rules, drain, watch, discovery))
+    either = OwnOrCalls(own, Calls(upstream, rules, drain, watch, discovery, recorder))
     return UrlStage(Observed(Authenticate(either, rules), registry, tracing))
 
 

@@ -19,6 +19,7 @@ from agentspec.gateway.errors import ForbiddenError, UnknownUrlError
 from agentspec.gateway.exchange import exchange_of
 from agentspec.gateway.lifeline import ClientGoneError, Lifeline
 from agentspec.gateway.passing import is_for_tenants, refuse_forged
+from agentspec.gateway.recorder import Recorder
 from agentspec.gateway.reply import Reply
 from agentspec.gateway.request_body import guess_body, parse_body, read_body
 from agentspec.gateway.request_headers import headers_of
@@ -46,7 +47,9 @@ class Calls:
         drain: Drain,
         watch: Watch,
         discovery: Discovery | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
+        self._recorder = recorder
         self._upstream = upstream
         self._rules = rules
         self._drain = drain
@@ -76,10 +79,13 @@ class Calls:
                 return
             reply.headers.extend(call.tags.answer_headers)
             visit = self._watch.begin(call.tags)
+            parts = self._recorder.listen(reply) if self._recorder else None
             try:
                 await self._upstream.answer(call, reply)
             finally:
                 self._watch.end(visit, reply.status)
+            if self._recorder and parts and reply.status == 200:
+                self._recorder.record(call, parts)
 
     async def _read(self, scope: Scope, receive: Receive, caller: Caller) -> Call:
         method, path, headers = scope["method"], scope["path"], headers_of(scope)

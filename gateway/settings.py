@@ -197,6 +197,7 @@ class ServerSettings(_Group):
     Attributes:
         allow_open: a public address without any key is meant.
         grace_s: seconds that requests under way get to finish at shutdown.
+        record: a file that every call is appended to, with all that was said; None = none.
     """
 
     host: str = "127.0.0.1"
@@ -205,6 +206,7 @@ class ServerSettings(_Group):
     grace_s: float = Field(default=5.0, gt=0)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
+    record: str | None = None
 
 
 class TracingSettings(_Group):

@@ -21,7 +21,7 @@ from agentspec.errors import ConfigError
 from agentspec.vllm_plugin.versions import installed_version
 
 if TYPE_CHECKING:
-    from agentspec.gateway import Fleet, Rules, Upstream
+    from agentspec.gateway import Fleet, Recorder, Rules, Upstream
     from agentspec.gateway.reload import Reload
     from agentspec.gateway.settings import Settings
 
@@ -115,6 +115,11 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
         type=option_types.seconds,
         metavar="S",
         help="seconds that requests under way get to finish at shutdown (default: 5)",
+    )
+    group.add_argument(
+        "--record",
+        metavar="FILE",
+        help="append every call, prompt and answer, to this file, for --engine replay",
     )
     group.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="(default: info)")
 
@@ -282,9 +287,16 @@ def _serve_gateway(
             upstream, name = _running(settings, rules)
         drain = Drain()
         discovery = Discovery(settings.discovery) if settings.discovery else None
-        with keeping, closing(tracing) if tracing else nullcontext():
+        with keeping, closing(tracing) if tracing else nullcontext(), _recording(server.record) as recorder:
             serve(
-                create_app(upstream, rules=rules, drain=drain, discovery=discovery, tracing=tracing),
+                create_app(
+                    upstream,
+                    rules=rules,
+                    drain=drain,
+                    discovery=discovery,
+                    tracing=tracing,
+                    recorder=recorder,
+                ),
                 bound,
                 drain,
                 grace_s=server.grace_s,
@@ -293,6 +305,16 @@ def _serve_gateway(
                 reload=_reload(options, upstream, rules),
                 rules=rules,
             )
+
+
+def _recording(path: str | None) -> AbstractContextManager[Recorder | None]:
+    """What writes calls down, until it is closed."""
+    if path is None:
+        return nullcontext()
+    from agentspec.gateway import Recorder
+
+    logger.warning("every prompt and answer is written to %s", path)
+    return closing(Recorder(Path(path)))
 
 
 def _running(settings: Settings, rules: Rules) -> tuple[Fleet, str]:
@@ -332,6 +354,8 @@ def _serve_zero_hop(args: argparse.Namespace, settings: Settings) -> None:
     from agentspec.gateway import run_until_signal
 
     server = settings.server
+    if server.record:
+        raise ConfigError(f"with --zero-hop there is no gateway to record: --record {server.record!r}")
     with _bind(server.host, server.port) as bound:  # closed again: it is vLLM that listens
         port = bound.getsockname()[1]
     process, name = zero_hop(args, settings, port)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ENGINE_API_KEY_VARIABLE = "AGENTSPEC_ENGINE_API_KEY"
 COLLECTOR_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-SERVER_OPTIONS = ("host", "port", "allow_open", "grace_s", "log_level")
+SERVER_OPTIONS = ("host", "port", "allow_open", "grace_s", "log_level", "record")
 
 
 def read_settings(args: argparse.Namespace) -> Settings:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from agentspec.errors import ConfigError, RequestError
 from agentspec.generation import Engine, ForcedOutput, GenerationDelta, GenerationRequest, ModelCard, Trees
-from agentspec.recorded.calls import Prompt
+from agentspec.recorded.calls import Prompt, RecordedAnswer
 from agentspec.recorded.library import CallLibrary
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
@@ -66,7 +66,7 @@ class ReplayEngine:
                     f"line {line} answers this conversation with calls of tools: send the tools",
                     param="tools",
                 )
-        return [ForcedOutput(answer.written(), answer.is_cut) for _, answer in taken]
+        return [_forced_output(answer) for _, answer in taken]
 
     def tokenize(
         self,
@@ -99,3 +99,8 @@ class ReplayEngine:
     async def close(self) -> None:
         """Close the engine."""
         await self._engine.close()
+
+
+def _forced_output(answer: RecordedAnswer) -> ForcedOutput:
+    text = answer.written()
+    return ForcedOutput(text, is_cut=answer.is_cut and bool(text))  # of what was cut at once, nothing is left

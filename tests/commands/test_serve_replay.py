@@ -35,6 +35,15 @@ def test_the_bundled_model_says_what_is_recorded(tmp_path: Path) -> None:
         assert finish(process, signal.SIGTERM) == (0, "")
 
 
+def test_what_was_recorded_is_replayed(llama_checkpoint: Path, tmp_path: Path) -> None:
+    trace, model = str(tmp_path / "calls.jsonl"), ("--model", str(llama_checkpoint), "--threads", "1")
+    with serving(*model, "--engine", "torch", "--record", trace) as (process, base):
+        said = answer(base, "/chat/completions", messages=ASKED, max_tokens=9, temperature=0)["choices"]
+        assert finish(process, signal.SIGTERM)[0] == 0
+    with serving(*model, "--engine", "replay", "--trace", trace, "--draft", "off") as (process, base):
+        assert answer(base, "/chat/completions", messages=ASKED)["choices"] == said
+
+
 def test_a_shape_without_weights(llama_checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((llama_checkpoint / "config.json").read_text())
     make_tokenizer(tmp_path)
