@@ -26,6 +26,7 @@ MAX_BATCH_TOKENS = 256
 class Decoded:
     """What the decode steps of calls came to; the prefill's token is none of theirs."""
 
+    num_calls: int = 0
     seconds: float = 0.0
     num_tokens: int = 0
     num_steps: int = 0
@@ -34,6 +35,7 @@ class Decoded:
 
     def add(self, other: Decoded) -> None:
         """Take in another's."""
+        self.num_calls += other.num_calls
         self.seconds += other.seconds
         self.num_tokens += other.num_tokens
         self.num_steps += other.num_steps
@@ -80,7 +82,12 @@ class Lane:
             raise EngineError(f"{request_id!r} gave another output than the recorded one")
         told = choice.speculation
         return Decoded(
-            seconds, len(self._tokens) - 1, told.num_steps, told.num_draft_tokens, told.num_accepted_tokens
+            num_calls=1,
+            seconds=seconds,
+            num_tokens=len(self._tokens) - 1,
+            num_steps=told.num_steps,
+            num_drafted=told.num_draft_tokens,
+            num_accepted=told.num_accepted_tokens,
         )
 
     def _receive(self, live: LiveRequest, item: Item) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 
@@ -21,15 +22,16 @@ ANNOUNCE_EVERY = 5  # calls
 
 def measure(measured: Measured, work: Work, sizes: Sizes, announce: Announce) -> list[Round]:
     """Each round begins with fresh trees; the methods take turns call by call, the first one in turn too."""
-    model = measured.model
+    model, until_s = measured.model, time.monotonic() + 60 * sizes.minutes
     max_len = sizes.prompt_tokens + sizes.output_tokens + max(one.max_tokens for one in DRAFTS.values()) + 2
     cache = KVCache(model.config, 1, max_len, model.dtype, model.device)
+    announce("warming up")
+    _warm_up(measured, cache, work.calls[0])
     rounds: list[Round] = []
     for number in range(sizes.rounds):
         lanes = {name: Lane(measured, cache, proposer(name, work.history), DRAFTS[name]) for name in METHODS}
-        if not rounds:
-            _warm_up(measured, cache, work.calls[0])
         decoded: dict[str, defaultdict[str, Decoded]] = {name: defaultdict(Decoded) for name in METHODS}
+        rounds.append(decoded)
         for index, call in enumerate(work.calls):
             if index % ANNOUNCE_EVERY == 0:
                 announce(f"round {number + 1} of {sizes.rounds}, call {index + 1} of {len(work.calls)}")
@@ -38,7 +40,9 @@ def measure(measured: Measured, work: Work, sizes: Sizes, announce: Announce) ->
             with without_gc():
                 for name in (*METHODS[first:], *METHODS[:first]):
                     decoded[name][call.stage].add(lanes[name].decode(f"call {index}", call))
-        rounds.append(decoded)
+            if time.monotonic() > until_s:
+                announce(f"the time is up: {index + 1} calls of round {number + 1}")
+                return rounds
     return rounds
 
 

@@ -79,6 +79,13 @@ def _add_size_options(engine: argparse.ArgumentParser) -> None:
         kind = _count_or_none if name == "history" else option_types.count
         engine.add_argument(f"--{name}", type=kind, metavar="N", help=meaning)
 
+    engine.add_argument(
+        "--minutes",
+        type=option_types.seconds,
+        metavar="N",
+        help="no further call is begun after so long (10; --quick: 3)",
+    )
+
 
 def _count_or_none(text: str) -> int:
     return 0 if text == "0" else option_types.count(text)
@@ -91,7 +98,7 @@ def run_engine(args: argparse.Namespace) -> int:
         from agentspec.benchmarks.engine.shapes import Chosen
         from agentspec.benchmarks.engine.sizes import FULL, QUICK
 
-        names = ("calls", "history", "prompt_tokens", "output_tokens", "rounds")
+        names = ("calls", "history", "prompt_tokens", "output_tokens", "rounds", "minutes")
         given = {name: value for name in names if (value := getattr(args, name)) is not None}
         sizes = replace(QUICK if args.quick else FULL, **given)
         chosen = Chosen(args.model, args.shape, args.device, args.dtype, args.threads)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ ALL = "all"
 
 def stages(rounds: Sequence[Round]) -> list[str]:
     """In the order of their first calls."""
-    return list(rounds[0][OFF])
+    return list(dict.fromkeys(stage for one in rounds for stage in one[OFF]))
 
 
 def total(rounds: Sequence[Round], method: str, stage: str = ALL) -> Decoded:
@@ -52,6 +51,7 @@ def _figures(rounds: Sequence[Round], method: str, stage: str) -> dict[str, floa
         "tokens_per_step": decoded.num_tokens / max(1, decoded.num_steps),
         "step_ms": 1e3 * decoded.seconds / max(1, decoded.num_steps),
         "acceptance_rate": decoded.num_accepted / max(1, decoded.num_drafted),
+        "num_calls": decoded.num_calls,
         "num_tokens": decoded.num_tokens,
     }
 
@@ -65,21 +65,20 @@ def summary(rounds: Sequence[Round]) -> dict[str, Any]:
     }
 
 
-def table(name: str, rounds: Sequence[Round], work: Work) -> Table:
-    """A row per stage."""
+def table(name: str, rounds: Sequence[Round]) -> Table:
+    """A row per stage; calls and tokens of all rounds."""
     result = Table(title=f"ms per output token, {name}, one call at a time", title_justify="left")
     result.add_column("stage", overflow="ellipsis", no_wrap=True)
     times = ("calls", "tokens", *METHODS)
     gains = (f"{NGRAM} x", f"{OURS} x", "tokens/step", "accepted")
     for heading in (*times, *gains):
         result.add_column(heading, justify="right", no_wrap=True)
-    num_calls = Counter(call.stage for call in work.calls)
     for stage, by_method in figures(rounds).items():
         ours = by_method[OURS]
         result.add_row(
             stage,
-            f"{num_calls[stage] if stage != ALL else len(work.calls)}",
-            f"{by_method[OFF]['num_tokens'] // len(rounds)}",
+            f"{by_method[OFF]['num_calls']}",
+            f"{by_method[OFF]['num_tokens']}",
             *(f"{by_method[method]['tpot_ms']:.2f}" for method in METHODS),
             *(f"{by_method[method]['speedup']:.2f}" for method in (NGRAM, OURS)),
             f"{ours['tokens_per_step']:.2f}",

@@ -50,5 +50,5 @@ def run(
     make_room_for(json_path, plot_path)
     if plot_path:
         plot.draw(figures, measured.name, plot_path)
-    publish(report.table(measured.name, rounds, work), line, json_path, report.notes(work))
+    publish(report.table(measured.name, rounds), line, json_path, report.notes(work))
     return 0

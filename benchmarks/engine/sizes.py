@@ -7,14 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Calls that are measured, calls before them that are learned, tokens of each at most, rounds."""
+    """Calls that are measured, calls before them that are learned, tokens of each at most, rounds.
+
+    Attributes:
+        minutes: after so long no further call is begun.
+    """
 
     calls: int = 40
     history: int = 200
     prompt_tokens: int = 1024
     output_tokens: int = 128
     rounds: int = 2
+    minutes: float = 10.0
 
 
 FULL = Sizes()
-QUICK = Sizes(calls=6, history=50, prompt_tokens=256, output_tokens=48, rounds=1)
+QUICK = Sizes(calls=6, history=50, prompt_tokens=256, output_tokens=48, rounds=1, minutes=3.0)

@@ -116,7 +116,7 @@ def test_a_drafter_as_a_proposer() -> None:
 
 def test_the_figures() -> None:
     def decoded(seconds: float, num_steps: int) -> Decoded:
-        return Decoded(seconds, num_tokens=100, num_steps=num_steps, num_drafted=200, num_accepted=50)
+        return Decoded(1, seconds, num_tokens=100, num_steps=num_steps, num_drafted=200, num_accepted=50)
 
     one = {name: {"plan": decoded(1.0, 100), "act": decoded(1.0, 100)} for name in METHODS}
     one[OURS] = {"plan": decoded(0.5, 50), "act": decoded(0.25, 25)}
@@ -127,6 +127,13 @@ def test_the_figures() -> None:
     assert figures["all"][OURS]["tokens_per_step"] == pytest.approx(200 / 75)
     assert figures["all"][NGRAM]["acceptance_rate"] == 0.25
     assert report.summary([one, one])[OFF]["speedup_by_round"] == [1, 1]
+
+
+@pytest.mark.usefixtures("_same_threads")
+def test_no_call_is_begun_when_the_time_is_up(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "engine", "--trace", str(trace), "--quick", "--minutes", "1e-9"]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [one["num_calls"] for one in told["summary"].values()] == [1, 1, 1]
 
 
 @pytest.mark.usefixtures("_same_threads")
