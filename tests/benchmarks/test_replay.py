@@ -228,6 +228,18 @@ def test_each_answer_of_a_chat_is_a_call(tmp_path):
     assert second.response == "It is 42."
 
 
+def test_the_response_of_recorded_messages_is_the_only_call(tmp_path):
+    chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "who?"}]
+    choices = [{"message": {"content": text}, "finish_reason": "stop"} for text in ("me", "you")]
+    lines = [
+        {"messages": chat, "response": "me"},
+        {"request": {"messages": chat}, "response": {"choices": choices}},
+    ]
+    recorded = list(read(write(tmp_path / "calls.jsonl", *lines)))
+    assert [one.response for one in recorded] == ["me", "me", "you"]
+    assert {one.prompt for one in recorded} == {"<|user|>\nhi\n<|assistant|>\nwho?\n<|assistant|>\n"}
+
+
 @pytest.mark.parametrize(
     ("line", "what"),
     [
