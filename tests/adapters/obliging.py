@@ -47,4 +47,5 @@ def quoted_in(message: Mapping[str, Any]) -> str:
 def filled(schema: Mapping[str, Any], text: str = "Why?") -> dict[str, Any]:
     """An object that the schema allows, if it is as simple as those here."""
     properties = schema.get("properties", {})
-    return {name: 3 if one.get("type") == "integer" else text for name, one in properties.items()}
+    by_type = {"integer": 3, "boolean": True}
+    return {name: by_type.get(one.get("type"), text) for name, one in properties.items()}

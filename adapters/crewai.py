@@ -1,0 +1,78 @@
+"""CrewAI: every call of a crew, a flow or a lone agent tagged with the role of its agent.
+
+    instrument(workflow="newsroom")
+    Crew(agents=[...], tasks=[...]).kickoff()
+
+The methods that run an agent, a task, a crew or a step of a flow note it, and CrewAI's threads inherit that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+from crewai import Agent, Crew, Task
+from crewai.flow.flow_context import current_flow_id
+from crewai.flow.runtime import Flow
+
+from agentspec.adapters.caller import Caller
+from agentspec.adapters.hooks import Hooks, Undo, hinted, note_caller
+
+__all__ = ["instrument"]
+
+
+def instrument(*, workflow: str | None = None) -> Undo:
+    """Tag the calls of every agent, also of those that exist, until it is undone.
+
+    The stage is the agent's role as it was written, so that ``Expert in {topic}`` is one stage; outside of
+    agents it is the flow's method. The session is the run: of the outermost flow, crew or agent.
+
+    Args:
+        workflow: what goes before every stage, e.g. ``newsroom``.
+
+    Returns:
+        what undoes it.
+
+    Raises:
+        StageError: ``workflow`` is malformed.
+    """
+    return _HOOKS.instrument(workflow)
+
+
+def _put() -> Iterator[Undo]:
+    for name in ("kickoff", "akickoff"):
+        yield note_caller(Crew, name, _crew)
+    for name in ("_execute_core", "_aexecute_core"):
+        yield note_caller(Task, name, _task)
+    for name in ("execute_task", "aexecute_task", "kickoff", "kickoff_async"):
+        yield note_caller(Agent, name, _agent)
+    yield note_caller(Flow, "_execute_method", _step)
+
+
+_HOOKS = Hooks(_put)
+
+
+def _crew(crew: Crew, *args: Any, **kwargs: Any) -> Caller:
+    return hinted(session=_run())
+
+
+def _task(task: Task, agent: Any, *args: Any, **kwargs: Any) -> Caller:
+    """Its guardrails and the conversion of its output are called outside the agent."""
+    return _agent(agent or task.agent)
+
+
+def _agent(agent: Any, *args: Any, **kwargs: Any) -> Caller:
+    written: str = getattr(agent, "_original_role", None) or getattr(agent, "role", "")
+    return hinted(written, session=_run())
+
+
+def _step(flow: Flow[Any], method_name: str, *args: Any, **kwargs: Any) -> Caller:
+    """Memories and the loop of an agent are flows too: their steps are nobody's role."""
+    is_own = type(flow).__module__.startswith("crewai.")
+    return hinted(*(() if is_own else (method_name,)), session=_run())
+
+
+def _run() -> str:
+    """A flow has an id; what is no part of one gets a new one, unless it is part of a run already."""
+    return current_flow_id.get() or uuid4().hex

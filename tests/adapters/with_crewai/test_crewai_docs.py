@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+import pytest
+from copied import blocks, run
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def test_the_block_runs() -> None:
+    (block,) = blocks("CrewAI")
+    names, stages = run(block)
+    assert stages == ["newsroom/Researcher", "newsroom/Writer"]
+    assert names["answer"].raw == "Hello, wörld!"
