@@ -63,8 +63,8 @@ def _task(task: Task, agent: Any, *args: Any, **kwargs: Any) -> Caller:
 
 
 def _agent(agent: Any, *args: Any, **kwargs: Any) -> Caller:
-    written: str = getattr(agent, "_original_role", None) or getattr(agent, "role", "")
-    return hinted(written, session=_run())
+    role = getattr(agent, "_original_role", None) or getattr(agent, "role", None) or ""
+    return hinted(role, session=_run())
 
 
 def _step(flow: Flow[Any], method_name: str, *args: Any, **kwargs: Any) -> Caller:

@@ -26,6 +26,7 @@ HTTP = {
     "openai",
 }
 FRAMEWORKS = {  # by adapter
+    "autogen": {"autogen_agentchat", "autogen_core"},
     "crewai": {"crewai"},
     "langchain": {"langchain", "langchain_core", "langchain_openai", "langgraph"},
 }

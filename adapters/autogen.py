@@ -1,0 +1,60 @@
+"""AutoGen: every call of a team, a lone agent or an agent of autogen-core tagged with the agent's name.
+
+    instrument(workflow="newsroom")
+    await RoundRobinGroupChat([researcher, writer], max_turns=2).run(task="Bees.")
+
+In a team the agent is noted where its runtime hands it a message, elsewhere where it is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+from autogen_agentchat.agents import AssistantAgent, BaseChatAgent
+from autogen_core import BaseAgent
+
+from agentspec.adapters.caller import Caller
+from agentspec.adapters.hooks import Hooks, Undo, hinted, note_caller
+
+__all__ = ["instrument"]
+
+_ONLY_KEY = "default"  # of an agent that there is one of
+
+
+def instrument(*, workflow: str | None = None) -> Undo:
+    """Tag the calls of every agent, also of those that exist, until it is undone.
+
+    The stage is the agent's name; what chooses the next speaker has the name of the team's manager. The
+    session is the conversation: of the outermost team, or the run of a lone agent.
+
+    Args:
+        workflow: what goes before every stage, e.g. ``newsroom``.
+
+    Returns:
+        what undoes it.
+
+    Raises:
+        StageError: ``workflow`` is malformed.
+    """
+    return _HOOKS.instrument(workflow)
+
+
+def _put() -> Iterator[Undo]:
+    yield note_caller(BaseAgent, "on_message", _receiver)
+    for name in ("run", "run_stream"):
+        yield note_caller(BaseChatAgent, name, _agent)
+    yield note_caller(AssistantAgent, "on_messages_stream", _agent)
+
+
+_HOOKS = Hooks(_put)
+
+
+def _receiver(agent: BaseAgent, *args: Any, **kwargs: Any) -> Caller:
+    """Of what a team runs, the type is a name with the id of the team, and that is the key."""
+    return hinted(agent.id.type, session=None if agent.id.key == _ONLY_KEY else agent.id.key)
+
+
+def _agent(agent: BaseChatAgent, *args: Any, **kwargs: Any) -> Caller:
+    return hinted(agent.name, session=uuid4().hex)
