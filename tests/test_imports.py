@@ -26,6 +26,7 @@ HTTP = {
     "openai",
 }
 FRAMEWORKS = {  # by adapter
+    "ag2": {"ag2"},
     "autogen": {"autogen_agentchat", "autogen_core"},
     "crewai": {"crewai"},
     "langchain": {"langchain", "langchain_core", "langchain_openai", "langgraph"},
