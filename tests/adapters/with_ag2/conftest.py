@@ -13,7 +13,6 @@ from ag2.config import OpenAIConfig
 
 from agentspec.adapters.ag2 import instrument
 
-
 Connected = Callable[[], AbstractAsyncContextManager[OpenAIConfig]]
 
 

@@ -150,12 +150,16 @@ async def conversing(planner: Agent, reviewer: Agent) -> AsyncIterator[tuple[Any
         await hub.close()
 
 
+async def num_texts(hub: Any, channel_id: str) -> int:
+    return sum(one.event_type == EV_TEXT for one in await hub.read_wal(channel_id))
+
+
 @instrumented
 async def test_networks(config: Any, engine: Any) -> None:
     """Two agents answer each other for as long as they are let."""
     planner, reviewer = agent_of(config, "planner"), agent_of(config, "reviewer")
     async with conversing(planner, reviewer) as (hub, channel):
-        while sum(one.event_type == EV_TEXT for one in await hub.read_wal(channel.channel_id)) < 4:
+        while await num_texts(hub, channel.channel_id) < 4:  # noqa: ASYNC110 (nobody tells)
             await asyncio.sleep(0)
     assert are_right(engine, "planner", "reviewer")
     assert list(sessions(engine)) == [channel.channel_id]
