@@ -18,8 +18,8 @@ from typing import Any
 from ag2 import Agent
 from ag2.network import CHANNEL_DEP
 
-from agentspec.adapters.caller import CALLER, Caller, calling
-from agentspec.adapters.hooks import Hooks, Undo, hinted
+from agentspec.adapters.caller import Caller, calling
+from agentspec.adapters.hooks import Hooks, Undo, below, hinted
 from agentspec.adapters.replacement import replace_method
 
 __all__ = ["instrument"]
@@ -72,7 +72,6 @@ def _noting_turns(original: Callable[..., Any]) -> Callable[..., Any]:
 def _caller(agent: Agent[Any], context: Any) -> Caller:
     channel = context.dependencies.get(CHANNEL_DEP)
     session = str(context.stream.id if channel is None else channel.channel_id)
-    around = CALLER.get()
-    if around is not None and _SUBTASK.fullmatch(agent.name):
-        return hinted(*around.role, "subtask", session=session)
+    if _SUBTASK.fullmatch(agent.name):
+        return below("subtask", session=session)
     return hinted(agent.name, session=session)

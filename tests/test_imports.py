@@ -30,6 +30,7 @@ FRAMEWORKS = {  # by adapter
     "autogen": {"autogen_agentchat", "autogen_core"},
     "crewai": {"crewai"},
     "langchain": {"langchain", "langchain_core", "langchain_openai", "langgraph"},
+    "llama_index": {"llama_index", "workflows"},
 }
 PACKAGES = {package for packages in FRAMEWORKS.values() for package in packages}
 BENCHMARKS = "agentspec.benchmarks"

@@ -1,0 +1,139 @@
+"""LlamaIndex: every call of an agent, a workflow or a query engine tagged with its stage.
+
+    instrument(workflow="newsroom")
+    await AgentWorkflow(agents=[researcher, writer], root_agent="researcher").run("Bees.")
+
+What runs a step of a workflow notes the agent or the step, and the parts of a query engine note themselves.
+The caller of a stream is kept until it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import wraps
+from inspect import isawaitable
+from typing import Any
+from uuid import uuid4
+
+from llama_index.core.agent.workflow import AgentWorkflow
+from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.base_selector import BaseSelector
+from llama_index.core.base.response.schema import AsyncStreamingResponse, StreamingResponse
+from llama_index.core.response_synthesizers import BaseSynthesizer
+from workflows.runtime.types import step_function
+
+from agentspec.adapters.caller import Caller, calling
+from agentspec.adapters.hooks import (
+    Hooks,
+    Undo,
+    below,
+    following_parts_by,
+    hinted,
+    note_caller,
+    parts_by,
+)
+from agentspec.adapters.replacement import replace_method
+
+__all__ = ["instrument"]
+
+
+def instrument(*, workflow: str | None = None) -> Undo:
+    """Tag the calls of every agent, workflow and query engine, also of those that exist, until it is undone.
+
+    The stage is the agent's name; in other workflows the step, below that of the workflow around; in a query
+    engine the classes of its parts. The session is the run of the outermost workflow, or the query.
+
+    Args:
+        workflow: what goes before every stage, e.g. ``newsroom``.
+
+    Returns:
+        what undoes it.
+
+    Raises:
+        StageError: ``workflow`` is malformed.
+    """
+    return _HOOKS.instrument(workflow)
+
+
+def _put() -> Iterator[Undo]:
+    yield replace_method(step_function, "partial", _noting_steps)
+    for owner, name in (
+        (BaseQueryEngine, "query"),
+        (BaseQueryEngine, "aquery"),
+        (BaseSelector, "select"),
+        (BaseSelector, "aselect"),
+    ):
+        yield note_caller(owner, name, _part)
+    yield replace_method(BaseSynthesizer, "synthesize", _noting_answers)
+    yield replace_method(BaseSynthesizer, "asynthesize", _noting_later_answers)
+
+
+_HOOKS = Hooks(_put)
+
+
+def _noting_steps(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A step is bound to its event, and then called: in the event loop, or in a thread if it is plain."""
+
+    @wraps(original)
+    async def partial(*args: Any, func: Any, event: Any, context: Any, workflow: Any, **kwargs: Any) -> Any:
+        step = await original(*args, func=func, event=event, context=context, workflow=workflow, **kwargs)
+        agent = await _agent(workflow, event, context)
+        session = workflow._runtime.get_internal_adapter(workflow).run_id
+        caller = hinted(agent, session=session) if agent else below(func.__name__, session=session)
+        return lambda: _by(caller, step)
+
+    return partial
+
+
+def _by(caller: Caller, step: Callable[[], Any]) -> Any:
+    with calling(caller):
+        result = step()
+    return _awaited(caller, result) if isawaitable(result) else result
+
+
+async def _awaited(caller: Caller, result: Any) -> Any:
+    with calling(caller):
+        return await result
+
+
+async def _agent(workflow: Any, event: Any, context: Any) -> Any:
+    """The name of the agent whose step it is, if it is one's; of a team's tools the event doesn't tell."""
+    if isinstance(workflow, BaseWorkflowAgent):
+        return workflow.name
+    if not isinstance(workflow, AgentWorkflow):
+        return None
+    return getattr(event, "current_agent_name", None) or await context.store.get("current_agent_name", None)
+
+
+def _part(part: Any, *args: Any, **kwargs: Any) -> Caller:
+    return below(type(part).__name__, session=uuid4().hex)
+
+
+def _noting_answers(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def synthesize(part: Any, *args: Any, **kwargs: Any) -> Any:
+        caller = _part(part)
+        with calling(caller):
+            return _kept(caller, original.__get__(part)(*args, **kwargs))
+
+    return synthesize
+
+
+def _noting_later_answers(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    async def asynthesize(part: Any, *args: Any, **kwargs: Any) -> Any:
+        caller = _part(part)
+        with calling(caller):
+            return _kept(caller, await original.__get__(part)(*args, **kwargs))
+
+    return asynthesize
+
+
+def _kept(caller: Caller, answer: Any) -> Any:
+    """A stream asks the model only when it is read."""
+    if isinstance(answer, StreamingResponse):
+        answer.response_gen = parts_by(caller, answer.response_gen)
+    elif isinstance(answer, AsyncStreamingResponse):
+        answer.response_gen = following_parts_by(caller, answer.response_gen)
+    return answer
