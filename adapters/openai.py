@@ -85,14 +85,19 @@ def instrument(*, workflow: str | None = None) -> Callable[[], None]:
     return undo
 
 
+def current_headers() -> dict[str, str]:
+    """What tags a call that is made now, if any instrumentation is in force: for clients of other kinds."""
+    if not _IN_FORCE:  # somebody may have wrapped what was replaced, and keep it
+        return {}
+    return (CALLER.get() or Caller()).headers(_IN_FORCE[-1].workflow)
+
+
 def _tagging(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def build_request(client: Any, *args: Any, **kwargs: Any) -> Any:
         request = original(client, *args, **kwargs)
-        if _IN_FORCE:  # somebody may have wrapped this, and keep it
-            caller = CALLER.get() or Caller()
-            for name, value in caller.headers(_IN_FORCE[-1].workflow).items():
-                request.headers.setdefault(name, value)
+        for name, value in current_headers().items():
+            request.headers.setdefault(name, value)
         return request
 
     return build_request

@@ -29,6 +29,7 @@ FRAMEWORKS = {  # by adapter
     "ag2": {"ag2"},
     "autogen": {"autogen_agentchat", "autogen_core"},
     "crewai": {"crewai"},
+    "dspy": {"dspy"},
     "langchain": {"langchain", "langchain_core", "langchain_openai", "langgraph"},
     "llama_index": {"llama_index", "workflows"},
 }

@@ -33,9 +33,17 @@ def steps_for(request: GenerationRequest) -> tuple[str, ...]:
         arguments = filled(called.get("parameters") or {}, quoted_in(messages[-1]))
         call = json.dumps({"name": called["name"], "arguments": arguments}, ensure_ascii=False)
         text = f"<tool_call>\n{call}\n</tool_call>"
+    elif marks := marks_in(messages[-1]) if isinstance(messages, list) else []:
+        text = "".join(f"{mark}\nWhy?\n\n" for mark in marks)
     else:
         return STEPS
     return text[:20], text[20:40], text[40:]
+
+
+def marks_in(message: Mapping[str, Any]) -> list[str]:
+    """The marks that DSPy asks for, before each field of the answer."""
+    _, _, asked = str(message["content"]).partition("Respond with the corresponding output fields")
+    return re.findall(r"\[\[ ## \w+ ## \]\]", asked)
 
 
 def quoted_in(message: Mapping[str, Any]) -> str:

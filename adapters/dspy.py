@@ -1,0 +1,123 @@
+"""DSPy: every call of a program tagged with the path of names of its modules.
+
+    instrument(workflow="newsroom")
+    Article()(topic="bees")
+
+A module that is called notes the name that it has in the module around it. DSPy has an HTTP client of its
+own; where it leaves a model to LiteLLM, that has ``openai``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
+from typing import Any
+from uuid import uuid4
+
+import dspy
+from dspy._vendor.lm15.transports import StdlibAsyncTransport, StdlibTransport
+from dspy.utils.parallelizer import ParallelExecutor
+
+from agentspec.adapters.caller import CALLER, Caller, calling
+from agentspec.adapters.hooks import Hooks, Undo, below, note_caller
+from agentspec.adapters.openai import current_headers
+from agentspec.adapters.replacement import replace_method
+
+__all__ = ["instrument"]
+
+
+def instrument(*, workflow: str | None = None) -> Undo:
+    """Tag the calls of every program, also of those that exist, until it is undone.
+
+    The stage is the path of attributes from the outermost module in, ``Article/draft``; where a module has no
+    such name, its class or signature stands for it. The session is the call of the outermost module.
+
+    Args:
+        workflow: what goes before every stage, e.g. ``newsroom``.
+
+    Returns:
+        what undoes it.
+
+    Raises:
+        StageError: ``workflow`` is malformed.
+    """
+    return _HOOKS.instrument(workflow)
+
+
+def _put() -> Iterator[Undo]:
+    for name in ("__call__", "acall"):
+        yield note_caller(dspy.Module, name, _module)
+    yield replace_method(ParallelExecutor, "execute", _handing_on)
+    for transport in (StdlibTransport, StdlibAsyncTransport):
+        yield replace_method(transport, "stream", _tagging)
+
+
+_HOOKS = Hooks(_put)
+
+
+def _module(module: dspy.Module, *args: Any, **kwargs: Any) -> Caller:
+    around = (dspy.settings.caller_modules or [None])[-1]
+    if isinstance(around, dspy.ChainOfThought):
+        return below()  # nothing but the one predictor in it
+    name = _attribute(around, module) or _own_name(module)
+    return below(name, session=uuid4().hex)
+
+
+def _attribute(around: dspy.Module | None, module: dspy.Module) -> str | None:
+    """The name that one module has in another one, as DSPy writes it: ``draft``, ``steps[2]``."""
+    attributes: dict[str, Any] = vars(around) if around else {}
+    for name, value in attributes.items():
+        if value is module:
+            return name
+        for key, entry in _entries(value):
+            if entry is module:
+                return f"{name}[{key!r}]"
+    return None
+
+
+def _entries(value: Any) -> Iterable[tuple[Any, Any]]:
+    """The keys and modules in a list or a dictionary of modules; one of anything else may be long."""
+    if not isinstance(value, list | tuple | dict):
+        return ()
+    entries = value.values() if isinstance(value, dict) else value
+    if not isinstance(next(iter(entries), None), dspy.Module):
+        return ()
+    return value.items() if isinstance(value, dict) else enumerate(value)
+
+
+def _own_name(module: dspy.Module) -> str:
+    """A class that somebody wrote stands for itself, DSPy's own for the signature that it was made with."""
+    if not type(module).__module__.startswith("dspy."):
+        return type(module).__name__
+    signature = getattr(module, "signature", None)
+    if signature is None:
+        predictors = module.predictors()
+        signature = predictors[0].signature if predictors else type(module)
+    is_written = not hasattr(signature, "signature") or signature.__name__ != "StringSignature"
+    return signature.__name__ if is_written else signature.signature
+
+
+def _handing_on(original: Callable[..., Any]) -> Callable[..., Any]:
+    """DSPy's threads take over its own settings alone."""
+
+    @wraps(original)
+    def execute(executor: Any, function: Callable[[Any], Any], data: Any) -> Any:
+        caller = CALLER.get()
+
+        def called(item: Any) -> Any:
+            with calling(caller or Caller()):
+                return function(item)
+
+        return original(executor, called, data)
+
+    return execute
+
+
+def _tagging(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def stream(transport: Any, request: Any) -> Any:
+        given = {name.lower() for name, _ in request.headers}
+        request.headers += [(name, value) for name, value in current_headers().items() if name not in given]
+        return original(transport, request)
+
+    return stream
