@@ -25,7 +25,10 @@ HTTP = {
     "prometheus_client",
     "openai",
 }
-FRAMEWORKS = {"langchain": {"langchain", "langchain_core", "langchain_openai", "langgraph"}}  # by adapter
+FRAMEWORKS = {  # by adapter
+    "langchain": {"langchain", "langchain_core", "langchain_openai", "langgraph"},
+    "openai_agents": {"agents"},
+}
 PACKAGES = {package for packages in FRAMEWORKS.values() for package in packages}
 BENCHMARKS = "agentspec.benchmarks"
 COMMAND_LINE = ("agentspec.commands", "agentspec.doctor")
