@@ -28,6 +28,7 @@ HTTP = {
 FRAMEWORKS = {  # by adapter
     "langchain": {"langchain", "langchain_core", "langchain_openai", "langgraph"},
     "openai_agents": {"agents"},
+    "pydantic_ai": {"pydantic_ai"},
 }
 PACKAGES = {package for packages in FRAMEWORKS.values() for package in packages}
 BENCHMARKS = "agentspec.benchmarks"
