@@ -27,6 +27,7 @@ HTTP = {
 }
 FRAMEWORKS = {  # by adapter
     "langchain": {"langchain", "langchain_core", "langchain_openai", "langgraph"},
+    "litellm": {"litellm"},
     "openai_agents": {"agents"},
     "pydantic_ai": {"pydantic_ai"},
 }
