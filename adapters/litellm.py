@@ -39,7 +39,7 @@ def instrument(*, workflow: str | None = None) -> Undo:
     The stage is, first that answers: ``metadata={"agentspec_stage": ...}`` of the call; the block of code
     around; what the adapter of a framework that calls LiteLLM noted, with ``metadata["generation_name"]``
     below. The session is that of the block or framework, else ``litellm_session_id`` or
-    ``metadata["session_id"]`` or ``["trace_id"]``. Headers that are given by hand stay, and ``litellm.headers``
+    ``metadata["session_id"]`` or ``["trace_id"]``. Headers that are given by hand stay; ``litellm.headers``
     go with every tagged call that has none. The workflow is that of the last instrumentation in force.
 
     Args:

@@ -30,6 +30,7 @@ FRAMEWORKS = {  # by adapter
     "litellm": {"litellm"},
     "openai_agents": {"agents"},
     "pydantic_ai": {"pydantic_ai"},
+    "smolagents": {"smolagents"},
 }
 PACKAGES = {package for packages in FRAMEWORKS.values() for package in packages}
 BENCHMARKS = "agentspec.benchmarks"
