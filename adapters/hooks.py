@@ -5,9 +5,10 @@ Knows no framework. What is noted is read where an ``openai`` client makes the r
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing
 from functools import partial, wraps
-from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from inspect import isasyncgenfunction, iscoroutinefunction
 from threading import Lock
 from typing import Any
 from urllib.parse import quote
@@ -19,6 +20,8 @@ from agentspec.role_names import role_name
 from agentspec.wire import MAX_SESSION_CHARS
 
 Undo = Callable[[], None]
+
+_END: Any = object()
 
 
 def hinted(*names: str, session: str | None = None) -> Caller:
@@ -36,6 +39,12 @@ def hinted(*names: str, session: str | None = None) -> Caller:
     parts = (part.strip() for name in names for part in name.split("/"))
     role = tuple(role for part in parts if (role := role_name(part)))
     return Caller(around.named, role or around.role, around.session or session or None)
+
+
+def below(*names: str, session: str | None = None) -> Caller:
+    """The caller that is these names below the role around, else as :func:`hinted`."""
+    around = CALLER.get() or Caller()
+    return hinted(*around.role, *names, session=session)
 
 
 def note_caller(owner: type, name: str, caller_of: Callable[..., Caller]) -> Undo:
@@ -95,49 +104,8 @@ class Hooks:
                 self._undoing.pop()()
 
 
-def _noting(original: Callable[..., Any], caller_of: Callable[..., Caller]) -> Callable[..., Any]:
-    """``original`` in the same kind of function: plain, coroutine, generator, asynchronous generator."""
-
-    @wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with calling(caller_of(*args, **kwargs)):
-            return original(*args, **kwargs)
-
-    @wraps(original)
-    async def wait(*args: Any, **kwargs: Any) -> Any:
-        with calling(caller_of(*args, **kwargs)):
-            return await original(*args, **kwargs)
-
-    @wraps(original)
-    def iterate(*args: Any, **kwargs: Any) -> Iterator[Any]:
-        return _stepping(original(*args, **kwargs), caller_of(*args, **kwargs))
-
-    @wraps(original)
-    async def follow(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        caller = caller_of(*args, **kwargs)
-        parts = original(*args, **kwargs)
-        try:
-            while True:
-                with calling(caller):
-                    part = await anext(parts, _END)
-                if part is _END:
-                    return
-                yield part
-        finally:
-            await parts.aclose()
-
-    if isasyncgenfunction(original):
-        return follow
-    if isgeneratorfunction(original):
-        return iterate
-    return wait if iscoroutinefunction(original) else call
-
-
-_END: Any = object()
-
-
-def _stepping(parts: Any, caller: Caller) -> Iterator[Any]:
-    """Between its parts a generator's caller is another one."""
+def parts_by(caller: Caller, parts: Any) -> Iterator[Any]:
+    """The parts of a generator, each made by the caller; between them somebody else may call."""
     try:
         while True:
             with calling(caller):
@@ -147,3 +115,46 @@ def _stepping(parts: Any, caller: Caller) -> Iterator[Any]:
             yield part
     finally:
         parts.close()
+
+
+async def following_parts_by(caller: Caller, parts: Any) -> AsyncGenerator[Any, None]:
+    """The same of an asynchronous one."""
+    try:
+        while True:
+            with calling(caller):
+                part = await anext(parts, _END)
+            if part is _END:
+                return
+            yield part
+    finally:
+        await parts.aclose()
+
+
+def _noting(original: Callable[..., Any], caller_of: Callable[..., Caller]) -> Callable[..., Any]:
+    """``original`` in the same kind of function: plain, coroutine, asynchronous generator."""
+
+    @wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with calling(caller_of(*args, **kwargs)):
+            return _bound(original, args)(**kwargs)
+
+    @wraps(original)
+    async def wait(*args: Any, **kwargs: Any) -> Any:
+        with calling(caller_of(*args, **kwargs)):
+            return await _bound(original, args)(**kwargs)
+
+    @wraps(original)
+    async def follow(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        parts = following_parts_by(caller_of(*args, **kwargs), _bound(original, args)(**kwargs))
+        async with aclosing(parts):
+            async for part in parts:
+                yield part
+
+    if isasyncgenfunction(original):
+        return follow
+    return wait if iscoroutinefunction(original) else call
+
+
+def _bound(original: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any]:
+    """The method of ``args[0]`` with the other arguments: a decorator around it may look at what it is of."""
+    return partial(original.__get__(args[0], type(args[0])), *args[1:])

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
+from functools import wraps
 from typing import Any
 from uuid import uuid4
 
 from smolagents import MultiStepAgent, local_python_executor
 
-from agentspec.adapters.caller import Caller
-from agentspec.adapters.hooks import Hooks, Undo, hinted, note_caller
+from agentspec.adapters.hooks import Hooks, Undo, hinted, parts_by
 from agentspec.adapters.replacement import replace_method
 
 __all__ = ["instrument"]
@@ -51,12 +51,17 @@ class ContextKeepingExecutor(ThreadPoolExecutor):
 
 
 def _put() -> Iterator[Undo]:
-    yield note_caller(MultiStepAgent, "_run_stream", _run)
+    yield replace_method(MultiStepAgent, "_run_stream", _noting)  # all runs go through it
     yield replace_method(local_python_executor, "ThreadPoolExecutor", lambda original: ContextKeepingExecutor)
 
 
 _HOOKS = Hooks(_put)
 
 
-def _run(agent: MultiStepAgent, *args: Any, **kwargs: Any) -> Caller:
-    return hinted(session=uuid4().hex).inner(agent.name)
+def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def run_stream(agent: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        caller = hinted(session=uuid4().hex).inner(agent.name)
+        return parts_by(caller, original(agent, *args, **kwargs))
+
+    return run_stream
