@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -21,7 +20,7 @@ from openai._base_client import BaseClient  # sync and async, of openai 2 and 3,
 
 from agentspec.adapters.caller import CALLER, Caller, calling
 from agentspec.adapters.headers import agentspec_headers
-from agentspec.adapters.replacement import replace_method
+from agentspec.adapters.replacement import Tagging
 
 __all__ = ["agentspec_headers", "instrument", "stage"]
 
@@ -44,17 +43,6 @@ def stage(path: str, session: str | None = None) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Instrumentation:
-    """One that is in force: ``workflow`` goes before every stage."""
-
-    workflow: str | None
-
-
-_IN_FORCE: list[Instrumentation] = []
-_UNDOING: list[Callable[[], None]] = []
-
-
 def instrument(*, workflow: str | None = None) -> Callable[[], None]:
     """Tag the calls of every ``openai`` client, also of those that exist, until it is undone.
 
@@ -71,25 +59,14 @@ def instrument(*, workflow: str | None = None) -> Callable[[], None]:
         StageError: ``workflow`` is malformed.
     """
     agentspec_headers(workflow)
-    mine = Instrumentation(workflow)
-    if not _IN_FORCE:
-        _UNDOING.append(replace_method(BaseClient, "_build_request", _tagging))
-    _IN_FORCE.append(mine)
-
-    def undo() -> None:
-        if mine in _IN_FORCE:
-            _IN_FORCE.remove(mine)
-            if not _IN_FORCE:
-                _UNDOING.pop()()
-
-    return undo
+    return _TAGGING.instrument(workflow)
 
 
 def current_headers() -> dict[str, str]:
     """What tags a call that is made now, if any instrumentation is in force: for clients of other kinds."""
-    if not _IN_FORCE:  # somebody may have wrapped what was replaced, and keep it
+    if not _TAGGING.is_in_force:
         return {}
-    return (CALLER.get() or Caller()).headers(_IN_FORCE[-1].workflow)
+    return (CALLER.get() or Caller()).headers(_TAGGING.workflow)
 
 
 def _tagging(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -101,3 +78,6 @@ def _tagging(original: Callable[..., Any]) -> Callable[..., Any]:
         return request
 
     return build_request
+
+
+_TAGGING = Tagging((BaseClient, "_build_request", _tagging))

@@ -31,7 +31,11 @@ FRAMEWORKS = {  # by adapter
     "crewai": {"crewai"},
     "dspy": {"dspy"},
     "langchain": {"langchain", "langchain_core", "langchain_openai", "langgraph"},
+    "litellm": {"litellm"},
     "llama_index": {"llama_index", "workflows"},
+    "openai_agents": {"agents"},
+    "pydantic_ai": {"pydantic_ai"},
+    "smolagents": {"smolagents"},
 }
 PACKAGES = {package for packages in FRAMEWORKS.values() for package in packages}
 BENCHMARKS = "agentspec.benchmarks"

@@ -1,0 +1,67 @@
+"""smolagents: every call of a run tagged with the agent that is at work.
+
+    instrument(workflow="research")
+    CodeAgent(tools=[], model=OpenAIModel(...), name="writer", managed_agents=[...]).run("hi")
+
+Each step of a run is noted as its agent's; the thread in which a code agent's code runs, managed agents and
+tools with it, takes that over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from functools import wraps
+from typing import Any
+from uuid import uuid4
+
+from smolagents import MultiStepAgent, local_python_executor
+
+from agentspec.adapters.hooks import Hooks, Undo, hinted, parts_by
+from agentspec.adapters.replacement import replace_method
+
+__all__ = ["instrument"]
+
+
+def instrument(*, workflow: str | None = None) -> Undo:
+    """Tag the calls of every agent, also of those that exist, until it is undone.
+
+    The stage is the name of the agent, if it has one; an agent that another manages, or that runs in a tool
+    of another, is below it. The session is the outermost run.
+
+    Args:
+        workflow: what goes before every stage, e.g. ``research``.
+
+    Returns:
+        what undoes it.
+
+    Raises:
+        StageError: ``workflow`` is malformed.
+    """
+    return _HOOKS.instrument(workflow)
+
+
+class ContextKeepingExecutor(ThreadPoolExecutor):
+    """What runs in its threads has the context of who submitted it."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """As the class above does."""
+        return super().submit(copy_context().run, fn, *args, **kwargs)
+
+
+def _put() -> Iterator[Undo]:
+    yield replace_method(MultiStepAgent, "_run_stream", _noting)  # all runs go through it
+    yield replace_method(local_python_executor, "ThreadPoolExecutor", lambda original: ContextKeepingExecutor)
+
+
+_HOOKS = Hooks(_put)
+
+
+def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def run_stream(agent: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        caller = hinted(session=uuid4().hex).inner(agent.name)
+        return parts_by(caller, original(agent, *args, **kwargs))
+
+    return run_stream
