@@ -10,6 +10,7 @@ from agentspec.errors import ConfigError
 PACKAGES = {
     "engine": ("torch", "tokenizers", "safetensors", "jinja2", "llguidance"),
     "bench": ("mistral_common", "matplotlib"),
+    "langchain": ("langchain_core", "langchain_openai", "langgraph"),
     "otel": ("opentelemetry",),
 }
 

@@ -6,22 +6,22 @@ import argparse
 import asyncio
 import sys
 import tempfile
-import uuid
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from openai import APIConnectionError, AsyncOpenAI
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from agentspec.errors import ConfigError
 from examples.agentic_sql import report
-from examples.agentic_sql.calls import Caller
 from examples.agentic_sql.database import Database, open_all
-from examples.agentic_sql.measurement import Measurement, Outcome
+from examples.agentic_sql.measurement import Measurement
+from examples.agentic_sql.pipelines import Pipeline, Tagged, untagged
 from examples.agentic_sql.question_set import held_out
 from examples.agentic_sql.questions import Question
-from examples.agentic_sql.server import Server
-from examples.agentic_sql.workflow import answer
+from examples.agentic_sql.run import Run
+from examples.saving.server import Server
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -39,6 +39,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--questions", type=int, default=40, metavar="N", help="held-out questions (default: %(default)s)"
     )
+    parser.add_argument(
+        "--graph", action="store_true", help="as a LangGraph graph, in which nobody names a stage"
+    )
     parser.add_argument("--no-compare", action="store_true", help="skip the runs without speculation")
     parser.add_argument(
         "--serve", action="store_true", help="start `agentspec serve` first, with the bundled model"
@@ -55,52 +58,20 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-class Run:
-    """One drive through the questions."""
-
-    def __init__(self, client: AsyncOpenAI, model: str, databases: dict[str, Database]) -> None:
-        self._client = client
-        self._model = model
-        self._databases = databases
-        self._id = uuid.uuid4().hex[:8]
-
-    async def outcome(self, number: int, question: Question, *, speculate: bool) -> Outcome:
-        """One question through the pipeline."""
-        session = f"{self._id}-{number}-{'on' if speculate else 'off'}"
-        caller = Caller(self._client, self._model, session, speculate=speculate)
-        given = await answer(question.text, caller, self._databases)
-        gold = self._databases[question.query.database].query(question.query.sql())
-        is_correct = given.result.matches(gold, ordered=question.query.is_ordered)
-        return Outcome(question.query, given, is_correct, tuple(caller.calls))
-
-    async def measure(self, questions: list[Question], console: Console, *, compare: bool) -> Measurement:
-        """All questions, each with and without in turn; which goes first alternates."""
-        measurement = Measurement([], [])
-        columns = (
-            TextColumn("{task.description}"),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
-        )
-        with Progress(*columns, console=console) as progress:
-            task = progress.add_task("questions", total=len(questions), note="")
-            for number, question in enumerate(questions):
-                for speculate in ((True, False) if number % 2 else (False, True)) if compare else (True,):
-                    outcomes = measurement.on if speculate else measurement.off
-                    outcomes.append(await self.outcome(number, question, speculate=speculate))
-                right = sum(o.is_correct for o in measurement.on)
-                progress.update(task, advance=1, note=f"{right} right")
-                if not console.is_terminal and (number + 1) % 10 == 0:
-                    console.print(f"{number + 1}/{len(questions)} questions, {right} right")
-        return measurement
-
-
 def _show_examples(measurement: Measurement, questions: list[Question], console: Console) -> None:
     for question, outcome in list(zip(questions, measurement.on, strict=True))[:3]:
         console.print(
             f"[bold]{question.text}[/bold]\n  {outcome.answer.text}\n  [dim]{outcome.answer.sql}[/dim]",
             highlight=False,
         )
+
+
+def _pipeline(
+    options: argparse.Namespace, client: AsyncOpenAI, model: str, databases: dict[str, Database]
+) -> AbstractContextManager[Pipeline]:
+    if options.graph:
+        return untagged(options.base_url, options.api_key, model, databases)
+    return nullcontext(Tagged(client, model, databases))
 
 
 async def drive(options: argparse.Namespace, console: Console) -> Measurement:
@@ -111,8 +82,9 @@ async def drive(options: argparse.Namespace, console: Console) -> Measurement:
     async with AsyncOpenAI(base_url=options.base_url, api_key=options.api_key, max_retries=1) as client:
         model = options.model or (await client.models.list()).data[0].id
         console.print(f"driving {len(questions)} held-out questions through {model} at {options.base_url}")
-        run = Run(client, model, databases)
-        measurement = await run.measure(questions, console, compare=not options.no_compare)
+        with _pipeline(options, client, model, databases) as pipeline:
+            run = Run(pipeline, databases)
+            measurement = await run.measure(questions, console, compare=not options.no_compare)
     _show_examples(measurement, questions, console)
     console.print(report.table(measurement))
     for line in report.verdict(measurement, questions):
@@ -121,9 +93,8 @@ async def drive(options: argparse.Namespace, console: Console) -> Measurement:
         options.plot.parent.mkdir(parents=True, exist_ok=True)
         report.plot(measurement, options.plot)
         console.print(f"plot written to {options.plot}")
-    line = report.json_line(
-        measurement, {"questions": options.questions, "model": model, "compare": not options.no_compare}
-    )
+    arguments = {"questions": options.questions, "model": model, "compare": not options.no_compare}
+    line = report.json_line(measurement, {**arguments, "graph": options.graph})
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(line + "\n")
@@ -145,6 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(
             f"no server answers at {options.base_url}: start one with `agentspec serve`, or add --serve"
         )
+        return 2
+    except ConfigError as error:
+        console.print(str(error), markup=False)
         return 2
     except KeyboardInterrupt:
         return 0

@@ -1,89 +1,17 @@
-"""One model call: tagged with its stage, streamed, timed. Works against any OpenAI-compatible server."""
+"""The calls of this workflow: its name, and which stages answer in JSON."""
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field
-from typing import Any
-
 from openai import AsyncOpenAI
 
-from agentspec.adapters.openai import agentspec_headers
-from examples.agentic_sql.prompts import Messages
+from examples.saving import calls
 
 WORKFLOW = "agentic_sql"
-_JSON_STAGES = ("classify", "extract", "combine")
+JSON_STAGES = ("classify", "extract", "combine")
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What one call returned and how long it took.
-
-    ``decode_s``: from the first to the last streamed token, so that time per output token (TPOT) is
-    ``decode_s / (num_output_tokens - 1)``. ``speculation``: the server's own account, if it gives one.
-    """
-
-    stage: str
-    text: str
-    num_output_tokens: int
-    ttft_s: float
-    decode_s: float
-    speculation: dict[str, Any] = field(default_factory=dict)
-
-
-class Caller:
+class Caller(calls.Caller):
     """Makes the calls of one question: one session, with or without speculation."""
 
     def __init__(self, client: AsyncOpenAI, model: str, session: str, *, speculate: bool = True) -> None:
-        self._client = client
-        self._model = model
-        self._session = session
-        self._off: dict[str, Any] = {} if speculate else {"max_draft": 0, "learn": False}
-        self.calls: list[Call] = []
-
-    async def ask(
-        self, stage: str, messages: Messages, max_tokens: int = 256, prediction: str | None = None
-    ) -> str:
-        """The model's greedy answer; the call is recorded in ``calls``.
-
-        ``prediction``: text that the answer may resemble. It speeds the answer up and never changes it.
-        """
-        started = first = last = time.perf_counter()
-        text, usage = "", None
-        metrics: dict[str, Any] = {}
-        stream = await self._client.chat.completions.create(
-            **self._arguments(stage, messages, max_tokens), **_predicted(prediction)
-        )
-        async for chunk in stream:
-            if chunk.choices and (chunk.choices[0].delta.content or chunk.choices[0].finish_reason):
-                last = time.perf_counter()
-                first = first if text else last
-                text += chunk.choices[0].delta.content or ""
-            if chunk.usage is not None:
-                usage = chunk.usage
-                metrics = (chunk.model_extra or {}).get("metrics") or {}
-        num_tokens = usage.completion_tokens if usage else 0
-        speculation = metrics.get("speculative_decoding", {})
-        self.calls.append(Call(stage, text, num_tokens, first - started, last - first, speculation))
-        return text
-
-    def _arguments(self, stage: str, messages: Messages, max_tokens: int) -> dict[str, Any]:
-        headers = agentspec_headers(f"{WORKFLOW}/{stage}", self._session, **self._off)
-        return {
-            "model": self._model,
-            "messages": messages,
-            "temperature": 0,
-            "max_tokens": max_tokens,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "extra_headers": headers,
-            **_response_format(stage),
-        }
-
-
-def _predicted(prediction: str | None) -> dict[str, Any]:
-    return {"prediction": {"type": "content", "content": prediction}} if prediction else {}
-
-
-def _response_format(stage: str) -> dict[str, Any]:
-    return {"response_format": {"type": "json_object"}} if stage in _JSON_STAGES else {}
+        super().__init__(client, model, WORKFLOW, session, speculate=speculate, json_stages=JSON_STAGES)

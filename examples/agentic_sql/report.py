@@ -3,55 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
-import subprocess
 from collections import defaultdict
 from pathlib import Path
 
 from rich.table import Table
 
-import agentspec
-from examples.agentic_sql.measurement import SOURCES, Measurement, StageRow
+from examples.agentic_sql.measurement import Measurement
 from examples.agentic_sql.question_set import novelty
 from examples.agentic_sql.questions import Question
+from examples.saving import table as saving
+from examples.saving.stage_row import SOURCES
 
 
 def table(measurement: Measurement) -> Table:
     """One row per stage and one for the whole."""
-    result = Table(title="AgenticSQL: what speculation saved", title_justify="left")
-    result.add_column("stage")
-    for heading in (
-        "calls",
-        "output\ntokens",
-        "tokens\n/step",
-        "accept-\nance",
-        "TPOT off\nms",
-        "TPOT on\nms",
-        "speed-\nup",
-        *(f"{s} %" for s in SOURCES),
-    ):
-        result.add_column(heading, justify="right")
-    for row in measurement.rows:
-        if row.stage == "all":
-            result.add_section()
-        result.add_row(*_cells(row))
-    return result
-
-
-def _cells(row: StageRow) -> list[str]:
-    off = row.tpot_off_s > 0
-    return [
-        row.stage,
-        str(row.calls),
-        str(row.output_tokens),
-        f"{row.accepted_per_step:.2f}",
-        f"{row.acceptance_rate:.0%}",
-        f"{row.tpot_off_s * 1e3:.2f}" if off else "-",
-        f"{row.tpot_on_s * 1e3:.2f}",
-        f"{row.speedup:.2f}x" if off else "-",
-        *(f"{row.share(s):.0%}" for s in SOURCES),
-    ]
+    return saving.table("AgenticSQL: what speculation saved", measurement.rows)
 
 
 def verdict(measurement: Measurement, questions: list[Question]) -> list[str]:
@@ -74,41 +40,13 @@ def verdict(measurement: Measurement, questions: list[Question]) -> list[str]:
 
 def json_line(measurement: Measurement, arguments: dict[str, object]) -> str:
     """Everything that was measured and where, as one line of JSON."""
-    stages = {
-        row.stage: {
-            "calls": row.calls,
-            "output_tokens": row.output_tokens,
-            "steps": row.steps,
-            "accepted_per_step": round(row.accepted_per_step, 3),
-            "acceptance_rate": round(row.acceptance_rate, 3),
-            "tpot_off_ms": round(row.tpot_off_s * 1e3, 3),
-            "tpot_on_ms": round(row.tpot_on_s * 1e3, 3),
-            "speedup": round(row.speedup, 3),
-            "draft_share": {s: round(row.share(s), 3) for s in SOURCES},
-        }
-        for row in measurement.rows
-    }
     return json.dumps(
-        {"summary": measurement.summary(), "stages": stages, "provenance": _provenance(arguments)}
+        {
+            "summary": measurement.summary(),
+            "stages": saving.figures(measurement.rows),
+            "provenance": saving.provenance(arguments),
+        }
     )
-
-
-def _provenance(arguments: dict[str, object]) -> dict[str, object]:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parent,
-    )
-    return {
-        "agentspec": agentspec.__version__,
-        "commit": commit.stdout.strip() or None,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "arguments": arguments,
-    }
 
 
 def plot(measurement: Measurement, path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from examples.agentic_sql import prompts
 from examples.agentic_sql.calls import Caller
 from examples.agentic_sql.database import Database, QueryResult
 from examples.agentic_sql.query import Style
+from examples.agentic_sql.questions import Question
 from examples.agentic_sql.retrieval import similar
 from examples.agentic_sql.schema import SCHEMAS
 
@@ -36,14 +38,12 @@ class Answer:
 
 async def answer(question: str, caller: Caller, databases: dict[str, Database]) -> Answer:
     """Take one question through all stages."""
-    classified = _json(await caller.ask("classify", prompts.classify(question)))
+    classified = as_json(await caller.ask("classify", prompts.classify(question)))
     name = classified.get("database")
     if name not in SCHEMAS:
-        return _failed("classify")
+        return failed("classify")
     solved = similar(question, name, NUM_SOLVED)
-    # their features are a good guess at this question's: predicted output, as OpenAI calls it
-    guess = "\n".join(other.query.features() for other in solved)
-    features = await caller.ask("extract", prompts.extract(question, name), prediction=guess)
+    features = await caller.ask("extract", prompts.extract(question, name), prediction=guess(solved))
     notes = await caller.ask("enrich", prompts.enrich(question, name, features, solved[0]), max_tokens=384)
     writers = (
         write_sql(i, style, question, notes, caller, databases[name])
@@ -51,6 +51,11 @@ async def answer(question: str, caller: Caller, databases: dict[str, Database]) 
     )
     candidates = await asyncio.gather(*writers)
     return await _combine(question, candidates, caller, databases[name])
+
+
+def guess(solved: Sequence[Question]) -> str:
+    """Solved questions' features: a good guess at this one's. Predicted output, as OpenAI calls it."""
+    return "\n".join(other.query.features() for other in solved)
 
 
 async def write_sql(
@@ -68,18 +73,25 @@ async def write_sql(
 
 
 async def _combine(question: str, candidates: list[Candidate], caller: Caller, database: Database) -> Answer:
-    combined = _json(await caller.ask("combine", prompts.combine(question, candidates)))
+    return await settled(await caller.ask("combine", prompts.combine(question, candidates)), database)
+
+
+async def settled(combined_text: str, database: Database) -> Answer:
+    """The answer that the Combine stage's text gives."""
+    combined = as_json(combined_text)
     sql, text = combined.get("sql"), combined.get("answer")
     if not isinstance(sql, str) or not isinstance(text, str):
-        return _failed("combine")
+        return failed("combine")
     return Answer(sql, await asyncio.to_thread(database.query, sql), text)
 
 
-def _failed(stage: str) -> Answer:
+def failed(stage: str) -> Answer:
+    """The answer when this stage's text can't be used."""
     return Answer("", QueryResult(error=f"the {stage} stage wrote no usable JSON"), "", failure=stage)
 
 
-def _json(text: str) -> dict[str, Any]:
+def as_json(text: str) -> dict[str, Any]:
+    """The object that the text is; empty if it is none."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError:

@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 
 from examples.agentic_sql import report
-from examples.agentic_sql.calls import Call
 from examples.agentic_sql.database import QueryResult
-from examples.agentic_sql.measurement import Measurement, Outcome, stage_row
+from examples.agentic_sql.measurement import Measurement, Outcome
 from examples.agentic_sql.query import Query
 from examples.agentic_sql.questions import Question
 from examples.agentic_sql.workflow import Answer
+from examples.saving.calls import Call
+from examples.saving.stage_row import stage_row
 
 _QUERY = Query("shop", "count", "orders")
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import httpx
@@ -22,15 +25,17 @@ class Server:
         self._process = process
 
     @classmethod
-    def start(cls, base_url: str, console: Console) -> Server:
+    def start(cls, base_url: str, console: Console, *options: str) -> Server:
         """Start it on the base URL's host and port and wait until it is healthy.
+
+        ``options`` are more of ``agentspec serve``.
 
         Raises:
             SystemExit: it ended, or was not healthy in two minutes.
         """
         address = urlsplit(base_url)
         host, port = address.hostname or "127.0.0.1", str(address.port or 8000)
-        command = [sys.executable, "-m", "agentspec", "serve", "--host", host, "--port", port]
+        command = [sys.executable, "-m", "agentspec", "serve", "--host", host, "--port", port, *options]
         server = cls(subprocess.Popen(command))
         with console.status("starting agentspec serve"):
             server._wait_until_healthy(f"http://{host}:{port}/health")
@@ -65,3 +70,16 @@ class Server:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+@contextmanager
+def serving(console: Console, *options: str) -> Iterator[str]:
+    """The base URL of a server of our own, on a free port, that logs only what is wrong."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        base_url = f"http://127.0.0.1:{probe.getsockname()[1]}/v1"
+    server = Server.start(base_url, console, "--log-level", "warning", *options)
+    try:
+        yield base_url
+    finally:
+        server.stop()
