@@ -1,0 +1,115 @@
+"""``python -m agentspec.benchmarks.stages.strip``: are stages found when an agent's tags are taken away by force?
+
+    strip --to http://127.0.0.1:8000 -- python -m examples.agentic_sql --no-compare --base-url {url}
+
+puts a proxy in front of a running gateway, runs the command with the proxy's URL in place of ``{url}``, and
+compares the stages that the command told with those the gateway found: by fingerprint, as it has nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import uvicorn
+from rich.table import Table
+
+from agentspec.benchmarks.provenance import provenance
+from agentspec.benchmarks.report import json_line, make_room_for, publish
+from agentspec.benchmarks.stages.report import LEAST_ARI
+from agentspec.benchmarks.stages.stripper import Findings, stripping
+from agentspec.commands import option_types
+
+HOST = "127.0.0.1"
+PLACE = "{url}"
+START_LIMIT_S = 30.0
+
+
+@contextmanager
+def running(to: str, port: int, findings: Findings) -> Iterator[str]:
+    """The base URL of a proxy in front of the gateway at ``to``."""
+    app = stripping(to.rstrip("/").removesuffix("/v1"), findings)
+    server = uvicorn.Server(uvicorn.Config(app, lifespan="on", log_level="warning", access_log=False))
+    with socket.create_server((HOST, port)) as listening:
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        try:
+            yield f"http://{HOST}:{listening.getsockname()[1]}/v1"  # what comes before it is ready waits
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def table(findings: Findings) -> Table:
+    """One row."""
+    summary = findings.summary()
+    result = Table(title="Stages found behind a proxy that strips the tags", title_justify="left")
+    for name in ("calls", "stages told", "found", "by fingerprint", "ARI"):
+        result.add_column(name, justify="right")
+    ari = summary["ari"]
+    result.add_row(
+        str(summary["num_calls"]),
+        str(summary["num_stages"]),
+        str(summary["num_found"]),
+        f"{summary['share_by_fingerprint']:.0%}",
+        "-" if ari is None else f"{ari:.3f}",
+    )
+    return result
+
+
+def notes(findings: Findings) -> list[str]:
+    """The lines below it."""
+    summary = findings.summary()
+    lines = [
+        "found: stages as they were served, the shared one of the first calls included",
+        f"at least {LEAST_ARI}: {'pass' if (summary['ari'] or 0) >= LEAST_ARI else 'FAIL'}",
+    ]
+    if summary["num_without_stage"]:
+        lines.append(f"{summary['num_without_stage']} calls told no stage and do not count")
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: the command's if it failed, 1 if the index is too low, else 0."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options, command = _parse(given)
+    make_room_for(options.json)
+    findings = Findings()
+    status = 0
+    with running(options.to, options.port, findings) as url:
+        if command:
+            status = subprocess.run([one.replace(PLACE, url) for one in command], check=False).returncode
+        else:
+            print(f"stripping on {url}; Ctrl-C ends it and tells what was found", file=sys.stderr)
+            with suppress(KeyboardInterrupt):
+                threading.Event().wait()
+    summary = findings.summary()
+    line = json_line({"summary": summary}, {**provenance(), "arguments": {"command": command}})
+    publish(table(findings), line, options.json, notes(findings))
+    return status or int((summary["ari"] or 0) < LEAST_ARI)
+
+
+def _parse(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The options, and the command behind ``--``."""
+    end = given.index("--") if "--" in given else len(given)
+    parser = argparse.ArgumentParser(
+        prog="python -m agentspec.benchmarks.stages.strip",
+        usage="%(prog)s --to URL [options] [-- COMMAND with {url}]",
+        description="A proxy before a gateway that strips all tags: does the gateway find the stages?",
+    )
+    parser.add_argument("--to", required=True, metavar="URL", help="the gateway")
+    parser.add_argument(
+        "--port", type=option_types.port, default=0, metavar="N", help="of the proxy (default: any free one)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON line here")
+    return parser.parse_args(given[:end]), given[end + 1 :]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""A held-out question as a task by itself: for patterns of agents that write SQL in other ways than the pipeline."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from examples.agentic_sql import prompts
+from examples.agentic_sql.database import Database, QueryResult
+from examples.agentic_sql.query import Style
+from examples.agentic_sql.questions import Question
+from examples.agentic_sql.retrieval import most_similar
+from examples.saving.calls import Caller
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A question about a known database; ``seed`` is what sampling for it begins at."""
+
+    question: Question
+    database: Database
+    seed: int
+
+    @property
+    def text(self) -> str:
+        """The question in words."""
+        return self.question.text
+
+    async def notes(self, caller: Caller) -> str:
+        """What the SQL writers need, worked out by the model at the stages ``extract`` and ``enrich``."""
+        name = self.question.query.database
+        features = await caller.ask("extract", prompts.extract(self.text, name))
+        example = most_similar(self.text, name)
+        return await caller.ask("enrich", prompts.enrich(self.text, name, features, example), max_tokens=384)
+
+    def asks_for_sql(self, notes: str, style: Style = "join") -> prompts.Messages:
+        """What a SQL writer is asked."""
+        return prompts.sql(self.text, notes, style)
+
+    async def run(self, sql: str) -> QueryResult:
+        """The query's rows, or SQLite's error."""
+        return await asyncio.to_thread(self.database.query, sql)
+
+    def is_right(self, result: QueryResult) -> bool:
+        """The rows are those of the gold query."""
+        query = self.question.query
+        return result.matches(self.database.query(query.sql()), ordered=query.is_ordered)
