@@ -9,7 +9,8 @@ from examples.agentic_sql import prompts
 from examples.agentic_sql.database import Database, QueryResult
 from examples.agentic_sql.query import Style
 from examples.agentic_sql.questions import Question
-from examples.agentic_sql.retrieval import most_similar
+from examples.agentic_sql.retrieval import similar
+from examples.agentic_sql.workflow import NUM_SOLVED, guess
 from examples.saving.calls import Caller
 
 
@@ -29,9 +30,10 @@ class Task:
     async def notes(self, caller: Caller) -> str:
         """What the SQL writers need, worked out by the model at the stages ``extract`` and ``enrich``."""
         name = self.question.query.database
-        features = await caller.ask("extract", prompts.extract(self.text, name))
-        example = most_similar(self.text, name)
-        return await caller.ask("enrich", prompts.enrich(self.text, name, features, example), max_tokens=384)
+        solved = similar(self.text, name, NUM_SOLVED)
+        features = await caller.ask("extract", prompts.extract(self.text, name), prediction=guess(solved))
+        asked = prompts.enrich(self.text, name, features, solved[0])
+        return await caller.ask("enrich", asked, max_tokens=384)
 
     def asks_for_sql(self, notes: str, style: Style = "join") -> prompts.Messages:
         """What a SQL writer is asked."""
