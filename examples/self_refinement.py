@@ -1,8 +1,8 @@
-"""``python -m examples.self_refinement``: a draft, feedback on it, a better one, until there is nothing to say.
+"""``python -m examples.self_refinement``: a draft, feedback on it, a better one, until it holds.
 
-The draft is sampled hot, so that it often fails. SQLite says what is wrong with it, and the model writes it anew;
-then it looks at all its tries with their rows, and says which one to trust. (After Madaan et al. 2023, arXiv
-2303.17651; there the feedback is the model's own.)
+The draft is sampled hot, so that it often fails. SQLite says what is wrong, and the model writes the query
+anew; then it looks at all its tries with their rows, and says which one to trust. (After Madaan et al. 2023,
+arXiv 2303.17651; there the feedback is the model's own.)
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import sys
 from collections.abc import Sequence
 
 from examples.agentic_sql import prompts
-from examples.agentic_sql.database import QueryResult
 from examples.agentic_sql.pattern import Pattern, Solution, options_of, run
 from examples.agentic_sql.task import Task
 from examples.saving.calls import Caller

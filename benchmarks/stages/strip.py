@@ -1,9 +1,9 @@
-"""``python -m agentspec.benchmarks.stages.strip``: are stages found when an agent's tags are taken away by force?
+"""``python -m agentspec.benchmarks.stages.strip``: are stages found when tags are taken away by force?
 
     strip --to http://127.0.0.1:8000 -- python -m examples.agentic_sql --no-compare --base-url {url}
 
 puts a proxy in front of a running gateway, runs the command with the proxy's URL in place of ``{url}``, and
-compares the stages that the command told with those the gateway found: by fingerprint, as it has nothing else.
+compares the stages that the command told with those that the gateway found by fingerprint.
 """
 
 from __future__ import annotations

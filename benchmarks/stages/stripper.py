@@ -1,7 +1,7 @@
 """A proxy that takes away what tells a call's stage, and notes what the gateway makes of it all the same.
 
-What goes: our headers of stage and session, the stage in the URL, W3C baggage, and the body's ``metadata``. What
-they told is the truth to measure by: the gateway's own ladder reads it, so that any client or adapter will do.
+What goes: our headers of stage and session, the stage in the URL, W3C baggage, and the body's ``metadata``.
+What they told is the truth to measure by: the gateway's own ladder reads it, so that any client will do.
 """
 
 from __future__ import annotations
@@ -104,7 +104,11 @@ def stripping(url: str, findings: Findings) -> UrlStage:
 
 
 def _note(
-    findings: Findings, request: Request, body: dict[str, Any], stripped: dict[str, Any], headers: httpx.Headers
+    findings: Findings,
+    request: Request,
+    body: dict[str, Any],
+    stripped: dict[str, Any],
+    headers: httpx.Headers,
 ) -> None:
     if STAGE_HEADER not in headers:
         return  # no call of a model

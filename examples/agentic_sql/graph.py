@@ -1,7 +1,7 @@
 """The pipeline as a LangGraph graph without a single tag: its nodes' names become the stages.
 
-Prompts, requests and routing are those of ``workflow.py``. Of AgentSpec it needs one call, before or after the
-models are made: ``agentspec.adapters.langchain.instrument(workflow="agentic_sql")``.
+Prompts, requests and routing are those of ``workflow.py``. Of AgentSpec it needs one call, before or after
+the models are made: ``agentspec.adapters.langchain.instrument(workflow="agentic_sql")``.
 """
 
 from __future__ import annotations

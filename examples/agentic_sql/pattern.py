@@ -1,4 +1,4 @@
-"""A way in which agents solve a task, and what drafting saves it: run, measured and told the same way for each.
+"""A way in which agents solve a task, and what drafting saves there: run, measured and told alike for each.
 
 The tasks are held-out questions; each is solved with and without speculation, from the same seeds.
 """
@@ -103,7 +103,9 @@ class Saving:
 
     def summary(self) -> dict[str, object]:
         """What was saved. Without speculation a token is a step."""
-        seconds = {name: sum(one.elapsed_s for one in by) for name, by in (("on", self.on), ("off", self.off))}
+        seconds = {
+            name: sum(one.elapsed_s for one in by) for name, by in (("on", self.on), ("off", self.off))
+        }
         tries = [is_right for one in self.on for is_right in one.tries_right]
         return {
             "steps": self.rows[-1].steps,

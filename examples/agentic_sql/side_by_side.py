@@ -187,7 +187,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(width=None if sys.stdout.isatty() else 110)
     keys = ("--api-key", f"{TAGGED}={TAGGED}", "--api-key", f"{GRAPH}={GRAPH}")
     try:
-        with tempfile.TemporaryDirectory() as folder, serving(console, *keys, "--price", options.price) as url:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            serving(console, *keys, "--price", options.price) as url,
+        ):
             both = asyncio.run(measure(url, options.questions, Path(folder), console))
     except ConfigError as error:
         console.print(str(error), markup=False)

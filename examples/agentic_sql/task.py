@@ -1,4 +1,4 @@
-"""A held-out question as a task by itself: for patterns of agents that write SQL in other ways than the pipeline."""
+"""A held-out question as a task by itself, for agents that go about it in other ways than the pipeline."""
 
 from __future__ import annotations
 

@@ -7,46 +7,18 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from openai import AsyncOpenAI
 
-from agentspec.generation import GenerationDelta, GenerationRequest
 from agentspec.stages import StageKey
-from agentspec.stats import SpeculationStats
 from examples.agentic_sql.calls import Caller
 from examples.agentic_sql.database import Database, open_all
 from examples.agentic_sql.workflow import Answer, answer
+from tests.examples.stage_engine import GOOD, QUESTION, SCRIPT, StageEngine
 from tests.gateway.live import serving_engine
-from tests.gateway.scripted import ScriptedEngine
-
-QUESTION = "How many orders are there?"
-GOOD = "SELECT COUNT(*) FROM orders"
-SCRIPT = {
-    "classify": ['{"database": "shop", "kind": "count", "tables": ["orders"]}'],
-    "extract": ['{"kind": "count"}'],
-    "enrich": ["Tables: orders"],
-    "sql_1": [GOOD],
-    "sql_2": [GOOD],
-    "sql_3": [GOOD],
-    "combine": [json.dumps({"choice": 1, "sql": GOOD, "answer": "There are 600 orders."})],
-}
-
-
-@dataclass
-class StageEngine(ScriptedEngine):
-    """Answers by stage, one text after the other."""
-
-    texts: dict[str, list[str]] = field(default_factory=dict)
-
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[GenerationDelta]:
-        self.requests.append(request)
-        text = self.texts[request.stage.path[-1]].pop(0)
-        yield GenerationDelta(0, text, (1, 2), 3)
-        yield GenerationDelta(0, "", (), 3, finish_reason="stop", speculation=SpeculationStats())
 
 
 @pytest.fixture(scope="module")

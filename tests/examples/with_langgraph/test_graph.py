@@ -1,0 +1,118 @@
+"""The untagged LangGraph graph asks what the tagged pipeline asks, and the gateway can't tell them apart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from openai import AsyncOpenAI
+
+from agentspec.generation import GenerationRequest
+from examples.agentic_sql import graph, side_by_side
+from examples.agentic_sql.database import Database, open_all
+from examples.agentic_sql.pipelines import Pipeline, Tagged, untagged
+from examples.agentic_sql.workflow import Answer
+from tests.examples.stage_engine import GOOD, QUESTION, SCRIPT, StageEngine
+from tests.gateway.live import serving_engine
+
+Ask = Callable[..., tuple[Answer, StageEngine]]
+OURS = ("agentspec", "X-AgentSpec", "stage", "metadata", "tags")
+
+
+@pytest.fixture(scope="module")
+def databases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Database]:
+    return open_all(tmp_path_factory.mktemp("databases"))
+
+
+@pytest.fixture
+def ask(databases: dict[str, Database]) -> Ask:
+    def run(
+        *, is_graph: bool = True, num_runs: int = 1, speculate: bool = True, **changes: list[str]
+    ) -> tuple[Answer, StageEngine]:
+        script = {**SCRIPT, **changes}
+        engine = StageEngine(texts={stage: list(texts) * num_runs for stage, texts in script.items()})
+
+        async def pipeline(url: str) -> list[Answer]:
+            async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+                made = (
+                    untagged(url, "none", "scripted", databases)
+                    if is_graph
+                    else nullcontext(Tagged(client, "scripted", databases))
+                )
+                with made as one:
+                    return await asyncio.gather(*(answered(one, number) for number in range(num_runs)))
+
+        async def answered(one: Pipeline, number: int) -> Answer:
+            given, calls = await one.answer(QUESTION, f"run-{number}", speculate=speculate)
+            assert len(calls) == sum(map(len, script.values())) or given.failure
+            return given
+
+        with serving_engine(engine) as url:
+            return asyncio.run(pipeline(f"{url}/v1"))[0], engine
+
+    return run
+
+
+def essence(engine: StageEngine) -> list[GenerationRequest]:
+    """The requests without what differs from run to run, in a fixed order."""
+    requests = [replace(one, request_id="", session=None) for one in engine.requests]
+    return sorted(requests, key=lambda one: (one.stage.name, len(one.prompt)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"sql_2": ["SELECT colour FROM orders", GOOD]}, {"classify": ["no JSON"]}, {"combine": ["[1]"]}],
+    ids=["straight", "correction", "no database", "no answer"],
+)
+def test_the_graph_makes_the_same_requests_at_the_same_stages(
+    ask: Ask, changes: dict[str, list[str]]
+) -> None:
+    tagged_answer, tagged = ask(is_graph=False, **changes)
+    graph_answer, untagged_ = ask(**changes)
+    assert graph_answer == tagged_answer
+    assert essence(untagged_) == essence(tagged)
+
+
+def test_without_speculation_the_requests_say_so(ask: Ask) -> None:
+    _, engine = ask(speculate=False)
+    assert {(one.max_draft, one.learn) for one in engine.requests} == {(0, False)}
+
+
+def test_each_run_is_a_session_of_its_own_and_all_have_the_same_stages(ask: Ask) -> None:
+    num_runs = 32
+    _, engine = ask(num_runs=num_runs)
+    by_session: dict[str | None, list[str]] = {}
+    for request in engine.requests:
+        by_session.setdefault(request.session, []).append(request.stage.name)
+    assert None not in by_session
+    assert len(by_session) == num_runs
+    expected = sorted(f"agentic_sql/{stage}" for stage in SCRIPT)
+    assert all(sorted(stages) == expected for stages in by_session.values())
+
+
+def test_the_graph_knows_nothing_of_us() -> None:
+    code = Path(graph.__file__).read_text(encoding="utf-8").partition('"""\n')[2]
+    assert not [word for word in OURS if word in code]
+
+
+def test_both_side_by_side_with_the_bundled_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """Stages, texts and tokens per step; times are a matter of the machine, and not of a test."""
+    pytest.importorskip("torch")
+    side_by_side.main(["--questions", "4"])
+    told = capsys.readouterr().out.splitlines()
+    assert not [line for line in told if "differ" in line]
+    tagged, untagged_ = json.loads(told[-1])["stages"].values()
+    for stage in (
+        "classify",
+        "extract",
+        "enrich",
+    ):  # the writers' order is not fixed, nor who drafts for whom
+        assert tagged[stage]["steps"] == untagged_[stage]["steps"]
+    steps = [one["all"]["steps"] for one in (tagged, untagged_)]
+    assert side_by_side.apart(*steps) <= side_by_side.MOST_APART
+    assert any("tagged by hand" in line for line in told)
