@@ -24,6 +24,9 @@ CODING_AGENTS_STAMP := $(CLIENTS_VENV)/node/.installed
 # and so has each agent framework that has an adapter
 ADAPTERS_VENV := .venv-adapters
 FRAMEWORKS := $(patsubst tests/adapters/with_%/requirements.txt,%,$(wildcard tests/adapters/with_*/requirements.txt))
+# and the examples that need LangGraph, and notebooks
+EXAMPLES_VENV := .venv-examples
+EXAMPLES_REQUIREMENTS := tests/examples/with_langgraph/requirements.txt
 NATIVE := $(shell find agentspec/native -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt)
 SOURCES := agentspec gateway adapters benchmarks examples tests
 # plain `pip` reads these: the CPU build of torch and the versions that were tested
@@ -35,7 +38,7 @@ PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 # recorded model calls of eleven data sets, which are not part of the repository
 PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
 
-.PHONY: help setup run test test-vllm lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters paper model clean
+.PHONY: help setup run test test-vllm lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters test-examples paper model clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -139,6 +142,18 @@ test-adapters: $(FRAMEWORKS:%=$(ADAPTERS_VENV)/%/.installed)  ## the adapters wi
 	@set -e; for framework in $(FRAMEWORKS); do \
 		$(ADAPTERS_VENV)/$$framework/bin/python -m pytest tests/adapters/with_$$framework $(ARGS); done
 
+$(EXAMPLES_VENV)/.installed: $(EXAMPLES_REQUIREMENTS) $(STAMP)
+	@echo "installing LangGraph, Jupyter's kernel and agentspec into $(EXAMPLES_VENV)"
+	@$(BIN)/uv venv --quiet --allow-existing --python $(CURDIR)/$(BIN)/python $(EXAMPLES_VENV)
+	@$(BIN)/uv pip install --quiet --python $(EXAMPLES_VENV) --constraint constraints.txt -r $< \
+		pytest pytest-asyncio 'scikit-build-core>=1.1' 'pybind11>=3.0' cmake ninja
+	@$(BIN)/uv pip install --quiet --python $(EXAMPLES_VENV) --constraint constraints.txt --no-build-isolation \
+		--config-settings=build-dir=build/examples-{wheel_tag} --editable '.[engine,bench]'
+	@touch $@
+
+test-examples: $(EXAMPLES_VENV)/.installed  ## the LangGraph example and the notebooks, in .venv-examples
+	@$(EXAMPLES_VENV)/bin/python -m pytest tests/examples/with_langgraph $(ARGS)
+
 fuzz-gateway: $(STAMP)  ## 10,000 requests made up from docs/openapi.yaml (CASES=100000)
 	@AGENTSPEC_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest -s tests/gateway/test_openapi.py $(ARGS)
 
@@ -150,4 +165,4 @@ model: $(STAMP)  ## rebuild the bundled model from nothing (about an hour on 2 c
 	@$(BIN)/python -m examples.agentic_sql.training --compile
 
 clean:  ## remove what was built
-	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) $(CLIENTS_VENV) $(ADAPTERS_VENV) build out .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) $(CLIENTS_VENV) $(ADAPTERS_VENV) $(EXAMPLES_VENV) build out .pytest_cache .mypy_cache .ruff_cache

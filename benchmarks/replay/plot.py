@@ -26,7 +26,7 @@ MATCHES = dict(zip(MATCH_LABELS, plots.shades(len(MATCH_LABELS)), strict=True))
 def plot(results: Mapping[str, ByMethod], path: Path) -> None:
     """Tokens per step, drafted and accepted tokens, and where accepted ones came from, of each method."""
     num_methods = max(map(len, results.values()))
-    figure, axes = plots.panels(4, len(results), height=1.1 + 0.22 * num_methods)
+    figure, axes = plots.panels(4, len(results), height=max(2.6, 1.1 + 0.22 * num_methods))
     for row, (name, by_method) in enumerate(results.items()):
         tallies = {method: total(by_stage.values()) for method, by_stage in by_method.items()}
         bars, scatter, sources, matches = axes[4 * row : 4 * row + 4]
