@@ -1,7 +1,8 @@
 """``python -m examples.agentic_sql.side_by_side``: the tagged pipeline and the untagged graph in one run.
 
-Each is a tenant of its own, so that neither learns from the other; questions take turns on one server, at one
-price of a draft token, so that what differs is the pipelines.
+Each, with and without speculation, is a tenant of its own, so that nobody learns from others; questions take
+turns on one server, at one price of a draft token, so that what differs is the pipelines. The figures are the
+server's own: what a client's framework spends on each token is not in them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from functools import reduce
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import median
 
@@ -23,45 +27,88 @@ from rich.progress import track
 from rich.table import Table
 
 from agentspec.errors import ConfigError
-from examples.agentic_sql.database import open_all
-from examples.agentic_sql.measurement import Measurement, Outcome
-from examples.agentic_sql.pipelines import Tagged, untagged
+from examples.agentic_sql.database import Database, open_all
+from examples.agentic_sql.pipelines import Pipeline, Tagged, untagged
 from examples.agentic_sql.question_set import held_out
 from examples.agentic_sql.run import Run
-from examples.saving import table as saving
 from examples.saving.server import serving
-from examples.saving.stage_row import ALL, StageRow
+from examples.saving.table import provenance
 
 MOST_APART = 0.03
-TAGGED, GRAPH = "tagged", "graph"  # the tenants, and their keys
+TAGGED, GRAPH = "tagged", "graph"
+ALL = "all"
 PRICE = "0.25"  # one that does not follow the clock: drafts are the same in every run
+WAYS = tuple(product((TAGGED, GRAPH), (True, False)))  # whose questions, and whether with speculation
+
+Way = tuple[str, bool]
+Texts = list[list[tuple[str, str]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
-    """How far the graph's row is from the tagged pipeline's: shares, 0.03 = 3 %.
+class Counted:
+    """What the server counted at one stage."""
 
-    The speed-ups are medians over the questions: the rows' own hang on whatever else the machine did.
-    """
-
-    tagged: StageRow
-    graph: StageRow
-    speedups: tuple[float, float]
-
-    @property
-    def output_tokens(self) -> float:
-        """Of all calls."""
-        return apart(self.tagged.output_tokens, self.graph.output_tokens)
+    num_requests: int = 0
+    num_output_tokens: int = 0
+    num_steps: int = 0
+    num_accepted_tokens: int = 0
+    decode_s: float = 0.0
 
     @property
     def per_step(self) -> float:
         """Output tokens per decode step."""
-        return apart(self.tagged.accepted_per_step, self.graph.accepted_per_step)
+        return (self.num_steps + self.num_accepted_tokens) / self.num_steps if self.num_steps else 0.0
+
+    def plus(self, other: Counted) -> Counted:
+        """Both together."""
+        names = Counted.__slots__
+        return Counted(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One pipeline's counters at one stage, with and without speculation.
+
+    ``speedup`` is decode time without / with, the median over the questions: the tokens are the same, and
+    whatever else the machine did for a moment does not count.
+    """
+
+    on: Counted
+    off: Counted
+    speedup: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Both pipelines at one stage."""
+
+    stage: str
+    tagged: Side
+    graph: Side
 
     @property
-    def speedup(self) -> float:
-        """Time per output token without / with speculation."""
-        return apart(*self.speedups)
+    def per_step_apart(self) -> float:
+        """By which share the tokens per step differ."""
+        return apart(self.tagged.on.per_step, self.graph.on.per_step)
+
+    @property
+    def speedup_apart(self) -> float:
+        """By which share the speed-ups differ."""
+        return apart(self.tagged.speedup, self.graph.speedup)
+
+    def misses(self) -> list[str]:
+        """What is not as it should be. Of a single stage decoding takes too short a time to be held to it."""
+        one, other = self.tagged.on, self.graph.on
+        same = (one.num_requests, one.num_output_tokens) == (other.num_requests, other.num_output_tokens)
+        wrong = [] if same else [f"{self.stage}: requests or output tokens differ"]
+        if self.per_step_apart > MOST_APART:
+            wrong.append(f"{self.stage}: tokens per step {self.per_step_apart:.1%} apart")
+        if self.stage == ALL and self.speedup_apart > MOST_APART:
+            wrong.append(f"{self.stage}: speed-ups {self.speedup_apart:.1%} apart")
+        return wrong
+
+
+ByStage = Mapping[str, Counted]
 
 
 def apart(one: float, other: float) -> float:
@@ -69,108 +116,94 @@ def apart(one: float, other: float) -> float:
     return abs(other - one) / one if one else float(other != one)
 
 
-def median_speedup(measurement: Measurement, stage: str) -> float:
-    """Time to decode a question's calls of this stage without / with speculation, of the middle question."""
+def rows_of(counted: Mapping[Way, Sequence[ByStage]]) -> list[Row]:
+    """By stage, in order of first use, then the whole; of what was counted so far after each question."""
+    last = {way: after[-1] for way, after in counted.items()}
+    stages = dict.fromkeys(stage for by_stage in last.values() for stage in by_stage if stage != ALL)
 
-    def decode_s(outcome: Outcome) -> float:
-        return sum(call.decode_s for call in outcome.calls if stage in (ALL, call.stage))
+    def side(name: str, stage: str) -> Side:
+        on, off = (last[name, speculate].get(stage, Counted()) for speculate in (True, False))
+        return Side(on, off, _median_ratio(counted[name, False], counted[name, True], stage))
 
-    pairs = zip(measurement.on, measurement.off, strict=True)
-    ratios = [decode_s(off) / decode_s(on) for on, off in pairs if decode_s(on)]
-    return median(ratios) if ratios else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Both:
-    """What was measured of each, and the stages that the gateway counted for each, with their requests."""
-
-    by_tenant: Mapping[str, Measurement]
-    stages: Mapping[str, Mapping[str, int]]
-
-    @property
-    def rows(self) -> list[Apart]:
-        """By stage, then the whole."""
-        graph = {row.stage: row for row in self.by_tenant[GRAPH].rows}
-        return [
-            Apart(row, graph.get(row.stage, StageRow(row.stage)), self._speedups(row.stage))
-            for row in self.by_tenant[TAGGED].rows
-        ]
-
-    def _speedups(self, stage: str) -> tuple[float, float]:
-        tagged, graph = (median_speedup(self.by_tenant[tenant], stage) for tenant in (TAGGED, GRAPH))
-        return tagged, graph
-
-    @property
-    def texts_identical(self) -> bool:
-        """Both wrote the same text at every stage of every question, with and without speculation."""
-        first, *others = (
-            [outcome.texts for outcome in outcomes]
-            for one in self.by_tenant.values()
-            for outcomes in (one.on, one.off)
-        )
-        return all(other == first for other in others)
-
-    @property
-    def stages_identical(self) -> bool:
-        """The gateway saw the same stages, as often."""
-        return self.stages[TAGGED] == self.stages[GRAPH]
-
-    @property
-    def misses(self) -> list[str]:
-        """What is not as it should be; empty if all is."""
-        wrong = [] if self.texts_identical else ["texts differ"]
-        wrong += [] if self.stages_identical else [f"stages differ: {dict(self.stages)}"]
-        for row in self.rows:
-            if row.output_tokens or row.per_step > MOST_APART:
-                wrong.append(f"{row.tagged.stage}: tokens per step {row.per_step:.1%} apart")
-        whole = self.rows[-1].speedup  # of a single stage it is too short a time
-        return [*wrong, *([f"speed-up {whole:.1%} apart"] if whole > MOST_APART else [])]
+    return [Row(stage, side(TAGGED, stage), side(GRAPH, stage)) for stage in (*stages, ALL)]
 
 
-async def measure(base_url: str, num_questions: int, folder: Path, console: Console) -> Both:
-    """Both pipelines, with and without speculation, question by question; who goes first alternates."""
+def _median_ratio(off: Sequence[ByStage], on: Sequence[ByStage], stage: str) -> float:
+    """Of what each question took to decode at this stage."""
+    seconds = zip(_each(off, stage), _each(on, stage), strict=True)
+    return median([without / with_it for without, with_it in seconds if with_it > 0] or [0.0])
+
+
+def _each(so_far: Sequence[ByStage], stage: str) -> list[float]:
+    sums = [0.0, *(by_stage.get(stage, Counted()).decode_s for by_stage in so_far)]
+    return [after - before for before, after in pairwise(sums)]
+
+
+async def measure(
+    base_url: str, num_questions: int, folder: Path, console: Console
+) -> tuple[list[Row], bool]:
+    """The rows, and whether all four wrote the same texts. Who goes first alternates."""
     databases = open_all(folder)
     questions = held_out(num_questions, databases)
-    measured = {TAGGED: Measurement([], []), GRAPH: Measurement([], [])}
-    async with AsyncOpenAI(base_url=base_url, api_key=TAGGED, max_retries=1) as client:
-        model = (await client.models.list()).data[0].id
-        with untagged(base_url, GRAPH, model, databases) as graph:
-            runs = {TAGGED: Run(Tagged(client, model, databases), databases), GRAPH: Run(graph, databases)}
-            turns = [(tenant, speculate) for speculate in (True, False) for tenant in runs]
-            for number, question in enumerate(track(questions, "questions", console=console)):
-                first = number % len(turns)
-                for tenant, speculate in turns[first:] + turns[:first]:
-                    outcome = await runs[tenant].outcome(number, question, speculate=speculate)
-                    (measured[tenant].on if speculate else measured[tenant].off).append(outcome)
-    return Both(measured, {tenant: _counted(base_url, tenant) for tenant in measured})
+    texts: dict[Way, Texts] = {way: [] for way in WAYS}
+    counted: dict[Way, list[ByStage]] = {way: [] for way in WAYS}
+    async with AsyncExitStack() as stack:
+        runs = {}
+        for name, speculate in WAYS:
+            pipeline = await _pipeline(name, base_url, _key(name, speculate), databases, stack)
+            runs[name, speculate] = Run(pipeline, databases)
+        for number, question in enumerate(track(questions, "questions", console=console)):
+            first = number % len(WAYS)
+            for name, speculate in WAYS[first:] + WAYS[:first]:
+                outcome = await runs[name, speculate].outcome(number, question, speculate=speculate)
+                texts[name, speculate].append(outcome.texts)
+                counted[name, speculate].append(_counted(base_url, _key(name, speculate)))
+    return rows_of(counted), all(one == texts[WAYS[0]] for one in texts.values())
 
 
-def _counted(base_url: str, key: str) -> dict[str, int]:
-    """The gateway's own account of a tenant: requests by stage."""
-    answer = httpx.get(
-        f"{base_url.removesuffix('/v1')}/agentspec/stages", headers={"Authorization": f"Bearer {key}"}
-    )
-    return {one["stage"]: one["num_requests"] for one in answer.raise_for_status().json()["stages"]}
+async def _pipeline(
+    name: str, base_url: str, key: str, databases: dict[str, Database], stack: AsyncExitStack
+) -> Pipeline:
+    client = await stack.enter_async_context(AsyncOpenAI(base_url=base_url, api_key=key, max_retries=1))
+    model = (await client.models.list()).data[0].id
+    if name == GRAPH:
+        return stack.enter_context(untagged(base_url, key, model, databases))
+    return Tagged(client, model, databases)
 
 
-def table(rows: Iterable[Apart]) -> Table:
+def _key(name: str, speculate: bool) -> str:
+    """Of the gateway, and the name of its tenant."""
+    return name if speculate else f"{name}-without"
+
+
+def _counted(base_url: str, key: str) -> dict[str, Counted]:
+    """The server's account of a tenant."""
+    url = f"{base_url.removesuffix('/v1')}/agentspec/stages"
+    answer = httpx.get(url, headers={"Authorization": f"Bearer {key}"}).raise_for_status()
+    by_stage = {
+        one["stage"]: Counted(*(one[name] for name in Counted.__slots__)) for one in answer.json()["stages"]
+    }
+    return {**by_stage, ALL: reduce(Counted.plus, by_stage.values(), Counted())}
+
+
+def table(rows: Iterable[Row]) -> Table:
     """One row per stage and one for the whole."""
     result = Table(title="AgenticSQL, tagged by hand and as an untagged graph", title_justify="left")
     result.add_column("stage")
     for heading in ("calls", "output tokens", "tokens/step", "apart", "speed-up", "apart"):
         result.add_column(heading, justify="right")
     for row in rows:
-        if row.tagged.stage == ALL:
+        if row.stage == ALL:
             result.add_section()
         one, other = row.tagged, row.graph
         result.add_row(
-            one.stage,
-            f"{one.calls} {other.calls}",
-            f"{one.output_tokens} {other.output_tokens}",
-            f"{one.accepted_per_step:.2f} {other.accepted_per_step:.2f}",
-            f"{row.per_step:.1%}",
-            "{:.2f}x {:.2f}x".format(*row.speedups),
-            f"{row.speedup:.1%}",
+            row.stage,
+            f"{one.on.num_requests} {other.on.num_requests}",
+            f"{one.on.num_output_tokens} {other.on.num_output_tokens}",
+            f"{one.on.per_step:.2f} {other.on.per_step:.2f}",
+            f"{row.per_step_apart:.1%}",
+            f"{one.speedup:.2f}x {other.speedup:.2f}x",
+            f"{row.speedup_apart:.1%}",
         )
     return result
 
@@ -185,21 +218,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--price", default=PRICE, metavar="P", help="of a draft token (%(default)s)")
     options = parser.parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 110)
-    keys = ("--api-key", f"{TAGGED}={TAGGED}", "--api-key", f"{GRAPH}={GRAPH}")
+    keys = [part for way in WAYS for part in ("--api-key", f"{_key(*way)}={_key(*way)}")]
     try:
         with (
             tempfile.TemporaryDirectory() as folder,
             serving(console, *keys, "--price", options.price) as url,
         ):
-            both = asyncio.run(measure(url, options.questions, Path(folder), console))
+            rows, same_texts = asyncio.run(measure(url, options.questions, Path(folder), console))
     except ConfigError as error:
         console.print(str(error), markup=False)
         return 2
-    console.print(table(both.rows))
-    console.print("\n".join(both.misses) or "same stages, same texts, figures at most 3 % apart")
-    by_tenant = {tenant: saving.figures(one.rows) for tenant, one in both.by_tenant.items()}
-    print(json.dumps({"stages": by_tenant, "provenance": saving.provenance(vars(options))}), flush=True)
-    return 1 if both.misses else 0
+    misses = [miss for row in rows for miss in row.misses()]
+    misses += [] if same_texts else ["texts differ"]
+    console.print(table(rows))
+    console.print("\n".join(misses) or "same stages, same texts, figures at most 3 % apart", highlight=False)
+    print(json.dumps({"rows": [asdict(row) for row in rows], "provenance": provenance(vars(options))}))
+    return 1 if misses else 0
 
 
 if __name__ == "__main__":
