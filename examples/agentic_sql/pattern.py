@@ -77,9 +77,9 @@ class Attempt:
         return sorted((call.stage, call.text) for call in self.calls)
 
     @property
-    def num_tokens(self) -> int:
-        """Of all calls' answers."""
-        return sum(call.num_output_tokens for call in self.calls)
+    def num_plain_steps(self) -> int:
+        """Decode steps that the calls take without speculation: their first token comes with the prompt."""
+        return sum(max(call.num_output_tokens - 1, 0) for call in self.calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +102,14 @@ class Saving:
         return all(a.texts == b.texts for a, b in zip(self.on, self.off, strict=True))
 
     def summary(self) -> dict[str, object]:
-        """What was saved. Without speculation a token is a step."""
+        """What was saved."""
         seconds = {
             name: sum(one.elapsed_s for one in by) for name, by in (("on", self.on), ("off", self.off))
         }
         tries = [is_right for one in self.on for is_right in one.tries_right]
         return {
             "steps": self.rows[-1].steps,
-            "steps_without": sum(one.num_tokens for one in self.off),
+            "steps_without": sum(one.num_plain_steps for one in self.off),
             "seconds": round(seconds["on"], 3),
             "seconds_without": round(seconds["off"], 3),
             "speedup": round(seconds["off"] / seconds["on"], 3),

@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 from openai import AsyncOpenAI
 
+from agentspec.errors import ConfigError
 from agentspec.stages import StageKey
 from examples.agentic_sql.calls import Caller
 from examples.agentic_sql.database import Database, open_all
+from examples.agentic_sql.pipelines import untagged
 from examples.agentic_sql.workflow import Answer, answer
 from tests.examples.stage_engine import GOOD, QUESTION, SCRIPT, StageEngine
 from tests.gateway.live import serving_engine
@@ -71,6 +73,19 @@ def test_text_that_is_no_json_fails_at_its_stage(ask: Callable[..., tuple[Answer
     assert ask(classify=['{"database": "library"}'])[0].failure == "classify"
     given, _ = ask(combine=["[1, 2]"])
     assert (given.failure, given.result.rows) == ("combine", ())
+
+
+def test_the_graph_says_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch, databases: dict[str, Database]
+) -> None:
+    for name in ("agentspec.adapters.langchain", "examples.agentic_sql.untagged"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "langchain_core", None)  # as if it were not installed
+    with (
+        pytest.raises(ConfigError, match=r"agentspec\[langchain\]"),
+        untagged("http://127.0.0.1:9/v1", "none", "scripted", databases),
+    ):
+        pass
 
 
 def _free_port() -> int:
