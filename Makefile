@@ -142,12 +142,11 @@ test-adapters: $(FRAMEWORKS:%=$(ADAPTERS_VENV)/%/.installed)  ## the adapters wi
 	@set -e; for framework in $(FRAMEWORKS); do \
 		$(ADAPTERS_VENV)/$$framework/bin/python -m pytest tests/adapters/with_$$framework $(ARGS); done
 
-$(EXAMPLES_VENV)/.installed: $(EXAMPLES_REQUIREMENTS) $(STAMP)
-	@echo "installing LangGraph, Jupyter's kernel and agentspec into $(EXAMPLES_VENV)"
-	@$(BIN)/uv venv --quiet --allow-existing --python $(CURDIR)/$(BIN)/python $(EXAMPLES_VENV)
-	@$(BIN)/uv pip install --quiet --python $(EXAMPLES_VENV) --constraint constraints.txt -r $< \
-		pytest pytest-asyncio 'scikit-build-core>=1.1' 'pybind11>=3.0' cmake ninja
-	@$(BIN)/uv pip install --quiet --python $(EXAMPLES_VENV) --constraint constraints.txt --no-build-isolation \
+$(EXAMPLES_VENV)/.installed: $(EXAMPLES_REQUIREMENTS) pyproject.toml constraints.txt $(NATIVE)
+	@test -x $(EXAMPLES_VENV)/bin/python || { echo "making $(EXAMPLES_VENV)"; $(PYTHON) -m venv $(EXAMPLES_VENV); }
+	@echo "installing LangGraph, Jupyter's kernel and agentspec into $(EXAMPLES_VENV) (some minutes the first time)"
+	@$(EXAMPLES_VENV)/bin/pip install --quiet -r $< pytest pytest-asyncio 'scikit-build-core>=1.1' 'pybind11>=3.0' cmake ninja
+	@$(EXAMPLES_VENV)/bin/pip install --quiet --no-build-isolation \
 		--config-settings=build-dir=build/examples-{wheel_tag} --editable '.[engine,bench]'
 	@touch $@
 
