@@ -142,12 +142,13 @@ test-adapters: $(FRAMEWORKS:%=$(ADAPTERS_VENV)/%/.installed)  ## the adapters wi
 	@set -e; for framework in $(FRAMEWORKS); do \
 		$(ADAPTERS_VENV)/$$framework/bin/python -m pytest tests/adapters/with_$$framework $(ARGS); done
 
-$(EXAMPLES_VENV)/.installed: $(EXAMPLES_REQUIREMENTS) pyproject.toml constraints.txt $(NATIVE)
-	@test -x $(EXAMPLES_VENV)/bin/python || { echo "making $(EXAMPLES_VENV)"; $(PYTHON) -m venv $(EXAMPLES_VENV); }
-	@echo "installing LangGraph, Jupyter's kernel and agentspec into $(EXAMPLES_VENV) (some minutes the first time)"
-	@$(EXAMPLES_VENV)/bin/pip install --quiet -r $< pytest pytest-asyncio 'scikit-build-core>=1.1' 'pybind11>=3.0' cmake ninja
-	@$(EXAMPLES_VENV)/bin/pip install --quiet --no-build-isolation \
-		--config-settings=build-dir=build/examples-{wheel_tag} --editable '.[engine,bench]'
+# on top of .venv, which has torch already
+$(EXAMPLES_VENV)/.installed: $(EXAMPLES_REQUIREMENTS) $(STAMP)
+	@echo "installing LangGraph and Jupyter's kernel into $(EXAMPLES_VENV)"
+	@$(BIN)/uv venv --quiet --allow-existing --python $(CURDIR)/$(BIN)/python $(EXAMPLES_VENV)
+	@$(BIN)/uv pip install --quiet --python $(EXAMPLES_VENV) --constraints constraints.txt -r $<
+	@below=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+		echo "import site; site.addsitedir('$$below')" > $(EXAMPLES_VENV)/$${below#$(CURDIR)/$(VENV)/}/below.pth
 	@touch $@
 
 test-examples: $(EXAMPLES_VENV)/.installed  ## the LangGraph example and the notebooks, in .venv-examples
