@@ -18,7 +18,10 @@ from agentspec.adapters.crewai import instrument
 from agentspec.adapters.openai import stage
 from agentspec.errors import StageError
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # CrewAI uses what it has deprecated
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # CrewAI uses what it has deprecated
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+]
 ROLES = ("Researcher", "Writer", "Head of Sales/Europe")
 NUM_RUNS = 32
 

@@ -3,7 +3,10 @@ from __future__ import annotations
 import pytest
 from copied import blocks, run
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # CrewAI uses what it has deprecated
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+]
 
 
 def test_the_block_runs() -> None:
