@@ -3,22 +3,20 @@
     instrument(workflow="support")
     Agent(model, name="triage").run_sync("hi")
 
-Each run gets one capability more, which notes the agent before the run begins; PydanticAI carries that to the
-run's requests, tools and output functions, whatever task they are in.
+What wraps a run notes its agent; as with all that a capability sets there, PydanticAI carries it to the run's
+requests, tools and output functions, whatever task they are in, and takes it back at the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import wraps
+from collections.abc import Iterator
 from typing import Any
 
-from pydantic_ai import Agent, RunContext
-from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai import RunContext
+from pydantic_ai.capabilities import CombinedCapability
 
-from agentspec.adapters.caller import calling
-from agentspec.adapters.hooks import Hooks, Undo, hinted
-from agentspec.adapters.replacement import replace_method
+from agentspec.adapters.caller import Caller
+from agentspec.adapters.hooks import Hooks, Undo, hinted, note_caller
 
 __all__ = ["instrument"]
 
@@ -41,28 +39,13 @@ def instrument(*, workflow: str | None = None) -> Undo:
     return _HOOKS.instrument(workflow)
 
 
-class NotedRun(AbstractCapability[Any]):  # type: ignore[misc]
-    """Notes whose run it is; adds nothing to it."""
-
-    _safe_at_runtime = True  # it has nothing that durable execution would have to know before
-
-    async def wrap_run(self, ctx: RunContext[Any], *, handler: Callable[[], Any]) -> Any:
-        """What is noted here holds until the run is over, its tools and nested runs included."""
-        name = ctx.agent.name if ctx.agent else None
-        with calling(hinted(session=ctx.conversation_id).inner(name)):
-            return await handler()
-
-
 def _put() -> Iterator[Undo]:
-    yield replace_method(Agent, "iter", _noting)  # all ways to run an agent go through it
+    yield note_caller(CombinedCapability, "wrap_run", _run)  # the root of every run's capabilities is one
 
 
 _HOOKS = Hooks(_put)
 
 
-def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def iter_(agent: Any, *args: Any, capabilities: Any = None, **kwargs: Any) -> Any:
-        return original(agent, *args, capabilities=[*(capabilities or ()), NotedRun()], **kwargs)
-
-    return iter_
+def _run(capability: Any, ctx: RunContext[Any], **kwargs: Any) -> Caller:
+    """One may be inside another: that is still the same run, and its agent gets no deeper."""
+    return hinted(session=ctx.conversation_id).inner(ctx.agent.name if ctx.agent else None)

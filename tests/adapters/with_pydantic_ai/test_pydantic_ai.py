@@ -14,7 +14,7 @@ from copied import blocks, run
 from openai._base_client import BaseClient
 from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput, TextOutput
-from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.capabilities import AbstractCapability, CombinedCapability
 from pydantic_ai.direct import model_request
 from pydantic_ai.messages import ModelRequest
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
@@ -269,7 +269,7 @@ async def test_other_capabilities_stay(model: Any, engine: Any) -> None:
 
 
 async def test_it_can_be_undone(model: Any, engine: Any) -> None:
-    before = [dict(vars(owner)) for owner in (Agent, BaseClient)]
+    before = [dict(vars(owner)) for owner in (CombinedCapability, BaseClient)]
     writer = Agent(model, name="writer")
     first, last = instrument(workflow="first"), instrument(workflow="last")
     first()
@@ -278,14 +278,14 @@ async def test_it_can_be_undone(model: Any, engine: Any) -> None:
     last()
     await writer.run("hi")
     assert [request.stage.name for request in engine.requests] == ["last/writer", "default"]
-    assert [dict(vars(owner)) for owner in (Agent, BaseClient)] == before
+    assert [dict(vars(owner)) for owner in (CombinedCapability, BaseClient)] == before
 
 
 def test_a_bad_workflow_changes_nothing() -> None:
-    before = dict(vars(Agent))
+    before = dict(vars(CombinedCapability))
     with pytest.raises(StageError, match="a//b"):
         instrument(workflow="a//b")
-    assert dict(vars(Agent)) == before
+    assert dict(vars(CombinedCapability)) == before
 
 
 def test_the_block_to_copy_runs() -> None:
