@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from agentspec.adapters.headers import agentspec_headers
 from agentspec.errors import StageError
-from agentspec.role_names import role_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +28,6 @@ class Caller:
     named: str | None = None
     role: tuple[str, ...] = ()
     session: str | None = None
-
-    def inner(self, name: str | None) -> Caller:
-        """Who calls if this one has an agent at work: ``team/writer`` for ``team`` and ``writer``.
-
-        Ids in the name go, what was named on purpose stays. One that is at work inside itself gets no deeper.
-        """
-        parts = (role_name(part.strip()) for part in (name or "").split("/"))
-        names = tuple(part for part in parts if part)
-        is_inside_itself = bool(names) and names[0] in self.role
-        outer = self.role[: self.role.index(names[0])] if is_inside_itself else self.role
-        return replace(self, role=(*outer, *names))
 
     def headers(self, workflow: str | None = None, stage: str | None = None) -> dict[str, str]:
         """The headers that tag the call.

@@ -19,7 +19,7 @@ import litellm.utils
 
 from agentspec.adapters.caller import Caller, calling
 from agentspec.adapters.headers import agentspec_headers
-from agentspec.adapters.hooks import Undo, hinted
+from agentspec.adapters.hooks import Undo, below, hinted
 from agentspec.adapters.replacement import Tagging
 from agentspec.wire import METADATA_STAGE
 
@@ -105,6 +105,6 @@ def _caller_of(options: Mapping[str, Any]) -> Caller:
     metadata: Mapping[str, Any] = next((one for one in told if one and isinstance(one, Mapping)), {})
     sessions = (options.get("litellm_session_id"), *(metadata.get(field) for field in _SESSION_FIELDS))
     session = next((str(one) for one in sessions if one), None)
-    caller = hinted(session=session).inner(str(metadata.get("generation_name") or ""))
+    caller = below(str(metadata.get("generation_name") or ""), session=session)
     named = metadata.get(METADATA_STAGE)
     return caller if named is None else replace(caller, named=str(named))

@@ -32,9 +32,9 @@ _AROUND: ContextVar[Caller | None] = ContextVar("agentspec_openai_agents_around"
 def instrument(*, workflow: str | None = None) -> Undo:
     """Tag the calls of every agent, also of those that exist, until it is undone.
 
-    The stage is the name of the agent, after a hand-off of the next one; an agent that runs as a tool or in a
-    guardrail of another is below it. The session is the conversation, the SDK's session, the group or the
-    trace around, else the outermost run.
+    The stage is the name of the agent, after a hand-off of the next one, in a tool or a guardrail of the one
+    that runs there. The session is the conversation, the SDK's session, the group or the trace around, else
+    the outermost run.
 
     Args:
         workflow: what goes before every stage, e.g. ``support``.
@@ -87,7 +87,7 @@ def _noting_turn(original: Callable[..., Any]) -> Callable[..., Any]:
     async def get_all_tools(agent: Any, *args: Any, **kwargs: Any) -> Any:
         around = _AROUND.get()
         if around is not None:
-            CALLER.set(around.inner(agent.name))
+            CALLER.set(_by(agent, around))
         return await original(agent, *args, **kwargs)
 
     return get_all_tools
@@ -98,10 +98,15 @@ def _running(starting_agent: Agent[Any], options: Mapping[str, Any]) -> Iterator
     around = hinted(session=_session_of(options))
     token = _AROUND.set(around)
     try:
-        with calling(around.inner(starting_agent.name)):
+        with calling(_by(starting_agent, around)):
             yield
     finally:
         _AROUND.reset(token)
+
+
+def _by(agent: AgentBase[Any], around: Caller) -> Caller:
+    with calling(around):
+        return hinted(agent.name)
 
 
 def _session_of(options: Mapping[str, Any]) -> str:

@@ -24,8 +24,7 @@ __all__ = ["instrument"]
 def instrument(*, workflow: str | None = None) -> Undo:
     """Tag the calls of every agent, also of those that exist, until it is undone.
 
-    The stage is the name of the agent; one that runs in a tool or an output function of another is below it.
-    The session is the conversation of the outermost run.
+    The stage is the name of the agent, wherever it runs; the session the conversation of the outermost run.
 
     Args:
         workflow: what goes before every stage, e.g. ``support``.
@@ -47,5 +46,4 @@ _HOOKS = Hooks(_put)
 
 
 def _run(capability: Any, ctx: RunContext[Any], **kwargs: Any) -> Caller:
-    """One may be inside another: that is still the same run, and its agent gets no deeper."""
-    return hinted(session=ctx.conversation_id).inner(ctx.agent.name if ctx.agent else None)
+    return hinted((ctx.agent and ctx.agent.name) or "", session=ctx.conversation_id)

@@ -27,8 +27,8 @@ __all__ = ["instrument"]
 def instrument(*, workflow: str | None = None) -> Undo:
     """Tag the calls of every agent, also of those that exist, until it is undone.
 
-    The stage is the name of the agent, if it has one; an agent that another manages, or that runs in a tool
-    of another, is below it. The session is the outermost run.
+    The stage is the name of the agent, if it has one, else that of the one that it runs in. The session is
+    the outermost run.
 
     Args:
         workflow: what goes before every stage, e.g. ``research``.
@@ -61,7 +61,7 @@ _HOOKS = Hooks(_put)
 def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def run_stream(agent: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        caller = hinted(session=uuid4().hex).inner(agent.name)
+        caller = hinted(agent.name or "", session=uuid4().hex)
         return parts_by(caller, original(agent, *args, **kwargs))
 
     return run_stream

@@ -18,7 +18,7 @@ from test_cancellation import eventually
 from agentspec.gateway.replica import _models
 
 PATIENCE = {
-    "timeouts": {"first_byte_s": 0.4, "idle_s": 0.4},
+    "timeouts": {"first_byte_s": 1.0, "idle_s": 1.0},
     "retries": {"num_retries": 1, "backoff_s": 0.001},
     "health": {"num_failures": 1000},
 }

@@ -37,12 +37,7 @@ from agentspec.adapters.openai_agents import instrument
 from agentspec.errors import StageError
 
 NUM_RUNS = 32
-PER_RUN = sorted(
-    ["triage", "triage/check"]
-    + ["writer"] * 2
-    + ["writer/team"] * 3
-    + ["writer/team/researcher", "writer/review"]
-)
+PER_RUN = sorted(["triage", "check"] + ["writer"] * 2 + ["team"] * 3 + ["researcher", "review"])
 UNTRACED = RunConfig(tracing_disabled=True)
 
 
@@ -87,8 +82,8 @@ def workflow_of(model: Any, client: openai.AsyncOpenAI) -> Agent[Any]:
     @function_tool
     async def look_up(topic: str) -> str:
         """Have it looked up."""
-        await Runner.run(agent("writer/team/researcher", "researcher"), "hi")
-        asked = [{"role": "system", "content": "writer/team"}, {"role": "user", "content": "hi"}]
+        await Runner.run(agent("researcher", "researcher"), "hi")
+        asked = [{"role": "system", "content": "team"}, {"role": "user", "content": "hi"}]
         await client.chat.completions.create(model="scripted", messages=asked)  # type: ignore[arg-type]
         return "done"
 
@@ -98,13 +93,13 @@ def workflow_of(model: Any, client: openai.AsyncOpenAI) -> Agent[Any]:
 
     @input_guardrail
     async def check(context: Any, agent: Any, question: Any) -> GuardrailFunctionOutput:
-        return await guard("triage/check", "check")
+        return await guard("check", "check")
 
     @output_guardrail
     async def review(context: Any, agent: Any, answer: Any) -> GuardrailFunctionOutput:
-        return await guard("writer/review", "review")
+        return await guard("review", "review")
 
-    team = agent("writer/team", "team", tools=[look_up])
+    team = agent("team", "team", tools=[look_up])
     write = team.as_tool("team_writes", "Has a team write.")
     writer = agent("writer", "writer", tools=[write], output_guardrails=[review])
     hand_off = handoff(writer, input_filter=remove_all_tools)
@@ -262,7 +257,7 @@ async def test_a_run_goes_on_after_an_approval(client: openai.AsyncOpenAI, engin
     state.approve(state.get_interruptions()[0])
     await Runner.run(first, state)
     names = [request.stage.name for request in engine.requests]
-    assert names == ["first", "writer", "writer/researcher", "writer"]
+    assert names == ["first", "writer", "researcher", "writer"]
 
 
 async def test_it_can_be_undone(client: openai.AsyncOpenAI, engine: Any) -> None:

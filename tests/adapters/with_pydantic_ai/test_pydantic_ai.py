@@ -26,7 +26,7 @@ from agentspec.errors import StageError
 
 ID = "3f2504e0-4f89-11d3-9a0c-0305e82c3301"
 NUM_RUNS = 32
-PER_RUN = sorted(["writer"] * 2 + ["writer/team"] * 3 + ["writer/team/researcher"] * 2)
+PER_RUN = sorted(["writer"] * 2 + ["team"] * 3 + ["researcher"] * 2)
 
 
 class Joke(BaseModel):
@@ -66,8 +66,8 @@ def sessions(engine: Any) -> dict[str | None, list[str]]:
 
 def workflow_of(model: Any, client: openai.AsyncOpenAI) -> Agent[Any, str]:
     """An agent whose tool runs one whose tool runs one, in two ways, and asks a model without any."""
-    researcher = Agent(model, name="researcher", instructions="writer/team/researcher")
-    team = Agent(model, name="team", instructions="writer/team")
+    researcher = Agent(model, name="researcher", instructions="researcher")
+    team = Agent(model, name="team", instructions="team")
     writer = Agent(model, name="writer", instructions="writer")
 
     @team.tool_plain
@@ -76,7 +76,7 @@ def workflow_of(model: Any, client: openai.AsyncOpenAI) -> Agent[Any, str]:
         await researcher.run("hi")
         async with researcher.run_stream("hi") as answer:
             assert [text async for text in answer.stream_text()]
-        asked = [{"role": "system", "content": "writer/team"}, {"role": "user", "content": "hi"}]
+        asked = [{"role": "system", "content": "team"}, {"role": "user", "content": "hi"}]
         await client.chat.completions.create(model="scripted", messages=asked)  # type: ignore[arg-type]
         return "done"
 
@@ -152,7 +152,7 @@ def test_threads(url: str, engine: Any) -> None:
 
 @pytest.mark.usefixtures("instrumented")
 async def test_outputs(model: Any, engine: Any) -> None:
-    editor = Agent(model, name="editor", instructions="writer/editor")
+    editor = Agent(model, name="editor", instructions="editor")
 
     async def edited(setup: str) -> str:
         """Have it edited."""
@@ -163,7 +163,7 @@ async def test_outputs(model: Any, engine: Any) -> None:
     await writer.run("hi")
     assert (await joker.run("hi")).output == Joke(setup="Why?")
     assert all(expected == stage for expected, stage in told(engine))
-    assert [request.stage.name for request in engine.requests] == ["writer", "writer/editor", "joker"]
+    assert [request.stage.name for request in engine.requests] == ["writer", "editor", "joker"]
 
 
 @pytest.mark.usefixtures("instrumented")
@@ -291,4 +291,4 @@ def test_a_bad_workflow_changes_nothing() -> None:
 def test_the_block_to_copy_runs() -> None:
     (block,) = blocks("PydanticAI")
     _, found = run(block)
-    assert found == ["support/triage", "support/triage/billing", "support/triage"]
+    assert found == ["support/triage", "support/billing", "support/triage"]

@@ -32,7 +32,7 @@ from agentspec.errors import StageError
 Stages = Callable[[], list[str]]
 ID = "3f2504e04f8911d39a0c0305e82c3301"
 NUM_RUNS = 32
-PER_RUN = sorted(["writer"] * 2 + ["writer/team"] * 3 + ["writer/team/researcher"])
+PER_RUN = sorted(["writer"] * 2 + ["team"] * 3 + ["researcher"])
 
 
 @pytest.fixture
@@ -66,10 +66,10 @@ def team_of(model: OpenAIModel, **options: Any) -> MultiStepAgent:
         Args:
             topic: What for.
         """
-        ask(model, "writer/team")
+        ask(model, "team")
         return "found"
 
-    below = expecting("writer/team/researcher")
+    below = expecting("researcher")
     researcher = ToolCallingAgent([], model, name="researcher", description="Looks up.", **below, **options)
     code = "search('a'); print(researcher('hi'))"
     team = CodeAgent(
@@ -78,7 +78,7 @@ def team_of(model: OpenAIModel, **options: Any) -> MultiStepAgent:
         name="team",
         description="Writes.",
         managed_agents=[researcher],
-        **expecting("writer/team", code),
+        **expecting("team", code),
         **options,
     )
     return ToolCallingAgent([], model, name="writer", managed_agents=[team], **expecting("writer"), **options)
@@ -146,13 +146,13 @@ async def test_models_of_litellm(url: str, engine: Any) -> None:
         LiteLLMModel("openai/scripted", **options, tool_choice="auto"),
         LiteLLMRouterModel("one", model_list=listed, **options, tool_choice="auto"),
     ):
-        below = expecting("team/writer")
+        below = expecting("writer")
         writer = ToolCallingAgent([], model, name="writer", description="Writes.", **below)
         above = expecting("team", "writer('hi')")
         CodeAgent([], model, name="team", managed_agents=[writer], **above).run("hi")
     undo()
     assert all(expected == stage for expected, stage in told(engine))
-    assert list(sessions(engine).values()) == [["team", "team", "team/writer"]] * 3
+    assert list(sessions(engine).values()) == [["team", "team", "writer"]] * 3
 
 
 @pytest.mark.usefixtures("instrumented")
@@ -174,7 +174,7 @@ def test_what_is_outside_a_run_has_no_agent(model: OpenAIModel, engine: Any) -> 
     with pytest.raises(AgentError):
         CodeAgent([], OpenAIModel("missing", api_key="none"), name="writer", max_steps=1).run("")
     ask(model)
-    assert {"default", "writer", "writer/team"} <= {stage for _, stage in told(engine)}
+    assert {"default", "writer", "team"} <= {stage for _, stage in told(engine)}
     assert all(expected == stage for expected, stage in told(engine))
 
 
