@@ -34,6 +34,7 @@ FRAMEWORKS = {  # by adapter
     "litellm": {"litellm"},
     "llama_index": {"llama_index", "workflows"},
     "openai_agents": {"agents"},
+    "openhands": {"openhands"},
     "pydantic_ai": {"pydantic_ai"},
     "smolagents": {"smolagents"},
 }

@@ -1,0 +1,238 @@
+"""OpenHands: every call of its agents tagged with who makes it, without a change to the program.
+
+    instrument(workflow="repair")
+    Conversation(agent=agent, workspace=folder).run()
+
+What a conversation knows of its calls (``LLMCallContext``) goes with them, and to the conversations of its
+sub-agents; ours also has the agent's name and the outermost conversation. What an agent does besides, such as
+condensing, is noted around the functions that do it. Knows the names of these and nothing else of OpenHands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields
+from functools import partial, wraps
+from inspect import iscoroutinefunction
+from types import ModuleType
+from typing import Any, Self
+
+from openhands.sdk.agent import Agent
+from openhands.sdk.agent import agent as agent_module
+from openhands.sdk.agent.critic_mixin import CriticMixin
+from openhands.sdk.conversation import title_utils
+from openhands.sdk.conversation.goal import controller
+from openhands.sdk.conversation.impl.local_conversation import LocalConversation
+from openhands.sdk.hooks.executor import HookExecutor
+from openhands.sdk.llm import llm as llm_module
+from openhands.sdk.llm.call_context import LLMCallContext, resolve_llm_call_context
+from openhands.sdk.security.analyzer import SecurityAnalyzerBase
+from openhands.sdk.subagent.registry import AgentFactory
+
+from agentspec.adapters.caller import Caller
+from agentspec.adapters.headers import agentspec_headers
+from agentspec.adapters.hooks import Undo, hinted
+from agentspec.adapters.replacement import Tagging
+
+__all__ = ["instrument"]
+
+MAIN_AGENT = "agent"
+
+_AGENT_HOOK = "agent-hook"
+_NAMELESS = ("default", MAIN_AGENT, "profile")  # usage ids that tell no role; a profile is a model
+_NAME = "_agentspec_name"
+
+
+@dataclass(frozen=True)
+class Lineage(LLMCallContext):  # type: ignore[misc]
+    """A conversation's call context that also knows whose it is.
+
+    Attributes:
+        agent: the agent's name, below that of the agent it belongs to if it is a hook.
+        usage_id: what the agent's own model is known by.
+        outermost: the conversation that all this is part of.
+    """
+
+    agent: tuple[str, ...] = ()
+    usage_id: str = ""
+    outermost: str | None = None
+
+    @classmethod
+    def of(cls, context: LLMCallContext, agent: Any, parent: LLMCallContext | None = None) -> Self:
+        """``context``, which is this agent's; ``parent`` is that of the conversation which began this one."""
+        around = parent if isinstance(parent, Lineage) else cls()
+        usage_id = agent.llm.usage_id
+        return cls(
+            **{field.name: getattr(context, field.name) for field in fields(LLMCallContext)},
+            agent=_agent_name(vars(agent).get(_NAME), usage_id, around.agent),
+            usage_id=usage_id,
+            outermost=around.outermost or (parent or context).session_id,
+        )
+
+
+def _agent_name(name: str | None, usage_id: str, around: tuple[str, ...]) -> tuple[str, ...]:
+    if name is not None:
+        return (name,)
+    if usage_id.startswith(_AGENT_HOOK):
+        return (*around, *usage_id.split(":"))
+    return around or _usage_name(usage_id) or (MAIN_AGENT,)  # a conversation that was forked has its agent
+
+
+def _usage_name(usage_id: str) -> tuple[str, ...]:
+    names = usage_id.split(":")
+    return () if names[0] in _NAMELESS else tuple(names)
+
+
+_DUTY: ContextVar[tuple[str, ...] | None] = ContextVar("agentspec_openhands_duty", default=None)
+"""What the agent does besides answering; empty while it answers, None where no agent is at work."""
+
+_Name = Callable[..., tuple[str, ...]]
+
+
+def _always(name: str) -> _Name:
+    return lambda *args, **kwargs: (name,)
+
+
+_DUTIES: tuple[tuple[type | ModuleType, str, _Name], ...] = (
+    (agent_module, "prepare_llm_messages", _always("condenser")),
+    (agent_module, "aprepare_llm_messages", _always("condenser")),
+    (CriticMixin, "_evaluate_with_critic", _always("critic")),
+    (SecurityAnalyzerBase, "_analyze_actions", _always("security")),
+    (title_utils, "generate_title_with_llm", _always("title")),
+    (controller, "judge_goal", _always("goal-judge")),
+    (
+        HookExecutor,
+        "_execute_prompt_hook",
+        lambda executor, hook, event: ("prompt-hook", hook.name or "default"),
+    ),
+    (Agent, "_execute_action_event", lambda agent, conversation, event: (event.tool_name,)),
+)
+"""Where an agent does something besides answering, and the name of it."""
+
+
+@contextmanager
+def _on_duty(duty: tuple[str, ...]) -> Iterator[None]:
+    token = _DUTY.set(duty)
+    try:
+        yield
+    finally:
+        _DUTY.reset(token)
+
+
+def _caller_of(llm: Any, context: LLMCallContext) -> Caller:
+    """Who asks this model: the agent, what it does besides, or else what the model is there for."""
+    lineage = context if isinstance(context, Lineage) else Lineage(outermost=context.session_id)
+    duty = _DUTY.get()
+    if duty is None:
+        duty = () if llm.usage_id == lineage.usage_id else _usage_name(llm.usage_id)
+    return hinted(*lineage.agent, *duty, session=lineage.outermost)
+
+
+def instrument(*, workflow: str | None = None) -> Undo:
+    """Tag the calls of every conversation of this process, also of those that exist, until it is undone.
+
+    The stage is the name of the agent: a sub-agent's is the one it is registered by, the main agent's its
+    model's ``usage_id``, else ``agent``. What an agent does besides is below it: ``agent/condenser``,
+    ``critic``, ``security``, ``title``, ``agent-hook/<name>``, ``prompt-hook/<name>``, or the name of the
+    tool that asks a model. The session is the outermost conversation. Headers that are given by hand stay.
+    The workflow is that of the last instrumentation that is in force.
+
+    Args:
+        workflow: what goes before every stage, e.g. ``repair``.
+
+    Returns:
+        what undoes it.
+
+    Raises:
+        StageError: ``workflow`` is malformed.
+    """
+    agentspec_headers(workflow)
+    return _TAGGING.instrument(workflow)
+
+
+def _tagging(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    @wraps(original)
+    def options_of(llm: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        options = original(llm, *args, **kwargs)
+        if not _TAGGING.is_in_force:  # somebody may have wrapped this, and keep it
+            return options
+        caller = _caller_of(llm, resolve_llm_call_context(kwargs.get("call_context")))
+        by_hand = options.get("extra_headers") or {}
+        taken = {name.lower() for name in by_hand}
+        headers = caller.headers(_TAGGING.workflow)
+        mine = {name: value for name, value in headers.items() if name not in taken}
+        return {**options, "extra_headers": {**by_hand, **mine}}
+
+    return options_of
+
+
+def _descending(original: Callable[..., None]) -> Callable[..., None]:
+    @wraps(original)
+    def begin(conversation: Any, *args: Any, **kwargs: Any) -> None:
+        original(conversation, *args, **kwargs)
+        parent = kwargs.get("_parent_llm_call_context")
+        _know_lineage(conversation, parent)
+
+    return begin
+
+
+def _know_lineage(conversation: Any, parent: LLMCallContext | None = None) -> None:
+    context = conversation._llm_call_context
+    conversation._llm_call_context = Lineage.of(context, conversation.agent, parent)
+
+
+def _naming(original: Any) -> property:
+    """Agents that a registered factory makes know its name; pydantic's copies of them, too."""
+
+    def factory_of(factory: Any) -> Callable[[Any], Any]:
+        make = original.__get__(factory, type(factory))
+
+        @wraps(make)
+        def make_known(llm: Any) -> Any:
+            agent = make(llm)
+            vars(agent)[_NAME] = factory.definition.name
+            return agent
+
+        return make_known
+
+    return property(factory_of)
+
+
+def _answering(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A step of an agent, also of a conversation that is older than this instrumentation."""
+    step = _dutiful(original, lambda *args, **kwargs: ())
+
+    @wraps(original)
+    def step_of(agent: Any, conversation: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(conversation.get_llm_call_context(), Lineage):
+            _know_lineage(conversation)
+        return step(agent, conversation, *args, **kwargs)
+
+    return step_of
+
+
+def _dutiful(original: Callable[..., Any], name: _Name) -> Callable[..., Any]:
+    @wraps(original)
+    def do(*args: Any, **kwargs: Any) -> Any:
+        with _on_duty(name(*args, **kwargs)):
+            return original(*args, **kwargs)
+
+    @wraps(original)
+    async def ado(*args: Any, **kwargs: Any) -> Any:
+        with _on_duty(name(*args, **kwargs)):
+            return await original(*args, **kwargs)
+
+    return ado if iscoroutinefunction(original) else do
+
+
+_TAGGING = Tagging(
+    (llm_module, "select_chat_options", _tagging),
+    (llm_module, "select_responses_options", _tagging),
+    (LocalConversation, "__init__", _descending),
+    (AgentFactory, "factory_func", _naming),
+    (Agent, "step", _answering),
+    (Agent, "astep", _answering),
+    *((owner, function, partial(_dutiful, name=name)) for owner, function, name in _DUTIES),
+)

@@ -1,0 +1,62 @@
+"""The real OpenHands: its agents, its tools, its conversations."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else importing LiteLLM asks the network
+os.environ["OPENHANDS_SUPPRESS_BANNER"] = "1"
+sys.path.append(str(Path(__file__).parent))
+
+from acting import ActingEngine
+from live import serving_engine
+from openhands.sdk import LLM
+
+from agentspec.adapters.openhands import instrument
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[Any, str]]:
+    """An engine that plays the agents' parts, and the base URL of the gateway in front of it."""
+    engine = ActingEngine()
+    with serving_engine(engine) as root:
+        yield engine, f"{root}/v1"
+
+
+@pytest.fixture
+def engine(served: tuple[Any, str]) -> Any:
+    """It has not been asked anything, and has no part to play."""
+    engine, _ = served
+    engine.reset()
+    return engine
+
+
+@pytest.fixture
+def model(url: str) -> Callable[..., LLM]:
+    """Makes a model: ``model(usage_id="condenser")``."""
+
+    def make(**fields: Any) -> LLM:
+        given = {"model": "openai/scripted", "base_url": url, "api_key": "none", "num_retries": 0}
+        return LLM(**{**given, **fields})
+
+    return make
+
+
+@pytest.fixture
+def instrumented() -> Iterator[None]:
+    undo = instrument(workflow="repair")
+    yield
+    undo()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """OpenHands and LiteLLM warn of prices that they do not know, and of what they use themselves."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.filterwarnings("ignore"))
