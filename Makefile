@@ -139,7 +139,7 @@ $(ADAPTERS_VENV)/%/.installed: tests/adapters/with_%/requirements.txt $(STAMP)
 	@touch $@
 
 test-adapters: $(FRAMEWORKS:%=$(ADAPTERS_VENV)/%/.installed)  ## the adapters with the real frameworks, each in .venv-adapters (FRAMEWORKS=langchain)
-	@set -e; for framework in $(FRAMEWORKS); do \
+	@set -e; for framework in $(FRAMEWORKS); do AGENTSPEC_ENGINE_PYTHON=$(CURDIR)/$(BIN)/python \
 		$(ADAPTERS_VENV)/$$framework/bin/python -m pytest tests/adapters/with_$$framework $(ARGS); done
 
 # on top of .venv, which has torch already

@@ -25,17 +25,17 @@ class Server:
         self._process = process
 
     @classmethod
-    def start(cls, base_url: str, console: Console, *options: str) -> Server:
+    def start(cls, base_url: str, console: Console, *options: str, python: str = sys.executable) -> Server:
         """Start it on the base URL's host and port and wait until it is healthy.
 
-        ``options`` are more of ``agentspec serve``.
+        ``options`` are more of ``agentspec serve``, ``python`` is one that has agentspec[engine].
 
         Raises:
             SystemExit: it ended, or was not healthy in two minutes.
         """
         address = urlsplit(base_url)
         host, port = address.hostname or "127.0.0.1", str(address.port or 8000)
-        command = [sys.executable, "-m", "agentspec", "serve", "--host", host, "--port", port, *options]
+        command = [python, "-m", "agentspec", "serve", "--host", host, "--port", port, *options]
         server = cls(subprocess.Popen(command))
         with console.status("starting agentspec serve"):
             server._wait_until_healthy(f"http://{host}:{port}/health")
@@ -73,12 +73,12 @@ class Server:
 
 
 @contextmanager
-def serving(console: Console, *options: str) -> Iterator[str]:
+def serving(console: Console, *options: str, python: str = sys.executable) -> Iterator[str]:
     """The base URL of a server of our own, on a free port, that logs only what is wrong."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         base_url = f"http://127.0.0.1:{probe.getsockname()[1]}/v1"
-    server = Server.start(base_url, console, "--log-level", "warning", *options)
+    server = Server.start(base_url, console, "--log-level", "warning", *options, python=python)
     try:
         yield base_url
     finally:
