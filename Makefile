@@ -130,15 +130,24 @@ $(CODING_AGENTS_STAMP): Makefile
 test-coding-agents: $(STAMP) $(CODING_AGENTS_STAMP)  ## Claude Code and Codex themselves against the gateway (needs npm)
 	@$(BIN)/python -m pytest tests/clients/test_real_coding_agents.py $(ARGS)
 
+# what an editable installation is made of: the same in all environments of this Python
+EDITABLE := build/editable
+$(EDITABLE)/.built: $(STAMP)
+	@rm -rf $(EDITABLE) && mkdir -p $(EDITABLE)
+	@$(BIN)/python -c 'from scikit_build_core.build import build_editable; build_editable("$(EDITABLE)")' > $(EDITABLE)/log
+	@touch $@
+
 .PRECIOUS: $(ADAPTERS_VENV)/%/.installed
-$(ADAPTERS_VENV)/%/.installed: tests/adapters/with_%/requirements.txt $(STAMP)
+$(ADAPTERS_VENV)/%/.installed: tests/adapters/with_%/requirements.txt $(EDITABLE)/.built
 	@set -e; python=$$(tests/adapters/python_for $* $(CURDIR)/$(BIN)/python) || exit 0; \
 		echo "installing $* and agentspec into $(@D)"; \
-		$(BIN)/uv venv --quiet --allow-existing --python $$python $(@D); \
-		$(BIN)/uv pip install --quiet --python $(@D) -r $< pytest==9.2.0 pytest-asyncio==1.5.0 \
-			'scikit-build-core>=1.1' 'pybind11>=3.0' cmake ninja; \
-		$(BIN)/uv pip install --quiet --python $(@D) --no-build-isolation \
-			--config-settings=build-dir=build/adapters-{wheel_tag} --editable .; \
+		$(BIN)/uv venv --quiet --clear --python $$python $(@D); \
+		install="$(BIN)/uv pip install --quiet --python $(@D)"; \
+		$$install -r $< pytest==9.2.0 pytest-asyncio==1.5.0; \
+		case $$python in \
+			$(CURDIR)/*) $$install $(EDITABLE)/*.whl;; \
+			*) $$install --config-settings=build-dir=build/adapters-{wheel_tag} --editable .;; \
+		esac; \
 		touch $@
 
 test-adapters: $(FRAMEWORKS:%=$(ADAPTERS_VENV)/%/.installed)  ## the adapters with the real frameworks, each in .venv-adapters (FRAMEWORKS=langchain)
