@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from importlib.metadata import distributions
 from pathlib import Path
@@ -31,6 +33,15 @@ collect_ignore = [
     for requirements in Path(__file__).parent.glob("with_*/requirements.txt")
     if is_missing(requirements)
 ]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _collected() -> Iterator[None]:
+    """Some frameworks close no connection: they go with the tests that may leave them open."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture(scope="module")

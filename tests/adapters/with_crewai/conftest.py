@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import tempfile
 import warnings
@@ -20,15 +19,6 @@ with warnings.catch_warnings():
     from crewai import LLM
 
     from agentspec.adapters.crewai import instrument
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _collected() -> Iterator[None]:
-    """CrewAI closes no connection: they go with the tests that may leave them open."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
 
 
 @pytest.fixture
