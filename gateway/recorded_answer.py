@@ -8,20 +8,39 @@ from typing import Any
 
 from agentspec.errors import RequestError
 from agentspec.gateway.call import Endpoint
+from agentspec.gateway.messages import read_messages
 from agentspec.gateway.responses_input import read_input
 
 Json = dict[str, Any]
+# with one of these the rest of a body is not all that was asked
+MORE = ("previous_response_id", "conversation", "suffix", "echo")
 
 
 def recorded_request(path: str, body: Mapping[str, Any]) -> Json:
-    """``messages`` and ``tools``, or ``prompt``. Raises RequestError if it has neither."""
+    """``messages`` and ``tools``, or ``prompt``. Raises RequestError if they are not the whole of it, as text."""
+    if more := [name for name in MORE if body.get(name)]:
+        raise RequestError(f"calls with {more[0]} are not recorded")
     if path == Endpoint.CHAT:
-        return {"messages": body.get("messages"), "tools": body.get("tools")}
+        return {"messages": _said(body.get("messages") or []), "tools": body.get("tools")}
     if path == Endpoint.RESPONSES:
         return {"messages": read_input(body.get("input"), body.get("instructions"))}
     if path == Endpoint.COMPLETIONS and isinstance(body.get("prompt"), str):
         return {"prompt": body["prompt"]}
     raise RequestError(f"calls of {path} are not recorded in this form")
+
+
+def _said(messages: list[Json]) -> list[Json]:
+    """As they are. Raises RequestError if there is more in them than text and calls of functions."""
+    read_messages(messages)
+    for message in messages:
+        _check_calls(message)
+    return messages
+
+
+def _check_calls(message: Json) -> None:
+    named = [(call.get("function") or {}).get("name") for call in message.get("tool_calls") or []]
+    if message.get("function_call") or not all(isinstance(name, str) for name in named):
+        raise RequestError("only calls of functions are recorded, as tool_calls have them")
 
 
 def recorded_response(path: str, answer: bytes) -> Json:
@@ -55,6 +74,8 @@ def _add(choice: Json, part: Json) -> None:
     choice["finish_reason"] = part.get("finish_reason") or choice.get("finish_reason")
     message = part.get("message") or part.get("delta") or {"content": part.get("text")}
     choice["content"] = choice.get("content", "") + (message.get("content") or "")
+    if message.get("function_call"):
+        raise RequestError("calls of functions are recorded as tool_calls have them alone")
     calls = choice.setdefault("calls", {})
     for number, call in enumerate(message.get("tool_calls") or []):
         known = calls.setdefault(
@@ -88,4 +109,6 @@ def _of_items(response: Json) -> Json:
 
 
 def _call(id: str | None, name: str, arguments: str) -> Json:  # noqa: A002  (OpenAI's name)
+    if not name:
+        raise RequestError("only calls of functions are recorded")
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}

@@ -2,14 +2,13 @@
 
 Off the stream path: the parts of an answer are kept as they pass, and put together and written by a thread.
 What is too long, or comes while too much waits, is left out and counted. The file holds prompts and answers
-of all tenants; it is readable by its owner alone.
+of all tenants; one that is made here is readable by its owner alone.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import queue
 import threading
 from pathlib import Path
@@ -17,11 +16,13 @@ from typing import Any
 
 from agentspec.errors import ConfigError, RequestError
 from agentspec.gateway.call import Call
+from agentspec.gateway.line_file import LineFile
 from agentspec.gateway.recorded_answer import recorded_request, recorded_response
 from agentspec.gateway.reply import Reply
 
 MAX_ANSWER_BYTES = 16 << 20
 MAX_WAITING = 256
+MAX_WAITING_BYTES = 64 << 20  # one call is taken, whatever its size
 
 logger = logging.getLogger("agentspec.gateway")
 
@@ -35,10 +36,12 @@ class Recorder:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab")
+            self._file = LineFile(path)
         except OSError as error:
             raise ConfigError(f"can't record into {str(path)!r}: {error.strerror}") from None
         self._waiting: queue.Queue[tuple[Call, bytes] | None] = queue.Queue(MAX_WAITING)
+        self._num_bytes_taken = 0  # each is counted by one thread alone
+        self._num_bytes_done = 0
         self.num_left_out = 0
         self._thread = threading.Thread(target=self._run, name="agentspec-recorder", daemon=True)
         self._thread.start()
@@ -51,11 +54,14 @@ class Recorder:
 
     def record(self, call: Call, parts: Parts) -> None:
         """A call was answered in full. Never waits."""
-        if parts.is_too_long:
+        size = _size(call, parts.num_bytes)
+        waiting = self._num_bytes_taken - self._num_bytes_done
+        if parts.is_too_long or (waiting and waiting + size > MAX_WAITING_BYTES):
             self._leave_out()
             return
         try:
             self._waiting.put_nowait((call, b"".join(parts.kept)))
+            self._num_bytes_taken += size
         except queue.Full:
             self._leave_out()
 
@@ -69,12 +75,14 @@ class Recorder:
         while (taken := self._waiting.get()) is not None:
             call, answer = taken
             try:
-                self._file.write(_line(call, answer))
-                self._file.flush()
+                self._file.append(_line(call, answer))
+            except OSError as error:
+                logger.error("%s was not recorded: %s", call.request_id, error.strerror)
             except RequestError:  # its message may quote what was said
                 logger.debug("%s was not recorded: %s is not for replays", call.request_id, call.path)
             except Exception:
                 logger.exception("%s was not recorded", call.request_id)
+            self._num_bytes_done += _size(call, len(answer))
 
     def close(self) -> None:
         """Write what waits."""
@@ -86,22 +94,26 @@ class Recorder:
 class Parts:
     """The bytes of one answer."""
 
-    __slots__ = ("_num_bytes", "kept")
+    __slots__ = ("kept", "num_bytes")
 
     def __init__(self) -> None:
         self.kept: list[bytes] = []
-        self._num_bytes = 0
+        self.num_bytes = 0
 
     @property
     def is_too_long(self) -> bool:
         """Not all was kept."""
-        return self._num_bytes > MAX_ANSWER_BYTES
+        return self.num_bytes > MAX_ANSWER_BYTES
 
     def add(self, part: bytes) -> None:
         """The next ones."""
-        self._num_bytes += len(part)
+        self.num_bytes += len(part)
         if not self.is_too_long:
             self.kept.append(part)
+
+
+def _size(call: Call, num_answered: int) -> int:
+    return len(call.raw_body) + num_answered
 
 
 def _line(call: Call, answer: bytes) -> bytes:

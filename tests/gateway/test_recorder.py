@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,13 @@ import openai
 import pytest
 from live import client_of, post, serving_engine, serving_proxy
 from scripted import ScriptedEngine
+from starlette.datastructures import Headers
 
-from agentspec.errors import ConfigError
+from agentspec.errors import ConfigError, RequestError
 from agentspec.gateway import Recorder
+from agentspec.gateway.call import Call
+from agentspec.gateway.recorded_answer import recorded_request, recorded_response
+from agentspec.gateway.recorder import Parts
 from agentspec.recorded import CallLibrary, read
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
@@ -86,6 +91,66 @@ def test_what_is_not_recorded(tmp_path: Path) -> None:
         assert post(root, {"prompt": "hi"}, "/tokenize").status_code == 200
     recorder.close()
     assert path.read_text() == ""
+
+
+IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
+CUSTOM = {"role": "assistant", "content": "", "tool_calls": [{"type": "custom", "custom": {"name": "a"}}]}
+OLD_CALL = {"role": "assistant", "content": None, "function_call": {"name": "a", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize("body", [{"messages": [IMAGE]}, {"messages": [CUSTOM]}, {"messages": [OLD_CALL]}])
+def test_what_no_replay_could_read_is_not_recorded(body: dict[str, Any]) -> None:
+    with pytest.raises(RequestError):
+        recorded_request("/v1/chat/completions", body)
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("/v1/responses", {"previous_response_id": "resp_1"}),
+        ("/v1/responses", {"conversation": "conv_1"}),
+        ("/v1/completions", {"suffix": "}"}),
+        ("/v1/completions", {"echo": True}),
+    ],
+)
+def test_calls_whose_messages_are_not_all_that_was_asked(path: str, more: dict[str, Any]) -> None:
+    body = {"input": "yes", "prompt": "yes"}
+    assert recorded_request(path, body)
+    with pytest.raises(RequestError, match=next(iter(more))):
+        recorded_request(path, {**body, **more})
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": None, "function_call": {"name": "a", "arguments": "{}"}},
+        {"content": None, "tool_calls": [{"id": "1", "type": "custom", "custom": {"name": "a", "input": ""}}]},
+    ],
+)
+def test_answers_that_would_be_recorded_by_half(message: dict[str, Any]) -> None:
+    answer = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    with pytest.raises(RequestError, match="calls of functions"):
+        recorded_response("/v1/chat/completions", json.dumps(answer).encode())
+
+
+def test_what_waits_is_bounded_by_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "calls.jsonl"
+    os.mkfifo(path)  # nobody reads: the thread stays in the first call's line
+    reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    monkeypatch.setattr("agentspec.gateway.recorder.MAX_WAITING_BYTES", 1 << 20)
+    recorder = Recorder(path)
+    answer = {"choices": [{"index": 0, "message": {"content": "a" * (1 << 19)}, "finish_reason": "stop"}]}
+    parts = Parts()
+    parts.add(json.dumps(answer).encode())
+    call = Call("POST", "/v1/completions", "", "one", "default", Headers(), b"{}", {"prompt": "hi"}, None)
+    for _ in range(4):
+        recorder.record(call, parts)
+    assert recorder.num_left_out == 3
+    os.set_blocking(reading, True)
+    with os.fdopen(reading, "rb") as read_end:
+        assert json.loads(read_end.readline())["prompt"] == "hi"
+        recorder.close()
+        assert read_end.read() == b""
 
 
 def test_a_file_that_can_not_be_written(tmp_path: Path) -> None:
