@@ -125,6 +125,7 @@ def read_messages(messages: object) -> list[Message]:
         if not isinstance(message.get("role"), str):
             raise ConfigError(f"'role' must be a text, not {_shown(message.get('role'))}")
         said(message)
+        list(tool_calls(message))
     return messages
 
 
@@ -185,7 +186,7 @@ def _written_call(name: str, arguments: str) -> str:
     """As the templates of such models show it; arguments that are no object stay text."""
     try:
         parsed = json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         parsed = None
     given = parsed if isinstance(parsed, dict) else arguments
     call = json.dumps({"name": name, "arguments": given}, ensure_ascii=False)

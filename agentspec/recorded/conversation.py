@@ -47,5 +47,5 @@ def _turn(message: Message) -> Turn:
 def _parsed(arguments: str) -> Any:
     try:
         return json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments

@@ -136,6 +136,7 @@ def test_the_nearest_record(asked: Any, said: str, tmp_path: Path) -> None:
         ({"messages": [HI], "response": {"choices": []}}, "'response' must be a text"),
         ({"messages": [HI], "response": {"choices": [1]}}, "a choice must be an object"),
         ({"messages": [HI], "response": {"tool_calls": [{}]}}, "a call of a tool has a function"),
+        ({"messages": [HI, {**HI, "tool_calls": [{}]}], "response": "y"}, "a call of a tool has a function"),
         ({"request": 5, "response": "x"}, "'request' must be an object"),
         ({"response": "x"}, "a call has 'messages', or 'prompt'"),
     ],
@@ -170,3 +171,10 @@ def test_what_is_written_is_read_as_it_was(arguments: str) -> None:
             assert json.loads(call.arguments) == json.loads(recorded)
         except ValueError:
             assert call.arguments == recorded
+
+
+def test_arguments_too_deep_to_read_are_text(tmp_path: Path) -> None:
+    deep = "[" * 100_000
+    asked = [*user("go"), called(deep), *user("on")]
+    assert texts(library(tmp_path, {"messages": asked, "response": "done"}), asked) == ["done"]
+    assert deep in RecordedAnswer("", (("f", deep),)).written()
