@@ -76,7 +76,7 @@ def _kind(turn: str | None) -> str | None:
     """Of a request that is no turn of the conversation: ``compaction``."""
     try:
         told = json.loads(turn or "")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     kind = told.get("request_kind") if isinstance(told, dict) else None
     return kind if isinstance(kind, str) and kind != "turn" else None

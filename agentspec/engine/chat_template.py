@@ -144,7 +144,7 @@ def _tool_call(call: object) -> object:
         raise RequestError(f"a tool call needs a function, not {call!r}", param="messages")
     function = dict(call["function"])
     if isinstance(function.get("arguments"), str):
-        with contextlib.suppress(ValueError):  # what is no JSON, a template can still show as text
+        with contextlib.suppress(ValueError, RecursionError):  # a template can still show it as text
             function["arguments"] = json.loads(function["arguments"])
     return {**call, "function": function}
 

@@ -211,6 +211,12 @@ def test_tools_as_transformers(tokenizer: Tokenizer, reference: Any) -> None:
     assert tokenizer.apply_chat_template(messages, tools=tools) == theirs
 
 
+def test_arguments_too_deep_to_read_are_text(tokenizer: Tokenizer) -> None:
+    call = {"type": "function", "id": "1", "function": {"name": "run", "arguments": "[" * 100_000}}
+    messages = [*CONVERSATION, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    assert "[" * 100_000 in tokenizer.apply_chat_template(messages)
+
+
 def test_text_parts_are_lines(tokenizer: Tokenizer) -> None:
     parts = [{"type": "text", "text": "Which"}, {"type": "text", "text": "items?"}]
     whole = tokenizer.apply_chat_template([{"role": "user", "content": "Which\nitems?"}])

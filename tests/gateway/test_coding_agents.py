@@ -132,6 +132,7 @@ def test_ids_in_a_prompt_are_not_in_the_name() -> None:
         ({"x-openai-subagent": "collab_spawn", **turn(), "thread-id": THREAD}, "codex/collab_spawn"),
         ({"x-codex-turn-metadata": "[1"}, "codex/main"),
         ({"x-codex-turn-metadata": "[1]"}, "codex/main"),
+        ({"x-codex-turn-metadata": "[" * 5000}, "codex/main"),
         ({}, "codex/main"),
     ],
 )
