@@ -45,6 +45,7 @@ class ToolCallReader:
 
     def __init__(self) -> None:
         self._held = ""
+        self._num_searched = 0  # characters held in which no call ends
         self.num_calls = 0
 
     def push(self, text: str) -> list[Piece]:
@@ -69,17 +70,22 @@ class ToolCallReader:
         start = _opening(self._held)
         if text := self._cut(len(self._held[:start].rstrip())):
             return text
-        if (end := self._held.find(CLOSE, start)) < 0:
-            return None
-        call = _parsed(self._held[start + len(OPEN) : end])
-        written = self._cut(end + len(CLOSE))
-        if call is None:
-            return written
-        self.num_calls += 1
-        return call
+        while (end := self._held.find(CLOSE, max(start, self._num_searched))) >= 0:
+            inside = self._held[start + len(OPEN) : end]
+            call = _parsed(inside)
+            if call is not None:
+                self._cut(end + len(CLOSE))
+                self.num_calls += 1
+                return call
+            if not _ends_in_string(inside):
+                return self._cut(self._held.find(CLOSE, start) + len(CLOSE))
+            self._num_searched = end + len(CLOSE)
+        return None
 
     def _cut(self, num_chars: int) -> str:
         piece, self._held = self._held[:num_chars], self._held[num_chars:]
+        if piece:
+            self._num_searched = 0
         return piece
 
 
@@ -100,6 +106,17 @@ def _parsed(text: str) -> ToolCall | None:
     if not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
     return ToolCall(call["name"], arguments)
+
+
+def _ends_in_string(text: str) -> bool:
+    """True of JSON that was cut off inside a string: what stands there is said, and no end of a call."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return error.msg.startswith("Unterminated string")
+    except (ValueError, RecursionError):
+        pass
+    return False
 
 
 def _opening(text: str) -> int:

@@ -37,10 +37,11 @@ def choose(tools: Tools | None, choice: object) -> ChosenTools:
         return ChosenTools()
     name = _forced_name(choice)
     functions = [function for tool in tools or () if isinstance(function := tool.get("function"), dict)]
-    forced = [function for function in functions if name in (None, function.get("name"))]
+    named = [function for function in functions if isinstance(function.get("name"), str)]
+    forced = [function for function in named if name in (None, function["name"])]
     if not forced:
-        named = "a tool" if name is None else f"the tool {name!r}"
-        raise RequestError(f"tool_choice asks for {named}, but tools has none", param="tool_choice")
+        wanted = "a tool" if name is None else f"the tool {name!r}"
+        raise RequestError(f"tool_choice asks for {wanted}, but tools has none", param="tool_choice")
     return ChosenTools(tools, _call_grammar(forced))
 
 
@@ -63,8 +64,17 @@ def _call_grammar(functions: Sequence[Mapping[str, Any]]) -> str:
     """One call, as :mod:`agentspec.gateway.tool_calls` reads it; each schema has references of its own."""
     calls, schemas, after = [], [], json.dumps(f"}}\n{CLOSE}")
     for index, function in enumerate(functions):
-        before = f'{OPEN}\n{{"name": {json.dumps(function.get("name"))}, "arguments": '
+        before = f'{OPEN}\n{{"name": {json.dumps(function["name"])}, "arguments": '
         calls.append(f"{json.dumps(before)} arguments_{index} {after}")
-        schema = {**(function.get("parameters") or ANY_ARGUMENTS), "x-guidance": WRITTEN}
+        schema = {**_parameters(function), "x-guidance": WRITTEN}
         schemas.append(f"arguments_{index}: %json {json.dumps(schema)}")
     return "\n".join([f"start: {' | '.join(calls)}", *schemas])
+
+
+def _parameters(function: Mapping[str, Any]) -> Mapping[str, Any]:
+    parameters = function.get("parameters") or ANY_ARGUMENTS
+    if not isinstance(parameters, dict):
+        raise RequestError(
+            f"the parameters of the tool {function['name']!r} must be an object", param="tools"
+        )
+    return parameters

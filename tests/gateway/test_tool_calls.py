@@ -13,6 +13,7 @@ from scripted import ScriptedEngine
 from agentspec.gateway.tool_calls import ToolCall, ToolCallReader
 
 CALL = '<tool_call>\n{"name": "look", "arguments": {"größe": 1}}\n</tool_call>'
+CLOSE = "</tool_call>"
 LOOK = ("look", '{"größe": 1}')
 LOOK_TOOL: dict[str, Any] = {"name": "look", "parameters": {"type": "object"}}
 CHAT_TOOLS: list[Any] = [{"type": "function", "function": LOOK_TOOL}]
@@ -57,6 +58,12 @@ def read(text: str, sizes: Iterator[int]) -> list[str | tuple[str, str]]:
         ('<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', [("f", '{"a": 1}')]),
         (CALL.removesuffix("</tool_call>"), [LOOK]),
         (CALL[:-30], [CALL[:-30]]),
+        (
+            f'<tool_call>{{"name": "<\\"/tool_call>{CLOSE}"}}{CLOSE} {CALL}',
+            [(f'<"/tool_call>{CLOSE}', "{}"), LOOK],
+        ),
+        (f'<tool_call>{{"name": "a{CLOSE} {CALL}', [f'<tool_call>{{"name": "a{CLOSE}', LOOK]),
+        (f'<tool_call>{{"name": "a{CLOSE} text', [f'<tool_call>{{"name": "a{CLOSE} text']),
         (f"<tool_call>{{broken</tool_call> {CALL}", ["<tool_call>{broken</tool_call>", LOOK]),
         ("<tool_call>[1]</tool_call>", ["<tool_call>[1]</tool_call>"]),
         ('<tool_call>{"name": 5}</tool_call>', ['<tool_call>{"name": 5}</tool_call>']),

@@ -90,6 +90,16 @@ def test_a_call_goes_before_a_form_of_the_answer(client: openai.OpenAI) -> None:
     assert answer.choices[0].message.tool_calls
 
 
+def test_a_call_that_speaks_of_the_end_of_calls(client: openai.OpenAI) -> None:
+    end = {"properties": {"text": {"const": "</tool_call> is the end"}}, "required": ["text"], **CLOSED}
+    tools: Any = [{"type": "function", "function": {"name": "</tool_call>", "parameters": end}}]
+    answer = client.chat.completions.create(model="tiny", messages=HI, tools=tools, tool_choice="required")
+    (call,) = answer.choices[0].message.tool_calls or []
+    assert call.type == "function"
+    assert call.function.name == "</tool_call>"
+    assert json.loads(call.function.arguments) == {"text": "</tool_call> is the end"}
+
+
 def test_a_schema_that_cannot_be_enforced(client: openai.OpenAI) -> None:
     tools: Any = [{"type": "function", "function": {"name": "f", "parameters": {"type": "colour"}}}]
     with pytest.raises(openai.BadRequestError, match="tools: the JSON schema can't be used"):
@@ -101,6 +111,7 @@ def test_a_schema_that_cannot_be_enforced(client: openai.OpenAI) -> None:
     [
         (None, "required", "asks for a tool, but tools has none"),
         ([], "required", "asks for a tool, but tools has none"),
+        ([{"type": "function", "function": {}}], "required", "asks for a tool, but tools has none"),
         (TOOLS, forced("gone"), "asks for the tool 'gone', but tools has none"),
         (TOOLS, "always", "must be 'auto', 'none', 'required' or a function by its name, not 'always'"),
         (TOOLS, {"type": "function"}, "by its name, not {'type': 'function'}"),
@@ -112,3 +123,9 @@ def test_a_bad_choice(tools: Any, choice: Any, said: str) -> None:
         choose(tools, choice)
     assert said in str(refused.value)
     assert refused.value.param == "tool_choice"
+
+
+@pytest.mark.parametrize("parameters", ["x", True, [1]])
+def test_parameters_that_are_no_schema(parameters: Any) -> None:
+    with pytest.raises(RequestError, match="the parameters of the tool 'f' must be an object"):
+        choose([{"type": "function", "function": {"name": "f", "parameters": parameters}}], "required")
