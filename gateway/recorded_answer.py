@@ -17,7 +17,7 @@ MORE = ("previous_response_id", "conversation", "suffix", "echo")
 
 
 def recorded_request(path: str, body: Mapping[str, Any]) -> Json:
-    """``messages`` and ``tools``, or ``prompt``. Raises RequestError if they are not the whole of it, as text."""
+    """``messages`` and ``tools``, or ``prompt``. Raises RequestError if that is not all of it, or no text."""
     if more := [name for name in MORE if body.get(name)]:
         raise RequestError(f"calls with {more[0]} are not recorded")
     if path == Endpoint.CHAT:

@@ -124,7 +124,10 @@ def test_calls_whose_messages_are_not_all_that_was_asked(path: str, more: dict[s
     "message",
     [
         {"content": None, "function_call": {"name": "a", "arguments": "{}"}},
-        {"content": None, "tool_calls": [{"id": "1", "type": "custom", "custom": {"name": "a", "input": ""}}]},
+        {
+            "content": None,
+            "tool_calls": [{"id": "1", "type": "custom", "custom": {"name": "a"}}],
+        },
     ],
 )
 def test_answers_that_would_be_recorded_by_half(message: dict[str, Any]) -> None:
