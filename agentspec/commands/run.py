@@ -109,7 +109,9 @@ def _run(args: argparse.Namespace, command: Sequence[str], is_own: bool) -> int:
 def _figures(args: argparse.Namespace) -> list[dict[str, Any]]:
     """The gateway's, by stage. Raises EngineError that says what to do if there is no gateway."""
     try:
-        stages: list[dict[str, Any]] = gateway_call.call(args, "GET", "stages")["stages"]
+        stages = gateway_call.call(args, "GET", "stages").get("stages")
+        if not isinstance(stages, list):
+            raise EngineError(f"{args.url} is no AgentSpec gateway: it tells no stages")
     except EngineError as error:
         raise EngineError(
             f"{error}\nStart a gateway (agentspec serve), say where it is (--url,"

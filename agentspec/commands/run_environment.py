@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import agentspec.adapters
 from agentspec.wire import SESSION_HEADER, STAGE_HEADER
@@ -32,6 +32,8 @@ KEYS = {
     "LLM_API_KEY": (),
     "ANTHROPIC_API_KEY": ("ANTHROPIC_AUTH_TOKEN",),
 }  # or one of those
+PROXIES = ("http_proxy", "https_proxy", "all_proxy")  # in capitals, too
+NO_PROXY = ("no_proxy", "NO_PROXY")
 NO_KEY = "none"  # clients don't start without any
 HEADER_LINES = ("OPENAI_CUSTOM_HEADERS", "ANTHROPIC_CUSTOM_HEADERS")
 HEADER_OBJECT = "LLM_EXTRA_HEADERS"
@@ -72,19 +74,32 @@ class Run:
 def run_environment(run: Run, given: Mapping[str, str] = os.environ) -> tuple[dict[str, str], list[str]]:
     """The program's environment, and the names of what somebody had set otherwise."""
     urls = {name: run.root + path for name, path in BASE_URLS.items()}
-    keys = {
-        name: run.key or NO_KEY for name, others in KEYS.items() if run.key or not _has(given, name, *others)
-    }
-    ours = {**urls, **keys}
+    ours = {**urls, **_keys(run, given)}
     replaced = [name for name, value in ours.items() if given.get(name, value) not in ("", value)]
-    environment = {**given, **ours, **_headers(run, given)}
+    environment = {**given, **ours, **_headers(run, given), **_no_proxy(run, given)}
     environment[PATH_VARIABLE] = os.pathsep.join(filter(None, (str(STARTUP), given.get(PATH_VARIABLE))))
     environment[WORKFLOW_VARIABLE] = run.workflow or ""
     return environment, replaced
 
 
-def _has(given: Mapping[str, str], *names: str) -> bool:
-    return any(given.get(name) for name in names)
+def _keys(run: Run, given: Mapping[str, str]) -> dict[str, str]:
+    """The gateway's key under every name that has one: of two that a client sends, the other might count."""
+    keys = {}
+    for name, others in KEYS.items():
+        set_instead = [other for other in others if given.get(other)]
+        if run.key:
+            keys.update(dict.fromkeys((name, *set_instead), run.key))
+        elif not given.get(name) and not set_instead:
+            keys[name] = NO_KEY
+    return keys
+
+
+def _no_proxy(run: Run, given: Mapping[str, str]) -> dict[str, str]:
+    """Where there are proxies: none before the gateway, which this command reaches without any."""
+    if not any(value and name.lower() in PROXIES for name, value in given.items()):
+        return {}
+    known = next(filter(None, map(given.get, NO_PROXY)), None)
+    return dict.fromkeys(NO_PROXY, ",".join(filter(None, (known, urlsplit(run.root).hostname))))
 
 
 def _headers(run: Run, given: Mapping[str, str]) -> dict[str, str]:

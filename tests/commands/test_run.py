@@ -9,8 +9,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import venv
 from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -236,8 +238,24 @@ def test_what_somebody_set_is_replaced_only_if_it_is_said() -> None:
     assert "ANTHROPIC_API_KEY" not in environment
     assert environment["PYTHONPATH"] == f"{STARTUP}{os.pathsep}/mine"
     environment, replaced = run_environment(Run("http://g", "key", "run-1"), given)
-    assert replaced == ["OPENAI_BASE_URL", "OPENAI_API_KEY"]
+    assert replaced == ["OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTHROPIC_AUTH_TOKEN"]
     assert environment["OPENAI_API_KEY"] == environment["ANTHROPIC_API_KEY"] == "key"
+    assert environment["ANTHROPIC_AUTH_TOKEN"] == "key"  # what goes before it in a client that sends both
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, None),
+        ({"HTTP_PROXY": ""}, None),
+        ({"HTTP_PROXY": "http://p:1"}, "g"),
+        ({"all_proxy": "http://p:1", "NO_PROXY": "a,b"}, "a,b,g"),
+        ({"https_proxy": "http://p:1", "no_proxy": "a", "NO_PROXY": "b"}, "a,g"),
+    ],
+)
+def test_no_proxy_stands_before_the_gateway(given: dict[str, str], expected: str | None) -> None:
+    environment, _ = run_environment(Run("http://g:80", None, "run-1"), given)
+    assert (environment.get("no_proxy"), environment.get("NO_PROXY")) == (expected, expected)
 
 
 @pytest.mark.parametrize(
@@ -390,6 +408,28 @@ def test_what_can_not_be_run(
 def test_what_can_not_be(options: tuple[str, ...], said: str) -> None:
     done = run("http://127.0.0.1:9", "true", options=options)
     assert (done.returncode, said in done.stderr) == (1, True), done.stderr
+
+
+@pytest.mark.parametrize("body", [b'{"error": "no such path"}', b"[]", b'{"stages": 5}'])
+@pytest.mark.parametrize("status", [200, 500])
+def test_what_is_no_gateway(body: bytes, status: int) -> None:
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: Any) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Other) as server:
+        answering = threading.Thread(target=server.handle_request)
+        answering.start()
+        done = run(f"http://127.0.0.1:{server.server_port}", "true")
+        answering.join()
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "Start a gateway (agentspec serve)" in done.stderr
 
 
 def test_where_the_gateway_is_may_be_told_by_the_environment(
