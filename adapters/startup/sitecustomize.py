@@ -99,7 +99,8 @@ def _say(name: str, error: Exception) -> None:
         reason = f"no adapter for {name}: {type(error).__name__}: {first}"
     if name not in said:
         os.environ[SAID_VARIABLE] = ",".join(filter(None, [*said, name]))
-        sys.stderr.write(f"agentspec run: {reason}; the gateway has to find the stages of its calls\n")
+        with suppress(Exception):  # the program may have closed it
+            sys.stderr.write(f"agentspec run: {reason}; the gateway has to find the stages of its calls\n")
 
 
 def _hand_on() -> None:

@@ -35,11 +35,11 @@ def call(args: argparse.Namespace, method: str, path: str, **body: Any) -> dict[
         raise EngineError(f"no answer from {url}: {str(error) or type(error).__name__}") from None
     except ValueError:
         raise EngineError(f"{url} is no AgentSpec gateway: status {answer.status_code}, no JSON") from None
-    if not isinstance(told, dict) or not isinstance(error := told.get("error", {}), dict):
+    if not isinstance(told, dict) or not isinstance(reasons := told.get("error", {}), dict):
         raise EngineError(f"{url} is no AgentSpec gateway: status {answer.status_code}, JSON of another")
     if answer.is_success:
         return told
-    reason = error.get("message", f"status {answer.status_code}")
+    reason = reasons.get("message", f"status {answer.status_code}")
     if answer.is_client_error:
         raise RequestError(f"the server refused: {reason}")
     raise EngineError(f"the server failed: {reason}")

@@ -194,6 +194,15 @@ def test_an_adapter_that_fails_is_told_once_and_harms_nobody(
     assert "crewai" not in done.stderr
 
 
+def test_an_adapter_that_fails_harms_nobody_who_can_not_be_told(
+    url: str, engine: ScriptedEngine, tmp_path: Path
+) -> None:
+    (tmp_path / "smolagents.py").write_text("class MultiStepAgent: pass\n")
+    code = "import smolagents; print('done')"
+    done = run(url, "sh", "-c", f'exec "{sys.executable}" -c "{code}" 2>&-', PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "done\n")
+
+
 def test_a_python_without_agentspec_has_the_environment_alone(
     url: str, engine: ScriptedEngine, tmp_path: Path
 ) -> None:
