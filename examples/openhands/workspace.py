@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -54,9 +55,11 @@ def sandbox() -> Iterator[bool]:
     """The folder of all workspaces and the shell, for one run at a time; whether the shell has no network.
 
     Raises:
-        ConfigError: another run is under way.
+        ConfigError: another run is under way, or the folder is somebody else's, whose shell it might be.
     """
-    ROOT.mkdir(exist_ok=True)
+    ROOT.mkdir(mode=0o700, exist_ok=True)
+    if ROOT.is_symlink() or ROOT.stat().st_uid != os.getuid():
+        raise ConfigError(f"{str(ROOT)!r} was made by somebody else: take it away, or run where it is yours")
     with (ROOT / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

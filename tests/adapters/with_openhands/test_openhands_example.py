@@ -14,6 +14,7 @@ from rich.console import Console
 from agentspec.benchmarks.stages import strip
 from agentspec.benchmarks.stages.report import LEAST_ARI
 from agentspec.benchmarks.stages.stripper import Findings
+from agentspec.errors import ConfigError
 from examples.openhands.__main__ import main
 from examples.openhands.author import record
 from examples.openhands.checkpoint import write_checkpoint
@@ -60,6 +61,16 @@ def test_what_is_written_repairs_every_repository(recorded: tuple[list[Any], Pat
     assert sorted(stages) == STAGES
     assert stages["repair/agent"] == sum(len(repair.outputs) for repair in repairs)
     assert stages["repair/reviewer"] == 3 * len(repairs)
+
+
+def test_no_shell_in_a_folder_that_leads_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    (tmp_path / "root").symlink_to(there)
+    monkeypatch.setattr("examples.openhands.workspace.ROOT", tmp_path / "root")
+    with pytest.raises(ConfigError, match="made by somebody else"), sandbox():
+        pass
+    assert list(there.iterdir()) == []
 
 
 def test_tests_that_an_agent_has_changed_do_not_count() -> None:
