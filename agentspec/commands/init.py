@@ -233,4 +233,4 @@ def _write(path: Path, mode: str, text: str, folder: Path | None) -> None:
         with path.open(mode, encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise ConfigError(f"can't write {error.filename!r}: {error.strerror}") from None
+        raise ConfigError(f"can't write {error.filename or str(path)!r}: {error.strerror}") from None
