@@ -109,4 +109,5 @@ class CallLibrary:
 def _most_alike(key: Key, others: Sequence[Key]) -> list[Key]:
     """Those with the most turns in the same place; of these, those of the nearest length."""
     ranks = [(-sum(map(eq, key, other)), abs(len(key) - len(other))) for other in others]
-    return [other for other, rank in zip(others, ranks, strict=True) if rank == min(ranks)]
+    nearest = min(ranks)
+    return [other for other, rank in zip(others, ranks, strict=True) if rank == nearest]
