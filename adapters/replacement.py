@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 from types import ModuleType
 from typing import Any
+
+from agentspec.errors import AdapterError
 
 
 def replace_method(
@@ -14,7 +17,13 @@ def replace_method(
 
     Returns:
         what undoes it; if it was replaced again since then, that does nothing.
+
+    Raises:
+        AdapterError: there is none of this name, in a version of the framework that nobody tried.
     """
+    if name not in owner.__dict__:
+        whole = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
+        raise AdapterError(f"{whole} has no {name!r}: install a version that docs/adapters.md names")
     original = owner.__dict__[name]
     replacement = replacing(original)
     setattr(owner, name, replacement)
@@ -37,6 +46,7 @@ class Tagging:
         self._replaced = replaced
         self._undoing: list[Callable[[], None]] = []
         self._in_force: list[tuple[object, str | None]] = []
+        self._lock = Lock()
 
     @property
     def is_in_force(self) -> bool:
@@ -53,17 +63,33 @@ class Tagging:
 
         Returns:
             what undoes it; the methods are put back when no other is in force.
+
+        Raises:
+            AdapterError: one of the methods is not there; nothing was changed.
         """
         mine = (object(), workflow)
-        if not self._in_force:
-            self._undoing = [replace_method(*one) for one in self._replaced]
-        self._in_force.append(mine)
+        with self._lock:
+            if not self._in_force:
+                self._replace()
+            self._in_force.append(mine)
 
         def undo() -> None:
-            if mine in self._in_force:
-                self._in_force.remove(mine)
-                if not self._in_force:
-                    for one in self._undoing:
-                        one()
+            with self._lock:
+                if mine in self._in_force:
+                    self._in_force.remove(mine)
+                    if not self._in_force:
+                        self._put_back()
 
         return undo
+
+    def _replace(self) -> None:
+        try:
+            for one in self._replaced:
+                self._undoing.append(replace_method(*one))
+        except BaseException:
+            self._put_back()
+            raise
+
+    def _put_back(self) -> None:
+        while self._undoing:
+            self._undoing.pop()()

@@ -15,6 +15,7 @@
     │   ├── UnknownModelError      no model of this name is served
     │   ├── UnrecordedCallError    a replay has no call with this conversation
     │   └── EngineBusyError        the waiting line is full; try again later
+    ├── AdapterError           a framework has not what its adapter replaces
     └── EngineError            the engine failed or was stopped
 
 Messages name the offending value with ``!r`` and, where it helps, say what to do next.
@@ -113,6 +114,10 @@ class EngineBusyError(RequestError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="engine_busy")
+
+
+class AdapterError(AgentSpecError):
+    """A framework, in a version that nobody tried, has not what its adapter replaces. Nothing changed."""
 
 
 class EngineError(AgentSpecError):
