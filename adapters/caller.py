@@ -7,9 +7,10 @@ threads and tasks.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TypeVar
 
 from agentspec.adapters.headers import agentspec_headers
 from agentspec.errors import StageError
@@ -58,11 +59,20 @@ class Caller:
 CALLER: ContextVar[Caller | None] = ContextVar("agentspec_caller", default=None)
 
 
-@contextmanager
-def calling(caller: Caller) -> Iterator[None]:
+_T = TypeVar("_T")
+
+
+def calling(caller: Caller) -> AbstractContextManager[None]:
     """The calls made inside are this caller's."""
-    token = CALLER.set(caller)
+    return holding(CALLER, caller)
+
+
+@contextmanager
+def holding(variable: ContextVar[_T], value: _T) -> Iterator[None]:
+    """The variable has this value inside."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        CALLER.reset(token)
+        with suppress(ValueError):  # a coroutine that is closed from another context, where it has none
+            variable.reset(token)

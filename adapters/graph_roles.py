@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import quote
 
+from agentspec.adapters.headers import is_session
 from agentspec.role_names import role_name
-from agentspec.wire import MAX_SESSION_CHARS, METADATA_STAGE
+from agentspec.wire import METADATA_STAGE
 
 AGENT_FIELD = "lc_agent_name"
 NODE_FIELD = "langgraph_node"
@@ -74,7 +74,7 @@ def thread_of(metadata: Mapping[str, Any]) -> str | None:
     if thread is None:
         return None
     text = str(thread)
-    return text if len(quote(text, safe="")) <= MAX_SESSION_CHARS else None
+    return text if is_session(text) else None
 
 
 def _tags_of_people(tags: Iterable[str]) -> list[str]:

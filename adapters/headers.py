@@ -49,8 +49,20 @@ def agentspec_headers(
     return headers
 
 
+def is_session(text: str) -> bool:
+    """It fits a header."""
+    try:
+        _encoded(text)
+    except ConfigError:
+        return False
+    return True
+
+
 def _encoded(session: str) -> str:
-    encoded = quote(session, safe="")
+    try:
+        encoded = quote(session, safe="")
+    except UnicodeEncodeError:
+        raise ConfigError("a session is text that UTF-8 can encode, this one has a lone surrogate") from None
     if not 1 <= len(encoded) <= MAX_SESSION_CHARS:
         raise ConfigError(
             f"a session has 1 to {MAX_SESSION_CHARS} characters once percent-encoded, not {len(encoded)}"

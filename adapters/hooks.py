@@ -11,13 +11,12 @@ from functools import partial, wraps
 from inspect import isasyncgenfunction, iscoroutinefunction
 from threading import Lock
 from typing import Any
-from urllib.parse import quote
 
 from agentspec.adapters.caller import CALLER, Caller, calling
+from agentspec.adapters.headers import is_session
 from agentspec.adapters.openai import instrument
 from agentspec.adapters.replacement import replace_method
 from agentspec.role_names import role_name
-from agentspec.wire import MAX_SESSION_CHARS
 
 Undo = Callable[[], None]
 
@@ -34,11 +33,10 @@ def hinted(*names: str, session: str | None = None) -> Caller:
         session: the run or conversation, if it is known and none is around.
     """
     around = CALLER.get() or Caller()
-    if session is not None and len(quote(session, safe="")) > MAX_SESSION_CHARS:
-        session = None
     parts = (part.strip() for name in names for part in name.split("/"))
     role = tuple(role for part in parts if (role := role_name(part)))
-    return Caller(around.named, role or around.role, around.session or session or None)
+    fitting = session if session is not None and is_session(session) else None
+    return Caller(around.named, role or around.role, around.session or fitting)
 
 
 def below(*names: str, session: str | None = None) -> Caller:

@@ -20,7 +20,7 @@ from agents.agent import AgentBase
 from agents.run import AgentRunner
 from agents.tracing.traces import NoOpTrace
 
-from agentspec.adapters.caller import CALLER, Caller, calling
+from agentspec.adapters.caller import CALLER, Caller, calling, holding
 from agentspec.adapters.hooks import Hooks, Undo, hinted
 from agentspec.adapters.replacement import replace_method
 
@@ -96,12 +96,8 @@ def _noting_turn(original: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def _running(starting_agent: Agent[Any], options: Mapping[str, Any]) -> Iterator[None]:
     around = hinted(session=_session_of(options))
-    token = _AROUND.set(around)
-    try:
-        with calling(_by(starting_agent, around)):
-            yield
-    finally:
-        _AROUND.reset(token)
+    with holding(_AROUND, around), calling(_by(starting_agent, around)):
+        yield
 
 
 def _by(agent: AgentBase[Any], around: Caller) -> Caller:

@@ -10,8 +10,7 @@ condensing, is noted around the functions that do it. Knows the names of these a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from functools import partial, wraps
@@ -31,7 +30,7 @@ from openhands.sdk.llm.call_context import LLMCallContext, resolve_llm_call_cont
 from openhands.sdk.security.analyzer import SecurityAnalyzerBase
 from openhands.sdk.subagent.registry import AgentFactory
 
-from agentspec.adapters.caller import Caller
+from agentspec.adapters.caller import Caller, holding
 from agentspec.adapters.headers import agentspec_headers
 from agentspec.adapters.hooks import Undo, hinted
 from agentspec.adapters.replacement import Tagging
@@ -110,15 +109,6 @@ _DUTIES: tuple[tuple[type | ModuleType, str, _Name], ...] = (
     (Agent, "_execute_action_event", lambda agent, conversation, event: (event.tool_name,)),
 )
 """Where an agent does something besides answering, and the name of it."""
-
-
-@contextmanager
-def _on_duty(duty: tuple[str, ...]) -> Iterator[None]:
-    token = _DUTY.set(duty)
-    try:
-        yield
-    finally:
-        _DUTY.reset(token)
 
 
 def _caller_of(llm: Any, context: LLMCallContext) -> Caller:
@@ -216,12 +206,12 @@ def _answering(original: Callable[..., Any]) -> Callable[..., Any]:
 def _dutiful(original: Callable[..., Any], name: _Name) -> Callable[..., Any]:
     @wraps(original)
     def do(*args: Any, **kwargs: Any) -> Any:
-        with _on_duty(name(*args, **kwargs)):
+        with holding(_DUTY, name(*args, **kwargs)):
             return original(*args, **kwargs)
 
     @wraps(original)
     async def ado(*args: Any, **kwargs: Any) -> Any:
-        with _on_duty(name(*args, **kwargs)):
+        with holding(_DUTY, name(*args, **kwargs)):
             return await original(*args, **kwargs)
 
     return ado if iscoroutinefunction(original) else do

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ from openai._base_client import BaseClient
 
 from agentspec.adapters.caller import CALLER, Caller, calling
 from agentspec.adapters.hooks import Hooks, Undo, below, following_parts_by, hinted, note_caller, parts_by
-from agentspec.errors import StageError
+from agentspec.errors import AdapterError, StageError
 
 ID = "3f2504e0-4f89-11d3-9a0c-0305e82c3301"
 
@@ -53,7 +55,7 @@ def test_what_is_around_stays() -> None:
         assert below("writer") == Caller("mine", ("team", "writer"), "run-1")
 
 
-@pytest.mark.parametrize("session", ["", "s" * 256, "é" * 43])
+@pytest.mark.parametrize("session", ["", "s" * 256, "é" * 43, "\ud800"])
 def test_a_session_that_fits_no_header_is_none(session: str) -> None:
     assert hinted("writer", session=session) == Caller(role=("writer",))
 
@@ -69,6 +71,17 @@ async def test_every_kind_of_method() -> None:
     for undo in undoing:
         undo()
     assert agent.ask() is None
+
+
+async def test_a_coroutine_is_closed_from_another_context() -> None:
+    async def wait(agent: Agent) -> None:
+        with calling(caller_of(agent)):
+            await asyncio.Event().wait()
+
+    waiting = wait(Agent())
+    copy_context().run(waiting.send, None)
+    waiting.close()
+    assert CALLER.get() is None
 
 
 async def test_streams_are_closed_with_what_reads_them() -> None:
@@ -99,7 +112,7 @@ def test_hooks_that_cannot_be_put_in_place_change_nothing() -> None:
         yield note_caller(Agent, "no such method", caller_of)
 
     before, tagging = dict(vars(Agent)), vars(BaseClient)["_build_request"]
-    with pytest.raises(KeyError):
+    with pytest.raises(AdapterError, match=r"Agent has no 'no such method'"):
         Hooks(put).instrument(None)
     with pytest.raises(StageError):
         Hooks(put).instrument("a//b")
