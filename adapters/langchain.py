@@ -12,10 +12,11 @@ request takes it from there. ``graph_roles`` makes a name of what was noted.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
-from functools import cache, partial, wraps
+from dataclasses import dataclass
+from functools import cache, wraps
 from typing import Annotated, Any, Self
 from uuid import UUID
 
@@ -30,9 +31,10 @@ from pydantic import AfterValidator, BaseModel, model_validator
 from agentspec.adapters.caller import CALLER, Caller
 from agentspec.adapters.graph_roles import agent_of, named_stage, nodes_of, role_of, thread_of
 from agentspec.adapters.headers import agentspec_headers
-from agentspec.adapters.replacement import replace_method
+from agentspec.adapters.replacement import Tagging, replace_method
 
 FIGURES_FIELD = "speculative_decoding"
+MAX_RUNS = 1 << 15  # LangChain tells no end of a tool or a stream that was cancelled: the oldest are let go
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Listener(BaseCallbackHandler):  # type: ignore[misc]
     run_inline = True
 
     def __init__(self) -> None:
-        self._runs: dict[UUID, LiveRun] = {}
+        self._runs: OrderedDict[UUID, LiveRun] = OrderedDict()
 
     def on_chain_start(
         self,
@@ -73,6 +75,8 @@ class Listener(BaseCallbackHandler):  # type: ignore[misc]
         else:
             num_outer = len(nodes_of(metadata)) if agent else 0
         self._runs[run_id] = LiveRun(session, agent, num_outer)
+        if len(self._runs) > MAX_RUNS:
+            self._runs.popitem(last=False)
 
     def on_chain_end(self, *result: Any, run_id: UUID, **kwargs: Any) -> None:
         """It is over, one way or the other."""
@@ -138,22 +142,24 @@ def _current_caller() -> Caller:
     if caller is None:
         config = ensure_config()
         caller = _listener().caller(None, config.get("metadata") or {}, config.get("tags") or [])
-    return _in_block(caller)
+    return _inside(caller)
 
 
 def _caller_of(run_manager: Any) -> Caller:
     """Of a completion: LangChain hands its run to what makes the request."""
     if run_manager is None:
         return _current_caller()
-    return _in_block(_listener().caller(run_manager.parent_run_id, run_manager.metadata, run_manager.tags))
+    return _inside(_listener().caller(run_manager.parent_run_id, run_manager.metadata, run_manager.tags))
 
 
-def _in_block(caller: Caller) -> Caller:
-    """The caller, if the block of code around names a stage: of that one."""
-    block = CALLER.get()
-    if block is None or caller.named is not None:
-        return caller
-    return replace(caller, named=block.named, session=block.session or caller.session)
+def _inside(caller: Caller) -> Caller:
+    """The caller, with what a block of code or another framework around it tells and it does not."""
+    around = CALLER.get() or Caller()
+    return Caller(
+        named=around.named if caller.named is None else caller.named,
+        role=caller.role or around.role,
+        session=around.session or caller.session,
+    )
 
 
 def _checked(path: str | None) -> str | None:
@@ -261,7 +267,7 @@ def instrument(*, workflow: str | None = None) -> Callable[[], None]:
     """Tag the calls of every ``ChatOpenAI`` and ``OpenAI``, also of those that exist, until it is undone.
 
     Stage, session and figures are as with :class:`ChatAgentSpec`, whose own instances stay as they are.
-    Instrumenting again takes the place of what was before. Other servers get two headers more.
+    The workflow is that of the last instrumentation that is in force. Other servers get two headers more.
 
     Args:
         workflow: what goes before every stage, e.g. ``agentic_sql``.
@@ -274,43 +280,27 @@ def instrument(*, workflow: str | None = None) -> Callable[[], None]:
     """
     _checked(workflow)
     _listener()
-    getattr(BaseChatOpenAI._get_request_payload, "undo", lambda: None)()
-    undoing = [
-        replace_method(BaseChatOpenAI, "_get_request_payload", partial(_tagging_payload, workflow=workflow)),
-        replace_method(BaseChatOpenAI, "_create_chat_result", _telling_result),
-        replace_method(BaseChatOpenAI, "_convert_chunk_to_generation_chunk", _telling_chunk),
-        *(
-            replace_method(BaseOpenAI, name, partial(_tagging_completion, workflow=workflow))
-            for name in ("_generate", "_agenerate", "_stream", "_astream")
-        ),
-    ]
-
-    def undo() -> None:
-        for one in undoing:
-            one()
-
-    BaseChatOpenAI._get_request_payload.undo = undo
-    return undo
+    return _TAGGING.instrument(workflow)
 
 
-def _tagging_payload(original: Callable[..., dict[str, Any]], workflow: str | None) -> Callable[..., Any]:
+def _tagging_payload(original: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
     @wraps(original)
-    def payload_of(model: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def payload_of(model: Any, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
         payload = original(model, *args, **kwargs)
-        if isinstance(model, ChatAgentSpec):
+        if isinstance(model, ChatAgentSpec) or not _TAGGING.is_in_force:
             return payload
-        return _tagged(payload, _current_caller().headers(workflow), model.default_headers)
+        return _tagged(payload, _current_caller().headers(_TAGGING.workflow), model.default_headers)
 
     return payload_of
 
 
-def _tagging_completion(original: Callable[..., Any], workflow: str | None) -> Callable[..., Any]:
+def _tagging_completion(original: Callable[..., Any]) -> Callable[..., Any]:
     """Of whatever kind ``original`` is: it gets a keyword argument more, and what it returns is returned."""
 
     @wraps(original)
-    def ask(model: Any, prompts: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
-        if not isinstance(model, AgentSpecLLM):
-            headers = _caller_of(run_manager).headers(workflow)
+    def ask(model: Any, /, prompts: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+        if _TAGGING.is_in_force and not isinstance(model, AgentSpecLLM):
+            headers = _caller_of(run_manager).headers(_TAGGING.workflow)
             kwargs = _tagged(kwargs, headers, model.default_headers)
         return original(model, prompts, stop, run_manager, **kwargs)
 
@@ -331,6 +321,14 @@ def _telling_chunk(original: Callable[..., Any]) -> Callable[..., Any]:
         return _with_chunk_figures(original(model, chunk, *args, **kwargs), chunk)
 
     return chunk_of
+
+
+_TAGGING = Tagging(
+    (BaseChatOpenAI, "_get_request_payload", _tagging_payload),
+    (BaseChatOpenAI, "_create_chat_result", _telling_result),
+    (BaseChatOpenAI, "_convert_chunk_to_generation_chunk", _telling_chunk),
+    *((BaseOpenAI, name, _tagging_completion) for name in ("_generate", "_agenerate", "_stream", "_astream")),
+)
 
 
 def _tagged(

@@ -14,7 +14,9 @@ from langchain_core.tools import tool
 from pydantic import BaseModel, ValidationError
 from scripted import STEPS
 
+from agentspec.adapters.caller import Caller, calling
 from agentspec.adapters.langchain import AgentSpecLLM, ChatAgentSpec
+from agentspec.adapters.openai import stage
 from agentspec.errors import StageError
 
 TEXT = "".join(STEPS)
@@ -92,6 +94,17 @@ def test_the_calls_of_a_chain_are_a_session(model: Any, engine: Any) -> None:
     assert first == second != third == fourth
     assert first is not None
     assert alone is None
+
+
+def test_what_is_around_is_told_where_a_call_tells_nothing(model: Any, stages: Stages, engine: Any) -> None:
+    with calling(Caller(role=("writer",), session="run-1")):
+        model.invoke("hi")
+        model.invoke("hi", {"tags": ["search"]})
+    with stage("plan", session="run-2"):
+        model.invoke("hi", {"tags": ["search"]})
+        model.invoke("hi", {"tags": ["agentspec:named"]})
+    assert stages() == ["writer", "search", "plan", "named"]
+    assert [request.session for request in engine.requests] == ["run-1", "run-1", "run-2", "run-2"]
 
 
 def test_a_thread_is_a_session_and_no_stage(model: Any, engine: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Any, TypedDict
@@ -183,6 +184,30 @@ def test_an_agent_of_synchronous_parts(model: Any, engine: Any) -> None:
     assert len(engine.requests) == 7
     assert all(expected == stage for expected, stage in told(engine))
     assert len(sessions(engine)) == 1
+
+
+async def test_little_is_kept_of_runs_whose_end_is_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from agentspec.adapters import langchain as adapter
+
+    begun = asyncio.Event()
+
+    @tool
+    async def wait() -> None:
+        """Wait."""
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(adapter, "MAX_RUNS", 2)
+    runs: OrderedDict[Any, Any] = OrderedDict()
+    monkeypatch.setattr(adapter._listener(), "_runs", runs)
+    for _ in range(4):
+        begun.clear()
+        waiting = asyncio.create_task(wait.ainvoke({}))
+        await begun.wait()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    assert len(runs) == 2
 
 
 async def test_nothing_is_kept_of_runs_that_are_over(model: Any, engine: Any) -> None:

@@ -45,6 +45,23 @@ def test_the_last_one_holds(fields: dict[str, Any], stages: Stages, engine: Any)
     assert [dict(names) for names in replaced()] == before
 
 
+def test_one_that_was_wrapped_by_others_says_nothing_more(
+    fields: dict[str, Any], stages: Stages, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = ChatOpenAI(**fields)
+    undo = instrument(workflow="flow")
+    ours = BaseChatOpenAI._get_request_payload
+    with monkeypatch.context() as patch:
+        patch.setattr(BaseChatOpenAI, "_get_request_payload", lambda *args, **kwargs: ours(*args, **kwargs))
+        undo()
+        model.invoke("hi", TAGGED)
+        undo = instrument(workflow="next")
+        model.invoke("hi", TAGGED)
+        undo()
+    BaseChatOpenAI._get_request_payload = ours.__wrapped__
+    assert stages() == ["default", "next/a"]
+
+
 def test_our_own_models_stay_as_they_are(
     fields: dict[str, Any], stages: Stages, llm: Callable[..., AgentSpecLLM]
 ) -> None:
@@ -53,6 +70,14 @@ def test_our_own_models_stay_as_they_are(
     llm(stage="own").invoke("hi")
     undo()
     assert stages() == ["own", "own"]
+
+
+def test_a_call_with_a_model_of_its_own(fields: dict[str, Any], stages: Stages, engine: Any) -> None:
+    undo = instrument()
+    ChatOpenAI(**fields).invoke("hi", TAGGED, model="scripted")
+    OpenAI(**fields).invoke("hi", TAGGED, model="scripted")
+    undo()
+    assert stages() == ["a", "a"]
 
 
 async def test_completions(fields: dict[str, Any], stages: Stages, engine: Any) -> None:
