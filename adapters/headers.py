@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from urllib.parse import quote
 
 from agentspec.errors import ConfigError
@@ -16,6 +17,8 @@ from agentspec.wire import (
     decode_stage,
     encode_stage,
 )
+
+MANY_STAGES = 1024  # have their header looked up
 
 
 def agentspec_headers(
@@ -36,8 +39,7 @@ def agentspec_headers(
     """
     headers = {}
     if stage is not None:
-        headers[STAGE_HEADER] = encode_stage(StageKey.parse(stage).name)
-        decode_stage(headers[STAGE_HEADER])  # it may be too long for a header only now
+        headers[STAGE_HEADER] = _encoded_stage(stage)
     if session is not None:
         headers[SESSION_HEADER] = _encoded(session)
     if max_draft is not None:
@@ -47,6 +49,13 @@ def agentspec_headers(
     if learn is not None:
         headers[LEARN_HEADER] = str(int(learn))
     return headers
+
+
+@lru_cache(maxsize=MANY_STAGES)
+def _encoded_stage(stage: str) -> str:
+    encoded = encode_stage(StageKey.parse(stage).name)
+    decode_stage(encoded)  # it may be too long for a header only now
+    return encoded
 
 
 def is_session(text: str) -> bool:

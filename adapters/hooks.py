@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
-from functools import partial, wraps
+from functools import lru_cache, partial, wraps
 from inspect import isasyncgenfunction, iscoroutinefunction
 from threading import Lock
 from typing import Any
 
 from agentspec.adapters.caller import CALLER, Caller, calling
-from agentspec.adapters.headers import is_session
+from agentspec.adapters.headers import MANY_STAGES, is_session
 from agentspec.adapters.openai import instrument
 from agentspec.adapters.replacement import replace_method
 from agentspec.role_names import role_name
@@ -33,10 +33,15 @@ def hinted(*names: str, session: str | None = None) -> Caller:
         session: the run or conversation, if it is known and none is around.
     """
     around = CALLER.get() or Caller()
-    parts = (part.strip() for name in names for part in name.split("/"))
-    role = tuple(role for part in parts if (role := role_name(part)))
+    role = _role(names)
     fitting = session if session is not None and is_session(session) else None
     return Caller(around.named, role or around.role, around.session or fitting)
+
+
+@lru_cache(maxsize=MANY_STAGES)
+def _role(names: tuple[str, ...]) -> tuple[str, ...]:
+    parts = (part.strip() for name in names for part in name.split("/"))
+    return tuple(role for part in parts if (role := role_name(part)))
 
 
 def below(*names: str, session: str | None = None) -> Caller:

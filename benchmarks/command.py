@@ -111,6 +111,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_paper(benchmarks)
     _add_load(benchmarks)
     _add_stages(benchmarks)
+    benchmarks.add_parser("tagging", help="what an adapter costs a call").set_defaults(run=run_tagging)
     engine_options.add_options(benchmarks)
     vllm_options.add_options(benchmarks)
     gateway_options.add_options(benchmarks)
@@ -264,6 +265,14 @@ def run_load(args: argparse.Namespace) -> int:
         from agentspec.benchmarks.load.run import run
 
         return run(Sizes(args.questions, args.rounds, args.clients), args.json)
+
+
+def run_tagging(args: argparse.Namespace) -> int:
+    """``agentspec bench tagging``."""
+    with needed("bench"):
+        from agentspec.benchmarks.tagging import run
+
+        return run()
 
 
 def run_stages(args: argparse.Namespace) -> int:

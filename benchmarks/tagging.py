@@ -1,0 +1,81 @@
+"""What tagging costs a call, in processor time: the headers of a request, and one level of who calls.
+
+Nothing is sent: a request of the ``openai`` client is built, by a caller of three levels and without one; a
+method is called that an adapter's hook notes, and one that none does. The least of many rounds counts.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from uuid import uuid4
+
+import openai
+from openai._models import FinalRequestOptions
+from rich.console import Console
+
+from agentspec.adapters.caller import calling
+from agentspec.adapters.hooks import hinted, note_caller
+from agentspec.adapters.openai import instrument
+from agentspec.benchmarks.provenance import provenance
+
+NUM_ROUNDS = 30
+NUM_CALLS = 500
+BAR_US = 100.0
+ROLE = ("editorial-office", "Senior Researcher", "find_sources")
+
+
+class Agent:
+    """A framework's, with a method that a hook may note."""
+
+    def ask(self) -> None:
+        """It does nothing."""
+
+
+def run() -> int:
+    """Prints the figures, then one line of JSON; 1 if a call of three levels costs more than the bar."""
+    figures = measure()
+    console = Console()
+    for name, value in figures.items():
+        console.print(f"{name:28} {value:6.1f} us", highlight=False)
+    is_met = figures["call_of_three_levels"] < BAR_US
+    print(json.dumps({"benchmark": "tagging", "us": figures, "bar_us": BAR_US, "provenance": provenance()}))
+    return 0 if is_met else 1
+
+
+def measure() -> dict[str, float]:
+    """Microseconds of processor time."""
+    with openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="none") as client:
+        options = FinalRequestOptions.construct(method="post", url="/chat/completions", json_data={"n": 1})
+        agent = Agent()
+
+        def build() -> None:
+            client._build_request(options)
+
+        plain_request, plain_ask = _least_us(build), _least_us(agent.ask)
+        undoing = [
+            instrument(workflow="newsroom"),
+            note_caller(Agent, "ask", lambda agent: hinted(ROLE[1], session=uuid4().hex)),
+        ]
+        with calling(hinted(*ROLE, session=uuid4().hex)):
+            headers = _least_us(build) - plain_request
+            level = _least_us(agent.ask) - plain_ask
+        for undo in undoing:
+            undo()
+    return {
+        "request_untagged": plain_request,
+        "headers": headers,
+        "level": level,
+        "call_of_three_levels": headers + len(ROLE) * level,
+    }
+
+
+def _least_us(action: Callable[[], None]) -> float:
+    rounds = []
+    for _ in range(NUM_ROUNDS):
+        began_ns = time.process_time_ns()
+        for _ in range(NUM_CALLS):
+            action()
+        rounds.append(time.process_time_ns() - began_ns)
+    return min(rounds) / NUM_CALLS / 1000
