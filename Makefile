@@ -24,6 +24,7 @@ CODING_AGENTS_STAMP := $(CLIENTS_VENV)/node/.installed
 # and so has each agent framework that has an adapter
 ADAPTERS_VENV := .venv-adapters
 FRAMEWORKS := $(patsubst tests/adapters/with_%/requirements.txt,%,$(wildcard tests/adapters/with_*/requirements.txt))
+FRAMEWORKS := openhands $(filter-out openhands,$(FRAMEWORKS))  # the longest first
 # and the examples that need LangGraph, and notebooks
 EXAMPLES_VENV := .venv-examples
 EXAMPLES_REQUIREMENTS := tests/examples/with_langgraph/requirements.txt
@@ -150,11 +151,12 @@ $(ADAPTERS_VENV)/%/.installed: tests/adapters/with_%/requirements.txt $(EDITABLE
 		esac; \
 		touch $@
 
-test-adapters: $(FRAMEWORKS:%=$(ADAPTERS_VENV)/%/.installed)  ## the adapters with the real frameworks, each in .venv-adapters (FRAMEWORKS=langchain)
-	@set -e; for framework in $(FRAMEWORKS); do \
-		test -x $(ADAPTERS_VENV)/$$framework/bin/python || { echo "not tested: $$framework"; continue; }; \
+test-adapters: $(FRAMEWORKS:%=test-adapter-%)  ## the adapters with the real frameworks, each in .venv-adapters (FRAMEWORKS=langchain, -j2)
+
+test-adapter-%: $(ADAPTERS_VENV)/%/.installed
+	@if test -x $(ADAPTERS_VENV)/$*/bin/python; then \
 		AGENTSPEC_ENGINE_PYTHON=$(CURDIR)/$(BIN)/python \
-		$(ADAPTERS_VENV)/$$framework/bin/python -m pytest tests/adapters/with_$$framework $(ARGS); done
+		$(ADAPTERS_VENV)/$*/bin/python -m pytest tests/adapters/with_$* $(ARGS); else echo "not tested: $*"; fi
 
 # on top of .venv, which has torch already
 $(EXAMPLES_VENV)/.installed: $(EXAMPLES_REQUIREMENTS) $(STAMP)
