@@ -61,7 +61,7 @@ def codex_body() -> dict[str, Any]:
 
 
 def turn(**fields: str) -> dict[str, str]:
-    known = {"session_id": SESSION, "agent_name": "/root/look", "request_kind": "turn", "turn_id": THREAD}
+    known = {"session_id": SESSION, "agent_name": "look", "request_kind": "turn", "turn_id": THREAD}
     return {"x-codex-turn-metadata": json.dumps({**known, **fields})}
 
 

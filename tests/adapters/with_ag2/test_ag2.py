@@ -17,6 +17,7 @@ from ag2.network import EV_TEXT, Hub
 from ag2.tools.subagents.background import background_agent_tool
 from copied import blocks, run
 from pydantic import BaseModel
+from told import are_right, sessions, told
 
 from agentspec.adapters.ag2 import instrument
 from agentspec.adapters.openai import stage
@@ -33,25 +34,6 @@ def agent_of(config: Any, name: str, **more: Any) -> Agent:
 async def ask_once(connected: Any, name: str) -> None:
     async with connected() as config:
         await agent_of(config, name).ask("Work.")
-
-
-def told(engine: Any) -> list[tuple[str, str]]:
-    """Of each call the stage it should have, and the one it had."""
-    return [(request.prompt[0]["content"], request.stage.name) for request in engine.requests]
-
-
-def are_right(engine: Any, *names: str) -> bool:
-    """All calls had the stages that they should have, and these are all that there were."""
-    expected = {f"flow/{name}" for name in names}
-    return {one for one, _ in told(engine)} == expected and all(one == stage for one, stage in told(engine))
-
-
-def sessions(engine: Any) -> dict[str | None, int]:
-    """How many calls each session had."""
-    counts: dict[str | None, int] = {}
-    for request in engine.requests:
-        counts[request.session] = counts.get(request.session, 0) + 1
-    return counts
 
 
 @instrumented

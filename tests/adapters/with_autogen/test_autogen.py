@@ -23,6 +23,7 @@ from autogen_core import (
     message_handler,
 )
 from autogen_core.models import SystemMessage, UserMessage
+from told import sessions, told
 
 from agentspec.adapters.openai import stage
 
@@ -37,24 +38,11 @@ def team_of(model: Any, *names: str, **more: Any) -> RoundRobinGroupChat:
     return RoundRobinGroupChat([agent_of(model, name) for name in names], max_turns=len(names), **more)
 
 
-def told(engine: Any) -> list[tuple[str, str]]:
-    """Of each call the stage it should have, and the one it had."""
-    return [(request.prompt[0]["content"], request.stage.name) for request in engine.requests]
-
-
 def are_right(engine: Any, *names: str) -> bool:
     """All calls had the stages that they should have, and these are all that there were."""
     told_stages = {expected for expected, _ in told(engine)}
     expected = {f"flow/{name}" for name in names}
     return told_stages == expected and all(expected == stage for expected, stage in told(engine))
-
-
-def sessions(engine: Any) -> dict[str | None, int]:
-    """How many calls each session had."""
-    counts: dict[str | None, int] = {}
-    for request in engine.requests:
-        counts[request.session] = counts.get(request.session, 0) + 1
-    return counts
 
 
 async def run(runner: Any) -> None:

@@ -13,6 +13,7 @@ from crewai.flow import Flow, listen, start
 from crewai.flow.runtime import Flow as RuntimeFlow
 from crewai.tools import tool
 from pydantic import BaseModel
+from told import sessions
 
 from agentspec.adapters.crewai import instrument
 from agentspec.adapters.openai import stage
@@ -45,14 +46,6 @@ def told(engine: Any) -> list[tuple[str, str]]:
         (request.prompt[0]["content"].removeprefix("You are ").partition(".")[0], request.stage.name)
         for request in engine.requests
     ]
-
-
-def sessions(engine: Any) -> dict[str | None, int]:
-    """How many calls each session had."""
-    counts: dict[str | None, int] = {}
-    for request in engine.requests:
-        counts[request.session] = counts.get(request.session, 0) + 1
-    return counts
 
 
 async def plain(crew: Crew) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import dspy
 import pytest
+from told import sessions
 
 from agentspec.adapters.openai import stage
 
@@ -68,14 +69,6 @@ def objective(request: Any) -> str:
 def are_right(engine: Any) -> bool:
     """All calls had the stages that they should have."""
     return all(objective(request) == request.stage.name for request in engine.requests)
-
-
-def sessions(engine: Any) -> dict[str | None, int]:
-    """How many calls each session had."""
-    counts: dict[str | None, int] = {}
-    for request in engine.requests:
-        counts[request.session] = counts.get(request.session, 0) + 1
-    return counts
 
 
 async def in_a_thread(program: Any) -> None:

@@ -16,6 +16,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Send
+from told import told
 
 NUM_RUNS = 32
 PER_RUN = [
@@ -89,11 +90,6 @@ def workflow_of(model: Any) -> StateGraph[Any]:
     graph.add_conditional_edges("plan", lambda state: [Send("search", {}) for _ in range(3)], ["search"])
     graph.add_edge("search", "outer").add_edge("outer", "team").add_edge("team", "write")
     return graph
-
-
-def told(engine: Any) -> list[tuple[str, str]]:
-    """Of each call the stage it should have, and the one it had."""
-    return [(request.prompt[0]["content"], request.stage.name) for request in engine.requests]
 
 
 def sessions(engine: Any) -> dict[str | None, list[str]]:

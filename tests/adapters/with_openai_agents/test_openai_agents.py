@@ -31,6 +31,7 @@ from agents.extensions.handoff_filters import remove_all_tools
 from agents.run import AgentRunner
 from copied import blocks, run
 from openai._base_client import BaseClient
+from told import told
 
 from agentspec.adapters.openai import stage
 from agentspec.adapters.openai_agents import instrument
@@ -58,11 +59,6 @@ def instrumented() -> Iterator[None]:
     undo = instrument()
     yield
     undo()
-
-
-def told(engine: Any) -> list[tuple[str, str]]:
-    """Of each call the stage it should have, and the one it had."""
-    return [(request.prompt[0]["content"], request.stage.name) for request in engine.requests]
 
 
 def sessions(engine: Any) -> dict[str | None, list[str]]:

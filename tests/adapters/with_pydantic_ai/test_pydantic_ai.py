@@ -19,6 +19,7 @@ from pydantic_ai.direct import model_request
 from pydantic_ai.messages import ModelRequest
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
+from told import told
 
 from agentspec.adapters.openai import stage
 from agentspec.adapters.pydantic_ai import instrument
@@ -49,11 +50,6 @@ def instrumented() -> Iterator[None]:
     undo = instrument()
     yield
     undo()
-
-
-def told(engine: Any) -> list[tuple[str, str]]:
-    """Of each call the stage it should have, and the one it had."""
-    return [(request.prompt[0]["content"], request.stage.name) for request in engine.requests]
 
 
 def sessions(engine: Any) -> dict[str | None, list[str]]:
