@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+with suppress(ImportError):  # the environments of other packages have none
+    from hypothesis import HealthCheck, settings
+
+    # how long an example takes depends on what else the machine does
+    settings.register_profile("agentspec", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("agentspec")
 
 
 @pytest.fixture(scope="session")

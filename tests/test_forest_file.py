@@ -113,7 +113,7 @@ def test_a_loaded_forest_drafts_as_the_one_that_was_saved(path, seed):
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=8), max_size=12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_outputs_come_back_with_their_counts_and_ages(tmp_path_factory, outputs):
     path = tmp_path_factory.getbasetemp() / "outputs"
     forest = Forest(ForestConfig(sources=(Source.STAGE,)))

@@ -195,7 +195,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(steps)
 def test_whatever_happens_a_price_is_a_probability(steps: list[tuple[float, int, int, int, int]]) -> None:
     cost = StepCost()
@@ -209,7 +209,7 @@ def test_whatever_happens_a_price_is_a_probability(steps: list[tuple[float, int,
     assert math.isfinite(cost.price)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.floats(1e-6, 3), st.integers(1, 2048), st.integers(1, 512)), min_size=1))
 def test_the_unit_of_time_does_not_matter(steps: list[tuple[float, int, int]]) -> None:
     in_s, in_ms = StepCost(), StepCost()

@@ -100,7 +100,6 @@ def test_what_is_made_up_from_it(client: httpx.Client, label: str, statuses: Cou
 
     @settings(
         max_examples=max(1, math.ceil((NUM_CASES - statuses.total()) / num_left)),
-        deadline=None,
         database=None,
         derandomize=NUM_CASES <= 300,
         phases=[Phase.generate],

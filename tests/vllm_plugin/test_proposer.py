@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from concurrent.futures import wait
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from agentspec.errors import ConfigError, UnknownRequestError
 from agentspec.forest import LiveRows
@@ -17,6 +19,7 @@ from tests.vllm_plugin.runner import EOS, MAX_MODEL_LEN, VOCAB_SIZE, Runner, req
 
 STAGE = StageKey.parse("sql/write")
 TEXT = [*range(100, 140), EOS]
+TIMEOUT_S = 60  # only against hanging
 
 
 @pytest.fixture
@@ -45,7 +48,8 @@ def learned(runner: Runner, stage: StageKey = STAGE) -> int:
 
 
 def wait_for_predictions(runner: Runner) -> None:
-    wait([live.starting for live in runner.proposer._live.values() if live.starting is not None])
+    starting = [live.starting for live in runner.proposer._live.values() if live.starting is not None]
+    assert not wait(starting, TIMEOUT_S).not_done
 
 
 def counters(runner: Runner, stage: StageKey = STAGE) -> Any:
@@ -319,13 +323,42 @@ def test_a_prediction_is_a_source_of_drafts(make: Any) -> None:
 
 
 def test_a_request_may_end_before_its_prediction_was_read(runner: Runner) -> None:
+    """The first of them ends while its prediction is read, the others while theirs wait for that."""
+    is_reading, may_read = threading.Event(), threading.Event()
+
+    def encode(text: str) -> NDArray[np.int32]:
+        is_reading.set()
+        assert may_read.wait(TIMEOUT_S)
+        return np.array(TEXT, np.int32)
+
+    runner.proposer.texts.encode = encode  # type: ignore[method-assign]
     runner.add(*(request(f"r{i}", TEXT, prediction="SELECT 1") for i in range(5)))
     runner.step()
-    starting = [live.starting for live in runner.proposer._live.values() if live.starting is not None]
+    assert is_reading.wait(TIMEOUT_S)
     runner.finish(*list(runner.live))
     runner.step([])
-    assert starting
+    assert runner.proposer.num_requests == 0
+    may_read.set()
     runner.proposer.close()  # waits until all are read
+    assert runner.proposer.forest.stats().num_requests == 0
+
+
+def test_a_request_may_end_in_the_step_after_its_prediction_was_read(runner: Runner) -> None:
+    """It was read in between: no step has taken notice of it yet."""
+    may_read = threading.Event()
+
+    def encode(text: str) -> NDArray[np.int32]:
+        assert may_read.wait(TIMEOUT_S)
+        return np.array(TEXT, np.int32)
+
+    runner.proposer.texts.encode = encode  # type: ignore[method-assign]
+    runner.add(request("r0", TEXT, prediction="SELECT 1"))
+    runner.step()
+    may_read.set()
+    wait_for_predictions(runner)
+    assert runner.proposer.forest.stats().num_requests == 1
+    runner.finish("r0")
+    runner.step([])
     assert runner.proposer.forest.stats().num_requests == 0
 
 
