@@ -87,8 +87,8 @@ class ApiKeys:
         texts = os.environ.get(API_KEYS_VARIABLE, "").split(",")
         return cls.parse(text.strip() for text in texts if text.strip())
 
-    def __bool__(self) -> bool:
-        return bool(self._keys)
+    def __len__(self) -> int:
+        return len(self._keys)
 
     def caller(self, given: str | None) -> Caller:
         """Whose key it is that a request carries. Raises AuthError."""

@@ -48,6 +48,11 @@ class Fleet:
         )
         self._watching: asyncio.Task[None] | None = None
 
+    @property
+    def upstreams(self) -> tuple[UpstreamSettings, ...]:
+        """The engines as they are set at present."""
+        return self._settings.upstreams
+
     async def start(self) -> None:
         """Look after the engines from now on, in this event loop."""
         self._replicas = [self._replica(one) for one in self._settings.upstreams]

@@ -17,6 +17,8 @@ logger = logging.getLogger("agentspec.gateway")
 class Reload:
     """Calls ``apply`` when the file at ``path`` has changed. What it raises is logged, and that is all.
 
+    A file that is being written changes from look to look: it is read once two looks found it the same.
+
     Args:
         apply: reads the file and puts it into force; in the event loop.
     """
@@ -25,7 +27,7 @@ class Reload:
         self._path = path
         self._apply = apply
         self._asked = asyncio.Event()
-        self._seen = self._stamp()
+        self._seen = self._looked = self._stamp()
 
     def ask(self) -> None:
         """Read it again, changed or not. From the event loop."""
@@ -38,11 +40,20 @@ class Reload:
                 async with asyncio.timeout(POLL_S):
                     await self._asked.wait()
             except TimeoutError:
-                if self._stamp() == self._seen:
+                if not self.look():
                     continue
             self._asked.clear()
-            self._seen = self._stamp()
-            self._try()
+            self.read()
+
+    def look(self) -> bool:
+        """True if the file differs from the one that was read, and not from the one of the last look."""
+        before, self._looked = self._looked, self._stamp()
+        return self._looked == before != self._seen
+
+    def read(self) -> None:
+        """Put the file into force as it is now, or log why not."""
+        self._seen = self._looked = self._stamp()
+        self._try()
 
     def _try(self) -> None:
         try:

@@ -6,7 +6,6 @@ Imports are lazy: what an engine needs is loaded when it was chosen.
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import logging
 import os
 import socket
@@ -22,7 +21,6 @@ from agentspec.vllm_plugin.versions import installed_version
 
 if TYPE_CHECKING:
     from agentspec.gateway import Fleet, Recorder, Rules, Upstream
-    from agentspec.gateway.reload import Reload
     from agentspec.gateway.settings import Settings
 
 API_KEYS_VARIABLE = "AGENTSPEC_API_KEYS"
@@ -216,12 +214,12 @@ def _add_proxy_options(group: argparse._ArgumentGroup) -> None:
 
 def run_serve(args: argparse.Namespace) -> int:
     """``agentspec serve``."""
-    from agentspec.commands.serve_settings import read_settings, rules_of, shown
+    from agentspec.commands.serve_settings import check_exposure, read_settings, rules_of, shown
 
     options = copy(args)  # as they were given: the configuration may be read again
     settings = read_settings(args)
     rules = rules_of(settings, args)
-    _check_exposure(settings.server.host, bool(rules.keys), settings.server.allow_open)
+    check_exposure(settings.server.host, bool(rules.keys), settings.server.allow_open)
     if args.dry_run:
         print(shown(settings), end="")
         return 0
@@ -267,8 +265,10 @@ def _choose_engine(args: argparse.Namespace, settings: Settings) -> str:
 def _serve_gateway(
     args: argparse.Namespace, settings: Settings, rules: Rules, engine: str, options: argparse.Namespace
 ) -> None:
+    from agentspec.commands.serve_reload import RunningSettings
     from agentspec.commands.serve_settings import tracing_of
     from agentspec.gateway import Discovery, Drain, EngineProcess, create_app, serve
+    from agentspec.gateway.reload import Reload
 
     server, tracing = settings.server, tracing_of(settings.tracing)
     with _bind(server.host, server.port) as bound:  # before the model is loaded: a taken port fails at once
@@ -285,6 +285,7 @@ def _serve_gateway(
             upstream, name, keeping = embedded(args, is_replaying=engine == "replay")
         else:
             upstream, name = _running(settings, rules)
+        running = RunningSettings(options, settings, upstream, rules) if options.config else None
         drain = Drain()
         discovery = Discovery(settings.discovery) if settings.discovery else None
         with keeping, closing(tracing) if tracing else nullcontext(), _recording(server.record) as recorder:
@@ -302,7 +303,7 @@ def _serve_gateway(
                 grace_s=server.grace_s,
                 on_ready=lambda: _say_ready(name, server.host, bound.getsockname()[1]),
                 engine=process,
-                reload=_reload(options, upstream, rules),
+                reload=Reload(options.config, running.apply) if running else None,
                 rules=rules,
             )
 
@@ -327,26 +328,6 @@ def _running(settings: Settings, rules: Rules) -> tuple[Fleet, str]:
     for upstream in settings.upstreams:
         logger.info("%s", look(upstream.root, upstream.control_token))
     return fleet, ", ".join(upstream.url for upstream in settings.upstreams)
-
-
-def _reload(options: argparse.Namespace, upstream: Upstream, rules: Rules) -> Reload | None:
-    """What reads the configuration again; None without a file. Host, port and the engine stay as they are."""
-    if options.config is None:
-        return None
-    from agentspec.commands.serve_settings import fleet_of, read_settings, rules_of
-    from agentspec.gateway import Fleet
-    from agentspec.gateway.reload import Reload
-
-    def apply() -> None:
-        settings = read_settings(copy(options))
-        new = rules_of(settings, options, rules)
-        _check_exposure(settings.server.host, bool(new.keys), settings.server.allow_open)
-        if settings.upstreams and isinstance(upstream, Fleet):
-            upstream.apply(fleet_of(settings, settings.upstreams, new))
-        rules.keys, rules.admin_key, rules.limits = new.keys, new.admin_key, new.limits
-        logging.getLogger().setLevel(settings.server.log_level.upper())
-
-    return Reload(options.config, apply)
 
 
 def _serve_zero_hop(args: argparse.Namespace, settings: Settings) -> None:
@@ -374,21 +355,6 @@ def _bind(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:  # UnicodeError: no host name can be so
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"can't listen on {_in_url(host)}:{port}: {reason}") from None
-
-
-def _check_exposure(host: str, has_keys: bool, allow_open: bool) -> None:
-    if not (has_keys or allow_open or _is_loopback(host)):
-        raise ConfigError(
-            f"{host!r} can be reached from other machines and there is no API key: "
-            "give --api-key, or --allow-open if that is meant"
-        )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _in_url(host: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -70,6 +71,15 @@ def rules_of(settings: Settings, args: argparse.Namespace, before: Rules | None 
     return Rules(ApiKeys(keys, None if before is None else before.keys), admin, settings.limits)
 
 
+def check_exposure(host: str, has_keys: bool, allow_open: bool) -> None:
+    """Raise ConfigError if others can reach ``host`` without a key, and nothing says that this is meant."""
+    if not (has_keys or allow_open or _is_loopback(host)):
+        raise ConfigError(
+            f"{host!r} can be reached from other machines and there is no API key: "
+            "give --api-key, or --allow-open if that is meant"
+        )
+
+
 def given_keys(args: argparse.Namespace) -> list[str]:
     """Keys of options and environment."""
     return [*args.api_key, *_split(os.environ.get(API_KEYS_VARIABLE, ""))]
@@ -101,6 +111,13 @@ def shown(settings: Settings) -> str:
     return str(yaml.safe_dump(_hidden(settings), sort_keys=False, allow_unicode=True))
 
 
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _engine_of(args: argparse.Namespace) -> UpstreamSettings:
     return UpstreamSettings(
         url=args.engine_url,
@@ -127,7 +144,7 @@ def _fill_in(args: argparse.Namespace, engine: EngineSettings) -> None:
 def _hidden(value: Any) -> Any:
     if isinstance(value, BaseModel):
         fields = type(value).model_fields
-        return {name: _shown_as(name, getattr(value, name)) for name in fields}
+        return {name: shown_as(name, getattr(value, name)) for name in fields}
     if isinstance(value, Mapping):
         return {name: _hidden(one) for name, one in value.items()}
     if isinstance(value, tuple | list):
@@ -137,7 +154,8 @@ def _hidden(value: Any) -> Any:
     return str(value) if isinstance(value, str | Path) else value
 
 
-def _shown_as(name: str, value: Any) -> Any:
+def shown_as(name: str, value: Any) -> Any:
+    """The value of the setting ``name`` as plain values, secrets hidden."""
     return "(hidden)" if name in SECRETS and value is not None else _hidden(value)
 
 
