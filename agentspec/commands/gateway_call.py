@@ -25,24 +25,62 @@ def add_options(action: argparse.ArgumentParser) -> None:
 
 
 def call(args: argparse.Namespace, method: str, path: str, **body: Any) -> dict[str, Any]:
-    """The gateway's answer. Raises RequestError or EngineError with its words."""
-    url = f"{args.url.rstrip('/').removesuffix('/v1')}/agentspec/{path}"
-    headers = {"authorization": f"Bearer {args.key}"} if args.key else {}
+    """The gateway's answer. Raises RequestError or EngineError: its words, and what to do next."""
+    url = own_url(args.url, path)
     try:
-        answer = httpx.request(method, url, headers=headers, timeout=TIMEOUT_S, trust_env=False, **body)
-        told = answer.json()
+        answer = httpx.request(
+            method, url, headers=key_header(args.key), timeout=TIMEOUT_S, trust_env=False, **body
+        )
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise EngineError(f"no answer from {url}: {str(error) or type(error).__name__}") from None
+        raise no_answer(url, error) from None
+    try:
+        told = answer.json()
     except ValueError:
-        raise EngineError(f"{url} is no AgentSpec gateway: status {answer.status_code}, no JSON") from None
+        raise no_gateway(url, answer.status_code, "no JSON") from None
     if not isinstance(told, dict) or not isinstance(reasons := told.get("error", {}), dict):
-        raise EngineError(f"{url} is no AgentSpec gateway: status {answer.status_code}, JSON of another")
+        raise no_gateway(url, answer.status_code, "JSON of another")
     if answer.is_success:
         return told
-    reason = reasons.get("message", f"status {answer.status_code}")
-    if answer.is_client_error:
-        raise RequestError(f"the server refused: {reason}")
-    raise EngineError(f"the server failed: {reason}")
+    if "message" not in reasons:
+        raise no_gateway(url, answer.status_code, "JSON of another")
+    raise refusal(answer.status_code, str(reasons["message"]), args.key)
+
+
+def own_url(url: str, path: str) -> str:
+    """One of the gateway's own routes; ``url`` with or without ``/v1``."""
+    return f"{url.rstrip('/').removesuffix('/v1')}/agentspec/{path}"
+
+
+def key_header(key: str | None) -> dict[str, bytes]:
+    """The header that carries the key, if there is one."""
+    return {"authorization": f"Bearer {key}".encode("utf-8", "surrogateescape")} if key else {}
+
+
+def no_answer(url: str, error: Exception) -> EngineError:
+    """The error where no server answers."""
+    return EngineError(
+        f"no answer from {url}: {str(error) or type(error).__name__}\n"
+        f"Start a gateway with `agentspec serve`, or name the address of one: --url, ${URL_VARIABLE}"
+    )
+
+
+def no_gateway(url: str, status: int, found: str) -> EngineError:
+    """The error where another server answers."""
+    return EngineError(
+        f"{url} is no AgentSpec gateway: status {status}, {found}\n"
+        f"Name the address of a gateway: --url, ${URL_VARIABLE}"
+    )
+
+
+def refusal(status: int, reason: str, key: str | None) -> RequestError | EngineError:
+    """The error for a gateway's answer of an HTTP status from 400 on."""
+    if status >= httpx.codes.INTERNAL_SERVER_ERROR:
+        return EngineError(f"the server failed: {reason}")
+    if status == httpx.codes.UNAUTHORIZED:
+        reason += f"\nName a key of this gateway: --key, ${KEY_VARIABLE}"
+    elif status == httpx.codes.FORBIDDEN and key:
+        reason += f"\nThe key that was sent is the one of --key or ${KEY_VARIABLE}: name another"
+    return RequestError(f"the server refused: {reason}")
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

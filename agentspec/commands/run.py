@@ -107,16 +107,13 @@ def _run(args: argparse.Namespace, command: Sequence[str], is_own: bool) -> int:
 
 
 def _figures(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The gateway's, by stage. Raises EngineError that says what to do if there is no gateway."""
+    """The gateway's, by stage. Raises RequestError, or EngineError that names --serve too."""
     try:
         stages = gateway_call.call(args, "GET", "stages").get("stages")
         if not isinstance(stages, list):
-            raise EngineError(f"{args.url} is no AgentSpec gateway: it tells no stages")
+            raise gateway_call.no_gateway(args.url, 200, "no list of stages")
     except EngineError as error:
-        raise EngineError(
-            f"{error}\nStart a gateway (agentspec serve), say where it is (--url,"
-            f" ${gateway_call.URL_VARIABLE}), or let this command start one (--serve)"
-        ) from None
+        raise EngineError(f"{error}\nOr let this command start a gateway: --serve") from None
     return stages
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentspec.commands import gateway_call
-from agentspec.errors import EngineError, RequestError
+from agentspec.errors import EngineError
 
 SILENCE_S = 30.0  # figures come every second
 WIDTH_WITHOUT_TERMINAL = 132
@@ -67,30 +67,27 @@ def snapshots(url: str, key: str | None) -> Iterator[dict[str, Any]]:
         RequestError: the server refuses to tell them.
         EngineError: there is no such server, or it has ended.
     """
-    url = f"{url.rstrip('/').removesuffix('/v1')}/agentspec/events"
-    headers = {"authorization": f"Bearer {key}"} if key else {}
+    url, headers = gateway_call.own_url(url, "events"), gateway_call.key_header(key)
     try:
         with httpx.stream("GET", url, headers=headers, timeout=SILENCE_S, trust_env=False) as answer:
-            _check(answer, url)
+            _check(answer, url, key)
             for line in answer.iter_lines():
                 if line.startswith("data: "):
                     yield json.loads(line.removeprefix("data: "))
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise EngineError(f"no answer from {url}: {str(error) or type(error).__name__}") from None
+        raise gateway_call.no_answer(url, error) from None
     raise EngineError(f"{url} has ended: the server stops, or its keys changed")
 
 
-def _check(answer: httpx.Response, url: str) -> None:
+def _check(answer: httpx.Response, url: str, key: str | None) -> None:
     """Raise RequestError or EngineError, with the server's words, unless it is a stream of figures."""
     if answer.is_success and answer.headers.get("content-type", "").startswith("text/event-stream"):
         return
     try:
         reason = json.loads(answer.read())["error"]["message"]
     except (ValueError, LookupError, TypeError):
-        raise EngineError(f"{url} is no AgentSpec gateway: status {answer.status_code}") from None
-    if answer.is_client_error:
-        raise RequestError(f"the server refused: {reason}")
-    raise EngineError(f"the server failed: {reason}")
+        raise gateway_call.no_gateway(url, answer.status_code, "no figures") from None
+    raise gateway_call.refusal(answer.status_code, reason, key)
 
 
 def view(told: Mapping[str, Any], width: int) -> Group:

@@ -438,7 +438,8 @@ def test_what_is_no_gateway(body: bytes, status: int) -> None:
         answering.join()
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert "Start a gateway (agentspec serve)" in done.stderr
+    assert "--url, $AGENTSPEC_URL" in done.stderr
+    assert "let this command start a gateway: --serve" in done.stderr
 
 
 def test_where_the_gateway_is_may_be_told_by_the_environment(
