@@ -59,9 +59,11 @@ examples:
   agentspec serve --config agentspec.yaml              all of that, and several engines, from a file
 
 then, from any OpenAI client:
-  curl http://127.0.0.1:8000/v1/chat/completions -H 'X-AgentSpec-Stage: my_agent/plan' \\
-    -H 'Content-Type: application/json' -d '{"messages": [{"role": "user", "content": "hello"}]}'
-  or with no header at all: base_url="http://127.0.0.1:8000/stages/my_agent/plan/v1"
+  curl http://127.0.0.1:8000/v1/chat/completions -H 'X-AgentSpec-Stage: agentic_sql/extract' \\
+    -H 'Content-Type: application/json' \\
+    -d '{"messages": [{"role": "user", "content": "Question: How many orders are there?"}], "temperature": 0}'
+  or with no header at all: base_url="http://127.0.0.1:8000/stages/agentic_sql/extract/v1"
+  (the bundled model answers {"kind": "count", "table": "orders", ...}; it knows questions like this one only)
 
 docs/vllm.md says more about vLLM; `agentspec doctor` says what is wrong with an installation.
 """
