@@ -51,9 +51,9 @@ def own_url(url: str, path: str) -> str:
     return f"{url.rstrip('/').removesuffix('/v1')}/agentspec/{path}"
 
 
-def key_header(key: str | None) -> dict[str, bytes]:
+def key_header(key: str | None) -> dict[bytes, bytes]:
     """The header that carries the key, if there is one."""
-    return {"authorization": f"Bearer {key}".encode("utf-8", "surrogateescape")} if key else {}
+    return {b"authorization": f"Bearer {key}".encode("utf-8", "surrogateescape")} if key else {}
 
 
 def no_answer(url: str, error: Exception) -> EngineError:
