@@ -44,10 +44,12 @@ class Authenticate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 401 or 403."""
         if scope["type"] == "http":
+            exchange = exchange_of(scope, send)
             try:
                 self._admit(scope)
+                exchange.is_client_known = scope["path"] not in OPEN_PATHS
             except (AuthError, ForbiddenError) as error:
-                reply = Reply(exchange_of(scope, send))
+                reply = Reply(exchange)
                 if isinstance(error, AuthError):
                     reply.headers.append((b"www-authenticate", b"Bearer"))
                 await reply.fail(error)

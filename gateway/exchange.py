@@ -28,8 +28,10 @@ class Exchange(ABC):
         is_complete: nothing follows.
         tells_of_leaving: ``on_lost`` will be called; else somebody has to receive.
         on_lost: called when the client has left before the answer was complete.
+        is_client_known: it needs no key here, or has a valid one.
     """
 
+    is_client_known = False
     tells_of_leaving = False
     on_lost: Callable[[], None] | None = None
 

@@ -76,6 +76,11 @@ class HttpExchange(Exchange):
         """As uvicorn calls it."""
         return self.is_complete
 
+    @property
+    def can_go_on(self) -> bool:
+        """Another request may follow on this connection: every byte that the head has promised was sent."""
+        return self.keep_alive and not self._num_left
+
     async def run_asgi(self, app: ASGIApp) -> None:
         """Let ``app`` answer. Where it does not, the client is told so, or hears the connection break off."""
         scope, self._scope = self._scope, None  # else each would keep the other
@@ -90,7 +95,8 @@ class HttpExchange(Exchange):
                     self.keep_alive = False
                     self.start(500, [(b"content-length", b"0")])
                     self.end()
-                self._break_off()
+                else:
+                    self._break_off()
             self._on_end = _nothing  # else protocol and exchange would keep each other
 
     async def receive(self) -> Message:
@@ -146,13 +152,11 @@ class HttpExchange(Exchange):
             self._num_left = max(0, self._num_left - len(part))
 
     def end(self) -> None:
-        """The answer is complete. A length that was promised, and not kept, ends the connection."""
+        """The answer is complete."""
         if self._is_chunked and not self.disconnected:
             self._transport.write(b"0\r\n\r\n")
         self.is_complete = True
         self.message_event.set()
-        if not self.keep_alive or self._num_left:
-            self._transport.close()
         self._on_end()
 
     def lose(self) -> None:

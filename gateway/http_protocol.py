@@ -18,6 +18,7 @@ import httptools
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from agentspec.gateway.discard_pace import DiscardPace
 from agentspec.gateway.errors import error_body
 from agentspec.gateway.exchange import RawHeader
 from agentspec.gateway.http_exchange import HttpExchange
@@ -25,7 +26,14 @@ from agentspec.gateway.reply import encode_json
 from agentspec.gateway.rules import Rules
 from agentspec.gateway.settings import GatewaySettings
 
-LINGER_S = 1.0  # a connection closed on a client that still sends would take the answer with it
+# A connection that is closed while its client still sends is reset, and the answer may be lost. So what comes
+# after an early answer is read and thrown away, within these limits.
+UNPACED_BYTES = 1 << 20  # from anybody
+UNKNOWN_CLIENT_BYTES = (
+    8 << 20
+)  # from a client without a valid key, what exceeds UNPACED_BYTES at a common pace
+KNOWN_CLIENT_BODIES = 4  # from the others: times ``body_limit_bytes``
+LINGER_S = 1.0  # from the last byte that is read to the close: the client can read its answer meanwhile
 KEEPALIVE_IDLE_S = 30
 KEEPALIVE_PROBE_S = 10
 
@@ -41,12 +49,14 @@ class HttpProtocol(HttpToolsProtocol):
 
     Args:
         rules: their limits hold, as they are when a request begins.
+        pace: at which the bodies of refused requests are thrown away, common to all connections.
         options: uvicorn's own.
     """
 
-    def __init__(self, *, rules: Rules, **options: Any) -> None:
+    def __init__(self, *, rules: Rules, pace: DiscardPace, **options: Any) -> None:
         super().__init__(**options)
         self._rules = rules
+        self._pace = pace
         self._limits = rules.limits
         self._clock: asyncio.TimerHandle | None = None
         self._has_begun = False  # a request's first byte is there
@@ -54,6 +64,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_too_large = self._is_refused = self._is_resuming = False
         self._num_idle_bytes = 0  # since the last of them that a request was made of
         self._answered: HttpExchange | None = None  # the last that an answer was begun for
+        self._is_discarding = False  # what comes belongs to a request that has its answer
+        self._num_discarded = 0  # bytes of it
+        self._is_ending = False  # the server is
+        self._resuming: asyncio.TimerHandle | None = None
 
     # asyncio.Protocol
 
@@ -67,11 +81,13 @@ class HttpProtocol(HttpToolsProtocol):
         if self._answered is not None:
             self._answered.lose()
         self._stop_clock()
+        self._stop_resuming()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """The next bytes of one or more requests."""
         if self._is_refused:
+            self._discard(len(data))
             return
         self._unset_keepalive_if_required()
         self._num_idle_bytes += len(data)
@@ -82,14 +98,25 @@ class HttpProtocol(HttpToolsProtocol):
             return
         if self._num_idle_bytes > self._limits.head_limit_bytes:
             self._refuse_size()
-        elif self._clock is None and self._is_clients_turn:
+            return
+        if self._clock is None and self._is_clients_turn:
             self._start_clock()
+        if self._is_discarding:
+            self._discard(len(data))
+
+    def shutdown(self) -> None:
+        """The server ends. A client that still sends has a moment to read its answer."""
+        self._is_ending = True
+        if self._is_discarding or self._is_refused:
+            self._close_in(LINGER_S)
+        else:
+            super().shutdown()
 
     # httptools
 
     def on_message_begin(self) -> None:
         """A request's first byte."""
-        if self._is_resuming:
+        if self._is_resuming or self.transport.is_closing():
             return
         self._limits = self._rules.limits
         self._has_begun = True
@@ -100,7 +127,7 @@ class HttpProtocol(HttpToolsProtocol):
 
         What else comes as headers are trailers, which count for nothing.
         """
-        if self._is_resuming:
+        if self._is_resuming or self.transport.is_closing():
             return
         if self._has_too_much:
             self._is_too_large = True
@@ -129,6 +156,24 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_head, self._has_begun, self._num_idle_bytes = True, False, 0
         self._stop_clock()
         super().on_message_complete()
+        if self._is_discarding:
+            self._is_discarding, self._num_discarded = False, 0
+            if self._answered is not None and not self._answered.can_go_on:
+                self.transport.close()
+
+    # of the exchange
+
+    def on_response_complete(self) -> None:
+        """A request has its answer. What still comes of its body is thrown away."""
+        answered = self._answered
+        if self._is_refused or answered is None:
+            return
+        if not answered.more_body:
+            if not answered.can_go_on:
+                self.transport.close()
+        elif not self.transport.is_closing():
+            self._start_discarding(answered)
+        super().on_response_complete()
 
     def _exchange(self) -> HttpExchange:
         url, version = httptools.parse_url(self.url), self.parser.get_http_version()
@@ -205,6 +250,47 @@ class HttpProtocol(HttpToolsProtocol):
             self.parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n")
             self._is_resuming = False
 
+    def _start_discarding(self, answered: HttpExchange) -> None:
+        self._is_discarding = True
+        if not answered.can_go_on:
+            self.transport.write_eof()
+        limits = self._limits
+        self._close_in(limits.body_s if answered.is_client_known else limits.head_s)
+
+    def _discard(self, num_bytes: int) -> None:
+        """Count bytes that were read for nothing. After too many, read no more: TCP stops the sender."""
+        self._num_discarded += num_bytes
+        answered = None if self._is_refused else self._answered
+        is_known = answered is not None and answered.is_client_known
+        limit = UNKNOWN_CLIENT_BYTES
+        if is_known:
+            limit = max(limit, KNOWN_CLIENT_BODIES * self._limits.body_limit_bytes)
+        if self._num_discarded > limit:
+            self._hang_up()
+        elif not is_known and self._num_discarded > UNPACED_BYTES:
+            wait_s = self._pace.take(num_bytes)
+            if wait_s:
+                self.flow.pause_reading()
+                self._resuming = self.loop.call_later(wait_s, self.flow.resume_reading)
+
+    def _hang_up(self) -> None:
+        """Read no more, and close when the client had time to read its answer."""
+        self._is_refused = True
+        self.flow.pause_reading()
+        self.transport.write_eof()
+        self._close_in(LINGER_S)
+
+    def _close_in(self, seconds: float) -> None:
+        self._stop_clock()
+        self._clock = self.loop.call_later(
+            min(seconds, LINGER_S) if self._is_ending else seconds, self._close
+        )
+
+    def _close(self) -> None:
+        self._clock = None
+        self._stop_resuming()
+        self.transport.close()
+
     def _start_clock(self) -> None:
         self._clock = self.loop.call_later(self._rules.limits.head_s, self._ring)
 
@@ -212,6 +298,11 @@ class HttpProtocol(HttpToolsProtocol):
         if self._clock is not None:
             self._clock.cancel()
             self._clock = None
+
+    def _stop_resuming(self) -> None:
+        if self._resuming is not None:
+            self._resuming.cancel()
+            self._resuming = None
 
     def _ring(self) -> None:
         self._clock = None
@@ -243,6 +334,9 @@ class HttpProtocol(HttpToolsProtocol):
         """Tell the client and hang up; in the middle of another answer there is no place to tell it."""
         logger.debug("a connection is refused: %s", message)
         self._is_refused = True
+        if self._is_discarding:  # it has its answer, and time to read it
+            self.transport.write_eof()
+            return
         self._stop_clock()
         if not self._has_begun or (self._is_answering and not self._take_over()):
             self.transport.close()
@@ -253,7 +347,8 @@ class HttpProtocol(HttpToolsProtocol):
         )
         self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.write_eof()
-        self._clock = self.loop.call_later(LINGER_S, self.transport.close)
+        self.flow.resume_reading()
+        self._close_in(LINGER_S if status == 408 else self._limits.head_s)
 
     def _take_over(self) -> bool:
         """Answer in place of the application, which still reads this request's body; False if it does not."""

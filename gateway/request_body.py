@@ -20,12 +20,15 @@ MAX_JSON_DEPTH = (
 _BEFORE_OBJECT = b" \t\r\n\0\xef\xbb\xbf\xfe\xff"  # white space, and what UTF-16 and its like begin with
 
 
-async def read_body(receive: Receive, limits: GatewaySettings) -> bytes:
+async def read_body(receive: Receive, limits: GatewaySettings, *, num_dropped: int = 0) -> bytes:
     """The whole body.
 
+    Args:
+        num_dropped: bytes beyond the limit that are read before the body is refused. Our own server needs
+            none: it reads on after an answer. Others close, and a client that still sends may lose it.
+
     Raises:
-        BodyTooLargeError: it has too many bytes. Up to four times as many as may be are read and
-            dropped first: a client that is still sending would not see the answer.
+        BodyTooLargeError: it has too many bytes.
         SlowBodyError: it did not come in time.
         ClientGoneError: the client left while sending.
     """
@@ -34,12 +37,12 @@ async def read_body(receive: Receive, limits: GatewaySettings) -> bytes:
         return _within(message.get("body", b""), limits.body_limit_bytes)
     try:
         async with asyncio.timeout(limits.body_s):
-            return await _read_parts(message, receive, limits.body_limit_bytes)
+            return await _read_parts(message, receive, limits.body_limit_bytes, num_dropped)
     except TimeoutError:
         raise SlowBodyError(f"the body did not come within {limits.body_s:g} s") from None
 
 
-async def _read_parts(message: Message, receive: Receive, limit_bytes: int) -> bytes:
+async def _read_parts(message: Message, receive: Receive, limit_bytes: int, num_dropped: int) -> bytes:
     parts, num_bytes = [], 0
     while True:
         if message["type"] == "http.disconnect":
@@ -48,7 +51,7 @@ async def _read_parts(message: Message, receive: Receive, limit_bytes: int) -> b
         num_bytes += len(part)
         if num_bytes <= limit_bytes:
             parts.append(part)
-        if not message.get("more_body", False) or num_bytes > 4 * limit_bytes:
+        if not message.get("more_body", False) or num_bytes > limit_bytes + num_dropped:
             break
         message = await receive()
     if num_bytes > limit_bytes:

@@ -7,6 +7,7 @@ import gc
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,6 +18,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from agentspec.errors import ConfigError
+from agentspec.gateway.discard_pace import DiscardPace
 from agentspec.gateway.drain import Drain
 from agentspec.gateway.engine_gate import EngineGate
 from agentspec.gateway.engine_process import EngineProcess
@@ -53,7 +55,7 @@ class GatewayServer(uvicorn.Server):
         self._rules = rules or Rules()
         config = uvicorn.Config(
             app,
-            http=cast(Any, partial(HttpProtocol, rules=self._rules)),
+            http=cast(Any, partial(HttpProtocol, rules=self._rules, pace=DiscardPace(time.monotonic))),
             lifespan="on",
             log_config=None,
             access_log=False,

@@ -99,7 +99,7 @@ class Tagging:
         await self._app(_with_length(scope, len(body)), _replayed(body, receive), _naming(tags, send))
 
     async def _read(self, scope: Scope, receive: Receive) -> tuple[Tags, bytes]:
-        raw = await read_body(receive, self._limits)
+        raw = await read_body(receive, self._limits, num_dropped=3 * self._limits.body_limit_bytes)
         body = parse_body(raw)
         headers, url_stage = Headers(scope=scope), scope.get(URL_STAGE_KEY)
         tags = read_tags(scope[TENANT_KEY], headers, url_stage, body, self._discovery)
