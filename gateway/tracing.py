@@ -1,7 +1,8 @@
 """A span per call, by OpenTelemetry: when it came, who answered it, what it cost. Never what was said.
 
-Needs ``agentspec[otel]``, and is only imported where spans are wanted. Names are those of OpenTelemetry's
-semantic conventions for HTTP servers and for generative AI, and ``agentspec.*`` for what those do not know.
+Needs ``agentspec-serving[otel]``, and is only imported where spans are wanted. Names are those of
+OpenTelemetry's semantic conventions for HTTP servers and for generative AI, and ``agentspec.*`` for what
+those do not know.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def test_without_torch_the_embedded_engine_says_what_to_install() -> None:
         timeout=TIMEOUT_S,
     )
     assert run.returncode == 1
-    assert "pip install 'agentspec[engine]'" in run.stderr
+    assert "pip install 'agentspec-serving[engine]'" in run.stderr
     assert "Traceback" not in run.stderr
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from agentspec.doctor.finding import Finding, ask_python, ok, problem, warning
 from agentspec.errors import ConfigError
+from agentspec.extras import DISTRIBUTION
 from agentspec.vllm_plugin.versions import DISTRIBUTIONS, check_version, installed_version
 
 OLDEST_PYTHON = (3, 11)
@@ -44,7 +45,9 @@ def check_core() -> Finding:
     is_well, said = ask_python(DRAFT_SOMETHING)
     if is_well:
         return ok("native core", "learns and drafts")
-    return problem("native core", f"{said}; install again: pip install --force-reinstall agentspec")
+    return problem(
+        "native core", f"{said}; install again: pip install --force-reinstall --no-deps {DISTRIBUTION}"
+    )
 
 
 def check_vllm(version: str | None) -> Finding:

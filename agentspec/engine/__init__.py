@@ -1,4 +1,4 @@
-"""The embedded PyTorch engine. Needs the extra ``agentspec[engine]``."""
+"""The embedded PyTorch engine. Needs the extra ``agentspec-serving[engine]``."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--server-python",
         default=sys.executable,
         metavar="PYTHON",
-        help="without --url: a Python with agentspec[engine], if this one has none",
+        help="without --url: a Python with agentspec-serving[engine], if this one has none",
     )
     return parser.parse_args(arguments)
 

@@ -28,7 +28,7 @@ class Server:
     def start(cls, base_url: str, console: Console, *options: str, python: str = sys.executable) -> Server:
         """Start it on the base URL's host and port and wait until it is healthy.
 
-        ``options`` are more of ``agentspec serve``, ``python`` is one that has agentspec[engine].
+        ``options`` are more of ``agentspec serve``, ``python`` is one that has agentspec-serving[engine].
 
         Raises:
             SystemExit: it ended, or was not healthy in two minutes.

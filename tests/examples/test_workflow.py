@@ -84,7 +84,7 @@ sys.exit(main(["--graph", "--model", "scripted", "--questions", "1"]))
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     assert run.returncode == 2, run.stderr
-    assert "agentspec[langchain]" in run.stdout
+    assert "agentspec-serving[langchain]" in run.stdout
 
 
 def _free_port() -> int:

@@ -29,7 +29,7 @@ ENGINE_PYTHON = Path(
 STAGES = ["repair/agent", "repair/agent/condenser", "repair/reviewer"]
 
 needs_engine = pytest.mark.skipif(
-    not ENGINE_PYTHON.exists(), reason="no Python with agentspec[engine]: set AGENTSPEC_ENGINE_PYTHON"
+    not ENGINE_PYTHON.exists(), reason="no Python with agentspec-serving[engine]: set AGENTSPEC_ENGINE_PYTHON"
 )
 
 
