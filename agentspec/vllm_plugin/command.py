@@ -14,19 +14,22 @@ from agentspec.vllm_plugin.settings import CONFIG_KEY, PluginSettings
 from agentspec.vllm_plugin.versions import (
     FIRST_WITH_MESSAGE_TAGS,
     FIRST_WITH_REQUEST_METRICS,
+    check_draft_length,
+    check_pipeline,
     check_version,
     installed_version,
     parse,
 )
+from agentspec.wire import MAX_DRAFT_TOKENS
 
 SERVER_MODULE = "vllm.entrypoints.openai.api_server"
 WORKER = "agentspec.vllm_plugin.worker.AgentSpecWorker"
 PROPOSER = "agentspec.vllm_plugin.proposer.ForestProposer"
 CONTROL = "agentspec.vllm_plugin.control.Control"
 ZERO_HOP = "agentspec.gateway.zero_hop.ZeroHop"
+PIPELINE_FLAGS = ("--pipeline-parallel-size", "-pp")
 OURS = ("--model", "--host", "--port", "--worker-cls", "--speculative-config", "-sc", "--spec-method")
 ADDITIONAL_CONFIG = "--additional-config"
-MOST_DRAFT_TOKENS = 1024
 SHUTDOWN_TIMEOUT_S = "30"
 
 
@@ -59,7 +62,8 @@ def vllm_command(
         )
     checked = PluginSettings.of(settings or {})
     check_version(version, allows_untested=checked.allow_untested_vllm)
-    check_int("num_speculative_tokens", num_speculative_tokens, 1, MOST_DRAFT_TOKENS)
+    check_int("num_speculative_tokens", num_speculative_tokens, 1, MAX_DRAFT_TOKENS)
+    check_draft_length(num_speculative_tokens)
     if zero_hop and parse(version) < FIRST_WITH_MESSAGE_TAGS and not checked.allow_untested_vllm:
         raise ConfigError(
             f"--zero-hop needs vLLM 0.29: in {version!r} requests to /v1/messages carry no tags"
@@ -99,6 +103,10 @@ def _check_extra(extra: Sequence[str]) -> None:
             raise ConfigError(
                 f"{name} is set by agentspec: see agentspec serve --help for what can be chosen"
             )
+    for name in PIPELINE_FLAGS:
+        _, size = _taken_out(extra, name)
+        if size is not None and size.isdecimal():  # what is no number is vLLM's to refuse
+            check_pipeline(int(size))
 
 
 def _names(arguments: Sequence[str]) -> Iterator[str]:

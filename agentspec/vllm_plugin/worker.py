@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING, Any
 from vllm import __version__ as vllm_version
 from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 from vllm.platforms import current_platform
+from vllm.v1.sample import rejection_sampler
 
 from agentspec.errors import ConfigError
 from agentspec.vllm_plugin import cpu_kernels
 from agentspec.vllm_plugin.commands import Commands
 from agentspec.vllm_plugin.proposer import ForestProposer
 from agentspec.vllm_plugin.settings import PluginSettings
-from agentspec.vllm_plugin.versions import check_version
+from agentspec.vllm_plugin.versions import (
+    MOST_DRAFT_TOKENS,
+    check_draft_length,
+    check_pipeline,
+    check_version,
+)
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -92,6 +98,10 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
             )
         settings = PluginSettings.read(self.vllm_config.additional_config)
         check_version(vllm_version, allows_untested=settings.allow_untested_vllm)
+        check_pipeline(self.vllm_config.parallel_config.pipeline_parallel_size)
+        check_draft_length(
+            spec.num_speculative_tokens, getattr(rejection_sampler, "MAX_SPEC_LEN", MOST_DRAFT_TOKENS)
+        )
 
     def _file_suffix(self) -> str:
         """Replicas of one server each have a forest of their own, and a file."""

@@ -120,6 +120,8 @@ def test_a_port_that_is_taken() -> None:
     [
         (["--worker-cls", "mine"], "--worker-cls"),
         (["--speculative-config", "{}"], "--speculative-config"),
+        (["--max-draft", "500"], "at most 128 draft tokens of a request in a step, not 500"),
+        (["-pp", "2"], "does not run with pipeline parallelism"),
         (["--max-draft", "0"], "num_speculative_tokens must be an integer between 1 and"),
         (["--stage-budget-mb", "0"], "stage_budget_mb"),
         (["--forest-file", "/nowhere/at/all"], "/nowhere/at"),

@@ -123,10 +123,37 @@ def test_without_vllm_or_with_another_one_there_is_no_command(version: Any) -> N
     assert vllm_command("m", settings={"allow_untested_vllm": True})
 
 
-@pytest.mark.parametrize("number", [0, 5000])
+@pytest.mark.parametrize("number", [0, 129, 500, 5000])
 def test_the_longest_draft_is_checked(number: int) -> None:
-    with pytest.raises(ConfigError, match=str(number)):
+    with pytest.raises(ConfigError, match=rf"\b{number}\b"):
         vllm_command("m", num_speculative_tokens=number)
+
+
+def test_a_draft_longer_than_the_sampler_takes_names_the_limit() -> None:
+    with pytest.raises(ConfigError, match=r"at most 128 .* not 129: set --max-draft"):
+        vllm_command("m", num_speculative_tokens=129)
+    assert vllm_command("m", num_speculative_tokens=128)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--pipeline-parallel-size", "2"],
+        ["--pipeline_parallel_size=2"],
+        ["-pp", "2"],
+        ["-pp=2"],
+        ["--max-num-seqs", "4", "-pp", "2"],
+    ],
+)
+def test_pipeline_parallelism_is_refused_with_the_reason(flags: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"pipeline parallelism \(size 2\)"):
+        vllm_command("m", flags)
+
+
+@pytest.mark.parametrize("size", ["1", "", "two"])
+def test_one_pipeline_stage_and_what_is_no_number_are_left_to_vllm(size: str) -> None:
+    flags = ["--pipeline-parallel-size", size]
+    assert vllm_command("m", flags)[-2:] == flags
 
 
 def test_the_control_token_goes_by_the_environment() -> None:

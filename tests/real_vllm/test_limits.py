@@ -1,0 +1,60 @@
+"""What vLLM itself does not take is refused at the start, and the longest allowed draft is verified."""
+
+from __future__ import annotations
+
+import warnings
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agentspec.benchmarks.vllm.chats import load
+from agentspec.benchmarks.vllm.client import ask_all
+from agentspec.benchmarks.vllm.speculators import Speculator
+from agentspec.errors import ConfigError
+from agentspec.vllm_plugin.command import PROPOSER
+from agentspec.vllm_plugin.versions import MOST_DRAFT_TOKENS
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of what vLLM imports
+    from vllm.v1.sample.rejection_sampler import MAX_SPEC_LEN
+
+    from agentspec.vllm_plugin.worker import AgentSpecWorker
+
+LONGEST = Speculator("longest", num_tokens=MOST_DRAFT_TOKENS, settings={"price": 0.0})
+
+
+def check(*, num_speculative_tokens: int = 32, num_stages: int = 1) -> None:
+    """The worker's check of a configuration, which a server started by hand may have."""
+    config = SimpleNamespace(
+        speculative_config=SimpleNamespace(
+            method="custom_class", model=PROPOSER, num_speculative_tokens=num_speculative_tokens
+        ),
+        parallel_config=SimpleNamespace(pipeline_parallel_size=num_stages),
+        additional_config={},
+    )
+    AgentSpecWorker._check(SimpleNamespace(vllm_config=config))
+
+
+def test_the_worker_knows_the_limit_of_its_own_vllm() -> None:
+    assert MOST_DRAFT_TOKENS == MAX_SPEC_LEN
+    check(num_speculative_tokens=MAX_SPEC_LEN)
+    with pytest.raises(ConfigError, match=rf"at most {MAX_SPEC_LEN} draft tokens .* not {MAX_SPEC_LEN + 1}"):
+        check(num_speculative_tokens=MAX_SPEC_LEN + 1)
+
+
+def test_pipeline_parallelism_is_refused_with_its_own_reason() -> None:
+    with pytest.raises(ConfigError, match="pipeline parallelism"):
+        check(num_stages=2)
+
+
+def test_the_longest_allowed_draft_is_verified(serving: Any) -> None:
+    chat = load(7, 3)[0].asking(max_tokens=300, ignore_eos=True).tagged(max_draft=1024)
+    with serving(LONGEST) as server:
+        first, second, third = (ask_all(server.url, [chat], 1)[0].choices[0].token_ids for _ in range(3))
+        assert first == second == third
+        assert len(first) == 300
+        (figures,) = server.control("stages")["stages"]
+    # 3 x 300 tokens: the first answer's tokens are drafted again, 128 at a time
+    assert figures["num_draft_tokens"] > 2 * MOST_DRAFT_TOKENS
+    assert figures["num_accepted_tokens"] > 2 * MOST_DRAFT_TOKENS
