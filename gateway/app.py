@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -28,6 +29,7 @@ from agentspec.gateway.errors import describe, error_body
 from agentspec.gateway.lifeline import ClientGoneError
 from agentspec.gateway.lookout import Lookout
 from agentspec.gateway.observed import CLIENT_GONE, Observed
+from agentspec.gateway.request_id import REQUEST_ID_KEY
 from agentspec.gateway.rules import Rules
 from agentspec.gateway.stage_metrics import StageCollector
 from agentspec.gateway.ui import ui_routes
@@ -118,8 +120,9 @@ def _routes(
         stages = CollectorRegistry()
         stages.register(StageCollector(await upstream.stats(), rules.limits.num_stage_labels))
         stages.register(Told(await upstream.metrics()))
-        text = generate_latest(registry) + generate_latest(stages)
-        return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
+        stages.register(Told(registry.collect()))
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(stages), headers={"content-type": content_type})
 
     return [
         *control_routes(upstream, rules),
@@ -154,7 +157,7 @@ def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _our_error(request: Request, error: Exception) -> Response:
-    status, body = describe(error)
+    status, body = describe(error, request.scope.get(REQUEST_ID_KEY))
     return JSONResponse(body, status)
 
 

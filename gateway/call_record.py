@@ -4,12 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
+from agentspec.errors import EngineError
+from agentspec.gateway.errors import ShuttingDownError, UpstreamDownError, UpstreamTimeoutError
 from agentspec.gateway.tags import Tags
 
 RECORD_KEY = "agentspec.record"
 MAX_MODEL_CHARS = 128  # clients choose the name
+
+
+class Outcome(StrEnum):
+    """Why an answer that had begun has no end."""
+
+    CLIENT_LEFT = "client_left"
+    ENGINE_LOST = "engine_lost"
+    ENGINE_SILENT = "engine_silent"
+    ENGINE_FAILED = "engine_failed"
+    SHUT_DOWN = "shut_down"
+    INTERNAL_ERROR = "internal_error"
+
+    @classmethod
+    def of(cls, error: Exception) -> Outcome:
+        """The one that ``error`` makes of an answer."""
+        kinds: tuple[tuple[type[Exception], Outcome], ...] = (
+            (UpstreamDownError, cls.ENGINE_LOST),
+            (UpstreamTimeoutError, cls.ENGINE_SILENT),
+            (ShuttingDownError, cls.SHUT_DOWN),
+            (EngineError, cls.ENGINE_FAILED),
+        )
+        return next((outcome for kind, outcome in kinds if isinstance(error, kind)), cls.INTERNAL_ERROR)
 
 
 @dataclass(slots=True)
@@ -23,6 +48,7 @@ class CallRecord:
         upstream: the name of the engine that answered, or was asked last.
         num_tries: how often an engine was asked.
         told: what the answer told of itself at its end, see AnswerTail.
+        outcome: None for a whole answer.
         trace_headers: this call's trace context as headers for the engine; without any, the client's go on.
     """
 
@@ -32,12 +58,18 @@ class CallRecord:
     upstream: str | None = None
     num_tries: int = 0
     told: Mapping[str, Any] = field(default_factory=dict)
+    outcome: Outcome | None = None
     trace_headers: Mapping[bytes, bytes] = field(default_factory=dict)
 
     @property
     def num_retries(self) -> int:
         """Tries after the first."""
         return max(0, self.num_tries - 1)
+
+    @property
+    def is_broken(self) -> bool:
+        """The answer has no end, and not by the client's will."""
+        return self.outcome is not None and self.outcome is not Outcome.CLIENT_LEFT
 
     @property
     def named_model(self) -> str | None:
@@ -54,5 +86,6 @@ class CallRecord:
             "model": self.named_model,
             "upstream": self.upstream,
             "retries": self.num_retries or None,
+            "outcome": self.outcome and self.outcome.value,
         }
         return {name: value for name, value in named.items() if value is not None}

@@ -12,7 +12,7 @@ from agentspec.gateway.api_keys import Caller
 from agentspec.gateway.auth import CALLER_KEY
 from agentspec.gateway.body_log import log_body
 from agentspec.gateway.call import Call, Endpoint
-from agentspec.gateway.call_record import RECORD_KEY
+from agentspec.gateway.call_record import RECORD_KEY, Outcome
 from agentspec.gateway.discovery import Discovery
 from agentspec.gateway.drain import Drain
 from agentspec.gateway.errors import ForbiddenError, UnknownUrlError
@@ -58,15 +58,19 @@ class Calls:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read, tag, answer; every failure is told in OpenAI's form."""
-        reply, lifeline = Reply(exchange_of(scope, send)), Lifeline()
+        request_id, record = scope[REQUEST_ID_KEY], scope[RECORD_KEY]
+        reply, lifeline = Reply(exchange_of(scope, send), request_id), Lifeline()
         if self._rules.limits.log_bodies:
-            reply.listeners.append(partial(log_body, scope[REQUEST_ID_KEY], "answer"))
+            reply.listeners.append(partial(log_body, request_id, "answer"))
         try:
             await self._drain.run(self._answer(scope, receive, reply, lifeline), lifeline)
         except ClientGoneError:
-            logger.debug("%s: the client left", scope[REQUEST_ID_KEY])
+            logger.debug("%s: the client left", request_id)
+            record.outcome = Outcome.CLIENT_LEFT
         except Exception as error:
             await reply.fail(error)
+        if reply.failure is not None:
+            record.outcome = Outcome.of(reply.failure)
 
     async def _answer(self, scope: Scope, receive: Receive, reply: Reply, lifeline: Lifeline) -> None:
         caller: Caller = scope[CALLER_KEY]

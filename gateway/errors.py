@@ -193,16 +193,25 @@ def error_body(
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def describe(error: Exception) -> tuple[int, dict[str, Any]]:
-    """Status and body that tell a client of ``error``; what is not the client's fault is logged."""
+def describe(
+    error: Exception, request_id: str | None = None, *, has_begun: bool = False
+) -> tuple[int, dict[str, Any]]:
+    """Status and body for a client; what is not the client's fault is logged.
+
+    Args:
+        request_id: of the request that failed, for the log.
+        has_begun: the answer had, and breaks off.
+    """
+    fields = {"fields": {"request_id": request_id}} if request_id else None
+    text = "an answer broke off: %s" if has_begun else "%s"
     if isinstance(error, RequestError):
         return error.status, error_body(error.status, str(error), param=error.param, code=error.code)
     if isinstance(error, StageError):
         return 400, error_body(400, str(error), code="invalid_stage")
     if isinstance(error, EngineError):
         status = getattr(error, "status", 500)
-        if not isinstance(error, ShuttingDownError):
-            logger.warning("%s", error)
+        if has_begun or not isinstance(error, ShuttingDownError):
+            logger.warning(text, error, extra=fields)
         return status, error_body(status, str(error), code=getattr(error, "code", "engine_error"))
-    logger.error("unexpected error", exc_info=error)
+    logger.error(text, "unexpected error", exc_info=error, extra=fields)
     return 500, error_body(500, "the server failed; its log says why", code="internal_error")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentspec.gateway.call_record import RECORD_KEY, CallRecord
+from agentspec.gateway.api_keys import given_key
+from agentspec.gateway.call_record import RECORD_KEY, CallRecord, Outcome
 from agentspec.gateway.exchange import EXCHANGE_KEY, exchange_of
 from agentspec.gateway.request_headers import headers_of
 from agentspec.gateway.request_id import REQUEST_ID_KEY, request_id_of
@@ -40,6 +42,11 @@ ENDPOINTS = frozenset(
 PROBES = frozenset(("/health", "/ping", "/metrics"))  # asked all day long, by machines
 ENDPOINTS_WITH_NAMES = ("/v1/models", "/agentspec/stages", "/agentspec/traces")
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+OTHER = "other"
+MAX_PATH_CHARS = 200
+MAX_EXEMPLAR_CHARS = 128 - len("request_id")  # OpenMetrics allows 128 for names and values
+MASK = "***"
+KEY_IN_PATH = re.compile(r"(?<=/)sk-[^/]*")  # of a client whose base URL holds its key
 CLIENT_GONE = 499  # nginx's number; no client ever sees it
 
 logger = logging.getLogger("agentspec.gateway")
@@ -65,6 +72,12 @@ class Observed:
             buckets=BUCKETS_S,
             registry=registry,
         )
+        self._broken = Counter(
+            "agentspec_gateway_broken_answers",
+            "Answers that had begun and broke off, but for clients that left",
+            ("endpoint", "reason"),
+            registry=registry,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, and tell of it when it is over."""
@@ -83,20 +96,28 @@ class Observed:
         try:
             await self._app(scope, receive, exchange.send)
         except Exception:
-            has_failed = True  # the server answers for us
+            has_failed = True  # the server answers for us, or breaks the answer off
+            if exchange.status and not exchange.is_complete:
+                record.outcome = Outcome.INTERNAL_ERROR
             raise
         finally:
             del scope[EXCHANGE_KEY]  # else each would keep the other
             seconds = time.perf_counter() - started
-            status = exchange.status if exchange.is_complete else CLIENT_GONE
+            status = exchange.status if exchange.is_complete or record.is_broken else CLIENT_GONE
             if has_failed and not exchange.status:
                 status = 500
             labels = (endpoint, str(status))
             self._requests.labels(*labels).inc()
             self._seconds.labels(*labels).observe(seconds)
+            if record.is_broken:
+                self._count_broken(endpoint, str(record.outcome), request_id)
             _log(scope, endpoint, status, seconds, record)
             if span is not None and self._tracing is not None:
                 self._tracing.end(span, endpoint, status, request_id, record)
+
+    def _count_broken(self, endpoint: str, reason: str, request_id: str) -> None:
+        exemplar = {"request_id": request_id[:MAX_EXEMPLAR_CHARS]}
+        self._broken.labels(endpoint, reason).inc(exemplar=exemplar)
 
 
 def _log(scope: Scope, endpoint: str, status: int, seconds: float, record: CallRecord) -> None:
@@ -111,6 +132,8 @@ def _log(scope: Scope, endpoint: str, status: int, seconds: float, record: CallR
         "ms": round(seconds * 1e3, 1),
         **record.fields(),
     }
+    if status == 404 or endpoint == OTHER:
+        fields["path"] = _shown(scope)
     logger.log(level, "call", extra={"fields": fields})
 
 
@@ -118,4 +141,14 @@ def _endpoint(path: str) -> str:
     for endpoint in ENDPOINTS_WITH_NAMES:
         if path.startswith(f"{endpoint}/"):
             return endpoint
-    return path if path in ENDPOINTS else "other"
+    return path if path in ENDPOINTS else OTHER
+
+
+def _shown(scope: Scope) -> str:
+    """The path as it may stand in a log: short, printable, and without what looks like a key."""
+    given = given_key(headers_of(scope))
+    path: str = scope["path"].replace(given, MASK) if given else scope["path"]
+    path = KEY_IN_PATH.sub(MASK, path)
+    if len(path) > MAX_PATH_CHARS:
+        path = path[:MAX_PATH_CHARS] + "..."
+    return path if path.isprintable() else ascii(path)[1:-1]

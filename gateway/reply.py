@@ -34,10 +34,14 @@ class Reply:
 
     Attributes:
         listeners: are told of every part of the body.
+        failure: why the answer broke off after it had begun; None if it did not.
     """
 
-    def __init__(self, exchange: Exchange) -> None:
+    failure: Exception | None = None
+
+    def __init__(self, exchange: Exchange, request_id: str | None = None) -> None:
         self._exchange = exchange
+        self._request_id = request_id
         self._is_event_stream = False
         self._end = b"\n\n"  # the last two bytes
         self.listeners: list[Callable[[bytes], object]] = []
@@ -103,13 +107,20 @@ class Reply:
         self._exchange.end()
         await self.drain()
 
+    def describe(self, error: Exception) -> tuple[int, dict[str, Any]]:
+        """Note and log ``error``; status and body for the client."""
+        has_begun = self.is_started and not self._exchange.is_complete
+        if has_begun:
+            self.failure = error
+        return describe(error, self._request_id, has_begun=has_begun)
+
     async def fail(self, error: Exception) -> None:
         """Tell the client of ``error``: by status if nothing was sent yet, else by an event in the stream.
 
         A body that is neither can't carry an error. It is left without its end, which makes the server
         drop the connection, so that the client does not take half an answer for a whole one.
         """
-        status, payload = describe(error)
+        status, payload = self.describe(error)
         if not self.is_started:
             self.headers.extend(getattr(error, "headers", ()))
             await self.send_json(status, payload)

@@ -11,7 +11,6 @@ from typing import Any
 from agentspec.errors import EngineError, RequestError
 from agentspec.gateway.answer_forms import finish_reason
 from agentspec.gateway.bodies import ResponsesBody, read_as
-from agentspec.gateway.errors import describe
 from agentspec.gateway.fan_in import Indexed
 from agentspec.gateway.reply import EVENT_STREAM_HEADERS, Reply, encode_event
 from agentspec.gateway.response_object import ResponseObject
@@ -83,7 +82,7 @@ class ResponsesAnswer:
         except Exception as error:
             if not reply.is_started:
                 raise
-            _, body = describe(error)
+            _, body = reply.describe(error)
             failed = self.response.failed(self.output.items, body["error"]["message"])
             await events.write([{"type": "response.failed", "response": failed}])
         await reply.end()

@@ -62,8 +62,8 @@ class Tracing:
         span.set_attribute("agentspec.request_id", request_id)
         if span.is_recording():
             span.set_attributes(dict(_attributes(endpoint, record)))
-        if status >= 500:
-            span.set_attribute("error.type", str(status))
+        if status >= 500 or record.is_broken:
+            span.set_attribute("error.type", str(record.outcome or status))
             span.set_status(StatusCode.ERROR)
         span.end()
 
@@ -100,6 +100,7 @@ def _attributes(endpoint: str, record: CallRecord) -> Iterator[tuple[str, Attrib
         "agentspec.stage": record.tags and record.tags.stage.name,
         "agentspec.stage_source": record.tags and record.tags.stage_source,
         "agentspec.upstream": record.upstream,
+        "agentspec.outcome": record.outcome and record.outcome.value,
         "agentspec.num_retries": record.num_retries if record.num_tries else None,
     }
     yield from ((name, value) for name, value in named.items() if isinstance(value, str | int))
