@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from uuid import uuid4
 
 from autogen_agentchat.agents import AssistantAgent, BaseChatAgent
 from autogen_core import BaseAgent
 
-from agentspec.adapters.caller import Caller
+from agentspec.adapters.caller import Caller, made_up_session
 from agentspec.adapters.hooks import Hooks, Undo, hinted, note_caller
 
 __all__ = ["instrument"]
@@ -57,4 +56,4 @@ def _receiver(agent: BaseAgent, *args: Any, **kwargs: Any) -> Caller:
 
 
 def _agent(agent: BaseChatAgent, *args: Any, **kwargs: Any) -> Caller:
-    return hinted(agent.name, session=uuid4().hex)
+    return hinted(agent.name, session=made_up_session())

@@ -6,13 +6,15 @@ threads and tasks.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TypeVar
+from uuid import uuid4
 
-from agentspec.adapters.headers import agentspec_headers
+from agentspec.adapters.headers import agentspec_headers, is_session
 from agentspec.errors import StageError
 
 
@@ -57,6 +59,14 @@ class Caller:
 
 
 CALLER: ContextVar[Caller | None] = ContextVar("agentspec_caller", default=None)
+
+SESSION_VARIABLE = "AGENTSPEC_SESSION"  # of the run that this process is a part of
+
+
+def made_up_session(own: str | None = None) -> str:
+    """The session of a run that has no id: that of the run around this process, else ``own`` or a new one."""
+    given = os.environ.get(SESSION_VARIABLE, "")
+    return given if is_session(given) else own or uuid4().hex
 
 
 _T = TypeVar("_T")

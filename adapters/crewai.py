@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from uuid import uuid4
 
 from crewai import Agent, Crew, Task
 from crewai.flow.flow_context import current_flow_id
 from crewai.flow.runtime import Flow
 
-from agentspec.adapters.caller import Caller
+from agentspec.adapters.caller import Caller, made_up_session
 from agentspec.adapters.hooks import Hooks, Undo, hinted, note_caller
 
 __all__ = ["instrument"]
@@ -75,4 +74,4 @@ def _step(flow: Flow[Any], method_name: str, *args: Any, **kwargs: Any) -> Calle
 
 def _run() -> str:
     """A flow has an id; what is no part of one gets a new one, unless it is part of a run already."""
-    return current_flow_id.get() or uuid4().hex
+    return current_flow_id.get() or made_up_session()

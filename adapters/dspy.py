@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import Any
-from uuid import uuid4
 
 import dspy
 from dspy._vendor.lm15.transports import StdlibAsyncTransport, StdlibTransport
 from dspy.utils.parallelizer import ParallelExecutor
 
-from agentspec.adapters.caller import CALLER, Caller, calling
+from agentspec.adapters.caller import CALLER, Caller, calling, made_up_session
 from agentspec.adapters.hooks import Hooks, Undo, below, note_caller
 from agentspec.adapters.openai import current_headers
 from agentspec.adapters.replacement import replace_method
@@ -60,7 +59,7 @@ def _module(module: dspy.Module, *args: Any, **kwargs: Any) -> Caller:
     if isinstance(around, dspy.ChainOfThought):
         return below()  # nothing but the one predictor in it
     name = _attribute(around, module) or _own_name(module)
-    return below(name, session=uuid4().hex)
+    return below(name, session=made_up_session())
 
 
 def _attribute(around: dspy.Module | None, module: dspy.Module) -> str | None:

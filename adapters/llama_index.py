@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from inspect import isawaitable
 from typing import Any
-from uuid import uuid4
 
 from llama_index.core.agent.workflow import AgentWorkflow
 from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
@@ -23,7 +22,7 @@ from llama_index.core.base.response.schema import AsyncStreamingResponse, Stream
 from llama_index.core.response_synthesizers import BaseSynthesizer
 from workflows.runtime.types import step_function
 
-from agentspec.adapters.caller import Caller, calling
+from agentspec.adapters.caller import Caller, calling, made_up_session
 from agentspec.adapters.hooks import (
     Hooks,
     Undo,
@@ -107,7 +106,7 @@ async def _agent(workflow: Any, event: Any, context: Any) -> Any:
 
 
 def _part(part: Any, *args: Any, **kwargs: Any) -> Caller:
-    return below(type(part).__name__, session=uuid4().hex)
+    return below(type(part).__name__, session=made_up_session())
 
 
 def _noting_answers(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,14 +13,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any
-from uuid import uuid4
 
 from agents import Agent, get_current_trace
 from agents.agent import AgentBase
 from agents.run import AgentRunner
 from agents.tracing.traces import NoOpTrace
 
-from agentspec.adapters.caller import CALLER, Caller, calling, holding
+from agentspec.adapters.caller import CALLER, Caller, calling, holding, made_up_session
 from agentspec.adapters.hooks import Hooks, Undo, hinted
 from agentspec.adapters.replacement import replace_method
 
@@ -110,7 +109,7 @@ def _session_of(options: Mapping[str, Any]) -> str:
     config = options.get("run_config")
     group = config.get("group_id") if isinstance(config, dict) else getattr(config, "group_id", None)
     session = getattr(options.get("session"), "session_id", None)
-    return str(options.get("conversation_id") or session or group or _trace_around() or uuid4().hex)
+    return str(options.get("conversation_id") or session or group or _trace_around() or made_up_session())
 
 
 def _trace_around() -> str | None:

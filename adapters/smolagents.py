@@ -14,10 +14,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import wraps
 from typing import Any
-from uuid import uuid4
 
 from smolagents import MultiStepAgent, local_python_executor
 
+from agentspec.adapters.caller import made_up_session
 from agentspec.adapters.hooks import Hooks, Undo, hinted, parts_by
 from agentspec.adapters.replacement import replace_method
 
@@ -61,7 +61,7 @@ _HOOKS = Hooks(_put)
 def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def run_stream(agent: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        caller = hinted(agent.name or "", session=uuid4().hex)
+        caller = hinted(agent.name or "", session=made_up_session())
         return parts_by(caller, original(agent, *args, **kwargs))
 
     return run_stream
