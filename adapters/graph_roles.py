@@ -5,7 +5,8 @@ Knows the names of their fields and nothing else of LangChain. Ids of runs and i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agentspec.adapters.headers import is_session
@@ -18,7 +19,12 @@ PATH_FIELD = "langgraph_checkpoint_ns"  # team:<uuid>|1|writer:<uuid>
 THREAD_FIELDS = ("thread_id", "session_id", "conversation_id")  # those that LangSmith knows a thread by
 STAGE_TAG = "agentspec:"
 
-_AGENTS_OWN_NODE = "model"  # create_agent calls the model there
+_NODE_TAG = "graph:step:"  # of the run of a node; its parent is the graph
+_MODEL_NODES = ("model", "agent")  # create_agent and create_react_agent call the model there
+_AGENT_NODE = re.compile(  # theirs, and those of their middleware: names that tell no role
+    r"model|agent|tools|pre_model_hook|post_model_hook|generate_structured_response"
+    r"|.+\.(?:before|after)_(?:model|agent)"
+)
 
 
 def named_stage(metadata: Mapping[str, Any], tags: Iterable[str]) -> str | None:
@@ -30,25 +36,34 @@ def named_stage(metadata: Mapping[str, Any], tags: Iterable[str]) -> str | None:
 
 
 def role_of(
-    metadata: Mapping[str, Any], tags: Iterable[str], num_outer: int | None = None
+    metadata: Mapping[str, Any],
+    tags: Iterable[str],
+    num_outer: int | None = None,
+    agent: tuple[str, ...] | None = None,
+    run_name: str | None = None,
 ) -> tuple[str, ...]:
     """The names, from the outside in, that stand for the caller; empty if nothing tells.
 
     An agent with a name is that name, and what happens inside it is below it: ``writer``, ``writer/tools``.
-    Else it is the path of nodes, from the outermost graph in; without a graph the first tag of a person.
+    Else it is the path of nodes, from the outermost graph in; without a graph the first tag of a person, or
+    the name of the run.
 
     Args:
         metadata: the call's, with what it inherits.
         tags: the call's, with what it inherits.
         num_outer: how many nodes there are around the agent; None = all but the last one.
+        agent: the path that stands for the agent around; None = the name in the metadata.
+        run_name: of the run, if somebody gave it one.
     """
-    agent = agent_of(metadata)
+    told = agent_of(metadata)
+    agent = agent or (told and (told,)) or None
     nodes = nodes_of(metadata)
     if agent is not None:
         inner = nodes[len(nodes) - 1 if num_outer is None else num_outer :] if nodes else []
-        names = [agent, *([] if inner == [_AGENTS_OWN_NODE] else inner)]
+        is_model_call = len(inner) == 1 and inner[0] in _MODEL_NODES
+        names = [*agent, *([] if is_model_call else inner)]
     else:
-        names = nodes or _tags_of_people(tags)[:1]
+        names = nodes or _tags_of_people(tags)[:1] or [run_name or ""]
     parts = (part.strip() for name in names for part in name.split("/"))
     return tuple(role for part in parts if (role := role_name(part)))
 
@@ -57,6 +72,16 @@ def agent_of(metadata: Mapping[str, Any]) -> str | None:
     """The name of the agent that calls, or that is around the caller."""
     name = metadata.get(AGENT_FIELD)
     return name if isinstance(name, str) and name else None
+
+
+def is_node_run(tags: Iterable[str]) -> bool:
+    """True if the run is a node's: its parent is the graph."""
+    return any(tag.startswith(_NODE_TAG) for tag in tags)
+
+
+def is_agents_node(nodes: Sequence[str]) -> bool:
+    """True if the innermost node is one that every agent has: its name tells no role."""
+    return bool(nodes) and _AGENT_NODE.fullmatch(nodes[-1]) is not None
 
 
 def nodes_of(metadata: Mapping[str, Any]) -> list[str]:

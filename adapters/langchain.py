@@ -13,40 +13,81 @@ request takes it from there. ``graph_roles`` makes a name of what was noted.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
-from functools import cache, wraps
+from dataclasses import dataclass, replace
+from functools import lru_cache, wraps
+from threading import Lock
 from typing import Annotated, Any, Self
 from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler
 from langchain_core.runnables import Runnable, ensure_config
-from langchain_core.tracers.context import register_configure_hook
+from langchain_core.tracers.context import _configure_hooks, register_configure_hook
 from langchain_openai import ChatOpenAI, OpenAI
 from langchain_openai.chat_models.base import BaseChatOpenAI
 from langchain_openai.llms.base import BaseOpenAI
 from pydantic import AfterValidator, BaseModel, model_validator
 
-from agentspec.adapters.caller import CALLER, Caller
-from agentspec.adapters.graph_roles import agent_of, named_stage, nodes_of, role_of, thread_of
+from agentspec.adapters.caller import CALLER, Caller, made_up_session
+from agentspec.adapters.graph_roles import (
+    agent_of,
+    is_agents_node,
+    is_node_run,
+    named_stage,
+    nodes_of,
+    role_of,
+    thread_of,
+)
 from agentspec.adapters.headers import agentspec_headers
 from agentspec.adapters.replacement import Tagging, replace_method
 
 FIGURES_FIELD = "speculative_decoding"
+MANY_NAMES = 1024  # of runs are looked up
 MAX_RUNS = 1 << 15  # LangChain tells no end of a tool or a stream that was cancelled: the oldest are let go
 
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
-    """A chain, graph or tool under way: its outermost run, and the agent around it with its nodes around."""
+    """A chain, graph, node or tool under way.
+
+    Attributes:
+        session: of its outermost run.
+        told_agent: the agent's name in the metadata, which runs inside inherit.
+        is_agent: True if that name begins here.
+        agent: the path that stands for the agent around.
+        num_outer: how many nodes there are around that agent.
+        name: its own, if somebody gave it one.
+        run_name: the same, or that of the nearest run around.
+        tool: the path of the tool around, if there is no graph in between.
+    """
 
     session: str
-    agent: str | None
-    num_outer: int
+    told_agent: str | None = None
+    is_agent: bool = False
+    agent: tuple[str, ...] | None = None
+    num_outer: int = 0
+    name: str | None = None
+    run_name: str | None = None
+    tool: tuple[str, ...] | None = None
 
 
+_DEFAULT_GRAPH_NAME = "LangGraph"
 _CALLER: ContextVar[Caller | None] = ContextVar("agentspec_langchain_caller", default=None)
+
+
+def _subclasses(of: type[Any]) -> Iterator[type[Any]]:
+    one: type[Any]
+    for one in of.__subclasses__():
+        yield one
+        yield from _subclasses(one)
+
+
+@lru_cache(maxsize=MANY_NAMES)
+def is_class_name(name: str) -> bool:
+    """True if LangChain names runs so that have no name: ``RunnableSequence``, ``RunnableParallel<a>``."""
+    plain = name.partition("<")[0]
+    return plain == _DEFAULT_GRAPH_NAME or any(one.__name__ == plain for one in _subclasses(Runnable))
 
 
 class Listener(BaseCallbackHandler):  # type: ignore[misc]
@@ -62,19 +103,66 @@ class Listener(BaseCallbackHandler):  # type: ignore[misc]
         *started: Any,
         run_id: UUID,
         parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
         metadata: dict[str, Any] | None = None,
+        name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        """A graph, a node, a tool, ... begins."""
-        parent = self._runs.get(parent_run_id) if parent_run_id else None
-        session = parent.session if parent else str(parent_run_id or run_id)
-        metadata = metadata or {}
-        agent = agent_of(metadata)
-        if parent and parent.agent == agent:
-            num_outer = parent.num_outer
-        else:
-            num_outer = len(nodes_of(metadata)) if agent else 0
-        self._runs[run_id] = LiveRun(session, agent, num_outer)
+        """A graph, a node, a retriever, ... begins."""
+        self._begin(run_id, self._run(run_id, parent_run_id, metadata or {}, tags or [], name))
+
+    def on_tool_start(
+        self,
+        serialized: dict[str, Any] | None,
+        *started: Any,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """A tool begins: an agent in it that has no name has the tool's."""
+        metadata, tags = metadata or {}, tags or []
+        name = (serialized or {}).get("name") or name
+        run = self._run(run_id, parent_run_id, metadata, tags, name)
+        if name:
+            around = role_of(metadata, (), run.num_outer if run.agent else None, run.agent)
+            run = replace(run, tool=(*around, name))
+        self._begin(run_id, run)
+
+    def _run(
+        self,
+        run_id: UUID,
+        parent_run_id: UUID | None,
+        metadata: Mapping[str, Any],
+        tags: list[str],
+        told_name: str | None,
+    ) -> LiveRun:
+        around = self._runs.get(parent_run_id) if parent_run_id else None
+        around = around or LiveRun(made_up_session(str(parent_run_id or run_id)))
+        nodes, told_agent = nodes_of(metadata), agent_of(metadata)
+        is_node, is_agent = is_node_run(tags), told_agent not in (None, around.told_agent)
+        agent, num_outer = around.agent, around.num_outer
+        if told_agent != around.told_agent:
+            agent, num_outer = (told_agent,) if told_agent else None, len(nodes)
+        elif is_node and not around.is_agent and is_agents_node(nodes):
+            of_graph = (around.name,) if around.name and " " not in around.name else around.tool
+            agent, num_outer = (of_graph, len(nodes) - 1) if of_graph else (agent, num_outer)
+        name = told_name if told_name and not is_class_name(told_name) else None
+        return LiveRun(
+            session=around.session,
+            told_agent=told_agent,
+            is_agent=is_agent,
+            agent=agent,
+            num_outer=num_outer,
+            name=name,
+            run_name=name or around.run_name,
+            tool=None if is_node else around.tool,
+        )
+
+    def _begin(self, run_id: UUID, run: LiveRun) -> None:
+        self._runs[run_id] = run
         if len(self._runs) > MAX_RUNS:
             self._runs.popitem(last=False)
 
@@ -82,16 +170,28 @@ class Listener(BaseCallbackHandler):  # type: ignore[misc]
         """It is over, one way or the other."""
         self._runs.pop(run_id, None)
 
-    on_tool_start = on_retriever_start = on_chain_start
+    on_retriever_start = on_chain_start
     on_chain_error = on_tool_end = on_tool_error = on_retriever_end = on_retriever_error = on_chain_end
 
-    def caller(self, parent_run_id: UUID | None, metadata: Mapping[str, Any], tags: list[str]) -> Caller:
+    def caller(
+        self,
+        parent_run_id: UUID | None,
+        metadata: Mapping[str, Any],
+        tags: list[str],
+        name: str | None = None,
+    ) -> Caller:
         """What these make of a call, and the run it is part of."""
         run = self._runs.get(parent_run_id) if parent_run_id else None
-        is_inside = run is not None and run.agent is not None and run.agent == agent_of(metadata)
+        is_inside = run is not None and run.told_agent == agent_of(metadata) and run.agent is not None
         return Caller(
             named=named_stage(metadata, tags),
-            role=role_of(metadata, tags, run.num_outer if run and is_inside else None),
+            role=role_of(
+                metadata,
+                tags,
+                run.num_outer if run and is_inside else None,
+                run.agent if run and is_inside else None,
+                name or (run.run_name if run else None),
+            ),
             session=thread_of(metadata) or (run.session if run else None),
         )
 
@@ -101,10 +201,11 @@ class Listener(BaseCallbackHandler):  # type: ignore[misc]
         parent_run_id: UUID | None = None,
         tags: list[str] | None = None,
         metadata: dict[str, Any] | None = None,
+        name: str | None = None,
         **kwargs: Any,
     ) -> None:
         """A model is about to be called, in this context."""
-        _CALLER.set(self.caller(parent_run_id, metadata or {}, tags or []))
+        _CALLER.set(self.caller(parent_run_id, metadata or {}, tags or [], name))
 
     def on_llm_end(self, *result: Any, **kwargs: Any) -> None:
         """The call was made: what is noted must not outlive it."""
@@ -113,16 +214,58 @@ class Listener(BaseCallbackHandler):  # type: ignore[misc]
     on_llm_error = on_llm_end
 
 
-@cache
-def _listener() -> Listener:
-    """The one listener of this process, among the callbacks of all runs, in whatever thread they are.
+class Listening:
+    """The one listener of this process, among the callbacks of all runs for as long as somebody needs it.
 
     It is inherited: LangGraph's nodes take the callbacks of their graph and ask for no others.
     """
-    listener = Listener()
-    register_configure_hook(ContextVar("agentspec_listener", default=listener), inheritable=True)
-    replace_method(AsyncCallbackManager, "on_llm_start", _not_telling_listener)
-    return listener
+
+    def __init__(self) -> None:
+        self.listener = Listener()
+        self._in_force: list[object] = []
+        self._undoing: list[Callable[[], None]] = []
+        self._is_for_good = False
+        self._lock = Lock()
+
+    def begin(self) -> Callable[[], None]:
+        """Listen from now on; what undoes it is returned."""
+        mine = object()
+        with self._lock:
+            if not self._in_force:
+                self._put()
+            self._in_force.append(mine)
+
+        def undo() -> None:
+            with self._lock:
+                if mine in self._in_force:
+                    self._in_force.remove(mine)
+                    while self._undoing and not self._in_force:
+                        self._undoing.pop()()
+
+        return undo
+
+    def begin_for_good(self) -> None:
+        """For models that were made to be tagged: they may be used at any time."""
+        if not self._is_for_good:
+            self._is_for_good = True
+            self.begin()
+
+    def _put(self) -> None:
+        self._undoing.append(replace_method(AsyncCallbackManager, "on_llm_start", _not_telling_listener))
+        register_configure_hook(ContextVar("agentspec_listener", default=self.listener), inheritable=True)
+        hook = _configure_hooks[-1]
+        self._undoing.append(lambda: _take_out(hook))
+
+
+def _take_out(hook: object) -> None:
+    """Others' hooks stay where they are, and the list is the same: it may be read in another thread."""
+    for position, one in enumerate(_configure_hooks):
+        if one is hook:
+            del _configure_hooks[position]
+            return
+
+
+_LISTENING = Listening()
 
 
 def _not_telling_listener(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,7 +284,7 @@ def _current_caller() -> Caller:
     caller = _CALLER.get()
     if caller is None:
         config = ensure_config()
-        caller = _listener().caller(None, config.get("metadata") or {}, config.get("tags") or [])
+        caller = _LISTENING.listener.caller(None, config.get("metadata") or {}, config.get("tags") or [])
     return _inside(caller)
 
 
@@ -149,7 +292,9 @@ def _caller_of(run_manager: Any) -> Caller:
     """Of a completion: LangChain hands its run to what makes the request."""
     if run_manager is None:
         return _current_caller()
-    return _inside(_listener().caller(run_manager.parent_run_id, run_manager.metadata, run_manager.tags))
+    return _inside(
+        _LISTENING.listener.caller(run_manager.parent_run_id, run_manager.metadata, run_manager.tags)
+    )
 
 
 def _inside(caller: Caller) -> Caller:
@@ -182,7 +327,7 @@ class StagedModel(BaseModel):
 
     @model_validator(mode="after")
     def _begin_to_listen(self) -> Self:
-        _listener()
+        _LISTENING.begin_for_good()
         return self
 
     @classmethod
@@ -195,8 +340,9 @@ class ChatAgentSpec(StagedModel, ChatOpenAI):  # type: ignore[misc]
     """``ChatOpenAI`` for a gateway of ours: every call is tagged with its stage and its session.
 
     The stage is, first that answers: ``metadata["agentspec_stage"]`` or a tag ``agentspec:<stage>`` of the
-    call; ``stage``; the agent's name or the path of nodes around the call; a tag. ``workflow`` goes before
-    all of them. The session is the thread, else the outermost run. Headers that are given by hand stay.
+    call; ``stage``; the agent's name or the path of nodes around the call; a tag; the name of the run.
+    ``workflow`` goes before all of them. The session is the thread, else the outermost run. Headers that are
+    given by hand stay.
 
     What speculation did is in ``response_metadata["speculative_decoding"]`` (chat completions with n = 1).
 
@@ -273,14 +419,24 @@ def instrument(*, workflow: str | None = None) -> Callable[[], None]:
         workflow: what goes before every stage, e.g. ``agentic_sql``.
 
     Returns:
-        what undoes it.
+        what undoes it, and leaves nothing behind but what a ``ChatAgentSpec`` or ``AgentSpecLLM`` needs.
 
     Raises:
         StageError: ``workflow`` is malformed.
     """
     _checked(workflow)
-    _listener()
-    return _TAGGING.instrument(workflow)
+    undo_listening = _LISTENING.begin()
+    try:
+        undo_tagging = _TAGGING.instrument(workflow)
+    except BaseException:  # a version of the framework that has no such method
+        undo_listening()
+        raise
+
+    def undo() -> None:
+        undo_tagging()
+        undo_listening()
+
+    return undo
 
 
 def _tagging_payload(original: Callable[..., dict[str, Any]]) -> Callable[..., Any]:

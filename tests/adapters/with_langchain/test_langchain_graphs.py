@@ -25,7 +25,7 @@ PER_RUN = [
     *["outer/inner"] * 2,
     *["team"] * 2,
     *["researcher"] * 2,
-    "team/tools/model",
+    "team/tools/delegate",
     "team/tools/inner",
     "write/model",
 ]
@@ -72,7 +72,7 @@ def workflow_of(model: Any) -> StateGraph[Any]:
     async def delegate(task: str) -> str:
         """Have others do it."""
         await agent("researcher", name="researcher").ainvoke(question)
-        await agent("team/tools/model").ainvoke(question)
+        await agent("team/tools/delegate").ainvoke(question)
         await tool_graph.ainvoke({})
         await agent("researcher", name="researcher").ainvoke(question)
         return "done"
@@ -167,7 +167,7 @@ def test_an_agent_of_synchronous_parts(model: Any, engine: Any) -> None:
     @tool
     def delegate(task: str) -> str:
         """Have others do it."""
-        create_agent(model, system_prompt="team/tools/model").invoke(question)
+        create_agent(model, system_prompt="team/tools/delegate").invoke(question)
         create_agent(model, system_prompt="researcher", name="researcher").invoke(question)
         return str(model.invoke([("system", "team/tools"), ("user", "hi")]).text)
 
@@ -195,7 +195,8 @@ async def test_little_is_kept_of_runs_whose_end_is_never_told(monkeypatch: pytes
 
     monkeypatch.setattr(adapter, "MAX_RUNS", 2)
     runs: OrderedDict[Any, Any] = OrderedDict()
-    monkeypatch.setattr(adapter._listener(), "_runs", runs)
+    monkeypatch.setattr(adapter._LISTENING.listener, "_runs", runs)
+    undo = adapter.instrument()
     for _ in range(4):
         begun.clear()
         waiting = asyncio.create_task(wait.ainvoke({}))
@@ -204,10 +205,11 @@ async def test_little_is_kept_of_runs_whose_end_is_never_told(monkeypatch: pytes
         with pytest.raises(asyncio.CancelledError):
             await waiting
     assert len(runs) == 2
+    undo()
 
 
 async def test_nothing_is_kept_of_runs_that_are_over(model: Any, engine: Any) -> None:
-    from agentspec.adapters.langchain import _listener
+    from agentspec.adapters.langchain import _LISTENING
 
     def fail(state: Any) -> Any:
         raise KeyError("on purpose")
@@ -217,4 +219,4 @@ async def test_nothing_is_kept_of_runs_that_are_over(model: Any, engine: Any) ->
         await graph.ainvoke({})
     async with aclosing(graph.astream({})) as parts:
         await anext(parts)
-    assert _listener()._runs == {}
+    assert _LISTENING.listener._runs == {}

@@ -1,23 +1,100 @@
 from __future__ import annotations
 
+import contextvars
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from asking import Stages
-from langchain_core.callbacks import BaseCallbackHandler
+from langchain.agents import create_agent
+from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler, CallbackManager
+from langchain_core.tracers import context
 from langchain_openai import ChatOpenAI, OpenAI
 from langchain_openai.chat_models.base import BaseChatOpenAI
 from langchain_openai.llms.base import BaseOpenAI
+from langgraph.pregel import Pregel
 
+from agentspec.adapters import langchain as adapter
 from agentspec.adapters.langchain import AgentSpecLLM, ChatAgentSpec, instrument
-from agentspec.errors import StageError
+from agentspec.errors import AdapterError, StageError
 
 TAGGED: Any = {"tags": ["agentspec:a"]}
 
 
 def replaced() -> list[Any]:
     return [vars(owner) for owner in (BaseChatOpenAI, BaseOpenAI)]
+
+
+@pytest.fixture
+def nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No model of ours was made in this process."""
+    monkeypatch.setattr(adapter, "_LISTENING", adapter.Listening())
+
+
+def traces() -> list[Any]:
+    """What an instrumentation changes, each the object it is."""
+    owners = (BaseChatOpenAI, BaseOpenAI, AsyncCallbackManager, CallbackManager, Pregel)
+    changed = [value for owner in owners for _, value in sorted(vars(owner).items(), key=lambda one: one[0])]
+    handlers = [one for manager in (CallbackManager, AsyncCallbackManager) for one in handlers_of(manager)]
+    return [context._configure_hooks, *context._configure_hooks, *changed, *handlers]
+
+
+def handlers_of(manager: Any) -> list[Any]:
+    return list(manager.configure().handlers)
+
+
+@pytest.mark.usefixtures("nobody_listens", "engine")
+def test_nothing_is_left_behind(fields: dict[str, Any]) -> None:
+    before = traces()
+    undoing = [instrument(workflow=name) for name in "abc"]
+    assert adapter._LISTENING.listener in handlers_of(CallbackManager)
+    create_agent(ChatOpenAI(**fields), name="writer").invoke({"messages": [("user", "hi")]})
+    other = contextvars.Context()
+    for undo in (undoing[1], undoing[0], undoing[0]):
+        other.run(undo)
+    thread = threading.Thread(target=undoing[2])
+    thread.start()
+    thread.join()
+    assert all(one is other for one, other in zip(traces(), before, strict=True))
+    assert adapter._CALLER.get() is None
+    assert adapter._LISTENING.listener._runs == {}
+
+
+@pytest.mark.usefixtures("nobody_listens")
+def test_nothing_is_left_behind_of_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = BaseOpenAI._astream
+    with monkeypatch.context() as patch:
+        patch.delattr(BaseOpenAI, "_astream")
+        before = traces()
+        with pytest.raises(AdapterError, match="_astream"):
+            instrument()
+        assert all(one is other for one, other in zip(traces(), before, strict=True))
+    assert BaseOpenAI._astream is original
+
+
+@pytest.mark.usefixtures("nobody_listens")
+def test_hooks_of_others_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "_configure_hooks", hooks := list(context._configure_hooks))
+    monkeypatch.setattr(adapter, "_configure_hooks", hooks)
+    before = list(hooks)
+    undo = instrument()
+    theirs: Any = contextvars.ContextVar("theirs", default=None)
+    context.register_configure_hook(theirs, inheritable=True)
+    undo()
+    assert hooks[:-1] == before
+    assert hooks[-1][0] is theirs
+
+
+@pytest.mark.usefixtures("nobody_listens")
+def test_models_of_ours_are_listened_for_afterwards(
+    fields: dict[str, Any], stages: Stages, engine: Any
+) -> None:
+    undo = instrument()
+    model = ChatAgentSpec(**fields)
+    undo()
+    model.invoke("hi", TAGGED)
+    assert stages() == ["a"]
 
 
 def test_it_can_be_undone(fields: dict[str, Any], stages: Stages, engine: Any) -> None:
