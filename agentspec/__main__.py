@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
-from agentspec.cli import main
+try:
+    from agentspec.cli import main
+except ImportError:  # both files may be those of another project
+    from agentspec.doctor.finding import Level
+    from agentspec.doctor.installation import check_installation
+
+    if (found := check_installation()).level is not Level.PROBLEM:
+        raise
+    raise SystemExit(f"agentspec: error: {found.text}") from None
 
 raise SystemExit(main())

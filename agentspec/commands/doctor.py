@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agentspec.commands import option_types
-from agentspec.doctor import machine, packages
+from agentspec.doctor import installation, machine, packages
 from agentspec.doctor.finding import Finding, Level
 from agentspec.vllm_plugin.versions import installed_version
 
@@ -44,6 +44,7 @@ def run_doctor(args: argparse.Namespace) -> int:
 
 def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     yield packages.check_python()
+    yield installation.check_installation()
     yield packages.check_core()
     if args.engine_url:
         yield from _there(args)

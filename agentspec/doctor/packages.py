@@ -8,8 +8,8 @@ from importlib import metadata
 from pathlib import Path
 
 from agentspec.doctor.finding import Finding, ask_python, ok, problem, warning
+from agentspec.doctor.installation import reinstall_command
 from agentspec.errors import ConfigError
-from agentspec.extras import DISTRIBUTION
 from agentspec.vllm_plugin.versions import DISTRIBUTIONS, check_version, installed_version
 
 OLDEST_PYTHON = (3, 11)
@@ -45,9 +45,7 @@ def check_core() -> Finding:
     is_well, said = ask_python(DRAFT_SOMETHING)
     if is_well:
         return ok("native core", "learns and drafts")
-    return problem(
-        "native core", f"{said}; install again: pip install --force-reinstall --no-deps {DISTRIBUTION}"
-    )
+    return problem("native core", f"{said}; install again: {reinstall_command()}")
 
 
 def check_vllm(version: str | None) -> Finding:
