@@ -1,7 +1,8 @@
 """The file of a saved forest: what lies in it, and whether it is whole.
 
-Owns the format, how a file takes the place of an older one, and what is refused. Knows outputs as arrays and
-models as bytes; of trees only the names. After a preamble (magic, version) come chunks, each with a checksum:
+Owns the format, how a file takes the place of an older forest (and of no other file), and what is refused.
+Knows outputs as arrays and models as bytes; of trees only the names. After a preamble (magic, version) come
+chunks, each with a checksum:
 
     HEAD   the vocabulary
     MODL   the state of one stage's model
@@ -18,6 +19,7 @@ import contextlib
 import fcntl
 import json
 import os
+import stat
 import struct
 import zlib
 from collections.abc import Iterator
@@ -147,19 +149,23 @@ def writing(path: str | os.PathLike[str], vocabulary: str) -> Iterator[ForestWri
     """A file that takes the place of ``path`` once it is whole and on the disk, readable by its owner alone.
 
     It is written beside it, as ``path`` + ``.saving``: whatever happens, the old file stays whole until then.
-    What a process that was killed has left there is written over next time.
+    What a process that was killed has left there is written over next time. A file that does not begin as a
+    forest stays as it is.
 
     Raises:
-        ForestFileError: the system refuses, or someone else is saving to the same place.
+        ForestFileError: the system refuses, someone else is saving to the same place, or one of the two files
+            is no forest.
     """
     path = Path(path)
     beside = path.with_name(path.name + ".saving")
     try:
+        _check_is_forest(path)
         with _locked(beside) as file:
             try:
                 yield ForestWriter(file, vocabulary)
                 file.flush()
                 os.fsync(file.fileno())
+                _check_is_forest(path)  # again: saving takes a while
                 os.replace(beside, path)
             except BaseException:
                 beside.unlink()
@@ -174,19 +180,42 @@ def writing(path: str | os.PathLike[str], vocabulary: str) -> Iterator[ForestWri
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[BinaryIO]:
     """An empty file that only the caller writes to; BlockingIOError if another one does."""
-    descriptor = os.open(
-        path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600
-    )  # nothing is cut before the lock
+    # nothing is cut before the lock; non-blocking: a pipe is refused, and not waited for
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
             if not path.exists() or not os.path.samestat(os.stat(path), os.fstat(descriptor)):
                 raise BlockingIOError  # the other one's, which has just taken its place
+            if not _is_regular(descriptor) or not _MAGIC.startswith(os.pread(descriptor, len(_MAGIC), 0)):
+                raise _not_a_forest(path)  # cut off at its beginning it may be, after a crash
             os.fchmod(descriptor, 0o600)
             file.truncate(0)
             yield file
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)  # a process forked meanwhile has the file open, too
+
+
+def _check_is_forest(path: Path) -> None:
+    """Raise ForestFileError if there is a file that holds something else. OSError if it can't be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return
+    try:
+        if not _is_regular(descriptor) or os.pread(descriptor, len(_MAGIC), 0) != _MAGIC:
+            raise _not_a_forest(path)
+    finally:
+        os.close(descriptor)
+
+
+def _is_regular(descriptor: int) -> bool:
+    return stat.S_ISREG(os.fstat(descriptor).st_mode)
+
+
+def _not_a_forest(path: Path) -> ForestFileError:
+    return ForestFileError(f"{str(path)!r} is no forest file and stays as it is: name another file")
 
 
 def _sync_folder(folder: Path) -> None:
@@ -240,7 +269,9 @@ class ForestReader:
 
     def _check_preamble(self) -> None:
         magic, version = _PREAMBLE.unpack(self._read(_PREAMBLE.size))
-        if magic != _MAGIC or version == 0:
+        if magic != _MAGIC:
+            raise _not_a_forest(self._path)
+        if version == 0:
             raise self._broken("it does not begin as one")
         if version > _VERSION:
             raise ForestFileError(
@@ -286,7 +317,10 @@ def reading(path: str | os.PathLike[str], vocabulary: str) -> Iterator[ForestRea
     """
     path = Path(path)
     try:
-        with path.open("rb") as file:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe is refused, and not waited for
+        with os.fdopen(descriptor, "rb") as file:
+            if not _is_regular(descriptor):
+                raise _not_a_forest(path)
             yield ForestReader(path, file, vocabulary)
     except OSError as error:
         raise ForestFileError(f"can't load a forest from {str(path)!r}: {error.strerror}") from error

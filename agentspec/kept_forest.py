@@ -47,7 +47,7 @@ class KeptForest:
             loaded = self._trees.load(self._path)
         except (OSError, ForestError) as error:
             raise ConfigError(
-                f"forest file {str(self._path)!r}: {error}; move it away to begin anew"
+                f"forest file {str(self._path)!r}: {error}; move it away, or name another file"
             ) from error
         logger.info("loaded what was learned earlier from %s: %s", self._path, dict(loaded))
 

@@ -1,7 +1,7 @@
 """``/agentspec/...``: what trees have learned and drafted, for the tenants they belong to and for operators.
 
 A tenant sees and touches its own only. Saving and loading concern all tenants and are the operator's
-(``auth`` sees to both).
+(``auth`` sees to both). A request that names a file needs an operator's key; the engine checks the file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from agentspec.errors import RequestError
 from agentspec.gateway.auth import TENANT_KEY
-from agentspec.gateway.errors import UnknownTraceError
+from agentspec.gateway.errors import ForbiddenError, UnknownTraceError
 from agentspec.gateway.past_outputs import read_past_outputs
 from agentspec.gateway.request_body import parse_body, read_body
 from agentspec.gateway.request_id import is_request_id
@@ -51,8 +51,13 @@ def control_routes(upstream: Upstream, rules: Rules) -> list[Route]:
 
     def with_file(work: Callable[[str | None], Awaitable[dict[str, Any]]]) -> Callable[..., Any]:
         async def answer(request: Request) -> Response:
-            raw = await read_body(request.receive, rules.limits)
-            return JSONResponse(await work(_path(raw)))
+            path = _path(await read_body(request.receive, rules.limits))
+            if path is not None and rules.admin_key is None:
+                raise ForbiddenError(
+                    "naming a file needs an operator's key, and there is none: give the server one by "
+                    "--admin-key, $AGENTSPEC_ADMIN_KEY or admin_key_sha256"
+                )
+            return JSONResponse(await work(path))
 
         return answer
 

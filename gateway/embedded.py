@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote
 
 from prometheus_client.core import Metric
 
 from agentspec.errors import UnknownModelError
+from agentspec.forest_folder import ForestFolder
 from agentspec.gateway.bodies import DetokenizeBody, TokenizeBody, read_as
 from agentspec.gateway.call import Call, Endpoint
 from agentspec.gateway.choices_answer import ChoicesAnswer
@@ -29,6 +29,7 @@ from agentspec.stats import StageStats
 MODELS_PATH = "/v1/models"
 TOKENIZE_PATH = "/tokenize"
 DETOKENIZE_PATH = "/detokenize"
+NO_FORESTS = ForestFolder()
 
 
 class Answer(Protocol):
@@ -52,13 +53,15 @@ ANSWERS: Mapping[str, Callable[[Mapping[str, Any], Tags, str], Answer]] = {
 class EmbeddedUpstream:
     """Answers from an engine in this process.
 
-    ``forest_file``: where its trees are kept by default. ``any_model``: it answers by any name.
+    ``forests``: where its trees may be kept. ``any_model``: it answers by any name.
     """
 
-    def __init__(self, engine: Engine, forest_file: Path | None = None, *, any_model: bool = False) -> None:
+    def __init__(
+        self, engine: Engine, forests: ForestFolder = NO_FORESTS, *, any_model: bool = False
+    ) -> None:
         self._engine = engine
         self._any_model = any_model
-        self._trees = TreeControl(engine, forest_file)
+        self._trees = TreeControl(engine, forests)
 
     async def start(self) -> None:
         """Nothing to do: the engine runs."""

@@ -236,6 +236,7 @@ class EngineSettings(_Group):
     price: float | None = Field(default=None, ge=0, le=1)
     stage_budget_mb: int | None = None
     forest_file: str | None = None
+    forest_folder: str | None = None
     save_every_s: float | None = Field(default=None, gt=0)
     draft: Literal["chain", "tree", "off"] | None = None
     slots: int | None = None

@@ -8,20 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ForestFileError, RequestError
+from agentspec.forest_folder import ForestFolder
 from agentspec.gateway.errors import NoControlError
 from agentspec.generation import Engine, PastOutput, Trees
 from agentspec.stages import StageKey
 
 
 class TreeControl:
-    """The engine's trees, worked on beside its decode steps; ``file`` is where they are kept by default.
+    """The engine's trees, worked on beside its decode steps; ``files`` are where they may be kept.
 
     All raise NoControlError if the engine keeps none; see :class:`agentspec.gateway.upstream.Upstream`.
     """
 
-    def __init__(self, engine: Engine, file: Path | None) -> None:
+    def __init__(self, engine: Engine, files: ForestFolder) -> None:
         self._engine = engine
-        self._file = file
+        self._files = files
 
     async def evict(self, stage: StageKey) -> dict[str, Any]:
         """Forget what the stage's own tree has learned."""
@@ -48,10 +49,8 @@ class TreeControl:
         return trees
 
     async def _with_file(self, path: str | None, work: Callable[[Path], Mapping[str, int]]) -> dict[str, Any]:
-        file = self._file if path is None else Path(path)
-        if file is None:
-            raise RequestError("say which file: there is no default here", param="path")
         try:
+            file = self._files.find(path)
             return {"path": str(file), **await asyncio.to_thread(work, file)}
         except ForestFileError as error:
             raise RequestError(str(error), param="path") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import random
 import signal
 import subprocess
@@ -486,9 +487,9 @@ def test_a_file_with_an_unknown_kind_of_chunk_is_refused(path):
 
 
 def test_the_file_is_its_owners_alone(path):
-    path.write_bytes(b"older")
+    save(Forest(), path)
     path.chmod(0o644)
-    path.with_name("forest.saving").write_bytes(b"left behind by a process that was killed")
+    path.with_name("forest.saving").write_bytes(path.read_bytes()[:30])  # of a process that was killed
     path.with_name("forest.saving").chmod(0o666)
     save(Forest(), path)
     assert path.stat().st_mode & 0o777 == 0o600
@@ -509,6 +510,56 @@ def test_a_place_that_the_system_refuses_is_named(tmp_path):
             save(Forest(), path)
         assert_refused(path)
     assert list(tmp_path.parent.glob("*.saving")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("forest", b""),
+        ("forest", b"AgentSpec fores"),
+        ("forest", b"server: {port: 80}\n"),
+        ("forest.saving", b"server: {port: 80}\n"),
+        ("forest.saving", b"\0" * 64),
+    ],
+)
+def test_a_file_that_is_no_forest_stays_as_it_is(path, name, content):
+    other = path.with_name(name)
+    other.write_bytes(content)
+    with pytest.raises(ForestFileError, match=f"{name}' is no forest file and stays as it is"):
+        save(Forest(), path)
+    assert other.read_bytes() == content
+    assert [one.name for one in path.parent.iterdir()] == [name]
+
+
+def test_a_file_that_appears_while_a_forest_is_saved_stays(path):
+    def write() -> None:
+        with writing(path, VOCABULARY) as file:
+            path.write_text("mine")
+            file.finish()
+
+    with pytest.raises(ForestFileError, match="is no forest file"):
+        write()
+    assert path.read_text() == "mine"
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("name", ["forest", "forest.saving"])
+def test_pipes_and_folders_are_no_forests_and_are_not_waited_for(path, name):
+    for make in (os.mkfifo, os.mkdir):
+        folder = path.parent / make.__name__
+        folder.mkdir()
+        make(folder / name)
+        with pytest.raises(ForestFileError):
+            save(Forest(), folder / "forest")
+        with pytest.raises(ForestFileError):
+            Forest().load(folder / name, vocabulary=VOCABULARY)
+        assert [one.name for one in folder.iterdir()] == [name]
+
+
+def test_what_a_crash_left_is_written_over(path):
+    path.with_name("forest.saving").write_bytes(b"AgentSpec")
+    save(Forest(), path)
+    assert [one.name for one in path.parent.iterdir()] == ["forest"]
 
 
 def test_a_link_in_place_of_the_new_file_is_not_followed(path):

@@ -21,7 +21,8 @@ examples:
   agentspec forest save --path /var/lib/agentspec/forest --key ADMIN_KEY
 
 stats, evict and warm concern the tenant of the key; save and load concern all tenants and need the key that
-the server got by --admin-key, if it has any. Paths are the engine's.
+the server got by --admin-key, if it has any. A --path needs that key, and lies in the
+engine's forest folder.
 """
 
 

@@ -37,7 +37,7 @@ VLLM_OPTIONS = ("zero_hop", "engine_port", "engine_start_timeout_s")
 RUNNING_OPTIONS = ("control_token",)
 STARTED_OPTIONS = (
     *("model", "served_model_name", "max_model_len", "dtype", "max_draft", "rule", "price"),
-    *("stage_budget_mb", "forest_file", "save_every_s"),
+    *("stage_budget_mb", "forest_file", "forest_folder", "save_every_s"),
 )
 # what each way of serving does not know
 FOREIGN = {
@@ -157,6 +157,11 @@ def _add_draft_options(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--forest-file", metavar="FILE", help="load what was learned from here, save it here at times"
+    )
+    group.add_argument(
+        "--forest-folder",
+        metavar="DIR",
+        help="operators may save to and load from files in here (default: the folder of --forest-file)",
     )
     group.add_argument(
         "--save-every-s",

@@ -10,8 +10,8 @@ from pathlib import Path
 from agentspec import DraftConfig, Forest, ForestConfig
 from agentspec.errors import ConfigError
 from agentspec.extras import needed
+from agentspec.forest_folder import ForestFolder
 from agentspec.gateway import EmbeddedUpstream
-from agentspec.generation import Engine
 from agentspec.kept_forest import KeptForest
 from agentspec.recorded import CallLibrary, ReplayEngine, read
 
@@ -56,20 +56,25 @@ def embedded(
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"the engine can't start on device {config.device!r}: {reason}") from error
     served = engine if library is None else ReplayEngine(engine, library)
+    upstream = EmbeddedUpstream(
+        served,
+        ForestFolder(_path(args.forest_file), _path(args.forest_folder)),
+        any_model=library is not None,  # recorded calls were made to other models
+    )
+    if args.forest_folder is not None and not Path(args.forest_folder).is_dir():
+        raise ConfigError(f"--forest-folder {args.forest_folder!r}: there is no such folder")
     if args.forest_file is None:
-        return _upstream(served), engine.model.name, nullcontext()
+        return upstream, engine.model.name, nullcontext()
     if engine.trees is None:
         raise ConfigError(
             f"nothing is learned with --draft off: --forest-file {args.forest_file!r} is for nothing"
         )
-    path = Path(args.forest_file)
-    keeping = KeptForest(engine.trees, path, args.save_every_s or DEFAULT_SAVE_EVERY_S)
-    return _upstream(served, path), engine.model.name, keeping
+    keeping = KeptForest(engine.trees, Path(args.forest_file), args.save_every_s or DEFAULT_SAVE_EVERY_S)
+    return upstream, engine.model.name, keeping
 
 
-def _upstream(engine: Engine, forest_file: Path | None = None) -> EmbeddedUpstream:
-    """Recorded calls were made to other models: one that replays answers to any name."""
-    return EmbeddedUpstream(engine, forest_file, any_model=isinstance(engine, ReplayEngine))
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
 
 
 def _library(args: argparse.Namespace) -> CallLibrary:

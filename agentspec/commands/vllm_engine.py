@@ -28,7 +28,7 @@ DEFAULT_START_TIMEOUT_S = 900.0
 # vLLM kills its engine at once unless it is given time, in which the forest is saved
 SHUTDOWN_S = 20
 PASSED_ON = ("served_model_name", "max_model_len", "dtype")
-SETTINGS = ("rule", "price", "stage_budget_mb", "forest_file", "save_every_s")
+SETTINGS = ("rule", "price", "stage_budget_mb", "forest_file", "forest_folder", "save_every_s")
 
 
 def behind_gateway(

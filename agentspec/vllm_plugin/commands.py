@@ -199,12 +199,10 @@ class Commands:
         return {"num_outputs": len(read), "num_tokens": num_tokens}
 
     def _path(self, arguments: Arguments) -> str:
-        path = arguments.get("path", self._proposer.settings.forest_file)
-        if not isinstance(path, str) or not path:
-            raise ConfigError(
-                f"where to? {path!r} is no path, and the server was started without forest_file"
-            )
-        return path + self._file_suffix
+        given = arguments.get("path")
+        if given is not None and (not isinstance(given, str) or not given):
+            raise ConfigError(f"path must be a non-empty string, not {given!r}")
+        return str(self._proposer.settings.forest_files().find(given)) + self._file_suffix
 
     def _keep_saving(self) -> None:
         while not self._is_closed.wait(self._proposer.settings.save_every_s):

@@ -73,6 +73,11 @@ class Control:
             arguments = await _arguments(request)
         except ValueError as error:
             return _error(400, f"the body is no JSON object: {error}")
+        if arguments.get("path") is not None and not self._token:
+            return _error(
+                403,
+                f"naming a file needs the control token: start the server with {TOKEN_VARIABLE}",
+            )
         answer = await _ask(request.app.state.engine_client, command, arguments)
         if "error" in answer:
             return JSONResponse(answer, 400)

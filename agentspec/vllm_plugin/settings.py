@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from agentspec.config import MIB, DraftConfig, ForestConfig, check_int, check_positive, check_prob
 from agentspec.draft import Source
 from agentspec.errors import ConfigError
+from agentspec.forest_folder import ForestFolder
 
 CONFIG_KEY = "agentspec"  # in additional_config
 BATCH_SHAPES = ("ragged", "uniform")
@@ -30,6 +32,7 @@ class PluginSettings:
         batch_shape: ``"ragged"``: each request as many draft tokens as are worth it. ``"uniform"``: all
             requests the most, padded, or none at all, for full CUDA graphs.
         forest_file: what was learned is loaded from here at the start if it exists, and saved here.
+        forest_folder: operators may name other files in here; None = the folder of ``forest_file``.
         save_every_s: so often, and at shutdown.
         allow_untested_vllm: run in a vLLM this plugin was not written for.
     """
@@ -42,6 +45,7 @@ class PluginSettings:
     threads: int = 2
     batch_shape: str = "ragged"
     forest_file: str | None = None
+    forest_folder: str | None = None
     save_every_s: float = 300.0
     allow_untested_vllm: bool = False
 
@@ -55,6 +59,8 @@ class PluginSettings:
             raise ConfigError(f"batch_shape must be 'ragged' or 'uniform', not {self.batch_shape!r}")
         if self.forest_file is not None:
             self._check_file(self.forest_file)
+        if self.forest_folder is not None:
+            self._check_folder(self.forest_folder)
         if not isinstance(self.allow_untested_vllm, bool):
             raise ConfigError(f"allow_untested_vllm must be true or false, not {self.allow_untested_vllm!r}")
         self.forest_config(), self.draft_config(1)  # check the rest
@@ -75,6 +81,11 @@ class PluginSettings:
             if name not in known:
                 raise ConfigError(f"there is no setting {name!r} of {CONFIG_KEY!r}, only {sorted(known)}")
         return cls(**given)
+
+    def forest_files(self) -> ForestFolder:
+        """The files that an operator may name."""
+        file, folder = (one and Path(one) for one in (self.forest_file, self.forest_folder))
+        return ForestFolder(file or None, folder or None)
 
     def forest_config(self) -> ForestConfig:
         """Budgets and threads."""
@@ -98,3 +109,8 @@ class PluginSettings:
         folder = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(folder):
             raise ConfigError(f"forest_file {path!r}: there is no folder {folder!r}")
+
+    @staticmethod
+    def _check_folder(path: object) -> None:
+        if not isinstance(path, str) or not os.path.isdir(path):
+            raise ConfigError(f"forest_folder {path!r}: there is no such folder")

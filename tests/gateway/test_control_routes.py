@@ -10,6 +10,7 @@ import pytest
 from live import TIMEOUT_S, chat_body, post, serving, serving_engine
 from scripted import ScriptedEngine, ScriptedTrees
 
+from agentspec.forest_folder import ForestFolder
 from agentspec.gateway import ApiKeys, EmbeddedUpstream, GatewaySettings
 from agentspec.generation import PastOutput
 from agentspec.stages import StageKey
@@ -23,8 +24,9 @@ def engine() -> ScriptedEngine:
 
 
 @pytest.fixture
-def root(engine: ScriptedEngine) -> Iterator[str]:
-    with serving_engine(engine, keys=KEYS, admin_key="boss") as root:
+def root(engine: ScriptedEngine, tmp_path: Path) -> Iterator[str]:
+    upstream = EmbeddedUpstream(engine, ForestFolder(folder=tmp_path))
+    with serving(upstream, keys=KEYS, admin_key="boss") as root:
         yield root
 
 
@@ -151,21 +153,33 @@ def test_an_operator_saves_and_loads(root: str, engine: ScriptedEngine, tmp_path
 
 def test_the_configured_file_is_the_default(engine: ScriptedEngine, tmp_path: Path) -> None:
     file = tmp_path / "forest"
-    with serving(EmbeddedUpstream(engine, file)) as root:
+    with serving(EmbeddedUpstream(engine, ForestFolder(file))) as root:
         assert ask(root, "save").json()["path"] == str(file)
         assert ask(root, "load", body={}).status_code == 200
     assert file.exists()
 
 
+@pytest.mark.parametrize("path", ["save", "load"])
+def test_a_file_is_named_by_an_operator_alone(engine: ScriptedEngine, tmp_path: Path, path: str) -> None:
+    with serving(EmbeddedUpstream(engine, ForestFolder(tmp_path / "forest"))) as root:
+        answer = ask(root, path, body={"path": str(tmp_path / "other")})
+    assert answer.status_code == 403
+    assert "--admin-key" in answer.json()["error"]["message"]
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"", "say which file"),
-        ({"path": None}, "say which file"),
+        (b"", "no forest file is configured"),
+        ({"path": None}, "no forest file is configured"),
         ({"path": 5}, "must be a non-empty string, not 5"),
         ({"path": ""}, "must be a non-empty string, not ''"),
         (b"[]", "must be a JSON object"),
-        ({"path": "/nowhere/forest"}, "No such file"),
+        ({"path": "nowhere/forest"}, "No such file"),
+        ({"path": "/etc/forest"}, "'/etc/forest' is outside of"),
+        ({"path": "../forest"}, "'../forest' is outside of"),
+        ({"path": "."}, "'.' is outside of"),
     ],
 )
 @pytest.mark.parametrize("path", ["save", "load"])
@@ -197,7 +211,7 @@ def test_what_is_the_operators(engine: ScriptedEngine, tmp_path: Path, path: str
 def test_an_engine_that_keeps_nothing() -> None:
     with serving_engine(ScriptedEngine(trees=None)) as root:
         for method, path in (("DELETE", "stages/a"), ("POST", "warm"), ("POST", "save")):
-            answer = ask(root, path, method=method, body=b'{"path": "x", "response": "x"}')
+            answer = ask(root, path, method=method, body=b'{"response": "x"}')
             assert answer.status_code == 501
             assert answer.json()["error"]["code"] == "not_supported_by_engine"
 

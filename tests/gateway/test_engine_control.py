@@ -199,9 +199,13 @@ def test_counters_travel_whole() -> None:
     assert read_stages(json.dumps(describe_stages(stages)).encode()) == stages
 
 
-def test_what_reaches_the_workers(workers: Workers, engine_url: str) -> None:
-    keys = ApiKeys.parse(["ka=acme"])
-    with serving_proxy(engine_url, keys=keys, admin_key="boss") as root:
+def test_what_reaches_the_workers(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "s3cret")
+    options = {"settings": {"control_token": "s3cret"}, "keys": ApiKeys.parse(["ka=acme"])}
+    with (
+        serving_app(engine_app(workers)) as engine_url,
+        serving_proxy(engine_url, admin_key="boss", **options) as root,
+    ):
 
         def ask(method: str, path: str, body: Any, key: str) -> Any:
             headers = {"authorization": f"Bearer {key}"}

@@ -156,7 +156,9 @@ def test_arguments_must_be_whole(commands: Commands) -> None:
     assert "error" in json.loads(commands.run("evict", "{"))
     assert "error" in json.loads(commands.run("evict", "[]"))
     assert "job 99" in json.loads(commands.run("job", '{"job": 99}'))["error"]["message"]
-    assert "forest_file" in ask(commands, "save")["error"]["message"]
+    assert "--forest-file" in ask(commands, "save")["error"]["message"]
+    assert "--forest-folder" in ask(commands, "save", path="/tmp/forest")["error"]["message"]
+    assert "not 5" in ask(commands, "load", path=5)["error"]["message"]
 
 
 def test_commands_that_take_long_do_not_hold_up_steps_and_do_not_pile_up(

@@ -109,6 +109,20 @@ async def test_without_a_token_only_this_machine_is_answered(engine: Engine) -> 
     assert len(engine.asked) == 1
 
 
+async def test_a_file_is_named_with_a_token_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in ("/agentspec/save", "/agentspec/load"):
+        answer = await client(engine).post(path, json={"path": "/home/someone/.profile"})
+        assert answer.status_code == 403
+        assert TOKEN_VARIABLE in answer.json()["error"]["message"]
+    assert engine.asked == []
+    monkeypatch.setenv(TOKEN_VARIABLE, "s3cret")
+    engine.answers = [{}]
+    headers = {"authorization": "Bearer s3cret"}
+    assert (
+        await client(engine).post("/agentspec/save", json={"path": "x"}, headers=headers)
+    ).status_code == 200
+
+
 async def test_with_a_token_everybody_needs_it(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, "s3cret")
     engine.answers = [{}]
