@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from agentspec.distribution import DISTRIBUTION
 from agentspec.errors import ConfigError
 
-DISTRIBUTION = "agentspec-serving"  # on the package index `agentspec` is another project's
 PACKAGES = {
     "engine": ("torch", "tokenizers", "safetensors", "jinja2", "llguidance"),
     "bench": ("mistral_common", "matplotlib"),

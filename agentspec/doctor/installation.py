@@ -12,8 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from agentspec.distribution import DISTRIBUTION
 from agentspec.doctor.finding import Finding, ask_python, ok, problem
-from agentspec.extras import DISTRIBUTION
 
 OTHER_PROJECT = "agentspec"  # also the module and the command that both distributions have
 FOLDER = Path(__file__).parents[1]

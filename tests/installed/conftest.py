@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from agentspec.extras import DISTRIBUTION
+from agentspec.distribution import DISTRIBUTION
 from tests.installed.environment import Environment
 
 pytest.importorskip("uv", reason="needs uv: pip install uv")

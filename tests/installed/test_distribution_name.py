@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agentspec.extras import DISTRIBUTION, PACKAGES
+from agentspec.distribution import DISTRIBUTION
+from agentspec.extras import PACKAGES
 
 ROOT = Path(__file__).parents[2]
 OTHER_PROJECT = re.compile(
