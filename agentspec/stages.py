@@ -6,6 +6,7 @@ percent-encoding) nor of trees (``forest`` owns those).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from agentspec.errors import StageError
@@ -14,6 +15,23 @@ DEFAULT_TENANT = "default"
 DEFAULT_STAGE = "default"
 MAX_SEGMENTS = 8
 MAX_PATH_CHARS = 255
+MAX_TENANT_CHARS = 64
+_TENANT = re.compile(r"(?!\.+\Z)[A-Za-z0-9._-]+")
+
+
+def check_tenant(name: str) -> str:
+    """``name``, if a tenant may be given it: it stands in headers, logs, labels of metrics and files.
+
+    Raises:
+        StageError: it has other characters than letters, digits, ``.``, ``_`` and ``-``, is all dots, or has
+            more than 64 characters.
+    """
+    if len(name) > MAX_TENANT_CHARS or not _TENANT.fullmatch(name):
+        raise StageError(
+            f"a tenant's name has 1 to {MAX_TENANT_CHARS} letters (a to z), digits, '.', '_' or '-', and not "
+            f"dots alone: not {name!r}"
+        )
+    return name
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from agentspec.errors import ConfigError
 from agentspec.gateway.errors import AuthError
 from agentspec.gateway.key_limits import KeyLimits
-from agentspec.stages import DEFAULT_STAGE, DEFAULT_TENANT, StageKey
+from agentspec.stages import DEFAULT_TENANT, check_tenant
 
 API_KEYS_VARIABLE = "AGENTSPEC_API_KEYS"
 _HASHED = re.compile(r"sha256:([0-9a-f]{64})")
@@ -113,11 +113,12 @@ def parse_keys(texts: Iterable[str]) -> list[ApiKey]:
         key, equals, tenant = text.rpartition("=")
         if not equals or not tenant:  # "abc==" is a key in base64, not a key of no tenant
             key, tenant = text, DEFAULT_TENANT
-        if not key or not key.isascii() or not key.isprintable() or {" ", ","} & set(key):
+        if not key.strip("=") or not key.isascii() or not key.isprintable() or {" ", ","} & set(key):
             raise ConfigError(
-                f"API key number {position} is empty, or has a comma or a character no header carries"
+                f"API key number {position} is empty, or has a comma or a character no header carries: "
+                "write KEY or KEY=TENANT"
             )
-        StageKey(tenant, (DEFAULT_STAGE,))  # checks the name
+        check_tenant(tenant)
         hashed = _HASHED.fullmatch(key)
         digest = bytes.fromhex(hashed[1]) if hashed else digest_of(key)
         if tenants.setdefault(digest, tenant) != tenant:

@@ -6,6 +6,7 @@ JSON. In the file, a value ``${NAME}`` is that environment variable: secrets nee
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -18,10 +19,13 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import SettingsError
 
 from agentspec.errors import ConfigError
+from agentspec.gateway.environment import unknown_variables
 from agentspec.gateway.settings import ENVIRONMENT_PREFIX, Settings
 
 SECRETS = frozenset(("api_key", "control_token", "sha256", "admin_key_sha256"))
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+logger = logging.getLogger("agentspec.gateway")
 
 Location = tuple[str | int, ...]
 
@@ -33,6 +37,9 @@ def load_settings(path: Path | None) -> Settings:
         ConfigError: the file can't be read, or a value is wrong; every one is named with its place.
     """
     tree = None if path is None else _composed(path)
+    unknown = unknown_variables(os.environ, _used(tree))
+    if unknown:
+        logger.warning("no setting, and ignored: %s", ", ".join(f"${name}" for name in unknown))
     values = {} if tree is None else _values(tree, path)
     try:
         return Settings(**values)
@@ -55,6 +62,13 @@ def _composed(path: Path) -> yaml.Node | None:
         raise ConfigError(f"{path}{line}: this is no YAML: {error.problem}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: this is no YAML: {error}") from None
+
+
+def _used(tree: yaml.Node | None) -> set[str]:
+    """The variables that the file names."""
+    nodes = () if tree is None else _nodes(tree, set())
+    found = (_VARIABLE.fullmatch(node.value) for node in nodes if isinstance(node, yaml.ScalarNode))
+    return {one[1] for one in found if one}
 
 
 def _values(tree: yaml.Node, path: Path | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from agentspec.errors import ConfigError
 from agentspec.gateway.discovery import DiscoverySettings
 from agentspec.gateway.routing import Policy
-from agentspec.stages import DEFAULT_STAGE, DEFAULT_TENANT, StageKey
+from agentspec.stages import DEFAULT_TENANT, check_tenant
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -292,7 +292,7 @@ class Settings(BaseSettings):
     def _check(self) -> Settings:
         tenants: dict[str, str] = {}
         for key in self.keys:
-            StageKey(key.tenant, (DEFAULT_STAGE,))
+            check_tenant(key.tenant)
             if tenants.setdefault(key.sha256.lower(), key.tenant) != key.tenant:
                 raise ValueError(
                     f"one API key is given to two tenants: {tenants[key.sha256.lower()]!r} and {key.tenant!r}"

@@ -8,7 +8,7 @@ import sys
 from hashlib import sha256
 
 from agentspec.commands import option_types
-from agentspec.stages import DEFAULT_STAGE, DEFAULT_TENANT, StageKey
+from agentspec.stages import DEFAULT_TENANT, check_tenant
 
 PREFIX = "sk-agentspec-"
 LIMITS = ("requests_per_minute", "max_concurrent")
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run_key(args: argparse.Namespace) -> int:
     """``agentspec key``: the key on standard output, the rest on standard error."""
-    StageKey(args.tenant, (DEFAULT_STAGE,))  # checks the name
+    check_tenant(args.tenant)
     key, digest = new_key()
     print(key, flush=True)
     print("\n# for agentspec.yaml:", file=sys.stderr)

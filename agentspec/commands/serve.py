@@ -105,7 +105,7 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--admin-key",
-        default=os.environ.get(ADMIN_KEY_VARIABLE),
+        default=os.environ.get(ADMIN_KEY_VARIABLE) or None,
         metavar="KEY",
         help=f"opens what is the operator's: metrics, saving and loading; also ${ADMIN_KEY_VARIABLE}",
     )

@@ -65,6 +65,8 @@ def rules_of(settings: Settings, args: argparse.Namespace, before: Rules | None 
     ]
     known = {key.digest for key in keys}
     keys += [key for key in parse_keys(given_keys(args)) if key.digest not in known]
+    if args.admin_key == "":
+        raise ConfigError("--admin-key is empty: give it a key, or leave it out")
     admin = digest_of(args.admin_key) if args.admin_key else None
     if admin is None and settings.admin_key_sha256:
         admin = bytes.fromhex(settings.admin_key_sha256)

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import argparse
+import json
+from pathlib import Path
+
 import httpx
 import openai
 import pytest
@@ -7,10 +11,15 @@ from live import chat_body, client_of, post, serving_engine
 from scripted import ScriptedEngine
 from starlette.datastructures import Headers
 
-from agentspec.errors import ConfigError, StageError
+from agentspec.cli import main
+from agentspec.commands.key import run_key
+from agentspec.errors import AgentSpecError, ConfigError, StageError
 from agentspec.gateway import ApiKeys
 from agentspec.gateway.api_keys import given_key
+from agentspec.gateway.config_file import load_settings
 from agentspec.gateway.errors import AuthError
+
+BAD_TENANTS = ["../x", "a b", "a/b", "..", ".", "a:b", "bad\ttenant", "caf\u00e9", "x" * 65, "a\n", "{}", "'"]
 
 
 @pytest.mark.parametrize(
@@ -31,8 +40,34 @@ def test_bad_keys_are_refused_and_not_shown() -> None:
         with pytest.raises(ConfigError) as caught:
             ApiKeys.parse(texts)
         assert "s3cret" not in str(caught.value)
-    with pytest.raises(StageError):
-        ApiKeys.parse(["k=bad\ttenant"])
+    for text in ("=", "==", "===", "==acme"):  # "$KEY=$TENANT" with variables that are not set
+        with pytest.raises(ConfigError, match="KEY=TENANT"):
+            ApiKeys.parse([text])
+
+
+@pytest.mark.parametrize("tenant", BAD_TENANTS)
+def test_a_tenants_name_is_a_plain_word_wherever_it_is_given(tenant: str, tmp_path: Path) -> None:
+    digest = "ab" * 32
+    with pytest.raises(StageError, match="a tenant's name"):
+        ApiKeys.parse([f"k={tenant}"])
+    with pytest.raises(StageError, match="a tenant's name"):
+        run_key(argparse.Namespace(tenant=tenant))
+    (tmp_path / "file").write_text(json.dumps({"keys": [{"sha256": digest, "tenant": tenant}]}))
+    with pytest.raises(AgentSpecError, match="a tenant's name"):
+        load_settings(tmp_path / "file")
+
+
+@pytest.mark.parametrize("tenant", ["acme", "Acme_2.eu-west", "..a", "7", "x" * 64])
+def test_plain_names_of_tenants(tenant: str) -> None:
+    assert ApiKeys.parse([f"k={tenant}"]).caller("k").tenant == tenant
+
+
+@pytest.mark.parametrize("options", [["--admin-key", ""], ["--api-key", "="]])
+def test_an_option_whose_variable_is_not_set_stops_the_start(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--dry-run", *options]) == 1
+    assert "is empty" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

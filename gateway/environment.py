@@ -1,0 +1,85 @@
+"""Variables ``$AGENTSPEC_...`` of the environment: those that are known, and misspelt ones.
+
+An ignored variable may be the one that keeps a gateway closed, so a near miss is an error and not a default.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from difflib import get_close_matches
+
+from pydantic import BaseModel
+
+from agentspec.errors import ConfigError
+from agentspec.gateway.settings import ENVIRONMENT_PREFIX, Settings
+
+# read elsewhere: by the commands, the adapters, the plugin and the tests
+OTHER_VARIABLES = frozenset(
+    ENVIRONMENT_PREFIX + name
+    for name in (
+        *("ADMIN_KEY", "API_KEY", "API_KEYS", "CONTROL_TOKEN", "DISCOVERY_FILE", "ENGINE_API_KEY", "URL"),
+        *("RUN_SAID", "SESSION", "WORKFLOW"),
+        *("BROWSER", "ENGINE_PYTHON", "FUZZ_CASES"),
+    )
+)
+# what Kubernetes sets in a container for a Service called agentspec, or agentspec-...
+_OF_A_SERVICE = re.compile(r".*_SERVICE_(HOST|PORT(_\w+)?)|.*PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?")
+_SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.*")
+_LIKENESS = 0.85  # of two names, by difflib
+
+
+def unknown_variables(environment: Mapping[str, str], used: Collection[str] = ()) -> list[str]:
+    """The variables with our prefix that nothing reads. ``used`` are those that the configuration file names.
+
+    Raises:
+        ConfigError: one lacks its group (``AGENTSPEC_SPILL``), or is nearly the name of a setting.
+    """
+    unknown = []
+    for name in sorted(environment):
+        if name in used or not _is_unknown(name.upper(), environment[name]):
+            continue
+        if right := _meant(name.upper()):
+            raise ConfigError(
+                f"${name} is no setting: write {' or '.join(f'${one}' for one in right)}, or rename it if it "
+                "is not meant for this gateway"
+            )
+        unknown.append(name)
+    return unknown
+
+
+def _is_unknown(name: str, value: str) -> bool:
+    if not name.startswith(ENVIRONMENT_PREFIX) or name in OTHER_VARIABLES or name in _SETTINGS:
+        return False
+    rest = name.removeprefix(ENVIRONMENT_PREFIX)
+    if "__" in rest and rest.partition("__")[0].lower() in Settings.model_fields:
+        return False  # reading the settings says what is wrong with it
+    return not (_OF_A_SERVICE.fullmatch(name) or _SERVICE_URL.fullmatch(value))
+
+
+def _meant(name: str) -> list[str]:
+    """The settings that ``name`` may be a mistake for."""
+    rest = name.removeprefix(ENVIRONMENT_PREFIX)
+    if without_group := [variable for variable, setting in _SETTINGS.items() if setting == rest]:
+        return without_group
+    plain = {_plain(one): one for one in (*_SETTINGS, *OTHER_VARIABLES)}
+    return [plain[one] for one in get_close_matches(_plain(name), plain, 1, _LIKENESS)]
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix(ENVIRONMENT_PREFIX).replace("__", "_")
+
+
+def _settings() -> Iterator[tuple[str, str]]:
+    """The variable of each setting, and the setting's own name in capitals."""
+    defaults = Settings.model_construct()
+    for group in Settings.model_fields:
+        variable = ENVIRONMENT_PREFIX + group.upper()
+        yield variable, group.upper()
+        value = getattr(defaults, group)
+        if isinstance(value, BaseModel):
+            for name in type(value).model_fields:
+                yield f"{variable}__{name.upper()}", name.upper()
+
+
+_SETTINGS = dict(_settings())
