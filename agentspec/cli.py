@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentspec import __version__
+from agentspec.commands.option_types import unrecognized
 from agentspec.errors import AgentSpecError
 
 Fill = Callable[[argparse.ArgumentParser], None]
@@ -23,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.unknown = unknown
     try:
         if unknown and not getattr(args, "passes_on_unknown", False):
-            raise argparse.ArgumentError(None, f"unrecognized arguments: {' '.join(unknown)}")
+            raise unrecognized(args)
         return int(args.run(args))
     except argparse.ArgumentError as error:
         parser.error(str(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from agentspec.distribution import DISTRIBUTION
 from agentspec.errors import ConfigError
@@ -26,4 +27,16 @@ def needed(*extras: str, hint: str = "") -> Iterator[None]:
         extra = next((extra for extra in extras if package in PACKAGES[extra]), None)
         if extra is None:
             raise
-        raise ConfigError(f"this needs {error.name}: pip install '{DISTRIBUTION}[{extra}]'{hint}") from None
+        raise _missing(error.name or "", extra, hint) from None
+
+
+def check_installed(extra: str, hint: str = "") -> None:
+    """Raise the error of :func:`needed` if a package of ``extra`` is not there. Imports none of them."""
+    for package in PACKAGES[extra]:
+        spec = find_spec(package)
+        if spec is None or spec.origin is None:  # no origin: a folder that only has the name
+            raise _missing(package, extra, hint)
+
+
+def _missing(package: str, extra: str, hint: str) -> ConfigError:
+    return ConfigError(f"this needs {package}: pip install '{DISTRIBUTION}[{extra}]'{hint}")

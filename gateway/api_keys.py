@@ -90,6 +90,10 @@ class ApiKeys:
     def __len__(self) -> int:
         return len(self._keys)
 
+    def tenants(self) -> list[str]:
+        """The tenant of each key, in no order."""
+        return [key.tenant for key in self._keys.values()]
+
     def caller(self, given: str | None) -> Caller:
         """Whose key it is that a request carries. Raises AuthError."""
         if not self._keys:

@@ -10,11 +10,12 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import SettingsError
 
@@ -116,15 +117,52 @@ def _refuse_twice(node: yaml.MappingNode, path: Path | None) -> None:
 
 def _lines(errors: Sequence[ErrorDetails], tree: yaml.Node | None, path: Path | None) -> Iterator[str]:
     for error in errors:
+        if error["type"] == "extra_forbidden":
+            yield f"{_place(error['loc'], tree, path, is_name=True)} is no setting; {_meant(error['loc'])}"
+            continue
         message = error["msg"].removeprefix("Value error, ")
         yield f"{_place(error['loc'], tree, path)}: {message}{_given(error)}"
 
 
-def _place(location: Location, tree: yaml.Node | None, path: Path | None) -> str:
-    """Where a value was given, and its name."""
+def suggestion(name: str, known: Sequence[str]) -> str:
+    """The name of ``known`` that a misspelt one may have meant, or all of them, in words."""
+    near = get_close_matches(name, known, 1)
+    return f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
+
+
+def _meant(location: Location) -> str:
+    """The setting that ``location``, which is none, may have meant; else all of its group."""
+    name, group = str(location[-1]), _group(location[:-1])
+    known = list(group.model_fields)
+    if name not in known and not get_close_matches(name, known, 1):
+        for other, field in Settings.model_fields.items():
+            of_field = _model_of(field.annotation)
+            if of_field is not None and name in of_field.model_fields:
+                return f"did you mean {other}.{name}?"
+    return suggestion(name, known)
+
+
+def _group(location: Location) -> type[BaseModel]:
+    """The model that has the settings at ``location``."""
+    group: type[BaseModel] = Settings
+    for part in location:
+        field = group.model_fields.get(str(part))  # a number is a place in a list of such models
+        group = (field and _model_of(field.annotation)) or group
+    return group
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    """The model in a type like ``Group``, ``Group | None`` or ``tuple[Group, ...]``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((model for one in get_args(annotation) if (model := _model_of(one))), None)
+
+
+def _place(location: Location, tree: yaml.Node | None, path: Path | None, *, is_name: bool = False) -> str:
+    """Where a value was given, or its name, and the name."""
     field = _field(location)
     variable = ENVIRONMENT_PREFIX + "__".join(map(str, location)).upper()
-    node = None if tree is None else _found(tree, location)
+    node = None if tree is None else _found(tree, location, is_name=is_name)
     if variable in os.environ or (location and node is None):
         return f"${variable}: {field}"
     place = str(path or "the settings") if node is None else f"{path}:{_line(node)}"
@@ -133,7 +171,7 @@ def _place(location: Location, tree: yaml.Node | None, path: Path | None) -> str
 
 def _given(error: ErrorDetails) -> str:
     """The value that is wrong, unless it is a secret or may hold one."""
-    if error["type"] in ("missing", "extra_forbidden") or not SECRETS.isdisjoint(map(str, error["loc"])):
+    if error["type"] == "missing" or not SECRETS.isdisjoint(map(str, error["loc"])):
         return ""
     value = error["input"]
     if isinstance(value, str) and "@" in value:  # a URL with a password in it
@@ -147,20 +185,23 @@ def _field(location: Location) -> str:
     )
 
 
-def _found(node: yaml.Node, location: Location) -> yaml.Node | None:
-    """The node at ``location``, or the last one on the way to it; None if not even the first is there."""
+def _found(node: yaml.Node, location: Location, *, is_name: bool = False) -> yaml.Node | None:
+    """The node at ``location``, or the last one on the way to it; None if not even the first is there.
+
+    ``is_name``: the node of its name and not of its value, which may begin lines further down.
+    """
     found: yaml.Node | None = None
-    for part in location:
-        following = _child(found or node, part)
+    for index, part in enumerate(location, 1):
+        following = _child(found or node, part, is_name=is_name and index == len(location))
         if following is None:
             break
         found = following
     return found
 
 
-def _child(node: yaml.Node, part: str | int) -> yaml.Node | None:
+def _child(node: yaml.Node, part: str | int, *, is_name: bool) -> yaml.Node | None:
     if isinstance(node, yaml.MappingNode):
-        return next((value for key, value in node.value if key.value == str(part)), None)
+        return next((key if is_name else value for key, value in node.value if key.value == str(part)), None)
     if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
         child: yaml.Node = node.value[part]
         return child

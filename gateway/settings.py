@@ -16,6 +16,7 @@ from agentspec.errors import ConfigError
 from agentspec.gateway.discovery import DiscoverySettings
 from agentspec.gateway.routing import Policy
 from agentspec.stages import DEFAULT_TENANT, check_tenant
+from agentspec.wire import MAX_DRAFT_TOKENS
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -229,22 +230,22 @@ class EngineSettings(_Group):
     engine: Literal["auto", "torch", "vllm", "replay"] | None = None
     model: str | None = None
     served_model_name: str | None = None
-    max_model_len: int | None = None
+    max_model_len: int | None = Field(default=None, ge=1)
     dtype: str | None = None
-    max_draft: int | None = None
+    max_draft: int | None = Field(default=None, ge=0, le=MAX_DRAFT_TOKENS)
     rule: Literal["learned", "paper"] | None = None
     price: float | None = Field(default=None, ge=0, le=1)
-    stage_budget_mb: int | None = None
+    stage_budget_mb: int | None = Field(default=None, ge=1, le=1 << 24)
     forest_file: str | None = None
     forest_folder: str | None = None
     save_every_s: float | None = Field(default=None, gt=0)
     draft: Literal["chain", "tree", "off"] | None = None
-    slots: int | None = None
-    threads: int | None = None
-    device: str | None = None
+    slots: int | None = Field(default=None, ge=1)
+    threads: int | None = Field(default=None, ge=1)
+    device: str | None = Field(default=None, pattern="^(cpu|cuda|mps|xpu)(:[0-9]+)?$")
     trace: str | None = None
     zero_hop: bool | None = None
-    engine_port: int | None = None
+    engine_port: int | None = Field(default=None, ge=0, le=65535)
     engine_start_timeout_s: float | None = Field(default=None, gt=0)
     arguments: tuple[str, ...] = ()
 

@@ -89,6 +89,7 @@ def test_the_help_of_serve_shows_examples_and_every_option(capsys: pytest.Captur
         ["serve", "--draft", "wide"],
         ["serve", "--port", "65536"],
         ["serve", "--price", "2"],
+        ["serve", "--device", "abacus"],
         ["bench", "load", "--clients", "1,0"],
         ["serve", "--max-num-seqs", "8"],  # of vLLM, which does not serve the bundled model by itself
         ["replay", "calls.jsonl", "--max-num-seqs", "8"],
@@ -199,9 +200,9 @@ def test_keys_come_from_the_command_line_and_from_the_environment(
 
 
 def test_a_device_that_is_not_there(llama_checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--port", "0", "--model", str(llama_checkpoint), "--device", "abacus"]) == 1
+    assert main(["serve", "--port", "0", "--model", str(llama_checkpoint), "--device", "cuda:99"]) == 1
     errors = capsys.readouterr().err
-    assert errors.startswith("agentspec: error: the engine can't start on device 'abacus': ")
+    assert errors.startswith("agentspec: error: the engine can't start on device 'cuda:99': ")
     assert errors.count("\n") == 1
 
 

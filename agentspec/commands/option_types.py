@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
+from collections.abc import Callable
+from difflib import get_close_matches
 
 MAX_PORT = 65535
+DEVICES = re.compile(r"(cpu|cuda|mps|xpu)(:[0-9]+)?")
 
 
 def count(text: str) -> int:
@@ -13,6 +17,24 @@ def count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) >= 1):
         raise argparse.ArgumentTypeError(f"a whole number, at least 1, not {text!r}")
     return int(text)
+
+
+def between(least: int, most: int) -> Callable[[str], int]:
+    """The type of a whole number from ``least`` to ``most``."""
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"a whole number from {least} to {most}, not {text!r}")
+        return int(text)
+
+    return read
+
+
+def device(text: str) -> str:
+    """A device of torch, by name and number."""
+    if not DEVICES.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"a device is cpu, cuda or cuda:N, not {text!r}")
+    return text
 
 
 def port(text: str) -> int:
@@ -44,3 +66,17 @@ def number(text: str) -> float:
         return float(text)
     except ValueError:
         return math.nan
+
+
+def flag_of(option: str) -> str:
+    """``--max-draft`` of ``max_draft``."""
+    return "--" + option.replace("_", "-")
+
+
+def unrecognized(args: argparse.Namespace) -> argparse.ArgumentError:
+    """The error for arguments that no option takes, with the option that each may have meant."""
+    flags = [flag_of(name) for name in vars(args)]
+    given = {one.partition("=")[0] for one in args.unknown if one.startswith("--")}
+    near = {flag: get_close_matches(flag, flags, 1, cutoff=0.7) for flag in sorted(given)}
+    hints = [f"; did you mean {found[0]} for {flag}?" for flag, found in near.items() if found]
+    return argparse.ArgumentError(None, f"unrecognized arguments: {' '.join(args.unknown)}{''.join(hints)}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import socket
 from contextlib import AbstractContextManager, closing, nullcontext
 from copy import copy
 from pathlib import Path
@@ -16,37 +15,16 @@ from typing import TYPE_CHECKING
 
 from agentspec.commands import option_types
 from agentspec.commands.logs import start_logging
-from agentspec.errors import ConfigError
-from agentspec.vllm_plugin.versions import installed_version
+from agentspec.vllm_plugin.settings import MOST_MB
+from agentspec.wire import MAX_DRAFT_TOKENS
 
 if TYPE_CHECKING:
+    from agentspec.commands.serve_plan import Plan
     from agentspec.gateway import Fleet, Recorder, Rules, Upstream
     from agentspec.gateway.settings import Settings
 
 API_KEYS_VARIABLE = "AGENTSPEC_API_KEYS"
 ADMIN_KEY_VARIABLE = "AGENTSPEC_ADMIN_KEY"
-ENGINES = {
-    "running": "a running one",
-    "torch": "the embedded one",
-    "replay": "the embedded one with recorded calls",
-    "vllm": "vLLM",
-}
-TORCH_OPTIONS = ("draft", "slots", "threads", "device")
-REPLAY_OPTIONS = ("trace",)
-VLLM_OPTIONS = ("zero_hop", "engine_port", "engine_start_timeout_s")
-RUNNING_OPTIONS = ("control_token",)
-STARTED_OPTIONS = (
-    *("model", "served_model_name", "max_model_len", "dtype", "max_draft", "rule", "price"),
-    *("stage_budget_mb", "forest_file", "forest_folder", "save_every_s"),
-)
-# what each way of serving does not know
-FOREIGN = {
-    "running": (*TORCH_OPTIONS, *REPLAY_OPTIONS, *VLLM_OPTIONS, *STARTED_OPTIONS),
-    "torch": (*REPLAY_OPTIONS, *VLLM_OPTIONS, *RUNNING_OPTIONS),
-    "replay": (*VLLM_OPTIONS, *RUNNING_OPTIONS),
-    "vllm": (*TORCH_OPTIONS, *REPLAY_OPTIONS, *RUNNING_OPTIONS),
-}
-
 EXAMPLES = """\
 examples:
   agentspec serve                                      the bundled model on this machine
@@ -135,12 +113,19 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
         "--model", metavar="MODEL", help="folder of a checkpoint; for vLLM also a name (default: bundled)"
     )
     group.add_argument("--served-model-name", metavar="NAME", help="its name in /v1/models (default: MODEL)")
-    group.add_argument("--max-model-len", type=int, metavar="N", help="context (default: the model's)")
+    group.add_argument(
+        "--max-model-len", type=option_types.count, metavar="N", help="context (default: the model's)"
+    )
     group.add_argument("--dtype", metavar="TYPE", help="float32, bfloat16, float16 (default: by device)")
 
 
 def _add_draft_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--max-draft", type=int, metavar="N", help="tokens per draft (embedded: 16, vLLM: 32)")
+    group.add_argument(
+        "--max-draft",
+        type=option_types.between(0, MAX_DRAFT_TOKENS),
+        metavar="N",
+        help="tokens per draft (embedded: 16, vLLM: 32)",
+    )
     group.add_argument(
         "--rule",
         choices=("learned", "paper"),
@@ -153,7 +138,10 @@ def _add_draft_options(group: argparse._ArgumentGroup) -> None:
         help="draft no token whose chance of being accepted is below P, 0 to 1 (default: by what steps take)",
     )
     group.add_argument(
-        "--stage-budget-mb", type=int, metavar="N", help="memory of one stage's tree (default: 64)"
+        "--stage-budget-mb",
+        type=option_types.between(1, MOST_MB),
+        metavar="N",
+        help="memory of one stage's tree (default: 64)",
     )
     group.add_argument(
         "--forest-file", metavar="FILE", help="load what was learned from here, save it here at times"
@@ -173,9 +161,13 @@ def _add_draft_options(group: argparse._ArgumentGroup) -> None:
 
 def _add_torch_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--draft", choices=("chain", "tree", "off"), help="(default: tree)")
-    group.add_argument("--slots", type=int, metavar="N", help="requests at a time (default: 16)")
-    group.add_argument("--threads", type=int, metavar="N", help="CPU threads of torch (bundled model: 1)")
-    group.add_argument("--device", help="cpu or cuda (default: cpu)")
+    group.add_argument(
+        "--slots", type=option_types.count, metavar="N", help="requests at a time (default: 16)"
+    )
+    group.add_argument(
+        "--threads", type=option_types.count, metavar="N", help="CPU threads of torch (bundled model: 1)"
+    )
+    group.add_argument("--device", type=option_types.device, help="cpu or cuda (default: cpu)")
     group.add_argument(
         "--trace", metavar="FILE", help="with --engine replay: recorded calls, *.jsonl or *.jsonl.gz"
     )
@@ -221,75 +213,48 @@ def _add_proxy_options(group: argparse._ArgumentGroup) -> None:
 
 def run_serve(args: argparse.Namespace) -> int:
     """``agentspec serve``."""
-    from agentspec.commands.serve_settings import check_exposure, read_settings, rules_of, shown
+    from agentspec.commands.serve_plan import plan_of
+    from agentspec.commands.serve_settings import read_settings, rules_of
 
     options = copy(args)  # as they were given: the configuration may be read again
     settings = read_settings(args)
     rules = rules_of(settings, args)
-    check_exposure(settings.server.host, bool(rules.keys), settings.server.allow_open)
+    plan = plan_of(args, settings, rules)
     if args.dry_run:
-        print(shown(settings), end="")
+        print(plan.shown(), end="")
         return 0
     start_logging(settings.server.log_level, settings.server.log_format)
-    engine = _choose_engine(args, settings)
+    logger.info("the engine is %s", plan.choice)
     if args.zero_hop:
         _serve_zero_hop(args, settings)
     else:
-        _serve_gateway(args, settings, rules, engine, options)
+        _serve_gateway(args, plan, options)
     return 0
 
 
-def _choose_engine(args: argparse.Namespace, settings: Settings) -> str:
-    """``"running"``, ``"torch"`` or ``"vllm"``; the log says why.
-
-    Raises:
-        ConfigError, ArgumentError: an option was given that this way of serving does not know.
-    """
-    from agentspec.commands.serve_settings import is_given
-
-    if args.engine_url:
-        engine, reason = "running", "--engine-url was given"
-    elif settings.upstreams:
-        engine, reason = "running", "the configuration has upstreams"
-    elif args.engine not in (None, "auto"):
-        engine, reason = args.engine, f"--engine {args.engine} was given"
-    elif not args.model:
-        engine, reason = "torch", "no --model was given"
-    elif version := installed_version():
-        engine, reason = "vllm", f"--model was given and vLLM {version} is installed"
-    else:
-        engine, reason = "torch", "vLLM is not installed"
-    for name in FOREIGN[engine]:
-        if is_given(args, name):
-            flag = "--" + name.replace("_", "-")
-            raise ConfigError(f"{flag} is not for {ENGINES[engine]}, which serves because {reason}")
-    if args.unknown and engine != "vllm":
-        raise argparse.ArgumentError(None, f"unrecognized arguments: {' '.join(args.unknown)}")
-    logger.info("the engine is %s, because %s", ENGINES[engine], reason)
-    return engine
-
-
-def _serve_gateway(
-    args: argparse.Namespace, settings: Settings, rules: Rules, engine: str, options: argparse.Namespace
-) -> None:
+def _serve_gateway(args: argparse.Namespace, plan: Plan, options: argparse.Namespace) -> None:
+    from agentspec.commands.serve_plan import listening_socket
     from agentspec.commands.serve_reload import RunningSettings
     from agentspec.commands.serve_settings import tracing_of
     from agentspec.gateway import Discovery, Drain, EngineProcess, create_app, serve
     from agentspec.gateway.reload import Reload
 
+    settings, rules = plan.settings, plan.rules
     server, tracing = settings.server, tracing_of(settings.tracing)
-    with _bind(server.host, server.port) as bound:  # before the model is loaded: a taken port fails at once
+    with listening_socket(
+        server.host, server.port
+    ) as bound:  # before the model is loaded: a taken port fails at once
         process: EngineProcess | None = None
         upstream: Upstream
         keeping: AbstractContextManager[object] = nullcontext()
-        if engine == "vllm":
+        if plan.choice.engine == "vllm":
             from agentspec.commands.vllm_engine import behind_gateway
 
             upstream, name, process = behind_gateway(args, settings, rules)
-        elif engine in ("torch", "replay"):
+        elif plan.embedded is not None:
             from agentspec.commands.torch_engine import embedded
 
-            upstream, name, keeping = embedded(args, is_replaying=engine == "replay")
+            upstream, name, keeping = embedded(plan.embedded)
         else:
             upstream, name = _running(settings, rules)
         running = RunningSettings(options, settings, upstream, rules) if options.config else None
@@ -338,31 +303,18 @@ def _running(settings: Settings, rules: Rules) -> tuple[Fleet, str]:
 
 
 def _serve_zero_hop(args: argparse.Namespace, settings: Settings) -> None:
+    from agentspec.commands.serve_plan import listening_socket
     from agentspec.commands.vllm_engine import zero_hop
     from agentspec.gateway import run_until_signal
 
     server = settings.server
-    if server.record:
-        raise ConfigError(f"with --zero-hop there is no gateway to record: --record {server.record!r}")
-    with _bind(server.host, server.port) as bound:  # closed again: it is vLLM that listens
+    with listening_socket(server.host, server.port) as bound:  # closed again: it is vLLM that listens
         port = bound.getsockname()[1]
     process, name = zero_hop(args, settings, port)
     run_until_signal(process, on_ready=lambda: _say_ready(name, server.host, port))
 
 
 def _say_ready(name: str, host: str, port: int) -> None:
-    print(f"serving {name} on http://{_in_url(host)}:{port}/v1", flush=True)
+    from agentspec.commands.serve_plan import in_url
 
-
-def _bind(host: str, port: int) -> socket.socket:
-    from agentspec.gateway.server import bind
-
-    try:
-        return bind(host, port)
-    except (OSError, UnicodeError) as error:  # UnicodeError: no host name can be so
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"can't listen on {_in_url(host)}:{port}: {reason}") from None
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    print(f"serving {name} on http://{in_url(host)}:{port}/v1", flush=True)

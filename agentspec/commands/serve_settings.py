@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from pydantic import BaseModel
 
 from agentspec.errors import ConfigError
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
 ENGINE_API_KEY_VARIABLE = "AGENTSPEC_ENGINE_API_KEY"
 COLLECTOR_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+HIDDEN = "(hidden)"
 SERVER_OPTIONS = ("host", "port", "allow_open", "grace_s", "log_level", "record")
 
 
@@ -101,16 +101,22 @@ def fleet_of(settings: Settings, upstreams: Iterable[UpstreamSettings], rules: R
 
 def tracing_of(settings: TracingSettings) -> Tracing | None:
     """What makes spans; None if nobody wants any. Raises ConfigError if a package is missing."""
-    if settings.endpoint is None and not any(os.environ.get(name) for name in COLLECTOR_VARIABLES):
+    if not _traces(settings):
         return None
     with needed("otel"):
         from agentspec.gateway.tracing import exporting
     return exporting(settings.endpoint)
 
 
-def shown(settings: Settings) -> str:
-    """All settings as YAML, secrets hidden."""
-    return str(yaml.safe_dump(_hidden(settings), sort_keys=False, allow_unicode=True))
+def check_tracing(settings: TracingSettings) -> None:
+    """Raise the ConfigError of :func:`tracing_of`; nothing is started."""
+    if _traces(settings):
+        with needed("otel"):
+            import agentspec.gateway.tracing  # noqa: F401
+
+
+def _traces(settings: TracingSettings) -> bool:
+    return settings.endpoint is not None or any(os.environ.get(name) for name in COLLECTOR_VARIABLES)
 
 
 def _is_loopback(host: str) -> bool:
@@ -143,14 +149,15 @@ def _fill_in(args: argparse.Namespace, engine: EngineSettings) -> None:
     args.unknown = [*engine.arguments, *args.unknown]
 
 
-def _hidden(value: Any) -> Any:
+def hidden(value: Any) -> Any:
+    """A value, or all of a group's, as plain values for YAML; secrets are hidden."""
     if isinstance(value, BaseModel):
         fields = type(value).model_fields
         return {name: shown_as(name, getattr(value, name)) for name in fields}
     if isinstance(value, Mapping):
-        return {name: _hidden(one) for name, one in value.items()}
+        return {name: hidden(one) for name, one in value.items()}
     if isinstance(value, tuple | list):
-        return [_hidden(one) for one in value]
+        return [hidden(one) for one in value]
     if isinstance(value, frozenset):
         return sorted(value)
     return str(value) if isinstance(value, str | Path) else value
@@ -158,7 +165,7 @@ def _hidden(value: Any) -> Any:
 
 def shown_as(name: str, value: Any) -> Any:
     """The value of the setting ``name`` as plain values, secrets hidden."""
-    return "(hidden)" if name in SECRETS and value is not None else _hidden(value)
+    return HIDDEN if name in SECRETS and value is not None else hidden(value)
 
 
 def _split(text: str) -> list[str]:

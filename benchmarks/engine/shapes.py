@@ -12,7 +12,8 @@ import torch
 
 from agentspec.benchmarks.engine.options import BUNDLED, SHAPES
 from agentspec.benchmarks.replay.jobs import TEKKEN, load_tokenizer
-from agentspec.engine.checkpoint import load_shape, model_of_shape, read_json
+from agentspec.engine.checkpoint import load_shape, model_of_shape
+from agentspec.engine.checkpoint_config import read_json
 from agentspec.engine.engine_config import DTYPES
 from agentspec.engine.model import Transformer
 from agentspec.engine.model_config import ModelConfig

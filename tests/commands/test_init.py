@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pty
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from agentspec.commands.key import new_key
 from agentspec.commands.settings_file import REFERENCE, SettingsFile
 from agentspec.gateway.api_keys import digest_of
 from agentspec.gateway.config_file import load_settings
+from agentspec.models import bundled_model_dir
 
 TIMEOUT_S = 60.0
 
@@ -30,7 +32,7 @@ TIMEOUT_S = 60.0
 def checkpoint(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     folder.mkdir()
-    (folder / "config.json").write_text("{}")
+    shutil.copy(bundled_model_dir() / "config.json", folder)
     return folder
 
 
@@ -71,15 +73,17 @@ def ways(checkpoint: Path, keep: Path) -> Iterator[list[str]]:
         yield [*engine, *caller, folder, *memory]
 
 
+@pytest.mark.usefixtures("vllm")
 def test_every_way_leads_to_a_file_that_serve_takes(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, num_ways = tmp_path / "agentspec.yaml", 0
+    (tmp_path / "keep").mkdir()
     for lines in ways(checkpoint, tmp_path / "keep"):
         answers, _ = answered(*lines)
         digests = {owner: new_key()[1] for owner in (None, *answers.tenants)} if answers.tenants else {}
         file.write_text(written(answers, digests))
-        assert main(["serve", "--config", str(file), "--dry-run"]) == 0, lines
+        assert main(["serve", "--config", str(file), "--dry-run", "--port", "0"]) == 0, lines
         settings = load_settings(file)
         assert [key.tenant for key in settings.keys] == list(answers.tenants)
         assert tuple(upstream.url for upstream in settings.upstreams) == answers.urls

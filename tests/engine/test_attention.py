@@ -10,7 +10,7 @@ import torch
 
 from agentspec.engine.attention import _CopyWriter, _Group, _IndexWriter, _Solo
 from agentspec.engine.batch import Segment
-from agentspec.engine.checkpoint import load_config
+from agentspec.engine.checkpoint_config import load_config
 from agentspec.engine.kv_cache import KVCache
 
 TREE = np.array([-1, 0, 1, 0, 3], np.int32)

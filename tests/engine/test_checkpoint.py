@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from agentspec.engine.batch import Segment
-from agentspec.engine.checkpoint import SafetensorsFiles, load_config, load_model
+from agentspec.engine.checkpoint import SafetensorsFiles, load_model
+from agentspec.engine.checkpoint_config import load_config
 from agentspec.engine.kv_cache import KVCache
 from agentspec.engine.model import Transformer
 from agentspec.engine.model_config import ModelConfig, RopeConfig

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentspec.engine.checkpoint import load_config
+from agentspec.engine.checkpoint_config import load_config
 from agentspec.engine.kv_cache import KVCache
 from agentspec.errors import EngineError
 

@@ -80,11 +80,11 @@ def test_a_dry_run_shows_all_settings_and_no_secret(
 ) -> None:
     file = tmp_path / "agentspec.yaml"
     file.write_text("upstreams: [{url: 'http://a', api_key: s3cret}]\nrouting: {spill: 3}\n")
-    monkeypatch.setenv("AGENTSPEC_SERVER__PORT", "81")
+    monkeypatch.setenv("AGENTSPEC_SERVER__PORT", "0")
     assert main(["serve", "--config", str(file), "--dry-run", "--grace-s", "9"]) == 0
     shown = capsys.readouterr().out
     assert "s3cret" not in shown
-    for line in ("port: 81", "grace_s: 9.0", "spill: 3.0", "api_key: (hidden)"):
+    for line in ("port: 0", "grace_s: 9.0", "spill: 3.0", "api_key: (hidden)"):
         assert line in shown
     file.write_text("engine: {model: m}\nupstreams: [{url: 'http://a'}]\n")
     assert main(["serve", "--config", str(file), "--dry-run"]) == 1

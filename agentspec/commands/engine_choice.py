@@ -1,0 +1,97 @@
+"""The engine that ``agentspec serve`` uses, the reason for it, and the options that it does not know."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from agentspec.commands.option_types import flag_of, unrecognized
+from agentspec.commands.serve_settings import is_given
+from agentspec.errors import ConfigError
+from agentspec.gateway.settings import Settings
+from agentspec.vllm_plugin.versions import installed_version
+
+ENGINES = {
+    "running": "a running one",
+    "torch": "the embedded one",
+    "replay": "the embedded one with recorded calls",
+    "vllm": "vLLM",
+}
+TORCH_OPTIONS = ("draft", "slots", "threads", "device")
+REPLAY_OPTIONS = ("trace",)
+VLLM_OPTIONS = ("zero_hop", "engine_port", "engine_start_timeout_s")
+RUNNING_OPTIONS = ("control_token",)
+STARTED_OPTIONS = (
+    *("model", "served_model_name", "max_model_len", "dtype", "max_draft", "rule", "price"),
+    *("stage_budget_mb", "forest_file", "forest_folder", "save_every_s"),
+)
+# what each way of serving does not know
+FOREIGN = {
+    "running": (*TORCH_OPTIONS, *REPLAY_OPTIONS, *VLLM_OPTIONS, *STARTED_OPTIONS),
+    "torch": (*REPLAY_OPTIONS, *VLLM_OPTIONS, *RUNNING_OPTIONS),
+    "replay": (*VLLM_OPTIONS, *RUNNING_OPTIONS),
+    "vllm": (*TORCH_OPTIONS, *REPLAY_OPTIONS, *RUNNING_OPTIONS),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """One of ``ENGINES`` and the reason for it, in words."""
+
+    engine: str
+    reason: str
+
+    @property
+    def is_embedded(self) -> bool:
+        """True if the engine runs in this process, by torch."""
+        return self.engine in ("torch", "replay")
+
+    def __str__(self) -> str:
+        return f"{ENGINES[self.engine]}, because {self.reason}"
+
+
+def choose_engine(args: argparse.Namespace, settings: Settings) -> EngineChoice:
+    """The engine that these options and settings ask for.
+
+    Raises:
+        ConfigError, ArgumentError: an option was given that this engine does not know.
+    """
+    choice = _choice(args, settings)
+    for name in FOREIGN[choice.engine]:
+        if is_given(args, name):
+            raise ConfigError(
+                f"{name_of(name, args, settings)} is not for {ENGINES[choice.engine]}, which serves because "
+                f"{choice.reason}"
+            )
+    if choice.engine == "vllm":
+        return choice
+    if settings.engine.arguments:
+        raise ConfigError(
+            f"engine.arguments are vLLM's and not for {ENGINES[choice.engine]}, which serves because "
+            f"{choice.reason}"
+        )
+    if args.unknown:
+        raise unrecognized(args)
+    return choice
+
+
+def _choice(args: argparse.Namespace, settings: Settings) -> EngineChoice:
+    if args.engine_url:
+        return EngineChoice("running", "--engine-url was given")
+    if settings.upstreams:
+        return EngineChoice("running", "the configuration has upstreams")
+    if args.engine not in (None, "auto"):
+        return EngineChoice(args.engine, f"{name_of('engine', args, settings)} {args.engine} was given")
+    if not args.model:
+        return EngineChoice("torch", "no --model was given")
+    if version := installed_version():
+        return EngineChoice("vllm", f"--model was given and vLLM {version} is installed")
+    return EngineChoice("torch", "vLLM is not installed")
+
+
+def name_of(option: str, args: argparse.Namespace, settings: Settings) -> str:
+    """The name by which an option was given: its own, or the setting's."""
+    in_settings = getattr(settings.engine, option, None)
+    if in_settings is not None and in_settings == getattr(args, option):
+        return f"the setting engine.{option}"
+    return flag_of(option)

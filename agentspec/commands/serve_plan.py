@@ -1,0 +1,138 @@
+"""The start that ``agentspec serve`` is about to make, checked: ``--dry-run`` shows it and ends.
+
+torch is not imported, no model is loaded, and no file is left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from agentspec.commands.engine_choice import EngineChoice, choose_engine
+from agentspec.commands.serve_settings import HIDDEN, check_exposure, check_tracing, hidden
+from agentspec.commands.torch_engine import EmbeddedPlan
+from agentspec.errors import ConfigError
+from agentspec.gateway import Rules
+from agentspec.gateway.discovery_store import DiscoveryStore
+from agentspec.gateway.server import bind
+from agentspec.gateway.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A start that has passed every check.
+
+    Attributes:
+        embedded: how the embedded engine starts, if it is the one.
+        engine: the engine's options in force, by name.
+    """
+
+    settings: Settings
+    rules: Rules
+    choice: EngineChoice
+    embedded: EmbeddedPlan | None
+    engine: dict[str, Any]
+
+    def shown(self) -> str:
+        """All values in force as YAML. Of keys, only their number and tenants."""
+        values: dict[str, Any] = hidden(self.settings)
+        keys = self.rules.keys
+        values["keys"] = {"number": len(keys), "by_tenant": dict(Counter(sorted(keys.tenants())))}
+        values["admin_key_sha256"] = None if self.rules.admin_key is None else HIDDEN
+        values["engine"] = {"engine": self.choice.engine, "reason": self.choice.reason, **self.engine}
+        return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+
+
+def plan_of(args: argparse.Namespace, settings: Settings, rules: Rules) -> Plan:
+    """Check what ``args``, ``settings`` and ``rules`` ask for, as far as nothing has to be started.
+
+    Raises:
+        AgentSpecError: it can't start so.
+        ArgumentError: an argument is no option of ours, and not passed on.
+    """
+    server = settings.server
+    choice = choose_engine(args, settings)
+    check_exposure(server.host, bool(rules.keys), server.allow_open)
+    embedded, engine = _engine(args, settings, choice)
+    listening_socket(server.host, server.port).close()
+    check_tracing(settings.tracing)
+    if server.record is not None:
+        _check_record(Path(server.record))
+    if settings.discovery is not None and settings.discovery.path is not None:
+        _check_discovery(settings.discovery.path)
+    return Plan(settings, rules, choice, embedded, engine)
+
+
+def _engine(
+    args: argparse.Namespace, settings: Settings, choice: EngineChoice
+) -> tuple[EmbeddedPlan | None, dict[str, Any]]:
+    if choice.is_embedded:
+        embedded = EmbeddedPlan.of(args, settings, is_replaying=choice.engine == "replay")
+        return embedded, embedded.shown()
+    if choice.engine == "vllm":
+        from agentspec.commands import vllm_engine
+
+        vllm_engine.check(args, settings)
+        return None, vllm_engine.shown(args)
+    return None, {}
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A bound socket. Raises ConfigError with the address if it is taken, or none of this machine."""
+    try:
+        return bind(host, port)
+    except (OSError, UnicodeError) as error:  # UnicodeError: no host name can be so
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"can't listen on {in_url(host)}:{port}: {reason}") from None
+
+
+def in_url(host: str) -> str:
+    """A host as a URL has it."""
+    return f"[{host}]" if ":" in host else host
+
+
+def _check_record(path: Path) -> None:
+    try:
+        with _opened(path):
+            pass
+    except OSError as error:
+        raise ConfigError(f"can't record into {str(path)!r}: {error.strerror}") from None
+
+
+def _check_discovery(path: Path) -> None:
+    if path.exists():
+        with closing(DiscoveryStore(path)):
+            return
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"discovery file {str(path)!r}: there is no such folder")
+    try:
+        with _opened(path):
+            pass
+    except OSError as error:
+        raise ConfigError(f"discovery file {str(path)!r}: {error.strerror}") from None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[None]:
+    """``path`` opened as a file to append to; one that was not there is gone afterwards. Raises OSError."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_NONBLOCK  # a pipe without a reader holds nobody up
+    try:
+        descriptor, is_new = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600), True
+    except FileExistsError:
+        descriptor, is_new = os.open(path, flags), False
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+        if is_new:
+            with suppress(FileNotFoundError):
+                path.unlink()

@@ -1,0 +1,198 @@
+"""``agentspec serve --dry-run``: the values in force, and every check that a start would make."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agentspec.cli import build_parser, main
+from agentspec.commands.option_types import MAX_PORT
+from agentspec.gateway.config_file import load_settings
+
+CAPSYS = pytest.CaptureFixture[str]
+CALL = json.dumps({"prompt": "a", "response": "b"})
+
+
+@pytest.fixture
+def taken_port() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        yield str(taken.getsockname()[1])
+
+
+def shown(capsys: CAPSYS, *options: str) -> dict[str, Any]:
+    assert main(["serve", "--dry-run", "--port", "0", *options]) == 0
+    values: dict[str, Any] = yaml.safe_load(capsys.readouterr().out)
+    return values
+
+
+def test_values_of_file_environment_and_options(
+    tmp_path: Path, capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "agentspec.yaml"
+    file.write_text(f"keys: [{{sha256: {'ab' * 32}, tenant: acme}}]\nengine: {{slots: 3, max_draft: 5}}\n")
+    monkeypatch.setenv("AGENTSPEC_ENGINE__MAX_DRAFT", "7")
+    monkeypatch.setenv("AGENTSPEC_API_KEYS", "k1=bolt,k2=acme")
+    options = ("--config", str(file), "--api-key", "k3", "--admin-key", "boss", "--rule", "paper")
+    values = shown(capsys, *options)
+    assert values["keys"] == {"number": 4, "by_tenant": {"acme": 2, "bolt": 1, "default": 1}}
+    assert values["admin_key_sha256"] == "(hidden)"
+    engine = values["engine"]
+    assert (engine["engine"], engine["reason"]) == ("torch", "no --model was given")
+    assert (engine["slots"], engine["max_draft"], engine["rule"]) == (3, 7, "paper")
+    assert (engine["served_model_name"], engine["device"]) == ("agentspec-sql", "cpu")
+
+
+def test_no_key_and_no_operator(capsys: CAPSYS) -> None:
+    values = shown(capsys)
+    assert values["keys"] == {"number": 0, "by_tenant": {}}
+    assert values["admin_key_sha256"] is None
+
+
+@pytest.mark.usefixtures("vllm")
+def test_the_options_that_vllm_gets(capsys: CAPSYS) -> None:
+    options = ("--max-num-seqs", "8", "--hf-token", "s3cret", "--some-api-key=s3cret", "-tp", "2")
+    engine = shown(capsys, "--model", "org/name", "--max-model-len", "512", *options)["engine"]
+    assert engine["engine"] == "vllm"
+    assert engine["reason"] == "--model was given and vLLM 0.32.0 is installed"
+    assert (engine["model"], engine["max_model_len"], engine["max_draft"]) == ("org/name", 512, 32)
+    hidden = ["--hf-token", "(hidden)", "--some-api-key=(hidden)"]
+    assert engine["arguments"] == ["--max-num-seqs", "8", *hidden, "-tp", "2"]
+
+
+def ended(arguments: list[str]) -> Any:
+    """The exit status; argparse raises its own."""
+    try:
+        return main(arguments)
+    except SystemExit as end:
+        return end.code
+
+
+def refused(capsys: CAPSYS, *options: str) -> str:
+    """What a dry run and a start say, both; nothing is left behind."""
+    told = []
+    for dry_run in (["--dry-run"], []):
+        assert ended(["serve", *dry_run, *options]) in (1, 2)
+        told.append(capsys.readouterr().err)
+    assert told[0] == told[1]
+    assert "agentspec" in told[0]
+    return told[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--slots", "0"], "argument --slots: "),
+        (["--threads", "x"], "argument --threads: "),
+        (["--max-model-len", "-5"], "argument --max-model-len: "),
+        (["--max-draft", "1025"], "argument --max-draft: a whole number from 0 to 1024, not '1025'"),
+        (["--stage-budget-mb", "0"], "argument --stage-budget-mb: "),
+        (["--device", "gpu"], "argument --device: a device is cpu, cuda or cuda:N, not 'gpu'"),
+        (["--dtype", "half"], "--dtype must be one of float64, float32, bfloat16, float16, not 'half'"),
+        (["--slot", "3"], "unrecognized arguments: --slot 3; did you mean --slots for --slot?"),
+        (["--max-drfat=3"], "did you mean --max-draft for --max-drfat?"),
+        (["--model", "gone"], "--model 'gone' is no folder here"),
+        (["--model", "empty"], "can't read 'empty/config.json'"),
+        (["--model", "other"], "unknown architecture ['GPT2LMHeadModel']"),
+        (["--engine", "replay"], "give it --trace FILE"),
+        (["--engine", "replay", "--trace", "gone.jsonl"], "can't read 'gone.jsonl'"),
+        (["--engine", "replay", "--trace", "broken.jsonl"], "broken.jsonl:2: "),
+        (["--record", "gone/calls.jsonl"], "can't record into 'gone/calls.jsonl': No such file"),
+        (["--record", "empty"], "can't record into 'empty': Is a directory"),
+        (["--host", "0.0.0.0"], "--allow-open"),
+        (["--zero-hop"], "--zero-hop is not for the embedded one"),
+        (["--config", "arguments.yaml"], "engine.arguments are vLLM's and not for the embedded one"),
+        (["--config", "foreign.yaml"], "the setting engine.zero_hop is not for the embedded one"),
+        (["--config", "slots.yaml"], "slots.yaml:2: engine.slots: "),
+        (["--config", "discovery.yaml"], "discovery file 'gone/stages': there is no such folder"),
+    ],
+)
+def test_what_a_start_refuses_a_dry_run_refuses(
+    options: list[str], said: str, tmp_path: Path, capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    Path("other").mkdir()
+    Path("other/config.json").write_text(json.dumps({"architectures": ["GPT2LMHeadModel"]}))
+    Path("broken.jsonl").write_text(f"{CALL}\n{{\n")
+    Path("arguments.yaml").write_text("engine: {arguments: [--max-num-seqs, '8']}")
+    Path("foreign.yaml").write_text("engine: {zero_hop: true}")
+    Path("slots.yaml").write_text("engine:\n  slots: 0\n")
+    Path("discovery.yaml").write_text("discovery: {path: gone/stages}")
+    before = sorted(tmp_path.rglob("*"))
+    assert said in refused(capsys, "--port", "0", "--engine", "torch", *options)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_port_that_is_taken(taken_port: str, capsys: CAPSYS) -> None:
+    assert f"can't listen on 127.0.0.1:{taken_port}: " in refused(capsys, "--port", taken_port)
+
+
+def test_a_hub_name_without_vllm(capsys: CAPSYS) -> None:
+    told = refused(capsys, "--port", "0", "--model", "Qwen/Qwen3-8B")
+    assert "--model 'Qwen/Qwen3-8B' is no folder here" in told
+    assert "a model hub's names need vLLM: pip install vllm" in told
+
+
+def test_files_that_could_be_written_are_not_there_afterwards(
+    tmp_path: Path, capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AGENTSPEC_DISCOVERY__PATH", "stages.sqlite")
+    shown(capsys, "--record", "calls.jsonl")
+    assert list(tmp_path.iterdir()) == []
+    Path("calls.jsonl").write_text("{half")  # only a start repairs it
+    shown(capsys, "--record", "calls.jsonl")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("calls.jsonl", "{half")]
+
+
+def test_torch_is_neither_imported_nor_needed_elsewhere(llama_checkpoint: Path) -> None:
+    code = """
+import sys
+from agentspec.cli import main
+status = main(sys.argv[1:])
+print(f"\\nended: {status} {'torch' in sys.modules}")
+"""
+    options = ["serve", "--port", "0", "--engine", "torch", "--model", str(llama_checkpoint), "--dry-run"]
+    run = subprocess.run([sys.executable, "-c", code, *options], capture_output=True, text=True, check=True)
+    assert run.stdout.endswith("ended: 0 False\n"), run.stderr
+
+
+def test_options_and_settings_of_the_engine_have_the_same_ranges(
+    capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = ("-1", "0", "1", "1024", "1025", str(MAX_PORT), str(MAX_PORT + 1), str(1 << 24), str(1 << 25))
+    for name in ("max_model_len", "max_draft", "stage_budget_mb", "slots", "threads", "engine_port"):
+        for value in values:
+            assert _is_option(name, value) is _is_setting(name, value, monkeypatch), (name, value)
+    for device in ("cpu", "cuda", "cuda:1", "mps", "gpu", "cuda:", "CPU", ""):
+        assert _is_option("device", device) is _is_setting("device", device, monkeypatch), device
+    capsys.readouterr()
+
+
+def _is_option(name: str, value: str) -> bool:
+    try:
+        build_parser().parse_known_args(["serve", f"--{name.replace('_', '-')}={value}"])
+    except SystemExit:
+        return False
+    return True
+
+
+def _is_setting(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> bool:
+    variable = f"AGENTSPEC_ENGINE__{name.upper()}"
+    monkeypatch.setitem(os.environ, variable, value)
+    try:
+        load_settings(None)
+    except ValueError:
+        return False
+    finally:
+        monkeypatch.delitem(os.environ, variable)
+    return True
