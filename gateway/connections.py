@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from agentspec.gateway.connection import Connection
-from agentspec.gateway.errors import UpstreamDownError
+from agentspec.gateway.errors import UnreachableError, UpstreamDownError
 
 # below the 5 s after which common servers close an idle connection: never use one they just closed
 KEEPALIVE_S = 2.0
@@ -105,12 +105,12 @@ class Connections:
                     lambda: Connection(self._root), self._host, self._port, ssl=self._tls
                 )
         except TimeoutError:
-            raise UpstreamDownError(
+            raise UnreachableError(
                 f"the engine at {self._root} did not take the connection in time: {self._connect_s:g} s"
             ) from None
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
-            raise UpstreamDownError(f"the engine at {self._root} can't be reached: {reason}") from error
+            raise UnreachableError(f"the engine at {self._root} can't be reached: {reason}") from error
         return connection
 
     def _youngest(self) -> Connection | None:

@@ -16,7 +16,8 @@ EngineError
 ├── QueueFullError       429  all engines are busy, and too many wait already
 ├── QueueTimeoutError    503  no engine had room in time
 ├── NoUpstreamError      503  every engine that could answer is out of order
-├── UpstreamDownError    502  the engine behind the proxy can't be reached or broke off
+├── UpstreamDownError    502  the engine behind the proxy broke off
+│   └── UnreachableError 502  it can't be reached
 └── UpstreamTimeoutError 504
 """
 
@@ -169,6 +170,10 @@ class UpstreamDownError(EngineError):
 
     status = 502
     code = "upstream_unavailable"
+
+
+class UnreachableError(UpstreamDownError):
+    """No connection to the upstream can be made, whatever the request."""
 
 
 class UpstreamTimeoutError(EngineError):

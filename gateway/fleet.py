@@ -163,7 +163,11 @@ class Fleet:
 
     async def _try(self, call: Call, reply: Reply, tried: list[Replica], refused: frozenset[int]) -> int:
         """Wait for an engine, let it answer; the answer's status."""
-        replica = await self._line.enter(call.model, lambda: self._take(call, tried), self._leave)
+        replica = await self._line.enter(
+            (call.tenant, call.model),
+            lambda: self._take(call, tried),
+            lambda replica: self._leave(replica, call.tenant),
+        )
         try:
             replica.figures.num_retries += bool(tried)
             is_again = replica in tried
@@ -171,16 +175,16 @@ class Fleet:
             call.record.upstream, call.record.num_tries = replica.name, len(tried)
             return await replica.answer(call, reply, refused, is_again=is_again)
         finally:
-            self._leave(replica)
+            self._leave(replica, call.tenant)
 
     def _take(self, call: Call, tried: Sequence[Replica]) -> Replica | None:
         """The engine for ``call``, entered; None if all that could answer are full."""
         able = [replica for replica in self._replicas if replica.may_serve(call.model)]
         if not able:
             raise UnknownModelError(f"no engine here serves {call.model!r}")
-        closed = [replica for replica in able if not replica.breaker.is_open]
+        closed = [replica for replica in able if not replica.breaker.is_open(call.tenant)]
         if not closed:
-            wait_s = min(replica.breaker.reopens_in_s for replica in able)
+            wait_s = min(replica.breaker.reopens_in_s(call.tenant) for replica in able)
             raise NoUpstreamError("every engine for this has failed repeatedly", retry_after_s=wait_s)
         best = _preferred(
             closed,
@@ -192,11 +196,11 @@ class Fleet:
         if not free:
             return None
         replica = choose(free, self._affinity(call), self._settings.routing.spill)
-        replica.enter()
+        replica.enter(call.tenant)
         return replica
 
-    def _leave(self, replica: Replica) -> None:
-        replica.leave()
+    def _leave(self, replica: Replica, tenant: str) -> None:
+        replica.leave(tenant)
         self._line.move()
 
     def _affinity(self, call: Call) -> str | None:

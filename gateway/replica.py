@@ -15,6 +15,7 @@ from agentspec.gateway.call import Call
 from agentspec.gateway.connection import Connection
 from agentspec.gateway.connections import Connections, Request
 from agentspec.gateway.engine_control import EngineControl
+from agentspec.gateway.errors import UnreachableError
 from agentspec.gateway.forwarding import Forwarding, returned
 from agentspec.gateway.ledger import StageLedger
 from agentspec.gateway.reply import Reply
@@ -79,22 +80,22 @@ class Replica:
 
     @property
     def is_left_alone(self) -> bool:
-        """It has failed too often to get a request now."""
-        return self.breaker.is_open
+        """It has failed too often to get a request now, at least of one tenant."""
+        return self.breaker.is_open_to_any
 
     def may_serve(self, model: str | None) -> bool:
         """The configuration lets ``model`` come here."""
         return not self.settings.models or model is None or model in self.settings.models
 
-    def enter(self) -> None:
+    def enter(self, tenant: str) -> None:
         """A request is on its way here."""
         self.num_running += 1
-        self.breaker.enter()
+        self.breaker.enter(tenant)
 
-    def leave(self) -> None:
+    def leave(self, tenant: str) -> None:
         """It is over, whichever way."""
         self.num_running -= 1
-        self.breaker.forget()
+        self.breaker.forget(tenant)
         if not self.num_running:
             self._is_idle.set()
 
@@ -132,13 +133,13 @@ class Replica:
                 await self._send_back(call, connection, reply, refused)
             finally:
                 self._connections.put_back(connection)
-        except EngineError:
-            self._fail(is_again)
+        except EngineError as error:
+            self._fail(call, is_again, error)
             raise
         if connection.status in FAILED_STATUSES:
-            self._fail(is_again)
+            self._fail(call, is_again)
         else:
-            self.breaker.succeed()
+            self.breaker.succeed(call.tenant)
         return connection.status
 
     async def look(self) -> None:
@@ -185,12 +186,14 @@ class Replica:
         self._connections.close()
         await self.control.close()
 
-    def _fail(self, is_again: bool) -> None:
+    def _fail(self, call: Call, is_again: bool, error: EngineError | None = None) -> None:
         self.figures.num_failures += 1
         if is_again:
-            self.breaker.forget()
+            self.breaker.forget(call.tenant)
+        elif isinstance(error, UnreachableError):
+            self.breaker.fail_to_connect()
         else:
-            self.breaker.fail()
+            self.breaker.fail(call.tenant, hash((call.path, call.raw_body)))
 
     async def _send_back(
         self, call: Call, connection: Connection, reply: Reply, refused: frozenset[int]

@@ -135,8 +135,8 @@ class HealthSettings(_Group):
         interval_s: between two looks at ``/health`` and ``/v1/models``.
         timeout_s: of such a look.
         num_failed_looks: in a row, after which others are preferred.
-        num_failures: requests that fail in a row, each once whatever its tries, after which none is sent for
-            ``open_s``; if nothing else came back for ``failing_s``.
+        num_failures: requests of a tenant that fail in a row, each once whatever its tries, after which
+            none of that tenant is sent for ``open_s``; if nothing else came back for ``failing_s``.
     """
 
     interval_s: float = Field(default=5.0, gt=0)

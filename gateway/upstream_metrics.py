@@ -53,7 +53,7 @@ class Observable(Protocol):
 
     @property
     def is_left_alone(self) -> bool:
-        """Its breaker is open."""
+        """Its breaker is open, to one tenant at least."""
 
 
 GAUGES = (
@@ -62,7 +62,7 @@ GAUGES = (
     (
         "agentspec_upstream_breaker_open",
         "is_left_alone",
-        "1 while the engine gets no request, after failures",
+        "1 while the engine gets no request, of one tenant or of all, after failures",
     ),
 )
 COUNTERS = (

@@ -124,7 +124,7 @@ def test_what_does_not_generate_is_not_tried_again() -> None:
 def test_an_engine_that_keeps_failing_is_left_alone_for_a_while() -> None:
     health = {"num_failures": 2, "failing_s": 0}
     with answering(500) as (url, seen), serving_proxy(url, fleet={"health": health}) as root:
-        statuses = [post(root, chat_body()).status_code for _ in range(4)]
+        statuses = [post(root, chat_body(user=f"{number}")).status_code for number in range(4)]
         refusal = post(root, chat_body())
     assert statuses == [500, 500, 503, 503]
     assert len(seen) == 2
@@ -135,7 +135,8 @@ def test_an_engine_that_keeps_failing_is_left_alone_for_a_while() -> None:
 def test_a_request_that_fails_at_every_try_is_one_failure() -> None:
     health = {"num_failures": 2, "failing_s": 0}
     with answering(503) as (url, seen), serving_proxy(url, fleet={**IMPATIENT, "health": health}) as root:
-        codes = [post(root, chat_body()).json().get("error", {}).get("code") for _ in range(3)]
+        answers = [post(root, chat_body(user=f"{number}")).json() for number in range(3)]
+        codes = [answer.get("error", {}).get("code") for answer in answers]
     assert codes == [None, "no_upstream", "no_upstream"]
     assert len(seen) == 4  # three tries; then one, which is the second failure
 

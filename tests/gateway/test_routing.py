@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from agentspec.gateway.breaker import Breaker
 from agentspec.gateway.routing import choose
 
 
@@ -61,40 +60,3 @@ def test_the_second_engine_of_a_stage_is_always_the_same() -> None:
     seconds = {choose(targets, "a", 1.25).name for _ in range(5)}
     assert len(seconds) == 1
     assert first.name not in seconds
-
-
-def test_a_breaker_opens_tries_and_closes() -> None:
-    now_s = 0.0
-    breaker = Breaker(2, 0.0, 10.0, lambda: now_s)
-    for is_open in (False, True):
-        breaker.enter()
-        breaker.fail()
-        assert breaker.is_open is is_open
-    assert breaker.reopens_in_s == 10
-    now_s = 10.0
-    assert not breaker.is_open
-    breaker.enter()
-    assert breaker.is_open  # one tries, the others wait for what becomes of it
-    breaker.fail()
-    assert breaker.is_open
-    now_s = 20.0
-    breaker.enter()
-    breaker.forget()  # that client has left
-    assert not breaker.is_open
-    breaker.enter()
-    breaker.succeed()
-    assert not breaker.is_open
-    breaker.enter()
-    breaker.fail()
-    assert not breaker.is_open
-
-
-def test_a_row_of_failures_in_a_moment_opens_no_breaker() -> None:
-    times_s = [0.0, 0.1, 0.9, 1.1, 2.0, 2.1]
-    breaker = Breaker(2, 1.0, 10.0, lambda: times_s[0])
-    for is_open in (False, False, False, None, False, True):
-        if is_open is None:
-            breaker.succeed()
-        breaker.fail()
-        assert breaker.is_open is bool(is_open)
-        times_s.pop(0)
