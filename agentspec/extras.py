@@ -39,4 +39,9 @@ def check_installed(extra: str, hint: str = "") -> None:
 
 
 def _missing(package: str, extra: str, hint: str) -> ConfigError:
-    return ConfigError(f"this needs {package}: pip install '{DISTRIBUTION}[{extra}]'{hint}")
+    return ConfigError(f"this needs {package}: {install_command(extra)}{hint}")
+
+
+def install_command(extra: str) -> str:
+    """What to type to get the packages of ``extra``."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"

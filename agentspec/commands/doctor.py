@@ -76,8 +76,10 @@ def _here(args: argparse.Namespace) -> Iterator[Finding]:
         yield packages.check_plugin()
         yield from _platform()
         yield from machine.check_environment(os.environ)
+    if version is None or not args.model:
+        yield packages.check_embedded_engine()  # the one that would start
     if args.model:
-        yield machine.check_model(args.model)
+        yield machine.check_checkpoint(args.model) if version is None else machine.check_model(args.model)
     yield machine.check_memory(machine.available_memory())
 
 

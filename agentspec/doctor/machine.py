@@ -12,6 +12,9 @@ from pathlib import Path
 
 from agentspec.config import MIB, ForestConfig
 from agentspec.doctor.finding import Finding, ask_python, ok, problem, warning
+from agentspec.engine.checkpoint_config import load_config
+from agentspec.errors import CheckpointError
+from agentspec.vllm_plugin.versions import INSTALL
 
 GIB = 1 << 30
 ENOUGH_FILES = 4096
@@ -128,8 +131,19 @@ def available_memory() -> int:
     return int(found[1]) * 1024 if found else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def check_checkpoint(model: str) -> Finding:
+    """Whether ``--model`` is a checkpoint for the embedded engine, which serves without vLLM."""
+    if not Path(model).is_dir():
+        return problem("model", f"{model!r} is no folder here, and a model hub's names need vLLM: {INSTALL}")
+    try:
+        load_config(model)
+    except CheckpointError as error:
+        return problem("model", str(error))
+    return ok("model", model)
+
+
 def check_model(model: str) -> Finding:
-    """Whether ``--model`` names a checkpoint, as far as can be told without a download."""
+    """Whether ``--model`` names a checkpoint for vLLM, as far as can be told without a download."""
     path = Path(model)
     if not path.exists():
         if model.startswith((".", "/", "~")):

