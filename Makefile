@@ -42,7 +42,7 @@ PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 # recorded model calls of eleven data sets, which are not part of the repository
 PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
 
-.PHONY: help setup run test test-vllm lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters test-examples paper model clean
+.PHONY: help setup run test test-loaded test-vllm lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters test-examples paper model clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -62,6 +62,9 @@ run: $(STAMP)  ## serve the bundled model, drive the workflow, print what was sa
 
 test: $(STAMP)  ## all tests, in JOBS=2 processes
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+
+test-loaded: $(STAMP)  ## all tests RUNS=5 times side by side, each in another order and with other threads
+	@$(BIN)/python -m tests.loaded --runs $(or $(RUNS),5) --at-once $(or $(RUNS),5) --jobs $(JOBS) -- $(ARGS)
 
 $(VLLM_STAMP): pyproject.toml $(NATIVE)
 	@test -x $(VLLM_BIN)/python || { echo "making $(VLLM_VENV)"; $(PYTHON) -m venv $(VLLM_VENV); }

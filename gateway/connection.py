@@ -187,6 +187,9 @@ class Connection(asyncio.Protocol):
         names = {name.lower() for name, _ in self.headers}
         self._ends_with_connection = not names & {b"content-length", b"transfer-encoding"}
         self._has_head = True
+        if self._idle_s < self._silence_s:  # the timer that runs would ring too late
+            self._stop_clock()
+            self._timer = self._loop.call_later(self._idle_s, self._look_at_the_clock)
         self._silence_s = self._idle_s
         if self._has_no_body:
             self._is_complete, self._keeps_alive = True, False

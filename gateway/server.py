@@ -94,6 +94,7 @@ class GatewayServer(uvicorn.Server):
             self._reloading.cancel()
         self._drain.begin(self._grace_s)
         await super().shutdown(sockets)
+        gc.unfreeze()  # the process may go on: what served here, a model for one, is to be freed
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

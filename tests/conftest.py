@@ -1,13 +1,31 @@
-"""Fixtures shared by all tests."""
+"""Fixtures shared by all tests, and how they may be run: in which order, with which threads, how much memory.
+
+``AGENTSPEC_TEST_SEED`` shuffles the tests by this number: files, and the tests of each file.
+``AGENTSPEC_TEST_SWITCH_S`` is after how long Python lets another thread run (``sys.setswitchinterval``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+import inspect
+import os
+import random
+import resource
+import sys
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+MIB = 2**20
+MOST_RESIDENT_MIB = 1536
+SEED_VARIABLE, SWITCH_VARIABLE = "AGENTSPEC_TEST_SEED", "AGENTSPEC_TEST_SWITCH_S"
+HTTPX_TIMEOUT_S = 60.0
+PEAKS: pytest.StashKey[dict[str, int]] = pytest.StashKey()
+IS_OVER: pytest.StashKey[bool] = pytest.StashKey()
 
 with suppress(ImportError):  # the environments of other packages have none
     from hypothesis import HealthCheck, settings
@@ -15,6 +33,92 @@ with suppress(ImportError):  # the environments of other packages have none
     # how long an example takes depends on what else the machine does
     settings.register_profile("agentspec", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("agentspec")
+
+with suppress(ImportError):
+    import httpx
+
+    # the five seconds that requests have by default are few on a busy machine
+    default: Any = inspect.signature(httpx.get).parameters["timeout"].default
+    default.connect = default.read = default.write = default.pool = HTTPX_TIMEOUT_S
+
+
+def resident_mib() -> int:
+    """Memory of this process; 0 where nobody says."""
+    try:
+        import psutil
+    except ImportError:
+        return 0
+    return int(psutil.Process().memory_info().rss // MIB)
+
+
+def peak_mib() -> int:
+    """The most memory that this process has had."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most // (MIB if sys.platform == "darwin" else 1024)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[PEAKS] = {}
+    if interval_s := os.environ.get(SWITCH_VARIABLE):
+        sys.setswitchinterval(float(interval_s))
+
+
+def pytest_report_header() -> list[str]:
+    named = (SEED_VARIABLE, SWITCH_VARIABLE)
+    return [f"{name}={os.environ[name]}" for name in named if os.environ.get(name)]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files in random order, and the tests in each, if there is a seed."""
+    if not (seed := os.environ.get(SEED_VARIABLE)):
+        return
+    drawn = random.Random(int(seed))
+    places = {path: drawn.random() for path in dict.fromkeys(item.path for item in items)}
+    keys = {item: (places[item.path], drawn.random()) for item in items}
+    items.sort(key=keys.__getitem__)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    """A test may not leave its process with more memory than there may be."""
+    result = yield
+    resident = resident_mib()
+    is_last_of_file = nextitem is None or nextitem.path != item.path
+    if resident > MOST_RESIDENT_MIB or (is_last_of_file and resident > MOST_RESIDENT_MIB // 2):
+        gc.collect()  # models are in circles of references
+        resident = resident_mib()
+    if resident > MOST_RESIDENT_MIB and not item.config.stash.get(IS_OVER, False):
+        item.config.stash[IS_OVER] = True  # one is named, not all that follow
+        pytest.fail(f"after {item.nodeid} this process has {resident} MiB, more than {MOST_RESIDENT_MIB}")
+    return result
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker's peak is known to itself alone."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["peak_mib"] = peak_mib()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[PEAKS][node.gateway.id] = getattr(node, "workeroutput", {}).get("peak_mib", 0)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    peaks = config.stash[PEAKS] or {"this process": peak_mib()}
+    shown = ", ".join(f"{name} {mib} MiB" for name, mib in sorted(peaks.items()))
+    terminalreporter.write_line(f"most memory: {shown}")
+
+
+@pytest.fixture
+def free_port() -> Iterator[int]:
+    """A port for this test alone, on which nothing listens yet."""
+    from tests.ports import reserved_port
+
+    with reserved_port() as port:
+        yield port
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from agentspec.benchmarks.gateway.agent_bodies import body
 from agentspec.benchmarks.gateway.client import Exchange, Pool, Request, Target
 from agentspec.benchmarks.gateway.metronome import Metronome
 from agentspec.benchmarks.gateway.plan import HANG_MS, Plan
-from agentspec.benchmarks.vllm.server import Server, free_port
+from agentspec.benchmarks.vllm.server import Server
 
 
 def request(target: Target, plan: Plan, *, is_stream: bool = True) -> Request:
@@ -95,9 +95,9 @@ async def test_who_has_his_answer_does_not_leave(stub: Server) -> None:
     pool.close()
 
 
-async def test_nobody_listens() -> None:
+async def test_nobody_listens(free_port: int) -> None:
     with pytest.raises(ConnectionRefusedError):
-        await Pool(Target(f"http://127.0.0.1:{free_port()}")).ask(Request(b""))
+        await Pool(Target(f"http://127.0.0.1:{free_port}")).ask(Request(b""))
 
 
 async def test_beats_are_counted_and_due_at_equal_distances() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from agentspec.benchmarks.vllm.chats import Chat
 from agentspec.benchmarks.vllm.client import ask_all
-from agentspec.benchmarks.vllm.server import Server, free_port
+from agentspec.benchmarks.vllm.server import Server
 from agentspec.errors import AgentSpecError, ConfigError
 
 # a server with a child, as vLLM has them; it streams four tokens, and refuses the model "none"
@@ -62,8 +62,8 @@ def chat(name: str, model: str = "some") -> Chat:
     return Chat(name, "stage", {"model": model})
 
 
-def test_a_server_from_start_to_stop(tmp_path: Path) -> None:
-    port, log = free_port(), tmp_path / "log"
+def test_a_server_from_start_to_stop(tmp_path: Path, free_port: int) -> None:
+    port, log = free_port, tmp_path / "log"
     with Server.running([sys.executable, "-c", SERVER, str(port)], port, log) as server:
         child = int(log.read_text().split()[0])
         assert server.counters().num_output_tokens == 7
@@ -87,10 +87,10 @@ def test_a_server_from_start_to_stop(tmp_path: Path) -> None:
         httpx.get(server.url)
 
 
-def test_the_last_words_of_one_that_dies(tmp_path: Path) -> None:
+def test_the_last_words_of_one_that_dies(tmp_path: Path, free_port: int) -> None:
     command = [sys.executable, "-c", "import sys; print('no such model'); sys.exit(3)"]
     with (
         pytest.raises(ConfigError, match=r"(?s)status 3.*no such model"),
-        Server.running(command, free_port(), tmp_path / "log"),
+        Server.running(command, free_port, tmp_path / "log"),
     ):
         pytest.fail("it was never healthy")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -81,21 +80,15 @@ from examples.agentic_sql.__main__ import main
 sys.exit(main(["--graph", "--model", "scripted", "--questions", "1"]))
 """
     run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
     )
     assert run.returncode == 2, run.stderr
     assert "agentspec-serving[langchain]" in run.stdout
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def test_the_whole_program_with_the_bundled_model(tmp_path: Path) -> None:
+def test_the_whole_program_with_the_bundled_model(tmp_path: Path, free_port: int) -> None:
     """What ``make run ONCE=1`` does, on fewer questions."""
-    url = f"http://127.0.0.1:{_free_port()}/v1"
+    url = f"http://127.0.0.1:{free_port}/v1"
     command = [sys.executable, "-m", "examples.agentic_sql", "--serve", "--once", "--questions", "6"]
     options = [
         "--base-url",
@@ -116,14 +109,14 @@ def test_the_whole_program_with_the_bundled_model(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "table.png").stat().st_size > 10_000
 
 
-def test_without_a_server_the_program_says_what_to_do() -> None:
+def test_without_a_server_the_program_says_what_to_do(free_port: int) -> None:
     command = [
         sys.executable,
         "-m",
         "examples.agentic_sql",
         "--base-url",
-        f"http://127.0.0.1:{_free_port()}/v1",
+        f"http://127.0.0.1:{free_port}/v1",
     ]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 2
     assert "agentspec serve" in run.stdout

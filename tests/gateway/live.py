@@ -27,7 +27,7 @@ from agentspec.gateway.api_keys import digest_of
 from agentspec.gateway.server import GatewayServer, bind
 from agentspec.generation import Engine
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0  # only against hanging: the machine may be busy
 
 
 def serving(

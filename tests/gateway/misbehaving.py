@@ -170,6 +170,11 @@ class Misbehaving:
         self.has_request, self.has_lost = threading.Event(), threading.Event()
         self.url = ""
 
+    @property
+    def num_posts(self) -> int:
+        """Requests of clients: the gateway has questions of its own, which it GETs."""
+        return sum(request.startswith(b"POST ") for request in self.requests)
+
     def start(self, server: asyncio.Server) -> None:
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 

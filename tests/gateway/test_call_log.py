@@ -10,7 +10,6 @@ import httpx
 import pytest
 from live import chat_body, client_of, post, serving_engine, serving_proxy
 from scripted import ScriptedEngine
-from test_proxy import free_port
 
 from agentspec.commands.logs import JsonLines, TextLines
 from agentspec.errors import EngineError
@@ -71,8 +70,8 @@ def test_a_call_that_is_refused_has_a_line_too(caplog: pytest.LogCaptureFixture)
     ]
 
 
-def test_retries_and_failures(caplog: pytest.LogCaptureFixture) -> None:
-    url = f"http://127.0.0.1:{free_port()}"
+def test_retries_and_failures(caplog: pytest.LogCaptureFixture, free_port: int) -> None:
+    url = f"http://127.0.0.1:{free_port}"
     with serving_proxy(url, fleet={"retries": {"num_retries": 1, "backoff_s": 0.001}}) as root:
         post(root, chat_body())
     [line] = lines(caplog)

@@ -7,20 +7,30 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx
 import psutil
 import pytest
-from live import TIMEOUT_S, chat_body, post, serving, serving_engine, serving_proxy
+from live import TIMEOUT_S, chat_body, post, serving, serving_app, serving_engine, serving_proxy
 from misbehaving import Misbehaving, misbehaving
 from scripted import ScriptedEngine
 from test_cancellation import eventually
 
-from agentspec.gateway import Fleet, FleetSettings, GatewaySettings, UpstreamSettings
+from agentspec.gateway import (
+    Drain,
+    EmbeddedUpstream,
+    Fleet,
+    FleetSettings,
+    GatewaySettings,
+    Rules,
+    UpstreamSettings,
+    create_app,
+)
 
-LIMITS = GatewaySettings(head_s=0.3, body_s=0.5, unread_s=1, head_limit_bytes=8192, max_headers=32)
+LIMITS = GatewaySettings(head_s=TIMEOUT_S, body_s=TIMEOUT_S, head_limit_bytes=8192, max_headers=32)
+HASTY = GatewaySettings(head_s=0.3, body_s=0.5, unread_s=1, head_limit_bytes=8192, max_headers=32)
 BODY = json.dumps(chat_body()).encode()
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
 WHOLE = POST + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
@@ -28,8 +38,19 @@ WHOLE = POST + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
 
 @pytest.fixture(scope="module")
 def root() -> Iterator[str]:
+    """Has time: a test's thread may be held up in the middle of a request."""
+    yield from without_connections_left(LIMITS)
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[str]:
+    """Has none, for tests that want to be too slow."""
+    yield from without_connections_left(HASTY)
+
+
+def without_connections_left(limits: GatewaySettings) -> Iterator[str]:
     """In the end, the gateway has no connection left over."""
-    with serving_engine(ScriptedEngine(), settings=LIMITS) as root:
+    with serving_engine(ScriptedEngine(), settings=limits) as root:
         yield root
         port = httpx.URL(root).port
         assert eventually(
@@ -50,7 +71,24 @@ def connected(root: str) -> Iterator[socket.socket]:
 
 
 def until_closed(connection: socket.socket) -> bytes:
-    return b"".join(iter(lambda: connection.recv(65536), b""))
+    """All that comes. The end may be a reset, if some of what we sent was not read."""
+    parts: list[bytes] = []
+    with suppress(ConnectionResetError):
+        parts.extend(iter(lambda: connection.recv(65536), b""))
+    return b"".join(parts)
+
+
+def flooded(connection: socket.socket, part: bytes) -> bytes:
+    """What comes first while we send this again and again."""
+    connection.settimeout(0.01)
+    while True:
+        with suppress(TimeoutError, ConnectionResetError, BrokenPipeError):
+            connection.sendall(part)
+        with suppress(TimeoutError):
+            answer = connection.recv(65536)
+            break
+    connection.settimeout(TIMEOUT_S)
+    return answer
 
 
 def error_of(answer: bytes) -> tuple[int, str]:
@@ -72,8 +110,8 @@ def said(root: str, *parts: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("start", [b"P", b"POST /v1", POST, POST + b"content-length: 5\r\n"])
-def test_half_a_head(root: str, start: bytes) -> None:
-    assert error_of(said(root, start)) == (408, "request_timeout")
+def test_half_a_head(hasty: str, start: bytes) -> None:
+    assert error_of(said(hasty, start)) == (408, "request_timeout")
 
 
 def drip(connection: socket.socket, drop: bytes) -> bytes:
@@ -92,27 +130,30 @@ def drip(connection: socket.socket, drop: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("start", [b"", WHOLE[:20], POST])
-def test_a_head_drop_by_drop(root: str, start: bytes) -> None:
-    with connected(root) as connection:
+def test_a_head_drop_by_drop(hasty: str, start: bytes) -> None:
+    with connected(hasty) as connection:
         connection.sendall(start)
         drip(connection, b"x: y\r\n" if start == POST else b"a" if start else b"\r\n")
 
 
 @pytest.mark.parametrize("drop", [b"\r\n", b"G"])
-def test_a_second_request_drop_by_drop(root: str, drop: bytes) -> None:
-    with connected(root) as connection:
+def test_a_second_request_drop_by_drop(drop: bytes) -> None:
+    rules, drain = Rules(limits=LIMITS), Drain()
+    app = create_app(EmbeddedUpstream(ScriptedEngine()), rules=rules, drain=drain)
+    with serving_app(app, drain, rules=rules) as root, connected(root) as connection:
         connection.sendall(WHOLE)
         assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+        rules.limits = HASTY
         drip(connection, drop)
 
 
-def test_whoever_says_nothing_is_not_kept(root: str) -> None:
-    assert said(root) == b""
+def test_whoever_says_nothing_is_not_kept(hasty: str) -> None:
+    assert said(hasty) == b""
 
 
-def test_the_rest_of_a_body_that_nobody_wants(root: str) -> None:
+def test_the_rest_of_a_body_that_nobody_wants(hasty: str) -> None:
     """It was refused at once; it may not go on for ever."""
-    with connected(root) as connection:
+    with connected(hasty) as connection:
         connection.sendall(b"POST /v1/nothing HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
         connection.sendall(b"POST")
         drip(connection, b"1\r\nx\r\n")
@@ -137,25 +178,18 @@ def test_an_endless_head_is_told_why(root: str) -> None:
     """The answer is there although the client is still sending."""
     with connected(root) as connection:
         connection.sendall(POST)
-        connection.settimeout(0.01)
-        answer = b""
-        while not answer:
-            try:
-                connection.sendall(b"x-more: 1234567890\r\n" * 1000)
-                answer = connection.recv(65536)
-            except TimeoutError:
-                continue
-        assert error_of(answer) == (431, "head_too_large")
+        answer = flooded(connection, b"x-more: 1234567890\r\n" * 1000) + until_closed(connection)
+    assert error_of(answer) == (431, "head_too_large")
 
 
 @pytest.mark.parametrize("end", [b"0\r\nx: ", b"2;"])
 def test_endless_trailers_and_extensions(root: str, end: bytes) -> None:
+    """What comes in one piece with the body is let pass; what follows is not."""
     start = POST + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n" + end
     with connected(root) as connection:
         connection.sendall(start)
-        time.sleep(0.05)  # or the first of the flood comes in one piece with the body, and is let pass
-        connection.sendall(b"x" * 100_000)
-        assert error_of(until_closed(connection)) == (431, "head_too_large")
+        answer = flooded(connection, b"x" * 100_000) + until_closed(connection)
+    assert error_of(answer) == (431, "head_too_large")
 
 
 @pytest.mark.parametrize(
@@ -190,25 +224,18 @@ def test_what_is_no_request(root: str, request_: bytes) -> None:
 
 
 @pytest.mark.parametrize("length", [len(BODY) + 5, 10_000_000])
-def test_half_a_body(root: str, length: int) -> None:
-    with connected(root) as connection:
+def test_half_a_body(hasty: str, length: int) -> None:
+    with connected(hasty) as connection:
         connection.sendall(POST + b"content-length: %d\r\n\r\n" % length + BODY)
         answer = connection.recv(65536)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b'"code":"request_timeout"' in answer
 
 
-def test_a_body_without_end(root: str) -> None:
-    with connected(root) as connection:
+def test_a_body_without_end(hasty: str) -> None:
+    with connected(hasty) as connection:
         connection.sendall(POST + b"transfer-encoding: chunked\r\n\r\n")
-        connection.settimeout(0.02)
-        answer = b""
-        while not answer:
-            try:
-                connection.sendall(b"1\r\n \r\n")
-                answer = connection.recv(65536)
-            except TimeoutError:
-                continue
+        answer = flooded(connection, b"1\r\n \r\n")
     assert answer.startswith(b"HTTP/1.1 408 ")
 
 
@@ -256,9 +283,10 @@ def test_nothing_else_is_spoken_here(root: str, upgrade: bytes) -> None:
     answer = said(root, asked + whole + chunked + asked + last)
     assert answer.count(b"HTTP/1.1 200 OK") == 5
     with connected(root) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for part in (whole[:-5], whole[-5:] + chunked[:-9], chunked[-9:] + last):
             connection.sendall(part)
-            time.sleep(0.02)
+            time.sleep(0.02)  # only so that the parts come one by one, which they need not
         assert until_closed(connection).count(b"HTTP/1.1 200 OK") == 3
 
 
@@ -321,6 +349,6 @@ def test_a_reset_before_and_after_the_first_byte(engine: Misbehaving) -> None:
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux ends such connections")
 def test_a_client_that_never_reads_is_dropped(engine: Misbehaving) -> None:
     fleet = Fleet(FleetSettings(upstreams=(UpstreamSettings(url=engine.url),)))
-    with serving(fleet, settings=LIMITS) as root, connected(root) as connection:
+    with serving(fleet, settings=HASTY) as root, connected(root) as connection:
         connection.sendall(WHOLE.replace(b"host: x", b"x-way: streams for ever"))
         assert engine.has_lost.wait(TIMEOUT_S)

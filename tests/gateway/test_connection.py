@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentspec.gateway.connection import MOST_UNREAD_BYTES, Connection
-from agentspec.gateway.errors import UpstreamDownError
+from agentspec.gateway.errors import UpstreamDownError, UpstreamTimeoutError
 
 EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"
@@ -64,12 +65,41 @@ class Basin:
         (self._emptied.clear if is_full else self._emptied.set)()
 
 
-async def asked() -> tuple[Connection, Wire]:
+class Clock:
+    """An event loop's clock that a test moves."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+        self._timers: list[asyncio.TimerHandle] = []
+        self.create_future = asyncio.get_running_loop().create_future
+
+    def time(self) -> float:
+        return self._now_s
+
+    def call_later(self, delay_s: float, work: Callable[[], None]) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(self._now_s + delay_s, work, (), asyncio.get_running_loop())
+        self._timers.append(timer)
+        return timer
+
+    def advance(self, seconds: float) -> None:
+        """Let so much time pass; what is due then is done, whatever of it a timer set anew included."""
+        end_s = self._now_s + seconds
+        while due := [timer for timer in self._timers if timer.when() <= end_s and not timer.cancelled()]:
+            first = min(due)
+            self._timers.remove(first)
+            self._now_s = max(self._now_s, first.when())
+            first._run()
+        self._now_s = end_s
+
+
+async def asked(clock: Clock | None = None, *, first_byte_s: float = 60) -> tuple[Connection, Wire]:
     """A connection with a request on its way, and the head of the answer."""
     connection, wire = Connection("http://engine"), Wire()
+    if clock is not None:
+        connection._loop = cast(asyncio.AbstractEventLoop, clock)
     connection.connection_made(wire)
     sending = asyncio.create_task(
-        connection.send(b"GET / HTTP/1.1\r\n\r\n", b"", is_head=False, first_byte_s=60, idle_s=60)
+        connection.send(b"GET / HTTP/1.1\r\n\r\n", b"", is_head=False, first_byte_s=first_byte_s, idle_s=60)
     )
     await asyncio.sleep(0)
     connection.data_received(EVENTS)
@@ -137,6 +167,45 @@ async def test_what_a_slow_client_does_not_take_stays_with_the_engine() -> None:
     assert len(b"".join(basin.parts)) == 2 * len(LARGE) + 1
     connection.data_received(END)
     await pouring
+
+
+async def test_a_slow_reader_is_no_silent_engine() -> None:
+    """The clock of the engine does not run while it is we who take nothing."""
+    clock = Clock()
+    connection, wire = await asked(clock)
+    basin = Basin()
+    basin.fill(True)
+    pouring = asyncio.create_task(connection.pour(basin))
+    connection.data_received(chunk(b"x"))
+    await settled()
+    connection.data_received(chunk(LARGE) + chunk(b"x"))
+    clock.advance(600)  # longer than idle_s, with more under way than is kept
+    basin.fill(False)
+    await settled()
+    assert wire.is_reading
+    clock.advance(59)
+    connection.data_received(chunk(b"y"))
+    clock.advance(59)
+    assert not pouring.done()
+    clock.advance(2)  # now it is the engine that is slow
+    with pytest.raises(UpstreamTimeoutError, match="60 s"):
+        await pouring
+    assert b"".join(basin.parts) == b"x" + LARGE + b"xy"
+
+
+async def test_a_stream_that_stands_still_is_noticed_in_its_own_time() -> None:
+    """That may be much shorter than what an answer has to begin."""
+    clock = Clock()
+    connection, _ = await asked(clock, first_byte_s=600)
+    pouring = asyncio.create_task(connection.pour(Basin()))
+    await settled()
+    clock.advance(59)
+    connection.data_received(chunk(b"x"))
+    clock.advance(59)
+    assert not pouring.done()
+    clock.advance(2)
+    with pytest.raises(UpstreamTimeoutError, match="said nothing more in time: 60 s"):
+        await pouring
 
 
 async def test_a_connection_that_is_not_read_is_not_used_again() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import psutil
@@ -13,15 +13,19 @@ import pytest
 from live import TIMEOUT_S, chat_body, post, serving_engine, serving_proxy
 from misbehaving import EVENT, Misbehaving, misbehaving
 from scripted import ScriptedEngine
+from test_aborts import asking
 from test_cancellation import eventually
 
-from agentspec.gateway.replica import _models
+from agentspec.gateway.call import Endpoint
+from agentspec.gateway.replica import Replica, _models
 
-PATIENCE = {
-    "timeouts": {"first_byte_s": 1.0, "idle_s": 1.0},
+PATIENCE: dict[str, Any] = {
+    "timeouts": {"first_byte_s": TIMEOUT_S, "idle_s": TIMEOUT_S},
     "retries": {"num_retries": 1, "backoff_s": 0.001},
     "health": {"num_failures": 1000},
 }
+HASTE = {**PATIENCE, "timeouts": {"first_byte_s": 0.3, "idle_s": 0.3}}
+BRIEF_SILENCE = {**PATIENCE, "timeouts": {"first_byte_s": TIMEOUT_S, "idle_s": 0.3}}
 NO_ANSWER = (
     "hangs up at once",
     "dies in the head",
@@ -64,8 +68,18 @@ def engine() -> Iterator[Misbehaving]:
 
 @pytest.fixture(scope="module")
 def root(engine: Misbehaving) -> Iterator[str]:
+    yield from without_connections_left(engine, PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def hasty(engine: Misbehaving) -> Iterator[str]:
+    """Of this one only what is to end by a time limit is asked."""
+    yield from without_connections_left(engine, HASTE)
+
+
+def without_connections_left(engine: Misbehaving, fleet: dict[str, Any]) -> Iterator[str]:
     """In the end, every connection to the engine is closed, at both sides."""
-    with serving_proxy(engine.url, fleet=PATIENCE) as root:
+    with serving_proxy(engine.url, fleet=fleet) as root:
         yield root
         assert eventually(lambda: engine.num_open == 0)
         port = httpx.URL(engine.url).port
@@ -96,8 +110,8 @@ def test_what_is_no_answer(root: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["hangs", "hangs in the head"])
-def test_an_answer_that_does_not_begin(root: str, way: str) -> None:
-    answer = ask(root, way)
+def test_an_answer_that_does_not_begin(hasty: str, way: str) -> None:
+    answer = ask(hasty, way)
     assert (answer.status_code, code_of(answer)) == (504, "upstream_timeout")
 
 
@@ -109,16 +123,21 @@ def test_a_stream_without_its_end(root: str, way: str) -> None:
     assert json.loads(last.removeprefix("data: "))["error"]["code"] == "upstream_unavailable"
 
 
-def test_a_stream_that_stands_still(root: str) -> None:
-    answer = ask(root, "hangs in the stream", stream=True)
+def test_a_stream_that_stands_still(hasty: str) -> None:
+    answer = ask(hasty, "hangs in the stream", stream=True)
     last = answer.text.rstrip().splitlines()[-1]
     assert json.loads(last.removeprefix("data: "))["error"]["code"] == "upstream_timeout"
 
 
-@pytest.mark.parametrize("way", ["dies in the body", "hangs in the body"])
-def test_half_a_body_is_not_passed_off_as_a_whole_one(root: str, way: str) -> None:
+def test_half_a_body_is_not_passed_off_as_a_whole_one(root: str) -> None:
     with pytest.raises(httpx.RemoteProtocolError):
-        ask(root, way)
+        ask(root, "dies in the body")
+
+
+def test_nor_is_one_that_stands_still(engine: Misbehaving) -> None:
+    """The head came in good time; the rest never does."""
+    with serving_proxy(engine.url, fleet=BRIEF_SILENCE) as root, pytest.raises(httpx.RemoteProtocolError):
+        ask(root, "hangs in the body")
 
 
 @pytest.mark.parametrize("way", WELL_ENOUGH)
@@ -165,7 +184,7 @@ def test_a_failure_of_the_engine_is_passed_on(root: str) -> None:
 
 def test_a_request_that_kills_engines_is_sent_to_few(engine: Misbehaving) -> None:
     """Not once per idle connection."""
-    with serving_proxy(engine.url, fleet={**PATIENCE, "retries": {"num_retries": 0}}) as root:
+    with serving_proxy(engine.url, fleet={**BRIEF_SILENCE, "retries": {"num_retries": 0}}) as root:
         with ThreadPoolExecutor(4) as pool:
             streams = [pool.submit(ask, root, "hangs in the stream", stream=True) for _ in range(4)]
             [stream.result() for stream in streams]
@@ -175,32 +194,13 @@ def test_a_request_that_kills_engines_is_sent_to_few(engine: Misbehaving) -> Non
         assert len(engine.requests) - before <= 2
 
 
-def test_a_slow_reader_is_no_silent_engine(root: str) -> None:
-    """The clock of the engine does not run while it is we who take nothing."""
-    with httpx.stream(
-        "POST",
-        f"{root}/v1/chat/completions",
-        json=chat_body(stream=True),
-        headers={"x-way": "streams for ever"},
-        timeout=TIMEOUT_S,
-    ) as answer:
-        parts = answer.iter_raw()
-        assert next(parts)
-        time.sleep(1.0)  # longer than idle_s, with megabytes under way
-        taken = 0
-        while taken < 30_000_000:
-            part = next(parts)
-            assert b'"error"' not in part
-            taken += len(part)
-
-
 def test_other_requests_are_not_touched(root: str) -> None:
-    ways = [*NO_ANSWER, *BROKEN_STREAM, "hangs"]
-    with ThreadPoolExecutor(4) as pool:
+    ways = [*NO_ANSWER, *BROKEN_STREAM]
+    with asking(root, Endpoint.CHAT, "hangs"), ThreadPoolExecutor(4) as pool:
         bad = [pool.submit(ask, root, way, stream=True) for way in ways]
         good = [pool.submit(ask, root, "well") for _ in range(40)]
         assert {answer.result().content for answer in good} == {b"{}"}
-        assert all(answer.result().status_code in (200, 502, 504) for answer in bad)
+        assert all(answer.result().status_code in (200, 502) for answer in bad)
 
 
 @pytest.mark.parametrize(
@@ -211,10 +211,18 @@ def test_a_list_of_models_that_is_none(listed: bytes) -> None:
     assert _models(200, listed) == []
 
 
-def test_an_engine_that_hangs_does_not_hold_the_models_of_the_others(engine: Misbehaving) -> None:
-    with (
-        serving_engine(ScriptedEngine()) as well,
-        serving_proxy(engine.url, well, fleet={"health": {"timeout_s": 0.3}}) as root,
-    ):
+def test_an_engine_that_hangs_does_not_hold_the_models_of_the_others(
+    engine: Misbehaving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its own time is short here: the other's may be slow because the machine is busy."""
+    patient = Replica.__init__
+
+    def hasty(replica: Replica, settings: Any, fleet: Any, *more: Any, **named: Any) -> None:
+        patient(replica, settings, fleet, *more, **named)
+        timeout_s = 0.1 if replica.root == engine.url else TIMEOUT_S
+        replica._health = fleet.health.model_copy(update={"timeout_s": timeout_s})
+
+    monkeypatch.setattr(Replica, "__init__", hasty)
+    with serving_engine(ScriptedEngine()) as well, serving_proxy(engine.url, well) as root:
         answer = httpx.get(f"{root}/v1/models", headers={"x-way": "hangs"}, timeout=TIMEOUT_S)
     assert [model["id"] for model in answer.json()["data"]] == ["scripted"]

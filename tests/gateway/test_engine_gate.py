@@ -7,14 +7,14 @@ import signal
 import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
 import pytest
 from live import TIMEOUT_S
 
-from agentspec.gateway.server import bind
+from tests.ports import reserved_port
 
 ENGINE_SERVER = Path(__file__).with_name("engine_server.py")
 CODE = """
@@ -30,16 +30,18 @@ with bind("127.0.0.1", int(port)) as bound:
 """
 
 
-def free_port() -> int:
-    with bind("127.0.0.1", 0) as bound:
-        port: int = bound.getsockname()[1]
-    return port
-
-
 @asynccontextmanager
 async def gateway(folder: Path, way: str) -> AsyncIterator[tuple[Process, httpx.AsyncClient]]:
     """The process and a client of it, from the moment on that it listens."""
-    port, engine_port = free_port(), free_port()
+    with reserved_port() as port, reserved_port() as engine_port:
+        async with gateway_on(port, engine_port, folder, way) as running:
+            yield running
+
+
+@asynccontextmanager
+async def gateway_on(
+    port: int, engine_port: int, folder: Path, way: str
+) -> AsyncIterator[tuple[Process, httpx.AsyncClient]]:
     argv = (str(ENGINE_SERVER), str(engine_port), str(folder / "starts"), way)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", CODE, f"http://127.0.0.1:{engine_port}", str(port), *argv),
@@ -65,6 +67,15 @@ async def until_it_listens(client: httpx.AsyncClient) -> None:
                 await asyncio.sleep(0.02)
             else:
                 return
+
+
+async def until_it_is_ending(client: httpx.AsyncClient) -> None:
+    """It takes no more connections: had it ended its engine first, that would be gone by now."""
+    async with asyncio.timeout(TIMEOUT_S):
+        with suppress(httpx.ConnectError):
+            while True:
+                await client.get("/health", headers={"connection": "close"})
+                await asyncio.sleep(0.02)
 
 
 async def ready(process: Process) -> None:
@@ -95,7 +106,7 @@ async def test_requests_under_way_end_before_the_engine(tmp_path: Path) -> None:
             while not (tmp_path / "posted").exists():  # noqa: ASYNC110 (another process sets no event)
                 await asyncio.sleep(0.02)
         process.send_signal(signal.SIGTERM)
-        await asyncio.sleep(0.3)  # for a signal that would end the engine at once
+        await until_it_is_ending(client)
         (tmp_path / "go").touch()
         assert (await answer).status_code == 200
         assert await asyncio.wait_for(process.wait(), TIMEOUT_S) == 0

@@ -8,8 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -18,7 +19,7 @@ from live import TIMEOUT_S
 
 from agentspec.gateway import EngineCommand, EngineProcess, Patience, engine_process
 from agentspec.gateway.engine_process import LONGEST_DELAY_S, EngineStartError, back_off_s
-from agentspec.gateway.server import bind
+from tests.ports import reserved_port
 
 ENGINE_SERVER = Path(__file__).with_name("engine_server.py")
 
@@ -27,8 +28,9 @@ class Engine:
     """An engine of the test's own, and what is known of its processes."""
 
     def __init__(self, folder: Path, way: str = "", *, stop_timeout_s: float = 10, **patience: float) -> None:
-        with bind("127.0.0.1", 0) as bound:
-            port = bound.getsockname()[1]
+        reserved = ExitStack()
+        port = reserved.enter_context(reserved_port())
+        weakref.finalize(self, reserved.close)
         self.starts = folder / "starts"
         self.root = f"http://127.0.0.1:{port}"
         argv = [sys.executable, str(ENGINE_SERVER), str(port), str(self.starts), *([way] if way else [])]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +15,8 @@ import pytest
 from answering import answering
 from live import TIMEOUT_S, chat_body, client_of, post, serving_engine, serving_proxy
 from scripted import ScriptedEngine
-from test_proxy import free_port
+from test_aborts import num_waiting
+from test_cancellation import eventually
 
 from agentspec.generation import ModelCard
 
@@ -81,11 +84,11 @@ def test_a_model_that_no_engine_is_for() -> None:
         assert post(root, chat_body()).status_code == 200
 
 
-def test_another_engine_answers_for_one_that_is_down() -> None:
+def test_another_engine_answers_for_one_that_is_down(free_port: int) -> None:
     engine = ScriptedEngine()
     with (
         serving_engine(engine) as up,
-        serving_proxy(f"http://127.0.0.1:{free_port()}", up, fleet=IMPATIENT) as root,
+        serving_proxy(f"http://127.0.0.1:{free_port}", up, fleet=IMPATIENT) as root,
     ):
         for number in range(8):
             assert post(root, chat_body(), x_agentspec_stage=f"s{number}").status_code == 200
@@ -193,8 +196,13 @@ def test_whoever_leaves_the_line_takes_no_place() -> None:
     ):
         stream = client.chat.completions.create(**chat_body(stream=True))
         next(iter(stream))
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{root}/v1/chat/completions", json=chat_body(), timeout=0.1)
+        where = httpx.URL(root)
+        with socket.create_connection((where.host, where.port or 0), timeout=TIMEOUT_S) as connection:
+            body = json.dumps(chat_body()).encode()
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+            connection.sendall(head.encode() + body)
+            assert eventually(lambda: num_waiting(root) == 1)
+        assert eventually(lambda: num_waiting(root) == 0)
         engine.is_endless = False
         stream.close()
         assert post(root, chat_body()).status_code == 200

@@ -49,12 +49,6 @@ def raw_server(answer: bytes) -> Iterator[tuple[str, list[bytes]]]:
         thread.join(TIMEOUT_S)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
-
-
 def test_the_openai_client_sees_no_difference(proxy_url: str) -> None:
     with client_of(proxy_url) as client:
         whole = client.chat.completions.create(**chat_body())
@@ -168,8 +162,8 @@ def test_no_model_name_leads_to_another_path_of_the_engine(proxy_url: str, path:
     assert b"unknown_url" in answer
 
 
-def test_an_engine_that_is_down() -> None:
-    with serving_proxy(f"http://127.0.0.1:{free_port()}") as root:
+def test_an_engine_that_is_down(free_port: int) -> None:
+    with serving_proxy(f"http://127.0.0.1:{free_port}") as root:
         for answer in (post(root, chat_body()), httpx.get(f"{root}/v1/models")):
             assert answer.status_code == 502
             assert answer.json()["error"]["code"] == "upstream_unavailable"

@@ -41,7 +41,9 @@ RECORDS = [
 def url(llama_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     trace = tmp_path_factory.mktemp("trace") / "calls.jsonl"
     trace.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
-    config = EngineConfig(llama_checkpoint, served_name="shape", threads=1, is_replaying=True)
+    config = EngineConfig(
+        llama_checkpoint, served_name="shape", max_model_len=8192, threads=1, is_replaying=True
+    )
     engine = ReplayEngine(TorchEngine(config, Forest(ForestConfig())), CallLibrary(read(trace)))
     with serving(EmbeddedUpstream(engine, any_model=True)) as root:
         yield root

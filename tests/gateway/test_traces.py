@@ -17,7 +17,6 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
-from test_proxy import free_port
 
 from agentspec.gateway import ApiKeys
 from agentspec.vllm_plugin.control import Control
@@ -162,10 +161,10 @@ def test_an_engine_that_broke_off_has_a_beginning_and_is_not_the_one() -> None:
         assert trace(root, "mine").json() == {"steps": STEPS}
 
 
-def test_an_engine_that_is_down_might_have_had_it(engine: TracingEngine) -> None:
+def test_an_engine_that_is_down_might_have_had_it(engine: TracingEngine, free_port: int) -> None:
     with (
         serving_app(engine.app) as url,
-        serving_proxy(f"http://127.0.0.1:{free_port()}", url, keys=KEYS) as root,
+        serving_proxy(f"http://127.0.0.1:{free_port}", url, keys=KEYS) as root,
     ):
         engine.traces.add(("acme", "mine"))
         assert trace(root, "mine").json() == {"steps": STEPS}

@@ -13,7 +13,6 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 from scripted import NUM_PROMPT_TOKENS, STEPS, ScriptedEngine
-from test_proxy import free_port
 
 from agentspec.commands.serve_settings import tracing_of
 from agentspec.gateway import ApiKeys
@@ -106,8 +105,8 @@ def test_without_tracing_the_clients_context_goes_on_untouched() -> None:
     assert "traceparent" not in seen[1].headers
 
 
-def test_failures_and_retries(spans: InMemorySpanExporter, tracing: Tracing) -> None:
-    url = f"http://127.0.0.1:{free_port()}"
+def test_failures_and_retries(spans: InMemorySpanExporter, tracing: Tracing, free_port: int) -> None:
+    url = f"http://127.0.0.1:{free_port}"
     retries = {"num_retries": 1, "backoff_s": 0.001}
     with serving_proxy(url, fleet={"retries": retries}, tracing=tracing) as root:
         post(root, chat_body())

@@ -7,7 +7,6 @@ from live import TIMEOUT_S, chat_body, client_of, post, serving, serving_engine,
 from scripted import ScriptedEngine
 from test_fleet import IMPATIENT, answering
 from test_gateway_metrics import Samples, scrape
-from test_proxy import free_port
 
 from agentspec.gateway import Fleet, FleetSettings, UpstreamSettings
 from agentspec.gateway.upstream_metrics import FIRST_BYTE_BUCKETS_S, UpstreamFigures
@@ -59,8 +58,8 @@ def test_failures_and_retries_are_counted_where_they_happen() -> None:
     assert of_upstream(samples, "failures_total", "well") == 0
 
 
-def test_an_engine_that_is_gone_is_down_and_its_breaker_open() -> None:
-    url = f"http://127.0.0.1:{free_port()}"
+def test_an_engine_that_is_gone_is_down_and_its_breaker_open(free_port: int) -> None:
+    url = f"http://127.0.0.1:{free_port}"
     health = {"num_failures": 1, "failing_s": 0, "num_failed_looks": 1, "open_s": 60}
     with serving_proxy(url, fleet={"health": health, "retries": {"num_retries": 0}}) as root:
         assert scrape(root)["agentspec_upstream_up", (("upstream", url),)] == 0

@@ -7,10 +7,15 @@ from cpp_build import CppBuild
 
 
 @pytest.fixture(scope="session")
-def sanitized(tmp_path_factory: pytest.TempPathFactory) -> CppBuild:
+def sanitized() -> CppBuild:
     """Everything, the fuzz target included, under AddressSanitizer and UBSan."""
-    made = CppBuild(tmp_path_factory.mktemp("sanitized"))
+    made = CppBuild("sanitized")
     settings = ["-DAGENTSPEC_SANITIZE=address", "-DAGENTSPEC_FUZZ=ON", "-DCMAKE_BUILD_TYPE=Debug"]
-    made.configure(*settings, "-DCMAKE_CXX_FLAGS=-O1")
-    made.build()
+    made.build(*settings, "-DCMAKE_CXX_FLAGS=-O1")
     return made
+
+
+@pytest.fixture(scope="session")
+def optimized() -> CppBuild:
+    """As it is installed; a test builds what it needs."""
+    return CppBuild("optimized")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from cpp_build import CppBuild
 
 
 @pytest.mark.slow
-def test_a_million_drafts_equal_brute_force(tmp_path):
-    optimized = CppBuild(tmp_path)
-    optimized.configure("-DCMAKE_BUILD_TYPE=Release")
-    optimized.build("test_million_steps")
+def test_a_million_drafts_equal_brute_force(optimized):
+    optimized.build("-DCMAKE_BUILD_TYPE=Release", target="test_million_steps")
     report = optimized.run("test_million_steps", "1000000")
     assert "drafts equal brute force" in report

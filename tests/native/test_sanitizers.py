@@ -12,8 +12,8 @@ def test_cpp_tests_are_clean_under_asan_and_ubsan(sanitized):
 
 
 @pytest.mark.slow
-def test_threads_are_clean_under_tsan(tmp_path):
-    watched = CppBuild(tmp_path)
-    watched.configure("-DAGENTSPEC_SANITIZE=thread", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-O1")
-    watched.build("threaded_tests")
+def test_threads_are_clean_under_tsan():
+    watched = CppBuild("watched")
+    settings = ["-DAGENTSPEC_SANITIZE=thread", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-O1"]
+    watched.build(*settings, target="threaded_tests")
     watched.ctest("--label-regex", "threads")
