@@ -18,6 +18,7 @@ from typing import Any
 from ag2 import Agent
 from ag2.network import CHANNEL_DEP
 
+from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.caller import Caller, calling
 from agentspec.adapters.hooks import Hooks, Undo, below, hinted
 from agentspec.adapters.replacement import replace_method
@@ -27,7 +28,7 @@ __all__ = ["instrument"]
 _SUBTASK = re.compile(r"subtask-[0-9a-f]{8}")  # the name that an agent gives to those it makes for a task
 
 
-def instrument(*, workflow: str | None = None) -> Undo:
+def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
     """Tag the calls of every agent, also of those that exist, until it is undone.
 
     The stage is the agent's name, of the subtasks that it makes ``<name>/subtask``. The session is the
@@ -35,14 +36,16 @@ def instrument(*, workflow: str | None = None) -> Undo:
 
     Args:
         workflow: what goes before every stage, e.g. ``newsroom``.
+        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
 
     Returns:
         what undoes it.
 
     Raises:
         StageError: ``workflow`` is malformed.
+        ConfigError: ``hosts`` is.
     """
-    return _HOOKS.instrument(workflow)
+    return _HOOKS.instrument(workflow, hosts)
 
 
 def _put() -> Iterator[Undo]:

@@ -14,6 +14,7 @@ from typing import Any
 from autogen_agentchat.agents import AssistantAgent, BaseChatAgent
 from autogen_core import BaseAgent
 
+from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.caller import Caller, made_up_session
 from agentspec.adapters.hooks import Hooks, Undo, hinted, note_caller
 
@@ -22,7 +23,7 @@ __all__ = ["instrument"]
 _ONLY_KEY = "default"  # of an agent that there is one of
 
 
-def instrument(*, workflow: str | None = None) -> Undo:
+def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
     """Tag the calls of every agent, also of those that exist, until it is undone.
 
     The stage is the agent's name; what chooses the next speaker has the name of the team's manager. The
@@ -30,14 +31,16 @@ def instrument(*, workflow: str | None = None) -> Undo:
 
     Args:
         workflow: what goes before every stage, e.g. ``newsroom``.
+        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
 
     Returns:
         what undoes it.
 
     Raises:
         StageError: ``workflow`` is malformed.
+        ConfigError: ``hosts`` is.
     """
-    return _HOOKS.instrument(workflow)
+    return _HOOKS.instrument(workflow, hosts)
 
 
 def _put() -> Iterator[Undo]:

@@ -10,11 +10,11 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import uuid4
 
-from agentspec.adapters.headers import agentspec_headers, is_session
+from agentspec.adapters.headers import Tag, agentspec_headers, is_session
 from agentspec.errors import StageError
 
 
@@ -26,11 +26,15 @@ class Caller:
         named: the stage, if somebody named it on purpose; it must be a good one.
         role: else the names that the framework tells, from the outside in: an agent, a node, a step.
         session: the run or conversation that the call is part of.
+        is_untagged: the call gets no tag at all.
+        by: what named the stage, for the log: ``"LangChain's node"``.
     """
 
     named: str | None = None
     role: tuple[str, ...] = ()
     session: str | None = None
+    is_untagged: bool = False
+    by: str | None = field(default=None, compare=False)
 
     def headers(self, workflow: str | None = None, stage: str | None = None) -> dict[str, str]:
         """The headers that tag the call.
@@ -42,20 +46,26 @@ class Caller:
         Raises:
             StageError: the stage that was named is malformed.
         """
+        if self.is_untagged:
+            return {}
         named = stage if self.named is None else self.named
         if named is None:
-            return self._hinted_headers(workflow)
-        return agentspec_headers(f"{workflow}/{named}" if workflow else named, self.session)
+            headers = self._hinted_headers(workflow)
+        else:
+            headers = agentspec_headers(named, self.session, workflow=workflow)
+        return {name: Tag(value) for name, value in headers.items()}
 
     def _hinted_headers(self, workflow: str | None) -> dict[str, str]:
-        """As much of the role as fits, the innermost names first: a hint never makes a call fail."""
-        outer = (workflow,) if workflow else ()
+        """As much of the role as fits, the innermost names first: a hint never makes a call fail.
+
+        Without a role the gateway finds the stage.
+        """
         for num_left_out in range(len(self.role)):
             try:
-                return agentspec_headers("/".join((*outer, *self.role[num_left_out:])), self.session)
+                return agentspec_headers("/".join(self.role[num_left_out:]), self.session, workflow=workflow)
             except StageError:
                 continue
-        return agentspec_headers(workflow, self.session)
+        return agentspec_headers(None, self.session, workflow=workflow)
 
 
 CALLER: ContextVar[Caller | None] = ContextVar("agentspec_caller", default=None)

@@ -15,13 +15,14 @@ from crewai import Agent, Crew, Task
 from crewai.flow.flow_context import current_flow_id
 from crewai.flow.runtime import Flow
 
+from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.caller import Caller, made_up_session
 from agentspec.adapters.hooks import Hooks, Undo, hinted, note_caller
 
 __all__ = ["instrument"]
 
 
-def instrument(*, workflow: str | None = None) -> Undo:
+def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
     """Tag the calls of every agent, also of those that exist, until it is undone.
 
     The stage is the agent's role as it was written, so that ``Expert in {topic}`` is one stage; outside of
@@ -29,14 +30,16 @@ def instrument(*, workflow: str | None = None) -> Undo:
 
     Args:
         workflow: what goes before every stage, e.g. ``newsroom``.
+        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
 
     Returns:
         what undoes it.
 
     Raises:
         StageError: ``workflow`` is malformed.
+        ConfigError: ``hosts`` is.
     """
-    return _HOOKS.instrument(workflow)
+    return _HOOKS.instrument(workflow, hosts)
 
 
 def _put() -> Iterator[Undo]:

@@ -17,7 +17,9 @@ import dspy
 from dspy._vendor.lm15.transports import StdlibAsyncTransport, StdlibTransport
 from dspy.utils.parallelizer import ParallelExecutor
 
+from agentspec.adapters.allowed_hosts import HOSTS, Hosts
 from agentspec.adapters.caller import CALLER, Caller, calling, made_up_session
+from agentspec.adapters.headers import lacking
 from agentspec.adapters.hooks import Hooks, Undo, below, note_caller
 from agentspec.adapters.openai import current_headers
 from agentspec.adapters.replacement import replace_method
@@ -25,7 +27,7 @@ from agentspec.adapters.replacement import replace_method
 __all__ = ["instrument"]
 
 
-def instrument(*, workflow: str | None = None) -> Undo:
+def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
     """Tag the calls of every program, also of those that exist, until it is undone.
 
     The stage is the path of attributes from the outermost module in, ``Article/draft``; where a module has no
@@ -33,14 +35,16 @@ def instrument(*, workflow: str | None = None) -> Undo:
 
     Args:
         workflow: what goes before every stage, e.g. ``newsroom``.
+        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
 
     Returns:
         what undoes it.
 
     Raises:
         StageError: ``workflow`` is malformed.
+        ConfigError: ``hosts`` is.
     """
-    return _HOOKS.instrument(workflow)
+    return _HOOKS.instrument(workflow, hosts)
 
 
 def _put() -> Iterator[Undo]:
@@ -115,8 +119,8 @@ def _handing_on(original: Callable[..., Any]) -> Callable[..., Any]:
 def _tagging(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def stream(transport: Any, request: Any) -> Any:
-        given = {name.lower() for name, _ in request.headers}
-        request.headers += [(name, value) for name, value in current_headers().items() if name not in given]
+        if HOSTS.allow_url(request.url):
+            request.headers += lacking(current_headers(), dict(request.headers)).items()
         return original(transport, request)
 
     return stream

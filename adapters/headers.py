@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 from urllib.parse import quote
 
 from agentspec.errors import ConfigError
@@ -14,6 +16,7 @@ from agentspec.wire import (
     MAX_SESSION_CHARS,
     SESSION_HEADER,
     STAGE_HEADER,
+    WORKFLOW_HEADER,
     decode_stage,
     encode_stage,
 )
@@ -22,7 +25,12 @@ MANY_STAGES = 1024  # have their header looked up
 
 
 def agentspec_headers(
-    stage: str | None, session: str | None = None, *, max_draft: int | None = None, learn: bool | None = None
+    stage: str | None,
+    session: str | None = None,
+    *,
+    workflow: str | None = None,
+    max_draft: int | None = None,
+    learn: bool | None = None,
 ) -> dict[str, str]:
     """The headers that tag one call.
 
@@ -30,16 +38,19 @@ def agentspec_headers(
         stage: the role or step that calls, a path of 1 to 8 segments: ``"agentic_sql/extract"``; None = the
             gateway finds out.
         session: one run of the workflow; calls of one session draft for each other.
+        workflow: goes before the stage, also before one that the gateway finds.
         max_draft: most draft tokens per step, 0 = no speculation for this call.
         learn: False keeps this call's output out of the stage's tree.
 
     Raises:
-        StageError: ``stage`` is malformed.
+        StageError: ``stage`` or ``workflow`` is malformed, or both are too long together.
         ConfigError: ``max_draft`` is out of range, or ``session`` does not fit a header.
     """
     headers = {}
     if stage is not None:
-        headers[STAGE_HEADER] = _encoded_stage(stage)
+        headers[STAGE_HEADER] = _encoded_stage(f"{workflow}/{stage}" if workflow is not None else stage)
+    elif workflow is not None:
+        headers[WORKFLOW_HEADER] = _encoded_stage(workflow)
     if session is not None:
         headers[SESSION_HEADER] = _encoded(session)
     if max_draft is not None:
@@ -49,6 +60,25 @@ def agentspec_headers(
     if learn is not None:
         headers[LEARN_HEADER] = str(int(learn))
     return headers
+
+
+class Tag(str):
+    """The value of a header that an adapter set: what a person set is a plain ``str``, and stays."""
+
+    __slots__ = ()
+
+
+def is_untagged(by_hand: Mapping[str, Any]) -> bool:
+    """The header of the stage is left out on purpose (``openai``'s ``Omit``); names are in small letters."""
+    return not isinstance(by_hand.get(STAGE_HEADER, ""), str | bytes)
+
+
+def lacking(tags: Mapping[str, str], *given: Mapping[str, Any] | None) -> dict[str, str]:
+    """The tags that join headers which were given by hand: no name twice, and none of a call without tags."""
+    by_hand = {name.lower(): value for headers in given if headers for name, value in headers.items()}
+    if is_untagged(by_hand):
+        return {}
+    return {name: value for name, value in tags.items() if name not in by_hand}
 
 
 @lru_cache(maxsize=MANY_STAGES)

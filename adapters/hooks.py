@@ -5,15 +5,15 @@ Knows no framework. What is noted is read where an ``openai`` client makes the r
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import aclosing
-from functools import lru_cache, partial, wraps
-from inspect import isasyncgenfunction, iscoroutinefunction
+from collections.abc import AsyncGenerator, Callable, Iterator
+from functools import lru_cache, partial
 from threading import Lock
 from typing import Any
 
+from agentspec.adapters.allowed_hosts import Hosts, is_disabled
 from agentspec.adapters.caller import CALLER, Caller, calling
 from agentspec.adapters.headers import MANY_STAGES, is_session
+from agentspec.adapters.kinds import noting
 from agentspec.adapters.openai import instrument
 from agentspec.adapters.replacement import replace_method
 from agentspec.role_names import role_name
@@ -23,7 +23,7 @@ Undo = Callable[[], None]
 _END: Any = object()
 
 
-def hinted(*names: str, session: str | None = None) -> Caller:
+def hinted(*names: str, session: str | None = None, by: str | None = None) -> Caller:
     """The caller that a framework tells of, below what is noted already.
 
     A stage that somebody named stays, and so does the session around; ids in names go.
@@ -31,11 +31,18 @@ def hinted(*names: str, session: str | None = None) -> Caller:
     Args:
         names: agents, steps, ... from the outside in; none = the role around.
         session: the run or conversation, if it is known and none is around.
+        by: what the names are, for the log: ``"CrewAI's role"``.
     """
     around = CALLER.get() or Caller()
     role = _role(names)
     fitting = session if session is not None and is_session(session) else None
-    return Caller(around.named, role or around.role, around.session or fitting)
+    return Caller(
+        around.named,
+        role or around.role,
+        around.session or fitting,
+        around.is_untagged,
+        by if role else around.by,
+    )
 
 
 @lru_cache(maxsize=MANY_STAGES)
@@ -44,10 +51,10 @@ def _role(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(role for part in parts if (role := role_name(part)))
 
 
-def below(*names: str, session: str | None = None) -> Caller:
+def below(*names: str, session: str | None = None, by: str | None = None) -> Caller:
     """The caller that is these names below the role around, else as :func:`hinted`."""
     around = CALLER.get() or Caller()
-    return hinted(*around.role, *names, session=session)
+    return hinted(*around.role, *names, session=session, by=by if any(names) else around.by)
 
 
 def note_caller(owner: type, name: str, caller_of: Callable[..., Caller]) -> Undo:
@@ -72,13 +79,16 @@ class Hooks:
         self._in_force: list[object] = []
         self._lock = Lock()
 
-    def instrument(self, workflow: str | None) -> Undo:
+    def instrument(self, workflow: str | None, hosts: Hosts | None = None) -> Undo:
         """Tag the calls of every ``openai`` client by what the hooks note, until it is undone.
 
         Raises:
             StageError: ``workflow`` is malformed.
+            ConfigError: ``hosts`` is.
         """
-        undo_tagging = instrument(workflow=workflow)
+        undo_tagging = instrument(workflow=workflow, hosts=hosts)
+        if is_disabled():
+            return undo_tagging
         mine = object()
 
         def undo() -> None:
@@ -134,28 +144,7 @@ async def following_parts_by(caller: Caller, parts: Any) -> AsyncGenerator[Any, 
 
 
 def _noting(original: Callable[..., Any], caller_of: Callable[..., Caller]) -> Callable[..., Any]:
-    """``original`` in the same kind of function: plain, coroutine, asynchronous generator."""
-
-    @wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with calling(caller_of(*args, **kwargs)):
-            return _bound(original, args)(**kwargs)
-
-    @wraps(original)
-    async def wait(*args: Any, **kwargs: Any) -> Any:
-        with calling(caller_of(*args, **kwargs)):
-            return await _bound(original, args)(**kwargs)
-
-    @wraps(original)
-    async def follow(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        parts = following_parts_by(caller_of(*args, **kwargs), _bound(original, args)(**kwargs))
-        async with aclosing(parts):
-            async for part in parts:
-                yield part
-
-    if isasyncgenfunction(original):
-        return follow
-    return wait if iscoroutinefunction(original) else call
+    return noting(original, caller_of, lambda *args, **kwargs: _bound(original, args)(**kwargs))
 
 
 def _bound(original: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any]:

@@ -29,6 +29,7 @@ from langchain_openai.chat_models.base import BaseChatOpenAI
 from langchain_openai.llms.base import BaseOpenAI
 from pydantic import AfterValidator, BaseModel, model_validator
 
+from agentspec.adapters.allowed_hosts import Hosts, is_disabled
 from agentspec.adapters.caller import CALLER, Caller, made_up_session
 from agentspec.adapters.graph_roles import (
     agent_of,
@@ -39,8 +40,11 @@ from agentspec.adapters.graph_roles import (
     role_of,
     thread_of,
 )
-from agentspec.adapters.headers import agentspec_headers
+from agentspec.adapters.headers import agentspec_headers, lacking
+from agentspec.adapters.langchain_hosts import gets_tags
+from agentspec.adapters.redirects import redirects
 from agentspec.adapters.replacement import Tagging, replace_method
+from agentspec.adapters.tagging import begin_tagging
 
 FIGURES_FIELD = "speculative_decoding"
 MANY_NAMES = 1024  # of runs are looked up
@@ -249,6 +253,8 @@ class Listening:
         if not self._is_for_good:
             self._is_for_good = True
             self.begin()
+            for guard in redirects():
+                guard.instrument(None)
 
     def _put(self) -> None:
         self._undoing.append(replace_method(AsyncCallbackManager, "on_llm_start", _not_telling_listener))
@@ -304,6 +310,7 @@ def _inside(caller: Caller) -> Caller:
         named=around.named if caller.named is None else caller.named,
         role=caller.role or around.role,
         session=around.session or caller.session,
+        is_untagged=around.is_untagged,
     )
 
 
@@ -361,7 +368,7 @@ class ChatAgentSpec(StagedModel, ChatOpenAI):  # type: ignore[misc]
 
     def _get_request_payload(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         payload = super()._get_request_payload(*args, **kwargs)
-        return _tagged(payload, _current_caller().headers(self.workflow, self.stage), self.default_headers)
+        return _tagged(payload, _current_caller().headers(self.workflow, self.stage), self)
 
     def _create_chat_result(self, response: Any, *args: Any, **kwargs: Any) -> Any:
         return _with_figures(super()._create_chat_result(response, *args, **kwargs), response)
@@ -394,7 +401,7 @@ class AgentSpecLLM(StagedModel, OpenAI):  # type: ignore[misc]
 
     def _tagged(self, kwargs: dict[str, Any], run_manager: Any) -> dict[str, Any]:
         headers = _caller_of(run_manager).headers(self.workflow, self.stage)
-        return _tagged(kwargs, headers, self.default_headers)
+        return _tagged(kwargs, headers, self)
 
     def batch(self, inputs: list[Any], config: Any = None, **kwargs: Any) -> list[str]:
         """One request, or one for each config."""
@@ -409,25 +416,28 @@ class AgentSpecLLM(StagedModel, OpenAI):  # type: ignore[misc]
         return outputs
 
 
-def instrument(*, workflow: str | None = None) -> Callable[[], None]:
+def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Callable[[], None]:
     """Tag the calls of every ``ChatOpenAI`` and ``OpenAI``, also of those that exist, until it is undone.
 
     Stage, session and figures are as with :class:`ChatAgentSpec`, whose own instances stay as they are.
-    The workflow is that of the last instrumentation that is in force. Other servers get two headers more.
+    The workflow is that of the last instrumentation that is in force.
 
     Args:
         workflow: what goes before every stage, e.g. ``agentic_sql``.
+        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
 
     Returns:
         what undoes it, and leaves nothing behind but what a ``ChatAgentSpec`` or ``AgentSpecLLM`` needs.
 
     Raises:
         StageError: ``workflow`` is malformed.
+        ConfigError: ``hosts`` is.
     """
-    _checked(workflow)
+    if is_disabled():
+        return begin_tagging(_TAGGING, workflow, hosts)
     undo_listening = _LISTENING.begin()
     try:
-        undo_tagging = _TAGGING.instrument(workflow)
+        undo_tagging = begin_tagging(_TAGGING, workflow, hosts)
     except BaseException:  # a version of the framework that has no such method
         undo_listening()
         raise
@@ -445,7 +455,7 @@ def _tagging_payload(original: Callable[..., dict[str, Any]]) -> Callable[..., A
         payload = original(model, *args, **kwargs)
         if isinstance(model, ChatAgentSpec) or not _TAGGING.is_in_force:
             return payload
-        return _tagged(payload, _current_caller().headers(_TAGGING.workflow), model.default_headers)
+        return _tagged(payload, _current_caller().headers(_TAGGING.workflow), model)
 
     return payload_of
 
@@ -457,7 +467,7 @@ def _tagging_completion(original: Callable[..., Any]) -> Callable[..., Any]:
     def ask(model: Any, /, prompts: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
         if _TAGGING.is_in_force and not isinstance(model, AgentSpecLLM):
             headers = _caller_of(run_manager).headers(_TAGGING.workflow)
-            kwargs = _tagged(kwargs, headers, model.default_headers)
+            kwargs = _tagged(kwargs, headers, model)
         return original(model, prompts, stop, run_manager, **kwargs)
 
     return ask
@@ -487,14 +497,13 @@ _TAGGING = Tagging(
 )
 
 
-def _tagged(
-    payload: dict[str, Any], headers: Mapping[str, str], model_headers: Mapping[str, str] | None
-) -> dict[str, Any]:
+def _tagged(payload: dict[str, Any], headers: Mapping[str, str], model: Any) -> dict[str, Any]:
     """The payload with our headers, but for those that were given by hand for the call or the model."""
     given = payload.get("extra_headers") or {}
-    by_hand = {name.lower() for name in (*given, *(model_headers or {}))}
-    ours = {name: value for name, value in headers.items() if name not in by_hand}
-    return {**payload, "extra_headers": {**ours, **given}} if ours else payload
+    ours = lacking(headers, model.default_headers, given)
+    if not ours or not gets_tags(model, is_ours=isinstance(model, StagedModel)):
+        return payload
+    return {**payload, "extra_headers": {**ours, **given}}
 
 
 def _with_figures(result: Any, answer: Any) -> Any:

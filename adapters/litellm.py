@@ -9,6 +9,8 @@ of LiteLLM: the headers join what it returns.
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import wraps
@@ -17,10 +19,13 @@ from typing import Any
 import litellm.router
 import litellm.utils
 
+from agentspec.adapters.allowed_hosts import HOSTS, Hosts
 from agentspec.adapters.caller import Caller, calling
-from agentspec.adapters.headers import agentspec_headers
+from agentspec.adapters.client_requests import log_tags, logger
+from agentspec.adapters.headers import lacking
 from agentspec.adapters.hooks import Undo, below, hinted
 from agentspec.adapters.replacement import Tagging
+from agentspec.adapters.tagging import begin_tagging
 from agentspec.wire import METADATA_STAGE
 
 __all__ = ["instrument"]
@@ -33,7 +38,12 @@ _HEADERS_FIELDS = {
 }
 
 
-def instrument(*, workflow: str | None = None) -> Undo:
+# where the model stands among the arguments of what is replaced, after two of its own
+_MODEL_ARGUMENT = {name: 2 if name in ("completion", "acompletion") else 3 for name in _HEADERS_FIELDS}
+_OPENAI_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
+
+
+def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
     """Tag all completions and responses, also of routers that exist, until it is undone.
 
     The stage is, first that answers: ``metadata={"agentspec_stage": ...}`` of the call; the block of code
@@ -44,25 +54,27 @@ def instrument(*, workflow: str | None = None) -> Undo:
 
     Args:
         workflow: what goes before every stage, e.g. ``agentic_sql``.
+        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
 
     Returns:
         what undoes it.
 
     Raises:
         StageError: ``workflow`` is malformed.
+        ConfigError: ``hosts`` is.
     """
-    agentspec_headers(workflow)
-    return _TAGGING.instrument(workflow)
+    return begin_tagging(_TAGGING, workflow, hosts)
 
 
 def _tagging(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def function_setup(call_type: str, *args: Any, **kwargs: Any) -> Any:
-        logging, options = original(call_type, *args, **kwargs)
+        noted, options = original(call_type, *args, **kwargs)
         field = _HEADERS_FIELDS.get(call_type)
         if field is None or not _TAGGING.is_in_force:
-            return logging, options
-        return logging, _tagged(options, field)
+            return noted, options
+        model = options.get("model") or next(iter(args[_MODEL_ARGUMENT[call_type] :]), None)
+        return noted, _tagged(options, field, str(model))
 
     return function_setup
 
@@ -88,14 +100,46 @@ _TAGGING = Tagging(
 )
 
 
-def _tagged(options: dict[str, Any], field: str) -> dict[str, Any]:
+def gets_tags(model: str, options: Mapping[str, Any]) -> bool:
+    """Whether LiteLLM sends a call with these options to servers that get tags, in all of its attempts.
+
+    What LiteLLM makes of an address is not known before it is made: where it is not certain, the answer is
+    no.
+    """
+    attempts = [(model, options)]
+    for fallback in options.get("fallbacks") or litellm.model_fallbacks or ():
+        own = fallback if isinstance(fallback, Mapping) else {"model": fallback}
+        attempts.append((str(own.get("model", model)), {**options, **own}))
+    addresses = [address for attempt in attempts for address in _addresses(*attempt)]
+    return all(HOSTS.allow_url(address) for address in addresses)
+
+
+def _addresses(model: str, options: Mapping[str, Any]) -> list[str | None]:
+    """The addresses that one attempt may go to."""
+    client = getattr(options.get("client"), "base_url", None)
+    explicit = [str(one) for one in (options.get("base_url"), options.get("api_base"), client) if one]
+    if explicit:
+        return [*explicit]
+    if options.get("litellm_credential_name"):
+        return [None]
+    try:
+        _, provider, _, told = litellm.get_llm_provider(model, options.get("custom_llm_provider"))
+    except Exception:  # a model that LiteLLM does not know: it will say so itself
+        return [None]
+    if told is None and "openai" in provider:
+        told = next(filter(None, map(os.environ.get, _OPENAI_VARIABLES)), None)
+    return [one for one in (litellm.api_base, told) if one] or [None]
+
+
+def _tagged(options: dict[str, Any], field: str, model: str) -> dict[str, Any]:
     """The options with our headers, but for those that were given by hand."""
     given = {**(options.get("headers") or {}), **(options.get("extra_headers") or {})}
-    by_hand = {name.lower() for name in given}
-    headers = _caller_of(options).headers(_TAGGING.workflow)
-    ours = {name: value for name, value in headers.items() if name not in by_hand}
-    if not ours:
+    caller = _caller_of(options)
+    ours = lacking(caller.headers(_TAGGING.workflow), given)
+    if not ours or not gets_tags(model, options):
         return options
+    if logger.isEnabledFor(logging.DEBUG):
+        log_tags(model, {**ours, **given}, caller.by)
     kept = options.get(field) or (not given and litellm.headers) or {}  # those hold where no others are given
     return {**options, field: {**kept, **ours}}
 

@@ -22,6 +22,7 @@ from llama_index.core.base.response.schema import AsyncStreamingResponse, Stream
 from llama_index.core.response_synthesizers import BaseSynthesizer
 from workflows.runtime.types import step_function
 
+from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.caller import Caller, calling, made_up_session
 from agentspec.adapters.hooks import (
     Hooks,
@@ -37,7 +38,7 @@ from agentspec.adapters.replacement import replace_method
 __all__ = ["instrument"]
 
 
-def instrument(*, workflow: str | None = None) -> Undo:
+def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
     """Tag the calls of every agent, workflow and query engine, also of those that exist, until it is undone.
 
     The stage is the agent's name; in other workflows the step, below that of the workflow around; in a query
@@ -45,14 +46,16 @@ def instrument(*, workflow: str | None = None) -> Undo:
 
     Args:
         workflow: what goes before every stage, e.g. ``newsroom``.
+        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
 
     Returns:
         what undoes it.
 
     Raises:
         StageError: ``workflow`` is malformed.
+        ConfigError: ``hosts`` is.
     """
-    return _HOOKS.instrument(workflow)
+    return _HOOKS.instrument(workflow, hosts)
 
 
 def _put() -> Iterator[Undo]:

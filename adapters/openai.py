@@ -11,55 +11,40 @@ or, for clients that are there already, and inside frameworks that call one:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import wraps
-from typing import Any
+from collections.abc import Callable
 
 from openai._base_client import BaseClient  # sync and async, of openai 2 and 3, make their requests here
 
-from agentspec.adapters.caller import CALLER, Caller, calling
+from agentspec.adapters.allowed_hosts import Hosts
+from agentspec.adapters.block import stage, untagged
+from agentspec.adapters.caller import CALLER, Caller
+from agentspec.adapters.client_requests import tagging_requests
 from agentspec.adapters.headers import agentspec_headers
-from agentspec.adapters.replacement import Tagging
+from agentspec.adapters.tagging import begin_tagging
 
-__all__ = ["agentspec_headers", "instrument", "stage"]
-
-
-@contextmanager
-def stage(path: str, session: str | None = None) -> Iterator[None]:
-    """The calls made inside are of this stage, of whatever client that is instrumented.
-
-    Args:
-        path: 1 to 8 segments.
-        session: one run of the workflow; None = that of the block around.
-
-    Raises:
-        StageError: ``path`` is malformed.
-        ConfigError: ``session`` does not fit a header.
-    """
-    agentspec_headers(path, session)
-    around = CALLER.get()
-    with calling(Caller(named=path, session=session or (around.session if around else None))):
-        yield
+__all__ = ["agentspec_headers", "instrument", "stage", "untagged"]
 
 
-def instrument(*, workflow: str | None = None) -> Callable[[], None]:
+def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Callable[[], None]:
     """Tag the calls of every ``openai`` client, also of those that exist, until it is undone.
 
-    The stage is that of the block (:func:`stage`), else what a framework's adapter noted. Headers that are
-    given by hand stay. The workflow is that of the last instrumentation that is in force.
+    The stage is that of the block (:func:`stage`), else what a framework's adapter noted, else the gateway
+    finds it. Headers that are given by hand stay. The workflow is that of the last instrumentation that is
+    in force.
 
     Args:
         workflow: what goes before every stage, e.g. ``agentic_sql``.
+        hosts: servers that get tags besides this machine's, private ones and the gateway of
+            ``$AGENTSPEC_URL``: names, addresses, ``*.example.com``, or ``"*"`` for all.
 
     Returns:
         what undoes it.
 
     Raises:
         StageError: ``workflow`` is malformed.
+        ConfigError: ``hosts`` is.
     """
-    agentspec_headers(workflow)
-    return _TAGGING.instrument(workflow)
+    return begin_tagging(_TAGGING, workflow, hosts)
 
 
 def current_headers() -> dict[str, str]:
@@ -69,15 +54,4 @@ def current_headers() -> dict[str, str]:
     return (CALLER.get() or Caller()).headers(_TAGGING.workflow)
 
 
-def _tagging(original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def build_request(client: Any, *args: Any, **kwargs: Any) -> Any:
-        request = original(client, *args, **kwargs)
-        for name, value in current_headers().items():
-            request.headers.setdefault(name, value)
-        return request
-
-    return build_request
-
-
-_TAGGING = Tagging((BaseClient, "_build_request", _tagging))
+_TAGGING = tagging_requests(BaseClient)

@@ -19,6 +19,7 @@ from agents.agent import AgentBase
 from agents.run import AgentRunner
 from agents.tracing.traces import NoOpTrace
 
+from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.caller import CALLER, Caller, calling, holding, made_up_session
 from agentspec.adapters.hooks import Hooks, Undo, hinted
 from agentspec.adapters.replacement import replace_method
@@ -28,7 +29,7 @@ __all__ = ["instrument"]
 _AROUND: ContextVar[Caller | None] = ContextVar("agentspec_openai_agents_around", default=None)
 
 
-def instrument(*, workflow: str | None = None) -> Undo:
+def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
     """Tag the calls of every agent, also of those that exist, until it is undone.
 
     The stage is the name of the agent, after a hand-off of the next one, in a tool or a guardrail of the one
@@ -37,14 +38,16 @@ def instrument(*, workflow: str | None = None) -> Undo:
 
     Args:
         workflow: what goes before every stage, e.g. ``support``.
+        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
 
     Returns:
         what undoes it.
 
     Raises:
         StageError: ``workflow`` is malformed.
+        ConfigError: ``hosts`` is.
     """
-    return _HOOKS.instrument(workflow)
+    return _HOOKS.instrument(workflow, hosts)
 
 
 def _put() -> Iterator[Undo]:

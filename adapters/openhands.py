@@ -10,6 +10,7 @@ condensing, is noted around the functions that do it. Knows the names of these a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
@@ -30,10 +31,15 @@ from openhands.sdk.llm.call_context import LLMCallContext, resolve_llm_call_cont
 from openhands.sdk.security.analyzer import SecurityAnalyzerBase
 from openhands.sdk.subagent.registry import AgentFactory
 
+from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.caller import Caller, holding
-from agentspec.adapters.headers import agentspec_headers
+from agentspec.adapters.client_requests import log_tags, logger
+from agentspec.adapters.headers import lacking
 from agentspec.adapters.hooks import Undo, hinted
+from agentspec.adapters.litellm import gets_tags
 from agentspec.adapters.replacement import Tagging
+from agentspec.adapters.run_tags import drop_run_tags
+from agentspec.adapters.tagging import begin_tagging
 
 __all__ = ["instrument"]
 
@@ -120,7 +126,7 @@ def _caller_of(llm: Any, context: LLMCallContext) -> Caller:
     return hinted(*lineage.agent, *duty, session=lineage.outermost)
 
 
-def instrument(*, workflow: str | None = None) -> Undo:
+def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
     """Tag the calls of every conversation of this process, also of those that exist, until it is undone.
 
     The stage is the name of the agent: a sub-agent's is the one it is registered by, the main agent's its
@@ -131,15 +137,16 @@ def instrument(*, workflow: str | None = None) -> Undo:
 
     Args:
         workflow: what goes before every stage, e.g. ``repair``.
+        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
 
     Returns:
         what undoes it.
 
     Raises:
         StageError: ``workflow`` is malformed.
+        ConfigError: ``hosts`` is.
     """
-    agentspec_headers(workflow)
-    return _TAGGING.instrument(workflow)
+    return begin_tagging(_TAGGING, workflow, hosts)
 
 
 def _tagging(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
@@ -149,10 +156,13 @@ def _tagging(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str,
         if not _TAGGING.is_in_force:  # somebody may have wrapped this, and keep it
             return options
         caller = _caller_of(llm, resolve_llm_call_context(kwargs.get("call_context")))
-        by_hand = options.get("extra_headers") or {}
-        taken = {name.lower() for name in by_hand}
-        headers = caller.headers(_TAGGING.workflow)
-        mine = {name: value for name, value in headers.items() if name not in taken}
+        by_hand = dict(options.get("extra_headers") or {})
+        mine = lacking(caller.headers(_TAGGING.workflow), by_hand)
+        if caller.is_untagged or not gets_tags(llm.model, {"api_base": llm.base_url}):
+            drop_run_tags(by_hand)
+            mine = {}
+        elif logger.isEnabledFor(logging.DEBUG):
+            log_tags(llm.model, {**by_hand, **mine}, caller.by)
         return {**options, "extra_headers": {**by_hand, **mine}}
 
     return options_of

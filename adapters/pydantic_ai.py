@@ -15,27 +15,30 @@ from typing import Any
 from pydantic_ai import RunContext
 from pydantic_ai.capabilities import CombinedCapability
 
+from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.caller import Caller
 from agentspec.adapters.hooks import Hooks, Undo, hinted, note_caller
 
 __all__ = ["instrument"]
 
 
-def instrument(*, workflow: str | None = None) -> Undo:
+def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
     """Tag the calls of every agent, also of those that exist, until it is undone.
 
     The stage is the name of the agent, wherever it runs; the session the conversation of the outermost run.
 
     Args:
         workflow: what goes before every stage, e.g. ``support``.
+        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
 
     Returns:
         what undoes it.
 
     Raises:
         StageError: ``workflow`` is malformed.
+        ConfigError: ``hosts`` is.
     """
-    return _HOOKS.instrument(workflow)
+    return _HOOKS.instrument(workflow, hosts)
 
 
 def _put() -> Iterator[Undo]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from smolagents import MultiStepAgent, local_python_executor
 
+from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.caller import made_up_session
 from agentspec.adapters.hooks import Hooks, Undo, hinted, parts_by
 from agentspec.adapters.replacement import replace_method
@@ -24,7 +25,7 @@ from agentspec.adapters.replacement import replace_method
 __all__ = ["instrument"]
 
 
-def instrument(*, workflow: str | None = None) -> Undo:
+def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
     """Tag the calls of every agent, also of those that exist, until it is undone.
 
     The stage is the name of the agent, if it has one, else that of the one that it runs in. The session is
@@ -32,14 +33,16 @@ def instrument(*, workflow: str | None = None) -> Undo:
 
     Args:
         workflow: what goes before every stage, e.g. ``research``.
+        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
 
     Returns:
         what undoes it.
 
     Raises:
         StageError: ``workflow`` is malformed.
+        ConfigError: ``hosts`` is.
     """
-    return _HOOKS.instrument(workflow)
+    return _HOOKS.instrument(workflow, hosts)
 
 
 class ContextKeepingExecutor(ThreadPoolExecutor):

@@ -18,7 +18,9 @@ MAX_PREDICTION_CHARS = 1 << 20  # more than any context holds
 MAX_REQUEST_ID_CHARS = 128
 
 # request headers
+HEADER_PREFIX = "x-agentspec-"
 STAGE_HEADER = "x-agentspec-stage"
+WORKFLOW_HEADER = "x-agentspec-workflow"  # goes before a stage that the gateway finds
 SESSION_HEADER = "x-agentspec-session"
 MAX_DRAFT_HEADER = "x-agentspec-max-draft"  # 0 = no speculation for this request
 MIN_MATCH_HEADER = "x-agentspec-min-match"

@@ -3,7 +3,7 @@
 A rung is one function from :class:`Signs` to a stage or None. What a client says on purpose (header,
 URL, metadata) must be right or the request is refused; what it happens to carry (baggage, a framework's
 fields) is a hint that is dropped when it is no good stage. What says nothing may still look like others: the
-last rung asks ``discovery``.
+prompt is asked for it by ``discovery``.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from starlette.datastructures import Headers
 from agentspec.errors import RequestError, StageError
 from agentspec.gateway.coding_agents import claude_code_role, codex_role
 from agentspec.gateway.discovery import Discovery
+from agentspec.gateway.discovery_clusters import WIDER_STAGE
 from agentspec.role_names import role_name, role_stage
 from agentspec.stages import DEFAULT_STAGE, StageKey
-from agentspec.wire import METADATA_STAGE, STAGE_HEADER, decode_stage, encode_stage
+from agentspec.wire import METADATA_STAGE, STAGE_HEADER, WORKFLOW_HEADER, decode_stage, encode_stage
 
 MANY_STAGES = 4096  # are read once
 
@@ -71,14 +72,14 @@ def from_metadata(signs: Signs) -> StageKey | None:
 
 def from_baggage(signs: Signs) -> StageKey | None:
     """W3C baggage: OpenTelemetry's names of the workflow and of the agent, as a path."""
-    workflow, agent = _baggage_names(signs.headers)
-    return role_stage(_joined(workflow, agent), signs.tenant) if agent else None
+    _, agent = _baggage_names(signs.headers)
+    return _in_workflow(signs, agent) if agent else None
 
 
 def from_framework(signs: Signs) -> StageKey | None:
     """What agents and their frameworks send of a role, never the id of an agent or of a run.
 
-    In headers, or in ``metadata``. The baggage's workflow goes before it.
+    In headers, or in ``metadata``.
     """
     given = signs.body.get("metadata")
     metadata = given if isinstance(given, dict) else {}
@@ -88,23 +89,33 @@ def from_framework(signs: Signs) -> StageKey | None:
         claude_code_role(signs.headers, signs.body),
         codex_role(signs.headers),
     )
-    for role in roles:
-        stage = role_stage(role, signs.tenant) if role else None
-        if stage is not None:
-            workflow, _ = _baggage_names(signs.headers)
-            return (workflow and role_stage(_joined(workflow, role), signs.tenant)) or stage
-    return None
-
-
-def from_workflow(signs: Signs) -> StageKey | None:
-    """The baggage's workflow alone: nothing tells who in it calls."""
-    workflow, _ = _baggage_names(signs.headers)
-    return role_stage(workflow, signs.tenant) if workflow else None
+    stages = (_in_workflow(signs, role) for role in roles if role)
+    return next((stage for stage in stages if stage is not None), None)
 
 
 def from_fingerprint(signs: Signs) -> StageKey | None:
-    """What stage the prompt is of, to judge by others like it."""
-    return None if signs.discovery is None else signs.discovery.stage_of(signs.tenant, signs.body)
+    """What stage the prompt is of, to judge by others like it; below the workflow, if one is named.
+
+    A stage that a person gave a cluster is that one. What has no cluster yet has the workflow itself, the
+    parent of all that are found in it.
+    """
+    found = None if signs.discovery is None else signs.discovery.stage_of(signs.tenant, signs.body)
+    if found is None or found.path[0] != WIDER_STAGE:
+        return found
+    workflow = _workflow(signs)
+    if workflow is None:
+        return found
+    return workflow if len(found.path) == 1 else _below(workflow, StageKey(found.tenant, found.path[1:]))
+
+
+def from_workflow(signs: Signs) -> StageKey | None:
+    """``X-AgentSpec-Workflow`` alone: neither a name nor the prompt tells who in it calls."""
+    return _workflow(signs) if WORKFLOW_HEADER in signs.headers else None
+
+
+def from_baggage_workflow(signs: Signs) -> StageKey | None:
+    """The same of the baggage's workflow."""
+    return _workflow(signs)
 
 
 LADDER: tuple[tuple[str, Rung], ...] = (
@@ -113,8 +124,9 @@ LADDER: tuple[tuple[str, Rung], ...] = (
     ("metadata", from_metadata),
     ("baggage", from_baggage),
     ("framework", from_framework),
-    ("baggage", from_workflow),
     ("fingerprint", from_fingerprint),
+    ("workflow", from_workflow),
+    ("baggage", from_baggage_workflow),
 )
 
 
@@ -136,11 +148,11 @@ def _decoded(value: str, tenant: str) -> StageKey:
     return StageKey.parse(decode_stage(value), tenant)
 
 
-def _stated(where: str, value: str, tenant: str) -> StageKey:
+def _stated(where: str, value: str, tenant: str, param: str = STAGE_HEADER) -> StageKey:
     try:
         return _decoded(value, tenant)
     except StageError as error:
-        raise RequestError(f"{where}: {error}", param=STAGE_HEADER, code="invalid_stage") from None
+        raise RequestError(f"{where}: {error}", param=param, code="invalid_stage") from None
 
 
 def _plain(path: str, tenant: str) -> StageKey:
@@ -173,8 +185,29 @@ def _baggage_names(headers: Headers) -> tuple[str | None, str | None]:
     return members.get("gen_ai.workflow.name") or None, members.get("gen_ai.agent.name") or None
 
 
-def _joined(workflow: str | None, role: str | None) -> str:
-    return "/".join(name for name in (workflow, role) if name)
+def _workflow(signs: Signs) -> StageKey | None:
+    """The workflow that the call is of: ``X-AgentSpec-Workflow``, which must be right, else the baggage's."""
+    value = signs.headers.get(WORKFLOW_HEADER)
+    if value is not None:
+        return _stated(f"header {WORKFLOW_HEADER}", value, signs.tenant, WORKFLOW_HEADER)
+    named, _ = _baggage_names(signs.headers)
+    return role_stage(named, signs.tenant) if named else None
+
+
+def _in_workflow(signs: Signs, role: str) -> StageKey | None:
+    """The stage of a role, below the workflow if one is named; None if the role tells nothing good."""
+    stage = role_stage(role, signs.tenant)
+    workflow = _workflow(signs) if stage is not None else None
+    return stage if stage is None or workflow is None else _below(workflow, stage) or stage
+
+
+@lru_cache(maxsize=MANY_STAGES)
+def _below(workflow: StageKey, stage: StageKey) -> StageKey | None:
+    """The stage with the workflow before it; None if that is no stage any more."""
+    try:
+        return _plain(f"{workflow.name}/{stage.name}", stage.tenant)
+    except StageError:
+        return None
 
 
 def _baggage(header: str) -> dict[str, str]:

@@ -34,6 +34,7 @@ FRAMEWORKS = {
 }
 ADAPTERS = {f"agentspec.adapters.{adapter}": name for name, (_, adapter) in FRAMEWORKS.items()}
 WORKFLOW_VARIABLE = "AGENTSPEC_WORKFLOW"
+DISABLE_VARIABLE = "AGENTSPEC_DISABLE"
 SAID_VARIABLE = "AGENTSPEC_RUN_SAID"  # what a process said, those that it starts need not say again
 
 
@@ -115,8 +116,9 @@ def _hand_on() -> None:
 
 
 if __name__ == "sitecustomize":
-    _waiting = Waiting()
-    sys.meta_path.insert(0, _waiting)
-    for _name in FRAMEWORKS.keys() & sys.modules.keys():
-        _waiting.instrument(_name)
+    if os.environ.get(DISABLE_VARIABLE, "").lower() in ("", "0", "false", "no"):
+        _waiting = Waiting()
+        sys.meta_path.insert(0, _waiting)
+        for _name in FRAMEWORKS.keys() & sys.modules.keys():
+            _waiting.instrument(_name)
     _hand_on()

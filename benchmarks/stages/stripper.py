@@ -24,10 +24,16 @@ from agentspec.errors import RequestError
 from agentspec.gateway.stage_ladder import Signs, resolve_stage
 from agentspec.gateway.url_stage import URL_STAGE_KEY, UrlStage
 from agentspec.stages import DEFAULT_STAGE, DEFAULT_TENANT
-from agentspec.wire import SESSION_HEADER, STAGE_HEADER, STAGE_SOURCE_HEADER, decode_stage
+from agentspec.wire import (
+    SESSION_HEADER,
+    STAGE_HEADER,
+    STAGE_SOURCE_HEADER,
+    WORKFLOW_HEADER,
+    decode_stage,
+)
 
 FOUND = "fingerprint"
-TELLING = frozenset({STAGE_HEADER, SESSION_HEADER, "baggage"})
+TELLING = frozenset({STAGE_HEADER, SESSION_HEADER, WORKFLOW_HEADER, "baggage"})
 OF_THE_HOP = frozenset(
     "connection content-length host keep-alive te trailer transfer-encoding upgrade".split()
 )

@@ -148,3 +148,8 @@ def test_the_headers_are_to_be_had_here() -> None:
 def test_the_blocks_to_copy_run(block: str, expected: list[str]) -> None:
     _, found = run(block)
     assert found == expected
+
+
+def test_the_block_without_tags_runs() -> None:
+    (block,) = blocks("What is sent, and to whom")
+    assert run(block)[1] == ["agentic_sql/extract", "default", "default", "default"]

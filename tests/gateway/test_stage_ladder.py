@@ -123,3 +123,57 @@ def test_the_prompt_is_asked_last() -> None:
     assert resolve(BAGGAGE, None, body, discovery) == ("from/baggage", "baggage")
     assert resolve({}, None, {"prompt": [1, 2]}, discovery) == ("default", "default")
     discovery.close()
+
+
+WORKFLOW = {"x-agentspec-workflow": "night%20run"}
+
+
+def test_the_workflow_goes_before_what_is_found() -> None:
+    body = {"messages": [{"role": "system", "content": "Plan."}]}
+    baggage = {"baggage": "gen_ai.workflow.name=trip"}
+    discovery = Discovery(in_background=False)
+    assert resolve(WORKFLOW, None, body, discovery) == ("night run", "fingerprint")
+    discovery.catch_up()
+    found = resolve({}, None, body, discovery)[0].removeprefix("discovered/")
+    assert resolve(WORKFLOW, None, body, discovery) == (f"night run/{found}", "fingerprint")
+    assert resolve(baggage, None, body, discovery) == (f"trip/{found}", "fingerprint")
+    assert resolve({**WORKFLOW, **baggage}, None, body, discovery)[0] == f"night run/{found}"
+    (cluster,) = discovery.clusters("acme")
+    discovery.name("acme", cluster.id, "my/plan")
+    assert resolve(WORKFLOW, None, body, discovery) == ("my/plan", "fingerprint")
+    discovery.close()
+
+
+def test_a_workflow_that_leaves_no_room_for_a_stage_is_the_stage() -> None:
+    body = {"messages": [{"role": "system", "content": "Plan."}]}
+    discovery = Discovery(in_background=False)
+    long = {"x-agentspec-workflow": "a/b/c/d/e/f/g/h"}
+    resolve(long, None, body, discovery)
+    discovery.catch_up()
+    assert resolve(long, None, body, discovery) == ("a/b/c/d/e/f/g/h", "workflow")
+    discovery.close()
+
+
+def test_a_workflow_alone() -> None:
+    assert resolve(WORKFLOW, None, {}) == ("night run", "workflow")
+    assert resolve({**WORKFLOW, **HEADER}, None, {}) == ("from/header", "header")
+    assert resolve({**WORKFLOW, **BAGGAGE}, None, {}) == ("night run/baggage", "baggage")
+    body = {"metadata": {"lc_agent_name": "writer"}}
+    assert resolve(WORKFLOW, None, body) == ("night run/writer", "framework")
+
+
+@pytest.mark.parametrize("value", ["é", "a/", "%80", "", "a" * 256])
+def test_a_stated_workflow_must_be_right(value: str) -> None:
+    with pytest.raises(RequestError, match="x-agentspec-workflow"):
+        resolve({"x-agentspec-workflow": value}, None, {})
+
+
+def test_tenants_share_no_workflow() -> None:
+    body = {"messages": [{"role": "system", "content": "Plan."}]}
+    discovery = Discovery(in_background=False)
+    for tenant in ("one", "two"):
+        signs = Signs(tenant, Headers(WORKFLOW), None, body, discovery)
+        resolve_stage(signs)
+        discovery.catch_up()
+        assert resolve_stage(signs)[0].tenant == tenant
+    discovery.close()

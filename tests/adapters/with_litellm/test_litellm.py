@@ -187,7 +187,7 @@ async def test_nothing_else_is_sent(engine: Any, provider: str, monkeypatch: pyt
                 litellm.completion(**options_of(provider, root), **more)
                 undo()
             without, tagged = (one.headers for one in seen)
-            assert tagged.pop("x-agentspec-stage") == "flow"
+            assert tagged.pop("x-agentspec-workflow") == "flow"
             if provider == "hosted_vllm" and not more:  # this provider forgets those of all calls
                 tagged.pop("x-c", None)
             assert tagged == without

@@ -1,0 +1,84 @@
+"""Requests of the clients of ``openai`` and ``anthropic``, of one shape: tagged where they are made."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
+
+from agentspec.adapters.allowed_hosts import HOSTS
+from agentspec.adapters.caller import CALLER, Caller
+from agentspec.adapters.headers import Tag, is_untagged
+from agentspec.adapters.replacement import Tagging
+from agentspec.adapters.run_tags import drop_run_tags
+from agentspec.wire import SESSION_HEADER, STAGE_HEADER, WORKFLOW_HEADER, decode_stage
+
+logger = logging.getLogger("agentspec.adapters")
+
+
+def tagging_requests(base_client: type) -> Tagging:
+    """Tags what every client of this class sends, to servers that may have tags.
+
+    Headers that are given by hand stay; a header of the stage that is left out by hand (``Omit``) leaves
+    out all.
+    """
+
+    def replacing(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def build_request(client: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
+            request = original(client, options, *args, **kwargs)
+            if tagging.is_in_force:
+                _tag(client, options, request, tagging.workflow)
+            return request
+
+        return build_request
+
+    tagging = Tagging((base_client, "_build_request", replacing))
+    return tagging
+
+
+def _tag(client: Any, options: Any, request: Any, workflow: str | None) -> None:
+    given = options.headers if isinstance(options.headers, Mapping) else {}
+    by_hand = {name.lower(): value for name, value in (*client._custom_headers.items(), *given.items())}
+    caller = CALLER.get() or Caller()
+    if caller.is_untagged or is_untagged(by_hand):
+        _strip(request.headers, given)
+        return
+    host = request.url.host
+    if not HOSTS.allow(host):
+        _strip(request.headers, given)
+        logger.debug("not tagged: %s is no host of hosts=[...], nor a private one", host)
+        return
+    headers = request.headers
+    for name, value in caller.headers(workflow).items():
+        if name not in by_hand:  # there it may be left out, too
+            headers.setdefault(name, value)
+    if logger.isEnabledFor(logging.DEBUG) and not any(isinstance(value, Tag) for value in given.values()):
+        _log(options.json_data, headers, caller.by)
+
+
+def _strip(headers: Any, given: Mapping[str, Any]) -> None:
+    """Take off what no person put on: an adapter above, or the environment of a run."""
+    for name, value in given.items():
+        if isinstance(value, Tag) and name in headers:
+            del headers[name]
+    drop_run_tags(headers)
+
+
+def _log(body: Any, headers: Mapping[str, str], by: str | None) -> None:
+    model = body.get("model") if isinstance(body, Mapping) else None
+    log_tags(model, headers, by)
+
+
+def log_tags(model: Any, headers: Mapping[str, str], by: str | None) -> None:
+    """One line of what a call was tagged as, and by what."""
+    stage, workflow = headers.get(STAGE_HEADER), headers.get(WORKFLOW_HEADER)
+    if stage is not None:
+        what = f"as {decode_stage(stage)} by {by or 'a header'}"
+    elif workflow is not None:
+        what = f"as one of {decode_stage(workflow)}, whose stage the gateway finds"
+    else:
+        what = "with no stage: the gateway finds it"
+    session = headers.get(SESSION_HEADER)
+    logger.debug("tagged %s %s%s", model, what, f", session {session}" if session else "")

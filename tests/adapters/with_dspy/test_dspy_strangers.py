@@ -1,0 +1,30 @@
+"""DSPy's own client, and LiteLLM's, before servers of other names."""
+
+from __future__ import annotations
+
+import dspy
+import pytest
+from strangers import PUBLIC, serving_every_name
+
+from agentspec.adapters.dspy import instrument
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of LiteLLM
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),  # by LiteLLM
+    pytest.mark.filterwarnings("ignore:(Pydantic serializer warnings|Item '.*' on TypedDict)"),
+]
+
+
+@pytest.mark.parametrize("engine", ["lm15", "litellm"])
+def test_strangers_get_no_tag(engine: str) -> None:
+    with serving_every_name() as server:
+        undo = instrument(workflow="flow")
+        for host in ("gateway", PUBLIC):
+            url = f"http://{host}:{server.server_port}/v1"
+            model = dspy.LM(
+                "openai/m", api_base=url, api_key="none", cache=False, num_retries=0, engine=engine
+            )
+            model("hi")
+            model.close()
+        undo()
+    assert server.tags() == [("gateway", {"x-agentspec-workflow": "flow"}), (PUBLIC, {})]
