@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import time
+from urllib.parse import parse_qsl
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -22,6 +23,7 @@ CALLER_KEY = "agentspec.caller"
 # a web page in a local browser asked, or a proxy on this machine did for somebody
 FROM_ELSEWHERE = frozenset(("origin", "forwarded", "x-forwarded-for"))
 OPERATOR_PATHS = frozenset(("/agentspec/save", "/agentspec/load"))
+READING_METHODS = frozenset(("GET", "HEAD"))
 TENANTS_PREFIX = "/agentspec/"  # what a tenant has learned is the tenant's alone
 METRICS_PATH = "/metrics"
 UI_PATH = "/ui"  # a page with nothing in it
@@ -31,9 +33,10 @@ OPEN_PATHS = frozenset(("/health", "/ping", METRICS_PATH, UI_PATH))
 class Authenticate:
     """Lets tenants in by their keys, and operators to their own paths by theirs.
 
-    The caller goes to ``scope[CALLER_KEY]``, the tenant to ``scope[TENANT_KEY]``. Where there is no key at
-    all, whoever is on this machine is an operator. With an operator's key, ``/metrics``, which tells of every
-    tenant, needs it too.
+    The caller goes to ``scope[CALLER_KEY]``, the tenant to ``scope[TENANT_KEY]``. An operator may
+    read what is the tenants': then the tenant is the one that ``?tenant=`` names, or None for all of them.
+    Where there is no key at all, whoever is on this machine is an operator. With an operator's key,
+    ``/metrics``, which tells of every tenant, needs it too.
     """
 
     def __init__(self, app: ASGIApp, rules: Rules) -> None:
@@ -61,7 +64,15 @@ class Authenticate:
         if path in OPERATOR_PATHS or (path == METRICS_PATH and self._rules.admin_key):
             self._check_operator(scope, given)
         elif path not in OPEN_PATHS:
-            is_operators = self._is_admin(given) and not path.startswith(TENANTS_PREFIX)
+            is_tenants = path.startswith(TENANTS_PREFIX)
+            if is_tenants and self._rules.admin_key is not None and self._is_admin(given):
+                if scope["method"] not in READING_METHODS:
+                    raise ForbiddenError(
+                        "the operator's key sees every tenant and changes none: use a key of the tenant"
+                    )
+                scope[TENANT_KEY], scope[CALLER_KEY] = _named_tenant(scope), self._operator
+                return
+            is_operators = self._is_admin(given) and not is_tenants
             caller = self._operator if is_operators else self._rules.keys.caller(given)
             scope[TENANT_KEY], scope[CALLER_KEY] = caller.tenant, caller
 
@@ -80,6 +91,12 @@ class Authenticate:
             raise ForbiddenError("this is for operators, and there is no operator's key: give --admin-key")
         elif not FROM_ELSEWHERE.isdisjoint(headers_of(scope)) or not _is_on_this_machine(scope):
             raise ForbiddenError("without an operator's key this is for programs on the same machine only")
+
+
+def _named_tenant(scope: Scope) -> str | None:
+    """The tenant that an operator asks for; None = all."""
+    query: bytes = scope.get("query_string", b"")
+    return dict(parse_qsl(query.decode("latin-1"))).get("tenant")
 
 
 def _is_on_this_machine(scope: Scope) -> bool:

@@ -1,7 +1,8 @@
 """``/agentspec/...``: what trees have learned and drafted, for the tenants they belong to and for operators.
 
-A tenant sees and touches its own only. Saving and loading concern all tenants and are the operator's
-(``auth`` sees to both). A request that names a file needs an operator's key; the engine checks the file.
+A tenant sees and touches its own only; an operator sees all tenants'. Saving and loading concern all tenants
+and are the operator's (``auth`` sees to both). A request that names a file needs an operator's
+key; the engine checks the file.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ def control_routes(upstream: Upstream, rules: Rules) -> list[Route]:
     """The routes, for either kind of upstream."""
 
     async def stages(request: Request) -> Response:
-        tenant = request.scope[TENANT_KEY]
-        own = {stage: stats for stage, stats in (await upstream.stats()).items() if stage.tenant == tenant}
+        tenant = request.scope[TENANT_KEY]  # None: all
+        seen = await upstream.stats()
+        own = {stage: stats for stage, stats in seen.items() if tenant in (None, stage.tenant)}
         return JSONResponse(describe_stages(own))
 
     async def trace(request: Request) -> Response:

@@ -133,9 +133,15 @@ class Discovery:
             return here.clusters.wider
         return cluster.stage
 
-    def clusters(self, tenant: str) -> list[Cluster]:
-        """A tenant's clusters, those with the most requests first."""
-        return self._change(lambda: sorted(self._met(tenant).clusters, key=lambda one: -one.num_requests))
+    def clusters(self, tenant: str | None) -> list[Cluster]:
+        """A tenant's clusters, those with the most requests first; of all tenants if it is None."""
+
+        def found() -> list[Cluster]:
+            here = [one.clusters for one in list(self._tenants.values())]
+            own = [cluster for each in here if tenant in (None, each.tenant) for cluster in each]
+            return sorted(own, key=lambda one: -one.num_requests)
+
+        return self._change(found)
 
     def name(self, tenant: str, cluster_id: str, path: str | None) -> Cluster:
         """See :meth:`Clusters.name`. This and what follows is in the file when it returns."""

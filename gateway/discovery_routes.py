@@ -1,6 +1,6 @@
 """``/agentspec/clusters``: people look at what was discovered, name it, pin it, merge it and take it apart.
 
-Each tenant sees and touches its own (``auth`` sees to that).
+Each tenant sees and touches its own, an operator sees all tenants' (``auth`` sees to that).
 """
 
 from __future__ import annotations
@@ -35,8 +35,14 @@ def discovery_routes(discovery: Discovery) -> list[Route]:
     """The routes."""
 
     async def clusters(request: Request) -> Response:
-        found = await run_in_threadpool(discovery.clusters, request.scope[TENANT_KEY])
-        return JSONResponse({"clusters": [describe_cluster(cluster) for cluster in found]})
+        tenant = request.scope[TENANT_KEY]
+        found = await run_in_threadpool(discovery.clusters, tenant)
+        described = [describe_cluster(cluster) for cluster in found]
+        if tenant is None:  # an operator's, of all tenants
+            described = [
+                {"tenant": cluster.stage.tenant, **one} for cluster, one in zip(found, described, strict=True)
+            ]
+        return JSONResponse({"clusters": described})
 
     async def change(request: Request) -> Response:
         asked = await _asked(request)

@@ -126,7 +126,7 @@ class EmbeddedUpstream:
         """None: nothing lies between."""
         return ()
 
-    async def trace(self, tenant: str, request_id: str) -> None:
+    async def trace(self, tenant: str | None, request_id: str) -> None:
         """None is kept: its answers tell their steps."""
 
     async def evict(self, stage: StageKey) -> dict[str, Any]:

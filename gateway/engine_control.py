@@ -69,8 +69,11 @@ class EngineControl:
         """
         return await self._command("evict", {"tenant": stage.tenant, "stage": stage.name})
 
-    async def trace(self, tenant: str, request_id: str) -> list[Any] | None:
-        """The decode steps of a traced request of the tenant; None if the engine has no such trace."""
+    async def trace(self, tenant: str | None, request_id: str) -> list[Any] | None:
+        """The decode steps of a traced request of the tenant, or of any if that is None.
+
+        None if the engine has no such trace.
+        """
         steps = (await self._command("trace", {"tenant": tenant, "id": request_id})).get("steps")
         return steps if isinstance(steps, list) else None
 

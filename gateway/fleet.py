@@ -122,7 +122,7 @@ class Fleet:
             await self._replicas[0].look()
         return upstream_metrics(self._replicas, len(self._line))
 
-    async def trace(self, tenant: str, request_id: str) -> list[Any] | None:
+    async def trace(self, tenant: str | None, request_id: str) -> list[Any] | None:
         """The longest: an engine that broke off may have a beginning; see :meth:`Upstream.trace`."""
         told = await asyncio.gather(
             *(replica.control.trace(tenant, request_id) for replica in self._replicas),

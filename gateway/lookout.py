@@ -1,7 +1,7 @@
 """Live figures for whoever looks at them: what engines count and what the gateway sees, once a second.
 
 As long as nobody looks, nothing is asked and nothing kept. One look serves all who look, and its figures are
-written once per tenant; who reads slowly misses some and is waited for by nobody.
+written once per tenant, and once for all operators; who reads slowly misses some and is waited for by nobody.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from agentspec.gateway.errors import RateLimitError
+from agentspec.gateway.flow import Path
 from agentspec.gateway.reply import encode_event
-from agentspec.gateway.snapshot import Trails, describe_tenant
+from agentspec.gateway.snapshot import Trails, describe_all, describe_tenant
 from agentspec.gateway.upstream import Upstream
 from agentspec.gateway.watch import Watch
 from agentspec.stages import StageKey
@@ -25,27 +27,30 @@ MAX_LOOKING = 32  # of one tenant at a time
 
 
 class Lookout:
-    """Looks at one upstream while somebody asks. Used from the event loop only."""
+    """Looks at one upstream while somebody asks. Used from the event loop only.
+
+    The tenant None stands for all of them, which an operator looks at.
+    """
 
     def __init__(self, upstream: Upstream, watch: Watch, interval_s: float = INTERVAL_S) -> None:
         self._upstream = upstream
         self._watch = watch
         self._interval_s = interval_s
-        self._num_looking: Counter[str] = Counter()
-        self._trails: dict[str, Trails] = {}
+        self._num_looking: Counter[str | None] = Counter()
+        self._trails: dict[str | None, Trails] = {}
         self._looking: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._stats: Mapping[StageKey, StageStats] = {}
-        self._events: dict[str, bytes] = {}  # of the last look, written so far
+        self._events: dict[str | None, bytes] = {}  # of the last look, written so far
 
-    def check_room(self, tenant: str) -> None:
+    def check_room(self, tenant: str | None) -> None:
         """Raise RateLimitError if nobody else of this tenant may look."""
         if self._num_looking[tenant] >= MAX_LOOKING:
             raise RateLimitError(
                 f"{MAX_LOOKING} live streams are open with keys of this tenant; close one", retry_after_s=10
             )
 
-    async def events(self, tenant: str) -> AsyncGenerator[bytes, None]:
+    async def events(self, tenant: str | None) -> AsyncGenerator[bytes, None]:
         """A tenant's figures after each look, as server-sent events, until it is closed."""
         with self._looked_at(tenant):
             while True:
@@ -53,7 +58,7 @@ class Lookout:
                 yield self._event(tenant)
 
     @contextmanager
-    def _looked_at(self, tenant: str) -> Iterator[None]:
+    def _looked_at(self, tenant: str | None) -> Iterator[None]:
         self._num_looking[tenant] += 1
         self._trails.setdefault(tenant, Trails())
         if self._looking is None:
@@ -74,16 +79,27 @@ class Lookout:
             stats = await self._upstream.stats()
             now_s = time.monotonic()
             for tenant, trails in self._trails.items():
-                own = {stage.path: one for stage, one in stats.items() if stage.tenant == tenant}
-                trails.look(now_s, own)
+                trails.look(now_s, _of(tenant, stats))
             self._events.clear()
             news, self._news = self._news, asyncio.Event()
             news.set()
             await asyncio.sleep(self._interval_s)
 
-    def _event(self, tenant: str) -> bytes:
+    def _event(self, tenant: str | None) -> bytes:
         event = self._events.get(tenant)
         if event is None:
-            told = describe_tenant(self._trails[tenant], self._watch.of(tenant), self._interval_s)
-            event = self._events[tenant] = encode_event(told)
+            event = self._events[tenant] = encode_event(self._told(tenant))
         return event
+
+    def _told(self, tenant: str | None) -> dict[str, Any]:
+        trails = self._trails[tenant]
+        if tenant is None:
+            return describe_all(trails, self._watch.all(), self._interval_s)
+        return describe_tenant(trails, self._watch.of(tenant), self._interval_s)
+
+
+def _of(tenant: str | None, stats: Mapping[StageKey, StageStats]) -> dict[Path, StageStats]:
+    """A tenant's counters by path; of all tenants, by tenant and path."""
+    if tenant is None:
+        return {(stage.tenant, *stage.path): one for stage, one in stats.items()}
+    return {stage.path: one for stage, one in stats.items() if stage.tenant == tenant}

@@ -1,13 +1,16 @@
-"""One tenant's figures of one moment as JSON, for the page and ``agentspec top``; docs/ui.md explains it."""
+"""Figures of one moment as JSON, for the page and ``agentspec top``: one tenant's, or all for an operator.
+
+docs/ui.md explains them. Where all tenants are shown, a path begins with the tenant, and rows name it.
+"""
 
 from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from agentspec.gateway.flow import Flow, Path
+from agentspec.gateway.flow import Path
 from agentspec.gateway.stage_figures import by_name
 from agentspec.gateway.trail import Trail
 from agentspec.gateway.watch import TenantWatch, Traffic
@@ -43,9 +46,42 @@ class Trails:
 
 def describe_tenant(trails: Trails, watch: TenantWatch, interval_s: float) -> dict[str, Any]:
     """Everything that a page shows of a tenant."""
+    return _described(trails, watch.stages, watch.flow.edges, interval_s, _named)
+
+
+def describe_all(trails: Trails, tenants: Mapping[str, TenantWatch], interval_s: float) -> dict[str, Any]:
+    """Everything that a page shows an operator. The trails' paths begin with the tenant."""
+    stages = {
+        (tenant, *path): traffic
+        for tenant, watch in tenants.items()
+        for path, traffic in watch.stages.items()
+    }
+    edges = {
+        ((tenant, *one), (tenant, *other)): count
+        for tenant, watch in tenants.items()
+        for (one, other), count in watch.flow.edges.items()
+    }
+    return _described(trails, stages, edges, interval_s, _named_with_tenant)
+
+
+def _named(path: Path) -> dict[str, str]:
+    return {"stage": "/".join(path)}
+
+
+def _named_with_tenant(path: Path) -> dict[str, str]:
+    return {"tenant": path[0], "stage": "/".join(path[1:])}
+
+
+def _described(
+    trails: Trails,
+    traffic_of: Mapping[Path, Traffic],
+    edges: Mapping[tuple[Path, Path], int],
+    interval_s: float,
+    named: Callable[[Path], dict[str, str]],
+) -> dict[str, Any]:
     stats = trails.stats
     saved = [seconds for one in stats.values() if (seconds := saved_s(one)) is not None]
-    running = sum(traffic.num_running for traffic in watch.stages.values())
+    running = sum(traffic.num_running for traffic in traffic_of.values())
     return {
         "time": time.time(),
         "interval_s": interval_s,
@@ -55,11 +91,11 @@ def describe_tenant(trails: Trails, watch: TenantWatch, interval_s: float) -> di
             "num_running": running,
         },
         "stages": [
-            {"stage": "/".join(path), **_stage(stats[path], trail, watch.stages.get(path) or Traffic())}
+            {**named(path), **_stage(stats[path], trail, traffic_of.get(path) or Traffic())}
             for path, trail in sorted(trails.stages.items())
         ],
         "num_stages_left_out": len(stats) - len(trails.stages),
-        "edges": _edges(watch.flow),
+        "edges": _edges(edges, named),
     }
 
 
@@ -107,9 +143,16 @@ def _stage(stats: StageStats, trail: Trail, traffic: Traffic) -> dict[str, Any]:
     }
 
 
-def _edges(flow: Flow) -> list[dict[str, Any]]:
-    told = heapq.nlargest(MAX_TOLD_EDGES, flow.edges.items(), key=lambda edge: edge[1])
-    return [{"from": "/".join(one), "to": "/".join(other), "count": count} for (one, other), count in told]
+def _edges(
+    edges: Mapping[tuple[Path, Path], int], named: Callable[[Path], dict[str, str]]
+) -> list[dict[str, Any]]:
+    told = heapq.nlargest(MAX_TOLD_EDGES, edges.items(), key=lambda edge: edge[1])
+    return [_edge(named(one), named(other), count) for (one, other), count in told]
+
+
+def _edge(one: dict[str, str], other: dict[str, str], count: int) -> dict[str, Any]:
+    tenant = {name: text for name, text in one.items() if name != "stage"}  # an edge lies within one tenant
+    return {**tenant, "from": one["stage"], "to": other["stage"], "count": count}
 
 
 def _sum(stages: Iterable[StageStats]) -> StageStats:

@@ -1,7 +1,7 @@
 """The page at ``/ui`` and the stream of figures behind it, ``GET /agentspec/events``.
 
 The page is one file with nothing in it but itself: whoever can reach the gateway can open it. The figures are
-a tenant's, and need its key like all of ``/agentspec/``.
+a tenant's, and need its key or the operator's, like all of ``/agentspec/``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ def ui_routes(lookout: Lookout, rules: Rules, drain: Drain) -> list[Route]:
 
 
 class Events:
-    """A tenant's live figures, until the client leaves, the keys change or the server is to end."""
+    """Live figures until the client leaves, the keys change or the server is to end.
+
+    A tenant's, or all tenants' for an operator.
+    """
 
     def __init__(self, lookout: Lookout, rules: Rules, drain: Drain) -> None:
         self._lookout = lookout
@@ -64,12 +67,12 @@ class Events:
         with suppress(ClientGoneError):  # as every such stream ends
             await lifeline.hold(tell())
 
-    async def _tell(self, tenant: str, reply: Reply) -> None:
+    async def _tell(self, tenant: str | None, reply: Reply) -> None:
         await reply.start(200, EVENT_STREAM_HEADERS)
         await ended_before(self._drain.begun, self._write(tenant, reply))
         await reply.end()
 
-    async def _write(self, tenant: str, reply: Reply) -> None:
+    async def _write(self, tenant: str | None, reply: Reply) -> None:
         keys = self._rules.keys
         async with aclosing(self._lookout.events(tenant)) as events:
             async for event in events:

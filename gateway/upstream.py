@@ -40,8 +40,10 @@ class Upstream(Protocol):
     async def metrics(self) -> Iterable[Metric]:
         """What Prometheus should know of it beside the stages. Never fails."""
 
-    async def trace(self, tenant: str, request_id: str) -> Sequence[Any] | None:
-        """The decode steps of a traced request of the tenant's, in the form of ``TracedStep.describe``.
+    async def trace(self, tenant: str | None, request_id: str) -> Sequence[Any] | None:
+        """The decode steps of a traced request of the tenant, or of any if that is None.
+
+        They have the form of ``TracedStep.describe``.
 
         None if none are kept under this id: of requests whose answers told their steps there are none.
 

@@ -8,7 +8,7 @@ together).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from agentspec.gateway.flow import Flow, Path, Step
 from agentspec.gateway.tags import Tags
@@ -85,6 +85,10 @@ class Watch:
         """What was seen of a tenant; live."""
         known = self._tenants.get(tenant)
         return known if known is not None else self._tenants.setdefault(tenant, TenantWatch())
+
+    def all(self) -> Mapping[str, TenantWatch]:
+        """What was seen of every tenant; live."""
+        return self._tenants
 
     def begin(self, tags: Tags) -> Visit:
         """A call has begun; :meth:`end` follows, whatever becomes of it."""

@@ -21,8 +21,8 @@ examples:
   agentspec forest save --path /var/lib/agentspec/forest --key ADMIN_KEY
 
 stats, evict and warm concern the tenant of the key; save and load concern all tenants and need the key that
-the server got by --admin-key, if it has any. A --path needs that key, and lies in the
-engine's forest folder.
+the server got by --admin-key, if it has any. A --path needs that key, and lies in the engine's forest
+folder. With that key, stats shows all tenants.
 """
 
 
@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run_stats(args: argparse.Namespace) -> int:
     """``agentspec forest stats``."""
     told = call(args, "GET", "stages")
-    print(json.dumps(told, indent=2) if args.json else table(COLUMNS, [*map(_row, told["stages"])]))
+    print(json.dumps(told, indent=2) if args.json else _table(told["stages"]))
     return 0
 
 
@@ -88,6 +88,18 @@ def run_warm(args: argparse.Namespace) -> int:
     told = call(args, "POST", "warm", content=lines)
     print(f"learned {told['num_outputs']} outputs: {told['num_tokens']} tokens")
     return 0
+
+
+def _table(stages: list[dict[str, Any]]) -> str:
+    """Stages of several tenants, which an operator sees, have the tenant before them."""
+    rows = [_row(stage) for stage in stages]
+    tenants = [stage["tenant"] for stage in stages]
+    if len(set(tenants)) < 2:
+        return table(COLUMNS, rows)
+    return table(
+        ("tenant: stage", *COLUMNS[1:]),
+        [(f"{one}: {row[0]}", *row[1:]) for one, row in zip(tenants, rows, strict=True)],
+    )
 
 
 def _row(stage: dict[str, Any]) -> tuple[str, ...]:

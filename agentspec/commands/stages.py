@@ -22,7 +22,8 @@ examples:
   agentspec stages split 4fb645d33c15          each of its prompts is a stage of its own
   agentspec stages split 4fb645d33c15 FINGERPRINT ...
 
-All concerns the tenant of the key. Requests that name their stage are not concerned.
+All concerns the tenant of the key; `list` with the operator's shows all tenants. Requests that
+name their stage are not concerned.
 """
 
 
@@ -109,7 +110,7 @@ def _row(cluster: dict[str, Any]) -> tuple[str, ...]:
     marks = [word for word in ("named", "pinned") if cluster[f"is_{word}"]]
     prompts = len(cluster["fingerprints"])
     return (
-        cluster["stage"],
+        f"{cluster['tenant']}: {cluster['stage']}" if "tenant" in cluster else cluster["stage"],
         cluster["id"],
         str(cluster["num_requests"]),
         f"{prompts}+" if cluster["num_templates"] else str(prompts),

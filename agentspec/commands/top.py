@@ -28,7 +28,7 @@ EXAMPLES = """\
 examples:
   agentspec top                                        live, until Ctrl-C
   agentspec top --once                                 one table, as it also is where there is no terminal
-  agentspec top --url https://gateway:8000 --key KEY   the stages of this key's tenant
+  agentspec top --url https://gateway:8000 --key KEY   the key's tenant; all, with the operator's
 """
 
 
@@ -98,13 +98,18 @@ def view(told: Mapping[str, Any], width: int) -> Group:
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for stage in told["stages"]:
-        table.add_row(Text(stage["stage"]), *map(_cells(stage).__getitem__, columns))
+        table.add_row(Text(_name(stage)), *map(_cells(stage).__getitem__, columns))
     total = told["total"]
     table.add_section()
     table.add_row(Text("all", style="bold"), *map(_cells(total).__getitem__, columns))
     left = told["num_stages_left_out"]
     more = f", {left} more stages" if left else ""
     return Group(table, Text(f"{total['num_running']} calls under way{more}"))
+
+
+def _name(stage: Mapping[str, Any]) -> str:
+    """A stage's name; an operator's figures name its tenant too."""
+    return f"{stage['tenant']}: {stage['stage']}" if "tenant" in stage else str(stage["stage"])
 
 
 def _cells(figures: Mapping[str, Any]) -> dict[str, str]:

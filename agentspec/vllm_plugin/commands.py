@@ -166,7 +166,8 @@ class Commands:
         return job.result()
 
     def _trace(self, arguments: Arguments) -> Answer:
-        trace = self._proposer.traces.of(_text(arguments, "tenant"), _text(arguments, "id"))
+        tenant = None if arguments.get("tenant") is None else _text(arguments, "tenant")
+        trace = self._proposer.traces.of(tenant, _text(arguments, "id"))
         if trace is None:
             return {"steps": None}
         text = cache(self._proposer.texts.token)

@@ -1,6 +1,7 @@
 """Traces of the last traced requests: what was verified in each decode step, and what came of it.
 
-In token ids; texts are made of them when somebody asks. A tenant finds its own requests' alone.
+In token ids; texts are made of them when somebody asks. A tenant finds its own requests' alone; an
+operator, any.
 """
 
 from __future__ import annotations
@@ -96,6 +97,9 @@ class Traces:
         trace = self.live.pop(name, None)
         self._kept = {key: one for key, one in self._kept.items() if one is not trace}
 
-    def of(self, tenant: str, trace_id: str) -> Trace | None:
-        """What is known of the tenant's last request of this id."""
-        return self._kept.get((tenant, trace_id))
+    def of(self, tenant: str | None, trace_id: str) -> Trace | None:
+        """What is known of the tenant's last request of this id; None: of any tenant's, for an operator."""
+        if tenant is not None:
+            return self._kept.get((tenant, trace_id))
+        found = [trace for (_, known), trace in list(self._kept.items()) if known == trace_id]
+        return found[-1] if found else None

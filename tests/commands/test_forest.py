@@ -47,6 +47,20 @@ def test_a_stage_is_warmed_told_and_forgotten(
     assert capsys.readouterr().out == f"forgot flow/sql: {told['tree_bytes']} bytes\n"
 
 
+def test_an_operator_sees_all_tenants(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for key in ("acme-key", "bolt-key"):
+        complete(url, "flow/both", "SELECT", key)
+    assert forest(url, "stats", key="boss") == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.startswith("tenant: stage ")
+    assert {"acme: flow/both", "bolt: flow/both"} <= {row.partition("  ")[0] for row in rows}
+    assert main(["top", "--once", "--url", url, "--key", "boss"]) == 0
+    shown = capsys.readouterr().out
+    assert "acme: flow/both" in shown
+    assert "bolt: flow/both" in shown
+    assert main(["stages", "list", "--url", url, "--key", "boss"]) == 0
+
+
 def test_a_tenant_sees_nothing_of_another_and_is_no_operator(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,11 +90,11 @@ def test_nobody_there(server: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"agentspec: error: no answer from {server}" in capsys.readouterr().err
 
 
-def complete(url: str, stage: str, prompt: str) -> dict[str, Any]:
+def complete(url: str, stage: str, prompt: str, key: str = "acme-key") -> dict[str, Any]:
     answer = httpx.post(
         f"{url}/v1/completions",
         json={"prompt": prompt, "max_tokens": 8, "temperature": 0, "ignore_eos": True},
-        headers={"authorization": "Bearer acme-key", "x-agentspec-stage": stage},
+        headers={"authorization": f"Bearer {key}", "x-agentspec-stage": stage},
         timeout=60,
         trust_env=False,
     )

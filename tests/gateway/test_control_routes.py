@@ -60,7 +60,34 @@ def test_a_tenant_sees_the_counters_of_its_own_stages(root: str) -> None:
     assert told["tree_bytes"] == 4096
 
 
-@pytest.mark.parametrize(("key", "status"), [(None, 401), ("nobody", 401), ("boss", 401)])
+def test_an_operator_sees_the_counters_of_all_tenants_or_of_one(root: str) -> None:
+    for key, stage in (("ka", "flow/a"), ("kb", "flow/b")):
+        post(root, chat_body(), authorization=f"Bearer {key}", x_agentspec_stage=stage)
+
+    def seen(key: str, path: str) -> list[tuple[str, str]]:
+        told = ask(root, path, method="GET", key=key).json()["stages"]
+        return sorted((one["tenant"], one["stage"]) for one in told)
+
+    assert seen("boss", "stages") == [("acme", "flow/a"), ("bolt", "flow/b")]
+    assert seen("boss", "stages?tenant=bolt") == [("bolt", "flow/b")]
+    assert seen("boss", "stages?tenant=nobody") == []
+    for path in ("stages", "stages?tenant=bolt", "stages?tenant="):
+        assert seen("ka", path) == [("acme", "flow/a")]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("DELETE", "stages/flow/a"), ("POST", "warm"), ("PATCH", "clusters/a")]
+)
+def test_an_operator_changes_no_tenants_trees(
+    root: str, engine: ScriptedEngine, method: str, path: str
+) -> None:
+    answer = ask(root, f"{path}?tenant=acme", method=method, key="boss", body={"response": "x"})
+    assert answer.status_code == 403
+    assert "use a key of the tenant" in answer.json()["error"]["message"]
+    assert (trees_of(engine).evicted, trees_of(engine).learned) == ([], [])
+
+
+@pytest.mark.parametrize(("key", "status"), [(None, 401), ("nobody", 401)])
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", "stages"), ("DELETE", "stages/a"), ("POST", "warm"), ("POST", "none")]
 )

@@ -25,11 +25,11 @@ KEYS = ApiKeys.parse(["ka=acme", "kb=bolt"])
 
 
 @contextmanager
-def reading(root: str, key: str = "none") -> Iterator[Iterator[dict[str, Any]]]:
+def reading(root: str, key: str = "none", query: str = "") -> Iterator[Iterator[dict[str, Any]]]:
     """The snapshots as they come."""
     headers = {"authorization": f"Bearer {key}"}
     with httpx.stream(
-        "GET", f"{root}/agentspec/events", headers=headers, timeout=TIMEOUT_S, trust_env=False
+        "GET", f"{root}/agentspec/events{query}", headers=headers, timeout=TIMEOUT_S, trust_env=False
     ) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -73,6 +73,34 @@ def test_a_tenant_sees_its_own_stages_and_how_they_follow() -> None:
     }
 
 
+def test_an_operator_sees_the_stages_and_workflows_of_all_tenants() -> None:
+    with serving_engine(ScriptedEngine(), keys=KEYS, admin_key="boss") as root:
+        for key, stages in (("ka", "xy"), ("kb", "xyy")):  # of the same names
+            for stage in stages:
+                tags = {"x_agentspec_stage": f"flow/{stage}", "x_agentspec_session": "s"}
+                post(root, chat_body(), authorization=f"Bearer {key}", **tags)
+        with reading(root, "boss") as snapshots, reading(root, "ka") as own:
+            told, acmes = next(snapshots), next(own)
+        with reading(root, "boss", "?tenant=acme") as snapshots:
+            narrow = next(snapshots)
+    assert [(one["tenant"], one["stage"], one["num_requests"]) for one in told["stages"]] == [
+        ("acme", "flow/x", 1),
+        ("acme", "flow/y", 1),
+        ("bolt", "flow/x", 1),
+        ("bolt", "flow/y", 2),
+    ]
+    assert all(one["tag_sources"]["header"] == one["num_requests"] for one in told["stages"])
+    assert told["total"]["num_requests"] == 5
+    assert {(edge["tenant"], edge["from"], edge["to"]) for edge in told["edges"]} == {
+        ("acme", "flow/x", "flow/y"),
+        ("bolt", "flow/x", "flow/y"),
+        ("bolt", "flow/y", "flow/y"),
+    }
+    for one in (acmes, narrow):
+        assert [stage["stage"] for stage in one["stages"]] == ["flow/x", "flow/y"]
+        assert "tenant" not in json.dumps(one)
+
+
 def test_rates_come_with_the_second_look() -> None:
     engine = ScriptedEngine()
     with serving_engine(engine) as root, reading(root) as snapshots:
@@ -87,7 +115,7 @@ def test_rates_come_with_the_second_look() -> None:
     assert second["total"]["tokens_per_s"] > second["total"]["requests_per_s"] > 0
 
 
-@pytest.mark.parametrize(("key", "status"), [(None, 401), ("nobody", 401), ("boss", 401), ("ka", 405)])
+@pytest.mark.parametrize(("key", "status"), [(None, 401), ("nobody", 401), ("boss", 403), ("ka", 405)])
 def test_it_needs_a_tenants_key_and_a_get(key: str | None, status: int) -> None:
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     with serving_engine(ScriptedEngine(), keys=KEYS, admin_key="boss") as root:

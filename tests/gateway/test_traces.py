@@ -66,7 +66,8 @@ class TracingEngine:
             return [json.dumps({"stages": []})]
         self.asked.append(given)
         self.num_late -= 1
-        is_kept = self.num_late < 0 and (given["tenant"], given["id"]) in self.traces
+        ids = {(None, known) for _, known in self.traces} | self.traces
+        is_kept = self.num_late < 0 and (given["tenant"], given["id"]) in ids
         return [None, json.dumps({"steps": self.steps if is_kept else None})]
 
 
@@ -121,6 +122,15 @@ def test_tenants_see_their_own_traces(root: str, engine: TracingEngine) -> None:
     assert trace(root, "same", "nobody").status_code == 401
     ask(root, "kb", x_agentspec_trace="1", x_request_id="same")
     assert trace(root, "same", "kb").status_code == 200
+
+
+def test_an_operator_sees_the_traces_of_all_tenants(engine: TracingEngine) -> None:
+    with serving_app(engine.app) as url, serving_proxy(url, keys=KEYS, admin_key="boss") as root:
+        request_id = ask(root, "kb", x_agentspec_trace="1")
+        assert trace(root, request_id, "boss").json()["steps"] == STEPS
+        assert trace(root, f"{request_id}?tenant=bolt", "boss").json()["steps"] == STEPS
+        assert is_unknown(trace(root, f"{request_id}?tenant=acme", "boss"))
+        assert is_unknown(trace(root, f"{request_id}?tenant=bolt", "ka"))
 
 
 @pytest.mark.parametrize("request_id", ["%00", "a b", "%C3%A9", "x" * 129, "%ff"])

@@ -39,7 +39,9 @@ def root() -> Iterator[str]:
         bundled_model_dir(), BUNDLED_MODEL, threads=1, price=0.2, draft=DraftConfig(mode="tree", max_tokens=8)
     )
     upstream = EmbeddedUpstream(TorchEngine(config, Forest()))
-    with serving(upstream, keys=ApiKeys.parse([f"{KEY}=acme", "other=bolt"])) as root:
+    with serving(
+        upstream, keys=ApiKeys.parse([f"{KEY}=acme", "other=bolt", "third=cora"]), admin_key="boss"
+    ) as root:
         for session in ("one", "two"):
             for stage in ("agentic_sql/classify", "agentic_sql/extract", "agentic_sql/classify"):
                 ask(root, stage, session)
@@ -48,10 +50,10 @@ def root() -> Iterator[str]:
     torch.set_num_threads(before)
 
 
-def ask(root: str, stage: str, session: str | None) -> None:
+def ask(root: str, stage: str, session: str | None, key: str = KEY) -> None:
     tags = {} if session is None else {"x_agentspec_session": session}
     body = {"messages": prompts.classify(QUESTION), "temperature": 0, "max_tokens": 24}
-    answer = post(root, body, authorization=f"Bearer {KEY}", x_agentspec_stage=stage, **tags)
+    answer = post(root, body, authorization=f"Bearer {key}", x_agentspec_stage=stage, **tags)
     assert answer.status_code == 200
 
 
@@ -126,6 +128,20 @@ def test_stages_and_the_workflow_are_shown_live(tab: Any, root: str) -> None:
     assert line.endswith("header")
     assert "KiB (< 1 %)" in line
     assert refused == []
+
+
+def test_an_operator_sees_the_stages_of_all_tenants(chromium: Any, root: str) -> None:
+    ask(root, "agentic_sql/classify", None, "third")
+    with page(chromium) as tab:
+        tab.goto(f"{root}/ui")
+        tab.fill("#key-input", "boss")
+        tab.click("#key-form button")
+        tab.wait_for_selector("#stages td:has-text('cora: agentic_sql/classify')")
+        names = tab.locator("#stages tbody tr td:first-child").all_inner_texts()
+        assert names[0] == "acme: agentic_sql/classify"
+        assert tab.locator("#stages button.name").count() == 0  # no call goes to them with this key
+        titles = tab.locator("#graph path.edge title").all_text_contents()
+        assert "acme: agentic_sql/classify → acme: agentic_sql/extract: 2" in titles
 
 
 def test_one_request_is_shown_token_by_token(tab: Any) -> None:

@@ -188,3 +188,16 @@ def test_a_step_in_words() -> None:
         "accepted": (0,),
         "own": "9",
     }
+
+
+def test_an_operator_finds_the_trace_of_any_tenant() -> None:
+    traces = Traces()
+    first, other, last = (
+        traces.begin(name, tenant, trace_id)
+        for name, tenant, trace_id in (("a", "acme", "t"), ("b", "bolt", "u"), ("c", "cora", "t"))
+    )
+    assert traces.of(None, "t") is last
+    assert traces.of(None, "u") is other
+    assert traces.of(None, "v") is None
+    assert traces.of("acme", "t") is first
+    assert traces.of("acme", "u") is None
