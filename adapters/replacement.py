@@ -7,6 +7,7 @@ from threading import Lock
 from types import ModuleType
 from typing import Any
 
+from agentspec.distribution import DOCUMENTS
 from agentspec.errors import AdapterError
 
 
@@ -23,7 +24,7 @@ def replace_method(
     """
     if name not in owner.__dict__:
         whole = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
-        raise AdapterError(f"{whole} has no {name!r}: install a version that docs/adapters.md names")
+        raise AdapterError(f"{whole} has no {name!r}: install a version that {DOCUMENTS}/adapters.md names")
     original = owner.__dict__[name]
     replacement = replacing(original)
     setattr(owner, name, replacement)

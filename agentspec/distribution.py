@@ -1,4 +1,4 @@
-"""The distribution's name on the package index, and where it is installed when a checkout hides it.
+"""The distribution: its name on the package index, its documents, and its folder when a checkout hides it.
 
 In a checkout, Python finds the folder ``agentspec`` before the installed package. Only an editable install
 compiles the core for it. After ``pip install .`` all modules are those of the installed package.
@@ -15,6 +15,7 @@ from pathlib import Path
 
 DISTRIBUTION = "agentspec-serving"  # `agentspec` is another project's
 CORE = "agentspec._native"
+DOCUMENTS = "https://github.com/agentspec/agentspec/blob/main/docs"  # they are not part of the package
 
 
 def installed_folder(version: str) -> str:

@@ -11,7 +11,7 @@ from agentspec.errors import ConfigError
 
 PACKAGES = {
     "engine": ("torch", "tokenizers", "safetensors", "jinja2", "llguidance"),
-    "bench": ("mistral_common", "matplotlib"),
+    "bench": ("openai", "matplotlib", "mistral_common", "psutil"),
     "langchain": ("langchain_core", "langchain_openai", "langgraph"),
     "otel": ("opentelemetry",),
 }

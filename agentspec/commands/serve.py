@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from agentspec.commands import option_types
 from agentspec.commands.logs import start_logging
+from agentspec.distribution import DOCUMENTS
 from agentspec.vllm_plugin.settings import MOST_MB
 from agentspec.wire import MAX_DRAFT_TOKENS
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 API_KEYS_VARIABLE = "AGENTSPEC_API_KEYS"
 ADMIN_KEY_VARIABLE = "AGENTSPEC_ADMIN_KEY"
-EXAMPLES = """\
+EXAMPLES = (
+    """\
 examples:
   agentspec serve                                      the bundled model on this machine
   agentspec serve --model Qwen/Qwen3-8B --max-num-seqs 64     vLLM, with any of its options
@@ -42,9 +44,12 @@ then, from any OpenAI client:
     -d '{"messages": [{"role": "user", "content": "Question: How many orders are there?"}], "temperature": 0}'
   or with no header at all: base_url="http://127.0.0.1:8000/stages/agentic_sql/extract/v1"
   (the bundled model answers {"kind": "count", "table": "orders", ...}; it knows questions like this one only)
-
-docs/vllm.md says more about vLLM; `agentspec doctor` says what is wrong with an installation.
 """
+    f"""
+{DOCUMENTS}/vllm.md says more about vLLM;
+`agentspec doctor` says what is wrong with an installation.
+"""
+)
 
 logger = logging.getLogger("agentspec")
 
@@ -129,7 +134,7 @@ def _add_draft_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--rule",
         choices=("learned", "paper"),
-        help="how drafts are chosen, see docs/drafting.md (default: learned)",
+        help=f"how drafts are chosen, see {DOCUMENTS}/drafting.md (default: learned)",
     )
     group.add_argument(
         "--price",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import httpx
 
 from agentspec import __version__
+from agentspec.distribution import DOCUMENTS
 from agentspec.doctor.finding import Finding, ok, problem, warning
 from agentspec.gateway import UpstreamSettings
 from agentspec.gateway.engine_probe import look
@@ -51,7 +52,7 @@ def _plugin(settings: UpstreamSettings) -> Finding:
     if found.problem:
         return problem("plugin", str(found))
     if not found.plugin:
-        return problem("plugin", f"{found}; docs/vllm.md has the flags to start vLLM with")
+        return problem("plugin", f"{found}; {DOCUMENTS}/vllm.md has the flags to start vLLM with")
     if found.plugin != __version__:
         return warning("plugin", f"AgentSpec {found.plugin} there and {__version__} here: install the same")
     return ok("plugin", str(found))

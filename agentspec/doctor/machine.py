@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from agentspec.config import MIB, ForestConfig
+from agentspec.distribution import DOCUMENTS
 from agentspec.doctor.finding import Finding, ask_python, ok, problem, warning
 from agentspec.engine.checkpoint_config import load_config
 from agentspec.errors import CheckpointError
@@ -120,7 +121,7 @@ def check_memory(available_bytes: int, config: ForestConfig | None = None) -> Fi
         return warning(
             "memory",
             f"{free}, less than the {budget // MIB} MiB that all trees together may come to: set "
-            "total_budget_mb (docs/vllm.md)",
+            f"total_budget_mb ({DOCUMENTS}/vllm.md)",
         )
     return ok("memory", f"{free}, trees take up to {budget // MIB} MiB of it")
 

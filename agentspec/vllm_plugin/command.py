@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentspec.config import check_int
+from agentspec.distribution import DOCUMENTS
 from agentspec.errors import ConfigError
 from agentspec.vllm_plugin.control import TOKEN_VARIABLE
 from agentspec.vllm_plugin.settings import CONFIG_KEY, PluginSettings
@@ -58,7 +59,7 @@ def vllm_command(
     """
     version = installed_version()
     if version is None:
-        raise ConfigError(f"there is no vLLM here: {INSTALL}, see docs/vllm.md")
+        raise ConfigError(f"there is no vLLM here: {INSTALL}, see {DOCUMENTS}/vllm.md")
     checked = PluginSettings.of(settings or {})
     check_version(version, allows_untested=checked.allow_untested_vllm)
     check_int("num_speculative_tokens", num_speculative_tokens, 1, MAX_DRAFT_TOKENS)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentspec.commands import option_types
+from agentspec.distribution import DOCUMENTS
 from agentspec.extras import needed
 
 BUNDLED = "bundled"
@@ -19,14 +20,18 @@ which the record stands for what the model would say. Without drafts, with promp
 the forest, call by call in turns, one call at a time. Prints a table, then one line of JSON.
 """
 
-EXAMPLES = """\
+EXAMPLES = (
+    """\
 examples:
   agentspec bench engine --trace calls.jsonl                      the bundled model's shape, some minutes
   agentspec bench engine --trace calls.jsonl --shape qwen-0.5b --calls 10
   agentspec bench engine --trace calls.jsonl --shape ./Qwen3-0.6B/config.json
   agentspec bench engine --trace calls.jsonl --model ./Qwen3-0.6B --device cuda --json out/engine.json
-
-FILE is what `agentspec replay` reads (docs/replay-engine.md), *.jsonl or *.jsonl.gz. The forest learns the
+"""
+    f"""
+FILE is what `agentspec replay` reads, *.jsonl or *.jsonl.gz: {DOCUMENTS}/replay-engine.md
+"""
+    """The forest learns the
 answers of the file's first calls (--history); those behind them are measured. A long prompt is cut at its
 front, a long answer at its end. Prompts are read once for all methods and are not in the times.
 
@@ -38,6 +43,7 @@ shapes, with random weights (any config.json of a Llama, Mistral, Qwen2 or Qwen3
 Text is told in Tekken's tokens, or in those of the tokenizer in the folder of --model or of config.json; the
 three shapes have a vocabulary to match.
 """
+)
 
 
 def add_options(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

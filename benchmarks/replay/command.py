@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentspec.commands import option_types
+from agentspec.distribution import DOCUMENTS
 from agentspec.errors import ConfigError
 from agentspec.extras import needed
 
@@ -32,7 +33,8 @@ each file whether speculation is worth it, how predictable its stages are and wh
 JSON with the same by stage, source and match length.
 """
 
-EXAMPLES = """\
+EXAMPLES = (
+    """\
 examples:
   agentspec replay calls.jsonl                              what drafting would have saved
   agentspec replay calls.jsonl --tokenizer ./Qwen3-0.6B     with the tokenizer of your model
@@ -43,8 +45,11 @@ examples:
 
 A line of a *.jsonl or *.jsonl.gz file is a call, {"prompt": TEXT, "response": TEXT}, with session, stage and
 task (texts) if known, or the same in OpenAI's form, {"messages": [...], "response": ...}, or a whole chat,
-{"messages": [...]}: every answer is a call. docs/replay-engine.md has the forms.
-
+{"messages": [...]}: every answer is a call.
+"""
+    f"""{DOCUMENTS}/replay-engine.md has the forms.
+"""
+    """
 methods:
   learned        request, session, stage and workflow trees together, tokens by their chance to be accepted
   forest         request, session, stage, workflow and tenant trees together, as the forest is by default
@@ -64,6 +69,7 @@ trees of 16, 32 and 64 nodes; then learned with a tree per stage and with one tr
 a stage that has learned something unrelated. Its table has a bar for each result; where no price draws level
 on one data set the result is "not reached", and the bar is not met.
 """
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -150,7 +156,7 @@ def _add_report_options(group: argparse._ArgumentGroup) -> None:
 
 def run_replay(args: argparse.Namespace) -> int:
     """``agentspec replay``."""
-    with needed("bench"):
+    with needed("bench", "engine"):
         from agentspec.benchmarks.replay.jobs import Plan, Selection
         from agentspec.benchmarks.replay.methods import Rule
         from agentspec.benchmarks.replay.run import HALVES, Outputs, run, run_compare

@@ -7,15 +7,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from agentspec.benchmarks import plots
 from agentspec.benchmarks.provenance import provenance
 from agentspec.benchmarks.replay import (
     advice,
     compare,
-    compare_plot,
     compare_report,
     jobs,
-    plot,
     report,
     trials,
 )
@@ -36,6 +33,13 @@ class Outputs:
     markdown: Path | None = None
     plot: Path | None = None
 
+    def check_plot(self) -> None:
+        """Raise ConfigError if the plot's name has another ending; only a plot needs matplotlib."""
+        if self.plot:
+            from agentspec.benchmarks import plots
+
+            plots.check(self.plot)
+
 
 def run(inputs: Sequence[Path], plan: Plan, num_processes: int, outputs: Outputs) -> int:
     """Replay; print the table, the advice and, as the last line, the JSON; the exit status.
@@ -43,7 +47,7 @@ def run(inputs: Sequence[Path], plan: Plan, num_processes: int, outputs: Outputs
     Raises:
         ConfigError: there is nothing to replay, it can't be read, or the plot's name has another ending.
     """
-    plots.check(outputs.plot)
+    outputs.check_plot()
     paths = _paths(inputs)
     replayed = jobs.run(paths, plan, num_processes)
     results = {name: one.by_method for name, one in replayed.items()}
@@ -65,7 +69,9 @@ def run(inputs: Sequence[Path], plan: Plan, num_processes: int, outputs: Outputs
     if outputs.markdown:
         outputs.markdown.write_text(report.markdown(results, advised), encoding="utf-8")
     if outputs.plot:
-        plot.plot(results, outputs.plot)
+        from agentspec.benchmarks.replay.plot import plot
+
+        plot(results, outputs.plot)
     notes = [text for name, one in advised.items() for text in advice.lines(name, one)]
     publish(report.table(results), line, outputs.json, notes)
     return 0
@@ -85,7 +91,7 @@ def run_compare(
     Raises:
         ConfigError: a file has no calls in one of the halves, or can't be read; as for :func:`run`.
     """
-    plots.check(outputs.plot)
+    outputs.check_plot()
     paths = _paths(inputs)
     measured = _measured(paths, {half: _of_half(selection, half) for half in halves}, num_processes)
     summaries = {half: compare.summary(figures) for half, figures in measured.items()}
@@ -98,7 +104,9 @@ def run_compare(
     if outputs.markdown:
         outputs.markdown.write_text(compare_report.markdown(measured), encoding="utf-8")
     if outputs.plot:
-        compare_plot.plot(measured[halves[-1]], outputs.plot)
+        from agentspec.benchmarks.replay.compare_plot import plot
+
+        plot(measured[halves[-1]], outputs.plot)
     publish(compare_report.table(measured), line, outputs.json)
     return 0
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from openai import APIConnectionError, AsyncOpenAI
 from rich.console import Console
 
 from agentspec.errors import ConfigError
@@ -21,6 +20,7 @@ from examples.agentic_sql.pipelines import Pipeline, Tagged, untagged
 from examples.agentic_sql.question_set import held_out
 from examples.agentic_sql.questions import Question
 from examples.agentic_sql.run import Run
+from examples.saving.openai_client import APIConnectionError, AsyncOpenAI
 from examples.saving.server import Server
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from openai import AsyncOpenAI
-
 from examples.saving import calls
+from examples.saving.openai_client import AsyncOpenAI
 
 WORKFLOW = "agentic_sql"
 JSON_STAGES = ("classify", "extract", "combine")

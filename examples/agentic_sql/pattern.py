@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from openai import APIConnectionError, AsyncOpenAI
 from rich.console import Console
 from rich.progress import track
 
@@ -25,6 +24,7 @@ from examples.agentic_sql.question_set import held_out
 from examples.agentic_sql.task import Task
 from examples.saving import table as saving
 from examples.saving.calls import Call, Caller
+from examples.saving.openai_client import APIConnectionError, AsyncOpenAI
 from examples.saving.server import serving
 from examples.saving.stage_row import StageRow, stage_rows
 

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from openai import AsyncOpenAI
-
 from agentspec.extras import needed
 from examples.agentic_sql.calls import WORKFLOW, Caller
 from examples.agentic_sql.database import Database
 from examples.agentic_sql.workflow import Answer, answer
 from examples.saving.calls import Call
+from examples.saving.openai_client import AsyncOpenAI
 
 
 class Pipeline(Protocol):

@@ -21,7 +21,6 @@ from pathlib import Path
 from statistics import median
 
 import httpx
-from openai import AsyncOpenAI
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -31,6 +30,7 @@ from examples.agentic_sql.database import Database, open_all
 from examples.agentic_sql.pipelines import Pipeline, Tagged, untagged
 from examples.agentic_sql.question_set import held_out
 from examples.agentic_sql.run import Run
+from examples.saving.openai_client import AsyncOpenAI
 from examples.saving.server import serving
 from examples.saving.table import provenance
 

@@ -11,8 +11,8 @@ from uuid import UUID
 from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_openai import ChatOpenAI
 
+from agentspec.adapters.headers import agentspec_headers
 from agentspec.adapters.langchain import FIGURES_FIELD
-from agentspec.adapters.openai import agentspec_headers
 from examples.agentic_sql.database import Database
 from examples.agentic_sql.graph import build
 from examples.agentic_sql.workflow import Answer

@@ -8,9 +8,8 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from openai import AsyncOpenAI
-
-from agentspec.adapters.openai import agentspec_headers
+from agentspec.adapters.headers import agentspec_headers
+from examples.saving.openai_client import AsyncOpenAI
 
 Messages = list[dict[str, str]]
 JSON_FORMAT = {"type": "json_object"}

@@ -1,0 +1,112 @@
+"""The wheel with what it requires and no extra: a command works, or one sentence says what to install."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentspec.benchmarks.command import add_options
+from agentspec.cli import build_parser
+from tests.installed.environment import Environment
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ("agentic_sql", "agentic_sql.side_by_side", "self_consistency", "self_refinement", "debate")
+CALL = '{"messages": [{"role": "user", "content": "Who?"}], "response": "I."}\n'
+# what only the repository has, named without saying where it is
+UNSHIPPED = re.compile(r"(?<![\w/.])(?:docs|deploy)/[\w./-]+\.(?:md|yaml)")
+
+
+def commands() -> Iterator[tuple[str, ...]]:
+    """Every command, and every benchmark."""
+    for command in subcommands(build_parser()):
+        yield (command,)
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    for benchmark in subcommands(parser):
+        yield ("bench", benchmark)
+
+
+def subcommands(parser: argparse.ArgumentParser) -> list[str]:
+    return [
+        name
+        for action in parser._actions
+        if isinstance(action, argparse._SubParsersAction)
+        for name in action.choices
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Has the files that the commands name."""
+    (tmp_path / "calls.jsonl").write_text(CALL)
+    (tmp_path / "plain").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", list(commands()), ids=" ".join)
+def test_help(installed: Environment, command: tuple[str, ...], tmp_path: Path) -> None:
+    run = installed.run("agentspec", *command, "--help", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert not UNSHIPPED.search(run.stdout)
+
+
+@pytest.mark.parametrize(
+    ("command", "package", "extra"),
+    [
+        (["serve", "--port", "0"], "torch", "engine"),
+        (["serve", "--port", "0", "--engine", "replay", "--trace", "calls.jsonl"], "torch", "engine"),
+        (["replay", "calls.jsonl", "--jobs", "1"], "mistral_common", "bench"),
+        (["replay", "calls.jsonl", "--jobs", "2"], "mistral_common", "bench"),
+        (["replay", "calls.jsonl", "--tokenizer", "plain"], "tokenizers", "engine"),
+        (["replay", "calls.jsonl", "--plot", "replay.svg"], "matplotlib", "bench"),
+        (["bench", "tagging"], "openai", "bench"),
+        (["bench", "gateway"], "matplotlib", "bench"),
+        (["bench", "vllm"], "psutil", "bench"),
+        (["bench", "core", "--traces", "."], "matplotlib", "bench"),
+        (["bench", "engine", "--trace", "calls.jsonl"], "torch", "engine"),
+    ],
+)
+def test_what_needs_more_says_so(
+    installed: Environment, command: list[str], package: str, extra: str, folder: Path
+) -> None:
+    run = installed.run("agentspec", *command, cwd=folder)
+    assert run.returncode == 1
+    assert f"error: this needs {package}: pip install 'agentspec-serving[{extra}]'" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_examples_say_what_they_need(installed: Environment, example: str) -> None:
+    run = installed.run("python", "-m", f"examples.{example}", cwd=ROOT)
+    assert run.returncode == 1
+    [sentence] = run.stderr.splitlines()
+    assert sentence.endswith(": pip install openai")
+
+
+def messages(source: str) -> Iterator[str]:
+    """The texts of a module that are no docstrings."""
+    tree = ast.parse(source)
+    docstrings = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+
+
+def test_no_message_names_a_file_that_only_the_repository_has() -> None:
+    found = {
+        (str(path.relative_to(ROOT)), name)
+        for part in ("agentspec", "gateway", "adapters", "benchmarks")
+        for path in (ROOT / part).rglob("*.py")
+        for text in messages(path.read_text(encoding="utf-8"))
+        for name in UNSHIPPED.findall(text)
+    }
+    assert found == set()
