@@ -9,6 +9,7 @@
     │   ├── TokenError             token array of wrong dtype, shape or sign     (ValueError)
     │   ├── ForkedForestError      the forest belongs to the parent process
     │   └── ForestFileError        a forest can't be saved there, or loaded from it
+    │       └── UnusableForestError    the file is a forest's, but damaged, too new or of another vocabulary
     ├── CheckpointError        a model directory can't be loaded                 (ValueError)
     ├── RequestError           the client's request is at fault                  (ValueError)
     │   ├── ContextLengthError     prompt + max_tokens do not fit the context
@@ -61,6 +62,10 @@ class ForkedForestError(ForestError):
 
 class ForestFileError(ForestError):
     """A forest can't be saved to this file, or the file holds none that can be loaded. Nothing changed."""
+
+
+class UnusableForestError(ForestFileError):
+    """A file that was saved as a forest is damaged, too new, or of another vocabulary. Nothing changed."""
 
 
 class CheckpointError(AgentSpecError, ValueError):

@@ -26,11 +26,11 @@ from agentspec.draft import Draft, Source
 from agentspec.errors import (
     ConfigError,
     DuplicateRequestError,
-    ForestFileError,
     ForkedForestError,
     StageError,
     TokenError,
     UnknownRequestError,
+    UnusableForestError,
 )
 from agentspec.forest_file import SavedForest, SavedModel, SavedOutputs, Totals, TreeName
 from agentspec.sessions import SessionKey, SessionTable
@@ -355,7 +355,8 @@ class Forest:
             How much was learned again, and the size of the file.
 
         Raises:
-            ForestFileError: the file can't be read, is damaged, too new, no forest, or of another vocabulary.
+            ForestFileError: the file can't be read, or is no forest.
+            UnusableForestError: it is damaged, too new, or of another vocabulary.
             ConfigError: the vocabulary is no string, or empty.
         """
         _check_vocabulary(vocabulary)
@@ -601,7 +602,9 @@ def _check_model(saved: SavedModel, path: str | os.PathLike[str]) -> None:
     try:
         ForestCore.check_model_state(saved.state)
     except ConfigError as error:
-        raise ForestFileError(f"{os.fspath(path)!r} holds no model for {saved.name!r}: {error}") from error
+        raise UnusableForestError(
+            f"{os.fspath(path)!r} holds no model for {saved.name!r}: {error}"
+        ) from error
 
 
 @functools.lru_cache(64)

@@ -17,21 +17,27 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
+import logging
 import os
 import stat
 import struct
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec.errors import ForestFileError
+from agentspec.errors import ForestFileError, UnusableForestError
 from agentspec.stages import StageKey
+
+Loaded = TypeVar("Loaded")
+logger = logging.getLogger("agentspec")
 
 _MAGIC = b"AgentSpec forest"
 _VERSION = 1
@@ -157,7 +163,7 @@ def writing(path: str | os.PathLike[str], vocabulary: str) -> Iterator[ForestWri
             is no forest.
     """
     path = Path(path)
-    beside = path.with_name(path.name + ".saving")
+    beside = _beside(path)
     try:
         _check_is_forest(path)
         with _locked(beside) as file:
@@ -175,6 +181,29 @@ def writing(path: str | os.PathLike[str], vocabulary: str) -> Iterator[ForestWri
         raise ForestFileError(f"a forest is being saved to {str(path)!r} already: wait for its end") from None
     except OSError as error:
         raise ForestFileError(f"can't save the forest to {str(path)!r}: {error.strerror}") from error
+
+
+def check_place(path: str | os.PathLike[str]) -> None:
+    """Make and remove the file that saving to ``path`` would write first.
+
+    Raises:
+        ForestFileError: the system refuses it, or ``path`` is no forest: it would not be written over.
+    """
+    path = Path(path)
+    if not path.absolute().parent.is_dir():
+        raise ForestFileError(f"forest file {str(path)!r}: there is no such folder")
+    try:
+        _check_is_forest(path, may_be_cut=True)
+        with _locked(_beside(path)):
+            _beside(path).unlink()
+    except BlockingIOError:
+        pass  # another process is saving there, so it can be done
+    except OSError as error:
+        raise ForestFileError(f"can't save the forest to {str(path)!r}: {error.strerror}") from error
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(path.name + ".saving")
 
 
 @contextlib.contextmanager
@@ -197,14 +226,19 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
             fcntl.flock(file, fcntl.LOCK_UN)  # a process forked meanwhile has the file open, too
 
 
-def _check_is_forest(path: Path) -> None:
-    """Raise ForestFileError if there is a file that holds something else. OSError if it can't be read."""
+def _check_is_forest(path: Path, *, may_be_cut: bool = False) -> None:
+    """Raise ForestFileError if there is a file that holds something else. OSError if it can't be read.
+
+    ``may_be_cut``: an empty file, or one that ends in a forest's first bytes, is let through.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         return
     try:
-        if not _is_regular(descriptor) or os.pread(descriptor, len(_MAGIC), 0) != _MAGIC:
+        begin = os.pread(descriptor, len(_MAGIC), 0)
+        is_forest = _MAGIC.startswith(begin) if may_be_cut else begin == _MAGIC
+        if not _is_regular(descriptor) or not is_forest:
             raise _not_a_forest(path)
     finally:
         os.close(descriptor)
@@ -244,7 +278,7 @@ class ForestReader:
         if kind != b"HEAD" or not isinstance(names.get("vocabulary"), str):
             raise self._broken("it does not begin as one")
         if names["vocabulary"] != vocabulary:
-            raise ForestFileError(
+            raise UnusableForestError(
                 f"{str(path)!r} holds token ids of the vocabulary {names['vocabulary']!r}, "
                 f"not of {vocabulary!r}: name another file"
             )
@@ -268,13 +302,14 @@ class ForestReader:
             raise self._broken("it does not end as one")
 
     def _check_preamble(self) -> None:
-        magic, version = _PREAMBLE.unpack(self._read(_PREAMBLE.size))
-        if magic != _MAGIC:
+        if not _MAGIC.startswith(self._file.read(len(_MAGIC))):
             raise _not_a_forest(self._path)
+        self._file.seek(0)
+        _, version = _PREAMBLE.unpack(self._read(_PREAMBLE.size))
         if version == 0:
             raise self._broken("it does not begin as one")
         if version > _VERSION:
-            raise ForestFileError(
+            raise UnusableForestError(
                 f"{str(self._path)!r} has the format {version}, but this version of AgentSpec reads "
                 f"format {_VERSION}: use a newer one"
             )
@@ -304,8 +339,8 @@ class ForestReader:
             raise self._broken(f"in a chunk of the kind {kind!r}: {error}") from error
         raise self._broken(f"it holds something of the kind {kind!r}")
 
-    def _broken(self, reason: str) -> ForestFileError:
-        return ForestFileError(f"{str(self._path)!r} is no whole forest file, {reason}: remove it")
+    def _broken(self, reason: str) -> UnusableForestError:
+        return UnusableForestError(f"{str(self._path)!r} is no whole forest file, {reason}: remove it")
 
 
 @contextlib.contextmanager
@@ -313,7 +348,8 @@ def reading(path: str | os.PathLike[str], vocabulary: str) -> Iterator[ForestRea
     """A file that was saved, opened.
 
     Raises:
-        ForestFileError: it can't be read, is damaged, too new, none of ours, or of another vocabulary.
+        ForestFileError: it can't be read, or is none of ours.
+        UnusableForestError: it is damaged, too new, or of another vocabulary.
     """
     path = Path(path)
     try:
@@ -324,6 +360,44 @@ def reading(path: str | os.PathLike[str], vocabulary: str) -> Iterator[ForestRea
             yield ForestReader(path, file, vocabulary)
     except OSError as error:
         raise ForestFileError(f"can't load a forest from {str(path)!r}: {error.strerror}") from error
+
+
+def restored(path: Path, load: Callable[[], Loaded], *, is_strict: bool = False) -> Loaded | None:
+    """The result of ``load``, which reads the forest at ``path``; None if none is there that can be used.
+
+    What was learned can be learned again: one that can't be used is moved aside, with both names in the log.
+
+    Raises:
+        ForestFileError: it can't be read, is no forest, can't be moved, or can't be used and ``is_strict``.
+    """
+    if not path.exists():
+        return None
+    try:
+        return load()
+    except UnusableForestError as error:
+        if is_strict:
+            raise
+        aside = _moved_aside(path)
+        logger.warning("nothing was loaded from %s: %s. It is now %s, for a look", path, error, aside)
+        return None
+
+
+def _moved_aside(path: Path) -> Path:
+    """The new name of the file, with the time in it. No other file is written over."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    for number in itertools.count():
+        aside = path.with_name(f"{path.name}.damaged-{stamp}" + (f"-{number}" if number else ""))
+        try:
+            os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # the name is ours now
+            os.replace(path, aside)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                aside.unlink()
+            raise ForestFileError(f"can't move {str(path)!r} aside: {error.strerror}") from error
+        return aside
+    raise AssertionError("itertools.count has no end")
 
 
 # ---- chunks ----

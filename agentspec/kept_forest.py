@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 from agentspec.errors import ConfigError, ForestError
+from agentspec.forest_file import restored
 from agentspec.generation import Trees
 
 logger = logging.getLogger("agentspec")
@@ -18,22 +19,25 @@ class KeptForest:
     Args:
         save_every_s: between two saves, which go on beside the engine's steps.
 
+        is_strict: a file that is damaged, too new or of another vocabulary is an error. Otherwise it is moved
+            aside, and nothing is loaded.
+
     Raises (at the start):
-        ConfigError: there is no such folder, or the file can't be loaded: it would be overwritten.
+        ConfigError: the file can't be loaded.
     """
 
-    def __init__(self, trees: Trees, path: Path, save_every_s: float = 300.0) -> None:
+    def __init__(
+        self, trees: Trees, path: Path, save_every_s: float = 300.0, *, is_strict: bool = False
+    ) -> None:
         self._trees = trees
         self._path = path
         self._save_every_s = save_every_s
+        self._is_strict = is_strict
         self._has_ended = threading.Event()
         self._saving = threading.Thread(target=self._save_at_times, name="agentspec-saver", daemon=True)
 
     def __enter__(self) -> KeptForest:
-        if not self._path.absolute().parent.is_dir():
-            raise ConfigError(f"forest file {str(self._path)!r}: there is no such folder")
-        if self._path.exists():
-            self._load()
+        self._load()
         self._saving.start()
         return self
 
@@ -44,12 +48,13 @@ class KeptForest:
 
     def _load(self) -> None:
         try:
-            loaded = self._trees.load(self._path)
+            loaded = restored(self._path, lambda: self._trees.load(self._path), is_strict=self._is_strict)
         except (OSError, ForestError) as error:
             raise ConfigError(
                 f"forest file {str(self._path)!r}: {error}; move it away, or name another file"
             ) from error
-        logger.info("loaded what was learned earlier from %s: %s", self._path, dict(loaded))
+        if loaded is not None:
+            logger.info("loaded what was learned earlier from %s: %s", self._path, dict(loaded))
 
     def _save_at_times(self) -> None:
         while not self._has_ended.wait(self._save_every_s):

@@ -238,6 +238,7 @@ class EngineSettings(_Group):
     stage_budget_mb: int | None = Field(default=None, ge=1, le=1 << 24)
     forest_file: str | None = None
     forest_folder: str | None = None
+    strict_forest: bool | None = None
     save_every_s: float | None = Field(default=None, gt=0)
     draft: Literal["chain", "tree", "off"] | None = None
     slots: int | None = Field(default=None, ge=1)

@@ -244,6 +244,24 @@ def test_the_embedded_engine_end_to_end(llama_checkpoint: Path, draft: str) -> N
     )
 
 
+def test_a_damaged_forest_file_is_moved_aside_unless_it_is_to_be_strict(
+    llama_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forest = tmp_path / "forest"
+    forest.write_bytes(b"AgentSpec forest")  # and no more
+    options = ["--model", str(llama_checkpoint), "--engine", "torch", "--forest-file", str(forest)]
+    assert main(["serve", "--port", "0", *options, "--strict-forest"]) == 1
+    assert "is no whole forest file, it is cut off" in capsys.readouterr().err
+    with serving(*options) as (process, _):
+        status, log = finish(process, signal.SIGTERM)
+    [aside] = tmp_path.glob("forest.damaged-*")
+    assert (status, log.count("\n")) == (0, 1)
+    assert f"nothing was loaded from {forest}: " in log
+    assert str(aside) in log
+    assert forest.read_bytes().startswith(b"AgentSpec forest")
+    assert aside.read_bytes() == b"AgentSpec forest"
+
+
 def test_the_embedded_engine_remembers_what_it_learned(llama_checkpoint: Path, tmp_path: Path) -> None:
     accepted = []
     for _ in range(2):

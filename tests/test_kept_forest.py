@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentspec.errors import ConfigError, ForestFileError
+from agentspec.errors import ConfigError, ForestFileError, UnusableForestError
 from agentspec.generation import PastOutput
 from agentspec.kept_forest import KeptForest
 from agentspec.stages import StageKey
@@ -35,6 +35,8 @@ class WrittenTrees:
 
     def load(self, path: Path) -> Mapping[str, int]:
         text = path.read_text()
+        if text == "damaged":
+            raise UnusableForestError(f"{text!r} is a damaged forest")
         if not text.isdigit():
             raise ForestFileError(f"{text!r} is no forest")
         self.number += int(text)
@@ -67,9 +69,29 @@ def test_a_file_that_is_none_stops_the_start_and_stays(tmp_path: Path) -> None:
     assert path.read_text() == "my only copy of something else"
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such folder"), KeptForest(WrittenTrees(), tmp_path / "a" / "b"):
+def test_an_unusable_file_is_moved_aside_and_all_begins_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "forest"
+    path.write_text("damaged")
+    with KeptForest(WrittenTrees(3), path):
+        [aside] = tmp_path.iterdir()
+        assert aside.name.startswith("forest.damaged-2")
+        assert aside.read_text() == "damaged"
+        assert str(path) in caplog.text
+        assert str(aside) in caplog.text
+    assert path.read_text() == "3"
+
+
+def test_an_unusable_file_stops_a_strict_start_and_stays(tmp_path: Path) -> None:
+    path = tmp_path / "forest"
+    path.write_text("damaged")
+    with (
+        pytest.raises(ConfigError, match="'damaged' is a damaged forest; move it away"),
+        KeptForest(WrittenTrees(), path, is_strict=True),
+    ):
         pass
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["damaged"]
 
 
 def test_what_can_not_be_saved_is_said_and_does_not_stop_the_server(

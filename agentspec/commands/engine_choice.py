@@ -23,7 +23,7 @@ VLLM_OPTIONS = ("zero_hop", "engine_port", "engine_start_timeout_s")
 RUNNING_OPTIONS = ("control_token",)
 STARTED_OPTIONS = (
     *("model", "served_model_name", "max_model_len", "dtype", "max_draft", "rule", "price"),
-    *("stage_budget_mb", "forest_file", "forest_folder", "save_every_s"),
+    *("stage_budget_mb", "forest_file", "forest_folder", "strict_forest", "save_every_s"),
 )
 # what each way of serving does not know
 FOREIGN = {

@@ -157,6 +157,12 @@ def _add_draft_options(group: argparse._ArgumentGroup) -> None:
         help="operators may save to and load from files in here (default: the folder of --forest-file)",
     )
     group.add_argument(
+        "--strict-forest",
+        action="store_true",
+        help="refuse to start with a forest file that is damaged, too new or of another model's vocabulary "
+        "(default: move it aside and begin anew)",
+    )
+    group.add_argument(
         "--save-every-s",
         type=option_types.seconds,
         metavar="S",

@@ -16,6 +16,7 @@ from agentspec.engine.checkpoint_config import load_config
 from agentspec.engine.engine_config import DTYPES, EngineConfig
 from agentspec.errors import ConfigError
 from agentspec.extras import check_installed, needed
+from agentspec.forest_file import check_place
 from agentspec.forest_folder import ForestFolder
 from agentspec.gateway import EmbeddedUpstream
 from agentspec.gateway.settings import Settings
@@ -40,6 +41,7 @@ class EmbeddedPlan:
         library: recorded answers, from the file ``trace``; None = the model's own.
         files: what was learned is kept in its ``file``, if it has one.
         save_every_s: seconds between two saves.
+        is_strict: a file that can't be used stops the start; otherwise it is moved aside.
     """
 
     config: EngineConfig
@@ -48,6 +50,7 @@ class EmbeddedPlan:
     library: CallLibrary | None
     files: ForestFolder
     save_every_s: float
+    is_strict: bool
 
     @classmethod
     def of(cls, args: argparse.Namespace, settings: Settings, *, is_replaying: bool = False) -> EmbeddedPlan:
@@ -75,6 +78,8 @@ class EmbeddedPlan:
             raise ConfigError(
                 f"nothing is learned with --draft off: --forest-file {args.forest_file!r} is for nothing"
             )
+        if args.forest_file is not None:
+            check_place(args.forest_file)
         if args.forest_folder is not None and not Path(args.forest_folder).is_dir():
             folder = name_of("forest_folder", args, settings)
             raise ConfigError(f"{folder} {args.forest_folder!r}: there is no such folder")
@@ -85,6 +90,7 @@ class EmbeddedPlan:
             _library(args) if is_replaying else None,
             ForestFolder(_path(args.forest_file), _path(args.forest_folder)),
             args.save_every_s or DEFAULT_SAVE_EVERY_S,
+            is_strict=bool(args.strict_forest),
         )
 
     def shown(self) -> dict[str, Any]:
@@ -105,6 +111,7 @@ class EmbeddedPlan:
             "stage_budget_mb": self.forest.stage_limit_bytes // MIB,
             "forest_file": self.files.file and str(self.files.file),
             "forest_folder": self.files.folder and str(self.files.folder),
+            "strict_forest": self.is_strict,
             "save_every_s": self.save_every_s,
             "trace": self.trace,
         }
@@ -134,7 +141,8 @@ def embedded(plan: EmbeddedPlan) -> tuple[EmbeddedUpstream, str, AbstractContext
     upstream = EmbeddedUpstream(served, plan.files, any_model=plan.library is not None)
     if plan.files.file is None or engine.trees is None:
         return upstream, engine.model.name, nullcontext()
-    return upstream, engine.model.name, KeptForest(engine.trees, plan.files.file, plan.save_every_s)
+    keeping = KeptForest(engine.trees, plan.files.file, plan.save_every_s, is_strict=plan.is_strict)
+    return upstream, engine.model.name, keeping
 
 
 def _path(text: str | None) -> Path | None:

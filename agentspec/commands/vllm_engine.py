@@ -14,6 +14,7 @@ from typing import Any
 from agentspec.commands.engine_choice import REPLAY_OPTIONS, TORCH_OPTIONS, name_of
 from agentspec.commands.serve_settings import HIDDEN, fleet_of, given_keys
 from agentspec.errors import ConfigError
+from agentspec.forest_file import check_place
 from agentspec.gateway import EngineCommand, EngineProcess, Fleet, Patience, Rules, UpstreamSettings
 from agentspec.gateway.api_keys import API_KEYS_VARIABLE
 from agentspec.gateway.discovery import FILE_VARIABLE
@@ -33,7 +34,15 @@ DEFAULT_START_TIMEOUT_S = 900.0
 # vLLM kills its engine at once unless it is given time, in which the forest is saved
 SHUTDOWN_S = 20
 PASSED_ON = ("served_model_name", "max_model_len", "dtype")
-SETTINGS = ("rule", "price", "stage_budget_mb", "forest_file", "forest_folder", "save_every_s")
+SETTINGS = (
+    "rule",
+    "price",
+    "stage_budget_mb",
+    "forest_file",
+    "forest_folder",
+    "strict_forest",
+    "save_every_s",
+)
 
 
 def check(args: argparse.Namespace, settings: Settings) -> None:
@@ -50,6 +59,8 @@ def check(args: argparse.Namespace, settings: Settings) -> None:
         _written_keys(args, settings)
     else:
         _free_port(args.engine_port or 0)
+    if args.forest_file is not None:
+        check_place(args.forest_file)
     _argv(args, LOOPBACK, 0, shutdown_s=SHUTDOWN_S, zero_hop=bool(args.zero_hop))
 
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, fields
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from agentspec import __version__
 from agentspec.draft import Source
 from agentspec.errors import AgentSpecError, ConfigError
+from agentspec.forest_file import check_place, restored
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 from agentspec.vllm_plugin.proposer import ForestProposer
@@ -79,15 +80,20 @@ class Commands:
     def restore(self) -> None:
         """Load the forest's file if there is one, and keep it up to date from now on.
 
+        A file that can't be used is moved aside, unless ``strict_forest`` is set.
+
         Raises:
-            ForestFileError: it can't be read. The server does not start, for it would overwrite the file.
+            ForestFileError: it can't be read or written, or is no forest. The server does not start.
         """
-        if self._proposer.settings.forest_file is None:
+        settings = self._proposer.settings
+        if settings.forest_file is None:
             return
-        path = self._path({})
+        path = Path(self._path({}))
+        check_place(path)
         _ = self._proposer.texts.vocabulary  # takes seconds, for which there is no time at shutdown
-        if os.path.exists(path):
-            logger.info("loaded what was learned earlier: %s", self._load({}))
+        loaded = restored(path, lambda: self._load({}), is_strict=settings.strict_forest)
+        if loaded is not None:
+            logger.info("loaded what was learned earlier: %s", loaded)
             self._saved_at = self._num_changes, 0
         self._saver = threading.Thread(target=self._keep_saving, name="agentspec-saver", daemon=True)
         self._saver.start()

@@ -33,6 +33,7 @@ class PluginSettings:
             requests the most, padded, or none at all, for full CUDA graphs.
         forest_file: what was learned is loaded from here at the start if it exists, and saved here.
         forest_folder: operators may name other files in here; None = the folder of ``forest_file``.
+        strict_forest: refuse to start with a forest file that can't be used. Otherwise it is moved aside.
         save_every_s: so often, and at shutdown.
         allow_untested_vllm: run in a vLLM this plugin was not written for.
     """
@@ -46,6 +47,7 @@ class PluginSettings:
     batch_shape: str = "ragged"
     forest_file: str | None = None
     forest_folder: str | None = None
+    strict_forest: bool = False
     save_every_s: float = 300.0
     allow_untested_vllm: bool = False
 
@@ -61,8 +63,9 @@ class PluginSettings:
             self._check_file(self.forest_file)
         if self.forest_folder is not None:
             self._check_folder(self.forest_folder)
-        if not isinstance(self.allow_untested_vllm, bool):
-            raise ConfigError(f"allow_untested_vllm must be true or false, not {self.allow_untested_vllm!r}")
+        for name in ("strict_forest", "allow_untested_vllm"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r}")
         self.forest_config(), self.draft_config(1)  # check the rest
 
     @classmethod

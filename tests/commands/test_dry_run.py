@@ -107,6 +107,9 @@ def refused(capsys: CAPSYS, *options: str) -> str:
         (["--engine", "replay", "--trace", "broken.jsonl"], "broken.jsonl:2: "),
         (["--record", "gone/calls.jsonl"], "can't record into 'gone/calls.jsonl': No such file"),
         (["--record", "empty"], "can't record into 'empty': Is a directory"),
+        (["--forest-file", "gone/forest"], "forest file 'gone/forest': there is no such folder"),
+        (["--forest-file", "slots.yaml"], "'slots.yaml' is no forest file and stays as it is"),
+        (["--forest-file", "taken"], "can't save the forest to 'taken': Is a directory"),
         (["--host", "0.0.0.0"], "--allow-open"),
         (["--zero-hop"], "--zero-hop is not for the embedded one"),
         (["--config", "arguments.yaml"], "engine.arguments are vLLM's and not for the embedded one"),
@@ -121,6 +124,7 @@ def test_what_a_start_refuses_a_dry_run_refuses(
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     Path("other").mkdir()
+    Path("taken.saving").mkdir()
     Path("other/config.json").write_text(json.dumps({"architectures": ["GPT2LMHeadModel"]}))
     Path("broken.jsonl").write_text(f"{CALL}\n{{\n")
     Path("arguments.yaml").write_text("engine: {arguments: [--max-num-seqs, '8']}")
@@ -147,7 +151,7 @@ def test_files_that_could_be_written_are_not_there_afterwards(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AGENTSPEC_DISCOVERY__PATH", "stages.sqlite")
-    shown(capsys, "--record", "calls.jsonl")
+    shown(capsys, "--record", "calls.jsonl", "--forest-file", "forest")
     assert list(tmp_path.iterdir()) == []
     Path("calls.jsonl").write_text("{half")  # only a start repairs it
     shown(capsys, "--record", "calls.jsonl")

@@ -119,6 +119,7 @@ def test_a_port_that_is_taken() -> None:
         (["--model", "./gone"], "--model './gone' is not there"),
         (["--zero-hop", "--record", "calls.jsonl"], "no gateway to record: --record 'calls.jsonl'"),
         (["--forest-file", "/nowhere/at/all"], "/nowhere/at"),
+        (["--forest-file", __file__, "--zero-hop"], "is no forest file and stays as it is"),
     ],
 )
 def test_what_can_not_be(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,12 +4,14 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from agentspec.errors import ForestFileError, UnusableForestError
 from agentspec.stages import StageKey
 from agentspec.vllm_plugin.commands import MOST_JOBS, Commands
 from agentspec.vllm_plugin.proposer import ForestProposer
@@ -143,6 +145,35 @@ def test_what_commands_changed_is_saved_though_no_step_followed(tmp_path: Path) 
         assert proposer.forest.stats(STAGE).num_tokens == expected
         if not expected:
             ask(commands, "warm", tenant="acme", outputs=[{"stage": STAGE.name, "response": "x"}])
+        commands.close()
+
+
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_a_damaged_forest_file_at_the_start(is_strict: bool, tmp_path: Path) -> None:
+    path = tmp_path / "forest.1"
+    path.write_bytes(b"AgentSpec forest")  # and no more
+    proposer = ForestProposer(vllm_config(forest_file=str(tmp_path / "forest"), strict_forest=is_strict))
+    proposer.texts.__dict__["vocabulary"] = "test"
+    commands = Commands(proposer, ".1")
+    try:
+        with pytest.raises(UnusableForestError) if is_strict else nullcontext():
+            commands.restore()
+    finally:
+        commands.close()
+    assert path.exists() is is_strict
+    [file] = tmp_path.iterdir()
+    assert file.read_bytes() == b"AgentSpec forest"
+    assert file.name.startswith("forest.1" if is_strict else "forest.1.damaged-")
+
+
+def test_a_place_that_can_not_be_written_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "forest.saving").mkdir()
+    proposer = ForestProposer(vllm_config(forest_file=str(tmp_path / "forest")))
+    commands = Commands(proposer)
+    try:
+        with pytest.raises(ForestFileError, match="Is a directory"):
+            commands.restore()
+    finally:
         commands.close()
 
 
