@@ -11,16 +11,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import agentspec.adapters
 from agentspec.adapters.allowed_hosts import URL_VARIABLE, is_disabled
-from agentspec.adapters.caller import SESSION_VARIABLE
-from agentspec.adapters.run_tags import BAGGAGE_HEADER, RUN_SESSION_HEADER, WORKFLOW_VARIABLE, run_tags
+from agentspec.adapters.run_tags import RUN_TAGS_VARIABLE, run_tags_lines
 from agentspec.wire import SESSION_HEADER, STAGE_HEADER
 
 STARTUP = Path(agentspec.adapters.__file__).with_name("startup")  # what Python programs begin with
 PATH_VARIABLE = "PYTHONPATH"
+WORKFLOW_VARIABLE = "AGENTSPEC_WORKFLOW"
 # by what each wants after the gateway's root
 BASE_URLS = {
     "OPENAI_BASE_URL": "/v1",
@@ -39,6 +39,8 @@ NO_PROXY = ("no_proxy", "NO_PROXY")
 NO_KEY = "none"  # clients don't start without any
 HEADER_LINES = ("OPENAI_CUSTOM_HEADERS", "ANTHROPIC_CUSTOM_HEADERS")
 HEADER_OBJECT = "LLM_EXTRA_HEADERS"
+RUN_SESSION_HEADER = "X-Session-ID"
+BAGGAGE_HEADER = "baggage"
 # whoever sets one of the latter by hand needs none of ours
 INSTEAD = {
     RUN_SESSION_HEADER.lower(): {RUN_SESSION_HEADER.lower(), SESSION_HEADER},
@@ -65,7 +67,10 @@ class Run:
     @property
     def headers(self) -> dict[str, str]:
         """Of every call, whatever client makes it."""
-        return run_tags(self.session, self.workflow)
+        headers = {RUN_SESSION_HEADER: self.session}
+        if self.workflow:
+            headers[BAGGAGE_HEADER] = f"gen_ai.workflow.name={quote(self.workflow, safe='/')}"
+        return headers
 
 
 def run_environment(run: Run, given: Mapping[str, str] = os.environ) -> tuple[dict[str, str], list[str]]:
@@ -77,8 +82,8 @@ def run_environment(run: Run, given: Mapping[str, str] = os.environ) -> tuple[di
     environment = {**given, **ours, **headers, **_no_proxy(run, given)}
     environment[PATH_VARIABLE] = os.pathsep.join(filter(None, (str(STARTUP), given.get(PATH_VARIABLE))))
     environment[WORKFLOW_VARIABLE] = run.workflow or ""
-    environment[SESSION_VARIABLE] = run.session
     environment[URL_VARIABLE] = run.root  # its host gets tags
+    environment[RUN_TAGS_VARIABLE] = run_tags_lines(run.headers)
     return environment, replaced
 
 

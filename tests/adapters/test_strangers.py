@@ -18,13 +18,13 @@ from agentspec.adapters import allowed_hosts
 from agentspec.adapters.caller import Caller, calling
 from agentspec.adapters.headers import Tag
 from agentspec.adapters.openai import instrument, stage
+from agentspec.commands.run_environment import Run, run_environment
 from agentspec.errors import ConfigError
 
 ASKED: Any = {"model": "scripted", "messages": [{"role": "user", "content": "hi"}]}
 RUN = {
     "OPENAI_CUSTOM_HEADERS": "X-Session-ID: run-1\nbaggage: gen_ai.workflow.name=my%20flow\nmine: 1",
-    "AGENTSPEC_SESSION": "run-1",
-    "AGENTSPEC_WORKFLOW": "my flow",
+    "AGENTSPEC_RUN_TAGS": "X-Session-ID: run-1\nbaggage: gen_ai.workflow.name=my%20flow",
 }
 
 
@@ -152,8 +152,6 @@ def test_hosts_that_are_none_change_nothing() -> None:
 
 
 def test_a_run_that_is_disabled_instruments_nothing() -> None:
-    from agentspec.commands.run_environment import Run, run_environment
-
     given = {"AGENTSPEC_DISABLE": "1"}
     environment, _ = run_environment(Run("http://gw.example.com", None, "run-1", "flow"), given)
     assert not environment.get("OPENAI_CUSTOM_HEADERS")
@@ -162,3 +160,9 @@ def test_a_run_that_is_disabled_instruments_nothing() -> None:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout == "False\n"
+
+
+def test_a_run_lists_what_it_adds() -> None:
+    environment, _ = run_environment(Run("http://gw.example.com", None, "run-1", "my flow"), {})
+    assert environment["AGENTSPEC_RUN_TAGS"] == RUN["AGENTSPEC_RUN_TAGS"]
+    assert environment["AGENTSPEC_URL"] == "http://gw.example.com"
