@@ -15,8 +15,11 @@ from contextlib import asynccontextmanager
 from functools import wraps
 from typing import Any
 
-from ag2 import Agent
-from ag2.network import CHANNEL_DEP
+from agentspec.adapters.frameworks import framework
+
+with framework():
+    from ag2 import Agent
+    from ag2.network import CHANNEL_DEP
 
 from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.caller import Caller, calling

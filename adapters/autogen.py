@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from autogen_agentchat.agents import AssistantAgent, BaseChatAgent
-from autogen_core import BaseAgent
+from agentspec.adapters.frameworks import framework
+
+with framework():
+    from autogen_agentchat.agents import AssistantAgent, BaseChatAgent
+    from autogen_core import BaseAgent
 
 from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.caller import Caller, made_up_session

@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from crewai import Agent, Crew, Task
-from crewai.flow.flow_context import current_flow_id
-from crewai.flow.runtime import Flow
+from agentspec.adapters.frameworks import framework
+
+with framework():
+    from crewai import Agent, Crew, Task
+    from crewai.flow.flow_context import current_flow_id
+    from crewai.flow.runtime import Flow
 
 from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.caller import Caller, made_up_session

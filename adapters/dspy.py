@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import Any
 
-import dspy
-from dspy._vendor.lm15.transports import StdlibAsyncTransport, StdlibTransport
-from dspy.utils.parallelizer import ParallelExecutor
+from agentspec.adapters.frameworks import framework
+
+with framework():
+    import dspy
+    from dspy._vendor.lm15.transports import StdlibAsyncTransport, StdlibTransport
+    from dspy.utils.parallelizer import ParallelExecutor
 
 from agentspec.adapters.allowed_hosts import HOSTS, Hosts
 from agentspec.adapters.caller import CALLER, Caller, calling, made_up_session

@@ -21,13 +21,17 @@ from threading import Lock
 from typing import Annotated, Any, Self
 from uuid import UUID
 
-from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler
-from langchain_core.runnables import Runnable, ensure_config
-from langchain_core.tracers.context import _configure_hooks, register_configure_hook
-from langchain_openai import ChatOpenAI, OpenAI
-from langchain_openai.chat_models.base import BaseChatOpenAI
-from langchain_openai.llms.base import BaseOpenAI
 from pydantic import AfterValidator, BaseModel, model_validator
+
+from agentspec.adapters.frameworks import framework
+
+with framework():
+    from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler
+    from langchain_core.runnables import Runnable, ensure_config
+    from langchain_core.tracers.context import _configure_hooks, register_configure_hook
+    from langchain_openai import ChatOpenAI, OpenAI
+    from langchain_openai.chat_models.base import BaseChatOpenAI
+    from langchain_openai.llms.base import BaseOpenAI
 
 from agentspec.adapters.allowed_hosts import Hosts, is_disabled
 from agentspec.adapters.caller import CALLER, Caller, made_up_session

@@ -16,8 +16,11 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any
 
-import litellm.router
-import litellm.utils
+from agentspec.adapters.frameworks import framework
+
+with framework():
+    import litellm.router
+    import litellm.utils
 
 from agentspec.adapters.allowed_hosts import HOSTS, Hosts
 from agentspec.adapters.caller import Caller, calling

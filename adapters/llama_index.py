@@ -14,13 +14,16 @@ from functools import wraps
 from inspect import isawaitable
 from typing import Any
 
-from llama_index.core.agent.workflow import AgentWorkflow
-from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
-from llama_index.core.base.base_query_engine import BaseQueryEngine
-from llama_index.core.base.base_selector import BaseSelector
-from llama_index.core.base.response.schema import AsyncStreamingResponse, StreamingResponse
-from llama_index.core.response_synthesizers import BaseSynthesizer
-from workflows.runtime.types import step_function
+from agentspec.adapters.frameworks import framework
+
+with framework():
+    from llama_index.core.agent.workflow import AgentWorkflow
+    from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
+    from llama_index.core.base.base_query_engine import BaseQueryEngine
+    from llama_index.core.base.base_selector import BaseSelector
+    from llama_index.core.base.response.schema import AsyncStreamingResponse, StreamingResponse
+    from llama_index.core.response_synthesizers import BaseSynthesizer
+    from workflows.runtime.types import step_function
 
 from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.caller import Caller, calling, made_up_session

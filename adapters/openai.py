@@ -13,7 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from openai._base_client import BaseClient  # sync and async, of openai 2 and 3, make their requests here
+from agentspec.adapters.frameworks import framework
+
+with framework():
+    from openai._base_client import BaseClient  # sync and async, of openai 2 and 3, make their requests here
 
 from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.block import stage, untagged

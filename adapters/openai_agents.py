@@ -14,10 +14,13 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any
 
-from agents import Agent, get_current_trace
-from agents.agent import AgentBase
-from agents.run import AgentRunner
-from agents.tracing.traces import NoOpTrace
+from agentspec.adapters.frameworks import framework
+
+with framework():
+    from agents import Agent, get_current_trace
+    from agents.agent import AgentBase
+    from agents.run import AgentRunner
+    from agents.tracing.traces import NoOpTrace
 
 from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.caller import CALLER, Caller, calling, holding, made_up_session

@@ -19,17 +19,20 @@ from inspect import iscoroutinefunction
 from types import ModuleType
 from typing import Any, Self
 
-from openhands.sdk.agent import Agent
-from openhands.sdk.agent import agent as agent_module
-from openhands.sdk.agent.critic_mixin import CriticMixin
-from openhands.sdk.conversation import title_utils
-from openhands.sdk.conversation.goal import controller
-from openhands.sdk.conversation.impl.local_conversation import LocalConversation
-from openhands.sdk.hooks.executor import HookExecutor
-from openhands.sdk.llm import llm as llm_module
-from openhands.sdk.llm.call_context import LLMCallContext, resolve_llm_call_context
-from openhands.sdk.security.analyzer import SecurityAnalyzerBase
-from openhands.sdk.subagent.registry import AgentFactory
+from agentspec.adapters.frameworks import framework
+
+with framework():
+    from openhands.sdk.agent import Agent
+    from openhands.sdk.agent import agent as agent_module
+    from openhands.sdk.agent.critic_mixin import CriticMixin
+    from openhands.sdk.conversation import title_utils
+    from openhands.sdk.conversation.goal import controller
+    from openhands.sdk.conversation.impl.local_conversation import LocalConversation
+    from openhands.sdk.hooks.executor import HookExecutor
+    from openhands.sdk.llm import llm as llm_module
+    from openhands.sdk.llm.call_context import LLMCallContext, resolve_llm_call_context
+    from openhands.sdk.security.analyzer import SecurityAnalyzerBase
+    from openhands.sdk.subagent.registry import AgentFactory
 
 from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.caller import Caller, holding

@@ -12,8 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic_ai import RunContext
-from pydantic_ai.capabilities import CombinedCapability
+from agentspec.adapters.frameworks import framework
+
+with framework():
+    from pydantic_ai import RunContext
+    from pydantic_ai.capabilities import CombinedCapability
 
 from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.caller import Caller

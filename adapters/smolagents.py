@@ -15,7 +15,10 @@ from contextvars import copy_context
 from functools import wraps
 from typing import Any
 
-from smolagents import MultiStepAgent, local_python_executor
+from agentspec.adapters.frameworks import framework
+
+with framework():
+    from smolagents import MultiStepAgent, local_python_executor
 
 from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.caller import made_up_session

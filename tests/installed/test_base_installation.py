@@ -16,6 +16,11 @@ from tests.installed.environment import Environment
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ("agentic_sql", "agentic_sql.side_by_side", "self_consistency", "self_refinement", "debate")
+ADAPTERS = sorted(  # the modules that import a framework
+    path.stem
+    for path in (ROOT / "adapters").glob("*.py")
+    if "with framework():" in path.read_text(encoding="utf-8")
+)
 CALL = '{"messages": [{"role": "user", "content": "Who?"}], "response": "I."}\n'
 # what only the repository has, named without saying where it is
 UNSHIPPED = re.compile(r"(?<![\w/.])(?:docs|deploy)/[\w./-]+\.(?:md|yaml)")
@@ -110,3 +115,25 @@ def test_no_message_names_a_file_that_only_the_repository_has() -> None:
         for name in UNSHIPPED.findall(text)
     }
     assert found == set()
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_an_adapter_says_what_it_needs(installed: Environment, adapter: str, tmp_path: Path) -> None:
+    run = installed.run("python", "-c", f"import agentspec.adapters.{adapter}", cwd=tmp_path)
+    sentence = run.stderr.splitlines()[-1]
+    found = re.fullmatch(r"ModuleNotFoundError: this adapter needs (\w+): pip install (.+)", sentence)
+    assert found
+    assert {"openai_agents": "agents"}.get(adapter, adapter) in (found[1], *found[1].split("_", 1))
+
+
+def test_a_framework_of_another_version(installed: Environment, tmp_path: Path) -> None:
+    (tmp_path / "ag2.py").write_text("class Agent: ...")  # without ag2.network
+    run = installed.run("python", "-c", "import agentspec.adapters.ag2", cwd=tmp_path)
+    sentence = run.stderr.splitlines()[-1]
+    assert sentence.startswith("ModuleNotFoundError: this adapter needs ag2.network: install a version that ")
+
+
+def test_what_a_framework_itself_misses(installed: Environment, tmp_path: Path) -> None:
+    (tmp_path / "ag2.py").write_text("import something_of_its_own")
+    run = installed.run("python", "-c", "import agentspec.adapters.ag2", cwd=tmp_path)
+    assert run.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'something_of_its_own'"
