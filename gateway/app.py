@@ -22,6 +22,7 @@ from agentspec.errors import AgentSpecError
 from agentspec.gateway.auth import METRICS_PATH, UI_PATH, Authenticate
 from agentspec.gateway.calls import Calls
 from agentspec.gateway.control_routes import control_routes
+from agentspec.gateway.cors import Cors
 from agentspec.gateway.discovery import Discovery
 from agentspec.gateway.discovery_routes import discovery_routes
 from agentspec.gateway.drain import Drain
@@ -78,7 +79,7 @@ def create_app(
     )
     own.router.redirect_slashes = False
     either = OwnOrCalls(own, Calls(upstream, rules, drain, watch, discovery, recorder))
-    return UrlStage(Observed(Authenticate(either, rules), registry, tracing))
+    return UrlStage(Observed(Cors(Authenticate(either, rules), rules), registry, tracing))
 
 
 class OwnOrCalls:

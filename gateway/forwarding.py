@@ -34,6 +34,20 @@ NOT_FORWARDED = HOP_BY_HOP | {
 }
 # a span of ours, if there is one, stands between the client's and the engine's
 TRACE_HEADERS = frozenset((b"traceparent", b"tracestate"))
+# which pages may read an answer is our setting, whatever the engine's is: vLLM's lets all pages by default
+CORS_HEADERS = frozenset(
+    b"access-control-" + name
+    for name in (
+        *(
+            b"allow-origin",
+            b"allow-credentials",
+            b"allow-headers",
+            b"allow-methods",
+            b"allow-private-network",
+        ),
+        *(b"expose-headers", b"max-age"),
+    )
+)
 # ours say it instead
 NOT_RETURNED = HOP_BY_HOP | {
     b"date",
@@ -41,6 +55,7 @@ NOT_RETURNED = HOP_BY_HOP | {
     REQUEST_ID_HEADER.encode(),
     STAGE_HEADER.encode(),
     STAGE_SOURCE_HEADER.encode(),
+    *CORS_HEADERS,
 }
 
 

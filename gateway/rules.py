@@ -14,8 +14,10 @@ class Rules:
 
     Attributes:
         admin_key: the digest of the operator's key; None if there is none.
+        cors_origins: of web pages that may read answers; "*" = of all.
     """
 
     keys: ApiKeys = field(default_factory=ApiKeys)
     admin_key: bytes | None = None
     limits: GatewaySettings = field(default_factory=GatewaySettings)
+    cors_origins: frozenset[str] = frozenset()

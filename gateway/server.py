@@ -165,7 +165,8 @@ def serve(
     if engine is None:
         GatewayServer(app, drain, grace_s=grace_s, on_ready=on_ready, reload=reload, rules=rules).run([bound])
     else:
-        server = GatewayServer(EngineGate(app, engine), drain, grace_s=grace_s, reload=reload, rules=rules)
+        gate = EngineGate(app, engine, rules or Rules())
+        server = GatewayServer(gate, drain, grace_s=grace_s, reload=reload, rules=rules)
         with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
             runner.run(_serve_with(engine, server, bound, on_ready))
 

@@ -6,10 +6,11 @@ Where the values come from (a file, the environment, options) is ``config_file``
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from agentspec.errors import ConfigError
@@ -21,6 +22,7 @@ from agentspec.wire import MAX_DRAFT_TOKENS
 KIB = 1 << 10
 MIB = 1 << 20
 ENVIRONMENT_PREFIX = "AGENTSPEC_"
+_ORIGIN = re.compile(r"(?!http://[^/]*:80$|https://[^/]*:443$)[a-z][a-z0-9+.-]*://[a-z0-9._\[\]:-]+")
 
 
 class _Group(BaseModel):
@@ -199,6 +201,7 @@ class ServerSettings(_Group):
         allow_open: a public address without any key is meant.
         grace_s: seconds that requests under way get to finish at shutdown.
         record: a file that every call is appended to, with all that was said; None = none.
+        cors_origins: web pages that may read answers, by origin; "*" = all pages.
     """
 
     host: str = "127.0.0.1"
@@ -208,6 +211,18 @@ class ServerSettings(_Group):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     record: str | None = None
+    cors_origins: tuple[str, ...] = ()
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        """As browsers write them: no path, no capitals, no port that the scheme has anyway."""
+        for origin in origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"an origin looks like 'https://app.example:8443', or is '*', not {origin!r}"
+                )
+        return origins
 
 
 class TracingSettings(_Group):

@@ -16,6 +16,7 @@ from agentspec.errors import ConfigError
 from agentspec.gateway import Fleet, Rules, Upstream
 from agentspec.gateway.settings import Settings
 
+RULES_SETTINGS = ("keys", "admin_key_sha256", "limits", "server.allow_open", "server.cors_origins")
 FLEET_SETTINGS = ("routing", "timeouts", "retries", "health")
 READ_AT_START = ("limits.unread_s",)  # an option of the listening socket
 MOST_CHARS = 200  # of a value in the log
@@ -59,7 +60,7 @@ class RunningSettings:
         self._started = self._now = settings
         self._rules = rules
         self._live = (
-            LivePart(("keys", "admin_key_sha256", "limits", "server.allow_open"), self._put_rules),
+            LivePart(RULES_SETTINGS, self._put_rules),
             LivePart(("server.log_level",), _put_log_level),
             self._engines(upstream),
         )
@@ -111,6 +112,7 @@ class RunningSettings:
     def _put_rules(self, _: Settings, new: Rules) -> None:
         rules = self._rules
         rules.keys, rules.admin_key, rules.limits = new.keys, new.admin_key, new.limits
+        rules.cors_origins = new.cors_origins
 
     def _log(self, settings: Settings, num_keys: int) -> None:
         for change in differences(self._now, settings):

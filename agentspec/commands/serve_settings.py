@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -27,6 +28,8 @@ from agentspec.vllm_plugin.control import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from agentspec.gateway.tracing import Tracing
+
+logger = logging.getLogger("agentspec")
 
 ENGINE_API_KEY_VARIABLE = "AGENTSPEC_ENGINE_API_KEY"
 COLLECTOR_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
@@ -70,7 +73,12 @@ def rules_of(settings: Settings, args: argparse.Namespace, before: Rules | None 
     admin = digest_of(args.admin_key) if args.admin_key else None
     if admin is None and settings.admin_key_sha256:
         admin = bytes.fromhex(settings.admin_key_sha256)
-    return Rules(ApiKeys(keys, None if before is None else before.keys), admin, settings.limits)
+    origins = frozenset(settings.server.cors_origins)
+    if "*" in origins and not keys:
+        logger.warning(
+            "every web page can use this gateway: server.cors_origins has '*', and there are no keys"
+        )
+    return Rules(ApiKeys(keys, None if before is None else before.keys), admin, settings.limits, origins)
 
 
 def check_exposure(host: str, has_keys: bool, allow_open: bool) -> None:

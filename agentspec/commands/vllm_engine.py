@@ -56,6 +56,11 @@ def check(args: argparse.Namespace, settings: Settings) -> None:
             raise ConfigError(
                 f"with --zero-hop there is no gateway to record: --record {settings.server.record!r}"
             )
+        if settings.server.cors_origins:
+            raise ConfigError(
+                "with --zero-hop vLLM answers web pages itself: leave server.cors_origins out, and give "
+                "vLLM's --allowed-origins"
+            )
         _written_keys(args, settings)
     else:
         _free_port(args.engine_port or 0)

@@ -38,6 +38,7 @@ LIVE = {
     "health.open_s": "health: {open_s: 3}",
     "server.log_level": "server: {log_level: debug}",
     "server.allow_open": "server: {allow_open: true}",
+    "server.cors_origins": "server: {cors_origins: ['https://app.example']}",
 }
 
 
@@ -68,7 +69,8 @@ class Running:
         self.settings.apply()
 
     def state(self) -> tuple[object, ...]:
-        return self.rules.keys, self.rules.admin_key, self.rules.limits, logging.getLogger().level
+        rules = self.rules
+        return rules.keys, rules.admin_key, rules.limits, rules.cors_origins, logging.getLogger().level
 
 
 @pytest.fixture
