@@ -32,11 +32,11 @@ async def read_body(receive: Receive, limits: GatewaySettings, *, num_dropped: i
         SlowBodyError: it did not come in time.
         ClientGoneError: the client left while sending.
     """
-    message = await receive()
-    if message["type"] == "http.request" and not message.get("more_body", False):  # nearly always
-        return _within(message.get("body", b""), limits.body_limit_bytes)
     try:
         async with asyncio.timeout(limits.body_s):
+            message = await receive()
+            if message["type"] == "http.request" and not message.get("more_body", False):  # nearly always
+                return _within(message.get("body", b""), limits.body_limit_bytes)
             return await _read_parts(message, receive, limits.body_limit_bytes, num_dropped)
     except TimeoutError:
         raise SlowBodyError(f"the body did not come within {limits.body_s:g} s") from None

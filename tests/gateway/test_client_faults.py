@@ -232,6 +232,15 @@ def test_half_a_body(hasty: str, length: int) -> None:
     assert b'"code":"request_timeout"' in answer
 
 
+@pytest.mark.parametrize(
+    "rest", [b"content-length: 5\r\n\r\n", b"transfer-encoding: chunked\r\n\r\n2;" + b"x" * 9000]
+)
+def test_a_body_that_does_not_begin(hasty: str, rest: bytes) -> None:
+    with connected(hasty) as connection:
+        connection.sendall(POST + rest)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 408 ")
+
+
 def test_a_body_without_end(hasty: str) -> None:
     with connected(hasty) as connection:
         connection.sendall(POST + b"transfer-encoding: chunked\r\n\r\n")

@@ -1,0 +1,47 @@
+"""Every attack on a gateway that runs on this machine, one line each."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import httpx
+
+from tests.hostile.bodies import BODIES
+from tests.hostile.floods import FLOODS
+from tests.hostile.raw_http import RAW
+from tests.hostile.target import NotHereError, Target
+from tests.hostile.tenants import TENANTS
+
+GROUPS = {"raw": RAW, "tenants": TENANTS, "bodies": BODIES, "floods": FLOODS}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The number of attacks that succeeded, at most 125; 2 if there was nothing to attack."""
+    parser = argparse.ArgumentParser(prog="python -m tests.hostile", description=__doc__)
+    parser.add_argument("--url", required=True, help="of a gateway with keys, on a loopback address")
+    parser.add_argument("--key", required=True, help="a tenant's")
+    parser.add_argument("--other-key", required=True, help="another tenant's")
+    parser.add_argument("--only", choices=GROUPS, help="one group of attacks")
+    args = parser.parse_args(arguments)
+    try:
+        target = Target(args.url.rstrip("/"), args.key, args.other_key)
+        target.learned_by_them()
+    except (NotHereError, httpx.HTTPError, ValueError) as error:
+        print(f"no attack: {error}", file=sys.stderr)
+        return 2
+    num_failed = num_run = 0
+    for group, attacks in GROUPS.items():
+        for attack in attacks if args.only in (None, group) else ():
+            num_run += 1
+            try:
+                attack.run(target)
+            except (AssertionError, OSError, ValueError, httpx.HTTPError) as error:
+                num_failed += 1
+                print(f"{group}: {attack.name}: {error or type(error).__name__}")
+    print(f"{num_run} attacks, {num_failed} succeeded")
+    return min(num_failed, 125)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

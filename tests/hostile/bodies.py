@@ -1,0 +1,113 @@
+# ruff: noqa: E501  (a row is a line)
+"""Attacks by JSON: fields of the wrong type, numbers without end, nesting. To add one, add a row."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from tests.hostile.target import DEADLINE_S, Target, check_error
+
+CHAT = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1})
+TEXT = ("/v1/completions", {"prompt": "hi", "max_tokens": 1})
+RESPONSES = ("/v1/responses", {"input": "hi", "max_output_tokens": 1})
+MESSAGES = ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "model": "x"})
+TOKENIZE = ("/tokenize", {"prompt": "hi"})
+
+SAMPLING = (
+    "temperature",
+    "top_p",
+    "seed",
+    "stream",
+    "stream_options",
+    "stop",
+    "n",
+    "user",
+    "metadata",
+    "model",
+)
+FIELDS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
+    (*CHAT, (*SAMPLING, "messages", "max_tokens", "max_completion_tokens", "tools", "tool_choice", "response_format",
+             "logprobs", "top_logprobs", "logit_bias", "prediction", "vllm_xargs", "presence_penalty")),
+    (*TEXT, (*SAMPLING, "prompt", "max_tokens", "echo", "suffix", "logprobs", "best_of")),
+    (*RESPONSES, ("input", "instructions", "max_output_tokens", "temperature", "top_p", "stream", "tools", "tool_choice",
+                  "text", "reasoning", "metadata", "model", "previous_response_id", "store")),
+    (*MESSAGES, ("messages", "system", "max_tokens", "tools", "stream", "metadata", "stop_sequences")),
+    (*TOKENIZE, ("prompt", "messages", "add_special_tokens", "model")),
+]  # fmt: skip
+WRONG = (
+    "true", "-1", "1e400", "NaN", "-Infinity", "99999999999999999999999999", "0.5", '"text"', '""', '"\\ud800"',
+    '"\\u0000"', "[]", "[[]]", "[null]", "[{}]", '[{"role": 1, "content": {}}]', "{}", '{"a": {"b": [1]}}',
+    '[{"role": "user"}]', '[{"type": "function"}]', '{"type": "json_schema"}', "[" * 200 + "]" * 200,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FieldAttack:
+    """One field of one endpoint with every wrong value."""
+
+    path: str
+    right: dict[str, Any]
+    field: str
+
+    @property
+    def name(self) -> str:
+        """For a report."""
+        return f"{self.path} {self.field}"
+
+    def run(self, target: Target) -> None:
+        """AssertionError if it succeeds."""
+        others = json.dumps({name: value for name, value in self.right.items() if name != self.field})[:-1]
+        others += ", " if len(others) > 1 else ""
+        headers = {"authorization": f"Bearer {target.mine}"}
+        with httpx.Client(trust_env=False, timeout=DEADLINE_S, headers=headers, verify=False) as client:
+            for value in WRONG:
+                body = f'{others}"{self.field}": {value}}}'
+                answer = client.post(f"{target.root}{self.path}", content=body.encode())
+                try:
+                    check_error(answer.status_code, answer.headers["content-type"], answer.content)
+                except AssertionError as error:
+                    raise AssertionError(f"{self.field}: {value[:40]}: {error}") from None
+
+
+@dataclass(frozen=True)
+class BodyAttack:
+    """A whole body, and the statuses that it may get."""
+
+    name: str
+    body: bytes
+    statuses: frozenset[int] = frozenset((400,))
+    path: str = "/v1/chat/completions"
+
+    def run(self, target: Target) -> None:
+        """AssertionError if it succeeds."""
+        answer = target.post(self.path, self.body)
+        assert answer.status_code in self.statuses, (answer.status_code, answer.text[:200])
+        check_error(answer.status_code, answer.headers["content-type"], answer.content)
+
+
+BODIES: list[FieldAttack | BodyAttack] = [
+    *(FieldAttack(path, right, name) for path, right, names in FIELDS for name in names),
+    BodyAttack("nothing", b""),
+    BodyAttack("no JSON", b"\x00\xff"),
+    BodyAttack("a list", b"[]"),
+    BodyAttack("a number", b"1"),
+    BodyAttack("null", b"null"),
+    BodyAttack("half an object", b'{"messages": ['),
+    BodyAttack("two objects", b"{}{}"),
+    BodyAttack("a deep list", b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    BodyAttack("a deep object", b'{"x": ' * 100_000 + b"1" + b"}" * 100_000),
+    BodyAttack("half a pair of surrogates", b'{"messages": [{"role": "user", "content": "\\ud800"}]}'),
+    BodyAttack("half a pair in a key", b'{"\\udfff": 1, "messages": []}'),
+    BodyAttack("bytes that are no UTF-8", b'{"messages": [{"role": "user", "content": "\xff\xfe"}]}'),
+    BodyAttack("a number of 100,000 digits", b'{"seed": ' + b"9" * 100_000 + b"}"),
+    BodyAttack("100,000 keys", b"{" + b",".join(b'"k%d":1' % index for index in range(100_000)) + b"}"),
+    BodyAttack("100,000 messages", b'{"messages": [' + b"{}," * 99_999 + b"{}]}"),
+    BodyAttack("a long model name", b'{"model": "' + b"m" * 1_000_000 + b'"}', frozenset((400, 404))),
+    BodyAttack("warm: no lines", b"\x00", path="/agentspec/warm"),
+    BodyAttack("warm: wrong types", b'{"stage": 1, "response": {}}', path="/agentspec/warm"),
+    BodyAttack("warm: a stage by dots", b'{"stage": "../x", "response": "x"}', frozenset((200, 400)), "/agentspec/warm"),
+]  # fmt: skip
