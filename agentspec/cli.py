@@ -65,11 +65,13 @@ class CommandParser(argparse.ArgumentParser):
         self._fill = fill
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, behind the options' arrival."""
+        """As argparse's, behind the options' arrival; ``flags`` are the options that there are."""
         if self._fill is not None:
             fill, self._fill = self._fill, None
             fill(self)
-        return super().parse_known_args(args, namespace)
+        parsed, unknown = super().parse_known_args(args, namespace)
+        parsed.flags = [*self._option_string_actions, *getattr(parsed, "flags", ())]
+        return parsed, unknown
 
 
 def _serve(parser: argparse.ArgumentParser) -> None:

@@ -75,8 +75,7 @@ def flag_of(option: str) -> str:
 
 def unrecognized(args: argparse.Namespace) -> argparse.ArgumentError:
     """The error for arguments that no option takes, with the option that each may have meant."""
-    flags = [flag_of(name) for name in vars(args)]
     given = {one.partition("=")[0] for one in args.unknown if one.startswith("--")}
-    near = {flag: get_close_matches(flag, flags, 1, cutoff=0.7) for flag in sorted(given)}
+    near = {flag: get_close_matches(flag, args.flags, 1, cutoff=0.7) for flag in sorted(given)}
     hints = [f"; did you mean {found[0]} for {flag}?" for flag, found in near.items() if found]
     return argparse.ArgumentError(None, f"unrecognized arguments: {' '.join(args.unknown)}{''.join(hints)}")

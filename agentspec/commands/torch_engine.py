@@ -12,7 +12,7 @@ from typing import Any
 from agentspec import DraftConfig, Forest, ForestConfig
 from agentspec.commands.engine_choice import name_of
 from agentspec.config import MIB
-from agentspec.engine.checkpoint_config import load_config
+from agentspec.engine.checkpoint_config import check_files
 from agentspec.engine.engine_config import DTYPES, EngineConfig
 from agentspec.errors import ConfigError
 from agentspec.extras import check_installed, needed
@@ -56,7 +56,7 @@ class EmbeddedPlan:
     def of(cls, args: argparse.Namespace, settings: Settings, *, is_replaying: bool = False) -> EmbeddedPlan:
         """What ``args`` ask for. Raises ConfigError, CheckpointError."""
         check_installed("engine", hint=ELSEWHERE)
-        _check_model(args, settings)
+        _check_model(args, settings, is_replaying)
         if args.dtype is not None and args.dtype not in DTYPES:
             raise ConfigError(
                 f"{name_of('dtype', args, settings)} must be one of {', '.join(DTYPES)}, not {args.dtype!r}"
@@ -176,8 +176,8 @@ def _forest_config(args: argparse.Namespace) -> ForestConfig:
     return ForestConfig(stage_limit_bytes=args.stage_budget_mb * MIB)
 
 
-def _check_model(args: argparse.Namespace, settings: Settings) -> None:
-    """Raise ConfigError or CheckpointError unless there is a folder with a ``config.json`` that we know."""
+def _check_model(args: argparse.Namespace, settings: Settings, is_replaying: bool) -> None:
+    """Raise ConfigError or CheckpointError unless there is a folder with a checkpoint that we know."""
     if not args.model:
         return
     if not Path(args.model).is_dir():
@@ -186,4 +186,4 @@ def _check_model(args: argparse.Namespace, settings: Settings) -> None:
             f"{name_of('model', args, settings)} {args.model!r} is no folder here. The embedded engine takes "
             f"the folder of a downloaded checkpoint; a model hub's {names}"
         )
-    load_config(args.model)
+    check_files(args.model, needs_weights=not is_replaying)

@@ -13,7 +13,7 @@ from pathlib import Path
 from agentspec.config import MIB, ForestConfig
 from agentspec.distribution import DOCUMENTS
 from agentspec.doctor.finding import Finding, ask_python, ok, problem, warning
-from agentspec.engine.checkpoint_config import load_config
+from agentspec.engine import checkpoint_config
 from agentspec.errors import CheckpointError
 from agentspec.vllm_plugin.versions import INSTALL
 
@@ -137,7 +137,7 @@ def check_checkpoint(model: str) -> Finding:
     if not Path(model).is_dir():
         return problem("model", f"{model!r} is no folder here, and a model hub's names need vLLM: {INSTALL}")
     try:
-        load_config(model)
+        checkpoint_config.check_files(model)
     except CheckpointError as error:
         return problem("model", str(error))
     return ok("model", model)

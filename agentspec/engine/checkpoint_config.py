@@ -13,6 +13,7 @@ from agentspec.engine.model_config import ModelConfig
 from agentspec.errors import CheckpointError
 
 CONFIG_FILE = "config.json"
+TOKENIZER_FILE = "tokenizer.json"
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -43,3 +44,16 @@ def load_config(path: str | Path) -> ModelConfig:
         return ModelConfig.from_json(read_json(file))
     except CheckpointError as error:
         raise CheckpointError(f"{str(file)!r}: {error}") from error
+
+
+def check_files(path: str | Path, *, needs_weights: bool = True) -> None:
+    """Look at what can be seen of a checkpoint without torch: its configuration, and which files are there.
+
+    Raises:
+        CheckpointError: as :func:`load_config`, or the tokenizer or the weights are missing.
+    """
+    load_config(path)
+    if not (Path(path) / TOKENIZER_FILE).is_file():
+        raise CheckpointError(f"no {TOKENIZER_FILE!r} in {str(path)!r}")
+    if needs_weights and not any(Path(path).glob("*.safetensors*")):
+        raise CheckpointError(f"no weights in {str(path)!r}: a checkpoint has files *.safetensors")

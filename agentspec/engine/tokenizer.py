@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from tokenizers import decoders
 
 from agentspec.engine.chat_template import TOOLS_TEMPLATE, ChatTemplate, Message
-from agentspec.engine.checkpoint_config import CONFIG_FILE, read_json
+from agentspec.engine.checkpoint_config import CONFIG_FILE, TOKENIZER_FILE, read_json
 from agentspec.engine.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from agentspec.engine.model_config import token_id_set
 from agentspec.errors import CheckpointError, RequestError
 
-TOKENIZER_FILE = "tokenizer.json"
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 

@@ -13,11 +13,11 @@ import torch
 from agentspec.benchmarks.engine.options import BUNDLED, SHAPES
 from agentspec.benchmarks.replay.jobs import TEKKEN, load_tokenizer
 from agentspec.engine.checkpoint import load_shape, model_of_shape
-from agentspec.engine.checkpoint_config import read_json
+from agentspec.engine.checkpoint_config import TOKENIZER_FILE, read_json
 from agentspec.engine.engine_config import DTYPES
 from agentspec.engine.model import Transformer
 from agentspec.engine.model_config import ModelConfig
-from agentspec.engine.tokenizer import TOKENIZER_FILE, Tokenizer
+from agentspec.engine.tokenizer import Tokenizer
 from agentspec.errors import ConfigError
 from agentspec.forest import Tokens
 from agentspec.models import bundled_model_dir

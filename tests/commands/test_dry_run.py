@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import yaml
 from agentspec.cli import build_parser, main
 from agentspec.commands.option_types import MAX_PORT
 from agentspec.gateway.config_file import load_settings
+from agentspec.models import bundled_model_dir
 
 CAPSYS = pytest.CaptureFixture[str]
 CALL = json.dumps({"prompt": "a", "response": "b"})
@@ -98,10 +100,13 @@ def refused(capsys: CAPSYS, *options: str) -> str:
         (["--device", "gpu"], "argument --device: a device is cpu, cuda or cuda:N, not 'gpu'"),
         (["--dtype", "half"], "--dtype must be one of float64, float32, bfloat16, float16, not 'half'"),
         (["--slot", "3"], "unrecognized arguments: --slot 3; did you mean --slots for --slot?"),
+        (["--unknow"], "unrecognized arguments: --unknow\n"),
         (["--max-drfat=3"], "did you mean --max-draft for --max-drfat?"),
         (["--model", "gone"], "--model 'gone' is no folder here"),
         (["--model", "empty"], "can't read 'empty/config.json'"),
         (["--model", "other"], "unknown architecture ['GPT2LMHeadModel']"),
+        (["--model", "words"], "no 'tokenizer.json' in 'words'"),
+        (["--model", "weights"], "no weights in 'weights'"),
         (["--engine", "replay"], "give it --trace FILE"),
         (["--engine", "replay", "--trace", "gone.jsonl"], "can't read 'gone.jsonl'"),
         (["--engine", "replay", "--trace", "broken.jsonl"], "broken.jsonl:2: "),
@@ -125,6 +130,10 @@ def test_what_a_start_refuses_a_dry_run_refuses(
     Path("empty").mkdir()
     Path("other").mkdir()
     Path("taken.saving").mkdir()
+    for name in ("words", "weights"):
+        Path(name).mkdir()
+        shutil.copy(bundled_model_dir() / "config.json", name)
+    Path("weights/tokenizer.json").write_text("{}")
     Path("other/config.json").write_text(json.dumps({"architectures": ["GPT2LMHeadModel"]}))
     Path("broken.jsonl").write_text(f"{CALL}\n{{\n")
     Path("arguments.yaml").write_text("engine: {arguments: [--max-num-seqs, '8']}")

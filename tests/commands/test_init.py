@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import pty
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,7 +31,8 @@ TIMEOUT_S = 60.0
 def checkpoint(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     folder.mkdir()
-    shutil.copy(bundled_model_dir() / "config.json", folder)
+    for file in bundled_model_dir().iterdir():
+        (folder / file.name).symlink_to(file)
     return folder
 
 
