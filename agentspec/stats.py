@@ -50,13 +50,17 @@ class StageStats(SpeculationStats):
 
     ``num_steps`` counts (request, decode step) pairs: forward passes that this stage's requests took
     part in while decoding. ``decode_s`` sums, over requests, the time from the first to the last output
-    token. ``tree_limit_bytes`` is the budget of ``tree_bytes``, 0 where the engine does not tell it.
+    token. ``measured_decode_s`` is the part of it in steps for which the engine knows the time without
+    drafts, ``plain_decode_s`` that time. ``tree_limit_bytes`` is the budget of ``tree_bytes``, 0 where the
+    engine does not tell it.
     """
 
     num_requests: int = 0
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
     decode_s: float = 0.0
+    measured_decode_s: float = 0.0
+    plain_decode_s: float = 0.0
     tree_bytes: int = 0
     tree_limit_bytes: int = 0
 
@@ -69,6 +73,16 @@ class StageStats(SpeculationStats):
     def accepted_per_step(self) -> float:
         """Mean output tokens per decode step (1.0 = no speculation); 0 without steps."""
         return (self.num_accepted_tokens + self.num_steps) / self.num_steps if self.num_steps else 0.0
+
+    @property
+    def saved_s(self) -> float | None:
+        """Seconds of decoding that drafts saved, negative if they cost more; None if that is not known."""
+        return saved_seconds(self.measured_decode_s, self.plain_decode_s)
+
+
+def saved_seconds(measured_decode_s: float, plain_decode_s: float) -> float | None:
+    """The difference of these counters of :class:`StageStats`; None if nothing was measured."""
+    return plain_decode_s - measured_decode_s if measured_decode_s else None
 
 
 class StageTable:

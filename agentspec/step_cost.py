@@ -14,6 +14,7 @@ FIRST_PRICE = 0.2
 WINDOW = 256  # steps: what a draft token cost longer ago than a few of these is forgotten
 RATE_WINDOW = 64  # likewise how fast tokens came
 _TRUST = 16.0  # in the first price: 1 / the variance of real prices around it, as a share of it
+_LEAST_EVIDENCE = 0.2  # the steps' share in the cost of a draft token, the first price has the rest
 _LEAST_WEIGHT = 0.01  # likewise of nothing, for requests and prompt tokens
 _FEW = 8  # steps before anything is taken for an outlier
 _OUTLIER = 3.0  # deviations; what is beyond counts as so much
@@ -33,6 +34,7 @@ class StepCost:
 
     __slots__ = (
         "_deviation",
+        "_evidence",
         "_last",
         "_num_steps",
         "_products",
@@ -48,6 +50,7 @@ class StepCost:
         self._seconds = self._tokens = self._prompt = 0.0  # means per step
         self._products = (0.0,) * 9  # of their changes, means: dd dr dp ds rr rp rs pp ps
         self._slopes = (0.0, 0.0, 0.0)  # seconds per draft token, request, prompt token
+        self._evidence = 0.0
         self._deviation = 0.0  # mean, of a change of seconds from what the slopes say
 
     @property
@@ -56,6 +59,11 @@ class StepCost:
         if not self._num_steps:
             return FIRST_PRICE
         return min(1.0, max(0.0, self._slopes[0] / self._seconds_per_token()))
+
+    @property
+    def draft_token_s(self) -> float | None:
+        """Seconds per further draft token; None while the steps say next to nothing about it."""
+        return max(0.0, self._slopes[0]) if self._evidence >= _LEAST_EVIDENCE else None
 
     def observe(
         self, seconds: float, num_requests: int, num_drafted: int, num_tokens: int, num_prompt_tokens: int = 0
@@ -132,7 +140,9 @@ class StepCost:
         first = FIRST_PRICE * self._seconds_per_token()
         noise = max(self._deviation, _LEAST_SHARE * self._seconds)
         weight = _TRUST * (noise / first) ** 2 / self._num_steps
-        dd += weight - dp * dp / pp - dr * dr / rr
+        dd -= dp * dp / pp + dr * dr / rr
+        self._evidence = dd / (dd + weight)
+        dd += weight
         ds += weight * first - dp * ps / pp - dr * rs / rr
         per_draft = ds / dd
         per_request = (rs - dr * per_draft) / rr

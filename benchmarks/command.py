@@ -76,6 +76,13 @@ examples:
 DIR holds the eleven *.jsonl.gz files that the document names, with the lines that `agentspec replay` reads.
 """
 
+SAVING_DESCRIPTION = """\
+Is the time saved, which the server estimates, the time that is saved? Serve the text-to-SQL example with the
+embedded engine and the bundled model, a few questions with drafts and the same without, in turn, and compare
+the estimate with the decode times of both. Prints a table by stage, then one line of JSON. Needs the
+repository: python -m agentspec bench saving
+"""
+
 LOAD_DESCRIPTION = """\
 Serve the text-to-SQL example's calls with the embedded engine and the bundled model, 1 to 16 at a time:
 without speculation, at fixed prices of a draft token, and at the price that the engine learns from its
@@ -112,6 +119,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_load(benchmarks)
     _add_stages(benchmarks)
     benchmarks.add_parser("tagging", help="what an adapter costs a call").set_defaults(run=run_tagging)
+    _add_saving(benchmarks)
     engine_options.add_options(benchmarks)
     vllm_options.add_options(benchmarks)
     gateway_options.add_options(benchmarks)
@@ -227,6 +235,27 @@ def _add_stages(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser])
     stages.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON line here")
 
 
+def _add_saving(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    saving = benchmarks.add_parser(
+        "saving",
+        help="the server's estimate of the time saved, against the time saved",
+        description=SAVING_DESCRIPTION,
+    )
+    saving.set_defaults(run=run_saving)
+    saving.add_argument(
+        "--questions",
+        type=option_types.count,
+        default=40,
+        metavar="N",
+        help="of seven calls each, for each number of clients (%(default)s)",
+    )
+    saving.add_argument(
+        "--clients", type=_counts, default=(1, 8), metavar="N,...", help="questions at a time (1,8)"
+    )
+    saving.add_argument("--threads", type=option_types.count, metavar="N", help="of the engine (all cores)")
+    saving.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON line here")
+
+
 def run_core(args: argparse.Namespace) -> int:
     """``agentspec bench core``."""
     with needed("bench"):
@@ -265,6 +294,14 @@ def run_load(args: argparse.Namespace) -> int:
         from agentspec.benchmarks.load.run import run
 
         return run(Sizes(args.questions, args.rounds, args.clients), args.json)
+
+
+def run_saving(args: argparse.Namespace) -> int:
+    """``agentspec bench saving``."""
+    with needed("bench", "engine"):
+        from agentspec.benchmarks.saving import run
+
+        return run(args.questions, args.clients, args.threads, args.json)
 
 
 def run_tagging(args: argparse.Namespace) -> int:

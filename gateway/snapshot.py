@@ -80,7 +80,7 @@ def _described(
     named: Callable[[Path], dict[str, str]],
 ) -> dict[str, Any]:
     stats = trails.stats
-    saved = [seconds for one in stats.values() if (seconds := saved_s(one)) is not None]
+    saved = [seconds for one in stats.values() if (seconds := one.saved_s) is not None]
     running = sum(traffic.num_running for traffic in traffic_of.values())
     return {
         "time": time.time(),
@@ -97,17 +97,6 @@ def _described(
         "num_stages_left_out": len(stats) - len(trails.stages),
         "edges": _edges(edges, named),
     }
-
-
-def saved_s(stats: StageStats) -> float | None:
-    """The seconds that accepted draft tokens would have taken one by one; None if no times are known.
-
-    Each would have had a decode step of its own, and that is taken to last as long as this stage's steps did.
-    Where verifying a draft makes a step longer this is too much: it is a bound, and no measurement.
-    """
-    if not stats.num_steps or not stats.decode_s:
-        return None
-    return stats.num_accepted_tokens * stats.decode_s / stats.num_steps
 
 
 def _figures(stats: StageStats, trail: Trail) -> dict[str, Any]:
@@ -133,7 +122,7 @@ def _figures(stats: StageStats, trail: Trail) -> dict[str, Any]:
 def _stage(stats: StageStats, trail: Trail, traffic: Traffic) -> dict[str, Any]:
     return {
         **_figures(stats, trail),
-        "saved_s": saved_s(stats),
+        "saved_s": stats.saved_s,
         "drafted_by_source": by_name(stats.drafted_by_source),
         "accepted_by_source": by_name(stats.accepted_by_source),
         "num_running": traffic.num_running,

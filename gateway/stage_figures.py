@@ -32,6 +32,8 @@ class _StageFigures(BaseModel):
     num_draft_tokens: NonNegativeInt = 0
     num_accepted_tokens: NonNegativeInt = 0
     decode_s: NonNegativeFloat = 0.0
+    measured_decode_s: NonNegativeFloat = 0.0
+    plain_decode_s: NonNegativeFloat = 0.0
     tree_bytes: NonNegativeInt = 0
     tree_limit_bytes: NonNegativeInt = 0
     drafted_by_source: dict[str, NonNegativeInt] = {}
@@ -68,6 +70,7 @@ def _describe(stage: StageKey, stats: StageStats) -> dict[str, Any]:
         "accepted_by_source": by_name(stats.accepted_by_source),
         "acceptance_rate": stats.acceptance_rate,
         "accepted_per_step": stats.accepted_per_step,
+        "saved_s": stats.saved_s,
     }
 
 

@@ -22,6 +22,16 @@ COUNTERS = (
     ("agentspec_draft_tokens", "num_draft_tokens", "Draft tokens that were verified"),
     ("agentspec_accepted_tokens", "num_accepted_tokens", "Draft tokens that were accepted"),
     ("agentspec_decode_seconds", "decode_s", "Time from first to last output token, summed over requests"),
+    (
+        "agentspec_measured_decode_seconds",
+        "measured_decode_s",
+        "Decode time, summed over requests, in steps for which the time without drafts is known",
+    ),
+    (
+        "agentspec_plain_decode_seconds",
+        "plain_decode_s",
+        "Estimated time of the measured decode steps without drafts, summed over requests",
+    ),
 )
 SOURCE_COUNTERS = (
     ("agentspec_draft_tokens_by_source", "drafted_by_source", "Draft tokens by the tree they came from"),

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agentspec.commands.gateway_call import table
+from agentspec.stats import saved_seconds
 
 COUNTERS = (
     *("num_requests", "num_prompt_tokens", "num_output_tokens", "num_steps"),
-    *("num_draft_tokens", "num_accepted_tokens", "decode_s"),
+    *("num_draft_tokens", "num_accepted_tokens", "decode_s", "measured_decode_s", "plain_decode_s"),
 )
-COLUMNS = ("stage", "calls", "output tokens", "tokens per step", "accepted", "saved up to")
+COLUMNS = ("stage", "calls", "output tokens", "tokens per step", "accepted", "time saved")
 ALL = "all"
 NOTHING = "-"
 
@@ -30,7 +31,7 @@ def gained(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any
 
 
 def summed(stages: Iterable[Mapping[str, Any]]) -> Figures:
-    """All stages together. What was saved is known of those alone that tell their times."""
+    """All stages together. Time saved is the sum over the stages for which it is known."""
     stages = list(stages)
     counters = {name: sum(stage[name] for stage in stages) for name in COUNTERS}
     saved = [stage["saved_s"] for stage in stages if stage["saved_s"] is not None]
@@ -44,13 +45,13 @@ def shown(stages: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _gain(before: Mapping[str, Any], after: Mapping[str, Any]) -> Figures:
-    began_anew = any(after[name] < before.get(name, 0) for name in COUNTERS)
-    counters = {name: after[name] - (0 if began_anew else before.get(name, 0)) for name in COUNTERS}
+    now = {name: after.get(name, 0) for name in COUNTERS}  # an older gateway has fewer
+    began_anew = any(value < before.get(name, 0) for name, value in now.items())
+    counters = {name: value - (0 if began_anew else before.get(name, 0)) for name, value in now.items()}
     return {"stage": after["stage"], **_with_rates(counters)}
 
 
 def _with_rates(counters: Mapping[str, Any]) -> Figures:
-    """Saved: the steps that accepted tokens would have needed, as long as this stage's were; a bound."""
     steps, drafted, accepted = (
         counters[name] for name in ("num_steps", "num_draft_tokens", "num_accepted_tokens")
     )
@@ -58,8 +59,14 @@ def _with_rates(counters: Mapping[str, Any]) -> Figures:
         **counters,
         "accepted_per_step": 1 + accepted / steps if steps else None,
         "acceptance_rate": accepted / drafted if drafted else None,
-        "saved_s": accepted * counters["decode_s"] / steps if steps and counters["decode_s"] else None,
+        "saved_s": saved_seconds(counters["measured_decode_s"], counters["plain_decode_s"]),
     }
+
+
+def time_saved(seconds: float) -> str:
+    """The figure as a table shows it."""
+    text = f"{abs(seconds):.1f} s"
+    return text if seconds > -0.05 else f"{text} lost"
 
 
 def _row(name: str, figures: Mapping[str, Any]) -> tuple[str, ...]:
@@ -72,5 +79,5 @@ def _row(name: str, figures: Mapping[str, Any]) -> tuple[str, ...]:
         str(figures["num_output_tokens"]),
         NOTHING if per_step is None else f"{per_step:.2f}",
         NOTHING if accepted is None else f"{accepted:.0%}",
-        NOTHING if saved is None else f"{saved:.1f} s",
+        NOTHING if saved is None else time_saved(saved),
     )

@@ -14,13 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from agentspec.commands import gateway_call
+from agentspec.commands.run_figures import time_saved
 from agentspec.errors import EngineError
 
 SILENCE_S = 30.0  # figures come every second
 WIDTH_WITHOUT_TERMINAL = 132
 BARS = "▁▂▃▄▅▆▇█"
 NUM_BARS = 20  # of the last forty seconds
-COLUMNS = ("tokens/step", "now", "3 min", "all", "req/s", "tok/s", "accepted", "saved", "up to", "tree")
+COLUMNS = ("tokens/step", "now", "3 min", "all", "req/s", "tok/s", "accepted", "saved", "time saved", "tree")
 NARROW = ("now", "3 min", "all", "tok/s", "accepted", "saved")
 WIDE_CHARS = 110
 NOTHING = "-"
@@ -123,7 +124,7 @@ def _cells(figures: Mapping[str, Any]) -> dict[str, str]:
         "tok/s": f"{figures['tokens_per_s']:.0f}",
         "accepted": f"{figures['acceptance_rate']:.0%}" if drafted else NOTHING,
         "saved": str(figures["num_accepted_tokens"]),
-        "up to": NOTHING if figures["saved_s"] is None else f"{figures['saved_s']:.1f} s",
+        "time saved": NOTHING if figures["saved_s"] is None else time_saved(figures["saved_s"]),
         "tree": f"{figures['tree_bytes'] / (1 << 20):.1f} MiB",
     }
 

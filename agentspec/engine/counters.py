@@ -9,6 +9,7 @@ from dataclasses import replace
 from agentspec.draft import Draft
 from agentspec.engine.request import Choice
 from agentspec.generation import GenerationRequest
+from agentspec.plain_step import StepSaving
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats, StageTable
 
@@ -36,11 +37,14 @@ class StageCounters:
         with self._lock:
             self._stages.of(choice.live.request.stage).num_output_tokens += 1
 
-    def decoded(self, choice: Choice, draft: Draft, num_kept: int) -> None:
-        """A decode step verified ``draft`` and added ``num_kept`` tokens."""
+    def decoded(self, choice: Choice, draft: Draft, num_kept: int, saving: StepSaving | None = None) -> None:
+        """A decode step verified ``draft`` and added ``num_kept`` tokens; no ``saving``: not known."""
         with self._lock:
             stats = self._stages.of(choice.live.request.stage)
             stats.num_output_tokens += num_kept
+            if saving is not None:
+                stats.measured_decode_s += saving.measured_s
+                stats.plain_decode_s += saving.plain_s(num_kept)
             for counted in (stats, choice.speculation):
                 counted.count_step(draft.source, len(draft), num_kept - 1)
 

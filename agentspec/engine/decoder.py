@@ -24,6 +24,7 @@ from agentspec.engine.scheduler import Row, Scheduler
 from agentspec.engine.verifier import Verdict, verify
 from agentspec.errors import EngineError
 from agentspec.generation import TokenLogprob, TracedStep
+from agentspec.plain_step import PlainStep, StepSaving
 from agentspec.proposer import Proposer
 from agentspec.step_cost import StepCost
 
@@ -70,6 +71,8 @@ class Decoder:
         self._max_draft_tokens = max_draft_tokens
         self._fixed_price = price
         self._cost = StepCost()
+        self._plain = PlainStep()
+        self._verified_s = 0.0  # when the last step's verdicts were known
         self._clock = clock
         self.counters = StageCounters()
 
@@ -101,19 +104,34 @@ class Decoder:
             return
         begin_s = self._clock()
         self._draft(rows)  # 2. the proposer hears what was accepted and guesses on
+        drafting_s = self._clock() - begin_s
         logits = self._model.forward([row.segment() for row in rows], self._cache)  # 3. one pass for all
         deciding = [row for row in rows if row.gives_token]
         verdicts = verify(  # 4. how far was each guess right, and what comes after it
             logits, [row.choice.sampler for row in deciding], [row.draft for row in deciding]
         )
         work = _work(rows, deciding, verdicts)
+        saving = self._saving(drafting_s, work)
         for row in rows:
             if not row.gives_token:
                 row.choice.num_cached += len(row.token_ids)
         for row, verdict in zip(deciding, verdicts, strict=True):  # 5. accepted tokens go out
             if row.choice.is_scheduled:  # not if another choice of its request has just failed
-                self._commit(row, verdict, logits)
+                self._commit(row, verdict, logits, saving)
         self._cost.observe(self._clock() - begin_s, *work)  # 6. what the next guesses have to be worth
+
+    def _saving(self, drafting_s: float, work: tuple[int, int, int, int]) -> StepSaving | None:
+        """The step's time with drafts and without; the time since the last step is part of it."""
+        last_s, self._verified_s = self._verified_s, self._clock()
+        num_requests, num_drafted, _, num_prompt_tokens = work
+        return self._plain.observe(
+            self._verified_s - last_s,
+            drafting_s,
+            num_requests,
+            num_drafted,
+            num_prompt_tokens,
+            self._cost.draft_token_s,
+        )
 
     def _schedule(self) -> list[Row]:
         with self._lock:
@@ -142,7 +160,7 @@ class Decoder:
         for row, draft in zip(rows, _known(drafts, self._model.config.vocab_size), strict=True):
             row.draft = _cut(draft, row.choice.draft_room)
 
-    def _commit(self, row: Row, verdict: Verdict, logits: Tensor) -> None:
+    def _commit(self, row: Row, verdict: Verdict, logits: Tensor, saving: StepSaving | None) -> None:
         """Take what was accepted: KV entries, tokens, counters, and the delta for the client."""
         choice = row.choice
         is_decode = row.is_decode
@@ -158,7 +176,7 @@ class Decoder:
         self._cache.keep(choice.slot, choice.num_cached, verdict.path)  # of a tree, the accepted branch
         choice.num_cached += len(verdict.path)
         if is_decode:
-            self.counters.decoded(choice, row.draft, num_kept)
+            self.counters.decoded(choice, row.draft, num_kept, saving)
         else:
             self.counters.prefilled(choice)
         if choice.wants_trace:

@@ -35,6 +35,8 @@ class LiveRequest:
         stage = self.counters
         stage.num_output_tokens += counts.num_output_tokens
         stage.decode_s += counts.decode_s
+        stage.measured_decode_s += counts.measured_decode_s
+        stage.plain_decode_s += counts.plain_decode_s
         stage.num_steps += counts.num_steps
         stage.num_drafts += counts.num_drafts
         if not counts.num_drafts:

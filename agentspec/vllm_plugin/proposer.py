@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from agentspec.errors import UnknownRequestError
 from agentspec.forest import Forest, Tokens
+from agentspec.plain_step import PlainStep
 from agentspec.stats import StageTable
 from agentspec.step_cost import StepCost
 from agentspec.vllm_plugin.live import LiveRequest
@@ -59,6 +60,7 @@ class ForestProposer:
         self._draft_config = self.settings.draft_config(self.num_draft_tokens)
         self._vocab_size: int = vllm_config.model_config.get_vocab_size()
         self._cost = StepCost()
+        self._plain = PlainStep()
         self._clock = clock
         self._runner: Any = None
         self._live: dict[str, LiveRequest] = {}
@@ -72,6 +74,7 @@ class ForestProposer:
         self._num_scheduled = 0
         self._num_failures = 0
         self._begin_s = self._end_s = 0.0
+        self._drafting_s = 0.0  # of the last propose, which was for this step
 
     @property
     def price(self) -> float:
@@ -102,7 +105,10 @@ class ForestProposer:
         now_s = self._clock()
         self._end(scheduler_output.finished_req_ids)
         # while requests go on, what passes between two steps is a part of their time as well
-        self._begin_s = self._end_s if self._live and self._end_s else now_s
+        is_going_on = self._live and self._end_s
+        self._begin_s = self._end_s if is_going_on else now_s
+        if not is_going_on:
+            self._drafting_s = 0.0
         self._verified = scheduler_output.scheduled_spec_decode_tokens
         self._num_scheduled = scheduler_output.total_num_scheduled_tokens
 
@@ -171,7 +177,8 @@ class ForestProposer:
                 if self._num_failures.bit_count() == 1:  # the 1st, 2nd, 4th, 8th ...: steps are many
                     logger.exception("%d steps so far went on without drafts", self._num_failures)
             self._end_s = self._clock()
-            self.timing.add(self._end_s - begin_s)
+            self._drafting_s = self._end_s - begin_s
+            self.timing.add(self._drafting_s)
         return [[] for _ in sampled_token_ids] if drafts is None else drafts
 
     def _propose(
@@ -194,7 +201,18 @@ class ForestProposer:
             now_s,
         )
         num_prompt_tokens = max(0, self._num_scheduled - num_decoding - num_verified)
-        self._cost.observe(now_s - self._begin_s, num_decoding, num_verified, num_new, num_prompt_tokens)
+        seconds = now_s - self._begin_s
+        saving = self._plain.observe(
+            seconds + self._drafting_s,
+            self._drafting_s,
+            num_decoding,
+            num_verified,
+            num_prompt_tokens,
+            self._cost.draft_token_s,
+        )
+        if saving is not None:
+            self._rows.count_saving(*saving)
+        self._cost.observe(seconds, num_decoding, num_verified, num_new, num_prompt_tokens)
         if self.traces.live:
             self._note(sampled_token_ids)
         if self.settings.batch_shape == "uniform":

@@ -22,7 +22,7 @@ from scripted import ScriptedEngine
 
 import agentspec.adapters
 from agentspec.commands.run_environment import STARTUP, Run, run_environment
-from agentspec.commands.run_figures import gained, shown, summed
+from agentspec.commands.run_figures import gained, shown, summed, time_saved
 
 TIMEOUT_S = 60.0
 ASK = """
@@ -51,6 +51,8 @@ FIGURES = {
     "num_draft_tokens": 40,
     "num_accepted_tokens": 20,
     "decode_s": 1.0,
+    "measured_decode_s": 1.0,
+    "plain_decode_s": 3.0,
 }
 
 
@@ -475,3 +477,20 @@ def test_gains() -> None:
     total = summed(stages)
     assert (total["num_requests"], total["accepted_per_step"], total["saved_s"]) == (7, 3.0, 8.0)
     assert shown(stages).splitlines()[-1].split() == ["all", "7", "120", "3.00", "50%", "8.0", "s"]
+
+
+def test_seconds_are_shown_only_where_they_were_measured() -> None:
+    slower = {**FIGURES, "plain_decode_s": 0.25}
+    older = {name: value for name, value in FIGURES.items() if "_decode_s" not in name}
+    stages = gained([], [{"stage": "a", **slower}, {"stage": "b", **older}])
+    assert [stage["saved_s"] for stage in stages] == [-0.75, None]
+    lines = [line.split() for line in shown(stages).splitlines()]
+    assert lines[0][-2:] == ["time", "saved"]
+    assert [line[5:] for line in lines[1:]] == [["0.8", "s", "lost"], ["-"], ["0.8", "s", "lost"]]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(1.26, "1.3 s"), (0.0, "0.0 s"), (-0.04, "0.0 s"), (-0.06, "0.1 s lost")]
+)
+def test_time_saved_is_never_a_negative_number(seconds: float, text: str) -> None:
+    assert time_saved(seconds) == text

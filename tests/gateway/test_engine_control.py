@@ -204,7 +204,13 @@ def test_nonsense_is_no_figure(told: list[Any], workers: Workers, engine_url: st
 
 def test_counters_travel_whole() -> None:
     stats = StageStats(
-        num_requests=1, num_steps=2, decode_s=0.5, tree_bytes=3, drafted_by_source={Source.TENANT: 4}
+        num_requests=1,
+        num_steps=2,
+        decode_s=0.5,
+        measured_decode_s=0.4,
+        plain_decode_s=0.9,
+        tree_bytes=3,
+        drafted_by_source={Source.TENANT: 4},
     )
     stages = {StageKey("t", ("a", "é")): stats, StageKey("u", ("b",)): StageStats()}
     assert read_stages(json.dumps(describe_stages(stages)).encode()) == stages

@@ -158,14 +158,16 @@ def test_the_end_of_the_server_ends_the_stream_at_once() -> None:
 
 
 async def test_one_look_serves_all_and_who_leaves_is_forgotten() -> None:
-    engine = ScriptedEngine(counters={StageKey("acme", ("a",)): StageStats(num_steps=2, decode_s=1.0)})
+    engine = ScriptedEngine(
+        counters={StageKey("acme", ("a",)): StageStats(measured_decode_s=1.0, plain_decode_s=0.5)}
+    )
     upstream = Counting(engine)
     lookout = Lookout(upstream, Watch(), interval_s=0.001)
     async with aclosing(lookout.events("acme")) as one:
         first = await anext(one)
         async with aclosing(lookout.events("bolt")) as other:
             assert json.loads((await anext(other)).removeprefix(b"data: "))["stages"] == []
-        assert json.loads((await anext(one)).removeprefix(b"data: "))["stages"][0]["saved_s"] == 0
+        assert json.loads((await anext(one)).removeprefix(b"data: "))["stages"][0]["saved_s"] == -0.5
         assert b'"stage":"a"' in first
     asked = upstream.num_asked
     await asyncio.sleep(0.01)

@@ -191,3 +191,18 @@ def test_a_request_that_is_gone_is_an_error_and_no_more(engine: Engine) -> None:
     engine.rows.remove("r")
     assert engine.step([11])[0] == [[], []]
     engine.core.check_integrity()
+
+
+def test_a_step_is_counted_with_drafts_and_without(engine: Engine) -> None:
+    engine.ends[1] = 1
+    engine.step([10])
+    engine.rows.count_saving(1.0, 0.5, 0.25)  # the first token is no decode step's
+    engine.step([11, 12, 13])
+    engine.rows.count_saving(1.0, 0.5, 0.25)
+    engine.step([14])
+    engine.rows.count_saving(2.0, -9.0, 1.0)
+    counts = engine.rows.take_counts("r")
+    assert counts.measured_decode_s == 3.0
+    assert counts.plain_decode_s == 1.25
+    engine.rows.remove("r")
+    engine.rows.count_saving(1.0, 0.5, 0.25)  # nothing to count for

@@ -96,6 +96,7 @@ class LiveRows {
 
   RowCounts remove(const std::string& name) {
     const std::lock_guard lock(mutex_);
+    parts_.clear();  // they point to rows
     const auto found = rows_.find(name);
     if (found == rows_.end()) return {};
     const RowCounts counts = found->second.take_counts();
@@ -107,6 +108,14 @@ class LiveRows {
     const std::lock_guard lock(mutex_);
     const auto found = rows_.find(name);
     return found == rows_.end() ? RowCounts{} : found->second.take_counts();
+  }
+
+  void count_saving(double measured_s, double fixed_s, double per_token_s) {
+    const std::lock_guard lock(mutex_);
+    for (const Part& part : parts_) {
+      if (part.was_decoding && part.gain.num_new > 0)
+        part.row->count_saving(part.gain.num_new, measured_s, fixed_s, per_token_s);
+    }
   }
 
   py::tuple step(const py::list& names, const py::list& sampled, const ArrayView<std::int32_t>& ends,
@@ -138,6 +147,7 @@ class LiveRows {
     LiveRow* row;
     LiveRow::Gain gain;
     std::size_t num_verified;
+    bool was_decoding;  // before this step
   };
 
   // Changes nothing but what is of the step.
@@ -153,7 +163,8 @@ class LiveRows {
       const auto found = rows_.find(view_of(name));
       if (found == rows_.end()) continue;
       LiveRow& row = found->second;
-      parts_.push_back({i, &row, row.gain(rows.text(i, num_sampled), num_sampled), rows.num_verified(name)});
+      parts_.push_back({i, &row, row.gain(rows.text(i, num_sampled), num_sampled), rows.num_verified(name),
+                        row.has_output()});
       if (!row.request()) continue;
       const auto& gained = parts_.back().gain.tokens;
       requests_.push_back(*row.request());
@@ -168,6 +179,7 @@ class LiveRows {
     try {
       return core_.step({requests_, tokens_, offsets_}, max_tokens, min_prob, true);
     } catch (const std::bad_alloc&) {
+      parts_.clear();
       std::erase_if(rows_, [this](const auto& row) {
         return row.second.request() && std::ranges::count(requests_, *row.second.request()) > 0;
       });
@@ -178,7 +190,7 @@ class LiveRows {
   Sums sum() const {
     Sums sums;
     for (const Part& part : parts_) {
-      if (!part.row->has_output()) continue;
+      if (!part.was_decoding) continue;
       ++sums.num_decoding;
       sums.num_verified += part.num_verified;
       sums.num_new += part.gain.num_new;
@@ -228,6 +240,8 @@ void register_live_rows(py::module_& module) {
       .def_readonly("num_steps", &RowCounts::num_steps)
       .def_readonly("num_drafts", &RowCounts::num_drafts)
       .def_readonly("decode_s", &RowCounts::decode_s)
+      .def_readonly("measured_decode_s", &RowCounts::measured_decode_s)
+      .def_readonly("plain_decode_s", &RowCounts::plain_decode_s)
       .def_readonly("drafted", &RowCounts::drafted)
       .def_readonly("accepted", &RowCounts::accepted);
   py::class_<LiveRows>(module, "LiveRows",
@@ -244,6 +258,11 @@ void register_live_rows(py::module_& module) {
            "Forget a row, if there is one; returns what was counted since it was asked for.")
       .def("take_counts", &LiveRows::take_counts, py::arg("name"), Unlocked(),
            "What was counted for a row since it was asked for.")
+      .def("count_saving", &LiveRows::count_saving, py::arg("measured_s"), py::arg("fixed_s"),
+           py::arg("per_token_s"), Unlocked(),
+           "Count for each row that decoded in the last step: it took measured_s; without drafts n tokens "
+           "would\n"
+           "have taken fixed_s + n * per_token_s.")
       .def("step", &LiveRows::step, py::arg("names"), py::arg("sampled"), py::arg("ends").noconvert(),
            py::arg("texts").noconvert(), py::arg("verified"), py::arg("max_tokens"), py::arg("min_prob"),
            py::arg("now_s"),

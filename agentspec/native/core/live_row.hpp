@@ -1,6 +1,7 @@
 // A live request as a row of an engine's batch: what of it is known, and what its drafts came to.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -16,9 +17,11 @@ namespace agentspec {
 /// Sums over a request's steps. Draft tokens are counted by source; what an engine pads with has none.
 struct RowCounts {
   std::int64_t num_output_tokens = 0;
-  std::int64_t num_steps = 0;   // that gave it output, but for the one that gave the first token
-  std::int64_t num_drafts = 0;  // that were verified
-  double decode_s = 0;          // from the first token to the last
+  std::int64_t num_steps = 0;    // that gave it output, but for the one that gave the first token
+  std::int64_t num_drafts = 0;   // that were verified
+  double decode_s = 0;           // from the first token to the last
+  double measured_decode_s = 0;  // of it, in steps that are known without drafts, too
+  double plain_decode_s = 0;     // what these would have taken without
   std::array<std::int64_t, kLastSource + 1> drafted{};
   std::array<std::int64_t, kLastSource + 1> accepted{};
 };
@@ -53,6 +56,12 @@ class LiveRow {
   /// from this source.
   void take(const Gain& gain, std::size_t num_verified, std::size_t num_drafted, SourceId source,
             double now_s);
+  /// A step that gave it `num_new` tokens took so many seconds; without drafts they would have taken
+  /// `fixed_s` and `per_token_s` each.
+  void count_saving(std::size_t num_new, double measured_s, double fixed_s, double per_token_s) {
+    counts_.measured_decode_s += measured_s;
+    counts_.plain_decode_s += std::max(0.0, fixed_s + static_cast<double>(num_new) * per_token_s);
+  }
   /// What was counted since the last call.
   RowCounts take_counts() { return std::exchange(counts_, {}); }
 

@@ -1,0 +1,61 @@
+"""The plugin's time saved, where steps have a known cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from agentspec.stages import StageKey
+from agentspec.stats import StageStats
+from agentspec.vllm_plugin.proposer import ForestProposer
+from tests.vllm_plugin.runner import EOS, Request, Runner, request, vllm_config
+
+TEXT = [*range(100, 140), EOS]
+STEP_S, REQUEST_S, DRAFT_S = 0.002, 0.001, 0.0001
+
+
+class TimedRunner(Runner):
+    """A step takes 2 ms, 1 ms a request and 0.1 ms a draft token."""
+
+    now_s = 100.0
+
+    def _place(self, rows: Sequence[Request]) -> None:
+        super()._place(rows)
+        num_drafted = sum(len(one.draft) for one in rows)
+        self.now_s += STEP_S + REQUEST_S * len(rows) + DRAFT_S * num_drafted
+
+
+@pytest.fixture
+def runner() -> TimedRunner:
+    runner: TimedRunner
+    proposer = ForestProposer(vllm_config(), clock=lambda: runner.now_s)
+    runner = TimedRunner(proposer)
+    return runner
+
+
+def figures(runner: Runner) -> StageStats:
+    return runner.proposer.stages.all[StageKey.parse("sql/write")]
+
+
+def test_one_request_at_a_time(runner: TimedRunner) -> None:
+    for name in ("r0", "r1", "r2"):
+        runner.add(request(name, TEXT, stage="sql/write"))
+        runner.run(name)
+        runner.step([])
+    stats = figures(runner)
+    assert stats.num_accepted_tokens > 50
+    true_s = (STEP_S + REQUEST_S) * stats.num_accepted_tokens - DRAFT_S * stats.num_draft_tokens
+    assert stats.saved_s == pytest.approx(true_s, rel=0.05)
+    assert stats.measured_decode_s == pytest.approx(stats.decode_s, rel=0.05)
+    runner.proposer.close()
+
+
+def test_without_drafts_nothing_is_saved(runner: TimedRunner) -> None:
+    runner.add(*(request(name, TEXT, stage="sql/write", max_draft=0) for name in ("r0", "r1")))
+    for _ in range(20):
+        runner.step()
+    stats = figures(runner)
+    assert stats.measured_decode_s > 0
+    assert stats.saved_s == pytest.approx(0)
+    runner.proposer.close()
