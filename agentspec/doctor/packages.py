@@ -34,12 +34,17 @@ IMPORT_PLUGIN = "import agentspec.vllm_plugin.worker, agentspec.vllm_plugin.prop
 
 def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
     """Whether this Python is new enough, and one that was tried."""
-    shown = ".".join(map(str, version))
+    shown = _dotted(version)
     if version[:2] < OLDEST_PYTHON:
-        return problem("Python", f"{shown} is too old: AgentSpec needs 3.11 or newer")
+        return problem("Python", f"{shown} is too old: AgentSpec needs {_dotted(OLDEST_PYTHON)} or newer")
     if version[:2] > NEWEST_TRIED_PYTHON:
-        return warning("Python", f"{shown}; AgentSpec was tried on 3.11 and 3.12")
+        tried = f"{_dotted(OLDEST_PYTHON)} to {_dotted(NEWEST_TRIED_PYTHON)}"
+        return warning("Python", f"{shown}; AgentSpec was tried on {tried}")
     return ok("Python", shown)
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
 
 
 def check_core() -> Finding:
