@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-TIMEOUT_MS = 20_000
+TIMEOUT_MS = 60_000
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 BROWSER_VARIABLE = "AGENTSPEC_BROWSER"
 

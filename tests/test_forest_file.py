@@ -305,6 +305,7 @@ class Decoding:
 
     def _run(self) -> None:
         try:
+            self._serve()
             while not self._is_over:
                 self._serve()
         except BaseException as error:

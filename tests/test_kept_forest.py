@@ -11,7 +11,7 @@ from agentspec.generation import PastOutput
 from agentspec.kept_forest import KeptForest
 from agentspec.stages import StageKey
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 class WrittenTrees:

@@ -146,6 +146,8 @@ class Connection(asyncio.Protocol):
     def on_body(self, part: bytes) -> None:
         """From the parser."""
         exchange = self._exchange
+        if exchange.left_ns:  # what came in one piece with the last that was wanted
+            return
         exchange.take(part, self._request.expected)
         if exchange.num_parts == self._request.leaves_after_parts:
             self._leave(exchange)

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 SUB_AGENTS = ("general-purpose", "Explore")
 SPAWNED = {"agent_type": "explorer", "message": "Look at it.", "task_name": "look"}
 USAGE = {

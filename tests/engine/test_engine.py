@@ -71,7 +71,7 @@ def gate(engine: TorchEngine) -> tuple[RecordingModel, threading.Semaphore]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  (the other side is a thread that knows no event)
             await asyncio.sleep(0.002)
 

@@ -114,7 +114,10 @@ def test_encoding_a_long_text_lets_other_threads_run(
     try:
         thread.start()
         num_before = num_turns
-        tokenizer.encode("SELECT name FROM items; " * 5000)
+        for _ in range(200):  # the system may have other threads to run meanwhile, but not each time
+            tokenizer.encode("SELECT name FROM items; " * 5000)
+            if num_turns > num_before + 1:
+                break
         num_during = num_turns - num_before
     finally:
         sys.setswitchinterval(before_s)

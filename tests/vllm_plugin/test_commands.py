@@ -198,7 +198,7 @@ def test_commands_that_take_long_do_not_hold_up_steps_and_do_not_pile_up(
     may_go_on = threading.Event()
 
     def encode(text: str) -> Any:
-        may_go_on.wait(20)
+        may_go_on.wait(60)
         return np.array([1], np.int32)
 
     runner.proposer.texts.encode = encode  # type: ignore[method-assign]
