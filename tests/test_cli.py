@@ -164,6 +164,13 @@ def test_an_idle_server_stops_quietly(engine_url: str, number: signal.Signals) -
         assert finish(process, number) == (0, "")
 
 
+def assert_one_answer_broke_off(process: subprocess.Popen[str]) -> None:
+    """And nothing else is said at the end."""
+    status, said = finish(process)
+    assert (status, said.count("\n")) == (0, 1)
+    assert "an answer broke off: the server is shutting down" in said
+
+
 def test_a_stream_under_way_is_ended_and_the_engine_freed(engine_url: str) -> None:
     hung_up.clear()
     with serving("--engine-url", engine_url, "--grace-s", "0.2") as (process, base_url):
@@ -173,7 +180,7 @@ def test_a_stream_under_way_is_ended_and_the_engine_freed(engine_url: str) -> No
             process.send_signal(signal.SIGTERM)
             rest = "".join(parts)
         assert '"code":"shutting_down"' in rest.rstrip().rpartition("\n")[2]
-        assert finish(process) == (0, "")
+        assert_one_answer_broke_off(process)
     assert hung_up.wait(TIMEOUT_S)
 
 
@@ -196,7 +203,7 @@ def test_a_second_signal_ends_the_grace_period(engine_url: str) -> None:
             assert "dot" in next(parts)
             process.send_signal(signal.SIGINT)
             assert "shutting_down" in "".join(parts)
-        assert finish(process) == (0, "")
+        assert_one_answer_broke_off(process)
 
 
 def test_keys_come_from_the_command_line_and_from_the_environment(
