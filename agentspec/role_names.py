@@ -1,6 +1,7 @@
-"""Names of roles that clients and their frameworks happen to carry, freed of what names one instance only.
+"""Names of roles that clients and their frameworks happen to carry, freed of what names one instance or a person.
 
-An id of an agent, a session or a run is never a stage: every one of them would have a tree of its own.
+An id of an agent, a session or a run is never a stage: every one of them would have a tree of its own. Nor is an
+e-mail address, a number to call, a date or an address of a machine, which would stand in metrics besides.
 """
 
 from __future__ import annotations
@@ -14,6 +15,11 @@ from agentspec.wire import decode_stage, encode_stage
 _SEPARATORS = " -_:.#@|"
 _DIGITS = re.compile(r"[0-9]++")
 _WORD_PART = re.compile(r"[A-Za-z0-9]{6,}+")
+_PERSONAL = re.compile(
+    r"[^\s/@<>]{1,64}@[^\s/@<>]+\.[^\W\d_]{2,24}"  # e-mail
+    r"|(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])"  # IPv4
+    r"|(?<![^\W_])\+?\(?\d(?:[ ()./:T-]{0,2}\d){5,30}Z?(?![^\W_])"  # telephone, ticket, customer, date, time
+)
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _HEX = re.compile(r"[0-9a-f]++|[0-9A-F]++")
 
@@ -34,7 +40,7 @@ def role_stage(path: str, tenant: str) -> StageKey | None:
 
 def role_name(name: str) -> str:
     """``planner`` of ``planner-3f2504e0-4f89-11d3-9a0c-0305e82c3301``; empty if it is an id alone."""
-    kept = mask_ids(name)
+    kept = mask_ids(_PERSONAL.sub("<id>", name))
     if kept == name:
         return name
     return " ".join(part.strip(_SEPARATORS) for part in kept.split("<id>") if part.strip(_SEPARATORS))
