@@ -79,5 +79,5 @@ def _caller(agent: Agent[Any], context: Any) -> Caller:
     channel = context.dependencies.get(CHANNEL_DEP)
     session = str(context.stream.id if channel is None else channel.channel_id)
     if _SUBTASK.fullmatch(agent.name):
-        return below("subtask", session=session)
-    return hinted(agent.name, session=session)
+        return below("subtask", session=session, by="AG2's subtask")
+    return hinted(agent.name, session=session, by="AG2's agent name")

@@ -58,8 +58,9 @@ _HOOKS = Hooks(_put)
 
 def _receiver(agent: BaseAgent, *args: Any, **kwargs: Any) -> Caller:
     """Of what a team runs, the type is a name with the id of the team, and that is the key."""
-    return hinted(agent.id.type, session=None if agent.id.key == _ONLY_KEY else agent.id.key)
+    session = None if agent.id.key == _ONLY_KEY else agent.id.key
+    return hinted(agent.id.type, session=session, by="AutoGen's agent type")
 
 
 def _agent(agent: BaseChatAgent, *args: Any, **kwargs: Any) -> Caller:
-    return hinted(agent.name, session=made_up_session())
+    return hinted(agent.name, session=made_up_session(), by="AutoGen's agent name")

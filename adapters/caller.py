@@ -7,7 +7,7 @@ threads and tasks.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -77,6 +77,18 @@ def made_up_session(own: str | None = None) -> str:
     """The session of a run that has no id: that of the run around this process, else ``own`` or a new one."""
     given = os.environ.get(SESSION_VARIABLE, "")
     return given if is_session(given) else own or uuid4().hex
+
+
+FINDERS: list[Callable[[], Caller]] = []
+"""Frameworks that note the caller in a place of their own: the last is asked if nothing nearer is noted."""
+
+
+def current_caller() -> Caller:
+    """Who makes a call now."""
+    caller = CALLER.get() or Caller()
+    if not FINDERS or caller.role or caller.named is not None or caller.is_untagged:
+        return caller
+    return FINDERS[-1]()
 
 
 _T = TypeVar("_T")

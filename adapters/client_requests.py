@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any
 
 from agentspec.adapters.allowed_hosts import HOSTS
-from agentspec.adapters.caller import CALLER, Caller
+from agentspec.adapters.caller import current_caller
 from agentspec.adapters.headers import Tag, is_untagged
 from agentspec.adapters.replacement import Tagging
 from agentspec.adapters.run_tags import drop_run_tags
@@ -41,7 +41,7 @@ def tagging_requests(base_client: type) -> Tagging:
 def _tag(client: Any, options: Any, request: Any, workflow: str | None) -> None:
     given = options.headers if isinstance(options.headers, Mapping) else {}
     by_hand = {name.lower(): value for name, value in (*client._custom_headers.items(), *given.items())}
-    caller = CALLER.get() or Caller()
+    caller = current_caller()
     if caller.is_untagged or is_untagged(by_hand):
         _strip(request.headers, given)
         return

@@ -69,13 +69,13 @@ def _task(task: Task, agent: Any, *args: Any, **kwargs: Any) -> Caller:
 
 def _agent(agent: Any, *args: Any, **kwargs: Any) -> Caller:
     role = getattr(agent, "_original_role", None) or getattr(agent, "role", None) or ""
-    return hinted(role, session=_run())
+    return hinted(role, session=_run(), by="CrewAI's role")
 
 
 def _step(flow: Flow[Any], method_name: str, *args: Any, **kwargs: Any) -> Caller:
     """Memories and the loop of an agent are flows too: their steps are nobody's role."""
     is_own = type(flow).__module__.startswith("crewai.")
-    return hinted(*(() if is_own else (method_name,)), session=_run())
+    return hinted(*(() if is_own else (method_name,)), session=_run(), by="CrewAI's flow method")
 
 
 def _run() -> str:

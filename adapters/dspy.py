@@ -66,7 +66,7 @@ def _module(module: dspy.Module, *args: Any, **kwargs: Any) -> Caller:
     if isinstance(around, dspy.ChainOfThought):
         return below()  # nothing but the one predictor in it
     name = _attribute(around, module) or _own_name(module)
-    return below(name, session=made_up_session())
+    return below(name, session=made_up_session(), by="DSPy's module")
 
 
 def _attribute(around: dspy.Module | None, module: dspy.Module) -> str | None:

@@ -68,6 +68,17 @@ def role_of(
     return tuple(role for part in parts if (role := role_name(part)))
 
 
+def named_by(metadata: Mapping[str, Any], tags: Iterable[str], *, has_agent: bool) -> str:
+    """Which kind of name it is that :func:`named_stage` and :func:`role_of` tell, for the log."""
+    if METADATA_STAGE in metadata:
+        return "LangChain's metadata"
+    if any(tag.startswith(STAGE_TAG) for tag in tags):
+        return "LangChain's tag"
+    if has_agent or AGENT_FIELD in metadata:
+        return "LangChain's agent name"
+    return "LangChain's node name" if nodes_of(metadata) else "LangChain's tag or run name"
+
+
 def agent_of(metadata: Mapping[str, Any]) -> str | None:
     """The name of the agent that calls, or that is around the caller."""
     name = metadata.get(AGENT_FIELD)

@@ -12,6 +12,7 @@ request takes it from there. ``graph_roles`` makes a name of what was noted.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
@@ -34,11 +35,13 @@ with framework():
     from langchain_openai.llms.base import BaseOpenAI
 
 from agentspec.adapters.allowed_hosts import Hosts, is_disabled
-from agentspec.adapters.caller import CALLER, Caller, made_up_session
+from agentspec.adapters.caller import CALLER, FINDERS, Caller, made_up_session
+from agentspec.adapters.client_requests import log_tags, logger
 from agentspec.adapters.graph_roles import (
     agent_of,
     is_agents_node,
     is_node_run,
+    named_by,
     named_stage,
     nodes_of,
     role_of,
@@ -201,6 +204,7 @@ class Listener(BaseCallbackHandler):  # type: ignore[misc]
                 name or (run.run_name if run else None),
             ),
             session=thread_of(metadata) or (run.session if run else None),
+            by=named_by(metadata, tags, has_agent=bool(is_inside)),
         )
 
     def on_chat_model_start(
@@ -265,6 +269,8 @@ class Listening:
         register_configure_hook(ContextVar("agentspec_listener", default=self.listener), inheritable=True)
         hook = _configure_hooks[-1]
         self._undoing.append(lambda: _take_out(hook))
+        FINDERS.append(_current_caller)
+        self._undoing.append(lambda: FINDERS.remove(_current_caller))
 
 
 def _take_out(hook: object) -> None:
@@ -315,6 +321,7 @@ def _inside(caller: Caller) -> Caller:
         role=caller.role or around.role,
         session=around.session or caller.session,
         is_untagged=around.is_untagged,
+        by=caller.by if caller.role or caller.named is not None else around.by,
     )
 
 
@@ -372,7 +379,7 @@ class ChatAgentSpec(StagedModel, ChatOpenAI):  # type: ignore[misc]
 
     def _get_request_payload(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         payload = super()._get_request_payload(*args, **kwargs)
-        return _tagged(payload, _current_caller().headers(self.workflow, self.stage), self)
+        return _tagged(payload, _current_caller(), self, self.workflow, self.stage)
 
     def _create_chat_result(self, response: Any, *args: Any, **kwargs: Any) -> Any:
         return _with_figures(super()._create_chat_result(response, *args, **kwargs), response)
@@ -404,8 +411,7 @@ class AgentSpecLLM(StagedModel, OpenAI):  # type: ignore[misc]
         return super()._astream(prompt, stop, run_manager, **self._tagged(kwargs, run_manager))
 
     def _tagged(self, kwargs: dict[str, Any], run_manager: Any) -> dict[str, Any]:
-        headers = _caller_of(run_manager).headers(self.workflow, self.stage)
-        return _tagged(kwargs, headers, self)
+        return _tagged(kwargs, _caller_of(run_manager), self, self.workflow, self.stage)
 
     def batch(self, inputs: list[Any], config: Any = None, **kwargs: Any) -> list[str]:
         """One request, or one for each config."""
@@ -459,7 +465,7 @@ def _tagging_payload(original: Callable[..., dict[str, Any]]) -> Callable[..., A
         payload = original(model, *args, **kwargs)
         if isinstance(model, ChatAgentSpec) or not _TAGGING.is_in_force:
             return payload
-        return _tagged(payload, _current_caller().headers(_TAGGING.workflow), model)
+        return _tagged(payload, _current_caller(), model, _TAGGING.workflow)
 
     return payload_of
 
@@ -470,8 +476,7 @@ def _tagging_completion(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def ask(model: Any, /, prompts: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
         if _TAGGING.is_in_force and not isinstance(model, AgentSpecLLM):
-            headers = _caller_of(run_manager).headers(_TAGGING.workflow)
-            kwargs = _tagged(kwargs, headers, model)
+            kwargs = _tagged(kwargs, _caller_of(run_manager), model, _TAGGING.workflow)
         return original(model, prompts, stop, run_manager, **kwargs)
 
     return ask
@@ -501,12 +506,17 @@ _TAGGING = Tagging(
 )
 
 
-def _tagged(payload: dict[str, Any], headers: Mapping[str, str], model: Any) -> dict[str, Any]:
+def _tagged(
+    payload: dict[str, Any], caller: Caller, model: Any, workflow: str | None, stage: str | None = None
+) -> dict[str, Any]:
     """The payload with our headers, but for those that were given by hand for the call or the model."""
     given = payload.get("extra_headers") or {}
-    ours = lacking(headers, model.default_headers, given)
+    ours = lacking(caller.headers(workflow, stage), model.default_headers, given)
     if not ours or not gets_tags(model, is_ours=isinstance(model, StagedModel)):
         return payload
+    if logger.isEnabledFor(logging.DEBUG):
+        by = caller.by if stage is None or caller.named is not None else "the model's stage"
+        log_tags(payload.get("model") or model.model_name, {**ours, **given}, by)
     return {**payload, "extra_headers": {**ours, **given}}
 
 

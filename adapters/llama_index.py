@@ -85,7 +85,10 @@ def _noting_steps(original: Callable[..., Any]) -> Callable[..., Any]:
         step = await original(*args, func=func, event=event, context=context, workflow=workflow, **kwargs)
         agent = await _agent(workflow, event, context)
         session = workflow._runtime.get_internal_adapter(workflow).run_id
-        caller = hinted(agent, session=session) if agent else below(func.__name__, session=session)
+        if agent:
+            caller = hinted(agent, session=session, by="LlamaIndex's agent name")
+        else:
+            caller = below(func.__name__, session=session, by="LlamaIndex's step")
         return lambda: _by(caller, step)
 
     return partial
@@ -112,7 +115,7 @@ async def _agent(workflow: Any, event: Any, context: Any) -> Any:
 
 
 def _part(part: Any, *args: Any, **kwargs: Any) -> Caller:
-    return below(type(part).__name__, session=made_up_session())
+    return below(type(part).__name__, session=made_up_session(), by="LlamaIndex's class")
 
 
 def _noting_answers(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,7 +20,7 @@ with framework():
 
 from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.block import stage, untagged
-from agentspec.adapters.caller import CALLER, Caller
+from agentspec.adapters.caller import current_caller
 from agentspec.adapters.client_requests import tagging_requests
 from agentspec.adapters.headers import agentspec_headers
 from agentspec.adapters.tagging import begin_tagging
@@ -54,7 +54,7 @@ def current_headers() -> dict[str, str]:
     """What tags a call that is made now, if any instrumentation is in force: for clients of other kinds."""
     if not _TAGGING.is_in_force:
         return {}
-    return (CALLER.get() or Caller()).headers(_TAGGING.workflow)
+    return current_caller().headers(_TAGGING.workflow)
 
 
 _TAGGING = tagging_requests(BaseClient)

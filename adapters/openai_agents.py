@@ -107,7 +107,7 @@ def _running(starting_agent: Agent[Any], options: Mapping[str, Any]) -> Iterator
 
 def _by(agent: AgentBase[Any], around: Caller) -> Caller:
     with calling(around):
-        return hinted(agent.name)
+        return hinted(agent.name, by="the Agents SDK's agent name")
 
 
 def _session_of(options: Mapping[str, Any]) -> str:

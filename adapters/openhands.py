@@ -126,7 +126,7 @@ def _caller_of(llm: Any, context: LLMCallContext) -> Caller:
     duty = _DUTY.get()
     if duty is None:
         duty = () if llm.usage_id == lineage.usage_id else _usage_name(llm.usage_id)
-    return hinted(*lineage.agent, *duty, session=lineage.outermost)
+    return hinted(*lineage.agent, *duty, session=lineage.outermost, by="OpenHands' agent name")
 
 
 def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:

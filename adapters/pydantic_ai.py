@@ -52,4 +52,5 @@ _HOOKS = Hooks(_put)
 
 
 def _run(capability: Any, ctx: RunContext[Any], **kwargs: Any) -> Caller:
-    return hinted((ctx.agent and ctx.agent.name) or "", session=ctx.conversation_id)
+    name = (ctx.agent and ctx.agent.name) or ""
+    return hinted(name, session=ctx.conversation_id, by="PydanticAI's agent name")

@@ -67,7 +67,7 @@ _HOOKS = Hooks(_put)
 def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def run_stream(agent: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        caller = hinted(agent.name or "", session=made_up_session())
+        caller = hinted(agent.name or "", session=made_up_session(), by="smolagents' agent name")
         return parts_by(caller, original(agent, *args, **kwargs))
 
     return run_stream

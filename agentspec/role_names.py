@@ -1,7 +1,7 @@
-"""Names of roles that clients and their frameworks happen to carry, freed of what names one instance or a person.
+"""Names of roles that clients and frameworks carry, freed of what names one instance or a person.
 
-An id of an agent, a session or a run is never a stage: every one of them would have a tree of its own. Nor is an
-e-mail address, a number to call, a date or an address of a machine, which would stand in metrics besides.
+An id of an agent, a session or a run is never a stage: every one of them would have a tree of its own. Nor is
+an e-mail address, a telephone number, a date or a machine's address, which would stand in metrics besides.
 """
 
 from __future__ import annotations

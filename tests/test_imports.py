@@ -27,6 +27,7 @@ HTTP = {
 }
 FRAMEWORKS = {  # by adapter
     "ag2": {"ag2"},
+    "anthropic": {"anthropic"},
     "autogen": {"autogen_agentchat", "autogen_core"},
     "crewai": {"crewai"},
     "dspy": {"dspy"},

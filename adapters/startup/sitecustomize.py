@@ -21,6 +21,7 @@ from typing import Any
 FRAMEWORKS = {
     "ag2": ("Agent", "ag2"),
     "agents": ("Runner", "openai_agents"),
+    "anthropic": ("Anthropic", "anthropic"),
     "autogen_agentchat": ("__version__", "autogen"),
     "crewai": ("Crew", "crewai"),
     "dspy": ("Module", "dspy"),
@@ -51,8 +52,10 @@ class Waiting:
         """The spec that the other finders have."""
         if name not in FRAMEWORKS and name not in ADAPTERS:
             return None
-        others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
-        for finder in others:
+        behind = sys.meta_path[sys.meta_path.index(self) + 1 :] if self in sys.meta_path else []
+        for finder in behind:  # one before this one is asked already, or is such a one too
+            if not hasattr(finder, "find_spec"):
+                continue
             spec: ModuleSpec | None = finder.find_spec(name, path, target)
             if spec is not None:
                 self._follow(spec.loader)
@@ -68,15 +71,24 @@ class Waiting:
             module = importlib.import_module(f"agentspec.adapters.{adapter}")
             if hasattr(module, "instrument"):  # else it is being imported, and we are inside of that
                 self._frameworks.discard(framework)
-                module.instrument(workflow=os.environ.get(WORKFLOW_VARIABLE) or None)
+                self.begin(module)
         except Exception as error:
             self._frameworks.discard(framework)
-            _say(framework, error)
+            self.fail(framework, error)
+
+    def begin(self, adapter: ModuleType) -> None:
+        """Tag the calls of this framework, as the environment says."""
+        adapter.instrument(workflow=os.environ.get(WORKFLOW_VARIABLE) or None)
+
+    def fail(self, framework: str, error: Exception) -> None:
+        """Say why its calls stay untagged; the program goes on."""
+        _say(framework, error)
 
     def _follow(self, loader: Any) -> None:
         """Do what is to be done after what this loader executes; one loader may have several modules."""
         original = getattr(loader, "exec_module", None)
-        if original is None or hasattr(original, "is_followed"):
+        followers = getattr(original, "followers", ())
+        if original is None or self in followers:
             return
 
         def exec_module(module: ModuleType) -> None:
@@ -85,7 +97,7 @@ class Waiting:
             if name in FRAMEWORKS:
                 self.instrument(name)
 
-        exec_module.is_followed = True  # type: ignore[attr-defined]
+        exec_module.followers = (*followers, self)  # type: ignore[attr-defined]
         with suppress(AttributeError):  # a loader that takes none
             loader.exec_module = exec_module
 
