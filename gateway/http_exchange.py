@@ -116,7 +116,8 @@ class HttpExchange(Exchange):
     def start(self, status: int, headers: RawHeaders) -> None:
         """Write the head."""
         self.status = status
-        self._expects_continue = False
+        if self._expects_continue:  # nobody asked for the body: it is the client's choice to send it
+            self._expects_continue, self.keep_alive = False, False
         if self.disconnected:
             return
         lines, length = [STATUS_LINE[status]], None

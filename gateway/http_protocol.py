@@ -28,7 +28,7 @@ from agentspec.gateway.settings import GatewaySettings
 
 # A connection that is closed while its client still sends is reset, and the answer may be lost. So what comes
 # after an early answer is read and thrown away, within these limits.
-UNPACED_BYTES = 1 << 20  # from anybody
+UNPACED_BYTES = 1 << 20  # of a connection
 UNKNOWN_CLIENT_BYTES = (
     8 << 20
 )  # from a client without a valid key, what exceeds UNPACED_BYTES at a common pace
@@ -66,6 +66,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._answered: HttpExchange | None = None  # the last that an answer was begun for
         self._is_discarding = False  # what comes belongs to a request that has its answer
         self._num_discarded = 0  # bytes of it
+        self._num_unpaced = UNPACED_BYTES  # bytes that may still be
         self._is_ending = False  # the server is
         self._resuming: asyncio.TimerHandle | None = None
 
@@ -158,7 +159,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
         if self._is_discarding:
             self._is_discarding, self._num_discarded = False, 0
-            if self._answered is not None and not self._answered.can_go_on:
+            if self._is_ending or (self._answered is not None and not self._answered.can_go_on):
                 self.transport.close()
 
     # of the exchange
@@ -267,8 +268,9 @@ class HttpProtocol(HttpToolsProtocol):
             limit = max(limit, KNOWN_CLIENT_BODIES * self._limits.body_limit_bytes)
         if self._num_discarded > limit:
             self._hang_up()
-        elif not is_known and self._num_discarded > UNPACED_BYTES:
-            wait_s = self._pace.take(num_bytes)
+        elif not is_known:
+            self._num_unpaced -= num_bytes
+            wait_s = self._pace.take(num_bytes) if self._num_unpaced < 0 else 0.0
             if wait_s:
                 self.flow.pause_reading()
                 self._resuming = self.loop.call_later(wait_s, self.flow.resume_reading)

@@ -140,6 +140,17 @@ def test_a_request_behind_the_last_one_of_a_connection_is_not_answered(root: str
         assert until_closed(connection) == b""
 
 
+def test_a_body_that_waits_for_a_word_is_not_taken_for_a_request(root: str) -> None:
+    """The client may leave it out: what follows could be either, so nothing may follow."""
+    path, key = EARLY["401"]
+    with connected(root) as connection:
+        connection.sendall(request(path, key, b"content-length: 1000000", b"expect: 100-continue"))
+        answer = answer_of(connection)
+        assert answer.startswith(b"HTTP/1.1 401 ")
+        assert b"connection: close\r\n" in answer
+        assert until_closed(connection) == b""
+
+
 def test_a_client_that_still_sends_does_not_hold_up_the_end() -> None:
     keys = ApiKeys.parse(["good=a"])
     with (

@@ -28,6 +28,7 @@ class Refusal:
     statuses: frozenset[int]
     num_bytes: int
     is_chunked: bool = False
+    key: str = "wrong"
 
     def run(self, target: Target) -> None:
         """AssertionError if the answer is lost."""
@@ -35,12 +36,17 @@ class Refusal:
             framing = (
                 b"transfer-encoding: chunked" if self.is_chunked else b"content-length: %d" % self.num_bytes
             )
-            head = f"{self.head} HTTP/{hop[:3]}\r\nhost: x\r\n".encode() + header + framing + b"\r\n\r\n"
+            head = (
+                f"{self.head} HTTP/{hop[:3]}\r\nhost: x\r\nauthorization: Bearer {self.key}\r\n".encode()
+                + header
+                + framing
+                + b"\r\n\r\n"
+            )
             body = b" " * self.num_bytes
             if self.is_chunked:
                 body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
             with target.connect() as connection:
-                connection.sendall(target.filled(head.replace(b"$KEY", b"wrong")) + body)
+                connection.sendall(target.filled(head) + body)
                 answer = target.answer_on(connection)
             assert answer.status in self.statuses, (hop, answer.status)
             check_error(answer.status, answer.headers.get("content-type", ""), answer.body)
@@ -77,7 +83,10 @@ FLOODS: list[Refusal | Flood] = [
     Refusal("a wrong key, 300 KB", f"{POST}", UNAUTHENTICATED, 300_000),
     Refusal("a wrong key, 8 MB", f"{POST}", UNAUTHENTICATED, 8_000_000),
     Refusal("a wrong key, chunks of 8 MB", f"{POST}", UNAUTHENTICATED, 8_000_000, True),
-    Refusal("an unknown URL of ours, 5 MB", "POST /agentspec/nothing?$MINE", UNAUTHENTICATED, 5_000_000),
+    Refusal("an unknown URL, 5 MB", "POST /agentspec/nothing", MISSING, 5_000_000, key="$MINE"),
+    Refusal("an operator's URL, 5 MB", "POST /agentspec/save", frozenset((403,)), 5_000_000, key="$MINE"),
+    Refusal("too large a body, 40 MB", f"{POST}", frozenset((413,)), 40_000_000, key="$MINE"),
+    Refusal("too large a body, chunks of 40 MB", f"{POST}", frozenset((413,)), 40_000_000, True, key="$MINE"),
     Refusal("health, 5 MB", "POST /health", frozenset((405,)), 5_000_000),
     Refusal("no HTTP, 5 MB", "HACK /v1", REFUSED, 5_000_000),
     Flood("a wrong key", UNKNOWN + b"content-length: 99999999999\r\n\r\n"),

@@ -11,7 +11,7 @@ BODY = b'{"messages":[{"role":"user","content":"hi"}],"max_tokens":1}'
 CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer $MINE\r\n"
 GET = b"GET /v1/models HTTP/1.1\r\nhost: x\r\nauthorization: Bearer $MINE\r\n"
 LAST = b"connection: close\r\n"
-HIDDEN = b"GET /metrics HTTP/1.1\r\nhost: x\r\nauthorization: Bearer $THEIRS\r\n\r\n"
+HIDDEN = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"  # answered, should it be taken for a request
 CHUNKED = b"transfer-encoding: chunked\r\n"
 BAD = frozenset((400,))
 OK = frozenset((200,))
@@ -123,6 +123,7 @@ RAW = [
     RawAttack("an upgrade to WebSocket", GET + b"connection: upgrade\r\nupgrade: websocket\r\n\r\n" + GET + LAST + b"\r\n", OK, 2),
     RawAttack("an upgrade to h2c", GET + b"connection: upgrade\r\nupgrade: h2c\r\n\r\n" + GET + LAST + b"\r\n", OK, 2),
     RawAttack("an upgrade with a hidden request", sized(BODY, b"connection: upgrade\r\nupgrade: h2c\r\n") + GET + LAST + b"\r\n", OK, 2),
+    RawAttack("a request in a body that waits for a word", CHAT.replace(b"$MINE", b"wrong") + b"expect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(HIDDEN) + HIDDEN, frozenset((401,))),
     RawAttack("an unknown expectation", sized(BODY, b"expect: 999-magic\r\n", LAST), OK | {417}),
     RawAttack("garbage behind a request", GET + b"\r\n\x00\x01 garbage\r\n\r\n", NOTHING | OK | BAD, 2),
     RawAttack("fifty requests in a row", (GET + b"\r\n") * 49 + GET + LAST + b"\r\n", OK, 50),
