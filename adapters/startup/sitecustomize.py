@@ -13,6 +13,7 @@ import importlib
 import os
 import sys
 from contextlib import suppress
+from functools import wraps
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -34,8 +35,12 @@ FRAMEWORKS = {
     "smolagents": ("MultiStepAgent", "smolagents"),
 }
 ADAPTERS = {f"agentspec.adapters.{adapter}": name for name, (_, adapter) in FRAMEWORKS.items()}
+CLIENTS = ("httpx", "httpx2")  # most SDKs make their requests with one of these
 WORKFLOW_VARIABLE = "AGENTSPEC_WORKFLOW"
 DISABLE_VARIABLE = "AGENTSPEC_DISABLE"
+SESSION_VARIABLE = "AGENTSPEC_SESSION"
+RUN_VARIABLE, PARENT_VARIABLE = "AGENTSPEC_RUN", "AGENTSPEC_RUN_PARENT"
+REPORT_VARIABLE = "AGENTSPEC_RUN_REPORT"
 SAID_VARIABLE = "AGENTSPEC_RUN_SAID"  # what a process said, those that it starts need not say again
 
 
@@ -50,7 +55,7 @@ class Waiting:
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """The spec that the other finders have."""
-        if name not in FRAMEWORKS and name not in ADAPTERS:
+        if name not in FRAMEWORKS and name not in ADAPTERS and name not in CLIENTS:
             return None
         behind = sys.meta_path[sys.meta_path.index(self) + 1 :] if self in sys.meta_path else []
         for finder in behind:  # one before this one is asked already, or is such a one too
@@ -96,10 +101,59 @@ class Waiting:
             name = ADAPTERS.get(module.__name__, module.__name__)
             if name in FRAMEWORKS:
                 self.instrument(name)
+            elif name in CLIENTS:
+                with suppress(Exception):
+                    _report_origins(module)
 
         exec_module.followers = (*followers, self)  # type: ignore[attr-defined]
         with suppress(AttributeError):  # a loader that takes none
             loader.exec_module = exec_module
+
+
+def _report_origins(module: ModuleType) -> None:
+    """Have each server to which the process sends a POST named in the run's report, once."""
+    reported: set[str] = set()
+
+    def report(request: Any) -> None:
+        if request.method != "POST":
+            return
+        origin = f"{request.url.scheme}://{request.url.netloc.decode('ascii')}"
+        if origin not in reported:
+            reported.add(origin)
+            descriptor = os.open(os.environ[REPORT_VARIABLE], os.O_WRONLY | os.O_APPEND)
+            try:
+                os.write(descriptor, f"{origin}\n".encode())
+            finally:
+                os.close(descriptor)
+
+    def replacing(send: Any) -> Any:
+        @wraps(send)
+        def call(client: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+            with suppress(Exception):
+                report(request)
+            return send(client, request, *args, **kwargs)
+
+        return call
+
+    def replacing_async(send: Any) -> Any:
+        @wraps(send)
+        async def call(client: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+            with suppress(Exception):
+                report(request)
+            return await send(client, request, *args, **kwargs)
+
+        return call
+
+    module.Client.send = replacing(module.Client.send)
+    module.AsyncClient.send = replacing_async(module.AsyncClient.send)
+
+
+def _join_session() -> None:
+    """A process that the program started is part of the run; the program itself tells its runs apart."""
+    run = os.environ.get(RUN_VARIABLE)
+    is_program = os.environ.get(PARENT_VARIABLE) == str(os.getppid())
+    if run and not is_program and not os.environ.get(SESSION_VARIABLE):
+        os.environ[SESSION_VARIABLE] = run
 
 
 def _say(name: str, error: Exception) -> None:
@@ -131,6 +185,7 @@ if __name__ == "sitecustomize":
     if os.environ.get(DISABLE_VARIABLE, "").lower() in ("", "0", "false", "no"):
         _waiting = Waiting()
         sys.meta_path.insert(0, _waiting)
+        _join_session()
         for _name in FRAMEWORKS.keys() & sys.modules.keys():
             _waiting.instrument(_name)
     _hand_on()

@@ -6,16 +6,30 @@ import os
 import resource
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 
+from agentspec.commands.program_watchdog import HAS_ENDED
+
+WATCHDOG = Path(__file__).with_name("program_watchdog.py")
 FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 PASSED_ON = (*FROM_TERMINAL, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def run_program(argv: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Its exit status; -N if signal N ended it. Raises OSError if it can't be run."""
+def run_program(argv: Sequence[str], environment: Mapping[str, str], run_id: str) -> int:
+    """Its exit status; -N if signal N ended it. Should this process be killed, the program is ended as well.
+
+    Args:
+        argv: the program and its arguments.
+        environment: the program's; ``run_id`` is in it, under ``AGENTSPEC_RUN``.
+        run_id: no other run has it.
+
+    Raises:
+        OSError: the program can't be run.
+    """
     program: subprocess.Popen[bytes] | None = None
     early: list[int] = []
 
@@ -27,11 +41,43 @@ def run_program(argv: Sequence[str], environment: Mapping[str, str]) -> int:
         else:
             program.send_signal(number)
 
-    with _handled(pass_on):
-        program = subprocess.Popen(argv, env=environment)
-        for number in early:
-            program.send_signal(number)
-        return program.wait()
+    with _handled(pass_on), _watchdog(run_id) as write_watchdog:
+        try:
+            program = subprocess.Popen(argv, env=environment)
+            write_watchdog(b"%d\n" % program.pid)
+            for number in early:
+                program.send_signal(number)
+            return program.wait()
+        finally:
+            if program is None or program.returncode is not None:
+                write_watchdog(HAS_ENDED)
+
+
+@contextmanager
+def _watchdog(run_id: str) -> Iterator[Callable[[bytes], None]]:
+    """Writes to the process that ends the program if this one can't."""
+    its_end, our_end = os.pipe()  # ours is held by us alone: no program inherits it
+    argv = [sys.executable, "-I", "-S", str(WATCHDOG), run_id, str(os.getsid(0))]
+    quiet = subprocess.DEVNULL
+    try:
+        process = subprocess.Popen(
+            argv, stdin=its_end, stdout=quiet, stderr=quiet, cwd="/", start_new_session=True
+        )
+    except BaseException:
+        os.close(our_end)
+        raise
+    finally:
+        os.close(its_end)
+
+    def write(text: bytes) -> None:
+        with suppress(BrokenPipeError):  # it was killed
+            os.write(our_end, text)
+
+    with process:
+        try:
+            yield write
+        finally:
+            os.close(our_end)
 
 
 def end_as(status: int) -> int:

@@ -16,8 +16,9 @@ from typing import Any
 from agentspec.commands import gateway_call
 from agentspec.commands.own_gateway import own_gateway
 from agentspec.commands.program import end_as, run_program
-from agentspec.commands.run_environment import Run, run_environment
+from agentspec.commands.run_environment import Run, run_environment, session_for
 from agentspec.commands.run_figures import gained, shown, summed
+from agentspec.commands.run_report import missing_calls, origin_of, run_report
 from agentspec.errors import AgentSpecError, ConfigError, EngineError
 from agentspec.stages import StageKey
 
@@ -80,18 +81,22 @@ def _gateway(args: argparse.Namespace) -> Iterator[bool]:
 
 
 def _run(args: argparse.Namespace, command: Sequence[str], is_own: bool) -> int:
+    run_id = f"run-{secrets.token_hex(8)}"
+    session = session_for(run_id)
     before = _figures(args)
     root = args.url.rstrip("/").removesuffix("/v1")
-    run = Run(root, args.key, f"run-{secrets.token_hex(8)}", args.workflow)
-    environment, replaced = run_environment(run)
-    if replaced:
-        _say(f"{', '.join(replaced)} had another value; the program's calls go to {root}")
-    began_s = time.monotonic()
-    try:
-        status = run_program(command, environment)
-    except OSError as error:
-        _say(f"can't run {command[0]!r}: {error.strerror}")
-        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_RUNNABLE
+    with run_report() as report:
+        run = Run(root, args.key, session, args.workflow, run_id, report.path)
+        environment, replaced = run_environment(run)
+        if replaced:
+            _say(f"{', '.join(replaced)} had another value; the program's calls go to {root}")
+        began_s = time.monotonic()
+        try:
+            status = run_program(command, environment, run_id)
+        except OSError as error:
+            _say(f"can't run {command[0]!r}: {error.strerror}")
+            return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_RUNNABLE
+        origins = report.origins()
     seconds = time.monotonic() - began_s
     try:
         stages = gained(before, _figures(args))
@@ -101,6 +106,8 @@ def _run(args: argparse.Namespace, command: Sequence[str], is_own: bool) -> int:
     if stages:
         _say(_heading(root, seconds, is_own))
         print(shown(stages), file=sys.stderr)
+    if not stages or (origins and origin_of(root) not in origins):
+        _say(missing_calls(root, origins))
     if args.json is not None:
         _write(args.json, run, stages, {"seconds": seconds, "exit_status": status, "is_alone": is_own})
     return status

@@ -16,11 +16,16 @@ from urllib.parse import quote, urlsplit
 import agentspec.adapters
 from agentspec.adapters.allowed_hosts import URL_VARIABLE, is_disabled
 from agentspec.adapters.run_tags import RUN_TAGS_VARIABLE, run_tags_lines
-from agentspec.wire import SESSION_HEADER, STAGE_HEADER
+from agentspec.commands.program_watchdog import RUN_VARIABLE
+from agentspec.errors import ConfigError
+from agentspec.wire import MAX_SESSION_CHARS, SESSION_HEADER, STAGE_HEADER
 
 STARTUP = Path(agentspec.adapters.__file__).with_name("startup")  # what Python programs begin with
 PATH_VARIABLE = "PYTHONPATH"
 WORKFLOW_VARIABLE = "AGENTSPEC_WORKFLOW"
+SESSION_VARIABLE = "AGENTSPEC_SESSION"  # what adapters send for runs that have no id of their own
+PARENT_VARIABLE = "AGENTSPEC_RUN_PARENT"  # the process id of this command: other parents are in the program
+REPORT_VARIABLE = "AGENTSPEC_RUN_REPORT"  # the file in which Python processes name the servers that they ask
 # by what each wants after the gateway's root
 BASE_URLS = {
     "OPENAI_BASE_URL": "/v1",
@@ -55,14 +60,18 @@ class Run:
     Attributes:
         root: the gateway's URL, without ``/v1``.
         key: for the gateway, if it wants one.
-        session: this run's.
+        session: of its calls, where nothing better is known.
         workflow: what goes before the stages, if it is named.
+        run_id: no other run has it.
+        report: the file to which the program's Python processes write.
     """
 
     root: str
     key: str | None = field(repr=False)
     session: str
     workflow: str | None = None
+    run_id: str = ""
+    report: Path | None = None
 
     @property
     def headers(self) -> dict[str, str]:
@@ -84,7 +93,25 @@ def run_environment(run: Run, given: Mapping[str, str] = os.environ) -> tuple[di
     environment[WORKFLOW_VARIABLE] = run.workflow or ""
     environment[URL_VARIABLE] = run.root  # its host gets tags
     environment[RUN_TAGS_VARIABLE] = run_tags_lines(run.headers)
+    environment[RUN_VARIABLE] = run.run_id
+    environment[PARENT_VARIABLE] = str(os.getpid())
+    environment[REPORT_VARIABLE] = str(run.report or "")
     return environment, replaced
+
+
+def session_for(run_id: str, given: Mapping[str, str] = os.environ) -> str:
+    """The session that the environment names, else the run's id. Raises ConfigError if it fits no header."""
+    named = given.get(SESSION_VARIABLE) or run_id
+    try:
+        session = quote(named, safe="")
+    except UnicodeEncodeError:
+        session = ""
+    if not 1 <= len(session) <= MAX_SESSION_CHARS:
+        raise ConfigError(
+            f"${SESSION_VARIABLE} must have 1 to {MAX_SESSION_CHARS} characters once percent-encoded,"
+            f" not {named!r}"
+        )
+    return session
 
 
 def _keys(run: Run, given: Mapping[str, str]) -> dict[str, str]:

@@ -1,11 +1,35 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "gateway"))  # a running gateway is what its own tests have
+sys.path.append(str(Path(__file__).parent))
+
+from live import serving_engine
+from scripted import ScriptedEngine
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[ScriptedEngine, str]]:
+    engine = ScriptedEngine()
+    with serving_engine(engine) as root:
+        yield engine, root
+
+
+@pytest.fixture
+def engine(served: tuple[ScriptedEngine, str]) -> ScriptedEngine:
+    engine, _ = served
+    engine.requests.clear()
+    return engine
+
+
+@pytest.fixture
+def url(served: tuple[ScriptedEngine, str]) -> str:
+    return served[1]
 
 
 @pytest.fixture

@@ -11,20 +11,19 @@ import subprocess
 import sys
 import threading
 import venv
-from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from live import serving_engine
+from running import TIMEOUT_S, command, run
 from scripted import ScriptedEngine
 
 import agentspec.adapters
 from agentspec.commands.run_environment import STARTUP, Run, run_environment
 from agentspec.commands.run_figures import gained, shown, summed, time_saved
 
-TIMEOUT_S = 60.0
 ASK = """
 import os, sys, openai
 with openai.OpenAI(max_retries=0, timeout=30) as client:
@@ -56,51 +55,11 @@ FIGURES = {
 }
 
 
-@pytest.fixture(scope="module")
-def served() -> Iterator[tuple[ScriptedEngine, str]]:
-    engine = ScriptedEngine()
-    with serving_engine(engine) as root:
-        yield engine, root
-
-
-@pytest.fixture
-def engine(served: tuple[ScriptedEngine, str]) -> ScriptedEngine:
-    engine, _ = served
-    engine.requests.clear()
-    return engine
-
-
-@pytest.fixture
-def url(served: tuple[ScriptedEngine, str]) -> str:
-    return served[1]
-
-
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     path = tmp_path / "asking.py"
     path.write_text(ASK)
     return path
-
-
-def command(url: str, *argv: object, options: Sequence[str] = ()) -> list[str]:
-    return [sys.executable, "-m", "agentspec", "run", "--url", url, *options, "--", *map(str, argv)]
-
-
-def run(
-    url: str, *argv: object, options: Sequence[str] = (), stdin: str | None = None, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    given = {
-        name: value for name, value in os.environ.items() if not name.startswith(("OPENAI", "ANTHROPIC"))
-    }
-    return subprocess.run(
-        command(url, *argv, options=options),
-        env={**given, **variables},
-        cwd="/",  # or -c finds the checkout's packages
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-    )
 
 
 # what the program asks
@@ -152,7 +111,7 @@ def test_what_is_no_python_gets_the_environment(url: str, engine: ScriptedEngine
     done = run(
         url, "sh", "-c", 'echo "$OPENAI_BASE_URL $ANTHROPIC_BASE_URL $OPENAI_API_KEY"; cat', stdin="in"
     )
-    assert (done.stdout, done.stderr) == (f"{url}/v1 {url} none\nin", "")
+    assert done.stdout == f"{url}/v1 {url} none\nin"
 
 
 def test_what_the_page_says(url: str, engine: ScriptedEngine, tmp_path: Path) -> None:
@@ -213,11 +172,9 @@ def test_a_python_without_agentspec_has_the_environment_alone(
     python = tmp_path / "venv" / "bin" / "python"
     done = run(url, python, "-c", "import openai; print(openai.OpenAI.url)", PYTHONPATH=str(tmp_path))
     assert done.stdout == f"{url}/v1\n"
-    assert done.stderr == (
-        f"agentspec run: AgentSpec is not installed for {python}; the gateway has to find the stages of its"
-        " calls\n"
-    )
-    assert run(url, python, "-c", "pass").stderr == ""
+    said = f"AgentSpec is not installed for {python}; the gateway has to find the stages of its calls"
+    assert done.stderr.splitlines()[0] == f"agentspec run: {said}"
+    assert "not installed" not in run(url, python, "-c", "pass").stderr
 
 
 def test_every_adapter_that_can_instrument_is_waited_for() -> None:
@@ -229,6 +186,40 @@ def test_every_adapter_that_can_instrument_is_waited_for() -> None:
     assert able
     assert able <= waited_for
     assert [path.name for path in STARTUP.glob("*.py")] == ["sitecustomize.py"]  # the folder is on sys.path
+
+
+# whose calls they are
+
+
+SESSION = """
+import os, subprocess, sys
+print(os.environ.get("AGENTSPEC_SESSION"), flush=True)
+if sys.argv[1:]:
+    subprocess.run([sys.executable, "-c", sys.argv[1]])
+"""
+
+
+@pytest.mark.parametrize("given", [None, "my run"])
+def test_what_the_program_starts_is_one_session(
+    url: str, engine: ScriptedEngine, program: Path, given: str | None
+) -> None:
+    """A framework's runs in the program itself are told apart, unless somebody named a session."""
+    named = {"AGENTSPEC_SESSION": given} if given else {}
+    own = run(url, sys.executable, "-c", SESSION, SESSION, **named).stdout.splitlines()
+    code = f'"{sys.executable}" -c "$1"; "{sys.executable}" -c "$1"; "{sys.executable}" "$2"'
+    both = run(url, "sh", "-c", code, "sh", SESSION, program, **named).stdout.splitlines()
+    sent = engine.last.session
+    if given is not None:
+        assert (set(own), set(both), sent) == ({given}, {given}, "my%20run")
+        return
+    assert own[0] == "None"
+    assert re.fullmatch("run-[0-9a-f]{16}", own[1])
+    assert both == [sent, sent]
+
+
+def test_a_session_that_fits_no_header_is_refused(url: str, engine: ScriptedEngine) -> None:
+    done = run(url, "true", AGENTSPEC_SESSION="s" * 300)
+    assert (done.returncode, "$AGENTSPEC_SESSION must have 1 to " in done.stderr) == (1, True)
 
 
 # what the environment says
@@ -369,10 +360,6 @@ def test_what_was_saved_is_told_of_this_run_alone(
         assert told["total"]["num_requests"] == num_calls
         assert (told["exit_status"], told["workflow"], told["is_alone"]) == (0, "counted", False)
         assert told["session"] == engine.last.session
-
-
-def test_without_a_call_nothing_is_told(url: str, engine: ScriptedEngine) -> None:
-    assert run(url, sys.executable, "-c", "print('hi')").stderr == ""
 
 
 def test_a_gateway_that_is_gone_at_the_end(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 PROGRAM = """
 from typing import TypedDict
@@ -55,3 +56,18 @@ def test_a_graph_without_a_tag(
     assert len({request.session for request in engine.requests}) == 1  # type: ignore[attr-defined]
     rows = [line.split()[:2] for line in done.stderr.splitlines()[2:]]
     assert rows == [["agentic_sql/extract", "1"], ["agentic_sql/combine", "1"], ["all", "2"]]
+
+
+def test_the_processes_of_a_run_are_one_session(url: str, engine: Any, tmp_path: Path) -> None:
+    (tmp_path / "graph.py").write_text(PROGRAM)
+    both = f"{sys.executable} graph.py && {sys.executable} graph.py"
+    subprocess.run(
+        [sys.executable, "-m", "agentspec", "run", "--url", url, "--", "sh", "-c", both],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if not name.startswith("OPENAI")},
+        check=True,
+        timeout=TIMEOUT_S,
+    )
+    assert [request.stage.name for request in engine.requests] == ["extract", "combine"] * 2
+    (session,) = {request.session for request in engine.requests}
+    assert session.startswith("run-")

@@ -1,0 +1,64 @@
+"""The servers that a run's Python processes asked, and the words for a run without an answered call."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+
+MAX_NAMED = 5
+
+
+class RunReport:
+    """A file to which Python processes of the run append the origins that they send requests to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def origins(self) -> list[str]:
+        """Each once: ``https://api.example.com``, ``http://127.0.0.1:8000``."""
+        with suppress(OSError):
+            return list(dict.fromkeys(self.path.read_text(encoding="utf-8", errors="replace").splitlines()))
+        return []
+
+
+@contextmanager
+def run_report() -> Iterator[RunReport]:
+    """The file is gone afterwards."""
+    descriptor, name = tempfile.mkstemp(prefix="agentspec-run-")
+    os.close(descriptor)
+    path = Path(name)
+    try:
+        yield RunReport(path)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def missing_calls(root: str, origins: list[str]) -> str:
+    """Says that no call reached the gateway, why that may be, and what to do."""
+    elsewhere = [origin for origin in origins if origin != origin_of(root)]
+    if len(elsewhere) < len(origins):
+        return (
+            f"{root} answered no call, although the program sent requests there. The program's own output"
+            " should say why: a wrong model name, for example"
+        )
+    if elsewhere:
+        names = ", ".join(elsewhere[:MAX_NAMED]) + (", ..." if len(elsewhere) > MAX_NAMED else "")
+        return (
+            f"no call reached {root}; the program sent requests to {names}. If its code names a base URL,"
+            f" remove that, or set it to {root}/v1"
+        )
+    return (
+        f"no call reached {root}. If the program called a model, its code names another base URL, its client"
+        f" does not read $OPENAI_BASE_URL, or a proxy took the call: set the client's base URL to {root}/v1"
+    )
+
+
+def origin_of(url: str) -> str:
+    """Scheme, host and port, as clients write them."""
+    parsed = httpx.URL(url)
+    return f"{parsed.scheme}://{parsed.netloc.decode('ascii')}"
