@@ -18,6 +18,7 @@ from misbehaving import EVENT, misbehaving
 from scripted import ScriptedEngine
 
 from agentspec.gateway import ApiKeys
+from tests.ports import reserved_port
 
 DOCUMENT = Path(__file__).parents[2] / "docs/gateway.md"
 NGINX = """
@@ -43,19 +44,19 @@ def block(name: str) -> str:
     return str(found[0])
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-    return port
-
-
 @contextmanager
 def proxy(name: str, gateway: str, folder: Path) -> Iterator[str]:
     """The root URL of the program before ``gateway``, with the document's block and other ports."""
     program = shutil.which(name)
     if program is None:
         pytest.skip(f"{name} is not installed: apt-get install {name}")
-    port, file = free_port(), folder / "conf"
+    with reserved_port() as port, running_proxy(name, program, gateway, folder, port) as root:
+        yield root
+
+
+@contextmanager
+def running_proxy(name: str, program: str, gateway: str, folder: Path, port: int) -> Iterator[str]:
+    file = folder / "conf"
     own = (
         block(name)
         .replace("127.0.0.1:8000", f"127.0.0.1:{httpx.URL(gateway).port}")
