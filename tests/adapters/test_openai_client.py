@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
 import pytest
-from copied import blocks, run
+from copied import PAGE, blocks, run
 from openai._base_client import BaseClient
 
 from agentspec.adapters.caller import Caller, calling
@@ -153,3 +154,20 @@ def test_the_blocks_to_copy_run(block: str, expected: list[str]) -> None:
 def test_the_block_without_tags_runs() -> None:
     (block,) = blocks("What is sent, and to whom")
     assert run(block)[1] == ["agentic_sql/extract", "default", "default", "default"]
+
+
+def test_the_block_of_all_frameworks_runs() -> None:
+    (block,) = blocks("Which adapter do I take?")
+    assert run(block)[1] == ["agentic_sql/extract"]
+
+
+def test_the_block_that_shows_it_prints_what_the_page_says(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    (block,) = blocks("How to see that it works")
+    with caplog.at_level(logging.DEBUG, "agentspec.adapters"):
+        run(block)
+    said = [record.getMessage() for record in caplog.records if record.name == "agentspec.adapters"]
+    printed = "\n".join([*said, capsys.readouterr().out])
+    _, _, rest = PAGE.read_text(encoding="utf-8").partition("It prints:\n\n```\n")
+    assert printed == rest.partition("```")[0]
