@@ -14,7 +14,7 @@ from agentspec.extras import install_command
 from agentspec.vllm_plugin.versions import DISTRIBUTIONS, INSTALL, check_version, installed_version
 
 OLDEST_PYTHON = (3, 11)
-NEWEST_TRIED_PYTHON = (3, 12)
+NEWEST_TRIED_PYTHON = (3, 13)
 # text models need none of them; built for another torch, they break `import transformers`
 COMPANIONS = ("torchvision", "torchaudio", "torchcodec", "triton")
 
