@@ -58,3 +58,5 @@ def test_the_longest_allowed_draft_is_verified(serving: Any) -> None:
     # 3 x 300 tokens: the first answer's tokens are drafted again, 128 at a time
     assert figures["num_draft_tokens"] > 2 * MOST_DRAFT_TOKENS
     assert figures["num_accepted_tokens"] > 2 * MOST_DRAFT_TOKENS
+    assert 0 < figures["measured_decode_s"] <= 1.01 * figures["decode_s"]
+    assert figures["plain_decode_s"] > 0
