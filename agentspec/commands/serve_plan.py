@@ -124,6 +124,7 @@ def _check_discovery(path: Path) -> None:
 @contextmanager
 def _opened(path: Path) -> Iterator[None]:
     """``path`` opened as a file to append to; one that was not there is gone afterwards. Raises OSError."""
+    path = path.resolve()  # a link may lead to a file that is to be made
     flags = os.O_RDWR | os.O_APPEND | os.O_NONBLOCK  # a pipe without a reader holds nobody up
     try:
         descriptor, is_new = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600), True

@@ -162,6 +162,9 @@ def test_files_that_could_be_written_are_not_there_afterwards(
     monkeypatch.setenv("AGENTSPEC_DISCOVERY__PATH", "stages.sqlite")
     shown(capsys, "--record", "calls.jsonl", "--forest-file", "forest")
     assert list(tmp_path.iterdir()) == []
+    Path("link").symlink_to("made-later")
+    shown(capsys, "--record", "link")
+    Path("link").unlink()
     Path("calls.jsonl").write_text("{half")  # only a start repairs it
     shown(capsys, "--record", "calls.jsonl")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("calls.jsonl", "{half")]
