@@ -1,7 +1,7 @@
 """Fixtures shared by all tests, and how they may be run: in which order, with which threads, how much memory.
 
-``AGENTSPEC_TEST_SEED`` shuffles the tests by this number: files, and the tests of each file.
-``AGENTSPEC_TEST_SWITCH_S`` is after how long Python lets another thread run (``sys.setswitchinterval``).
+``TEST_SEED`` shuffles the tests by this number: files, and the tests of each file.
+``TEST_SWITCH_S`` is after how long Python lets another thread run (``sys.setswitchinterval``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pytest
 
 MIB = 2**20
 MOST_RESIDENT_MIB = 1536
-SEED_VARIABLE, SWITCH_VARIABLE = "AGENTSPEC_TEST_SEED", "AGENTSPEC_TEST_SWITCH_S"
+SEED_VARIABLE, SWITCH_VARIABLE = "TEST_SEED", "TEST_SWITCH_S"
 HTTPX_TIMEOUT_S = 60.0
 PEAKS: pytest.StashKey[dict[str, int]] = pytest.StashKey()
 IS_OVER: pytest.StashKey[bool] = pytest.StashKey()
