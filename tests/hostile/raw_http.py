@@ -44,6 +44,11 @@ class RawAttack:
     num_answers: int = 1
     leaves: bool = False
 
+    @property
+    def is_slow(self) -> bool:
+        """It may wait for the gateway's clocks, which are long unless they were set for this."""
+        return 408 in self.statuses
+
     def run(self, target: Target) -> None:
         """AssertionError if it succeeds."""
         got = answers(target.said(self.request, leaves=self.leaves))
