@@ -139,7 +139,8 @@ def test_token_ids_are_nothing_to_look_up(url: str) -> None:
 def test_what_is_drafted_is_no_matter(llama_checkpoint: Path, tmp_path: Path, mode: str) -> None:
     trace = tmp_path / "calls.jsonl"
     trace.write_text(json.dumps({"messages": ASKED[1:], "response": CALLED}))
-    config = EngineConfig(llama_checkpoint, threads=1, is_replaying=True, draft=DraftConfig(mode=mode))
+    draft = DraftConfig(mode=mode)
+    config = EngineConfig(llama_checkpoint, max_model_len=8192, threads=1, is_replaying=True, draft=draft)
     engine = ReplayEngine(TorchEngine(config, Forest(ForestConfig())), CallLibrary(read(trace)))
     with serving(EmbeddedUpstream(engine, any_model=True)) as root, client_of(root) as opened:
         for _ in range(2):
