@@ -19,7 +19,17 @@ OTHER_VARIABLES = frozenset(
     ENVIRONMENT_PREFIX + name
     for name in (
         *("ADMIN_KEY", "API_KEY", "API_KEYS", "CONTROL_TOKEN", "DISCOVERY_FILE", "ENGINE_API_KEY", "URL"),
-        *("RUN_SAID", "SESSION", "WORKFLOW"),
+        *(
+            "DISABLE",
+            "HOSTS",
+            "RUN",
+            "RUN_PARENT",
+            "RUN_REPORT",
+            "RUN_SAID",
+            "RUN_TAGS",
+            "SESSION",
+            "WORKFLOW",
+        ),
         *("BROWSER", "ENGINE_PYTHON", "FUZZ_CASES"),
     )
 )
