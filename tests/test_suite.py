@@ -38,10 +38,12 @@ def run_of(folder: Path, code: str, *options: str, **environment: str) -> str:
     )
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--rootdir", str(folder)]
     ours = {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    own = (conftest.SEED_VARIABLE, conftest.SWITCH_VARIABLE)
+    inherited = {name: value for name, value in os.environ.items() if name not in own}
     run = subprocess.run(
         [*command, str(folder)],
         cwd=folder,
-        env={**os.environ, **ours, **environment},
+        env={**inherited, **ours, **environment},
         capture_output=True,
         text=True,
         timeout=300,

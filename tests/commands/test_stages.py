@@ -19,7 +19,7 @@ from tests.gateway.live import serving_app
 PROMPTS = ("Plan.", "Code.", "Test.")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def url() -> Iterator[str]:
     with closing(Discovery(in_background=False)) as discovery:
         for prompt in PROMPTS:
