@@ -11,6 +11,7 @@ import inspect
 import os
 import random
 import resource
+import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
@@ -59,6 +60,9 @@ def peak_mib() -> int:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[PEAKS] = {}
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:  # a shell's background job: programs would inherit it
+            signal.signal(number, signal.SIG_DFL)
     if interval_s := os.environ.get(SWITCH_VARIABLE):
         sys.setswitchinterval(float(interval_s))
 

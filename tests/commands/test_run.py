@@ -311,7 +311,10 @@ def test_signals_are_passed_on(url: str, engine: ScriptedEngine, number: signal.
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
-        assert process.wait(TIMEOUT_S) == 5
+        try:
+            assert process.wait(TIMEOUT_S) == 5
+        finally:
+            process.kill()
 
 
 def test_at_a_terminal_the_program_is_interrupted_once(url: str, engine: ScriptedEngine) -> None:
