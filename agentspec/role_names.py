@@ -40,7 +40,7 @@ def role_stage(path: str, tenant: str) -> StageKey | None:
 
 def role_name(name: str) -> str:
     """``planner`` of ``planner-3f2504e0-4f89-11d3-9a0c-0305e82c3301``; empty if it is an id alone."""
-    kept = mask_ids(_PERSONAL.sub("<id>", name))
+    kept = mask_ids(_PERSONAL.sub("<id>", _UUID.sub("<id>", name)))  # a part of a UUID may look like a date
     if kept == name:
         return name
     return " ".join(part.strip(_SEPARATORS) for part in kept.split("<id>") if part.strip(_SEPARATORS))

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agentspec.role_names import role_stage
+from agentspec.role_names import role_name, role_stage
 
 UUID = "3f2504e0-4f89-11d3-9a0c-0305e82c3301"
 
@@ -15,6 +17,7 @@ UUID = "3f2504e0-4f89-11d3-9a0c-0305e82c3301"
         (f"planner-{UUID}", "planner"),
         (f"{UUID}:planner", "planner"),
         (f"trip/{UUID}/planner", "trip/planner"),
+        ("planner_35250402-bfac-4367-bc51-0305e82c3301", "planner"),
         ("agent_5f2b9c1d7e", "agent"),
         ("run 20241231235959 of planner", "run of planner"),
         ("sql_2", "sql_2"),
@@ -44,3 +47,9 @@ def test_ids_never_become_stages(path: str, expected: str | None) -> None:
     stage = role_stage(path, "acme")
     assert (stage and stage.name) == expected
     assert stage is None or stage.tenant == "acme"
+
+
+@given(st.uuids().map(str) | st.from_regex(r"[0-9]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", fullmatch=True))
+def test_no_part_of_a_uuid_is_left(one: str) -> None:
+    assert role_name(f"planner_{one}") == role_name(f"planner {one}") == "planner"
+    assert role_name(one.upper()) == ""
