@@ -34,14 +34,14 @@ def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> 
     chats = load(sizes.num_warm_chats, SEED)
     probes = [chat.tagged(learn=0) for chat in load(NUM_PROBES, PROBE_SEED)[:NUM_PROBES]]
     with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / FILE_NAME)
+        keeping = replace(OURS, settings={"forest_file": str(Path(folder) / FILE_NAME)})
         announce(f"warm: {len(chats)} requests")
-        with engine.serving(OURS, log_dir) as server:
+        with engine.serving(keeping, log_dir) as server:
             ask_all(server.url, chats, NUM_CLIENTS)
             warm = _ask(server, probes)
-            saved = server.control("save", path=path)
+            saved = server.control("save")
         announce("warm: restarted with the saved forest")
-        with engine.serving(replace(OURS, settings={"forest_file": path}), log_dir) as server:
+        with engine.serving(keeping, log_dir) as server:
             restarted = _ask(server, probes)
     announce("warm: started cold")
     with engine.serving(OURS, log_dir) as server:

@@ -36,12 +36,13 @@ def test_a_stage_is_warmed_told_and_forgotten(
     assert capsys.readouterr().out.startswith("learned 3 outputs: ")
     complete(url, "flow/sql", TEXT[:12])
     assert forest(url, "stats") == 0
-    head, row = capsys.readouterr().out.splitlines()
+    head, *rows = capsys.readouterr().out.splitlines()
     assert head.split()[:2] == ["stage", "requests"]
-    assert row.split()[:3] == ["flow/sql", "1", "8"]
+    assert ["flow/sql", "1", "8"] in [row.split()[:3] for row in rows]
     assert forest(url, "stats", "--json") == 0
-    [told] = json.loads(capsys.readouterr().out)["stages"]
-    assert (told["tenant"], told["stage"]) == ("acme", "flow/sql")
+    listed = json.loads(capsys.readouterr().out)["stages"]
+    assert {one["tenant"] for one in listed} == {"acme"}
+    [told] = [one for one in listed if one["stage"] == "flow/sql"]
     assert told["tree_bytes"] > 0
     assert forest(url, "evict", "flow/sql") == 0
     assert capsys.readouterr().out == f"forgot flow/sql: {told['tree_bytes']} bytes\n"

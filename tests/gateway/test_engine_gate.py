@@ -50,7 +50,7 @@ async def gateway_on(
     url = f"http://127.0.0.1:{port}"
     try:
         async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, trust_env=False) as client:
-            await until_it_listens(client)
+            await until_it_listens(client, process)
             yield process, client
     finally:
         if process.returncode is None:
@@ -58,12 +58,13 @@ async def gateway_on(
             await process.wait()
 
 
-async def until_it_listens(client: httpx.AsyncClient) -> None:
+async def until_it_listens(client: httpx.AsyncClient, process: Process) -> None:
+    """Or until it has ended: one that is to fail may be quicker."""
     async with asyncio.timeout(TIMEOUT_S):
-        while True:
+        while process.returncode is None:
             try:
                 await client.get("/health")
-            except httpx.ConnectError:
+            except httpx.TransportError:
                 await asyncio.sleep(0.02)
             else:
                 return

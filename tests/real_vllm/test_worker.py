@@ -24,7 +24,8 @@ def ours(**settings: Any) -> Speculator:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One server for all tests that keep to tenants of their own."""
-    with bundled_on_cpu().serving(ours(), tmp_path_factory.mktemp("server")) as server:
+    folder = tmp_path_factory.mktemp("server")
+    with bundled_on_cpu().serving(ours(forest_file=str(folder / "forest")), folder) as server:
         yield server
 
 
@@ -69,18 +70,18 @@ def test_what_was_learned_outlives_the_server(serving: Any, tmp_path: Path) -> N
         assert accepted(server) > 1.2 * cold
 
 
-def test_the_control_channel_reaches_the_worker(server: Any, tmp_path: Path) -> None:
+def test_the_control_channel_reaches_the_worker(server: Any) -> None:
     chat = load(7, 7)[-1].tagged(tenant="control")
     (answer,) = ask_all(server.url, [chat], 1)
     status = server.control("status")
     assert status["num_requests"] == 0
     assert status["tree_bytes"] > 0
     assert status["propose_us"]["steps"] > 0
-    saved = server.control("save", path=str(tmp_path / "saved"))
+    saved = server.control("save")
     assert saved["num_outputs"] > 0
     assert server.control("evict", tenant="control", stage=chat.stage)["freed_bytes"] > 0
     assert figures(server)["control", chat.stage]["tree_bytes"] == 0
-    assert server.control("load", path=saved["path"])["num_outputs"] == saved["num_outputs"]
+    assert server.control("load")["num_outputs"] == saved["num_outputs"]
     assert figures(server)["control", chat.stage]["tree_bytes"] > 0
     outputs = [{"stage": "new/stage", "response": answer.choices[0].text}]
     warmed = server.control("warm", tenant="control", outputs=outputs)
