@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 MIB = 2**20
-MOST_RESIDENT_MIB = 1536
+MOST_RESIDENT_MIB = 2048
 SEED_VARIABLE, SWITCH_VARIABLE = "TEST_SEED", "TEST_SWITCH_S"
 HTTPX_TIMEOUT_S = 60.0
 PEAKS: pytest.StashKey[dict[str, int]] = pytest.StashKey()

@@ -73,7 +73,7 @@ async def until_it_listens(client: httpx.AsyncClient, process: Process) -> None:
 async def until_it_is_ending(client: httpx.AsyncClient) -> None:
     """It takes no more connections: had it ended its engine first, that would be gone by now."""
     async with asyncio.timeout(TIMEOUT_S):
-        with suppress(httpx.ConnectError):
+        with suppress(httpx.TransportError):  # refused, or hung up on
             while True:
                 await client.get("/health", headers={"connection": "close"})
                 await asyncio.sleep(0.02)
