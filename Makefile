@@ -42,7 +42,7 @@ PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 # recorded model calls of eleven data sets, which are not part of the repository
 PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
 
-.PHONY: help setup run test test-loaded test-vllm lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters test-examples paper model clean
+.PHONY: help setup run test test-core test-loaded test-vllm lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters test-examples paper model clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -60,8 +60,11 @@ setup: $(STAMP)  ## virtual environment, native build, dependencies
 run: $(STAMP)  ## serve the bundled model, drive the workflow, print what was saved (ONCE=1: then exit; PLOT=x.png)
 	@$(BIN)/python -m examples.agentic_sql --serve $(ONCE_FLAG) $(PLOT_FLAG)
 
-test: $(STAMP)  ## all tests, in JOBS=2 processes
+test: $(STAMP)  ## all tests, in JOBS=2 processes; of the C++ core's long ones a tenth
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+
+test-core: $(STAMP)  ## the C++ core in full: a million drafts, every allocation, sanitizers, fuzzing
+	@TEST_CORE=whole $(BIN)/python -m pytest tests/native --numprocesses $(JOBS) --dist worksteal $(ARGS)
 
 test-loaded: $(STAMP)  ## all tests RUNS=5 times side by side, each in another order and with other threads
 	@$(BIN)/python -m tests.loaded --runs $(or $(RUNS),5) --at-once $(or $(RUNS),5) --jobs $(JOBS) -- $(ARGS)
@@ -142,7 +145,7 @@ test-coding-agents: $(STAMP) $(CODING_AGENTS_STAMP)  ## Claude Code and Codex th
 EDITABLE := build/editable
 $(EDITABLE)/.built: $(STAMP)
 	@rm -rf $(EDITABLE) && mkdir -p $(EDITABLE)
-	@$(BIN)/python -c 'from scikit_build_core.build import build_editable; build_editable("$(EDITABLE)")' > $(EDITABLE)/log
+	@env -u MAKEFLAGS $(BIN)/python -c 'from scikit_build_core.build import build_editable; build_editable("$(EDITABLE)")' > $(EDITABLE)/log
 	@touch $@
 
 .PRECIOUS: $(ADAPTERS_VENV)/%/.installed
@@ -154,7 +157,7 @@ $(ADAPTERS_VENV)/%/.installed: tests/adapters/with_%/requirements.txt $(EDITABLE
 		$$install -r $< pytest==9.2.0 pytest-asyncio==1.5.0; \
 		case $$python in \
 			$(CURDIR)/*) $$install $(EDITABLE)/*.whl;; \
-			*) $$install --config-settings=build-dir=build/adapters-{wheel_tag} --editable .;; \
+			*) env -u MAKEFLAGS $$install --config-settings=build-dir=build/adapters-{wheel_tag} --editable .;; \
 		esac; \
 		touch $@
 

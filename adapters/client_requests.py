@@ -48,7 +48,7 @@ def _tag(client: Any, options: Any, request: Any, workflow: str | None) -> None:
     host = request.url.host
     if not HOSTS.allow(host):
         _strip(request.headers, given)
-        logger.debug("not tagged: %s is no host of hosts=[...], nor a private one", host)
+        log_stranger(host)
         return
     headers = request.headers
     for name, value in caller.headers(workflow).items():
@@ -69,6 +69,11 @@ def _strip(headers: Any, given: Mapping[str, Any]) -> None:
 def _log(body: Any, headers: Mapping[str, str], by: str | None) -> None:
     model = body.get("model") if isinstance(body, Mapping) else None
     log_tags(model, headers, by)
+
+
+def log_stranger(host: str | None) -> None:
+    """One line of a call that got no tag because of the server it asks."""
+    logger.debug("not tagged: %s is no host of hosts=[...], nor a private one", host)
 
 
 def log_tags(model: Any, headers: Mapping[str, str], by: str | None) -> None:

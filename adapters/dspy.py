@@ -9,9 +9,12 @@ own; where it leaves a model to LiteLLM, that has ``openai``'s.
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import Any
+from urllib.parse import urlsplit
 
 from agentspec.adapters.frameworks import framework
 
@@ -21,7 +24,8 @@ with framework():
     from dspy.utils.parallelizer import ParallelExecutor
 
 from agentspec.adapters.allowed_hosts import HOSTS, Hosts
-from agentspec.adapters.caller import CALLER, Caller, calling, made_up_session
+from agentspec.adapters.caller import CALLER, Caller, calling, current_caller, made_up_session
+from agentspec.adapters.client_requests import log_stranger, log_tags, logger
 from agentspec.adapters.headers import lacking
 from agentspec.adapters.hooks import Hooks, Undo, below, note_caller
 from agentspec.adapters.openai import current_headers
@@ -122,8 +126,22 @@ def _handing_on(original: Callable[..., Any]) -> Callable[..., Any]:
 def _tagging(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def stream(transport: Any, request: Any) -> Any:
+        given = dict(request.headers)
+        ours = lacking(current_headers(), given)
         if HOSTS.allow_url(request.url):
-            request.headers += lacking(current_headers(), dict(request.headers)).items()
+            request.headers += ours.items()
+            if ours and logger.isEnabledFor(logging.DEBUG):
+                log_tags(_model_in(request.body), {**given, **ours}, current_caller().by)
+        elif ours:
+            log_stranger(urlsplit(request.url).hostname)
         return original(transport, request)
 
     return stream
+
+
+def _model_in(body: bytes) -> Any:
+    try:
+        asked = json.loads(body)
+    except ValueError:
+        return None
+    return asked.get("model") if isinstance(asked, dict) else None

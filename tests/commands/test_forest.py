@@ -18,8 +18,9 @@ TEXT = "SELECT name, price FROM items WHERE price > 10 ORDER BY price"
 
 @pytest.fixture(scope="module")
 def url(llama_checkpoint: Path) -> Iterator[str]:
-    keys = ("--api-key", "acme-key=acme", "--api-key", "bolt-key=bolt", "--admin-key", "boss")
-    with serving("--model", str(llama_checkpoint), "--engine", "torch", "--threads", "1", *keys) as (_, base):
+    keys = [f"--api-key={tenant}-key={tenant}" for tenant in ("acme", "bolt", "solo")]
+    options = ("--engine", "torch", "--threads", "1", "--admin-key", "boss")
+    with serving("--model", str(llama_checkpoint), *options, *keys) as (_, base):
         yield base.removesuffix("/v1")
 
 
@@ -32,19 +33,18 @@ def test_a_stage_is_warmed_told_and_forgotten(
 ) -> None:
     file = tmp_path / "calls.jsonl"
     file.write_text("\n".join(json.dumps({"stage": "flow/sql", "response": TEXT}) for _ in range(3)))
-    assert forest(url, "warm", str(file)) == 0
+    assert forest(url, "warm", str(file), key="solo-key") == 0
     assert capsys.readouterr().out.startswith("learned 3 outputs: ")
-    complete(url, "flow/sql", TEXT[:12])
-    assert forest(url, "stats") == 0
-    head, *rows = capsys.readouterr().out.splitlines()
+    complete(url, "flow/sql", TEXT[:12], "solo-key")
+    assert forest(url, "stats", key="solo-key") == 0
+    head, row = capsys.readouterr().out.splitlines()
     assert head.split()[:2] == ["stage", "requests"]
-    assert ["flow/sql", "1", "8"] in [row.split()[:3] for row in rows]
-    assert forest(url, "stats", "--json") == 0
-    listed = json.loads(capsys.readouterr().out)["stages"]
-    assert {one["tenant"] for one in listed} == {"acme"}
-    [told] = [one for one in listed if one["stage"] == "flow/sql"]
+    assert row.split()[:3] == ["flow/sql", "1", "8"]
+    assert forest(url, "stats", "--json", key="solo-key") == 0
+    [told] = json.loads(capsys.readouterr().out)["stages"]
+    assert (told["tenant"], told["stage"]) == ("solo", "flow/sql")
     assert told["tree_bytes"] > 0
-    assert forest(url, "evict", "flow/sql") == 0
+    assert forest(url, "evict", "flow/sql", key="solo-key") == 0
     assert capsys.readouterr().out == f"forgot flow/sql: {told['tree_bytes']} bytes\n"
 
 

@@ -16,6 +16,7 @@ from live import TIMEOUT_S
 
 from tests.ports import reserved_port
 
+HUNG_UP = (httpx.NetworkError, httpx.RemoteProtocolError)  # or refused; no time-out
 ENGINE_SERVER = Path(__file__).with_name("engine_server.py")
 CODE = """
 import sys
@@ -64,7 +65,7 @@ async def until_it_listens(client: httpx.AsyncClient, process: Process) -> None:
         while process.returncode is None:
             try:
                 await client.get("/health")
-            except httpx.TransportError:
+            except HUNG_UP:
                 await asyncio.sleep(0.02)
             else:
                 return
@@ -73,7 +74,7 @@ async def until_it_listens(client: httpx.AsyncClient, process: Process) -> None:
 async def until_it_is_ending(client: httpx.AsyncClient) -> None:
     """It takes no more connections: had it ended its engine first, that would be gone by now."""
     async with asyncio.timeout(TIMEOUT_S):
-        with suppress(httpx.TransportError):  # refused, or hung up on
+        with suppress(*HUNG_UP):
             while True:
                 await client.get("/health", headers={"connection": "close"})
                 await asyncio.sleep(0.02)

@@ -1,11 +1,13 @@
 """A CMake build of the native core and its C++ tests, without Python.
 
 Builds stay in ``build/cpp_tests``: only what has changed since the last run is compiled again.
+With ``TEST_CORE=whole``, as in ``make test-core``, the long tests run in full, else a tenth of each.
 """
 
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -18,7 +20,11 @@ ROOT = Path(__file__).parents[2]
 CORE = ROOT / "agentspec" / "native"
 # headers are most of the work: several sources are compiled as one
 UNITY = ("-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=8")
-SETTINGS = ("-DAGENTSPEC_PYTHON=OFF", "-DAGENTSPEC_TESTS=ON", *UNITY)
+IS_THOROUGH = os.environ.get("TEST_CORE") == "whole"
+SETTINGS = (
+    *("-DAGENTSPEC_PYTHON=OFF", "-DAGENTSPEC_TESTS=ON", *UNITY),
+    f"-DAGENTSPEC_THOROUGH={'ON' if IS_THOROUGH else 'OFF'}",
+)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import dspy
 import pytest
 from strangers import PUBLIC, serving_every_name
@@ -16,7 +18,8 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("engine", ["lm15", "litellm"])
-def test_strangers_get_no_tag(engine: str) -> None:
+def test_strangers_get_no_tag(engine: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "agentspec.adapters")
     with serving_every_name() as server:
         undo = instrument(workflow="flow")
         for host in ("gateway", PUBLIC):
@@ -28,3 +31,7 @@ def test_strangers_get_no_tag(engine: str) -> None:
             model.close()
         undo()
     assert server.tags() == [("gateway", {"x-agentspec-workflow": "flow"}), (PUBLIC, {})]
+    assert [record.getMessage() for record in caplog.records if record.name == "agentspec.adapters"] == [
+        "tagged m as one of flow, whose stage the gateway finds",
+        f"not tagged: {PUBLIC} is no host of hosts=[...], nor a private one",
+    ]

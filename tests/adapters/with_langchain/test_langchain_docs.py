@@ -9,8 +9,7 @@ STAGES = (["agentic_sql/extract", "agentic_sql/combine"], ["agentic_sql/classify
 @pytest.mark.parametrize(
     ("block", "stages"), list(zip(blocks("LangChain and LangGraph"), STAGES, strict=True))
 )
-def test_the_blocks_run(block: str, stages: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_blocks_run(block: str, stages: list[str]) -> None:
     names, found = run(block)
     assert found == stages
     assert names.get("answer", {}).get("sql", "Hello, wörld!") == "Hello, wörld!"
-    assert capsys.readouterr().out == ("" if "answer" in names else "2.5 tokens per step\n")
