@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from itertools import product
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -39,6 +40,7 @@ ENDPOINTS = frozenset(
         "/metrics",
     )
 )
+STREAMING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 PROBES = frozenset(("/health", "/ping", "/metrics"))  # asked all day long, by machines
 ENDPOINTS_WITH_NAMES = ("/v1/models", "/agentspec/stages", "/agentspec/traces")
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -78,6 +80,9 @@ class Observed:
             ("endpoint", "reason"),
             registry=registry,
         )
+        for endpoint, outcome in product(STREAMING, Outcome):
+            if outcome is not Outcome.CLIENT_LEFT:
+                self._broken.labels(endpoint, str(outcome))  # 0, so that a rate sees the first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, and tell of it when it is over."""

@@ -109,7 +109,7 @@ def _check_record(path: Path) -> None:
 
 
 def _check_discovery(path: Path) -> None:
-    if path.exists():
+    if path.exists() and path.stat().st_size > 0:  # opening an empty one makes tables
         with closing(DiscoveryStore(path)):
             return
     if not path.absolute().parent.is_dir():

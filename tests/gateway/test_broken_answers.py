@@ -73,12 +73,14 @@ def stream(root: str, way: str, request_id: str) -> Iterator[Iterator[bytes]]:
 
 
 def broken(root: str) -> dict[str, float]:
-    """Broken chats by reason."""
-    return {
+    """Broken chats by reason; each reason has a figure from the start."""
+    counts = {
         dict(labels)["reason"]: value
         for (name, labels), value in scrape(root).items()
         if name == BROKEN and dict(labels)["endpoint"] == CHAT
     }
+    assert counts.keys() == set(Outcome) - {Outcome.CLIENT_LEFT}
+    return {reason: count for reason, count in counts.items() if count}
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
