@@ -155,9 +155,10 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """From the parser."""
         exchange, expected = self._exchange, self._request.expected
-        exchange.is_complete = not exchange.left_ns
-        exchange.is_changed |= expected is not None and exchange.num_bytes != len(expected)
-        if self._parser.should_keep_alive() and not exchange.left_ns:
+        if not exchange.left_ns:  # else the rest came in one piece with the last part that was wanted
+            exchange.is_complete = True
+            exchange.is_changed |= expected is not None and exchange.num_bytes != len(expected)
+        if self._parser.should_keep_alive() and exchange.is_complete:
             self._pool.take_back(self)
         else:
             self.close()

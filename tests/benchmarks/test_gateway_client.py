@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from agentspec.benchmarks.gateway import answers, client
 from agentspec.benchmarks.gateway.agent_bodies import body
-from agentspec.benchmarks.gateway.client import Exchange, Pool, Request, Target
+from agentspec.benchmarks.gateway.client import Connection, Exchange, Pool, Request, Target
 from agentspec.benchmarks.gateway.metronome import Metronome
 from agentspec.benchmarks.gateway.plan import HANG_MS, Plan
 from agentspec.benchmarks.vllm.server import Server
@@ -101,6 +101,26 @@ async def test_leaving_in_the_middle(stub: Server, gap_ms: int) -> None:
     exchange = await ask(stub, Plan(num_chunks=500, gap_ms=gap_ms), leaves_after_parts=3)
     assert exchange.left_ns >= exchange.last_ns
     assert (exchange.num_parts, exchange.is_complete, exchange.is_changed) == (3, False, False)
+
+
+class Sent:
+    """A transport that keeps nothing."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+async def test_leaving_when_the_rest_is_there_already() -> None:
+    """One read has the whole answer."""
+    pool = Pool(Target("http://127.0.0.1:1"))
+    connection = Connection(pool)
+    connection.connection_made(cast(asyncio.Transport, Sent()))
+    answered = connection.ask(Request(b"", expected=b"abcd", leaves_after_parts=1), 0)
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    connection.data_received(head + b"2\r\nab\r\n2\r\ncd\r\n0\r\n\r\n")
+    exchange = await answered
+    assert (exchange.num_parts, exchange.is_complete, exchange.is_changed) == (1, False, False)
 
 
 async def test_who_has_his_answer_does_not_leave(stub: Server, monkeypatch: pytest.MonkeyPatch) -> None:
