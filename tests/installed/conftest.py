@@ -21,16 +21,18 @@ from tests.installed.environment import Environment
 
 pytest.importorskip("uv", reason="needs uv: pip install uv")
 ROOT = Path(__file__).parents[2]
+LOCK = ROOT / "build" / "wheel.lock"
 BUILD = "import sys; from scikit_build_core.build import build_wheel; build_wheel(sys.argv[1])"
 
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """The wheel of this checkout; workers of pytest-xdist share it."""
+    """The wheel of this checkout; workers of pytest-xdist share it, and all runs the build folder."""
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "wheel"
     folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock:
+    LOCK.parent.mkdir(exist_ok=True)
+    with LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not list(folder.glob("*.whl")):
             command = [sys.executable, "-c", BUILD, str(folder)]
