@@ -80,6 +80,8 @@ def test_the_page_needs_no_key_and_says_what_a_browser_may_do_with_it() -> None:
     assert policy.count("'sha256-") == 2
     assert "://" not in answer.text.replace("http://www.w3.org/2000/svg", "")  # nothing from elsewhere
     assert "innerHTML" not in answer.text
+    assert '<link rel="icon" href="data:' in answer.text  # else browsers ask for /favicon.ico, now or later
+    assert "img-src data:;" in policy
 
 
 def test_a_key_is_asked_for_once(chromium: Any, root: str) -> None:
