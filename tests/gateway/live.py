@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,28 @@ from agentspec.generation import Engine
 TIMEOUT_S = 60.0  # only against hanging: the machine may be busy
 
 
+class GatewayUrl(str):
+    """The root URL of a gateway whose event loop runs in this process."""
+
+    loop: asyncio.AbstractEventLoop
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The gateway accepts and reads nothing meanwhile: its time limits start after all that was sent."""
+        is_paused, is_over = threading.Event(), threading.Event()
+
+        def pause() -> None:
+            is_paused.set()
+            is_over.wait(TIMEOUT_S)
+
+        self.loop.call_soon_threadsafe(pause)
+        assert is_paused.wait(TIMEOUT_S)
+        try:
+            yield
+        finally:
+            is_over.set()
+
+
 def serving(
     upstream: Upstream,
     *,
@@ -55,16 +78,22 @@ def serving_app(
     grace_s: float = 0.2,
     port: int = 0,
     rules: Rules | None = None,
-) -> Iterator[str]:
+) -> Iterator[GatewayUrl]:
     """The root URL of any ASGI application."""
     drain, ready = drain or Drain(), threading.Event()
     with bind("127.0.0.1", port) as bound:
-        server = GatewayServer(app, drain, grace_s=grace_s, on_ready=ready.set, rules=rules)
+        url = GatewayUrl(f"http://127.0.0.1:{bound.getsockname()[1]}")
+
+        def on_ready() -> None:
+            url.loop = asyncio.get_running_loop()
+            ready.set()
+
+        server = GatewayServer(app, drain, grace_s=grace_s, on_ready=on_ready, rules=rules)
         thread = threading.Thread(target=server.run, args=([bound],))
         thread.start()
         assert ready.wait(TIMEOUT_S)
         try:
-            yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+            yield url
         finally:
             server.should_exit = True
             thread.join(TIMEOUT_S)
