@@ -19,28 +19,28 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentspec.errors import AgentSpecError
-from agentspec.gateway.auth import METRICS_PATH, UI_PATH, Authenticate
-from agentspec.gateway.calls import Calls
-from agentspec.gateway.control_routes import control_routes
-from agentspec.gateway.cors import Cors
-from agentspec.gateway.discovery import Discovery
-from agentspec.gateway.discovery_routes import discovery_routes
-from agentspec.gateway.drain import Drain
+from agentspec.gateway.auth.middleware import METRICS_PATH, UI_PATH, Authenticate
+from agentspec.gateway.handler import Calls
+from agentspec.gateway.control.routes import control_routes
+from agentspec.gateway.http.cors import Cors
+from agentspec.gateway.discovery.service import Discovery
+from agentspec.gateway.control.cluster_routes import discovery_routes
+from agentspec.gateway.http.graceful_shutdown import Drain
 from agentspec.gateway.errors import describe, error_body
-from agentspec.gateway.lifeline import ClientGoneError
-from agentspec.gateway.lookout import Lookout
-from agentspec.gateway.observed import CLIENT_GONE, Observed
-from agentspec.gateway.request_id import REQUEST_ID_KEY
-from agentspec.gateway.rules import Rules
-from agentspec.gateway.stage_metrics import StageCollector
-from agentspec.gateway.ui import ui_routes
-from agentspec.gateway.upstream import Upstream
-from agentspec.gateway.url_stage import UrlStage
-from agentspec.gateway.watch import Watch
+from agentspec.gateway.http.cancellation import ClientGoneError
+from agentspec.gateway.dashboard.live_feed import Lookout
+from agentspec.gateway.telemetry.middleware import CLIENT_GONE, Observed
+from agentspec.gateway.http.request_id import REQUEST_ID_KEY
+from agentspec.gateway.auth.runtime_config import Rules
+from agentspec.gateway.telemetry.stage_metrics import StageCollector
+from agentspec.gateway.dashboard.routes import ui_routes
+from agentspec.gateway.upstreams.upstream import Upstream
+from agentspec.gateway.stages.url_stage import UrlStage
+from agentspec.gateway.dashboard.traffic import Watch
 
 if TYPE_CHECKING:
-    from agentspec.gateway.recorder import Recorder
-    from agentspec.gateway.tracing import Tracing
+    from agentspec.gateway.telemetry.recorder import Recorder
+    from agentspec.gateway.telemetry.tracing import Tracing
 
 OWN_PREFIX = "/agentspec/"
 OWN_PATHS = frozenset(("/health", "/ping", METRICS_PATH, UI_PATH))

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from agentspec.errors import ConfigError
-from agentspec.gateway.discovery import DiscoverySettings
-from agentspec.gateway.routing import Policy
+from agentspec.gateway.discovery.service import DiscoverySettings
+from agentspec.gateway.upstreams.routing import Policy
 from agentspec.stages import DEFAULT_TENANT, check_tenant
 from agentspec.wire import MAX_DRAFT_TOKENS
 

@@ -100,7 +100,7 @@ def inside(names: set[str], *packages: str) -> set[str]:
 def test_every_source_is_seen() -> None:
     assert {"agentspec", "agentspec.cli", "agentspec.forest", "agentspec.engine.engine"} <= set(IMPORTS)
     assert {"agentspec.gateway.app", "agentspec.adapters.openai", f"{BENCHMARKS}.core.run"} <= set(IMPORTS)
-    assert "starlette.types" in IMPORTS["agentspec.gateway.exchange"]
+    assert "starlette.types" in IMPORTS["agentspec.gateway.http.response_writer"]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def own_gateway(options: Sequence[str]) -> Iterator[str]:
 
 def _argv(options: Sequence[str]) -> list[str]:
     """Before the program is over nobody tells it to stop: it is no part of our terminal's process group."""
-    from agentspec.gateway.engine_child import GUARD
+    from agentspec.gateway.engine_process.child_process import GUARD
 
     serve = (sys.executable, "-m", "agentspec", "serve", "--port", "0", "--log-level", "warning", *options)
     return [sys.executable, "-I", str(GUARD), str(STOP_TIMEOUT_S), *serve]

@@ -305,7 +305,7 @@ def _running(settings: Settings, rules: Rules) -> tuple[Fleet, str]:
     """Engines that somebody else has started, and where. The log says whether our plugin is in them."""
     from agentspec.commands.serve_settings import fleet_of
     from agentspec.gateway import Fleet
-    from agentspec.gateway.engine_probe import look
+    from agentspec.gateway.upstreams.probe import look
 
     fleet = Fleet(fleet_of(settings, settings.upstreams, rules))
     for upstream in settings.upstreams:

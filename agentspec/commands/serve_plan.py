@@ -22,7 +22,7 @@ from agentspec.commands.serve_settings import HIDDEN, check_exposure, check_trac
 from agentspec.commands.torch_engine import EmbeddedPlan
 from agentspec.errors import ConfigError
 from agentspec.gateway import Rules
-from agentspec.gateway.discovery_store import DiscoveryStore
+from agentspec.gateway.discovery.store import DiscoveryStore
 from agentspec.gateway.server import bind
 from agentspec.gateway.settings import Settings
 

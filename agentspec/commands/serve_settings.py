@@ -14,9 +14,9 @@ from pydantic import BaseModel
 
 from agentspec.errors import ConfigError
 from agentspec.extras import needed
-from agentspec.gateway.api_keys import API_KEYS_VARIABLE, ApiKey, ApiKeys, digest_of, parse_keys
+from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE, ApiKey, ApiKeys, digest_of, parse_keys
 from agentspec.gateway.config_file import SECRETS, load_settings
-from agentspec.gateway.rules import Rules
+from agentspec.gateway.auth.runtime_config import Rules
 from agentspec.gateway.settings import (
     EngineSettings,
     FleetSettings,
@@ -27,7 +27,7 @@ from agentspec.gateway.settings import (
 from agentspec.vllm_plugin.control import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
-    from agentspec.gateway.tracing import Tracing
+    from agentspec.gateway.telemetry.tracing import Tracing
 
 logger = logging.getLogger("agentspec")
 
@@ -112,7 +112,7 @@ def tracing_of(settings: TracingSettings) -> Tracing | None:
     if not _traces(settings):
         return None
     with needed("otel"):
-        from agentspec.gateway.tracing import exporting
+        from agentspec.gateway.telemetry.tracing import exporting
     return exporting(settings.endpoint)
 
 
@@ -120,7 +120,7 @@ def check_tracing(settings: TracingSettings) -> None:
     """Raise the ConfigError of :func:`tracing_of`; nothing is started."""
     if _traces(settings):
         with needed("otel"):
-            import agentspec.gateway.tracing  # noqa: F401
+            import agentspec.gateway.telemetry.tracing  # noqa: F401
 
 
 def _traces(settings: TracingSettings) -> bool:

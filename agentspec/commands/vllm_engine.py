@@ -16,8 +16,8 @@ from agentspec.commands.serve_settings import HIDDEN, fleet_of, given_keys
 from agentspec.errors import ConfigError
 from agentspec.forest_file import check_place
 from agentspec.gateway import EngineCommand, EngineProcess, Fleet, Patience, Rules, UpstreamSettings
-from agentspec.gateway.api_keys import API_KEYS_VARIABLE
-from agentspec.gateway.discovery import FILE_VARIABLE
+from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE
+from agentspec.gateway.discovery.service import FILE_VARIABLE
 from agentspec.gateway.server import bind
 from agentspec.gateway.settings import EngineSettings, Settings
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir

@@ -10,7 +10,7 @@ from agentspec import __version__
 from agentspec.distribution import DOCUMENTS
 from agentspec.doctor.finding import Finding, ok, problem, warning
 from agentspec.gateway import UpstreamSettings
-from agentspec.gateway.engine_probe import look
+from agentspec.gateway.upstreams.probe import look
 from agentspec.stages import StageKey
 from agentspec.wire import XARGS_FIELD, to_xargs
 

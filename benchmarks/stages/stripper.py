@@ -21,8 +21,8 @@ from starlette.routing import Route
 from agentspec.benchmarks.stages.partition import adjusted_rand_index
 from agentspec.benchmarks.stages.untagged import Untagged, truth
 from agentspec.errors import RequestError
-from agentspec.gateway.stage_ladder import Signs, resolve_stage
-from agentspec.gateway.url_stage import URL_STAGE_KEY, UrlStage
+from agentspec.gateway.stages.resolver import Signs, resolve_stage
+from agentspec.gateway.stages.url_stage import URL_STAGE_KEY, UrlStage
 from agentspec.stages import DEFAULT_STAGE, DEFAULT_TENANT
 from agentspec.wire import (
     SESSION_HEADER,

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentspec.benchmarks import traces
 from agentspec.benchmarks.load import calls as example
-from agentspec.gateway.fingerprint import read_clues
+from agentspec.gateway.discovery.fingerprint import read_clues
 
 NUM_LIVE = 8  # sessions at a time
 _TAG = re.compile(r"^<\|([^|>\n]+)\|>\n", re.MULTILINE)

@@ -20,7 +20,7 @@ from scripted import ScriptedEngine
 from agentspec.engine import EngineConfig, TorchEngine
 from agentspec.forest import Forest
 from agentspec.gateway import ApiKeys
-from agentspec.gateway.api_keys import ApiKey, digest_of
+from agentspec.gateway.auth.api_keys import ApiKey, digest_of
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir
 
 HERE = Path(__file__).parent

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from agentspec.cli import main
 from agentspec.gateway import ApiKeys, Rules
-from agentspec.gateway.auth import Authenticate
+from agentspec.gateway.auth.middleware import Authenticate
 from tests.gateway.live import serving_app
 
 COMMANDS = [["forest", "stats"], ["stages", "list"], ["top", "--once"], ["run"]]

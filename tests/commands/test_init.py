@@ -20,7 +20,7 @@ from agentspec.cli import main
 from agentspec.commands.init import Answers, ask, written
 from agentspec.commands.key import new_key
 from agentspec.commands.settings_file import REFERENCE, SettingsFile
-from agentspec.gateway.api_keys import digest_of
+from agentspec.gateway.auth.api_keys import digest_of
 from agentspec.gateway.config_file import load_settings
 from agentspec.models import bundled_model_dir
 

@@ -11,9 +11,9 @@ import pytest
 
 from agentspec.cli import main
 from agentspec.gateway import ApiKeys, Rules
-from agentspec.gateway.auth import Authenticate
-from agentspec.gateway.discovery import Discovery
-from agentspec.gateway.discovery_routes import discovery_app
+from agentspec.gateway.auth.middleware import Authenticate
+from agentspec.gateway.discovery.service import Discovery
+from agentspec.gateway.control.cluster_routes import discovery_app
 from tests.gateway.live import serving_app
 
 PROMPTS = ("Plan.", "Code.", "Test.")

@@ -24,7 +24,7 @@ from agentspec.gateway import (
     UpstreamSettings,
     create_app,
 )
-from agentspec.gateway.api_keys import digest_of
+from agentspec.gateway.auth.api_keys import digest_of
 from agentspec.gateway.server import GatewayServer, bind
 from agentspec.generation import Engine
 

@@ -15,7 +15,7 @@ from agentspec.cli import main
 from agentspec.commands.key import run_key
 from agentspec.errors import AgentSpecError, ConfigError, StageError
 from agentspec.gateway import ApiKeys
-from agentspec.gateway.api_keys import given_key
+from agentspec.gateway.auth.api_keys import given_key
 from agentspec.gateway.config_file import load_settings
 from agentspec.gateway.errors import AuthError
 

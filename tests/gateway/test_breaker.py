@@ -14,7 +14,7 @@ import pytest
 from live import chat_body, post, serving_proxy
 
 from agentspec.gateway import ApiKeys
-from agentspec.gateway.breaker import Breaker, Circuit
+from agentspec.gateway.upstreams.circuit_breaker import Breaker, Circuit
 
 
 class Clock:

@@ -25,8 +25,8 @@ from test_call_log import lines
 from test_gateway_metrics import scrape
 
 from agentspec.errors import EngineError
-from agentspec.gateway.call_record import Outcome
-from agentspec.gateway.tracing import Tracing
+from agentspec.gateway.telemetry.call_log import Outcome
+from agentspec.gateway.telemetry.tracing import Tracing
 
 CHAT = "/v1/chat/completions"
 BROKEN = "agentspec_gateway_broken_answers_total"

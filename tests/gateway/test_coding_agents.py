@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from starlette.datastructures import Headers
 
-from agentspec.gateway.discovery import Discovery
-from agentspec.gateway.tags import Tags, read_tags
+from agentspec.gateway.discovery.service import Discovery
+from agentspec.gateway.stages.read_tags import Tags, read_tags
 
 SESSION = "cf9ab009-9df3-4142-a500-1ff1c0969e3c"
 THREAD = "01a20421-74cd-7ed3-962b-30c07a4f8804"

@@ -10,7 +10,7 @@ from live import client_of, post, serving_engine
 from scripted import NUM_PROMPT_TOKENS, STEPS, ScriptedEngine
 
 from agentspec.errors import ContextLengthError
-from agentspec.gateway.answer_forms import CompletionForm
+from agentspec.gateway.openai.answer_forms import CompletionForm
 from agentspec.generation import GenerationDelta, GenerationRequest, TokenLogprob
 
 PATH = "/v1/completions"

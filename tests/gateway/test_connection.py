@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentspec.gateway.connection import MOST_UNREAD_BYTES, Connection
+from agentspec.gateway.upstreams.connection import MOST_UNREAD_BYTES, Connection
 from agentspec.gateway.errors import UpstreamDownError, UpstreamTimeoutError
 
 EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -28,9 +28,9 @@ from agentspec.gateway import (
     UpstreamSettings,
     create_app,
 )
-from agentspec.gateway.api_keys import digest_of
+from agentspec.gateway.auth.api_keys import digest_of
 from agentspec.gateway.config_file import load_settings
-from agentspec.gateway.engine_gate import EngineGate
+from agentspec.gateway.engine_process.readiness import EngineGate
 from tests.browser import browser, page
 
 PAGE = "https://app.example"

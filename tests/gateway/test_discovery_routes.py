@@ -10,9 +10,9 @@ import pytest
 from starlette.types import ASGIApp
 
 from agentspec.gateway import ApiKeys, Rules
-from agentspec.gateway.auth import Authenticate
-from agentspec.gateway.discovery import Discovery
-from agentspec.gateway.discovery_routes import discovery_app
+from agentspec.gateway.auth.middleware import Authenticate
+from agentspec.gateway.discovery.service import Discovery
+from agentspec.gateway.control.cluster_routes import discovery_app
 
 KEYS = ApiKeys.parse(["ka=acme", "kb=bolt"])
 PROMPTS = ("Plan.", "Code.", "Test.")

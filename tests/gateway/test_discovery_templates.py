@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from agentspec.gateway.discovery_templates import ENOUGH_PROMPTS, MAX_RUNS, Sketch, Slots, Template
+from agentspec.gateway.discovery.templates import ENOUGH_PROMPTS, MAX_RUNS, Sketch, Slots, Template
 
 NAMES = ["Ann", "Bob Ray", "Carl von Ohm", "Dee", "Eve", "Finn"]
 TASKS = ["a trip", "the new car", "tax", "an invoice", "moving", "her garden"]

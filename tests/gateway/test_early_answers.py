@@ -13,9 +13,9 @@ from scripted import ScriptedEngine
 from test_client_faults import until_closed
 
 from agentspec.gateway import ApiKeys, GatewaySettings
-from agentspec.gateway.api_keys import ApiKey, digest_of
-from agentspec.gateway.discard_pace import BURST_BYTES, BYTES_PER_S, DiscardPace
-from agentspec.gateway.http_protocol import UNKNOWN_CLIENT_BYTES, HttpProtocol
+from agentspec.gateway.auth.api_keys import ApiKey, digest_of
+from agentspec.gateway.http.discard_pace import BURST_BYTES, BYTES_PER_S, DiscardPace
+from agentspec.gateway.http.protocol import UNKNOWN_CLIENT_BYTES, HttpProtocol
 
 LIMIT_BYTES = 64 << 10
 SETTINGS = GatewaySettings(body_limit_bytes=LIMIT_BYTES, head_s=TIMEOUT_S)

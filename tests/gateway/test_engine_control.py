@@ -20,8 +20,8 @@ from test_gateway_metrics import of_stage, scrape
 
 from agentspec.draft import Source
 from agentspec.gateway import ApiKeys, UpstreamSettings
-from agentspec.gateway import engine_control as module
-from agentspec.gateway.stage_figures import describe_stages, read_stages
+from agentspec.gateway.upstreams import control_client as module
+from agentspec.gateway.upstreams.stage_json import describe_stages, read_stages
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 from agentspec.vllm_plugin.control import TOKEN_VARIABLE, Control

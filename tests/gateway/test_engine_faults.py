@@ -17,7 +17,7 @@ from test_aborts import asking
 from test_cancellation import eventually
 
 from agentspec.gateway.call import Endpoint
-from agentspec.gateway.replica import Replica, _models
+from agentspec.gateway.upstreams.replica import Replica, _models
 
 PATIENCE: dict[str, Any] = {
     "timeouts": {"first_byte_s": TIMEOUT_S, "idle_s": TIMEOUT_S},

@@ -18,7 +18,7 @@ import pytest
 from live import TIMEOUT_S
 
 from agentspec.gateway import EngineCommand, EngineProcess, Patience, engine_process
-from agentspec.gateway.engine_process import LONGEST_DELAY_S, EngineStartError, back_off_s
+from agentspec.gateway.engine_process.supervisor import LONGEST_DELAY_S, EngineStartError, back_off_s
 from tests.ports import reserved_port
 
 ENGINE_SERVER = Path(__file__).with_name("engine_server.py")

@@ -16,8 +16,8 @@ from scripted import ScriptedEngine
 
 from agentspec.gateway import ApiKeys, EmbeddedUpstream
 from agentspec.gateway.errors import RateLimitError
-from agentspec.gateway.lookout import MAX_LOOKING, Lookout
-from agentspec.gateway.watch import Watch
+from agentspec.gateway.dashboard.live_feed import MAX_LOOKING, Lookout
+from agentspec.gateway.dashboard.traffic import Watch
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 

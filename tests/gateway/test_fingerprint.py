@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentspec.gateway.fingerprint import HEAD_CHARS, TAIL_CHARS, Fingerprint, read_clues
+from agentspec.gateway.discovery.fingerprint import HEAD_CHARS, TAIL_CHARS, Fingerprint, read_clues
 
 FIELDS = (
     "messages role content type text system instructions input prompt tools functions function name"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentspec.gateway.flow import Flow, Step
+from agentspec.gateway.dashboard.workflow_graph import Flow, Step
 
 
 def drawn(flow: Flow) -> dict[str, int]:

@@ -7,9 +7,9 @@ from live import chat_body, client_of, post, serving_engine
 from scripted import ScriptedEngine
 
 from agentspec.gateway import ApiKeys
-from agentspec.gateway.api_keys import ApiKey, digest_of
+from agentspec.gateway.auth.api_keys import ApiKey, digest_of
 from agentspec.gateway.errors import RateLimitError
-from agentspec.gateway.key_limits import KeyLimits
+from agentspec.gateway.auth.rate_limit import KeyLimits
 
 
 class Clock:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentspec.gateway.masking import MAX_WORD_CHARS, masked
+from agentspec.gateway.discovery.masking import MAX_WORD_CHARS, masked
 from agentspec.role_names import mask_ids
 
 

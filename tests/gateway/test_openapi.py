@@ -27,7 +27,7 @@ from scripted import ScriptedEngine
 import agentspec
 from agentspec.gateway import ApiKeys
 from agentspec.gateway.call import Endpoint
-from agentspec.gateway.observed import ENDPOINTS
+from agentspec.gateway.telemetry.middleware import ENDPOINTS
 
 FILE = Path(agentspec.__file__).resolve().parents[1] / "docs" / "openapi.yaml"
 NUM_CASES = int(os.environ.get("AGENTSPEC_FUZZ_CASES", "300"))

@@ -12,7 +12,7 @@ from scripted import ScriptedEngine
 
 from agentspec.errors import EngineError
 from agentspec.gateway import errors
-from agentspec.gateway.passing import is_for_tenants
+from agentspec.gateway.auth.tenant_access import is_for_tenants
 from agentspec.gateway.settings import Settings
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "gateway.md").read_text()

@@ -17,8 +17,8 @@ from starlette.datastructures import Headers
 from agentspec.errors import ConfigError, RequestError
 from agentspec.gateway import Recorder
 from agentspec.gateway.call import Call
-from agentspec.gateway.recorded_answer import recorded_request, recorded_response
-from agentspec.gateway.recorder import Parts
+from agentspec.gateway.telemetry.recorded_call import recorded_request, recorded_response
+from agentspec.gateway.telemetry.recorder import Parts
 from agentspec.recorded import CallLibrary, read
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
@@ -140,7 +140,7 @@ def test_what_waits_is_bounded_by_its_bytes(tmp_path: Path, monkeypatch: pytest.
     path = tmp_path / "calls.jsonl"
     os.mkfifo(path)  # nobody reads: the thread stays in the first call's line
     reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    monkeypatch.setattr("agentspec.gateway.recorder.MAX_WAITING_BYTES", 1 << 20)
+    monkeypatch.setattr("agentspec.gateway.telemetry.recorder.MAX_WAITING_BYTES", 1 << 20)
     recorder = Recorder(path)
     answer = {"choices": [{"index": 0, "message": {"content": "a" * (1 << 19)}, "finish_reason": "stop"}]}
     parts = Parts()

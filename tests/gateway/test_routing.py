@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from agentspec.gateway.routing import choose
+from agentspec.gateway.upstreams.routing import choose
 
 
 @dataclass

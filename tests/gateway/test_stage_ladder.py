@@ -6,8 +6,8 @@ import pytest
 from starlette.datastructures import Headers
 
 from agentspec.errors import RequestError
-from agentspec.gateway.discovery import Discovery
-from agentspec.gateway.stage_ladder import Signs, resolve_stage
+from agentspec.gateway.discovery.service import Discovery
+from agentspec.gateway.stages.resolver import Signs, resolve_stage
 
 HEADER = {"x-agentspec-stage": "from/header"}
 BODY = {"metadata": {"agentspec_stage": "from/metadata"}}

@@ -17,7 +17,7 @@ from scripted import NUM_PROMPT_TOKENS, STEPS, ScriptedEngine
 from agentspec.commands.serve_settings import tracing_of
 from agentspec.gateway import ApiKeys
 from agentspec.gateway.settings import TracingSettings
-from agentspec.gateway.tracing import Tracing, exporting
+from agentspec.gateway.telemetry.tracing import Tracing, exporting
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"

@@ -9,7 +9,7 @@ from test_fleet import IMPATIENT, answering
 from test_gateway_metrics import Samples, scrape
 
 from agentspec.gateway import Fleet, FleetSettings, UpstreamSettings
-from agentspec.gateway.upstream_metrics import FIRST_BYTE_BUCKETS_S, UpstreamFigures
+from agentspec.gateway.upstreams.metrics import FIRST_BYTE_BUCKETS_S, UpstreamFigures
 
 
 def of_upstream(samples: Samples, name: str, upstream: str, **labels: str) -> float:

@@ -15,8 +15,8 @@ from test_cancellation import eventually
 
 from agentspec.errors import ConfigError
 from agentspec.gateway import GatewaySettings
-from agentspec.gateway.api_keys import API_KEYS_VARIABLE
-from agentspec.gateway.discovery import FILE_VARIABLE
+from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE
+from agentspec.gateway.discovery.service import FILE_VARIABLE
 from agentspec.gateway.zero_hop import TAGGED_PATHS, Tagging, ZeroHop
 
 ODD_BODY = b'{ "messages":[{"role":"user","content":"caf\\u00e9 \xc3\xa9"}],\n "x_unknown": 1.50 }'

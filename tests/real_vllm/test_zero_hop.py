@@ -9,7 +9,7 @@ import pytest
 
 from agentspec.benchmarks.vllm.chats import MODEL_NAME
 from agentspec.benchmarks.vllm.speculators import OURS, bundled_on_cpu
-from agentspec.gateway.api_keys import API_KEYS_VARIABLE
+from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE
 from agentspec.vllm_plugin.command import ZERO_HOP
 
 TIMEOUT_S = 60.0

@@ -1,0 +1,1 @@
+"""Keys, tenants, rate limits, and the configuration in force."""

@@ -1,0 +1,147 @@
+"""API keys, known by their digests alone, and the callers that they stand for."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import blake2b, sha256
+
+from starlette.datastructures import Headers
+
+from agentspec.errors import ConfigError
+from agentspec.gateway.errors import AuthError
+from agentspec.gateway.auth.rate_limit import KeyLimits
+from agentspec.stages import DEFAULT_TENANT, check_tenant
+
+API_KEYS_VARIABLE = "AGENTSPEC_API_KEYS"
+_HASHED = re.compile(r"sha256:([0-9a-f]{64})")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """One key that opens this gateway, which is known by its digest alone.
+
+    Attributes:
+        digest: SHA-256 of the key.
+        requests_per_minute, max_concurrent: None = no limit.
+    """
+
+    digest: bytes
+    tenant: str = DEFAULT_TENANT
+    requests_per_minute: int | None = None
+    max_concurrent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who a request is from.
+
+    Attributes:
+        is_operator: may use what concerns all tenants.
+    """
+
+    tenant: str
+    limits: KeyLimits
+    is_operator: bool = False
+
+
+class ApiKeys:
+    """The keys that open this gateway. Without any, everybody is the default tenant.
+
+    Keys are looked up by a digest of their digest under a secret of this process: no timing tells anything of
+    those that are known.
+
+    Args:
+        keys: each digest once.
+        before: what was in force until now; who keeps a key with the same limits keeps their state.
+    """
+
+    def __init__(self, keys: Iterable[ApiKey] = (), before: ApiKeys | None = None) -> None:
+        self._secret: bytes = secrets.token_bytes(32) if before is None else before._secret
+        known = {} if before is None else before._callers
+        self._keys: dict[bytes, ApiKey] = {}
+        self._callers: dict[ApiKey, Caller] = {}
+        for key in keys:
+            self._keys[self._index(key.digest)] = key
+            self._callers[key] = known.get(key) or Caller(key.tenant, _limits(key))
+        self._nobody = Caller(DEFAULT_TENANT, KeyLimits(None, None, time.monotonic))
+
+    @classmethod
+    def parse(cls, texts: Iterable[str]) -> ApiKeys:
+        """Keys written ``KEY`` or ``KEY=TENANT``; ``sha256:HEX`` stands for the key with that digest.
+
+        Raises:
+            ConfigError: a key is empty or given to two tenants.
+            StageError: a tenant's name is malformed.
+        """
+        return cls(parse_keys(texts))
+
+    @classmethod
+    def from_environment(cls) -> ApiKeys:
+        """Those in ``$AGENTSPEC_API_KEYS``, comma-separated. Raises as :meth:`parse`."""
+        texts = os.environ.get(API_KEYS_VARIABLE, "").split(",")
+        return cls.parse(text.strip() for text in texts if text.strip())
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def tenants(self) -> list[str]:
+        """The tenant of each key, in no order."""
+        return [key.tenant for key in self._keys.values()]
+
+    def caller(self, given: str | None) -> Caller:
+        """Whose key it is that a request carries. Raises AuthError."""
+        if not self._keys:
+            return self._nobody
+        if given is None:
+            raise AuthError("an API key is needed: send 'Authorization: Bearer KEY'")
+        digest = digest_of(given)
+        key = self._keys.get(self._index(digest))
+        if key is None or not hmac.compare_digest(key.digest, digest):
+            raise AuthError("this API key is not known here")
+        return self._callers[key]
+
+    def _index(self, digest: bytes) -> bytes:
+        return blake2b(digest, key=self._secret, digest_size=16).digest()
+
+
+def parse_keys(texts: Iterable[str]) -> list[ApiKey]:
+    """Keys written as :meth:`ApiKeys.parse` says, which see for what is raised."""
+    tenants: dict[bytes, str] = {}
+    for position, text in enumerate(texts, 1):
+        key, equals, tenant = text.rpartition("=")
+        if not equals or not tenant:  # "abc==" is a key in base64, not a key of no tenant
+            key, tenant = text, DEFAULT_TENANT
+        if not key.strip("=") or not key.isascii() or not key.isprintable() or {" ", ","} & set(key):
+            raise ConfigError(
+                f"API key number {position} is empty, or has a comma or a character no header carries: "
+                "write KEY or KEY=TENANT"
+            )
+        check_tenant(tenant)
+        hashed = _HASHED.fullmatch(key)
+        digest = bytes.fromhex(hashed[1]) if hashed else digest_of(key)
+        if tenants.setdefault(digest, tenant) != tenant:
+            raise ConfigError(f"one API key is given to two tenants: {tenants[digest]!r} and {tenant!r}")
+    return [ApiKey(digest, tenant) for digest, tenant in tenants.items()]
+
+
+def digest_of(key: str) -> bytes:
+    """What is kept of a key."""
+    return sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def given_key(headers: Headers) -> str | None:
+    """The key that a request carries, as OpenAI's clients send it or as Anthropic's do; None without one."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and key.strip():
+        return key.strip()
+    return headers.get("x-api-key") or None
+
+
+def _limits(key: ApiKey) -> KeyLimits:
+    return KeyLimits(key.requests_per_minute, key.max_concurrent, time.monotonic)

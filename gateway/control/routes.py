@@ -1,0 +1,81 @@
+"""``/agentspec/...``: what trees have learned and drafted, for the tenants they belong to and for operators.
+
+A tenant sees and touches its own only; an operator sees all tenants'. Saving and loading concern all tenants
+and are the operator's (``auth`` sees to both). A request that names a file needs an operator's
+key; the engine checks the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from agentspec.errors import RequestError
+from agentspec.gateway.auth.middleware import TENANT_KEY
+from agentspec.gateway.errors import ForbiddenError, UnknownTraceError
+from agentspec.gateway.control.past_outputs import read_past_outputs
+from agentspec.gateway.http.request_body import parse_body, read_body
+from agentspec.gateway.http.request_id import is_request_id
+from agentspec.gateway.auth.runtime_config import Rules
+from agentspec.gateway.upstreams.stage_json import describe_stages
+from agentspec.gateway.upstreams.upstream import Upstream
+from agentspec.stages import StageKey
+
+
+def control_routes(upstream: Upstream, rules: Rules) -> list[Route]:
+    """The routes, for either kind of upstream."""
+
+    async def stages(request: Request) -> Response:
+        tenant = request.scope[TENANT_KEY]  # None: all
+        seen = await upstream.stats()
+        own = {stage: stats for stage, stats in seen.items() if tenant in (None, stage.tenant)}
+        return JSONResponse(describe_stages(own))
+
+    async def trace(request: Request) -> Response:
+        tenant, request_id = request.scope[TENANT_KEY], request.path_params["request_id"]
+        steps = await upstream.trace(tenant, request_id) if is_request_id(request_id) else None
+        if steps is None:
+            raise UnknownTraceError(f"there is no trace of {request_id!r} (any more)")
+        return JSONResponse({"steps": steps})
+
+    async def evict(request: Request) -> Response:
+        stage = StageKey.parse(request.path_params["stage"], request.scope[TENANT_KEY])
+        return JSONResponse(await upstream.evict(stage))
+
+    async def warm(request: Request) -> Response:
+        tenant = request.scope[TENANT_KEY]
+        outputs = read_past_outputs(await read_body(request.receive, rules.limits), tenant)
+        return JSONResponse(await upstream.warm(tenant, outputs))
+
+    def with_file(work: Callable[[str | None], Awaitable[dict[str, Any]]]) -> Callable[..., Any]:
+        async def answer(request: Request) -> Response:
+            path = _path(await read_body(request.receive, rules.limits))
+            if path is not None and rules.admin_key is None:
+                raise ForbiddenError(
+                    "naming a file needs an operator's key, and there is none: give the server one by "
+                    "--admin-key, $AGENTSPEC_ADMIN_KEY or admin_key_sha256"
+                )
+            return JSONResponse(await work(path))
+
+        return answer
+
+    return [
+        Route("/agentspec/stages", stages),
+        Route("/agentspec/stages/{stage:path}", evict, methods=["DELETE"]),
+        Route("/agentspec/traces/{request_id}", trace),
+        Route("/agentspec/warm", warm, methods=["POST"]),
+        Route("/agentspec/save", with_file(upstream.save), methods=["POST"]),
+        Route("/agentspec/load", with_file(upstream.load), methods=["POST"]),
+    ]
+
+
+def _path(raw: bytes) -> str | None:
+    """``path`` in a body that may be empty. Raises RequestError if it is no string."""
+    path = parse_body(raw).get("path") if raw.strip() else None
+    if path is not None and (not isinstance(path, str) or not path):
+        raise RequestError(f"path must be a non-empty string, not {path!r}", param="path")
+    return path

@@ -1,0 +1,1 @@
+"""The page at /ui and its live figures."""

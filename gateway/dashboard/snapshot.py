@@ -1,0 +1,157 @@
+"""Figures of one moment as JSON, for the page and ``agentspec top``: one tenant's, or all for an operator.
+
+docs/ui.md explains them. Where all tenants are shown, a path begins with the tenant, and rows name it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from agentspec.gateway.dashboard.workflow_graph import Path
+from agentspec.gateway.upstreams.stage_json import by_name
+from agentspec.gateway.dashboard.sliding_window import Trail
+from agentspec.gateway.dashboard.traffic import TenantWatch, Traffic
+from agentspec.stats import StageStats
+
+MAX_TOLD_STAGES = 100  # those with the most requests
+MAX_TOLD_EDGES = 200  # those seen most often
+
+
+class Trails:
+    """The recent past of one tenant: of its stages with the most requests, and of all together.
+
+    Attributes:
+        stats: the counters of every stage at the last look.
+        stages: the trails of those that are told.
+        total: the trail of all.
+    """
+
+    def __init__(self) -> None:
+        self.stats: Mapping[Path, StageStats] = {}
+        self.stages: dict[Path, Trail] = {}
+        self.total = Trail()
+
+    def look(self, now_s: float, stats: Mapping[Path, StageStats]) -> None:
+        """Take the counters as they are now."""
+        self.stats = stats
+        self.total.look(now_s, _sum(stats.values()))
+        told = heapq.nlargest(MAX_TOLD_STAGES, stats, key=lambda path: stats[path].num_requests)
+        self.stages = {path: self.stages.get(path) or Trail() for path in told}
+        for path, trail in self.stages.items():
+            trail.look(now_s, stats[path])
+
+
+def describe_tenant(trails: Trails, watch: TenantWatch, interval_s: float) -> dict[str, Any]:
+    """Everything that a page shows of a tenant."""
+    return _described(trails, watch.stages, watch.flow.edges, interval_s, _named)
+
+
+def describe_all(trails: Trails, tenants: Mapping[str, TenantWatch], interval_s: float) -> dict[str, Any]:
+    """Everything that a page shows an operator. The trails' paths begin with the tenant."""
+    stages = {
+        (tenant, *path): traffic
+        for tenant, watch in tenants.items()
+        for path, traffic in watch.stages.items()
+    }
+    edges = {
+        ((tenant, *one), (tenant, *other)): count
+        for tenant, watch in tenants.items()
+        for (one, other), count in watch.flow.edges.items()
+    }
+    return _described(trails, stages, edges, interval_s, _named_with_tenant)
+
+
+def _named(path: Path) -> dict[str, str]:
+    return {"stage": "/".join(path)}
+
+
+def _named_with_tenant(path: Path) -> dict[str, str]:
+    return {"tenant": path[0], "stage": "/".join(path[1:])}
+
+
+def _described(
+    trails: Trails,
+    traffic_of: Mapping[Path, Traffic],
+    edges: Mapping[tuple[Path, Path], int],
+    interval_s: float,
+    named: Callable[[Path], dict[str, str]],
+) -> dict[str, Any]:
+    stats = trails.stats
+    saved = [seconds for one in stats.values() if (seconds := one.saved_s) is not None]
+    running = sum(traffic.num_running for traffic in traffic_of.values())
+    return {
+        "time": time.time(),
+        "interval_s": interval_s,
+        "total": {
+            **_figures(_sum(stats.values()), trails.total),
+            "saved_s": sum(saved) if saved else None,
+            "num_running": running,
+        },
+        "stages": [
+            {**named(path), **_stage(stats[path], trail, traffic_of.get(path) or Traffic())}
+            for path, trail in sorted(trails.stages.items())
+        ],
+        "num_stages_left_out": len(stats) - len(trails.stages),
+        "edges": _edges(edges, named),
+    }
+
+
+def _figures(stats: StageStats, trail: Trail) -> dict[str, Any]:
+    now = trail.now
+    return {
+        "num_requests": stats.num_requests,
+        "num_output_tokens": stats.num_output_tokens,
+        "num_steps": stats.num_steps,
+        "num_draft_tokens": stats.num_draft_tokens,
+        "num_accepted_tokens": stats.num_accepted_tokens,
+        "acceptance_rate": stats.acceptance_rate,
+        "requests_per_s": now.requests_per_s,
+        "tokens_per_s": now.tokens_per_s,
+        "accepted_per_step": stats.accepted_per_step or None,
+        "accepted_per_step_now": now.accepted_per_step,
+        "accepted_per_step_recent": trail.recent.accepted_per_step,
+        "tree_bytes": stats.tree_bytes,
+        "tree_limit_bytes": stats.tree_limit_bytes or None,
+        "series": [value if value is None else round(value, 2) for value in trail.series],
+    }
+
+
+def _stage(stats: StageStats, trail: Trail, traffic: Traffic) -> dict[str, Any]:
+    return {
+        **_figures(stats, trail),
+        "saved_s": stats.saved_s,
+        "drafted_by_source": by_name(stats.drafted_by_source),
+        "accepted_by_source": by_name(stats.accepted_by_source),
+        "num_running": traffic.num_running,
+        "num_failed": traffic.num_failed,
+        "mean_s": traffic.seconds / traffic.num_ended if traffic.num_ended else None,
+        "tag_sources": traffic.tag_sources,
+    }
+
+
+def _edges(
+    edges: Mapping[tuple[Path, Path], int], named: Callable[[Path], dict[str, str]]
+) -> list[dict[str, Any]]:
+    told = heapq.nlargest(MAX_TOLD_EDGES, edges.items(), key=lambda edge: edge[1])
+    return [_edge(named(one), named(other), count) for (one, other), count in told]
+
+
+def _edge(one: dict[str, str], other: dict[str, str], count: int) -> dict[str, Any]:
+    tenant = {name: text for name, text in one.items() if name != "stage"}  # an edge lies within one tenant
+    return {**tenant, "from": one["stage"], "to": other["stage"], "count": count}
+
+
+def _sum(stages: Iterable[StageStats]) -> StageStats:
+    """All plain counters added up; of sources and times nothing is said."""
+    total = StageStats()
+    for stats in stages:
+        total.num_requests += stats.num_requests
+        total.num_output_tokens += stats.num_output_tokens
+        total.num_steps += stats.num_steps
+        total.num_draft_tokens += stats.num_draft_tokens
+        total.num_accepted_tokens += stats.num_accepted_tokens
+        total.tree_bytes += stats.tree_bytes
+    return total

@@ -1,0 +1,114 @@
+"""What the gateway itself sees of its calls, by tenant and stage: what is under way, tags, times, order.
+
+Fed by every call, watched or not: :meth:`Watch.begin` and :meth:`Watch.end` together take less than two
+microseconds, and all that is kept is bounded. What engines count is no part of it (``lookout`` brings both
+together).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from agentspec.gateway.dashboard.workflow_graph import Flow, Path, Step
+from agentspec.gateway.stages.read_tags import Tags
+from agentspec.stats import MAX_STAGES
+
+FIRST_FAILURE = 400
+
+
+class Traffic:
+    """The calls of one stage so far.
+
+    Attributes:
+        num_ended, num_failed: the failed ones are among those that ended.
+        seconds: that those took, summed.
+        tag_sources: how often the stage was found on which rung (``stage_ladder``).
+    """
+
+    __slots__ = ("num_ended", "num_failed", "num_running", "seconds", "tag_sources")
+
+    def __init__(self) -> None:
+        self.num_running = self.num_ended = self.num_failed = 0
+        self.seconds = 0.0
+        self.tag_sources: dict[str, int] = {}
+
+
+class TenantWatch:
+    """One tenant's calls.
+
+    Attributes:
+        stages: by path; beyond ``max_stages`` new ones are not kept apart, nor drawn.
+        flow: which follows which.
+    """
+
+    def __init__(self, max_stages: int = MAX_STAGES) -> None:
+        self.stages: dict[Path, Traffic] = {}
+        self.flow = Flow()
+        self._rest = Traffic()
+        self._max_stages = max_stages
+
+    def traffic(self, path: Path) -> tuple[Traffic, bool]:
+        """Where to count a stage's calls, and whether that is its own place."""
+        known = self.stages.get(path)
+        if known is not None:
+            return known, True
+        if len(self.stages) >= self._max_stages:
+            return self._rest, False
+        return self.stages.setdefault(path, Traffic()), True
+
+
+class Visit:
+    """One call under way."""
+
+    __slots__ = ("began_s", "flow", "step", "traffic")
+
+    def __init__(self, traffic: Traffic, flow: Flow, step: Step | None, began_s: float) -> None:
+        self.traffic = traffic
+        self.flow = flow
+        self.step = step
+        self.began_s = began_s
+
+
+class Watch:
+    """All tenants' calls. Used from the event loop only.
+
+    Args:
+        clock: seconds from any beginning.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._tenants: dict[str, TenantWatch] = {}
+        self._clock = clock
+
+    def of(self, tenant: str) -> TenantWatch:
+        """What was seen of a tenant; live."""
+        known = self._tenants.get(tenant)
+        return known if known is not None else self._tenants.setdefault(tenant, TenantWatch())
+
+    def all(self) -> Mapping[str, TenantWatch]:
+        """What was seen of every tenant; live."""
+        return self._tenants
+
+    def begin(self, tags: Tags) -> Visit:
+        """A call has begun; :meth:`end` follows, whatever becomes of it."""
+        stage = tags.stage
+        path = stage.path
+        watch = self.of(stage.tenant)
+        traffic, is_own = watch.traffic(path)
+        traffic.num_running += 1
+        sources = traffic.tag_sources
+        sources[tags.stage_source] = sources.get(tags.stage_source, 0) + 1
+        step = watch.flow.begin(tags.session, path) if tags.session is not None and is_own else None
+        return Visit(traffic, watch.flow, step, self._clock())
+
+    def end(self, visit: Visit, status: int) -> None:
+        """It is over. ``status``: of the answer, 0 if there was none."""
+        traffic = visit.traffic
+        traffic.num_running -= 1
+        traffic.num_ended += 1
+        traffic.seconds += self._clock() - visit.began_s
+        if not 0 < status < FIRST_FAILURE:
+            traffic.num_failed += 1
+        elif visit.step is not None:
+            visit.flow.end(visit.step)

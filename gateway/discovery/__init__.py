@@ -1,0 +1,1 @@
+"""Stages found by what prompts have in common."""

@@ -1,0 +1,414 @@
+"""The clusters of one tenant: which fingerprints are one stage, and what people said of them.
+
+Knows neither threads nor files nor bodies. The rules:
+
+* A system prompt is a cluster of its own at once: most agents' prompts are the same each time.
+* A prompt that was seen in few conversations is *loose*. When enough loose prompts are alike, the words they
+  have in common are a template, and they are one cluster. How many are enough grows with how much they
+  differ.
+* A slot of a template with few values, all of which come back, is none: it says which stage a prompt is of,
+  and there is a cluster for each value.
+* A prompt that came back in conversation after conversation stands for itself and is never put together with
+  others: two roles that differ in one word stay two stages, and a stage that is in use keeps its name.
+* What people named, pinned, merged or split stays as they left it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+
+from agentspec.errors import RequestError
+from agentspec.gateway.discovery.cluster import Cluster, Member
+from agentspec.gateway.discovery.candidates import LoosePrompts
+from agentspec.gateway.discovery.naming import slug
+from agentspec.gateway.discovery.templates import Slots, Template
+from agentspec.gateway.errors import UnknownClusterError
+from agentspec.gateway.discovery.fingerprint import Fingerprint
+from agentspec.stages import StageKey
+
+WIDER_STAGE = "discovered"  # of all that has no cluster yet, and the parent of those that have
+MAX_FOUNDERS = 16
+MAX_MEMBERS = 64  # known by digest; others of the same template are found by it
+MAX_TEXT_CHARS = 2000
+IDLE_S = 3600.0
+
+
+class Clusters:
+    """All clusters of one tenant; at most ``max_clusters``.
+
+    :meth:`find` and :meth:`match` may be called by any thread beside the one that changes things.
+
+    Attributes:
+        version: another number whenever prompts that are no members may have another cluster.
+        changed: clusters that differ from what was saved.
+        gone: ids of those that are no more.
+        refused: templates that people split.
+    """
+
+    def __init__(self, tenant: str, max_clusters: int) -> None:
+        self.tenant = tenant
+        self.wider = StageKey(tenant, (WIDER_STAGE,))
+        self.version = 0
+        self.changed: set[Cluster] = set()
+        self.gone: set[str] = set()
+        self.refused: list[tuple[bytes, Template]] = []
+        self._max_clusters = max_clusters
+        self._clusters: dict[str, Cluster] = {}
+        self._members: dict[bytes, Member] = {}
+        self._matching: dict[bytes, tuple[tuple[Template, Cluster], ...]] = {}  # by shape
+        self._loose = LoosePrompts()
+        self._slots: dict[Template, Slots] = {}
+
+    def __iter__(self) -> Iterator[Cluster]:
+        return iter(list(self._clusters.values()))
+
+    def __len__(self) -> int:
+        return len(self._clusters)
+
+    def get(self, cluster_id: str) -> Cluster | None:
+        """The cluster with this id."""
+        return self._clusters.get(cluster_id)
+
+    def find(self, digest: bytes) -> Member | None:
+        """The member with this digest, if any cluster knows it."""
+        return self._members.get(digest)
+
+    def match(self, fingerprint: Fingerprint) -> Cluster | None:
+        """The cluster whose template the prompt has the most words of."""
+        found = self._match(fingerprint)
+        return found and found[1]
+
+    def place(self, member: Member, fingerprint: Fingerprint) -> None:
+        """Find or make the cluster of a prompt that is not known; it may have to wait for others like it."""
+        known = self._members.get(member.digest)
+        if known is not None:
+            member.cluster = known.cluster
+            return
+        is_new = member.digest not in self._loose
+        if is_new:
+            self._loose.note_ending(fingerprint)
+        found = self._match(fingerprint)
+        cluster = found and found[1]
+        if found and is_new:
+            cluster = self._noted(*found, fingerprint)
+        if cluster is None and is_new:
+            cluster = self._opened(member, fingerprint)
+        if cluster is None and fingerprint.is_system:
+            cluster = self._begun(fingerprint)
+        if cluster is not None:
+            self._join(cluster, member)
+
+    def name(self, cluster_id: str, path: str | None) -> Cluster:
+        """From now on requests of the cluster go to the stage ``path``; None = to its own again.
+
+        Raises:
+            StageError: that is no stage.
+            UnknownClusterError: there is no such cluster.
+        """
+        cluster = self._known(cluster_id)
+        stage = cluster.own_stage if path is None else StageKey.parse(path, self.tenant)
+        cluster.stage, cluster.is_named = stage, path is not None
+        self.changed.add(cluster)
+        return cluster
+
+    def pin(self, cluster_id: str, is_pinned: bool) -> Cluster:
+        """A pinned cluster makes room for no other. Raises UnknownClusterError."""
+        cluster = self._known(cluster_id)
+        cluster.is_pinned = is_pinned
+        self.changed.add(cluster)
+        return cluster
+
+    def merge(self, cluster_id: str, into: str) -> Cluster:
+        """Put all of one cluster into another, which keeps its stage.
+
+        Raises:
+            UnknownClusterError: there is no such cluster.
+            RequestError: both are one.
+        """
+        cluster, target = self._known(cluster_id), self._known(into)
+        if cluster is target:
+            raise RequestError(f"cluster {cluster_id!r} can't be merged into itself", param="into")
+        self._absorb(target, cluster)
+        target.is_settled = True
+        return target
+
+    def split(self, cluster_id: str, digests: Sequence[str] | None = None) -> list[Cluster]:
+        """Take a cluster apart: each fingerprint for itself, or those given into a cluster of their own.
+
+        The cluster keeps what is left: the fingerprint with the most requests, or those that were not given.
+
+        Raises:
+            UnknownClusterError: there is no such cluster.
+            RequestError: it has no such fingerprint, nothing would be left, or there would be too many
+                clusters.
+        """
+        cluster = self._known(cluster_id)
+        leaving = self._leaving(cluster, digests)
+        groups = [[member] for member in leaving] if digests is None else [leaving]
+        if len(self._clusters) + len(groups) > self._max_clusters:
+            raise RequestError(
+                f"splitting {cluster_id!r} makes more than {self._max_clusters} clusters: merge some first",
+                code="too_many_clusters",
+            )
+        if digests is None:
+            self.refused.extend(cluster.templates)
+            cluster.templates.clear()
+        cluster.is_settled = True
+        parts = [self._part(cluster, group) for group in groups]
+        self.changed.add(cluster)
+        self._index_templates()
+        return [cluster, *parts]
+
+    def adopt(self, kept: Mapping[str, Cluster], refused: Sequence[tuple[bytes, Template]]) -> None:
+        """Take over what others wrote: these clusters, by id, are those in the file.
+
+        What was found here and is not written yet stays; what people said there wins.
+        """
+        self.refused = list(refused)
+        for cluster in kept.values():
+            if cluster.id in self.gone and cluster.is_free:
+                continue  # not written yet
+            self.gone.discard(cluster.id)
+            self._adopt_one(cluster)
+        for cluster in self:
+            if cluster.id not in kept and cluster.is_saved:
+                self.drop(cluster)
+                self.gone.discard(cluster.id)  # it is already
+
+    def _adopt_one(self, kept: Cluster) -> None:
+        here = self._clusters.get(kept.id)
+        if here is None:
+            self._restore(kept)
+            return
+        here.num_requests += kept.num_saved - here.num_saved
+        here.num_saved = kept.num_saved
+        here.stage, here.own_stage = kept.stage, kept.own_stage
+        here.is_named, here.is_pinned, here.is_settled = kept.is_named, kept.is_pinned, kept.is_settled
+        if not (kept.templates or kept.is_settled):  # the file may keep no text
+            kept.templates = here.templates
+        here.is_saved = True
+        is_theirs = kept.is_settled or here not in self.changed
+        if is_theirs and _contents(here) != _contents(kept):
+            kept.num_requests = here.num_requests
+            kept.text = kept.text or here.text
+            self._restore(kept)
+
+    def _restore(self, cluster: Cluster) -> None:
+        """Put a cluster, as it was saved, in the place of the one with its id."""
+        before = self._clusters.pop(cluster.id, None)
+        if before is not None:
+            self._forget_members(before)
+            self.changed.discard(before)
+        self._clusters[cluster.id] = cluster
+        self._members.update(cluster.members)
+        self._index_templates()
+
+    def drop(self, cluster: Cluster) -> None:
+        """Forget a cluster; its prompts, when they come back, are new ones."""
+        del self._clusters[cluster.id]
+        self.changed.discard(cluster)
+        if cluster.is_saved:
+            self.gone.add(cluster.id)
+        self._forget_members(cluster)
+        if cluster.templates:
+            self._index_templates()
+
+    def _match(self, fingerprint: Fingerprint) -> tuple[Template, Cluster] | None:
+        candidates = self._matching.get(self._loose.shape(fingerprint))
+        if not candidates:
+            return None
+        text = f" {fingerprint.words} "
+        scores = [template.num_words_in(text) for template, _ in candidates]
+        best = max(scores)
+        return candidates[scores.index(best)] if best else None
+
+    def _noted(self, template: Template, cluster: Cluster, fingerprint: Fingerprint) -> Cluster:
+        """The cluster of a prompt that fits this template, after a look at what stands in its slots."""
+        slots = self._slots.setdefault(template, Slots())
+        slots.note(template.values_in(f" {fingerprint.words} "))
+        telling = slots.telling() if cluster.is_free else None
+        if telling is None or len(self._clusters) + len(telling[1]) > self._max_clusters:
+            return cluster
+        self._slots[template] = Slots()
+        self._refine(template, cluster, self._loose.shape(fingerprint), *telling)
+        return self.match(fingerprint) or cluster
+
+    def _refine(
+        self, template: Template, cluster: Cluster, shape: bytes, place: int, values: Sequence[str]
+    ) -> None:
+        """A cluster for each of these values of a slot; what has another one stays where it was."""
+        for value in values:
+            narrower = template.with_value(place, value)
+            seed = blake2b(narrower.text.encode() + shape, digest_size=16).digest()
+            words = slug((value, template.text))
+            part = self._clusters.get(seed.hex()[:12]) or self._added(seed, words, narrower.text)
+            part.templates.append((shape, narrower))
+        self._forget_members(cluster)  # they fit one of the narrower ones
+        cluster.members.clear()
+        self.changed.add(cluster)
+        self._index_templates()
+
+    def _forget_members(self, cluster: Cluster) -> None:
+        for digest, member in cluster.members.items():
+            if self._members.get(digest) is member:
+                del self._members[digest]
+            member.cluster = None
+            self._loose.remove(digest)
+
+    def _opened(self, member: Member, fingerprint: Fingerprint) -> Cluster | None:
+        """The cluster of a template that this prompt and loose ones like it have in common, if it is time."""
+        kin, shape = self._loose.add(member, fingerprint), self._loose.shape(fingerprint)
+        if not kin:
+            return None
+        template = Template.of([fingerprint.words, *(one.fingerprint.words for one in kin[:MAX_FOUNDERS])])
+        if template is None or self._is_refused(fingerprint, shape) or not self._has_room():
+            return None
+        return self._founded(template, fingerprint, shape)
+
+    def _is_refused(self, fingerprint: Fingerprint, shape: bytes) -> bool:
+        text = f" {fingerprint.words} "
+        return any(other == shape and one.num_words_in(text) for other, one in self.refused)
+
+    def _founded(self, template: Template, fingerprint: Fingerprint, shape: bytes) -> Cluster:
+        words = slug((template.text, *fingerprint.tools, fingerprint.schema))
+        seed = blake2b(words.encode() + shape, digest_size=16).digest()
+        cluster = self._clusters.get(seed.hex()[:12])
+        if cluster is None or cluster.templates or not cluster.is_free:  # else it was saved without its text
+            cluster = self._added(fingerprint.digest if cluster else seed, words, template.text)
+        cluster.templates.append((shape, template))
+        for prompt in self._loose:
+            text = f" {prompt.fingerprint.words} "
+            if prompt.shape == shape and prompt.is_loose and template.num_words_in(text):
+                self._loose.remove(prompt.member.digest)
+                before = prompt.member.cluster
+                if before is not None:
+                    self._absorb(cluster, before)
+                else:
+                    self._join(cluster, prompt.member)
+        self._index_templates()
+        return cluster
+
+    def _begun(self, fingerprint: Fingerprint) -> Cluster | None:
+        """A cluster of this one prompt; None if there is no room."""
+        known = self._clusters.get(fingerprint.digest.hex()[:12])
+        if known is not None:
+            return known
+        if not self._has_room():
+            return None
+        words = slug((fingerprint.words, *fingerprint.tools, fingerprint.schema))
+        return self._added(fingerprint.digest, words, fingerprint.words)
+
+    def _has_room(self) -> bool:
+        """Whether there is room for another cluster; one that hardly anybody would miss makes room.
+
+        That is the one idle longest of those of one conversation, else of those idle for an hour. A stage in
+        use never gives way to a new one: its tree is worth more, and two that push each other out have none.
+        """
+        if len(self._clusters) < self._max_clusters:
+            return True
+        idle_since_s = time.time() - IDLE_S
+        free = [one for one in self._clusters.values() if one.is_free]
+        losable = [one for one in free if not one.is_standing] or [
+            one for one in free if one.last_seen_s < idle_since_s
+        ]
+        if losable:
+            self.drop(min(losable, key=lambda one: one.last_seen_s))
+        return bool(losable)
+
+    def _added(self, seed: bytes, words: str, text: str) -> Cluster:
+        stage = self._free_stage(words, seed.hex())
+        cluster = Cluster(seed.hex()[:12], stage, stage, text=text[:MAX_TEXT_CHARS])
+        self._clusters[cluster.id] = cluster
+        self.gone.discard(cluster.id)
+        self.changed.add(cluster)
+        return cluster
+
+    def _free_stage(self, words: str, digits: str) -> StageKey:
+        taken = {cluster.own_stage.path[-1] for cluster in self._clusters.values()}
+        names = (f"{words}-{digits[:size]}" for size in (4, 8, 32))
+        name = next(name for name in names if name not in taken)
+        return StageKey(self.tenant, (WIDER_STAGE, name))
+
+    def _join(self, cluster: Cluster, member: Member) -> None:
+        if member.cluster is not cluster:
+            cluster.num_requests += member.num_requests
+        member.cluster = cluster
+        cluster.last_seen_s = time.time()
+        if len(cluster.members) < MAX_MEMBERS:
+            cluster.members[member.digest] = member
+            self._members[member.digest] = member
+            self.changed.add(cluster)
+
+    def _absorb(self, target: Cluster, cluster: Cluster) -> None:
+        for member in cluster.members.values():
+            member.cluster = target
+        target.members.update(cluster.members)
+        target.templates.extend(cluster.templates)
+        target.num_requests += cluster.num_requests
+        target.last_seen_s = max(target.last_seen_s, cluster.last_seen_s)
+        del self._clusters[cluster.id]
+        self.changed.discard(cluster)
+        self.changed.add(target)
+        if cluster.is_saved:
+            self.gone.add(cluster.id)
+        self._index_templates()
+
+    def _leaving(self, cluster: Cluster, digests: Sequence[str] | None) -> list[Member]:
+        members = sorted(cluster.members.values(), key=lambda member: -member.num_requests)
+        if len(members) < 2:
+            raise RequestError(
+                f"cluster {cluster.id!r} has one fingerprint: there is nothing to split",
+                code="nothing_to_split",
+            )
+        if digests is None:
+            return members[1:]
+        known = {member.digest.hex(): member for member in members}
+        if unknown := sorted(set(digests) - set(known)):
+            raise RequestError(
+                f"cluster {cluster.id!r} has no fingerprint {unknown[0]!r}", param="fingerprints"
+            )
+        chosen = set(digests)
+        if not 0 < len(chosen) < len(known):
+            raise RequestError(
+                f"of the {len(known)} fingerprints of {cluster.id!r} one must leave and one must stay",
+                param="fingerprints",
+            )
+        return [known[digest] for digest in sorted(chosen)]
+
+    def _part(self, cluster: Cluster, members: Iterable[Member]) -> Cluster:
+        members = list(members)
+        words = cluster.own_stage.path[-1].rpartition("-")[0]
+        seed = members[0].digest
+        if seed.hex()[:12] in self._clusters:  # the cluster that is split began with it
+            seed = blake2b(seed + cluster.id.encode(), digest_size=16).digest()
+        part = self._added(seed, words, "")
+        part.is_settled = True
+        for member in members:
+            del cluster.members[member.digest]
+            cluster.num_requests -= member.num_requests
+            self._join(part, member)
+        return part
+
+    def _known(self, cluster_id: str) -> Cluster:
+        cluster = self._clusters.get(cluster_id)
+        if cluster is None:
+            raise UnknownClusterError(f"there is no cluster {cluster_id!r}")
+        return cluster
+
+    def _index_templates(self) -> None:
+        self.version += 1
+        matching: dict[bytes, list[tuple[Template, Cluster]]] = {}
+        for cluster in self._clusters.values():
+            for shape, template in cluster.templates:
+                matching.setdefault(shape, []).append((template, cluster))
+        for shape in matching:
+            self._loose.keep_ending(shape)
+        self._matching = {shape: tuple(pairs) for shape, pairs in matching.items()}
+        known = {template for pairs in matching.values() for template, _ in pairs}
+        self._slots = {template: slots for template, slots in self._slots.items() if template in known}
+
+
+def _contents(cluster: Cluster) -> tuple[frozenset[bytes], frozenset[tuple[bytes, Template]]]:
+    return frozenset(cluster.members), frozenset(cluster.templates)

@@ -1,0 +1,198 @@
+"""What of a body tells its stage when nobody says it: system prompt, tool names, response schema.
+
+Reads the four forms of bodies: chat, completions, responses and messages (Anthropic's). A body that is
+malformed is somebody else's to refuse: here it only holds no clue. Of a long text its head and its tail
+count, so that the time is bounded, and nothing outside of this file looks into a body for a stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import islice
+from typing import Any
+
+from agentspec.gateway.discovery.naming import roles
+from agentspec.gateway.discovery.masking import masked
+from agentspec.role_names import mask_ids
+
+# of a text that is longer than both together
+HEAD_CHARS = 6144
+TAIL_CHARS = 2048
+# of a user's message, which changes more often and is looked at anew each time
+USER_HEAD_CHARS = 3072
+USER_TAIL_CHARS = 1024
+OPENING_CHARS = 256
+MAX_CUE_CHARS = 256
+MAX_NAMES = 256
+MAX_NAME_CHARS = 128
+DIGEST_BYTES = 16
+
+_SYSTEM_ROLES = ("system", "developer")
+_TEXT_TYPES = ("text", "input_text")
+# Claude Code's first block: a checksum of the request, in plain text
+NO_PROMPT = "x-anthropic-billing-header:"
+
+
+@dataclass(frozen=True, slots=True)
+class Clues:
+    """What a body shows of its stage.
+
+    Attributes:
+        text: the system prompt, or without one the first message of a user; cut.
+        is_system: which of the two it is.
+        tools: sorted names.
+        schema: of the answer: kind, name and the names of its fields.
+        opening: tells conversations apart: a hash, of this process alone, of how the user begins.
+    """
+
+    text: str
+    is_system: bool
+    tools: tuple[str, ...]
+    schema: str
+    opening: int
+
+    def raw_digest(self, key: bytes) -> bytes:
+        """A digest of the clues as they came."""
+        return _digest(key, self.is_system, self.text, self.tools, self.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Clues without what changes from one request to the next.
+
+    Attributes:
+        digest: of everything.
+        shape: of tools, schema and what the text calls its reader: prompts of different shapes are never
+            compared.
+        words: the masked text, words with single spaces between.
+        cue: a digest of a user's last line, which may say what is wanted, like ``Thought 3:``; empty if it
+            is long or all there is.
+    """
+
+    digest: bytes
+    shape: bytes
+    words: str
+    is_system: bool
+    tools: tuple[str, ...]
+    schema: str
+    cue: bytes = b""
+
+    @classmethod
+    def of(cls, clues: Clues, key: bytes) -> Fingerprint:
+        """The fingerprint of these clues; ``key`` keeps others from trying out which prompt has a digest."""
+        words = masked(clues.text)
+        tools = tuple(mask_ids(name) for name in clues.tools)
+        shape = _digest(key, clues.is_system, " ".join(roles(words)), tools, clues.schema)
+        digest = _digest(key, clues.is_system, words, tools, clues.schema)
+        cue = b"" if clues.is_system else _cue(clues.text, key)
+        return cls(digest, shape, words, clues.is_system, tools, clues.schema, cue)
+
+
+def read_clues(body: Mapping[str, Any]) -> Clues | None:
+    """The signs in a body of any form; None if there is nothing to go by."""
+    texts = _Texts.of(body)
+    tools = tuple(sorted(set(islice(_tool_names(body), MAX_NAMES))))
+    schema = _schema(body)
+    if texts.system:
+        text = _cut(texts.system, HEAD_CHARS, TAIL_CHARS)
+    elif texts.user:
+        text = _cut(texts.user, USER_HEAD_CHARS, USER_TAIL_CHARS)
+    elif tools or schema:
+        text = ""
+    else:
+        return None
+    is_system = bool(texts.system) or not texts.user
+    return Clues(text, is_system, tools, schema, hash(texts.user[:OPENING_CHARS]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """The system prompt and the first message of a user; empty where there is none."""
+
+    system: str
+    user: str
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> _Texts:
+        if "messages" in body:
+            system, user = _first_texts(body["messages"])
+            return cls(_joined(_blocks(body.get("system")), system), user)
+        if "input" in body or "instructions" in body:
+            given = body.get("input")
+            system, user = ("", given) if isinstance(given, str) else _first_texts(given)
+            return cls(_joined(_blocks(body.get("instructions")), system), user)
+        prompt = body.get("prompt")
+        first = prompt[0] if isinstance(prompt, list) and prompt else prompt
+        return cls("", first if isinstance(first, str) else "")
+
+
+def _first_texts(messages: object) -> tuple[str, str]:
+    """What the system says before anybody else does, and what the user says first."""
+    system: list[str] = []
+    for message in messages if isinstance(messages, list) else ():
+        if not isinstance(message, dict):
+            break
+        if message.get("role") in _SYSTEM_ROLES:
+            system.append(_blocks(message.get("content")))
+        elif message.get("role") == "user":
+            return "\n".join(system), _blocks(message.get("content"))
+    return "\n".join(system), ""
+
+
+def _blocks(content: object) -> str:
+    """The text of a content: a string, or blocks some of which are text."""
+    if isinstance(content, str):
+        return content
+    texts = []
+    for block in content if isinstance(content, list) else ():
+        text = block.get("text") if isinstance(block, dict) and block.get("type") in _TEXT_TYPES else None
+        if isinstance(text, str) and not text.startswith(NO_PROMPT):
+            texts.append(text)
+    return "\n".join(texts)
+
+
+def _joined(first: str, second: str) -> str:
+    return f"{first}\n{second}" if first and second else first or second
+
+
+def _tool_names(body: Mapping[str, Any]) -> Iterator[str]:
+    for field in ("tools", "functions"):
+        tools = body.get(field)
+        for tool in tools if isinstance(tools, list) else ():
+            if isinstance(tool, dict):
+                function = tool.get("function")
+                named = function if isinstance(function, dict) else tool
+                name = named.get("name") or tool.get("type")
+                if isinstance(name, str):
+                    yield name[:MAX_NAME_CHARS]
+
+
+def _schema(body: Mapping[str, Any]) -> str:
+    text = body.get("text")
+    given = body.get("response_format") or (text.get("format") if isinstance(text, dict) else None)
+    if not isinstance(given, dict) or given.get("type") in (None, "text"):
+        return ""
+    inner = given.get("json_schema")
+    named = inner if isinstance(inner, dict) else given
+    schema = named.get("schema")
+    fields = schema.get("properties") if isinstance(schema, dict) else None
+    names = sorted(islice(fields, MAX_NAMES)) if isinstance(fields, dict) else []
+    parts = (given["type"], named.get("name", ""), *names)
+    return " ".join(str(part)[:MAX_NAME_CHARS] for part in parts)
+
+
+def _cue(text: str, key: bytes) -> bytes:
+    _, newline, line = text.rstrip()[-MAX_CUE_CHARS:].rpartition("\n")
+    return _digest(key, False, masked(line), (), "") if newline else b""
+
+
+def _cut(text: str, head: int, tail: int) -> str:
+    return text if len(text) <= head + tail else f"{text[:head]}\n{text[-tail:]}"
+
+
+def _digest(key: bytes, is_system: bool, text: str, tools: tuple[str, ...], schema: str) -> bytes:
+    names = "\0".join(tools)
+    told = f"{is_system:d}{len(names)} {len(schema)} {names}{schema}{text}"
+    return blake2b(told.encode("utf-8", "surrogatepass"), key=key, digest_size=DIGEST_BYTES).digest()

@@ -1,0 +1,285 @@
+"""The file of discovered stages: SQLite, so that several gateways share it and none leaves it half written.
+
+Holds keyed digests, stages, counts, and templates (masked text, which can be left out); no prompt and no key
+of a client. A file that can't be written any more, for instance on a full disk, is told once; what was found
+stays in memory and is written when that works again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agentspec.errors import ConfigError
+from agentspec.gateway.discovery.cluster import Cluster, Member
+from agentspec.gateway.discovery.clusters import Clusters
+from agentspec.gateway.discovery.templates import Template
+from agentspec.stages import StageKey
+
+VERSION = 1
+BUSY_TIMEOUT_S = 2.0
+REFUSED = ""  # in the place of a cluster's id
+_TABLES = """
+create table if not exists facts (name text primary key, value) without rowid;
+create table if not exists clusters (
+    tenant text, id text, own_stage text, stage text, is_named int, is_pinned int, is_settled int, text text,
+    num_requests int, last_seen_s real, primary key (tenant, id)) without rowid;
+create table if not exists members (
+    tenant text, digest blob, cluster text, is_system int, num_requests int, num_openings int,
+    primary key (tenant, digest)) without rowid;
+create table if not exists templates (
+    tenant text, cluster text, shape blob, runs text, num_words int, least_share real,
+    primary key (tenant, cluster, shape, runs)) without rowid;
+create index if not exists members_by_cluster on members (tenant, cluster);
+"""
+# with these the file may well be all right another time
+_PASSING = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_READONLY")
+
+logger = logging.getLogger("agentspec.gateway")
+
+
+@dataclass(slots=True)
+class Kept:
+    """What the file holds of one tenant."""
+
+    clusters: dict[str, Cluster] = field(default_factory=dict)
+    refused: list[tuple[bytes, Template]] = field(default_factory=list)
+
+
+class DiscoveryStore:
+    """The file, or none (``path=None``). Not thread-safe.
+
+    Use: :meth:`begin`, :meth:`news`, then :meth:`commit` or :meth:`rollback`; in between nobody else writes.
+
+    Attributes:
+        key: makes the digests of this file; None without a file.
+
+    Raises:
+        ConfigError: the file is none of ours, or it can't be opened.
+    """
+
+    def __init__(self, path: Path | None, *, keeps_text: bool = True) -> None:
+        self.key: bytes | None = None
+        self._path = path
+        self._keeps_text = keeps_text
+        self._has_failed = self._is_open = False
+        self._seen_version = -1
+        self._file: sqlite3.Connection | None = None
+        if path is not None:
+            self._open(path)
+
+    def begin(self) -> None:
+        """Nobody else writes from now on."""
+        if self._file is None or self._is_open:
+            return
+        try:
+            self._file.execute("begin immediate")
+            self._is_open = True
+        except sqlite3.Error as error:
+            self._fail(error)
+
+    def news(self) -> dict[str, Kept] | None:
+        """All of the file, by tenant, if somebody else wrote to it since the last time; else None."""
+        if self._file is None or not self._is_open:
+            return None
+        try:
+            (version,) = self._file.execute("pragma data_version").fetchone()
+            if version == self._seen_version:
+                return None
+            kept = self._read(self._file)
+            self._seen_version = version
+            return kept
+        except (sqlite3.Error, ValueError) as error:
+            self.rollback()
+            self._fail(error)
+            return None
+
+    def commit(self, tenants: Sequence[Clusters], *, with_counts: bool = True) -> None:
+        """Write what changed, and let others write. What can't be written stays to be written."""
+        if self._file is None or not self._is_open:
+            return
+        changed = [_changed(clusters, with_counts) for clusters in tenants]
+        try:
+            for clusters, those in zip(tenants, changed, strict=True):
+                self._write(self._file, clusters, those)
+            self._file.execute("commit")
+        except sqlite3.Error as error:
+            self.rollback()
+            self._fail(error)
+            return
+        self._is_open = False
+        for clusters, those in zip(tenants, changed, strict=True):
+            _note_saved(clusters, those)
+        if self._has_failed:
+            self._has_failed = False
+            logger.warning("discovered stages are saved to %s again", self._path)
+
+    def rollback(self) -> None:
+        """Let others write; nothing was changed."""
+        if self._file is not None and self._is_open:
+            self._is_open = False
+            try:
+                self._file.execute("rollback")
+            except sqlite3.Error:  # SQLite did so by itself
+                return
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self, path: Path) -> None:
+        if not path.absolute().parent.is_dir():
+            raise ConfigError(f"discovery file {str(path)!r}: there is no such folder")
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # what prompts say is nobody else's
+            file = sqlite3.connect(
+                path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            )
+            self.key = _prepared(file)
+            self._file = file
+        except sqlite3.Error as error:
+            if not error.sqlite_errorname.startswith(_PASSING):
+                raise ConfigError(
+                    f"discovery file {str(path)!r}: {error}; move it away to begin anew"
+                ) from error
+            self._fail(error)
+        except OSError as error:
+            raise ConfigError(f"discovery file {str(path)!r}: {error.strerror}") from error
+
+    def _fail(self, error: Exception) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            logger.warning("discovered stages can't be saved to %s for now: %s", self._path, error)
+
+    def _read(self, file: sqlite3.Connection) -> dict[str, Kept]:
+        tenants: dict[str, Kept] = {}
+        rows = file.execute(
+            "select tenant, id, own_stage, stage, is_named, is_pinned, is_settled,"
+            " text, num_requests, last_seen_s from clusters"
+        )
+        for tenant, cluster_id, own, stage, named, pinned, settled, text, num_requests, last_seen_s in rows:
+            cluster = Cluster(
+                cluster_id,
+                StageKey.parse(own, tenant),
+                StageKey.parse(stage, tenant),
+                is_named=bool(named),
+                is_pinned=bool(pinned),
+                is_settled=bool(settled),
+                text=text,
+                num_requests=num_requests,
+                last_seen_s=last_seen_s,
+                num_saved=num_requests,
+                is_saved=True,
+            )
+            tenants.setdefault(tenant, Kept()).clusters[cluster_id] = cluster
+        self._read_members(file, tenants)
+        self._read_templates(file, tenants)
+        return tenants
+
+    def _read_members(self, file: sqlite3.Connection, tenants: dict[str, Kept]) -> None:
+        for tenant, digest, cluster_id, is_system, *counts in file.execute(
+            "select tenant, digest, cluster, is_system, num_requests, num_openings from members"
+        ):
+            kept = tenants.get(tenant)
+            cluster = kept.clusters.get(cluster_id) if kept else None
+            if cluster is not None:
+                cluster.members[digest] = Member(digest, bool(is_system), cluster, *counts)
+
+    def _read_templates(self, file: sqlite3.Connection, tenants: dict[str, Kept]) -> None:
+        for tenant, cluster_id, shape, runs, num_words, least_share in file.execute(
+            "select tenant, cluster, shape, runs, num_words, least_share from templates"
+        ):
+            kept = tenants.setdefault(tenant, Kept())
+            template = Template(tuple(json.loads(runs)), num_words, least_share)
+            if cluster_id == REFUSED:
+                kept.refused.append((shape, template))
+            elif cluster_id in kept.clusters:
+                kept.clusters[cluster_id].templates.append((shape, template))
+
+    def _write(self, file: sqlite3.Connection, clusters: Clusters, changed: Mapping[Cluster, int]) -> None:
+        tenant = clusters.tenant
+        for cluster_id in clusters.gone:
+            file.execute("delete from clusters where tenant = ? and id = ?", (tenant, cluster_id))
+            file.execute("delete from members where tenant = ? and cluster = ?", (tenant, cluster_id))
+            file.execute("delete from templates where tenant = ? and cluster = ?", (tenant, cluster_id))
+        for cluster, num_requests in changed.items():
+            self._write_cluster(file, tenant, cluster, num_requests - cluster.num_saved)
+        self._write_templates(file, tenant, REFUSED, clusters.refused)
+
+    def _write_cluster(self, file: sqlite3.Connection, tenant: str, cluster: Cluster, num_more: int) -> None:
+        file.execute(
+            "insert into clusters values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict do update set"
+            " own_stage = excluded.own_stage, stage = excluded.stage, is_named = excluded.is_named,"
+            " is_pinned = excluded.is_pinned, is_settled = excluded.is_settled, text = excluded.text,"
+            " num_requests = num_requests + excluded.num_requests,"
+            " last_seen_s = max(last_seen_s, excluded.last_seen_s)",
+            (
+                tenant,
+                cluster.id,
+                cluster.own_stage.name,
+                cluster.stage.name,
+                cluster.is_named,
+                cluster.is_pinned,
+                cluster.is_settled,
+                cluster.text if self._keeps_text and cluster.is_standing else "",
+                num_more,
+                cluster.last_seen_s,
+            ),
+        )
+        file.execute("delete from members where tenant = ? and cluster = ?", (tenant, cluster.id))
+        rows = [
+            (tenant, one.digest, cluster.id, one.is_system, one.num_requests, one.num_openings)
+            for one in cluster.members.values()
+        ]
+        file.executemany("insert or replace into members values (?, ?, ?, ?, ?, ?)", rows)
+        self._write_templates(file, tenant, cluster.id, cluster.templates)
+
+    def _write_templates(
+        self, file: sqlite3.Connection, tenant: str, cluster_id: str, templates: list[tuple[bytes, Template]]
+    ) -> None:
+        file.execute("delete from templates where tenant = ? and cluster = ?", (tenant, cluster_id))
+        if self._keeps_text:
+            rows = [
+                (tenant, cluster_id, shape, json.dumps(one.runs), one.num_words, one.least_share)
+                for shape, one in templates
+            ]
+            file.executemany("insert or replace into templates values (?, ?, ?, ?, ?, ?)", rows)
+
+
+def _prepared(file: sqlite3.Connection) -> bytes:
+    """Make the tables if there are none; the file's key. Raises ConfigError if another version wrote it."""
+    file.execute("pragma journal_mode = wal")
+    file.execute("pragma synchronous = normal")
+    file.executescript(f"begin immediate; {_TABLES} commit;")
+    file.execute("insert or ignore into facts values ('version', ?)", (VERSION,))
+    file.execute("insert or ignore into facts values ('key', ?)", (os.urandom(32),))
+    facts = dict(file.execute("select name, value from facts"))
+    if facts["version"] != VERSION:
+        raise ConfigError(
+            f"the discovery file has version {facts['version']!r}, not {VERSION}; move it away to begin anew"
+        )
+    return bytes(facts["key"])
+
+
+def _changed(clusters: Clusters, with_counts: bool) -> dict[Cluster, int]:
+    """What is to be written of a tenant, with the requests counted so far: more may come meanwhile."""
+    return {
+        cluster: cluster.num_requests
+        for cluster in clusters
+        if cluster in clusters.changed or (with_counts and cluster.num_requests != cluster.num_saved)
+    }
+
+
+def _note_saved(clusters: Clusters, changed: Mapping[Cluster, int]) -> None:
+    clusters.changed.clear()
+    clusters.gone.clear()
+    for cluster, num_requests in changed.items():
+        cluster.num_saved = num_requests
+        cluster.is_saved = True

@@ -1,0 +1,1 @@
+"""An engine that the gateway starts, watches and ends."""

@@ -1,0 +1,108 @@
+"""One run of an engine's command, as a process group that nothing is left of afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agentspec.gateway.engine_process.output import EngineOutput
+
+GUARD = Path(__file__).with_name("watchdog.py")
+LAST_WORDS_S = 2.0
+
+logger = logging.getLogger("agentspec.gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCommand:
+    """How an engine is started.
+
+    Attributes:
+        argv: program and arguments.
+        environment: added to ours; may hold secrets, which a command line must not.
+        stop_timeout_s: between being asked to end (SIGTERM) and being killed.
+    """
+
+    argv: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    stop_timeout_s: float = 30.0
+
+
+class EngineChild:
+    """The running command: ``async with EngineChild(command) as child``.
+
+    At the end of the block it is asked to end, then killed, and whatever it has started with it. The same
+    happens, by its guard, if this process dies before. Nothing survives but what leaves the process group.
+    """
+
+    def __init__(self, command: EngineCommand) -> None:
+        self.output = EngineOutput()
+        self._command = command
+
+    async def __aenter__(self) -> EngineChild:
+        guard_end, self._lifeline = os.pipe()  # held by us alone: no other process of ours inherits it
+        output, child_end = os.pipe()
+        try:
+            # no pipes of asyncio's: with those wait() waits for all who hold them, grandchildren too
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", str(GUARD), str(self._command.stop_timeout_s), *self._command.argv),
+                stdin=guard_end,
+                stdout=child_end,
+                stderr=child_end,
+                env={**os.environ, **self._command.environment},
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(self._lifeline)
+            os.close(output)
+            raise
+        finally:
+            os.close(guard_end)
+            os.close(child_end)
+        self._ended = asyncio.create_task(self._process.wait())
+        self._reading = asyncio.create_task(self._read(output))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        os.close(self._lifeline)
+        try:
+            if not await self.ends_within(self._command.stop_timeout_s + LAST_WORDS_S):
+                logger.warning("the engine did not end in %.0f s and is killed", self._command.stop_timeout_s)
+        finally:
+            with suppress(ProcessLookupError):  # nobody of the group is left
+                os.killpg(self._process.pid, signal.SIGKILL)
+            await asyncio.wait({self._ended})
+            await asyncio.wait({self._reading}, timeout=LAST_WORDS_S)
+            self._reading.cancel()
+
+    async def ends_within(self, timeout_s: float) -> bool:
+        """True as soon as the command has ended, False if it still runs after ``timeout_s``."""
+        ended, _ = await asyncio.wait({self._ended}, timeout=timeout_s)
+        return bool(ended)
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in words."""
+        status = self._ended.result()
+        number = -status if status < 0 else status - 128
+        if number > 0:
+            with suppress(ValueError):
+                return f"was killed by {signal.Signals(number).name}"
+        return f"ended with status {status}"
+
+    async def _read(self, descriptor: int) -> None:
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", 0)
+        )
+        try:
+            await self.output.read(reader)
+        finally:
+            transport.close()

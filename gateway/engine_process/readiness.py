@@ -1,0 +1,44 @@
+"""The outermost layer before an engine of our own: while it starts, clients are told to come back."""
+
+from __future__ import annotations
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from agentspec.gateway.http.cors import cors_headers, is_preflight
+from agentspec.gateway.engine_process.supervisor import EngineProcess
+from agentspec.gateway.errors import error_body
+from agentspec.gateway.auth.runtime_config import Rules
+
+RETRY_AFTER = {"retry-after": "5"}
+METRICS = "/metrics"  # the gateway's own figures are there at all times
+
+
+class EngineGate:
+    """Answers 503 as long as ``engine`` is not ready, so that no request waits or fails on the way to it."""
+
+    def __init__(self, app: ASGIApp, engine: EngineProcess, rules: Rules) -> None:
+        self._app = app
+        self._engine = engine
+        self._rules = rules
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on, or refuse."""
+        if scope["type"] != "http" or self._engine.is_ready or scope["path"] == METRICS:
+            await self._app(scope, receive, send)
+            return
+        headers = dict(RETRY_AFTER)
+        if self._rules.cors_origins:
+            if is_preflight(scope, self._rules):
+                await self._app(scope, receive, send)
+                return
+            headers |= {
+                name.decode(): value.decode("latin-1") for name, value in cors_headers(scope, self._rules)
+            }
+        phase = self._engine.phase
+        body = {"status": phase}
+        if scope["path"] != "/health":
+            body = error_body(
+                503, f"the engine is {phase}: try again in some seconds", code="engine_starting"
+            )
+        await JSONResponse(body, 503, headers)(scope, receive, send)

@@ -1,0 +1,166 @@
+"""An engine that this process has started: kept running, and restarted if it dies. Knows no vLLM."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpx
+
+from agentspec.errors import EngineError
+from agentspec.gateway.engine_process.child_process import EngineChild, EngineCommand
+
+POLL_S = 0.5  # while it starts
+WATCH_S = 5.0  # while it runs
+HEALTH_TIMEOUT_S = 10.0
+PROGRESS_S = 15.0
+FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 60.0
+STEADY_S = 120.0  # who ran for so long has no failures behind it
+
+logger = logging.getLogger("agentspec.gateway")
+
+
+class EngineStartError(EngineError):
+    """The engine never became ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long an engine may take.
+
+    Attributes:
+        start_timeout_s: until it answers ``/health``.
+        silence_s: without an answer to ``/health``, once it has answered.
+    """
+
+    start_timeout_s: float = 900.0
+    silence_s: float = 60.0
+
+
+class EngineProcess:
+    """The engine behind ``root``, whose ``/health`` says when it is ready.
+
+    Args:
+        command: what starts it.
+        root: its URL, without ``/v1``.
+    """
+
+    def __init__(
+        self,
+        command: EngineCommand,
+        root: str,
+        *,
+        patience: Patience | None = None,
+    ) -> None:
+        self.command = command
+        self._health_url = f"{root}/health"
+        self._patience = patience or Patience()
+        self._has_served = False
+        self.is_ready = False
+
+    @property
+    def phase(self) -> str:
+        """``"ok"``, ``"starting"`` or ``"restarting"``."""
+        if self.is_ready:
+            return "ok"
+        return "restarting" if self._has_served else "starting"
+
+    async def run(self, on_ready: Callable[[], None] | None = None) -> None:
+        """Keep the engine running until cancelled; then nothing of it runs any more.
+
+        Args:
+            on_ready: called once, when it is ready for the first time.
+
+        Raises:
+            EngineStartError: it did not become ready the first time. Later on it is started again and again.
+        """
+        num_failures = 0
+        async with httpx.AsyncClient(timeout=HEALTH_TIMEOUT_S, trust_env=False) as client:
+            while True:
+                async with EngineChild(self.command) as child:
+                    failure = await self._become_ready(child, client)
+                    ready_at = time.monotonic()
+                    if failure is None:
+                        self._note_ready(on_ready)
+                        failure = await self._serve(child, client)
+                if not self._has_served:
+                    raise EngineStartError(_told(failure, child))
+                if time.monotonic() - ready_at >= STEADY_S:
+                    num_failures = 0
+                delay_s = back_off_s(num_failures)
+                logger.error("the engine %s; it is started again in %.1f s", failure, delay_s)
+                num_failures += 1
+                await asyncio.sleep(delay_s)
+
+    async def _become_ready(self, child: EngineChild, client: httpx.AsyncClient) -> str | None:
+        """None when it answers, else what went wrong."""
+        start = time.monotonic()
+        next_report_s = PROGRESS_S
+        while not await child.ends_within(POLL_S):
+            if await self._answers(client):
+                return None
+            waited_s = time.monotonic() - start
+            if waited_s >= self._patience.start_timeout_s:
+                return f"was not ready after {waited_s:.0f} s"
+            if waited_s >= next_report_s:
+                next_report_s += PROGRESS_S
+                said = child.output.last_line or "it has said nothing yet"
+                logger.info("the engine has been starting for %.0f s: %s", waited_s, said)
+        return child.ending
+
+    def _note_ready(self, on_ready: Callable[[], None] | None) -> None:
+        if self._has_served:
+            logger.info("the engine is ready again")
+        elif on_ready is not None:
+            on_ready()
+        self._has_served = True
+
+    async def _serve(self, child: EngineChild, client: httpx.AsyncClient) -> str:
+        """Until it dies or falls silent; what happened."""
+        self.is_ready = True
+        try:
+            answered_at = time.monotonic()
+            while not await child.ends_within(min(WATCH_S, self._patience.silence_s)):
+                if await self._answers(client):
+                    answered_at = time.monotonic()
+                elif time.monotonic() - answered_at >= self._patience.silence_s:
+                    return f"did not answer {self._health_url} for {self._patience.silence_s:.0f} s"
+            return child.ending
+        finally:
+            self.is_ready = False
+
+    async def _answers(self, client: httpx.AsyncClient) -> bool:
+        try:
+            return (await client.get(self._health_url)).is_success
+        except httpx.HTTPError:
+            return False
+
+
+def back_off_s(num_failures: int) -> float:
+    """The wait before the next start: twice as long after each failure, up to half of it by chance."""
+    longest_s = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** min(num_failures, 30))
+    return longest_s * random.uniform(0.5, 1.0)
+
+
+def run_until_signal(engine: EngineProcess, *, on_ready: Callable[[], None] | None = None) -> None:
+    """Keep ``engine``, which serves clients by itself, running until a signal. Raises EngineStartError."""
+
+    async def run() -> None:
+        running = asyncio.ensure_future(engine.run(on_ready))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, running.cancel)
+        await asyncio.wait({running})
+        if not running.cancelled():
+            running.result()
+
+    asyncio.run(run())
+
+
+def _told(failure: str, child: EngineChild) -> str:
+    lines = "".join(f"\n  {line}" for line in child.output.last_lines)
+    return f"the engine did not start: it {failure}. Its last lines:{lines or ' none'}"

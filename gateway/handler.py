@@ -1,0 +1,134 @@
+"""Whatever an upstream answers: the requests that generate, tagged, and all others as they came."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from agentspec.gateway.auth.api_keys import Caller
+from agentspec.gateway.auth.middleware import CALLER_KEY
+from agentspec.gateway.telemetry.body_log import log_body
+from agentspec.gateway.call import Call, Endpoint
+from agentspec.gateway.telemetry.call_log import RECORD_KEY, Outcome
+from agentspec.gateway.discovery.service import Discovery
+from agentspec.gateway.http.graceful_shutdown import Drain
+from agentspec.gateway.errors import ForbiddenError, UnknownUrlError
+from agentspec.gateway.http.response_writer import exchange_of
+from agentspec.gateway.http.cancellation import ClientGoneError, Lifeline
+from agentspec.gateway.auth.tenant_access import is_for_tenants, refuse_forged
+from agentspec.gateway.telemetry.recorder import Recorder
+from agentspec.gateway.http.api_response import Reply
+from agentspec.gateway.http.request_body import guess_body, parse_body, read_body
+from agentspec.gateway.http.request_headers import headers_of
+from agentspec.gateway.http.request_id import REQUEST_ID_KEY
+from agentspec.gateway.auth.runtime_config import Rules
+from agentspec.gateway.stages.read_tags import read_tags
+from agentspec.gateway.upstreams.upstream import Upstream
+from agentspec.gateway.stages.url_stage import URL_STAGE_KEY
+from agentspec.gateway.dashboard.traffic import Watch
+
+TAGGED_PATHS = frozenset(Endpoint)
+DOTS = frozenset((".", ".."))
+OUR_PREFIX = "/agentspec/"
+
+logger = logging.getLogger("agentspec.gateway")
+
+
+class Calls:
+    """All calls to one upstream, as an ASGI application."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        rules: Rules,
+        drain: Drain,
+        watch: Watch,
+        discovery: Discovery | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._recorder = recorder
+        self._upstream = upstream
+        self._rules = rules
+        self._drain = drain
+        self._watch = watch
+        self._discovery = discovery
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read, tag, answer; every failure is told in OpenAI's form."""
+        request_id, record = scope[REQUEST_ID_KEY], scope[RECORD_KEY]
+        reply, lifeline = Reply(exchange_of(scope, send), request_id), Lifeline()
+        if self._rules.limits.log_bodies:
+            reply.listeners.append(partial(log_body, request_id, "answer"))
+        try:
+            await self._drain.run(self._answer(scope, receive, reply, lifeline), lifeline)
+        except ClientGoneError:
+            logger.debug("%s: the client left", request_id)
+            record.outcome = Outcome.CLIENT_LEFT
+        except Exception as error:
+            await reply.fail(error)
+        if reply.failure is not None:
+            record.outcome = Outcome.of(reply.failure)
+
+    async def _answer(self, scope: Scope, receive: Receive, reply: Reply, lifeline: Lifeline) -> None:
+        caller: Caller = scope[CALLER_KEY]
+        scope[RECORD_KEY].tenant = caller.tenant
+        with caller.limits.admitted():
+            call = await self._read(scope, receive, caller)
+            lifeline.watch(scope, receive)
+            if call.tags is None:
+                await self._upstream.answer(call, reply)
+                return
+            reply.headers.extend(call.tags.answer_headers)
+            visit = self._watch.begin(call.tags)
+            parts = self._recorder.listen(reply) if self._recorder else None
+            try:
+                await self._upstream.answer(call, reply)
+            finally:
+                self._watch.end(visit, reply.status)
+            if self._recorder and parts and reply.status == 200:
+                self._recorder.record(call, parts)
+
+    async def _read(self, scope: Scope, receive: Receive, caller: Caller) -> Call:
+        method, path, headers = scope["method"], scope["path"], headers_of(scope)
+        is_tagged = method == "POST" and path in TAGGED_PATHS
+        if not is_tagged:
+            _check_passing(method, path, caller)
+        raw_body = await read_body(receive, self._rules.limits)
+        if self._rules.limits.log_bodies:
+            log_body(scope[REQUEST_ID_KEY], "request", raw_body)
+        tags = None
+        if is_tagged:
+            body: dict[str, Any] | None = parse_body(raw_body)
+            tags = read_tags(caller.tenant, headers, scope.get(URL_STAGE_KEY), body or {}, self._discovery)
+        else:
+            body = guess_body(raw_body)
+            refuse_forged(raw_body, body)
+        call = Call(
+            method=method,
+            path=path if is_tagged else scope["raw_path"].decode("latin-1").partition("?")[0],
+            query=scope["query_string"].decode("latin-1"),
+            request_id=scope[REQUEST_ID_KEY],
+            tenant=caller.tenant,
+            headers=headers,
+            raw_body=raw_body,
+            body=body,
+            tags=tags,
+            record=scope[RECORD_KEY],
+        )
+        call.record.tags, call.record.model = tags, call.model
+        return call
+
+
+def _check_passing(method: str, path: str, caller: Caller) -> None:
+    """Raise UnknownUrlError or ForbiddenError if a call without tags may not go on."""
+    segments = path[1:].split("/")
+    leads_elsewhere = not DOTS.isdisjoint(segments) or "" in segments[:-1] or "\\" in path
+    if leads_elsewhere or path.startswith(OUR_PREFIX):
+        raise UnknownUrlError(
+            method, path
+        )  # for whatever tidies paths up, or it leads to the engine's controls
+    if not caller.is_operator and not is_for_tenants(method, path):
+        raise ForbiddenError(f"{method} {path} is closed: tenants have API keys here")

@@ -1,0 +1,98 @@
+"""Work on a request only as long as somebody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from starlette.types import Receive, Scope
+
+from agentspec.gateway.http.response_writer import EXCHANGE_KEY, Exchange
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection before the answer was complete."""
+
+
+class Lifeline:
+    """What holds the work on one request. When it is cut, the work is cancelled, and lets go of all it holds.
+
+    It is cut by the client's leaving, from ``watch`` on, or by whoever calls ``cut``.
+    """
+
+    def __init__(self) -> None:
+        self._scope = asyncio.timeout(None)
+        self._reason: Exception | None = None
+        self._is_held = False
+        self._let_go: Callable[[], object] | None = None
+
+    async def hold(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` to its end, in this task. Raises what the line was cut with if it was."""
+        try:
+            async with self._scope:
+                self._is_held = True
+                await work
+        except TimeoutError:
+            if self._reason is None:  # the work's own
+                raise
+            raise self._reason from None
+        finally:
+            self._is_held = False
+            if self._let_go is not None:
+                self._let_go()
+
+    def watch(self, scope: Scope, receive: Receive) -> None:
+        """Cut it when the client leaves. The request's body has been read."""
+        exchange: Exchange | None = scope.get(EXCHANGE_KEY)
+        if exchange is not None and exchange.tells_of_leaving:  # no task is needed that waits
+            exchange.on_lost = self._leave
+            self._let_go = lambda: setattr(exchange, "on_lost", None)
+        else:
+            watching = asyncio.create_task(_disconnected(receive))
+            watching.add_done_callback(self._note)
+            self._let_go = watching.cancel
+
+    def cut(self, reason: Exception) -> None:
+        """End the work now; ``hold`` raises ``reason``."""
+        if self._is_held and self._reason is None:
+            self._reason = reason
+            self._scope.reschedule(0)
+
+    def _leave(self) -> None:
+        self.cut(ClientGoneError())
+
+    def _note(self, watching: asyncio.Task[None]) -> None:
+        if not watching.cancelled():
+            watching.exception()  # marks it as seen
+            self._leave()
+
+
+async def ended_before(end: asyncio.Future[None], work: Coroutine[Any, Any, None]) -> bool:
+    """Run ``work`` and return True, or cancel it as soon as ``end`` is done and return False.
+
+    Cancelled work is awaited: whatever it holds (an engine slot, an upstream connection) is released
+    before this returns. ``end`` may be shared; it is never cancelled.
+    """
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait({task, end}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            return False
+        task.result()  # raises what the work raised
+        return True
+    finally:
+        await _cancel(task)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cancel(task: asyncio.Future[None]) -> None:
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # marks it as seen

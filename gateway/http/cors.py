@@ -1,0 +1,80 @@
+"""Web pages of other origins as clients (CORS): those that the settings name, and none by default.
+
+Keys travel in headers and not in cookies, so no answer allows credentials, and ``"*"`` can stand for every
+page.
+"""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from agentspec.gateway.http.response_writer import RawHeader, exchange_of
+from agentspec.gateway.http.api_response import Reply
+from agentspec.gateway.http.request_headers import headers_of
+from agentspec.gateway.auth.runtime_config import Rules
+
+ANY_ORIGIN = "*"
+METHODS = b"GET, HEAD, POST, PATCH, DELETE"
+PREFLIGHT_SECONDS = b"600"  # that a browser may remember the answer
+
+
+class Cors:
+    """Answers browsers' preflight requests, and lets pages read every answer, errors too.
+
+    The headers go to the exchange, once per request; nothing is wrapped around an answer's parts.
+    """
+
+    def __init__(self, app: ASGIApp, rules: Rules) -> None:
+        self._app = app
+        self._rules = rules
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, unless it is a preflight request of an allowed page."""
+        if self._rules.cors_origins and scope["type"] == "http":
+            headers, exchange = cors_headers(scope, self._rules), exchange_of(scope, send)
+            exchange.headers += headers
+            if is_preflight(scope, self._rules):
+                reply = Reply(exchange)
+                await reply.start(204, _of_preflight(scope))
+                await reply.end()
+                return
+        await self._app(scope, receive, send)
+
+
+def cors_headers(scope: Scope, rules: Rules) -> list[RawHeader]:
+    """The headers that let the page which sent this request read the answer to it."""
+    allowed = _allowed_origin(scope, rules)
+    varies = [] if ANY_ORIGIN in rules.cors_origins else [(b"vary", b"origin")]
+    if allowed is None:
+        return varies
+    return [
+        (b"access-control-allow-origin", allowed.encode("latin-1")),
+        (b"access-control-expose-headers", b"*"),
+        *varies,
+    ]
+
+
+def is_preflight(scope: Scope, rules: Rules) -> bool:
+    """A browser asks, without a key, what an allowed page may send."""
+    asks = scope["method"] == "OPTIONS" and "access-control-request-method" in headers_of(scope)
+    return asks and _allowed_origin(scope, rules) is not None
+
+
+def _allowed_origin(scope: Scope, rules: Rules) -> str | None:
+    origin = headers_of(scope).get("origin")
+    if origin is None:
+        return None
+    if ANY_ORIGIN in rules.cors_origins:
+        return ANY_ORIGIN
+    return origin if origin in rules.cors_origins else None
+
+
+def _of_preflight(scope: Scope) -> list[RawHeader]:
+    headers: list[RawHeader] = [
+        (b"access-control-allow-methods", METHODS),
+        (b"access-control-max-age", PREFLIGHT_SECONDS),
+    ]
+    wanted = headers_of(scope).get("access-control-request-headers")
+    if wanted:  # "*" would not stand for Authorization
+        headers.append((b"access-control-allow-headers", wanted.encode("latin-1")))
+    return [*headers, (b"vary", b"access-control-request-headers")]

@@ -1,0 +1,58 @@
+"""The end of a server's life: requests under way get some time, then they are broken off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from agentspec.gateway.errors import ShuttingDownError
+from agentspec.gateway.http.cancellation import Lifeline
+
+
+class Drain:
+    """A grace period that starts with :meth:`begin`. Used from the event loop only."""
+
+    def __init__(self) -> None:
+        self._begin: asyncio.Future[None] | None = None
+        self._is_over = False
+        self._held: set[Lifeline] = set()
+
+    async def run(self, work: Coroutine[Any, Any, None], lifeline: Lifeline) -> None:
+        """Run ``work`` to its end.
+
+        Raises:
+            ClientGoneError: its client has left before.
+            ShuttingDownError: the grace period is over before.
+        """
+        if self._is_over:
+            work.close()
+            raise _shutting_down()
+        self._held.add(lifeline)
+        try:
+            await lifeline.hold(work)
+        finally:
+            self._held.discard(lifeline)
+
+    def begin(self, grace_s: float) -> None:
+        """Start the grace period."""
+        asyncio.get_running_loop().call_later(grace_s, self.expire)
+        if not self.begun.done():
+            self.begun.set_result(None)
+
+    def expire(self) -> None:
+        """End the grace period now."""
+        self._is_over = True
+        for lifeline in self._held:
+            lifeline.cut(_shutting_down())
+
+    @property
+    def begun(self) -> asyncio.Future[None]:
+        """Done once the grace period has started: what would go on for ever ends now. Not to be cancelled."""
+        if self._begin is None:
+            self._begin = asyncio.get_running_loop().create_future()
+        return self._begin
+
+
+def _shutting_down() -> ShuttingDownError:
+    return ShuttingDownError("the server is shutting down")

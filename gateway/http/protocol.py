@@ -1,0 +1,379 @@
+"""The server's side of HTTP/1.1, with limits on what comes before a request is understood.
+
+uvicorn keeps the connection, ``http_exchange`` answers. Here stands what a request's bytes become: how long a
+head may take, how large it may be, and that a client is told in OpenAI's form what was wrong with them.
+Nothing here knows what is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterable
+from typing import Any, cast
+from urllib.parse import unquote
+
+import httptools
+from starlette.types import Scope
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from agentspec.gateway.http.discard_pace import DiscardPace
+from agentspec.gateway.errors import error_body
+from agentspec.gateway.http.response_writer import RawHeader
+from agentspec.gateway.http.request_cycle import HttpExchange
+from agentspec.gateway.http.api_response import encode_json
+from agentspec.gateway.auth.runtime_config import Rules
+from agentspec.gateway.settings import GatewaySettings
+
+# A connection that is closed while its client still sends is reset, and the answer may be lost. So what comes
+# after an early answer is read and thrown away, within these limits.
+UNPACED_BYTES = 1 << 20  # of a connection
+UNKNOWN_CLIENT_BYTES = (
+    8 << 20
+)  # from a client without a valid key, what exceeds UNPACED_BYTES at a common pace
+KNOWN_CLIENT_BODIES = 4  # from the others: times ``body_limit_bytes``
+LINGER_S = 1.0  # from the last byte that is read to the close: the client can read its answer meanwhile
+KEEPALIVE_IDLE_S = 30
+KEEPALIVE_PROBE_S = 10
+
+logger = logging.getLogger("agentspec.gateway")
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection to a client.
+
+    The clock runs while it is the client's turn to go on: from the first moment of a connection or of a
+    request to the end of its head, and while the rest comes of a body that nobody wants any more. (A body
+    that is wanted has its own time limit, see ``request_body``.)
+
+    Args:
+        rules: their limits hold, as they are when a request begins.
+        pace: at which the bodies of refused requests are thrown away, common to all connections.
+        options: uvicorn's own.
+    """
+
+    def __init__(self, *, rules: Rules, pace: DiscardPace, **options: Any) -> None:
+        super().__init__(**options)
+        self._rules = rules
+        self._pace = pace
+        self._limits = rules.limits
+        self._clock: asyncio.TimerHandle | None = None
+        self._has_begun = False  # a request's first byte is there
+        self._is_head = True  # what comes next belongs to a head
+        self._is_too_large = self._is_refused = self._is_resuming = False
+        self._num_idle_bytes = 0  # since the last of them that a request was made of
+        self._answered: HttpExchange | None = None  # the last that an answer was begun for
+        self._is_discarding = False  # what comes belongs to a request that has its answer
+        self._num_discarded = 0  # bytes of it
+        self._num_unpaced = UNPACED_BYTES  # bytes that may still be
+        self._is_ending = False  # the server is
+        self._resuming: asyncio.TimerHandle | None = None
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client came; it has little time to say what it wants."""
+        super().connection_made(transport)
+        self._start_clock()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It left."""
+        if self._answered is not None:
+            self._answered.lose()
+        self._stop_clock()
+        self._stop_resuming()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """The next bytes of one or more requests."""
+        if self._is_refused:
+            self._discard(len(data))
+            return
+        self._unset_keepalive_if_required()
+        self._num_idle_bytes += len(data)
+        try:
+            self._feed(data)
+        except httptools.HttpParserError as error:
+            self._refuse_for(error)
+            return
+        if self._num_idle_bytes > self._limits.head_limit_bytes:
+            self._refuse_size()
+            return
+        if self._clock is None and self._is_clients_turn:
+            self._start_clock()
+        if self._is_discarding:
+            self._discard(len(data))
+
+    def shutdown(self) -> None:
+        """The server ends. A client that still sends has a moment to read its answer."""
+        self._is_ending = True
+        if self._is_discarding or self._is_refused:
+            self._close_in(LINGER_S)
+        else:
+            super().shutdown()
+
+    # httptools
+
+    def on_message_begin(self) -> None:
+        """A request's first byte."""
+        if self._is_resuming or self.transport.is_closing():
+            return
+        self._limits = self._rules.limits
+        self._has_begun = True
+        self.url, self.headers, self.expect_100_continue = b"", [], False
+
+    def on_headers_complete(self) -> None:
+        """The head is whole: the request is answered from now on, or when those before it are.
+
+        What else comes as headers are trailers, which count for nothing.
+        """
+        if self._is_resuming or self.transport.is_closing():
+            return
+        if self._has_too_much:
+            self._is_too_large = True
+            raise ValueError("too large a head")
+        exchange = self._exchange()
+        is_next = self.cycle is None or self.cycle.response_complete
+        self.cycle = exchange  # type: ignore[assignment]
+        if is_next:
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
+        self.headers = []
+        self._is_head, self._num_idle_bytes = False, 0
+        self._stop_clock()
+
+    def on_body(self, body: bytes) -> None:
+        """The next part of the body."""
+        self._num_idle_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request is whole; with an offer to upgrade, its head is."""
+        if self.parser.should_upgrade() and _framing(self.scope["headers"]):
+            return
+        self._is_head, self._has_begun, self._num_idle_bytes = True, False, 0
+        self._stop_clock()
+        super().on_message_complete()
+        if self._is_discarding:
+            self._is_discarding, self._num_discarded = False, 0
+            if self._is_ending or (self._answered is not None and not self._answered.can_go_on):
+                self.transport.close()
+
+    # of the exchange
+
+    def on_response_complete(self) -> None:
+        """A request has its answer. What still comes of its body is thrown away."""
+        answered = self._answered
+        if self._is_refused or answered is None:
+            return
+        if not answered.more_body:
+            if not answered.can_go_on:
+                self.transport.close()
+        elif not self.transport.is_closing():
+            self._start_discarding(answered)
+        super().on_response_complete()
+
+    def _exchange(self) -> HttpExchange:
+        url, version = httptools.parse_url(self.url), self.parser.get_http_version()
+        path = url.path.decode("ascii")
+        scope: Scope = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme or "http",
+            "method": self.parser.get_method().decode("ascii"),
+            "root_path": "",
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": url.path,
+            "query_string": url.query or b"",
+            "headers": self.headers,
+            "state": self.app_state.copy(),
+        }
+        self.scope = cast(Any, {"headers": self.headers})  # no more than is needed here: it stays for long
+        return HttpExchange(
+            scope,
+            self.transport,
+            self.flow,
+            self.server_state.default_headers,
+            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            expects_continue=self.expect_100_continue,
+            is_dated=version == "1.0",
+            on_end=self.on_response_complete,
+        )
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def _has_too_much(self) -> bool:
+        limits = self._limits
+        if len(self.headers) > limits.max_headers:
+            return True
+        if self._num_idle_bytes <= limits.head_limit_bytes:  # nearly always
+            return False
+        num_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        return num_bytes > limits.head_limit_bytes
+
+    @property
+    def _is_clients_turn(self) -> bool:
+        if self._has_begun:
+            return self._is_head or self.cycle.response_complete
+        return not self._is_answering
+
+    def _feed(self, data: bytes) -> None:
+        """Parse. A request that offers another protocol, as Java's client does, stays one of HTTP/1.1."""
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+                self._resume()
+            else:
+                return
+
+    def _resume(self) -> None:
+        """A new parser at the end of the same head: the old one reads no body after an offer."""
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+        framing = _framing(self.scope["headers"])
+        if framing:
+            self._is_resuming = True
+            self.parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n")
+            self._is_resuming = False
+
+    def _start_discarding(self, answered: HttpExchange) -> None:
+        self._is_discarding = True
+        if not answered.can_go_on:
+            self.transport.write_eof()
+        limits = self._limits
+        self._close_in(limits.body_s if answered.is_client_known else limits.head_s)
+
+    def _discard(self, num_bytes: int) -> None:
+        """Count bytes that were read for nothing. After too many, read no more: TCP stops the sender."""
+        self._num_discarded += num_bytes
+        answered = None if self._is_refused else self._answered
+        is_known = answered is not None and answered.is_client_known
+        limit = UNKNOWN_CLIENT_BYTES
+        if is_known:
+            limit = max(limit, KNOWN_CLIENT_BODIES * self._limits.body_limit_bytes)
+        if self._num_discarded > limit:
+            self._hang_up()
+        elif not is_known:
+            self._num_unpaced -= num_bytes
+            wait_s = self._pace.take(num_bytes) if self._num_unpaced < 0 else 0.0
+            if wait_s:
+                self.flow.pause_reading()
+                self._resuming = self.loop.call_later(wait_s, self.flow.resume_reading)
+
+    def _hang_up(self) -> None:
+        """Read no more, and close when the client had time to read its answer."""
+        self._is_refused = True
+        self.flow.pause_reading()
+        self.transport.write_eof()
+        self._close_in(LINGER_S)
+
+    def _close_in(self, seconds: float) -> None:
+        self._stop_clock()
+        self._clock = self.loop.call_later(
+            min(seconds, LINGER_S) if self._is_ending else seconds, self._close
+        )
+
+    def _close(self) -> None:
+        self._clock = None
+        self._stop_resuming()
+        self.transport.close()
+
+    def _start_clock(self) -> None:
+        self._clock = self.loop.call_later(self._rules.limits.head_s, self._ring)
+
+    def _stop_clock(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+
+    def _stop_resuming(self) -> None:
+        if self._resuming is not None:
+            self._resuming.cancel()
+            self._resuming = None
+
+    def _ring(self) -> None:
+        self._clock = None
+        if self._is_answering:  # of the request before; this one may wait
+            self._start_clock()
+        elif self._has_begun and self._is_head:
+            seconds = self._limits.head_s
+            self._refuse(408, "request_timeout", f"the head did not come within {seconds:g} s")
+        else:
+            self.transport.close()
+
+    def _refuse_for(self, error: httptools.HttpParserError) -> None:
+        is_cut = self._is_head and self._num_idle_bytes > self._limits.head_limit_bytes
+        if self._is_too_large or is_cut:
+            self._refuse_size()
+        else:
+            reason = "" if isinstance(error, httptools.HttpParserCallbackError) else f": {error}"
+            self._refuse(400, "invalid_http", f"this is no HTTP/1.1 request{reason}")
+
+    def _refuse_size(self) -> None:
+        limits = self._limits
+        self._refuse(
+            431,
+            "head_too_large",
+            f"a head has at most {limits.head_limit_bytes} bytes and {limits.max_headers} headers",
+        )
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        """Tell the client and hang up; in the middle of another answer there is no place to tell it."""
+        logger.debug("a connection is refused: %s", message)
+        self._is_refused = True
+        if self._is_discarding:  # it has its answer, and time to read it
+            self.transport.write_eof()
+            return
+        self._stop_clock()
+        if not self._has_begun or (self._is_answering and not self._take_over()):
+            self.transport.close()
+            return
+        body = encode_json(error_body(status, message, code=code))
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(
+            body
+        )
+        self.transport.write(STATUS_LINE[status] + head + body)
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._close_in(LINGER_S if status == 408 else self._limits.head_s)
+
+    def _take_over(self) -> bool:
+        """Answer in place of the application, which still reads this request's body; False if it does not."""
+        if self._is_head or self.pipeline or self.cycle.response_started:
+            return False
+        self.cycle.disconnected = True
+        self.cycle.message_event.set()
+        return True
+
+
+def _framing(headers: Iterable[RawHeader]) -> bytes:
+    """The header that says how long the body is; empty without a body."""
+    return b"".join(
+        b"%b: %b\r\n" % (name, value)
+        for name, value in headers
+        if name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
+    )
+
+
+def drop_the_absent(listening: socket.socket, limits: GatewaySettings) -> None:
+    """Let the kernel end connections accepted here whose clients take nothing, or are no longer there."""
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; what is accepted inherits it
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_PROBE_S)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limits.unread_s * 1000))

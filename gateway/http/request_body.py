@@ -1,0 +1,129 @@
+"""A request's body: read within a limit, as one JSON object."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, NoReturn
+
+import msgspec
+from starlette.types import Message, Receive
+
+from agentspec.errors import RequestError
+from agentspec.gateway.errors import BodyTooLargeError, SlowBodyError
+from agentspec.gateway.http.cancellation import ClientGoneError
+from agentspec.gateway.settings import GatewaySettings
+
+MAX_JSON_DEPTH = (
+    128  # json's own limit is the stack's: a body could pass it here and fail where it is written
+)
+_BEFORE_OBJECT = b" \t\r\n\0\xef\xbb\xbf\xfe\xff"  # white space, and what UTF-16 and its like begin with
+
+
+async def read_body(receive: Receive, limits: GatewaySettings, *, num_dropped: int = 0) -> bytes:
+    """The whole body.
+
+    Args:
+        num_dropped: bytes beyond the limit that are read before the body is refused. Our own server needs
+            none: it reads on after an answer. Others close, and a client that still sends may lose it.
+
+    Raises:
+        BodyTooLargeError: it has too many bytes.
+        SlowBodyError: it did not come in time.
+        ClientGoneError: the client left while sending.
+    """
+    try:
+        async with asyncio.timeout(limits.body_s):
+            message = await receive()
+            if message["type"] == "http.request" and not message.get("more_body", False):  # nearly always
+                return _within(message.get("body", b""), limits.body_limit_bytes)
+            return await _read_parts(message, receive, limits.body_limit_bytes, num_dropped)
+    except TimeoutError:
+        raise SlowBodyError(f"the body did not come within {limits.body_s:g} s") from None
+
+
+async def _read_parts(message: Message, receive: Receive, limit_bytes: int, num_dropped: int) -> bytes:
+    parts, num_bytes = [], 0
+    while True:
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        part = message.get("body", b"")
+        num_bytes += len(part)
+        if num_bytes <= limit_bytes:
+            parts.append(part)
+        if not message.get("more_body", False) or num_bytes > limit_bytes + num_dropped:
+            break
+        message = await receive()
+    if num_bytes > limit_bytes:
+        raise _too_large(limit_bytes)
+    return b"".join(parts)
+
+
+def _within(body: bytes, limit_bytes: int) -> bytes:
+    if len(body) > limit_bytes:
+        raise _too_large(limit_bytes)
+    return body
+
+
+def _too_large(limit_bytes: int) -> BodyTooLargeError:
+    return BodyTooLargeError(f"the body has more than {limit_bytes} bytes")
+
+
+def parse_body(raw: bytes) -> dict[str, Any]:
+    """The JSON object in ``raw``. Raises RequestError if it is none."""
+    try:
+        body = _decode(raw)
+    except (ValueError, RecursionError):  # most often none; but UTF-16 is legal too, and 1e999
+        body = _parse_slowly(raw)
+    if not isinstance(body, dict):
+        raise RequestError(f"the body must be a JSON object, not {type(body).__name__}", code="invalid_json")
+    if raw.count(b"{") + raw.count(b"[") > MAX_JSON_DEPTH and _is_deep(body):
+        raise RequestError(f"the body is nested more than {MAX_JSON_DEPTH} deep", code="invalid_json")
+    return body
+
+
+def _parse_slowly(raw: bytes) -> Any:
+    """All that is JSON, in any of its encodings; and what is wrong with what is none."""
+    try:
+        text = raw.decode(json.detect_encoding(raw))  # strictly: json would let half a surrogate pair pass
+        body = _DECODER.decode(text)
+        if "\\u" in text:  # an escaped half of a surrogate pair is legal JSON, but no text
+            json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise RequestError("the body has half of a surrogate pair", code="invalid_json") from None
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    return body
+
+
+def guess_body(raw: bytes) -> dict[str, Any] | None:
+    """The JSON object in a body that need not hold one; None if it does not."""
+    if raw.lstrip(_BEFORE_OBJECT)[:1] != b"{":
+        return None
+    try:
+        return parse_body(raw)
+    except RequestError:
+        return None
+
+
+def _is_deep(body: dict[str, Any]) -> bool:
+    """Level by level, with no recursion of its own; it costs a fraction of the parsing."""
+    level: list[Any] = [body]
+    for _ in range(MAX_JSON_DEPTH):
+        below = []
+        for one in level:
+            for member in one.values() if type(one) is dict else one:
+                if type(member) is dict or type(member) is list:
+                    below.append(member)
+        if not below:
+            return False
+        level = below
+    return True
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON number")
+
+
+_decode = msgspec.json.Decoder().decode
+_DECODER = json.JSONDecoder(parse_constant=_refuse)

@@ -1,0 +1,191 @@
+"""One request to our own server, and its answer in HTTP/1.1."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Message, Scope
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from agentspec.gateway.http.response_writer import BODILESS_STATUSES, EXCHANGE_KEY, Exchange, RawHeader, RawHeaders
+
+RESET = struct.pack("ii", 1, 0)  # what the kernel still has is dropped, and the client is told
+
+logger = logging.getLogger("agentspec.gateway")
+
+
+class HttpExchange(Exchange):
+    """What :class:`HttpProtocol` makes of every request.
+
+    It stands in for uvicorn's "cycle": uvicorn's half of the protocol uses the attributes that have the names
+    of one.
+
+    Args:
+        scope: of the request; it gets to know its exchange.
+        server_headers: of every answer.
+        keep_alive: the client may send another request on this connection.
+        expects_continue: it waits for a word before it sends the body.
+        is_dated: it speaks HTTP/1.0, and knows no chunks.
+        on_end: called when the answer is complete.
+    """
+
+    tells_of_leaving = True
+
+    def __init__(
+        self,
+        scope: Scope,
+        transport: asyncio.Transport,
+        flow: FlowControl,
+        server_headers: list[RawHeader],
+        *,
+        keep_alive: bool,
+        expects_continue: bool,
+        is_dated: bool,
+        on_end: Callable[[], None],
+    ) -> None:
+        super().__init__()
+        scope[EXCHANGE_KEY] = self
+        self.keep_alive = keep_alive
+        self.disconnected = False
+        self.body = bytearray()
+        self.more_body = True
+        self.message_event = asyncio.Event()
+        self._scope: Scope | None = scope
+        self._is_head = scope["method"] == "HEAD"
+        self._transport = transport
+        self._flow = flow
+        self._server_headers = server_headers
+        self._expects_continue = expects_continue
+        self._is_dated = is_dated
+        self._on_end = on_end
+        self._has_body = self._is_chunked = self._ends_with_connection = False
+        self._num_left = 0  # bytes of the length that the head has promised
+
+    @property
+    def response_started(self) -> bool:
+        """As uvicorn calls it."""
+        return self.status != 0
+
+    @property
+    def response_complete(self) -> bool:
+        """As uvicorn calls it."""
+        return self.is_complete
+
+    @property
+    def can_go_on(self) -> bool:
+        """Another request may follow on this connection: every byte that the head has promised was sent."""
+        return self.keep_alive and not self._num_left
+
+    async def run_asgi(self, app: ASGIApp) -> None:
+        """Let ``app`` answer. Where it does not, the client is told so, or hears the connection break off."""
+        scope, self._scope = self._scope, None  # else each would keep the other
+        assert scope is not None
+        try:
+            await app(scope, self.receive, self.send)
+        except Exception as error:
+            logger.error("unexpected error", exc_info=error)
+        finally:
+            if not self.is_complete and not self.disconnected:
+                if not self.status:
+                    self.keep_alive = False
+                    self.start(500, [(b"content-length", b"0")])
+                    self.end()
+                else:
+                    self._break_off()
+            self._on_end = _nothing  # else protocol and exchange would keep each other
+
+    async def receive(self) -> Message:
+        """The request's body, as ASGI has it; then, that the client has left."""
+        if self._expects_continue and not self._transport.is_closing():
+            self._expects_continue = False
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if not self.disconnected and not self.is_complete:
+            self._flow.resume_reading()
+            await self.message_event.wait()
+            self.message_event.clear()
+        if self.disconnected or self.is_complete:
+            return {"type": "http.disconnect"}
+        body, self.body = bytes(self.body), bytearray()
+        return {"type": "http.request", "body": body, "more_body": self.more_body}
+
+    def start(self, status: int, headers: RawHeaders) -> None:
+        """Write the head."""
+        self.status = status
+        if self._expects_continue:  # nobody asked for the body: it is the client's choice to send it
+            self._expects_continue, self.keep_alive = False, False
+        if self.disconnected:
+            return
+        lines, length = [STATUS_LINE[status]], None
+        for name, value in (*self._server_headers, *headers, *self.headers):
+            if name == b"content-length":
+                length = int(value)
+            elif name == b"connection":
+                self.keep_alive = self.keep_alive and b"close" not in value.lower()
+                continue
+            lines += (name, b": ", value, b"\r\n")
+        self._has_body = not self._is_head and status not in BODILESS_STATUSES
+        if self._has_body and length is not None:
+            self._num_left = length
+        elif self._has_body and self._is_dated:
+            self.keep_alive, self._ends_with_connection = False, True
+        elif self._has_body:
+            self._is_chunked = True
+            lines.append(b"transfer-encoding: chunked\r\n")
+        lines.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        self._transport.write(b"".join(lines))
+
+    def write(self, part: bytes) -> None:
+        """Write the next part; nothing where no body may be, or to a client who has left."""
+        if self.disconnected or not self._has_body:
+            return
+        if self._is_chunked:
+            self._transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+        elif self._ends_with_connection:
+            self._transport.write(part)
+        else:
+            self.keep_alive = self.keep_alive and len(part) <= self._num_left
+            self._transport.write(part[: self._num_left])
+            self._num_left = max(0, self._num_left - len(part))
+
+    def end(self) -> None:
+        """The answer is complete."""
+        if self._is_chunked and not self.disconnected:
+            self._transport.write(b"0\r\n\r\n")
+        self.is_complete = True
+        self.message_event.set()
+        self._on_end()
+
+    def lose(self) -> None:
+        """The client has left."""
+        if self.is_complete:
+            return
+        self.disconnected = True
+        self.message_event.set()
+        if self.on_lost is not None:
+            self.on_lost()
+
+    @property
+    def is_full(self) -> bool:
+        """See :class:`Exchange`."""
+        return self._flow.write_paused and not self.disconnected
+
+    async def drain(self) -> None:
+        """See :class:`Exchange`."""
+        await self._flow.drain()
+
+    def _break_off(self) -> None:
+        """Close, so that half an answer does not look like a whole one."""
+        if self._ends_with_connection:
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,1 @@
+"""OpenAI's API for an engine in this process: requests in, answers out."""

@@ -1,0 +1,187 @@
+"""From an engine's deltas to OpenAI's choices, whole or in chunks. One form per endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from agentspec.errors import EngineError
+from agentspec.gateway.openai.tool_calls import ToolCall, ToolCallReader
+from agentspec.generation import GenerationDelta, TokenLogprob
+
+
+@dataclass(slots=True)
+class Choice:
+    """One choice as collected so far."""
+
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    def add(self, delta: GenerationDelta) -> None:
+        """Take the next delta."""
+        self.texts.append(delta.text)
+        self.logprobs.extend(delta.logprobs)
+        self.finish_reason = finish_reason(delta)
+
+
+class AnswerForm(Protocol):
+    """How one endpoint writes its answers."""
+
+    id_prefix: str
+    object_whole: str
+    object_chunk: str
+
+    def whole(self, index: int, choice: Choice, has_logprobs: bool) -> dict[str, Any]:
+        """A choice of a whole answer."""
+
+    def opening(self, index: int) -> dict[str, Any] | None:
+        """The choice of a stream's first chunk, if the form has one."""
+
+    def chunk(self, index: int, delta: GenerationDelta, has_logprobs: bool) -> dict[str, Any] | None:
+        """The choice of the chunk for ``delta``; None if that would tell nothing."""
+
+
+class ChatForm:
+    """``chat.completion`` and ``chat.completion.chunk``. One object per answer: calls are numbered.
+
+    ``reads_calls``: calls of tools are told apart from text.
+    """
+
+    id_prefix = "chatcmpl"
+    object_whole = "chat.completion"
+    object_chunk = "chat.completion.chunk"
+
+    def __init__(self, *, reads_calls: bool = False) -> None:
+        self._reads_calls = reads_calls
+        self._readers: dict[int, ToolCallReader] = {}
+
+    def whole(self, index: int, choice: Choice, has_logprobs: bool) -> dict[str, Any]:
+        """A message."""
+        text, calls = self._read(index, "".join(choice.texts), is_last=True)
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if calls:
+            message |= {"content": text or None, "tool_calls": [call.chat_form() for call in calls]}
+        return {
+            "index": index,
+            "message": message,
+            "logprobs": _chat_logprobs(choice.logprobs) if has_logprobs else None,
+            "finish_reason": self._finish_reason(index, choice.finish_reason),
+        }
+
+    def opening(self, index: int) -> dict[str, Any] | None:
+        """The role comes first."""
+        delta = {"role": "assistant", "content": ""}
+        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    def chunk(self, index: int, delta: GenerationDelta, has_logprobs: bool) -> dict[str, Any] | None:
+        """One decode step's text, or the calls that it completed."""
+        reason = finish_reason(delta)
+        text, calls = self._read(index, delta.text, is_last=reason is not None)
+        if not (text or calls or reason or (has_logprobs and delta.logprobs)):
+            return None
+        told: dict[str, Any] = {"content": text} if text else {}
+        if calls:
+            first = self._readers[index].num_calls - len(calls)
+            told["tool_calls"] = [{"index": num, **call.chat_form()} for num, call in enumerate(calls, first)]
+        return {
+            "index": index,
+            "delta": told,
+            "logprobs": _chat_logprobs(delta.logprobs) if has_logprobs else None,
+            "finish_reason": self._finish_reason(index, reason),
+        }
+
+    def _read(self, index: int, text: str, *, is_last: bool) -> tuple[str, list[ToolCall]]:
+        """The choice's further text, and its further calls."""
+        if not self._reads_calls:
+            return text, []
+        reader = self._readers.setdefault(index, ToolCallReader())
+        pieces = reader.push(text) + (reader.flush() if is_last else [])
+        texts = [piece for piece in pieces if isinstance(piece, str)]
+        return "".join(texts), [piece for piece in pieces if isinstance(piece, ToolCall)]
+
+    def _finish_reason(self, index: int, reason: str | None) -> str | None:
+        has_called = index in self._readers and self._readers[index].num_calls > 0
+        return "tool_calls" if has_called and reason == "stop" else reason
+
+
+class CompletionForm:
+    """``text_completion``. One object per answer: text offsets run on from chunk to chunk."""
+
+    id_prefix = "cmpl"
+    object_whole = "text_completion"
+    object_chunk = "text_completion"
+
+    def __init__(self) -> None:
+        self._offsets: dict[int, int] = {}
+
+    def whole(self, index: int, choice: Choice, has_logprobs: bool) -> dict[str, Any]:
+        """A text."""
+        return {
+            "index": index,
+            "text": "".join(choice.texts),
+            "logprobs": self._logprobs(index, choice.logprobs) if has_logprobs else None,
+            "finish_reason": choice.finish_reason,
+        }
+
+    def opening(self, index: int) -> dict[str, Any] | None:
+        """Nothing comes before the text."""
+        return None
+
+    def chunk(self, index: int, delta: GenerationDelta, has_logprobs: bool) -> dict[str, Any] | None:
+        """One decode step's text."""
+        if not (delta.text or delta.finish_reason or (has_logprobs and delta.logprobs)):
+            return None
+        return {
+            "index": index,
+            "text": delta.text,
+            "logprobs": self._logprobs(index, delta.logprobs) if has_logprobs else None,
+            "finish_reason": finish_reason(delta),
+        }
+
+    def _logprobs(self, index: int, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
+        offsets = []
+        for token in tokens:
+            offsets.append(self._offsets.get(index, 0))
+            self._offsets[index] = offsets[-1] + len(token.text)
+        return {
+            "tokens": [token.text for token in tokens],
+            "token_logprobs": [token.logprob for token in tokens],
+            "top_logprobs": [_completion_top(token) for token in tokens],
+            "text_offset": offsets,
+        }
+
+
+def finish_reason(delta: GenerationDelta) -> str | None:
+    """OpenAI's reason. Raises EngineError if the engine gave the request up."""
+    if delta.finish_reason in ("abort", "error"):
+        raise EngineError(f"the engine gave this request up: {delta.finish_reason}")
+    return delta.finish_reason
+
+
+def describe_logprobs(tokens: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+    """The tokens with their alternatives, as chat and responses tell of them."""
+    return [
+        {
+            **_chat_logprob(token.text, token.logprob),
+            "top_logprobs": [_chat_logprob(text, logprob) for _, text, logprob in token.top],
+        }
+        for token in tokens
+    ]
+
+
+def _chat_logprobs(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
+    return {"content": describe_logprobs(tokens), "refusal": None}
+
+
+def _completion_top(token: TokenLogprob) -> dict[str, float]:
+    """The alternatives by their text, and always the token itself; of two with one text, the likelier."""
+    top: dict[str, float] = {}
+    for _, text, logprob in (*token.top, (token.token_id, token.text, token.logprob)):
+        top.setdefault(text, logprob)
+    return top
+
+
+def _chat_logprob(text: str, logprob: float) -> dict[str, Any]:
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}

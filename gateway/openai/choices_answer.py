@@ -1,0 +1,124 @@
+"""One answer of chat or text completions: choices, whole or in chunks."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentspec.errors import EngineError
+from agentspec.gateway.openai.answer_forms import AnswerForm, ChatForm, Choice, CompletionForm
+from agentspec.gateway.openai.schemas import ChatBody, CompletionBody, GenerationBody, read_as
+from agentspec.gateway.openai.merge_streams import Indexed
+from agentspec.gateway.http.api_response import DONE_EVENT, EVENT_STREAM_HEADERS, Reply, encode_event
+from agentspec.gateway.stages.read_tags import Tags
+from agentspec.gateway.openai.usage import Tally
+from agentspec.gateway.openai.to_generation import chat_request, completion_requests
+from agentspec.gateway.openai.tool_calls import may_call
+from agentspec.generation import GenerationRequest
+
+
+@dataclass(slots=True)
+class ChoicesAnswer:
+    """An answer being written: what was asked, its form, its envelope and its counts."""
+
+    form: AnswerForm
+    answer_id: str
+    model: str
+    body: GenerationBody
+    requests: Sequence[GenerationRequest]
+    created: int = field(default_factory=lambda: int(time.time()))
+    tally: Tally = field(default_factory=Tally)
+
+    @classmethod
+    def of_chat(cls, given: Mapping[str, Any], tags: Tags, model: str) -> ChoicesAnswer:
+        """To ``POST /v1/chat/completions``. Raises RequestError."""
+        body, answer_id = read_as(ChatBody, given), _answer_id(ChatForm.id_prefix)
+        request = chat_request(body, tags, answer_id)
+        return cls(ChatForm(reads_calls=may_call(request)), answer_id, model, body, [request])
+
+    @classmethod
+    def of_completion(cls, given: Mapping[str, Any], tags: Tags, model: str) -> ChoicesAnswer:
+        """To ``POST /v1/completions``. Raises RequestError."""
+        body, answer_id = read_as(CompletionBody, given), _answer_id(CompletionForm.id_prefix)
+        requests = completion_requests(body, tags, answer_id)
+        return cls(CompletionForm(), answer_id, model, body, requests)
+
+    async def write(self, deltas: AsyncIterator[Indexed], reply: Reply) -> None:
+        """The answer, as the deltas come. Raises EngineError if they end too early."""
+        await (self._stream(deltas, reply) if self.body.stream else self._collect(deltas, reply))
+
+    async def _collect(self, deltas: AsyncIterator[Indexed], reply: Reply) -> None:
+        choices = [Choice() for _ in range(self._num_choices)]
+        async for indexed in deltas:
+            choices[self._count(indexed)].add(indexed[1])
+        if any(choice.finish_reason is None for choice in choices):
+            raise EngineError("the engine stopped before the answer was complete")
+        written = [self.form.whole(index, choice, self._has_logprobs) for index, choice in enumerate(choices)]
+        payload = self._envelope(self.form.object_whole, written)
+        await reply.send_json(200, {**payload, "usage": self.tally.usage(), **self.tally.metrics()})
+
+    async def _stream(self, deltas: AsyncIterator[Indexed], reply: Reply) -> None:
+        """One event per decode step, at once. The status waits for the first delta: it may be an error."""
+        null_usage = {"usage": None} if self._includes_usage else {}
+        opened: set[int] = set()
+        num_finished = 0
+        async for indexed in deltas:
+            if not opened:
+                await reply.start(200, EVENT_STREAM_HEADERS)
+            index, delta = self._count(indexed), indexed[1]
+            opening = None if index in opened else self.form.opening(index)
+            opened.add(index)
+            num_finished += delta.finish_reason is not None
+            choices = (opening, self.form.chunk(index, delta, self._has_logprobs))
+            chunks = [
+                {**self._envelope(self.form.object_chunk, [one]), **null_usage} for one in choices if one
+            ]
+            await reply.write(b"".join(map(encode_event, chunks)))
+        if num_finished < self._num_choices:
+            raise EngineError("the engine stopped before the answer was complete")
+        if self._includes_usage:
+            last = self._envelope(self.form.object_chunk, [])
+            await reply.write(encode_event({**last, "usage": self.tally.usage(), **self.tally.metrics()}))
+        await reply.write(DONE_EVENT)
+        await reply.end()
+
+    @property
+    def _num_choices(self) -> int:
+        return len(self.requests) * self._num_choices_per_prompt
+
+    @property
+    def _num_choices_per_prompt(self) -> int:
+        return self.requests[0].sampling.n
+
+    @property
+    def _has_logprobs(self) -> bool:
+        return self.requests[0].sampling.logprobs is not None
+
+    @property
+    def _includes_usage(self) -> bool:
+        options = self.body.stream_options
+        return bool(options and options.include_usage)
+
+    def _count(self, indexed: Indexed) -> int:
+        """Count a delta; the index of the choice it belongs to, over all prompts."""
+        prompt_index, delta = indexed
+        self.tally.add(prompt_index, delta)
+        return prompt_index * self._num_choices_per_prompt + delta.index
+
+    def _envelope(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """The members around the choices."""
+        return {
+            "id": self.answer_id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        }
+
+
+def _answer_id(prefix: str) -> str:
+    """Not the client's id: that need not be unique."""
+    return f"{prefix}-{uuid.uuid4().hex}"

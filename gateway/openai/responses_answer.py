@@ -1,0 +1,151 @@
+"""One answer of the responses API: an object, or the events that build it up."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentspec.errors import EngineError, RequestError
+from agentspec.gateway.openai.answer_forms import finish_reason
+from agentspec.gateway.openai.schemas import ResponsesBody, read_as
+from agentspec.gateway.openai.merge_streams import Indexed
+from agentspec.gateway.http.api_response import EVENT_STREAM_HEADERS, Reply, encode_event
+from agentspec.gateway.openai.response_object import ResponseObject
+from agentspec.gateway.openai.response_output import Event, ResponseOutput
+from agentspec.gateway.stages.read_tags import Tags
+from agentspec.gateway.openai.usage import Tally
+from agentspec.gateway.openai.to_generation import responses_request
+from agentspec.gateway.openai.tool_calls import Piece, ToolCallReader, may_call
+from agentspec.generation import GenerationDelta, GenerationRequest, TokenLogprob
+
+FIELD_NAMES = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
+}
+
+
+@dataclass(slots=True)
+class ResponsesAnswer:
+    """An answer being written: what was asked, what has come of it and what was counted.
+
+    ``reader``: tells calls of tools and text apart; None where there are no tools.
+    """
+
+    response: ResponseObject
+    is_streamed: bool
+    requests: Sequence[GenerationRequest]
+    reader: ToolCallReader | None
+    output: ResponseOutput = field(default_factory=ResponseOutput)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: str | None = None
+    tally: Tally = field(default_factory=Tally)
+
+    @classmethod
+    def of_body(cls, given: Mapping[str, Any], tags: Tags, model: str) -> ResponsesAnswer:
+        """To ``POST /v1/responses``. Raises RequestError."""
+        body = read_as(ResponsesBody, given)
+        request = responses_request(body, tags, f"resp_{uuid.uuid4().hex}")
+        response = ResponseObject(request.request_id, model, given)
+        return cls(response, bool(body.stream), [request], ToolCallReader() if may_call(request) else None)
+
+    async def write(self, deltas: AsyncIterator[Indexed], reply: Reply) -> None:
+        """The answer, as the deltas come. Raises EngineError if they end before it has begun."""
+        try:
+            await (self._stream(deltas, reply) if self.is_streamed else self._collect(deltas, reply))
+        except RequestError as error:
+            _rename(error)
+            raise
+
+    async def _collect(self, deltas: AsyncIterator[Indexed], reply: Reply) -> None:
+        async for _, delta in deltas:
+            self._take(delta)
+        self._end()
+        await reply.send_json(200, self._ended())
+
+    async def _stream(self, deltas: AsyncIterator[Indexed], reply: Reply) -> None:
+        """The events of a decode step at once. The status waits for the first delta: it may be an error."""
+        events = EventStream(reply)
+        try:
+            async for _, delta in deltas:
+                told = self._take(delta)
+                if not reply.is_started:
+                    await reply.start(200, EVENT_STREAM_HEADERS)
+                    await events.write(self._opening())
+                await events.write(told)
+            await events.write(self._end())
+            ended = self._ended()
+            await events.write([{"type": f"response.{ended['status']}", "response": ended}])
+        except Exception as error:
+            if not reply.is_started:
+                raise
+            _, body = reply.describe(error)
+            failed = self.response.failed(self.output.items, body["error"]["message"])
+            await events.write([{"type": "response.failed", "response": failed}])
+        await reply.end()
+
+    def _opening(self) -> list[Event]:
+        begun = self.response.in_progress()
+        return [{"type": f"response.{name}", "response": begun} for name in ("created", "in_progress")]
+
+    def _take(self, delta: GenerationDelta) -> list[Event]:
+        """Count a delta and add it to the output; log probabilities wait for the text they belong to."""
+        self.tally.add(0, delta)
+        self.finish_reason = finish_reason(delta)
+        self.logprobs.extend(delta.logprobs)
+        return self._add(self._pieces(delta))
+
+    def _pieces(self, delta: GenerationDelta) -> list[Piece]:
+        if self.reader is None:
+            return [delta.text] if delta.text else []
+        return self.reader.push(delta.text) + (self.reader.flush() if delta.finish_reason else [])
+
+    def _add(self, pieces: Sequence[Piece]) -> list[Event]:
+        return [event for piece in pieces for event in self.output.add(piece, self._take_logprobs())]
+
+    def _take_logprobs(self) -> list[TokenLogprob]:
+        taken, self.logprobs = self.logprobs, []
+        return taken
+
+    def _end(self) -> list[Event]:
+        """Raises EngineError if the engine stopped before the output's end."""
+        if self.finish_reason is None:
+            raise EngineError("the engine stopped before the answer was complete")
+        return self.output.end("completed" if self._is_complete else "incomplete", self._take_logprobs())
+
+    def _ended(self) -> dict[str, Any]:
+        usage = self.tally.responses_usage()
+        ended = self.response.ended(self.output.items, usage, is_complete=self._is_complete)
+        return {**ended, **self.tally.metrics()}
+
+    @property
+    def _is_complete(self) -> bool:
+        return self.finish_reason != "length"
+
+
+def _rename(error: RequestError) -> None:
+    """Name the field as this API does: the engine knows the names of chat."""
+    name = FIELD_NAMES.get(error.param or "")
+    if name is not None:
+        error.args = (re.sub(rf"^{error.param}(?=:)|\b{error.param}(?==)", name, str(error)),)
+        error.param = name
+
+
+class EventStream:
+    """Writes named events and numbers them."""
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+        self._num_written = 0
+
+    async def write(self, events: Sequence[Event]) -> None:
+        """All of them at once."""
+        await self._reply.write(b"".join(self._numbered(events)))
+
+    def _numbered(self, events: Sequence[Event]) -> Iterator[bytes]:
+        for event in events:
+            yield encode_event({**event, "sequence_number": self._num_written}, event["type"])
+            self._num_written += 1

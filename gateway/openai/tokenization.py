@@ -1,0 +1,50 @@
+"""``/tokenize`` and ``/detokenize`` in vLLM's form."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from agentspec.errors import RequestError
+from agentspec.gateway.openai.schemas import DetokenizeBody, TokenizeBody
+from agentspec.gateway.openai.messages import read_messages
+from agentspec.generation import Engine
+
+UNSUPPORTED = ("chat_template", "continue_final_message")
+
+
+async def tokenize(engine: Engine, body: TokenizeBody) -> dict[str, Any]:
+    """The token ids of a prompt or of messages. Raises RequestError."""
+    for name in UNSUPPORTED:
+        if getattr(body, name):
+            raise RequestError(f"{name} is not supported", param=name, code="unsupported_parameter")
+    return await asyncio.to_thread(_tokens, engine, body)
+
+
+async def detokenize(engine: Engine, body: DetokenizeBody) -> dict[str, Any]:
+    """The text of token ids. Raises RequestError."""
+    return {"prompt": await asyncio.to_thread(engine.detokenize, body.tokens)}
+
+
+def _tokens(engine: Engine, body: TokenizeBody) -> dict[str, Any]:
+    tokens = engine.tokenize(
+        _prompt(body),
+        tools=body.tools,
+        add_generation_prompt=body.add_generation_prompt,
+        add_special_tokens=body.add_special_tokens,
+    )
+    return {
+        "count": len(tokens),
+        "max_model_len": engine.model.max_model_len,
+        "tokens": tokens,
+        "token_strs": engine.token_names(tokens) if body.return_token_strs else None,
+    }
+
+
+def _prompt(body: TokenizeBody) -> str | list[Mapping[str, Any]]:
+    if body.messages is not None and body.prompt is None:
+        return [*read_messages(body.messages)]
+    if body.prompt is not None and body.messages is None:
+        return body.prompt
+    raise RequestError("give either prompt or messages", param="prompt")

@@ -1,0 +1,160 @@
+"""The upstream in this process: an :class:`agentspec.generation.Engine`, with no hop between."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+from prometheus_client.core import Metric
+
+from agentspec.errors import UnknownModelError
+from agentspec.forest_folder import ForestFolder
+from agentspec.gateway.openai.schemas import DetokenizeBody, TokenizeBody, read_as
+from agentspec.gateway.call import Call, Endpoint
+from agentspec.gateway.openai.choices_answer import ChoicesAnswer
+from agentspec.gateway.errors import MethodNotAllowedError, UnknownUrlError
+from agentspec.gateway.openai.merge_streams import Indexed, fan_in
+from agentspec.gateway.http.api_response import Reply
+from agentspec.gateway.http.request_body import parse_body
+from agentspec.gateway.openai.responses_answer import ResponsesAnswer
+from agentspec.gateway.stages.read_tags import Tags
+from agentspec.gateway.openai.tokenization import detokenize, tokenize
+from agentspec.gateway.control.tree_control import TreeControl
+from agentspec.generation import Engine, GenerationRequest, PastOutput
+from agentspec.stages import StageKey
+from agentspec.stats import StageStats
+
+MODELS_PATH = "/v1/models"
+TOKENIZE_PATH = "/tokenize"
+DETOKENIZE_PATH = "/detokenize"
+NO_FORESTS = ForestFolder()
+
+
+class Answer(Protocol):
+    """One answer of a generating endpoint, before its first token."""
+
+    @property
+    def requests(self) -> Sequence[GenerationRequest]:
+        """What the engine is asked."""
+
+    async def write(self, deltas: AsyncIterator[Indexed], reply: Reply) -> None:
+        """The answer, as the deltas come."""
+
+
+ANSWERS: Mapping[str, Callable[[Mapping[str, Any], Tags, str], Answer]] = {
+    Endpoint.CHAT: ChoicesAnswer.of_chat,
+    Endpoint.COMPLETIONS: ChoicesAnswer.of_completion,
+    Endpoint.RESPONSES: ResponsesAnswer.of_body,
+}
+
+
+class EmbeddedUpstream:
+    """Answers from an engine in this process.
+
+    ``forests``: where its trees may be kept. ``any_model``: it answers by any name.
+    """
+
+    def __init__(
+        self, engine: Engine, forests: ForestFolder = NO_FORESTS, *, any_model: bool = False
+    ) -> None:
+        self._engine = engine
+        self._any_model = any_model
+        self._trees = TreeControl(engine, forests)
+
+    async def start(self) -> None:
+        """Nothing to do: the engine runs."""
+
+    async def answer(self, call: Call, reply: Reply) -> None:
+        """Generate, tokenize, or tell of the model; see :meth:`Upstream.answer`."""
+        path = unquote(call.path)
+        if path in ANSWERS:
+            await self._generate(call, reply)
+        elif path in (TOKENIZE_PATH, DETOKENIZE_PATH):
+            _check_method(call, "POST")
+            await reply.send_json(200, await self._tokenized(path, parse_body(call.raw_body)))
+        elif path == MODELS_PATH or path.startswith(f"{MODELS_PATH}/"):
+            _check_method(call, "GET", "HEAD")
+            await reply.send_json(200, self._models(path.removeprefix(MODELS_PATH).removeprefix("/")))
+        else:
+            raise UnknownUrlError(call.method, call.path)
+
+    async def _generate(self, call: Call, reply: Reply) -> None:
+        if call.tags is None or call.body is None:  # every POST to these paths has both
+            raise MethodNotAllowedError(call.method, call.path, "POST")
+        answer = ANSWERS[call.path](call.body, call.tags, self._engine.model.name)
+        self._check_model(call.model)
+        async with aclosing(
+            fan_in([self._engine.generate(request) for request in answer.requests])
+        ) as deltas:
+            await answer.write(deltas, reply)
+
+    async def _tokenized(self, path: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        if path == TOKENIZE_PATH:
+            text = read_as(TokenizeBody, given)
+            self._check_model(text.model)
+            return await tokenize(self._engine, text)
+        tokens = read_as(DetokenizeBody, given)
+        self._check_model(tokens.model)
+        return await detokenize(self._engine, tokens)
+
+    def _models(self, model_id: str) -> dict[str, Any]:
+        """The one model, as a list if none is named."""
+        card = self._engine.model
+        described = {
+            "id": card.name,
+            "object": "model",
+            "created": card.created,
+            "owned_by": "agentspec",
+            "max_model_len": card.max_model_len,
+        }
+        if not model_id:
+            return {"object": "list", "data": [described]}
+        self._check_model(model_id)
+        return described
+
+    async def is_healthy(self) -> bool:
+        """As the engine says."""
+        return self._engine.is_healthy
+
+    async def stats(self) -> Mapping[StageKey, StageStats]:
+        """The engine's counters."""
+        return self._engine.stats()
+
+    async def metrics(self) -> Iterable[Metric]:
+        """None: nothing lies between."""
+        return ()
+
+    async def trace(self, tenant: str | None, request_id: str) -> None:
+        """None is kept: its answers tell their steps."""
+
+    async def evict(self, stage: StageKey) -> dict[str, Any]:
+        """From the engine's trees; see :meth:`Upstream.evict`."""
+        return await self._trees.evict(stage)
+
+    async def warm(self, tenant: str, outputs: Sequence[PastOutput]) -> dict[str, Any]:
+        """Into the engine's trees, beside its decode steps; see :meth:`Upstream.warm`."""
+        return await self._trees.warm(outputs)
+
+    async def save(self, path: str | None) -> dict[str, Any]:
+        """The engine's trees; see :meth:`Upstream.save`."""
+        return await self._trees.save(path)
+
+    async def load(self, path: str | None) -> dict[str, Any]:
+        """Into the engine's trees; see :meth:`Upstream.load`."""
+        return await self._trees.load(path)
+
+    async def close(self) -> None:
+        """Close the engine."""
+        await self._engine.close()
+
+    def _check_model(self, name: str | None) -> None:
+        served = self._engine.model.name
+        if name is not None and name != served and not self._any_model:
+            raise UnknownModelError(f"there is no model {name!r} here, only {served!r}")
+
+
+def _check_method(call: Call, *allowed: str) -> None:
+    if call.method not in allowed:
+        raise MethodNotAllowedError(call.method, call.path, ", ".join(allowed))

@@ -1,0 +1,266 @@
+"""All engines behind HTTP as one upstream: a request waits for room, goes to one of them, or to another."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from prometheus_client.core import Metric
+
+from agentspec.errors import UnknownModelError
+from agentspec.gateway.call import Call
+from agentspec.gateway.errors import NoUpstreamError, UpstreamDownError
+from agentspec.gateway.upstreams.replica import Replica
+from agentspec.gateway.http.api_response import Reply
+from agentspec.gateway.upstreams.routing import Policy, choose
+from agentspec.gateway.settings import FleetSettings, UpstreamSettings
+from agentspec.gateway.upstreams.metrics import UpstreamFigures, upstream_metrics
+from agentspec.gateway.upstreams.admission_queue import WaitingLine
+from agentspec.generation import PastOutput
+from agentspec.stages import StageKey
+from agentspec.stats import StageStats
+
+MODELS_PATH = "/v1/models"
+SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
+NONE: frozenset[int] = frozenset()
+
+
+class Fleet:
+    """Forwards every call to one of its engines.
+
+    Raises:
+        ConfigError: the URL of one is none.
+    """
+
+    def __init__(self, settings: FleetSettings) -> None:
+        for one in settings.upstreams:
+            _ = one.root
+        self._settings = settings
+        self._replicas: list[Replica] = []
+        self._figures: dict[str, UpstreamFigures] = defaultdict(UpstreamFigures)  # by the engine's name
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._line: WaitingLine[Replica] = WaitingLine(
+            settings.routing.max_waiting, settings.timeouts.queue_s
+        )
+        self._watching: asyncio.Task[None] | None = None
+
+    @property
+    def upstreams(self) -> tuple[UpstreamSettings, ...]:
+        """The engines as they are set at present."""
+        return self._settings.upstreams
+
+    async def start(self) -> None:
+        """Look after the engines from now on, in this event loop."""
+        self._replicas = [self._replica(one) for one in self._settings.upstreams]
+        self._watching = asyncio.create_task(self._watch())
+
+    def apply(self, settings: FleetSettings) -> None:
+        """Go by these settings from now on.
+
+        Engines of which nothing has changed keep their connections and what is known of their health; the
+        others end when their last request is over.
+        """
+        kept = (
+            {}
+            if _differ_in_common(settings, self._settings)
+            else {one.settings: one for one in self._replicas}
+        )
+        before, self._settings = self._replicas, settings
+        self._replicas = [kept.get(one) or self._replica(one) for one in settings.upstreams]
+        self._line.max_waiting = settings.routing.max_waiting
+        self._line.timeout_s = settings.timeouts.queue_s
+        for replica in before:
+            if replica not in self._replicas:
+                retiring = asyncio.create_task(replica.retire())
+                self._retiring.add(retiring)
+                retiring.add_done_callback(self._retiring.discard)
+        self._line.move()
+
+    async def answer(self, call: Call, reply: Reply) -> None:
+        """Forward and stream back; see :meth:`Upstream.answer`."""
+        if call.path == MODELS_PATH and call.method == "GET" and len(self._replicas) > 1:
+            await reply.send_json(200, await self._all_models(call))
+            return
+        retries = self._settings.retries
+        num_retries = retries.num_retries if _is_repeatable(call) else 0
+        tried: list[Replica] = []
+        failure: UpstreamDownError | None = None
+        for retry in range(num_retries + 1):
+            refused = retries.statuses if retry < num_retries else NONE
+            try:
+                if await self._try(call, reply, tried, refused) not in refused:
+                    return
+            except UpstreamDownError as error:
+                if retry == num_retries or reply.is_started:
+                    raise
+                failure = error
+            except NoUpstreamError:
+                if failure is None:
+                    raise
+                raise failure from None  # it was our own tries that were one too many
+            await asyncio.sleep(retries.backoff_s * 2**retry * random.uniform(0.5, 1.0))
+
+    async def is_healthy(self) -> bool:
+        """True if any engine answers."""
+        return any(await asyncio.gather(*(replica.is_answering() for replica in self._replicas)))
+
+    async def stats(self) -> Mapping[StageKey, StageStats]:
+        """All engines' counters, added up."""
+        total: dict[StageKey, StageStats] = {}
+        for stages in await asyncio.gather(*(replica.stats() for replica in self._replicas)):
+            for stage, stats in stages.items():
+                total[stage] = _sum(total[stage], stats) if stage in total else stats
+        return total
+
+    async def metrics(self) -> Iterable[Metric]:
+        """Of every engine, and of the line before them."""
+        if len(self._replicas) == 1:  # nobody else looks at it
+            await self._replicas[0].look()
+        return upstream_metrics(self._replicas, len(self._line))
+
+    async def trace(self, tenant: str | None, request_id: str) -> list[Any] | None:
+        """The longest: an engine that broke off may have a beginning; see :meth:`Upstream.trace`."""
+        told = await asyncio.gather(
+            *(replica.control.trace(tenant, request_id) for replica in self._replicas),
+            return_exceptions=True,
+        )
+        steps = max((one for one in told if isinstance(one, list)), key=len, default=None)
+        failure = next((one for one in told if isinstance(one, BaseException)), None)
+        if steps is None and failure is not None:
+            raise failure
+        return steps
+
+    async def evict(self, stage: StageKey) -> dict[str, Any]:
+        """On every engine; see :meth:`Upstream.evict`."""
+        return await self._on_all(lambda replica: replica.control.evict(stage))
+
+    async def warm(self, tenant: str, outputs: Sequence[PastOutput]) -> dict[str, Any]:
+        """Every engine; see :meth:`Upstream.warm`."""
+        return await self._on_all(lambda replica: replica.control.warm(tenant, outputs))
+
+    async def save(self, path: str | None) -> dict[str, Any]:
+        """Every engine, on its own machine; see :meth:`Upstream.save`."""
+        return await self._on_all(lambda replica: replica.control.save(path))
+
+    async def load(self, path: str | None) -> dict[str, Any]:
+        """Every engine; see :meth:`Upstream.load`."""
+        return await self._on_all(lambda replica: replica.control.load(path))
+
+    async def close(self) -> None:
+        """Look after nothing any more, and end what is idle."""
+        tasks = [task for task in (self._watching, *self._retiring) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(replica.close() for replica in self._replicas))
+
+    def _replica(self, settings: UpstreamSettings) -> Replica:
+        return Replica(settings, self._settings, self._figures[settings.label])
+
+    async def _try(self, call: Call, reply: Reply, tried: list[Replica], refused: frozenset[int]) -> int:
+        """Wait for an engine, let it answer; the answer's status."""
+        replica = await self._line.enter(
+            (call.tenant, call.model),
+            lambda: self._take(call, tried),
+            lambda replica: self._leave(replica, call.tenant),
+        )
+        try:
+            replica.figures.num_retries += bool(tried)
+            is_again = replica in tried
+            tried.append(replica)
+            call.record.upstream, call.record.num_tries = replica.name, len(tried)
+            return await replica.answer(call, reply, refused, is_again=is_again)
+        finally:
+            self._leave(replica, call.tenant)
+
+    def _take(self, call: Call, tried: Sequence[Replica]) -> Replica | None:
+        """The engine for ``call``, entered; None if all that could answer are full."""
+        able = [replica for replica in self._replicas if replica.may_serve(call.model)]
+        if not able:
+            raise UnknownModelError(f"no engine here serves {call.model!r}")
+        closed = [replica for replica in able if not replica.breaker.is_open(call.tenant)]
+        if not closed:
+            wait_s = min(replica.breaker.reopens_in_s(call.tenant) for replica in able)
+            raise NoUpstreamError("every engine for this has failed repeatedly", retry_after_s=wait_s)
+        best = _preferred(
+            closed,
+            lambda replica: replica not in tried,
+            lambda replica: replica.is_up,
+            lambda replica: call.model is None or replica.listed is None or call.model in replica.listed,
+        )
+        free = [replica for replica in best if replica.has_room]
+        if not free:
+            return None
+        replica = choose(free, self._affinity(call), self._settings.routing.spill)
+        replica.enter(call.tenant)
+        return replica
+
+    def _leave(self, replica: Replica, tenant: str) -> None:
+        replica.leave(tenant)
+        self._line.move()
+
+    def _affinity(self, call: Call) -> str | None:
+        policy = self._settings.routing.policy
+        if call.tags is None or policy is Policy.LEAST_LOAD:
+            return None
+        if policy is Policy.SESSION and call.tags.session:
+            return f"{call.tenant}\0{call.tags.session}"
+        return str(call.tags.stage)
+
+    async def _all_models(self, call: Call) -> dict[str, Any]:
+        """The models of every engine that answers, each once."""
+        told = await asyncio.gather(*(replica.models(call) for replica in self._replicas))
+        models = {model["id"]: model for listed in told for model in listed}
+        if not models:
+            raise UpstreamDownError("no engine tells its models")
+        return {"object": "list", "data": list(models.values())}
+
+    async def _on_all(self, work: Callable[[Replica], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        """What all engines told: numbers added up, the rest as the last one says."""
+        total: dict[str, Any] = {}
+        for told in await asyncio.gather(*map(work, self._replicas)):
+            for name, value in told.items():
+                total[name] = total.get(name, 0) + value if isinstance(value, int) else value
+        return total
+
+    async def _watch(self) -> None:
+        while True:
+            if len(self._replicas) > 1:  # else there is nothing to choose
+                await asyncio.gather(*(replica.look() for replica in self._replicas))
+                self._line.move()
+            await asyncio.sleep(self._settings.health.interval_s)
+
+
+def _differ_in_common(one: FleetSettings, other: FleetSettings) -> bool:
+    """What concerns every engine is not the same."""
+    common = ("timeouts", "health", "forwards_authorization")
+    return any(getattr(one, name) != getattr(other, name) for name in common)
+
+
+def _preferred(replicas: list[Replica], *wishes: Callable[[Replica], bool]) -> list[Replica]:
+    """Those that meet the wishes, one after the other; a wish that nobody meets is dropped."""
+    for wish in wishes:
+        replicas = [replica for replica in replicas if wish(replica)] or replicas
+    return replicas
+
+
+def _is_repeatable(call: Call) -> bool:
+    """To ask twice does no harm: it generates, or it only reads."""
+    return call.tags is not None or call.method in SAFE_METHODS
+
+
+def _sum(one: StageStats, other: StageStats) -> StageStats:
+    total = StageStats()
+    for field in fields(StageStats):
+        mine, theirs = getattr(one, field.name), getattr(other, field.name)
+        if isinstance(mine, dict):
+            setattr(
+                total, field.name, {key: mine.get(key, 0) + theirs.get(key, 0) for key in {**mine, **theirs}}
+            )
+        else:
+            setattr(total, field.name, mine + theirs)
+    return total

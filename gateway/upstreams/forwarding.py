@@ -1,0 +1,132 @@
+"""What of a request goes on to an engine, and what of its answer comes back: nearly everything, as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from agentspec.gateway.call import Call
+from agentspec.gateway.upstreams.connection_pool import Request
+from agentspec.gateway.http.response_writer import BODILESS_STATUSES, RawHeader
+from agentspec.gateway.settings import UpstreamSettings
+from agentspec.gateway.stages.xargs import with_xargs
+from agentspec.wire import REQUEST_ID_HEADER, STAGE_HEADER, STAGE_SOURCE_HEADER, XARG_TRACE, encode_stage
+
+HOP_BY_HOP = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    )
+)
+# the client's length and encodings are not the forwarded body's; id and stage are sent as we understood them
+NOT_FORWARDED = HOP_BY_HOP | {
+    b"host",
+    b"content-length",
+    b"accept-encoding",
+    b"expect",
+    REQUEST_ID_HEADER.encode(),
+    STAGE_HEADER.encode(),
+}
+# a span of ours, if there is one, stands between the client's and the engine's
+TRACE_HEADERS = frozenset((b"traceparent", b"tracestate"))
+# which pages may read an answer is our setting, whatever the engine's is: vLLM's lets all pages by default
+CORS_HEADERS = frozenset(
+    b"access-control-" + name
+    for name in (
+        *(
+            b"allow-origin",
+            b"allow-credentials",
+            b"allow-headers",
+            b"allow-methods",
+            b"allow-private-network",
+        ),
+        *(b"expose-headers", b"max-age"),
+    )
+)
+# ours say it instead
+NOT_RETURNED = HOP_BY_HOP | {
+    b"date",
+    b"server",
+    REQUEST_ID_HEADER.encode(),
+    STAGE_HEADER.encode(),
+    STAGE_SOURCE_HEADER.encode(),
+    *CORS_HEADERS,
+}
+
+
+class Forwarding:
+    """How requests for one engine are written.
+
+    Args:
+        authority: host and port, for the ``Host`` header.
+        prefix: path of the engine's base URL.
+        forwards_authorization: pass the client's ``Authorization`` on, unless the engine has a key.
+    """
+
+    def __init__(
+        self, authority: str, prefix: str, settings: UpstreamSettings, *, forwards_authorization: bool
+    ) -> None:
+        self._prefix = prefix
+        self._sends_xargs = settings.sends_xargs
+        # the bytes go back as they are, to a client we did not ask
+        lines = [f"host: {authority}", "accept-encoding: identity"]
+        self._dropped = NOT_FORWARDED
+        if settings.api_key:
+            lines.append(f"authorization: Bearer {settings.api_key}")
+        if settings.api_key or not forwards_authorization:
+            self._dropped |= {b"authorization", b"x-api-key"}
+        self._own_lines = "\r\n".join(lines).encode("latin-1")
+
+    def request(self, call: Call) -> Request:
+        """``call`` as bytes. Raises RequestError if its ``vllm_xargs`` is no object."""
+        body = self._body(call)
+        target = f"{self._prefix}{call.path}" + (f"?{call.query}" if call.query else "")
+        lines = [f"{call.method} {target} HTTP/1.1".encode("latin-1"), self._own_lines]
+        traced = call.record.trace_headers
+        dropped = self._dropped | _named_by_connection(call.headers.raw)
+        if traced:
+            dropped |= TRACE_HEADERS
+        lines += [b"%b: %b" % header for header in call.headers.raw if header[0] not in dropped]
+        lines += [b"%b: %b" % header for header in traced.items()]
+        lines.append(f"{REQUEST_ID_HEADER}: {call.request_id}".encode())
+        if call.tags is not None:  # for another gateway behind this one
+            lines.append(f"{STAGE_HEADER}: {encode_stage(call.tags.stage.name)}".encode())
+        if body or call.method not in ("GET", "HEAD"):
+            lines.append(b"content-length: %d" % len(body))
+        return Request(b"\r\n".join([*lines, b"", b""]), body, is_head=call.method == "HEAD")
+
+    def own_request(self, path: str) -> Request:
+        """A GET that nobody asked us for."""
+        line = f"GET {self._prefix}{path} HTTP/1.1".encode("latin-1")
+        return Request(b"\r\n".join([line, self._own_lines, b"", b""]), b"")
+
+    def _body(self, call: Call) -> bytes:
+        if call.body is None:
+            return call.raw_body
+        return with_xargs(call.raw_body, call.body, self._xargs(call))
+
+    def _xargs(self, call: Call) -> dict[str, str | int]:
+        if call.tags is None or not self._sends_xargs:
+            return {}
+        traced: dict[str, str | int] = {XARG_TRACE: call.request_id} if call.tags.is_traced else {}
+        return {**call.tags.xargs, **traced}
+
+
+def returned(status: int, headers: Sequence[RawHeader]) -> list[RawHeader]:
+    """The headers of an answer that the client gets."""
+    dropped = NOT_RETURNED | _named_by_connection(headers)
+    if status in BODILESS_STATUSES:
+        dropped |= {b"content-length"}  # of a body that does not follow
+    lowered = ((name.lower(), value) for name, value in headers)
+    return [header for header in lowered if header[0] not in dropped]
+
+
+def _named_by_connection(headers: Iterable[RawHeader]) -> frozenset[bytes]:
+    """Headers that are for the next hop alone, because ``Connection`` says so."""
+    values = [value for name, value in headers if name.lower() == b"connection"]
+    return frozenset(name.strip().lower() for value in values for name in value.split(b","))

@@ -1,0 +1,236 @@
+"""One engine of the fleet: its connections, its load, and what is known of its health."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+from urllib.parse import urlsplit
+
+from agentspec.errors import EngineError
+from agentspec.gateway.upstreams.usage_tail import AnswerTail
+from agentspec.gateway.upstreams.circuit_breaker import Breaker
+from agentspec.gateway.call import Call
+from agentspec.gateway.upstreams.connection import Connection
+from agentspec.gateway.upstreams.connection_pool import Connections, Request
+from agentspec.gateway.upstreams.control_client import EngineControl
+from agentspec.gateway.errors import UnreachableError
+from agentspec.gateway.upstreams.forwarding import Forwarding, returned
+from agentspec.gateway.upstreams.stage_usage import StageLedger
+from agentspec.gateway.http.api_response import Reply
+from agentspec.gateway.settings import FleetSettings, UpstreamSettings
+from agentspec.gateway.upstreams.stage_json import Stages
+from agentspec.gateway.upstreams.metrics import UpstreamFigures
+
+FAILED_STATUSES = frozenset((500, 502, 503, 504))
+MOST_LISTED_BYTES = 1 << 20
+
+logger = logging.getLogger("agentspec.gateway")
+
+
+class Replica:
+    """Forwards to one engine.
+
+    Attributes:
+        name, weight: see UpstreamSettings; a target of ``routing``.
+        num_running: requests that it answers now.
+        is_up: it answered when it was looked at last.
+        listed: the models of its ``/v1/models``; None until it told.
+        figures: how it has answered so far; they go on where another of the same name left off.
+    """
+
+    def __init__(
+        self, settings: UpstreamSettings, fleet: FleetSettings, figures: UpstreamFigures | None = None
+    ) -> None:
+        root = settings.root
+        parts = urlsplit(root)
+        timeouts = fleet.timeouts
+        self.settings = settings
+        self.root = root
+        self.name = settings.label
+        self.weight = settings.weight
+        self.num_running = 0
+        self.is_up = True
+        self.listed: frozenset[str] | None = None
+        self.figures = figures or UpstreamFigures()
+        self.control = EngineControl(root, settings.control_token)
+        self._ledger = StageLedger()
+        self._forwarding = Forwarding(
+            parts.netloc, parts.path, settings, forwards_authorization=fleet.forwards_authorization
+        )
+        self._connections = Connections(
+            root,
+            connect_s=timeouts.connect_s,
+            first_byte_s=timeouts.first_byte_s,
+            idle_s=timeouts.idle_s,
+        )
+        self._health = fleet.health
+        self._num_failed_looks = 0
+        self._is_idle = asyncio.Event()
+        self._clock = asyncio.get_running_loop().time
+        health = fleet.health
+        self.breaker = Breaker(health.num_failures, health.failing_s, health.open_s, self._clock)
+
+    @property
+    def has_room(self) -> bool:
+        """It may get one more request."""
+        limit = self.settings.max_concurrent
+        return limit is None or self.num_running < limit
+
+    @property
+    def is_left_alone(self) -> bool:
+        """It has failed too often to get a request now, at least of one tenant."""
+        return self.breaker.is_open_to_any
+
+    def may_serve(self, model: str | None) -> bool:
+        """The configuration lets ``model`` come here."""
+        return not self.settings.models or model is None or model in self.settings.models
+
+    def enter(self, tenant: str) -> None:
+        """A request is on its way here."""
+        self.num_running += 1
+        self.breaker.enter(tenant)
+
+    def leave(self, tenant: str) -> None:
+        """It is over, whichever way."""
+        self.num_running -= 1
+        self.breaker.forget(tenant)
+        if not self.num_running:
+            self._is_idle.set()
+
+    async def retire(self) -> None:
+        """Close, once nothing is under way any more."""
+        try:
+            while self.num_running:
+                self._is_idle.clear()
+                await self._is_idle.wait()
+        finally:
+            await self.close()
+
+    async def answer(self, call: Call, reply: Reply, refused: frozenset[int], *, is_again: bool) -> int:
+        """Forward ``call`` and stream the answer back.
+
+        Args:
+            refused: if the answer has one of these statuses, nothing of it is sent back.
+            is_again: it was here before, and failed: to fail again says nothing new of the engine.
+
+        Returns:
+            The answer's status.
+
+        Raises:
+            RequestError: the request is at fault.
+            UpstreamDownError, UpstreamTimeoutError: the engine is. If ``reply`` was not started, the client
+                does not know yet.
+        """
+        request = self._forwarding.request(call)
+        self.figures.num_requests += 1
+        sent_s = self._clock()
+        try:
+            connection = await self._connections.send(request)
+            self.figures.add_first_byte(self._clock() - sent_s)
+            try:
+                await self._send_back(call, connection, reply, refused)
+            finally:
+                self._connections.put_back(connection)
+        except EngineError as error:
+            self._fail(call, is_again, error)
+            raise
+        if connection.status in FAILED_STATUSES:
+            self._fail(call, is_again)
+        else:
+            self.breaker.succeed(call.tenant)
+        return connection.status
+
+    async def look(self) -> None:
+        """Find out if it is up, and what it serves. Never raises."""
+        try:
+            async with asyncio.timeout(self._health.timeout_s):
+                status, _ = await self._get("/health")
+                is_well = status < 500
+                if is_well:
+                    models = _models(*await self._get("/v1/models"))
+                    self.listed = frozenset(model["id"] for model in models) or self.listed
+        except (EngineError, TimeoutError):
+            is_well = False
+        self._num_failed_looks = 0 if is_well else self._num_failed_looks + 1
+        is_up = self._num_failed_looks < self._health.num_failed_looks
+        if is_up != self.is_up:
+            logger.warning("the engine at %s is %s", self.root, "up again" if is_up else "down")
+        self.is_up = is_up
+
+    async def is_answering(self) -> bool:
+        """True if the engine answers at all; not every server has a ``/health``."""
+        try:
+            async with asyncio.timeout(self._health.timeout_s):
+                status, _ = await self._get("/health")
+        except (EngineError, TimeoutError):
+            return False
+        return status < 500
+
+    async def models(self, call: Call) -> list[dict[str, Any]]:
+        """What it lists for whoever asks by ``call``; nothing if it does not answer soon. Never raises."""
+        try:
+            async with asyncio.timeout(self._health.timeout_s):
+                return _models(*await self._fetch(self._forwarding.request(call)))
+        except (EngineError, TimeoutError):
+            return []
+
+    async def stats(self) -> Stages:
+        """What the engine counted, if it runs our plugin; else what answers told on their way."""
+        told = await self.control.stages()
+        return self._ledger.stats if told is None else told
+
+    async def close(self) -> None:
+        """End all that is idle."""
+        self._connections.close()
+        await self.control.close()
+
+    def _fail(self, call: Call, is_again: bool, error: EngineError | None = None) -> None:
+        self.figures.num_failures += 1
+        if is_again:
+            self.breaker.forget(call.tenant)
+        elif isinstance(error, UnreachableError):
+            self.breaker.fail_to_connect()
+        else:
+            self.breaker.fail(call.tenant, hash((call.path, call.raw_body)))
+
+    async def _send_back(
+        self, call: Call, connection: Connection, reply: Reply, refused: frozenset[int]
+    ) -> None:
+        if connection.status in refused:
+            return
+        headers = returned(connection.status, connection.headers)
+        kind = next((value for name, value in headers if name == b"content-type"), b"")
+        tail = AnswerTail(is_event_stream=kind.startswith(b"text/event-stream"))
+        if call.tags is not None:
+            self._ledger.count_request(call.tags.stage)
+        reply.listeners.append(tail.add)
+        await reply.start(connection.status, headers)
+        await connection.pour(reply)
+        await reply.end()
+        if connection.status == 200 and call.tags is not None:
+            call.record.told = tail.payload()
+            self._ledger.count_answer(call.tags.stage, call.record.told)
+
+    async def _get(self, path: str) -> tuple[int, bytes]:
+        return await self._fetch(self._forwarding.own_request(path))
+
+    async def _fetch(self, request: Request) -> tuple[int, bytes]:
+        connection = await self._connections.send(request)
+        try:
+            body = bytearray()
+            while (part := await connection.read()) and len(body) < MOST_LISTED_BYTES:
+                body += part
+            return connection.status, bytes(body)
+        finally:
+            self._connections.put_back(connection)
+
+
+def _models(status: int, body: bytes) -> list[dict[str, Any]]:
+    """Those in an answer of ``/v1/models``; none if it is no such answer."""
+    try:
+        models = json.loads(body)["data"] if status == 200 else []
+        return [model for model in models if isinstance(model["id"], str)]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return []
