@@ -20,23 +20,23 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentspec.errors import AgentSpecError
 from agentspec.gateway.auth.middleware import METRICS_PATH, UI_PATH, Authenticate
-from agentspec.gateway.handler import Calls
-from agentspec.gateway.control.routes import control_routes
-from agentspec.gateway.http.cors import Cors
-from agentspec.gateway.discovery.service import Discovery
-from agentspec.gateway.control.cluster_routes import discovery_routes
-from agentspec.gateway.http.graceful_shutdown import Drain
-from agentspec.gateway.errors import describe, error_body
-from agentspec.gateway.http.cancellation import ClientGoneError
-from agentspec.gateway.dashboard.live_feed import Lookout
-from agentspec.gateway.telemetry.middleware import CLIENT_GONE, Observed
-from agentspec.gateway.http.request_id import REQUEST_ID_KEY
 from agentspec.gateway.auth.runtime_config import Rules
-from agentspec.gateway.telemetry.stage_metrics import StageCollector
+from agentspec.gateway.control.cluster_routes import discovery_routes
+from agentspec.gateway.control.routes import control_routes
+from agentspec.gateway.dashboard.live_feed import Lookout
 from agentspec.gateway.dashboard.routes import ui_routes
-from agentspec.gateway.upstreams.upstream import Upstream
-from agentspec.gateway.stages.url_stage import UrlStage
 from agentspec.gateway.dashboard.traffic import Watch
+from agentspec.gateway.discovery.service import Discovery
+from agentspec.gateway.errors import describe, error_body
+from agentspec.gateway.handler import Calls
+from agentspec.gateway.http.cancellation import ClientGoneError
+from agentspec.gateway.http.cors import Cors
+from agentspec.gateway.http.graceful_shutdown import Drain
+from agentspec.gateway.http.request_id import REQUEST_ID_KEY
+from agentspec.gateway.stages.url_stage import UrlStage
+from agentspec.gateway.telemetry.middleware import CLIENT_GONE, Observed
+from agentspec.gateway.telemetry.stage_metrics import StageCollector
+from agentspec.gateway.upstreams.upstream import Upstream
 
 if TYPE_CHECKING:
     from agentspec.gateway.telemetry.recorder import Recorder

@@ -10,8 +10,8 @@ from urllib.parse import unquote
 
 from starlette.datastructures import Headers
 
-from agentspec.gateway.telemetry.call_log import CallRecord
 from agentspec.gateway.stages.read_tags import Tags
+from agentspec.gateway.telemetry.call_log import CallRecord
 
 MODEL_PREFIX = "/v1/models/"
 

@@ -10,25 +10,25 @@ from starlette.types import Receive, Scope, Send
 
 from agentspec.gateway.auth.api_keys import Caller
 from agentspec.gateway.auth.middleware import CALLER_KEY
-from agentspec.gateway.telemetry.body_log import log_body
-from agentspec.gateway.call import Call, Endpoint
-from agentspec.gateway.telemetry.call_log import RECORD_KEY, Outcome
-from agentspec.gateway.discovery.service import Discovery
-from agentspec.gateway.http.graceful_shutdown import Drain
-from agentspec.gateway.errors import ForbiddenError, UnknownUrlError
-from agentspec.gateway.http.response_writer import exchange_of
-from agentspec.gateway.http.cancellation import ClientGoneError, Lifeline
+from agentspec.gateway.auth.runtime_config import Rules
 from agentspec.gateway.auth.tenant_access import is_for_tenants, refuse_forged
-from agentspec.gateway.telemetry.recorder import Recorder
+from agentspec.gateway.call import Call, Endpoint
+from agentspec.gateway.dashboard.traffic import Watch
+from agentspec.gateway.discovery.service import Discovery
+from agentspec.gateway.errors import ForbiddenError, UnknownUrlError
 from agentspec.gateway.http.api_response import Reply
+from agentspec.gateway.http.cancellation import ClientGoneError, Lifeline
+from agentspec.gateway.http.graceful_shutdown import Drain
 from agentspec.gateway.http.request_body import guess_body, parse_body, read_body
 from agentspec.gateway.http.request_headers import headers_of
 from agentspec.gateway.http.request_id import REQUEST_ID_KEY
-from agentspec.gateway.auth.runtime_config import Rules
+from agentspec.gateway.http.response_writer import exchange_of
 from agentspec.gateway.stages.read_tags import read_tags
-from agentspec.gateway.upstreams.upstream import Upstream
 from agentspec.gateway.stages.url_stage import URL_STAGE_KEY
-from agentspec.gateway.dashboard.traffic import Watch
+from agentspec.gateway.telemetry.body_log import log_body
+from agentspec.gateway.telemetry.call_log import RECORD_KEY, Outcome
+from agentspec.gateway.telemetry.recorder import Recorder
+from agentspec.gateway.upstreams.upstream import Upstream
 
 TAGGED_PATHS = frozenset(Endpoint)
 DOTS = frozenset((".", ".."))

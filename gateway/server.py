@@ -18,13 +18,13 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from agentspec.errors import ConfigError
-from agentspec.gateway.http.discard_pace import DiscardPace
-from agentspec.gateway.http.graceful_shutdown import Drain
+from agentspec.gateway.auth.runtime_config import Rules
 from agentspec.gateway.engine_process.readiness import EngineGate
 from agentspec.gateway.engine_process.supervisor import EngineProcess
+from agentspec.gateway.http.discard_pace import DiscardPace
+from agentspec.gateway.http.graceful_shutdown import Drain
 from agentspec.gateway.http.protocol import HttpProtocol, drop_the_absent
 from agentspec.gateway.reload import Reload
-from agentspec.gateway.auth.runtime_config import Rules
 
 KEEPALIVE_S = 30
 # after the grace period: time to send the error events to clients that are slow to read

@@ -15,8 +15,8 @@ from pydantic import BaseModel
 from agentspec.errors import ConfigError
 from agentspec.extras import needed
 from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE, ApiKey, ApiKeys, digest_of, parse_keys
-from agentspec.gateway.config_file import SECRETS, load_settings
 from agentspec.gateway.auth.runtime_config import Rules
+from agentspec.gateway.config_file import SECRETS, load_settings
 from agentspec.gateway.settings import (
     EngineSettings,
     FleetSettings,

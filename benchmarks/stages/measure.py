@@ -14,8 +14,8 @@ from agentspec.benchmarks.stages.generated import sentences, workloads
 from agentspec.benchmarks.stages.methods import Drain, Method, Ours, has_drain
 from agentspec.benchmarks.stages.partition import adjusted_rand_index
 from agentspec.benchmarks.stages.untagged import Untagged, agentic_sql, recorded, truth
-from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.discovery.fingerprint import read_clues
+from agentspec.gateway.discovery.service import Discovery
 
 NUM_QUESTIONS = 60
 PROMPT_SIZES = {"2 KiB": 2 << 10, "50 KiB": 50 << 10}

@@ -14,8 +14,8 @@ from hashlib import blake2b, sha256
 from starlette.datastructures import Headers
 
 from agentspec.errors import ConfigError
-from agentspec.gateway.errors import AuthError
 from agentspec.gateway.auth.rate_limit import KeyLimits
+from agentspec.gateway.errors import AuthError
 from agentspec.stages import DEFAULT_TENANT, check_tenant
 
 API_KEYS_VARIABLE = "AGENTSPEC_API_KEYS"

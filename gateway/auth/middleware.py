@@ -10,12 +10,12 @@ from urllib.parse import parse_qsl
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentspec.gateway.auth.api_keys import Caller, digest_of, given_key
-from agentspec.gateway.errors import AuthError, ForbiddenError
-from agentspec.gateway.http.response_writer import exchange_of
 from agentspec.gateway.auth.rate_limit import KeyLimits
+from agentspec.gateway.auth.runtime_config import Rules
+from agentspec.gateway.errors import AuthError, ForbiddenError
 from agentspec.gateway.http.api_response import Reply
 from agentspec.gateway.http.request_headers import headers_of
-from agentspec.gateway.auth.runtime_config import Rules
+from agentspec.gateway.http.response_writer import exchange_of
 from agentspec.stages import DEFAULT_TENANT
 
 TENANT_KEY = "agentspec.tenant"

@@ -18,8 +18,8 @@ from starlette.types import ASGIApp
 
 from agentspec.errors import AgentSpecError, RequestError
 from agentspec.gateway.auth.middleware import TENANT_KEY
-from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.discovery.cluster import Cluster
+from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.errors import describe
 from agentspec.gateway.http.request_body import parse_body, read_body
 from agentspec.gateway.settings import GatewaySettings

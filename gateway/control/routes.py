@@ -16,11 +16,11 @@ from starlette.routing import Route
 
 from agentspec.errors import RequestError
 from agentspec.gateway.auth.middleware import TENANT_KEY
-from agentspec.gateway.errors import ForbiddenError, UnknownTraceError
+from agentspec.gateway.auth.runtime_config import Rules
 from agentspec.gateway.control.past_outputs import read_past_outputs
+from agentspec.gateway.errors import ForbiddenError, UnknownTraceError
 from agentspec.gateway.http.request_body import parse_body, read_body
 from agentspec.gateway.http.request_id import is_request_id
-from agentspec.gateway.auth.runtime_config import Rules
 from agentspec.gateway.upstreams.stage_json import describe_stages
 from agentspec.gateway.upstreams.upstream import Upstream
 from agentspec.stages import StageKey

@@ -17,7 +17,8 @@ from agentspec.stages import StageKey
 class TreeControl:
     """The engine's trees, worked on beside its decode steps; ``files`` are where they may be kept.
 
-    All raise NoControlError if the engine keeps none; see :class:`agentspec.gateway.upstreams.upstream.Upstream`.
+    All raise NoControlError if the engine keeps none, as :class:`agentspec.gateway.upstreams.upstream.Upstream`
+    says.
     """
 
     def __init__(self, engine: Engine, files: ForestFolder) -> None:

@@ -13,12 +13,12 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from agentspec.gateway.errors import RateLimitError
-from agentspec.gateway.dashboard.workflow_graph import Path
-from agentspec.gateway.http.api_response import encode_event
 from agentspec.gateway.dashboard.snapshot import Trails, describe_all, describe_tenant
-from agentspec.gateway.upstreams.upstream import Upstream
 from agentspec.gateway.dashboard.traffic import Watch
+from agentspec.gateway.dashboard.workflow_graph import Path
+from agentspec.gateway.errors import RateLimitError
+from agentspec.gateway.http.api_response import encode_event
+from agentspec.gateway.upstreams.upstream import Upstream
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 

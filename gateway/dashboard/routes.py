@@ -18,12 +18,12 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from agentspec.gateway.auth.middleware import TENANT_KEY, UI_PATH
-from agentspec.gateway.http.graceful_shutdown import Drain
-from agentspec.gateway.http.response_writer import AsgiExchange
-from agentspec.gateway.http.cancellation import ClientGoneError, Lifeline, ended_before
+from agentspec.gateway.auth.runtime_config import Rules
 from agentspec.gateway.dashboard.live_feed import Lookout
 from agentspec.gateway.http.api_response import EVENT_STREAM_HEADERS, Reply
-from agentspec.gateway.auth.runtime_config import Rules
+from agentspec.gateway.http.cancellation import ClientGoneError, Lifeline, ended_before
+from agentspec.gateway.http.graceful_shutdown import Drain
+from agentspec.gateway.http.response_writer import AsgiExchange
 
 EVENTS_PATH = "/agentspec/events"
 PAGE_FILE = Path(__file__).with_name("ui.html")

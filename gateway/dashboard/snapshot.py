@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from agentspec.gateway.dashboard.workflow_graph import Path
-from agentspec.gateway.upstreams.stage_json import by_name
 from agentspec.gateway.dashboard.sliding_window import Trail
 from agentspec.gateway.dashboard.traffic import TenantWatch, Traffic
+from agentspec.gateway.dashboard.workflow_graph import Path
+from agentspec.gateway.upstreams.stage_json import by_name
 from agentspec.stats import StageStats
 
 MAX_TOLD_STAGES = 100  # those with the most requests

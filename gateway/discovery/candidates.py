@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from agentspec.gateway.discovery.cluster import Member
-from agentspec.gateway.discovery.templates import Sketch
 from agentspec.gateway.discovery.fingerprint import DIGEST_BYTES, Fingerprint
+from agentspec.gateway.discovery.templates import Sketch
 
 MAX_PROMPTS = 128
 FEWEST_ALIKE = 6  # prompts that make a template if they differ in little

@@ -20,12 +20,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 
 from agentspec.errors import RequestError
-from agentspec.gateway.discovery.cluster import Cluster, Member
 from agentspec.gateway.discovery.candidates import LoosePrompts
+from agentspec.gateway.discovery.cluster import Cluster, Member
+from agentspec.gateway.discovery.fingerprint import Fingerprint
 from agentspec.gateway.discovery.naming import slug
 from agentspec.gateway.discovery.templates import Slots, Template
 from agentspec.gateway.errors import UnknownClusterError
-from agentspec.gateway.discovery.fingerprint import Fingerprint
 from agentspec.stages import StageKey
 
 WIDER_STAGE = "discovered"  # of all that has no cluster yet, and the parent of those that have

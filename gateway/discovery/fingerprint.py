@@ -13,8 +13,8 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
-from agentspec.gateway.discovery.naming import roles
 from agentspec.gateway.discovery.masking import masked
+from agentspec.gateway.discovery.naming import roles
 from agentspec.role_names import mask_ids
 
 # of a text that is longer than both together

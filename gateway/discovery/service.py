@@ -22,8 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agentspec.gateway.discovery.cluster import Cluster, Member
 from agentspec.gateway.discovery.clusters import Clusters
-from agentspec.gateway.discovery.store import DiscoveryStore
 from agentspec.gateway.discovery.fingerprint import Clues, Fingerprint, read_clues
+from agentspec.gateway.discovery.store import DiscoveryStore
 from agentspec.stages import StageKey
 
 FILE_VARIABLE = "AGENTSPEC_DISCOVERY_FILE"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentspec.gateway.http.cors import cors_headers, is_preflight
+from agentspec.gateway.auth.runtime_config import Rules
 from agentspec.gateway.engine_process.supervisor import EngineProcess
 from agentspec.gateway.errors import error_body
-from agentspec.gateway.auth.runtime_config import Rules
+from agentspec.gateway.http.cors import cors_headers, is_preflight
 
 RETRY_AFTER = {"retry-after": "5"}
 METRICS = "/metrics"  # the gateway's own figures are there at all times

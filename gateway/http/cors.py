@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentspec.gateway.http.response_writer import RawHeader, exchange_of
+from agentspec.gateway.auth.runtime_config import Rules
 from agentspec.gateway.http.api_response import Reply
 from agentspec.gateway.http.request_headers import headers_of
-from agentspec.gateway.auth.runtime_config import Rules
+from agentspec.gateway.http.response_writer import RawHeader, exchange_of
 
 ANY_ORIGIN = "*"
 METHODS = b"GET, HEAD, POST, PATCH, DELETE"

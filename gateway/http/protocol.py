@@ -18,12 +18,12 @@ import httptools
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from agentspec.gateway.http.discard_pace import DiscardPace
-from agentspec.gateway.errors import error_body
-from agentspec.gateway.http.response_writer import RawHeader
-from agentspec.gateway.http.request_cycle import HttpExchange
-from agentspec.gateway.http.api_response import encode_json
 from agentspec.gateway.auth.runtime_config import Rules
+from agentspec.gateway.errors import error_body
+from agentspec.gateway.http.api_response import encode_json
+from agentspec.gateway.http.discard_pace import DiscardPace
+from agentspec.gateway.http.request_cycle import HttpExchange
+from agentspec.gateway.http.response_writer import RawHeader
 from agentspec.gateway.settings import GatewaySettings
 
 # A connection that is closed while its client still sends is reset, and the answer may be lost. So what comes

@@ -12,7 +12,13 @@ from starlette.types import ASGIApp, Message, Scope
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from agentspec.gateway.http.response_writer import BODILESS_STATUSES, EXCHANGE_KEY, Exchange, RawHeader, RawHeaders
+from agentspec.gateway.http.response_writer import (
+    BODILESS_STATUSES,
+    EXCHANGE_KEY,
+    Exchange,
+    RawHeader,
+    RawHeaders,
+)
 
 RESET = struct.pack("ii", 1, 0)  # what the kernel still has is dropped, and the client is told
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentspec.errors import EngineError
-from agentspec.gateway.openai.answer_forms import AnswerForm, ChatForm, Choice, CompletionForm
-from agentspec.gateway.openai.schemas import ChatBody, CompletionBody, GenerationBody, read_as
-from agentspec.gateway.openai.merge_streams import Indexed
 from agentspec.gateway.http.api_response import DONE_EVENT, EVENT_STREAM_HEADERS, Reply, encode_event
-from agentspec.gateway.stages.read_tags import Tags
-from agentspec.gateway.openai.usage import Tally
+from agentspec.gateway.openai.answer_forms import AnswerForm, ChatForm, Choice, CompletionForm
+from agentspec.gateway.openai.merge_streams import Indexed
+from agentspec.gateway.openai.schemas import ChatBody, CompletionBody, GenerationBody, read_as
 from agentspec.gateway.openai.to_generation import chat_request, completion_requests
 from agentspec.gateway.openai.tool_calls import may_call
+from agentspec.gateway.openai.usage import Tally
+from agentspec.gateway.stages.read_tags import Tags
 from agentspec.generation import GenerationRequest
 
 

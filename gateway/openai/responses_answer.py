@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentspec.errors import EngineError, RequestError
-from agentspec.gateway.openai.answer_forms import finish_reason
-from agentspec.gateway.openai.schemas import ResponsesBody, read_as
-from agentspec.gateway.openai.merge_streams import Indexed
 from agentspec.gateway.http.api_response import EVENT_STREAM_HEADERS, Reply, encode_event
+from agentspec.gateway.openai.answer_forms import finish_reason
+from agentspec.gateway.openai.merge_streams import Indexed
 from agentspec.gateway.openai.response_object import ResponseObject
 from agentspec.gateway.openai.response_output import Event, ResponseOutput
-from agentspec.gateway.stages.read_tags import Tags
-from agentspec.gateway.openai.usage import Tally
+from agentspec.gateway.openai.schemas import ResponsesBody, read_as
 from agentspec.gateway.openai.to_generation import responses_request
 from agentspec.gateway.openai.tool_calls import Piece, ToolCallReader, may_call
+from agentspec.gateway.openai.usage import Tally
+from agentspec.gateway.stages.read_tags import Tags
 from agentspec.generation import GenerationDelta, GenerationRequest, TokenLogprob
 
 FIELD_NAMES = {

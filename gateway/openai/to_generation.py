@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 from agentspec.errors import RequestError
+from agentspec.gateway.openai.messages import read_messages
+from agentspec.gateway.openai.responses_input import read_input, read_tools
 from agentspec.gateway.openai.schemas import (
     LOGPROBS_INCLUDED,
     ChatBody,
@@ -14,10 +16,8 @@ from agentspec.gateway.openai.schemas import (
     ResponsesBody,
     SamplingBody,
 )
-from agentspec.gateway.openai.messages import read_messages
-from agentspec.gateway.openai.responses_input import read_input, read_tools
-from agentspec.gateway.stages.read_tags import Tags
 from agentspec.gateway.openai.tool_choice import Tools, choose
+from agentspec.gateway.stages.read_tags import Tags
 from agentspec.generation import GenerationRequest, SamplingParams
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions

@@ -61,7 +61,7 @@ def _forced_name(choice: object) -> str | None:
 
 
 def _call_grammar(functions: Sequence[Mapping[str, Any]]) -> str:
-    """One call, as :mod:`agentspec.gateway.openai.tool_calls` reads it; each schema has references of its own."""
+    """A grammar of one call in the form of ``tool_calls``; each schema has references of its own."""
     calls, schemas, after = [], [], json.dumps(f"}}\n{CLOSE}")
     for index, function in enumerate(functions):
         before = f'{OPEN}\n{{"name": {json.dumps(function["name"])}, "arguments": '

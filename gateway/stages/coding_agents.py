@@ -16,9 +16,9 @@ from typing import Any
 
 from starlette.datastructures import Headers
 
-from agentspec.gateway.discovery.naming import slug
 from agentspec.gateway.discovery.fingerprint import NO_PROMPT
 from agentspec.gateway.discovery.masking import masked
+from agentspec.gateway.discovery.naming import slug
 
 MAIN = "main"
 CLAUDE_CODE = "claude_code"

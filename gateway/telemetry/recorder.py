@@ -16,9 +16,9 @@ from typing import Any
 
 from agentspec.errors import ConfigError, RequestError
 from agentspec.gateway.call import Call
+from agentspec.gateway.http.api_response import Reply
 from agentspec.gateway.telemetry.line_file import LineFile
 from agentspec.gateway.telemetry.recorded_call import recorded_request, recorded_response
-from agentspec.gateway.http.api_response import Reply
 
 MAX_ANSWER_BYTES = 16 << 20
 MAX_WAITING = 256

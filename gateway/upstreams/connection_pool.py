@@ -8,8 +8,8 @@ from collections import deque
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from agentspec.gateway.upstreams.connection import Connection
 from agentspec.gateway.errors import UnreachableError, UpstreamDownError
+from agentspec.gateway.upstreams.connection import Connection
 
 # below the 5 s after which common servers close an idle connection: never use one they just closed
 KEEPALIVE_S = 2.0

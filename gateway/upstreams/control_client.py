@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 
 from agentspec.errors import EngineError, RequestError
-from agentspec.gateway.upstreams.control_http import CONNECT_TIMEOUT_S, KEEPALIVE_S, told_as_ours
 from agentspec.gateway.errors import NoControlError
+from agentspec.gateway.upstreams.control_http import CONNECT_TIMEOUT_S, KEEPALIVE_S, told_as_ours
 from agentspec.gateway.upstreams.stage_json import Stages, read_stages
 from agentspec.generation import PastOutput
 from agentspec.stages import StageKey

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from agentspec.gateway.call import Call
-from agentspec.gateway.upstreams.connection_pool import Request
 from agentspec.gateway.http.response_writer import BODILESS_STATUSES, RawHeader
 from agentspec.gateway.settings import UpstreamSettings
 from agentspec.gateway.stages.xargs import with_xargs
+from agentspec.gateway.upstreams.connection_pool import Request
 from agentspec.wire import REQUEST_ID_HEADER, STAGE_HEADER, STAGE_SOURCE_HEADER, XARG_TRACE, encode_stage
 
 HOP_BY_HOP = frozenset(

@@ -9,19 +9,19 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from agentspec.errors import EngineError
-from agentspec.gateway.upstreams.usage_tail import AnswerTail
-from agentspec.gateway.upstreams.circuit_breaker import Breaker
 from agentspec.gateway.call import Call
+from agentspec.gateway.errors import UnreachableError
+from agentspec.gateway.http.api_response import Reply
+from agentspec.gateway.settings import FleetSettings, UpstreamSettings
+from agentspec.gateway.upstreams.circuit_breaker import Breaker
 from agentspec.gateway.upstreams.connection import Connection
 from agentspec.gateway.upstreams.connection_pool import Connections, Request
 from agentspec.gateway.upstreams.control_client import EngineControl
-from agentspec.gateway.errors import UnreachableError
 from agentspec.gateway.upstreams.forwarding import Forwarding, returned
-from agentspec.gateway.upstreams.stage_usage import StageLedger
-from agentspec.gateway.http.api_response import Reply
-from agentspec.gateway.settings import FleetSettings, UpstreamSettings
-from agentspec.gateway.upstreams.stage_json import Stages
 from agentspec.gateway.upstreams.metrics import UpstreamFigures
+from agentspec.gateway.upstreams.stage_json import Stages
+from agentspec.gateway.upstreams.stage_usage import StageLedger
+from agentspec.gateway.upstreams.usage_tail import AnswerTail
 
 FAILED_STATUSES = frozenset((500, 502, 503, 504))
 MOST_LISTED_BYTES = 1 << 20

@@ -12,8 +12,8 @@ import pytest
 from agentspec.cli import main
 from agentspec.gateway import ApiKeys, Rules
 from agentspec.gateway.auth.middleware import Authenticate
-from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.control.cluster_routes import discovery_app
+from agentspec.gateway.discovery.service import Discovery
 from tests.gateway.live import serving_app
 
 PROMPTS = ("Plan.", "Code.", "Test.")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentspec.gateway.upstreams.connection import MOST_UNREAD_BYTES, Connection
 from agentspec.gateway.errors import UpstreamDownError, UpstreamTimeoutError
+from agentspec.gateway.upstreams.connection import MOST_UNREAD_BYTES, Connection
 
 EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"

@@ -5,11 +5,11 @@ from random import Random
 import pytest
 
 from agentspec.errors import RequestError, StageError
+from agentspec.gateway.discovery.candidates import MAX_PROMPTS
 from agentspec.gateway.discovery.cluster import Cluster, Member
 from agentspec.gateway.discovery.clusters import MAX_MEMBERS, Clusters
-from agentspec.gateway.discovery.candidates import MAX_PROMPTS
-from agentspec.gateway.errors import UnknownClusterError
 from agentspec.gateway.discovery.fingerprint import Clues, Fingerprint
+from agentspec.gateway.errors import UnknownClusterError
 
 HELP = "You are helping {} with {} today, and you are kind to everybody."
 

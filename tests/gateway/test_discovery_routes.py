@@ -11,8 +11,8 @@ from starlette.types import ASGIApp
 
 from agentspec.gateway import ApiKeys, Rules
 from agentspec.gateway.auth.middleware import Authenticate
-from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.control.cluster_routes import discovery_app
+from agentspec.gateway.discovery.service import Discovery
 
 KEYS = ApiKeys.parse(["ka=acme", "kb=bolt"])
 PROMPTS = ("Plan.", "Code.", "Test.")

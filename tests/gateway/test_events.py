@@ -15,9 +15,9 @@ from live import TIMEOUT_S, chat_body, post, serving, serving_engine
 from scripted import ScriptedEngine
 
 from agentspec.gateway import ApiKeys, EmbeddedUpstream
-from agentspec.gateway.errors import RateLimitError
 from agentspec.gateway.dashboard.live_feed import MAX_LOOKING, Lookout
 from agentspec.gateway.dashboard.traffic import Watch
+from agentspec.gateway.errors import RateLimitError
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from agentspec.gateway.http.graceful_shutdown import Drain
 from agentspec.gateway.errors import ShuttingDownError
-from agentspec.gateway.http.response_writer import EXCHANGE_KEY
 from agentspec.gateway.http.cancellation import ClientGoneError, Lifeline
+from agentspec.gateway.http.graceful_shutdown import Drain
 from agentspec.gateway.http.request_headers import RequestHeaders
+from agentspec.gateway.http.response_writer import EXCHANGE_KEY
 
 
 class Exchange:
