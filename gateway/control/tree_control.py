@@ -17,8 +17,8 @@ from agentspec.stages import StageKey
 class TreeControl:
     """The engine's trees, worked on beside its decode steps; ``files`` are where they may be kept.
 
-    All raise NoControlError if the engine keeps none, as :class:`agentspec.gateway.upstreams.upstream.Upstream`
-    says.
+    All raise NoControlError if the engine keeps none; :class:`~agentspec.gateway.upstreams.upstream.Upstream`
+    has the same.
     """
 
     def __init__(self, engine: Engine, files: ForestFolder) -> None:
