@@ -11,12 +11,18 @@ from __future__ import annotations
 from agentspec.gateway.app import create_app
 from agentspec.gateway.auth.api_keys import ApiKeys
 from agentspec.gateway.auth.runtime_config import Rules
-from agentspec.gateway.discovery.service import Discovery, DiscoverySettings
+from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.engine_process.child_process import EngineCommand
 from agentspec.gateway.engine_process.supervisor import EngineProcess, Patience, run_until_signal
 from agentspec.gateway.http.graceful_shutdown import Drain
 from agentspec.gateway.server import serve
-from agentspec.gateway.settings import FleetSettings, GatewaySettings, TimeoutSettings, UpstreamSettings
+from agentspec.gateway.settings import (
+    DiscoverySettings,
+    FleetSettings,
+    GatewaySettings,
+    TimeoutSettings,
+    UpstreamSettings,
+)
 from agentspec.gateway.telemetry.recorder import Recorder
 from agentspec.gateway.upstreams.embedded import EmbeddedUpstream
 from agentspec.gateway.upstreams.fleet import Fleet

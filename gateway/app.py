@@ -79,7 +79,8 @@ def create_app(
     )
     own.router.redirect_slashes = False
     either = OwnOrCalls(own, Calls(upstream, rules, drain, watch, discovery, recorder))
-    return UrlStage(Observed(Cors(Authenticate(either, rules), rules), registry, tracing))
+    answering = Cors(Authenticate(either, rules), lambda: rules.cors_origins)
+    return UrlStage(Observed(answering, registry, tracing))
 
 
 class OwnOrCalls:

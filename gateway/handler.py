@@ -12,7 +12,7 @@ from agentspec.gateway.auth.api_keys import Caller
 from agentspec.gateway.auth.middleware import CALLER_KEY
 from agentspec.gateway.auth.runtime_config import Rules
 from agentspec.gateway.auth.tenant_access import is_for_tenants, refuse_forged
-from agentspec.gateway.call import Call, Endpoint
+from agentspec.gateway.call import RECORD_KEY, Call, Endpoint, Outcome
 from agentspec.gateway.dashboard.traffic import Watch
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.errors import ForbiddenError, UnknownUrlError
@@ -26,7 +26,6 @@ from agentspec.gateway.http.response_writer import exchange_of
 from agentspec.gateway.stages.read_tags import read_tags
 from agentspec.gateway.stages.url_stage import URL_STAGE_KEY
 from agentspec.gateway.telemetry.body_log import log_body
-from agentspec.gateway.telemetry.call_log import RECORD_KEY, Outcome
 from agentspec.gateway.telemetry.recorder import Recorder
 from agentspec.gateway.upstreams.upstream import Upstream
 

@@ -53,9 +53,10 @@ class GatewayServer(uvicorn.Server):
         rules: Rules | None = None,
     ) -> None:
         self._rules = rules or Rules()
+        pace = DiscardPace(time.monotonic)
         config = uvicorn.Config(
             app,
-            http=cast(Any, partial(HttpProtocol, rules=self._rules, pace=DiscardPace(time.monotonic))),
+            http=cast(Any, partial(HttpProtocol, limits=lambda: self._rules.limits, pace=pace)),
             lifespan="on",
             log_config=None,
             access_log=False,
@@ -162,10 +163,11 @@ def serve(
     Raises:
         EngineStartError: the engine never became ready.
     """
+    rules = rules or Rules()
     if engine is None:
         GatewayServer(app, drain, grace_s=grace_s, on_ready=on_ready, reload=reload, rules=rules).run([bound])
     else:
-        gate = EngineGate(app, engine, rules or Rules())
+        gate = EngineGate(app, engine, lambda: rules.cors_origins)
         server = GatewayServer(gate, drain, grace_s=grace_s, reload=reload, rules=rules)
         with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
             runner.run(_serve_with(engine, server, bound, on_ready))

@@ -6,7 +6,10 @@ Where the values come from (a file, the environment, options) is ``config_file``
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
+from enum import StrEnum
+from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -14,14 +17,13 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from agentspec.errors import ConfigError
-from agentspec.gateway.discovery.service import DiscoverySettings
-from agentspec.gateway.upstreams.routing import Policy
 from agentspec.stages import DEFAULT_TENANT, check_tenant
 from agentspec.wire import MAX_DRAFT_TOKENS
 
 KIB = 1 << 10
 MIB = 1 << 20
 ENVIRONMENT_PREFIX = "AGENTSPEC_"
+DISCOVERY_FILE_VARIABLE = "AGENTSPEC_DISCOVERY_FILE"
 _ORIGIN = re.compile(r"(?!http://[^/]*:80$|https://[^/]*:443$)[a-z][a-z0-9+.-]*://[a-z0-9._\[\]:-]+")
 
 
@@ -149,6 +151,14 @@ class HealthSettings(_Group):
     open_s: float = Field(default=10.0, gt=0)
 
 
+class Policy(StrEnum):
+    """What a request is kept together with."""
+
+    LEAST_LOAD = "least_load"
+    STAGE = "stage"
+    SESSION = "session"
+
+
 class RoutingSettings(_Group):
     """Which engine gets a request.
 
@@ -264,6 +274,31 @@ class EngineSettings(_Group):
     engine_port: int | None = Field(default=None, ge=0, le=65535)
     engine_start_timeout_s: float | None = Field(default=None, gt=0)
     arguments: tuple[str, ...] = ()
+
+
+class DiscoverySettings(_Group):
+    """How stages are discovered.
+
+    Attributes:
+        path: SQLite file that keeps clusters and their names; None = as long as this process lives.
+        max_clusters: of one tenant.
+        keeps_text: keep templates (masked text) in the file. Without, prompts with slots are not recognised
+            after a restart until their template was found again.
+        cpu_share: of one core, at most so much is spent on finding clusters.
+        save_every_s: counts are written so often; what was found, at once.
+    """
+
+    path: Path | None = None
+    max_clusters: int = Field(default=200, ge=1)
+    keeps_text: bool = True
+    cpu_share: float = Field(default=0.1, gt=0, le=1)
+    save_every_s: float = Field(default=5.0, gt=0)
+
+    @classmethod
+    def from_environment(cls) -> DiscoverySettings:
+        """With the file that ``$AGENTSPEC_DISCOVERY_FILE`` names, if it names one."""
+        path = os.environ.get(DISCOVERY_FILE_VARIABLE)
+        return cls(path=Path(path) if path else None)
 
 
 class Settings(BaseSettings):

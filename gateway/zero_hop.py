@@ -16,16 +16,17 @@ from agentspec.gateway.auth.runtime_config import Rules
 from agentspec.gateway.auth.tenant_access import is_for_tenants
 from agentspec.gateway.call import Endpoint
 from agentspec.gateway.control.cluster_routes import CLUSTERS_PATH, discovery_app
-from agentspec.gateway.discovery.service import Discovery, DiscoverySettings
+from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.errors import ForbiddenError
 from agentspec.gateway.http.api_response import Reply
 from agentspec.gateway.http.cancellation import ClientGoneError
 from agentspec.gateway.http.request_body import parse_body, read_body
 from agentspec.gateway.http.response_writer import AsgiExchange
-from agentspec.gateway.settings import GatewaySettings
-from agentspec.gateway.stages.read_tags import Tags, read_tags
+from agentspec.gateway.settings import DiscoverySettings, GatewaySettings
+from agentspec.gateway.stages.read_tags import read_tags
 from agentspec.gateway.stages.url_stage import URL_STAGE_KEY, UrlStage
 from agentspec.gateway.stages.xargs import with_xargs
+from agentspec.gateway.tags import Tags
 
 TAGGED_PATHS = frozenset(Endpoint)
 CONTROL_PREFIX = "/agentspec/"  # has a lock of its own

@@ -122,6 +122,37 @@ def test_the_gateway_knows_no_adapter_no_engine_and_no_tree() -> None:
     assert inside(users, "agentspec.gateway") == set()
 
 
+GATEWAY_LAYERS = (  # from the bottom up: a folder or file imports those before it, and its own
+    ("errors", "settings", "tags"),
+    ("call", "environment", "http", "reload"),
+    ("auth", "config_file", "discovery", "openai"),
+    ("stages", "engine_process"),
+    ("upstreams",),
+    ("control", "dashboard", "telemetry"),
+    ("handler", "server", "zero_hop"),
+    ("app",),
+)
+
+
+def gateway_part(module: str) -> str | None:
+    """The folder or file of the gateway that a module or a name in it belongs to."""
+    names = module.split(".")
+    return names[2] if module.startswith("agentspec.gateway.") else None
+
+
+def test_the_folders_of_the_gateway_import_downwards() -> None:
+    floors = {part: floor for floor, parts in enumerate(GATEWAY_LAYERS) for part in parts}
+    gateway = {name: part for name in IMPORTS if (part := gateway_part(name))}
+    assert set(gateway.values()) == floors.keys()
+    for name, part in gateway.items():
+        for imported in filter(None, map(gateway_part, IMPORTS[name])):
+            is_name_of_the_package = imported not in floors
+            assert is_name_of_the_package or imported == part or floors[imported] < floors[part], (
+                name,
+                imported,
+            )
+
+
 def test_adapters_know_no_gateway_and_no_engine() -> None:
     users = users_of("agentspec.gateway", "agentspec.engine", "agentspec.forest", "torch", "vllm")
     assert inside(users, "agentspec.adapters") == set()

@@ -17,9 +17,8 @@ from agentspec.errors import ConfigError
 from agentspec.forest_file import check_place
 from agentspec.gateway import EngineCommand, EngineProcess, Fleet, Patience, Rules, UpstreamSettings
 from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE
-from agentspec.gateway.discovery.service import FILE_VARIABLE
 from agentspec.gateway.server import bind
-from agentspec.gateway.settings import EngineSettings, Settings
+from agentspec.gateway.settings import DISCOVERY_FILE_VARIABLE, EngineSettings, Settings
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir
 from agentspec.vllm_plugin.command import vllm_command, vllm_environment
 from agentspec.vllm_plugin.control import TOKEN_VARIABLE
@@ -139,7 +138,7 @@ def _written_keys(args: argparse.Namespace, settings: Settings) -> list[str]:
 
 def _discovery_file(settings: Settings) -> dict[str, str]:
     path = settings.discovery and settings.discovery.path
-    return {FILE_VARIABLE: str(path)} if path else {}
+    return {DISCOVERY_FILE_VARIABLE: str(path)} if path else {}
 
 
 def _operators_token(args: argparse.Namespace, api_keys: Sequence[str]) -> str | None:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from agentspec.gateway.discovery.fingerprint import Fingerprint, read_clues
-from agentspec.gateway.discovery.service import Discovery, DiscoverySettings
+from agentspec.gateway.discovery.service import Discovery
+from agentspec.gateway.settings import DiscoverySettings
 
 TENANT = "bench"
 MAX_CLUSTERS = 1000  # who_and_when has a prompt of its own for each of a hundred experts

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from agentspec.gateway.dashboard.workflow_graph import Flow, Path, Step
-from agentspec.gateway.stages.read_tags import Tags
+from agentspec.gateway.tags import Tags
 from agentspec.stats import MAX_STAGES
 
 FIRST_FAILURE = 400

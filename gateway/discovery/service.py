@@ -14,19 +14,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from queue import Empty, Full, Queue
 from typing import Any, TypeVar
-
-from pydantic import BaseModel, ConfigDict, Field
 
 from agentspec.gateway.discovery.cluster import Cluster, Member
 from agentspec.gateway.discovery.clusters import Clusters
 from agentspec.gateway.discovery.fingerprint import Clues, Fingerprint, read_clues
 from agentspec.gateway.discovery.store import DiscoveryStore
+from agentspec.gateway.settings import DiscoverySettings
 from agentspec.stages import StageKey
 
-FILE_VARIABLE = "AGENTSPEC_DISCOVERY_FILE"
 MAX_RECENT = 4096  # prompts of a tenant that are known as they come
 MAX_WAITING = 1024
 ASK_AGAIN = 16  # requests after which a prompt without a cluster may have one, there being room by now
@@ -36,33 +33,6 @@ _SHARED_KEY = b"agentspec"
 
 Result = TypeVar("Result")
 logger = logging.getLogger("agentspec.gateway")
-
-
-class DiscoverySettings(BaseModel):
-    """How stages are discovered.
-
-    Attributes:
-        path: SQLite file that keeps clusters and their names; None = as long as this process lives.
-        max_clusters: of one tenant.
-        keeps_text: keep templates (masked text) in the file. Without, prompts with slots are not recognised
-            after a restart until their template was found again.
-        cpu_share: of one core, at most so much is spent on finding clusters.
-        save_every_s: counts are written so often; what was found, at once.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    path: Path | None = None
-    max_clusters: int = Field(default=200, ge=1)
-    keeps_text: bool = True
-    cpu_share: float = Field(default=0.1, gt=0, le=1)
-    save_every_s: float = Field(default=5.0, gt=0)
-
-    @classmethod
-    def from_environment(cls) -> DiscoverySettings:
-        """With the file that ``$AGENTSPEC_DISCOVERY_FILE`` names, if it names one."""
-        path = os.environ.get(FILE_VARIABLE)
-        return cls(path=Path(path) if path else None)
 
 
 class _Tenant:

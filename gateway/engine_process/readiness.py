@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentspec.gateway.auth.runtime_config import Rules
 from agentspec.gateway.engine_process.supervisor import EngineProcess
 from agentspec.gateway.errors import error_body
 from agentspec.gateway.http.cors import cors_headers, is_preflight
@@ -17,10 +18,10 @@ METRICS = "/metrics"  # the gateway's own figures are there at all times
 class EngineGate:
     """Answers 503 as long as ``engine`` is not ready, so that no request waits or fails on the way to it."""
 
-    def __init__(self, app: ASGIApp, engine: EngineProcess, rules: Rules) -> None:
+    def __init__(self, app: ASGIApp, engine: EngineProcess, origins: Callable[[], frozenset[str]]) -> None:
         self._app = app
         self._engine = engine
-        self._rules = rules
+        self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on, or refuse."""
@@ -28,13 +29,12 @@ class EngineGate:
             await self._app(scope, receive, send)
             return
         headers = dict(RETRY_AFTER)
-        if self._rules.cors_origins:
-            if is_preflight(scope, self._rules):
+        if origins := self._origins():
+            if is_preflight(scope, origins):
                 await self._app(scope, receive, send)
                 return
-            headers |= {
-                name.decode(): value.decode("latin-1") for name, value in cors_headers(scope, self._rules)
-            }
+            allowed = cors_headers(scope, origins)
+            headers |= {name.decode(): value.decode("latin-1") for name, value in allowed}
         phase = self._engine.phase
         body = {"status": phase}
         if scope["path"] != "/health":

@@ -6,9 +6,10 @@ page.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentspec.gateway.auth.runtime_config import Rules
 from agentspec.gateway.http.api_response import Reply
 from agentspec.gateway.http.request_headers import headers_of
 from agentspec.gateway.http.response_writer import RawHeader, exchange_of
@@ -24,16 +25,17 @@ class Cors:
     The headers go to the exchange, once per request; nothing is wrapped around an answer's parts.
     """
 
-    def __init__(self, app: ASGIApp, rules: Rules) -> None:
+    def __init__(self, app: ASGIApp, origins: Callable[[], frozenset[str]]) -> None:
         self._app = app
-        self._rules = rules
+        self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, unless it is a preflight request of an allowed page."""
-        if self._rules.cors_origins and scope["type"] == "http":
-            headers, exchange = cors_headers(scope, self._rules), exchange_of(scope, send)
-            exchange.headers += headers
-            if is_preflight(scope, self._rules):
+        origins = self._origins()
+        if origins and scope["type"] == "http":
+            exchange = exchange_of(scope, send)
+            exchange.headers += cors_headers(scope, origins)
+            if is_preflight(scope, origins):
                 reply = Reply(exchange)
                 await reply.start(204, _of_preflight(scope))
                 await reply.end()
@@ -41,10 +43,10 @@ class Cors:
         await self._app(scope, receive, send)
 
 
-def cors_headers(scope: Scope, rules: Rules) -> list[RawHeader]:
+def cors_headers(scope: Scope, origins: frozenset[str]) -> list[RawHeader]:
     """The headers that let the page which sent this request read the answer to it."""
-    allowed = _allowed_origin(scope, rules)
-    varies = [] if ANY_ORIGIN in rules.cors_origins else [(b"vary", b"origin")]
+    allowed = _allowed_origin(scope, origins)
+    varies = [] if ANY_ORIGIN in origins else [(b"vary", b"origin")]
     if allowed is None:
         return varies
     return [
@@ -54,19 +56,19 @@ def cors_headers(scope: Scope, rules: Rules) -> list[RawHeader]:
     ]
 
 
-def is_preflight(scope: Scope, rules: Rules) -> bool:
+def is_preflight(scope: Scope, origins: frozenset[str]) -> bool:
     """A browser asks, without a key, what an allowed page may send."""
     asks = scope["method"] == "OPTIONS" and "access-control-request-method" in headers_of(scope)
-    return asks and _allowed_origin(scope, rules) is not None
+    return asks and _allowed_origin(scope, origins) is not None
 
 
-def _allowed_origin(scope: Scope, rules: Rules) -> str | None:
+def _allowed_origin(scope: Scope, origins: frozenset[str]) -> str | None:
     origin = headers_of(scope).get("origin")
     if origin is None:
         return None
-    if ANY_ORIGIN in rules.cors_origins:
+    if ANY_ORIGIN in origins:
         return ANY_ORIGIN
-    return origin if origin in rules.cors_origins else None
+    return origin if origin in origins else None
 
 
 def _of_preflight(scope: Scope) -> list[RawHeader]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -18,7 +18,6 @@ import httptools
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from agentspec.gateway.auth.runtime_config import Rules
 from agentspec.gateway.errors import error_body
 from agentspec.gateway.http.api_response import encode_json
 from agentspec.gateway.http.discard_pace import DiscardPace
@@ -48,16 +47,16 @@ class HttpProtocol(HttpToolsProtocol):
     that is wanted has its own time limit, see ``request_body``.)
 
     Args:
-        rules: their limits hold, as they are when a request begins.
+        limits: those in force; a request keeps what held when it began.
         pace: at which the bodies of refused requests are thrown away, common to all connections.
         options: uvicorn's own.
     """
 
-    def __init__(self, *, rules: Rules, pace: DiscardPace, **options: Any) -> None:
+    def __init__(self, *, limits: Callable[[], GatewaySettings], pace: DiscardPace, **options: Any) -> None:
         super().__init__(**options)
-        self._rules = rules
+        self._limits_in_force = limits
         self._pace = pace
-        self._limits = rules.limits
+        self._limits = limits()
         self._clock: asyncio.TimerHandle | None = None
         self._has_begun = False  # a request's first byte is there
         self._is_head = True  # what comes next belongs to a head
@@ -119,7 +118,7 @@ class HttpProtocol(HttpToolsProtocol):
         """A request's first byte."""
         if self._is_resuming or self.transport.is_closing():
             return
-        self._limits = self._rules.limits
+        self._limits = self._limits_in_force()
         self._has_begun = True
         self.url, self.headers, self.expect_100_continue = b"", [], False
 
@@ -294,7 +293,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _start_clock(self) -> None:
-        self._clock = self.loop.call_later(self._rules.limits.head_s, self._ring)
+        self._clock = self.loop.call_later(self._limits_in_force().head_s, self._ring)
 
     def _stop_clock(self) -> None:
         if self._clock is not None:

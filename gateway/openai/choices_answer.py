@@ -16,7 +16,7 @@ from agentspec.gateway.openai.schemas import ChatBody, CompletionBody, Generatio
 from agentspec.gateway.openai.to_generation import chat_request, completion_requests
 from agentspec.gateway.openai.tool_calls import may_call
 from agentspec.gateway.openai.usage import Tally
-from agentspec.gateway.stages.read_tags import Tags
+from agentspec.gateway.tags import Tags
 from agentspec.generation import GenerationRequest
 
 

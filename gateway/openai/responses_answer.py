@@ -18,7 +18,7 @@ from agentspec.gateway.openai.schemas import ResponsesBody, read_as
 from agentspec.gateway.openai.to_generation import responses_request
 from agentspec.gateway.openai.tool_calls import Piece, ToolCallReader, may_call
 from agentspec.gateway.openai.usage import Tally
-from agentspec.gateway.stages.read_tags import Tags
+from agentspec.gateway.tags import Tags
 from agentspec.generation import GenerationDelta, GenerationRequest, TokenLogprob
 
 FIELD_NAMES = {

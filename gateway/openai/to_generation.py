@@ -17,7 +17,7 @@ from agentspec.gateway.openai.schemas import (
     SamplingBody,
 )
 from agentspec.gateway.openai.tool_choice import Tools, choose
-from agentspec.gateway.stages.read_tags import Tags
+from agentspec.gateway.tags import Tags
 from agentspec.generation import GenerationRequest, SamplingParams
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions

@@ -1,9 +1,8 @@
-"""What AgentSpec itself wants to know of a request: stage, session, how to draft and what to expect."""
+"""A request's tags, read from its headers, URL and body: stage, session, how to draft and what to expect."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -12,7 +11,7 @@ from agentspec.errors import RequestError
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.stages.prediction import read_prediction
 from agentspec.gateway.stages.resolver import Signs, resolve_stage
-from agentspec.stages import StageKey
+from agentspec.gateway.tags import Tags
 from agentspec.wire import (
     LEARN_HEADER,
     MAX_DRAFT_HEADER,
@@ -21,46 +20,8 @@ from agentspec.wire import (
     MIN_MATCH_HEADER,
     SESSION_HEADER,
     SESSION_HEADERS,
-    STAGE_HEADER,
-    STAGE_SOURCE_HEADER,
     TRACE_HEADER,
-    encode_stage,
-    to_xargs,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Tags:
-    """The tags of one request. ``None`` leaves a setting to the engine."""
-
-    stage: StageKey
-    stage_source: str = "default"
-    session: str | None = None
-    max_draft: int | None = None
-    min_match: int | None = None
-    learn: bool = True
-    prediction: str | None = None
-    is_traced: bool = False
-
-    @property
-    def answer_headers(self) -> list[tuple[bytes, bytes]]:
-        """The headers that tell the client how its stage was understood."""
-        return [
-            (STAGE_HEADER.encode(), encode_stage(self.stage.name).encode()),
-            (STAGE_SOURCE_HEADER.encode(), self.stage_source.encode()),
-        ]
-
-    @property
-    def xargs(self) -> dict[str, str | int]:
-        """The same tags for an engine behind HTTP, in ``vllm_xargs``."""
-        return to_xargs(
-            self.stage,
-            session=self.session,
-            max_draft=self.max_draft,
-            min_match=self.min_match,
-            learn=self.learn,
-            prediction=self.prediction,
-        )
 
 
 def read_tags(

@@ -12,10 +12,10 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentspec.gateway.auth.api_keys import given_key
+from agentspec.gateway.call import RECORD_KEY, CallRecord, Outcome
 from agentspec.gateway.http.request_headers import headers_of
 from agentspec.gateway.http.request_id import REQUEST_ID_KEY, request_id_of
 from agentspec.gateway.http.response_writer import EXCHANGE_KEY, exchange_of
-from agentspec.gateway.telemetry.call_log import RECORD_KEY, CallRecord, Outcome
 from agentspec.wire import REQUEST_ID_HEADER
 
 if TYPE_CHECKING:

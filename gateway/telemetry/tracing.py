@@ -17,8 +17,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.datastructures import Headers
 
-from agentspec.gateway.call import Endpoint
-from agentspec.gateway.telemetry.call_log import CallRecord
+from agentspec.gateway.call import CallRecord, Endpoint
 from agentspec.gateway.upstreams.stage_usage import num_input_tokens, num_output_tokens
 
 OPERATIONS: Mapping[str, str] = {

@@ -12,7 +12,6 @@ from prometheus_client.core import Metric
 from agentspec.errors import UnknownModelError
 from agentspec.forest_folder import ForestFolder
 from agentspec.gateway.call import Call, Endpoint
-from agentspec.gateway.control.tree_control import TreeControl
 from agentspec.gateway.errors import MethodNotAllowedError, UnknownUrlError
 from agentspec.gateway.http.api_response import Reply
 from agentspec.gateway.http.request_body import parse_body
@@ -21,7 +20,8 @@ from agentspec.gateway.openai.merge_streams import Indexed, fan_in
 from agentspec.gateway.openai.responses_answer import ResponsesAnswer
 from agentspec.gateway.openai.schemas import DetokenizeBody, TokenizeBody, read_as
 from agentspec.gateway.openai.tokenization import detokenize, tokenize
-from agentspec.gateway.stages.read_tags import Tags
+from agentspec.gateway.tags import Tags
+from agentspec.gateway.upstreams.tree_control import TreeControl
 from agentspec.generation import Engine, GenerationRequest, PastOutput
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats

@@ -15,11 +15,11 @@ from agentspec.errors import UnknownModelError
 from agentspec.gateway.call import Call
 from agentspec.gateway.errors import NoUpstreamError, UpstreamDownError
 from agentspec.gateway.http.api_response import Reply
-from agentspec.gateway.settings import FleetSettings, UpstreamSettings
+from agentspec.gateway.settings import FleetSettings, Policy, UpstreamSettings
 from agentspec.gateway.upstreams.admission_queue import WaitingLine
 from agentspec.gateway.upstreams.metrics import UpstreamFigures, upstream_metrics
 from agentspec.gateway.upstreams.replica import Replica
-from agentspec.gateway.upstreams.routing import Policy, choose
+from agentspec.gateway.upstreams.routing import choose
 from agentspec.generation import PastOutput
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats

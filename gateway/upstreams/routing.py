@@ -9,17 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from enum import StrEnum
 from hashlib import blake2b
 from typing import Protocol, TypeVar
-
-
-class Policy(StrEnum):
-    """What a request is kept together with."""
-
-    LEAST_LOAD = "least_load"
-    STAGE = "stage"
-    SESSION = "session"
 
 
 class Target(Protocol):

@@ -25,7 +25,7 @@ from test_call_log import lines
 from test_gateway_metrics import scrape
 
 from agentspec.errors import EngineError
-from agentspec.gateway.telemetry.call_log import Outcome
+from agentspec.gateway.call import Outcome
 from agentspec.gateway.telemetry.tracing import Tracing
 
 CHAT = "/v1/chat/completions"

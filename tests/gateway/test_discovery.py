@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from agentspec.errors import ConfigError, RequestError
-from agentspec.gateway.discovery.service import MAX_RECENT, Discovery, DiscoverySettings
+from agentspec.gateway.discovery.service import MAX_RECENT, Discovery
 from agentspec.gateway.errors import UnknownClusterError
+from agentspec.gateway.settings import DiscoverySettings
 
 HELP = "You are helping {} with {} today, and you are kind to everybody."
 SECRET = "Rumpelstiltskin"
@@ -180,7 +181,8 @@ def test_it_survives_being_killed(path: Path) -> None:
     code = f"""
 import os, signal
 from pathlib import Path
-from agentspec.gateway.discovery.service import Discovery, DiscoverySettings
+from agentspec.gateway.discovery.service import Discovery
+from agentspec.gateway.settings import DiscoverySettings
 discovery = Discovery(DiscoverySettings(path=Path({str(path)!r})), in_background=False)
 for number in range(50):
     discovery.stage_of("acme", {{"instructions": f"Plan {{'abcdefghij'[number % 10]}}."}})
@@ -322,7 +324,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from agentspec.errors import RequestError
-from agentspec.gateway.discovery.service import Discovery, DiscoverySettings
+from agentspec.gateway.discovery.service import Discovery
+from agentspec.gateway.settings import DiscoverySettings
 discovery = Discovery(DiscoverySettings(path=Path({str(path)!r}), max_clusters=20), in_background=False)
 for number in range(120):
     word = chr(97 + (number * int(sys.argv[1])) % 26)

@@ -22,12 +22,12 @@ from test_cancellation import eventually, leave_before_the_first_byte, leave_mid
 from test_gateway_metrics import scrape
 
 from agentspec.gateway import EmbeddedUpstream, Fleet, FleetSettings, UpstreamSettings, create_app
+from agentspec.gateway.call import CallRecord
 from agentspec.gateway.errors import ShuttingDownError
 from agentspec.gateway.http.api_response import EVENT_STREAM_HEADERS, Reply
 from agentspec.gateway.http.request_cycle import HttpExchange
 from agentspec.gateway.http.response_writer import AsgiExchange
 from agentspec.gateway.server import bind
-from agentspec.gateway.telemetry.call_log import CallRecord
 
 
 @contextmanager

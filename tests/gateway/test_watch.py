@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from agentspec.gateway.dashboard.traffic import TenantWatch, Watch
-from agentspec.gateway.stages.read_tags import Tags
+from agentspec.gateway.tags import Tags
 from agentspec.stages import StageKey
 
 

@@ -16,7 +16,7 @@ from test_cancellation import eventually
 from agentspec.errors import ConfigError
 from agentspec.gateway import GatewaySettings
 from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE
-from agentspec.gateway.discovery.service import FILE_VARIABLE
+from agentspec.gateway.settings import DISCOVERY_FILE_VARIABLE
 from agentspec.gateway.zero_hop import TAGGED_PATHS, Tagging, ZeroHop
 
 ODD_BODY = b'{ "messages":[{"role":"user","content":"caf\\u00e9 \xc3\xa9"}],\n "x_unknown": 1.50 }'
@@ -296,7 +296,7 @@ def test_requests_without_a_tag_are_told_apart_by_their_prompts(
     server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     body = {"messages": [{"role": "system", "content": "Plan the trip."}, {"role": "user", "content": "hi"}]}
-    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "stages.sqlite"))
+    monkeypatch.setenv(DISCOVERY_FILE_VARIABLE, str(tmp_path / "stages.sqlite"))
     with zero_hop(server, monkeypatch, "ka=acme,kb=bolt") as url:
         key = {"authorization": "Bearer ka"}
         first = send(url, "/v1/chat/completions", body, **key)
@@ -319,6 +319,6 @@ def clusters(url: str, key: dict[str, str]) -> list[dict[str, Any]]:
 def test_a_file_that_is_none_keeps_the_server_from_starting(
     server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "none" / "stages.sqlite"))
+    monkeypatch.setenv(DISCOVERY_FILE_VARIABLE, str(tmp_path / "none" / "stages.sqlite"))
     with pytest.raises(ConfigError, match="no such folder"):
         ZeroHop(server)
