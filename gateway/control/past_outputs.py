@@ -11,7 +11,7 @@ from typing import Any
 
 from agentspec.errors import RequestError, StageError
 from agentspec.gateway.http.request_body import parse_body
-from agentspec.gateway.openai.text_content import read_text
+from agentspec.gateway.openai.content import read_text
 from agentspec.generation import PastOutput
 from agentspec.stages import DEFAULT_STAGE, StageKey
 

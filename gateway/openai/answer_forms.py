@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agentspec.errors import EngineError
-from agentspec.gateway.openai.tool_calls import ToolCall, ToolCallReader
+from agentspec.gateway.openai.tools import ToolCall, ToolCallReader
 from agentspec.generation import GenerationDelta, TokenLogprob
 
 

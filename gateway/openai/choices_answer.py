@@ -14,7 +14,7 @@ from agentspec.gateway.openai.answer_forms import AnswerForm, ChatForm, Choice, 
 from agentspec.gateway.openai.merge_streams import Indexed
 from agentspec.gateway.openai.schemas import ChatBody, CompletionBody, GenerationBody, read_as
 from agentspec.gateway.openai.to_generation import chat_request, completion_requests
-from agentspec.gateway.openai.tool_calls import may_call
+from agentspec.gateway.openai.tools import may_call
 from agentspec.gateway.openai.usage import Tally
 from agentspec.gateway.tags import Tags
 from agentspec.generation import GenerationRequest

@@ -12,11 +12,10 @@ from agentspec.errors import EngineError, RequestError
 from agentspec.gateway.http.api_response import EVENT_STREAM_HEADERS, Reply, encode_event
 from agentspec.gateway.openai.answer_forms import finish_reason
 from agentspec.gateway.openai.merge_streams import Indexed
-from agentspec.gateway.openai.response_object import ResponseObject
-from agentspec.gateway.openai.response_output import Event, ResponseOutput
+from agentspec.gateway.openai.response_output import Event, ResponseObject, ResponseOutput
 from agentspec.gateway.openai.schemas import ResponsesBody, read_as
 from agentspec.gateway.openai.to_generation import responses_request
-from agentspec.gateway.openai.tool_calls import Piece, ToolCallReader, may_call
+from agentspec.gateway.openai.tools import Piece, ToolCallReader, may_call
 from agentspec.gateway.openai.usage import Tally
 from agentspec.gateway.tags import Tags
 from agentspec.generation import GenerationDelta, GenerationRequest, TokenLogprob

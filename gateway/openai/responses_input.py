@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentspec.errors import RequestError
-from agentspec.gateway.openai.messages import template_role
-from agentspec.gateway.openai.text_content import RESPONSES_PARTS, read_text
+from agentspec.gateway.openai.content import RESPONSES_PARTS, read_text, template_role
 
 Message = dict[str, Any]
 

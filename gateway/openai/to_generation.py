@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 from agentspec.errors import RequestError
-from agentspec.gateway.openai.messages import read_messages
+from agentspec.gateway.openai.content import read_messages
 from agentspec.gateway.openai.responses_input import read_input, read_tools
 from agentspec.gateway.openai.schemas import (
     LOGPROBS_INCLUDED,
@@ -16,7 +16,7 @@ from agentspec.gateway.openai.schemas import (
     ResponsesBody,
     SamplingBody,
 )
-from agentspec.gateway.openai.tool_choice import Tools, choose
+from agentspec.gateway.openai.tools import Tools, choose
 from agentspec.gateway.tags import Tags
 from agentspec.generation import GenerationRequest, SamplingParams
 

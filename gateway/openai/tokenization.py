@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentspec.errors import RequestError
-from agentspec.gateway.openai.messages import read_messages
+from agentspec.gateway.openai.content import read_messages
 from agentspec.gateway.openai.schemas import DetokenizeBody, TokenizeBody
 from agentspec.generation import Engine
 

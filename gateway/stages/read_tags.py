@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 
 from agentspec.errors import RequestError
 from agentspec.gateway.discovery.service import Discovery
-from agentspec.gateway.stages.prediction import read_prediction
+from agentspec.gateway.openai.content import read_prediction
 from agentspec.gateway.stages.resolver import Signs, resolve_stage
 from agentspec.gateway.tags import Tags
 from agentspec.wire import (

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentspec.errors import RequestError
 from agentspec.gateway.call import Endpoint
-from agentspec.gateway.openai.messages import read_messages
+from agentspec.gateway.openai.content import read_messages
 from agentspec.gateway.openai.responses_input import read_input
 
 Json = dict[str, Any]

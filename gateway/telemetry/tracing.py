@@ -18,7 +18,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from starlette.datastructures import Headers
 
 from agentspec.gateway.call import CallRecord, Endpoint
-from agentspec.gateway.upstreams.stage_usage import num_input_tokens, num_output_tokens
+from agentspec.gateway.upstreams.usage import num_input_tokens, num_output_tokens
 
 OPERATIONS: Mapping[str, str] = {
     Endpoint.CHAT: "chat",

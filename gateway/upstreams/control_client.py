@@ -9,24 +9,41 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
 
 from agentspec.errors import EngineError, RequestError
-from agentspec.gateway.errors import NoControlError
-from agentspec.gateway.upstreams.control_http import CONNECT_TIMEOUT_S, KEEPALIVE_S, told_as_ours
+from agentspec.gateway.errors import NoControlError, UpstreamDownError, UpstreamTimeoutError
 from agentspec.gateway.upstreams.stage_json import Stages, read_stages
 from agentspec.generation import PastOutput
 from agentspec.stages import StageKey
 
+CONNECT_TIMEOUT_S = 5.0
+# below the 5 s after which common servers close an idle connection: never reuse one they just closed
+KEEPALIVE_S = 2.0
 FIGURES_TIMEOUT_S = 1.0
 FRESH_S = 1.0
 ABSENT_S = 30.0  # an engine without the plugin may be replaced by one that has it
 COMMAND_TIMEOUT_S = 600.0  # gigabytes to a slow disk
 
 logger = logging.getLogger("agentspec.gateway")
+
+
+@contextmanager
+def told_as_ours(root: str) -> Iterator[None]:
+    """Raise UpstreamTimeoutError or UpstreamDownError, which name ``root``, where httpx raises its own."""
+    try:
+        yield
+    except httpx.TimeoutException as error:
+        raise UpstreamTimeoutError(
+            f"the engine at {root} did not answer in time ({type(error).__name__})"
+        ) from error
+    except httpx.TransportError as error:
+        reason = str(error) or type(error).__name__
+        raise UpstreamDownError(f"the engine at {root} can't be reached: {reason}") from error
 
 
 class EngineControl:

@@ -20,8 +20,7 @@ from agentspec.gateway.upstreams.control_client import EngineControl
 from agentspec.gateway.upstreams.forwarding import Forwarding, returned
 from agentspec.gateway.upstreams.metrics import UpstreamFigures
 from agentspec.gateway.upstreams.stage_json import Stages
-from agentspec.gateway.upstreams.stage_usage import StageLedger
-from agentspec.gateway.upstreams.usage_tail import AnswerTail
+from agentspec.gateway.upstreams.usage import AnswerTail, StageLedger
 
 FAILED_STATUSES = frozenset((500, 502, 503, 504))
 MOST_LISTED_BYTES = 1 << 20

@@ -7,8 +7,7 @@ import pytest
 
 from agentspec.errors import RequestError
 from agentspec.gateway.stages.xargs import with_xargs
-from agentspec.gateway.upstreams.stage_usage import StageLedger
-from agentspec.gateway.upstreams.usage_tail import BODY_LIMIT_BYTES, TAIL_LIMIT_BYTES, AnswerTail
+from agentspec.gateway.upstreams.usage import BODY_LIMIT_BYTES, TAIL_LIMIT_BYTES, AnswerTail, StageLedger
 from agentspec.stages import StageKey
 
 OURS = {"agentspec_stage": "a/é", "agentspec_tenant": "t"}

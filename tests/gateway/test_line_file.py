@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agentspec.gateway.telemetry.line_file import LineFile
+from agentspec.gateway.telemetry.recorder import LineFile
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 from live import client_of, serving_engine
 from scripted import ScriptedEngine
 
-from agentspec.gateway.openai.tool_calls import ToolCall, ToolCallReader
+from agentspec.gateway.openai.tools import ToolCall, ToolCallReader
 
 CALL = '<tool_call>\n{"name": "look", "arguments": {"größe": 1}}\n</tool_call>'
 CLOSE = "</tool_call>"

@@ -13,7 +13,7 @@ from live import client_of, serving_engine
 from agentspec.engine import EngineConfig, TorchEngine
 from agentspec.errors import RequestError
 from agentspec.forest import Forest
-from agentspec.gateway.openai.tool_choice import choose
+from agentspec.gateway.openai.tools import choose
 from agentspec.models import bundled_model_dir
 
 CITY = {"properties": {"city": {"enum": ["Paris", "Rome"]}}}

@@ -12,8 +12,7 @@ import pytest
 from agentspec.benchmarks.vllm.chats import MODEL_NAME
 from agentspec.benchmarks.vllm.speculators import Speculator, bundled_on_cpu
 from agentspec.gateway import ApiKeys
-from agentspec.gateway.upstreams.stage_usage import StageLedger
-from agentspec.gateway.upstreams.usage_tail import AnswerTail
+from agentspec.gateway.upstreams.usage import AnswerTail, StageLedger
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 from examples.agentic_sql import prompts

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentspec.errors import ConfigError, UnrecordedCallError
-from agentspec.gateway.openai.tool_calls import ToolCall, ToolCallReader
+from agentspec.gateway.openai.tools import ToolCall, ToolCallReader
 from agentspec.recorded import CallLibrary, RecordedAnswer, read
 
 SYSTEM = {"role": "system", "content": "Be brief."}
