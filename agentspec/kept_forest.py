@@ -13,7 +13,7 @@ from agentspec.generation import Trees
 logger = logging.getLogger("agentspec")
 
 
-class KeptForest:
+class ForestAutosave:
     """``with KeptForest(trees, path)``: loaded at the start if it is there, saved at times and at the end.
 
     Args:
@@ -36,7 +36,7 @@ class KeptForest:
         self._has_ended = threading.Event()
         self._saving = threading.Thread(target=self._save_at_times, name="agentspec-saver", daemon=True)
 
-    def __enter__(self) -> KeptForest:
+    def __enter__(self) -> ForestAutosave:
         self._load()
         self._saving.start()
         return self

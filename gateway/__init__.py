@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from agentspec.gateway.app import create_app
 from agentspec.gateway.auth.api_keys import ApiKeys
-from agentspec.gateway.auth.runtime_config import Rules
+from agentspec.gateway.auth.runtime_config import RuntimeConfig
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.engine_process.child_process import EngineCommand
-from agentspec.gateway.engine_process.supervisor import EngineProcess, Patience, run_until_signal
-from agentspec.gateway.http.graceful_shutdown import Drain
+from agentspec.gateway.engine_process.supervisor import EngineSupervisor, EngineTimeouts, run_until_signal
+from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
 from agentspec.gateway.server import serve
 from agentspec.gateway.settings import (
     DiscoverySettings,
@@ -32,16 +32,16 @@ __all__ = [
     "ApiKeys",
     "Discovery",
     "DiscoverySettings",
-    "Drain",
     "EmbeddedUpstream",
     "EngineCommand",
-    "EngineProcess",
+    "EngineSupervisor",
+    "EngineTimeouts",
     "Fleet",
     "FleetSettings",
     "GatewaySettings",
-    "Patience",
+    "GracefulShutdown",
     "Recorder",
-    "Rules",
+    "RuntimeConfig",
     "TimeoutSettings",
     "Upstream",
     "UpstreamSettings",

@@ -19,22 +19,22 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentspec.errors import AgentSpecError
-from agentspec.gateway.auth.middleware import METRICS_PATH, UI_PATH, Authenticate
-from agentspec.gateway.auth.runtime_config import Rules
+from agentspec.gateway.auth.middleware import METRICS_PATH, UI_PATH, AuthMiddleware
+from agentspec.gateway.auth.runtime_config import RuntimeConfig
 from agentspec.gateway.control.cluster_routes import discovery_routes
 from agentspec.gateway.control.routes import control_routes
-from agentspec.gateway.dashboard.live_feed import Lookout
+from agentspec.gateway.dashboard.live_feed import LiveFeed
 from agentspec.gateway.dashboard.routes import ui_routes
-from agentspec.gateway.dashboard.traffic import Watch
+from agentspec.gateway.dashboard.traffic import TrafficStats
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.errors import describe, error_body
-from agentspec.gateway.handler import Calls
+from agentspec.gateway.handler import CallHandler
 from agentspec.gateway.http.cancellation import ClientGoneError
-from agentspec.gateway.http.cors import Cors
-from agentspec.gateway.http.graceful_shutdown import Drain
+from agentspec.gateway.http.cors import CorsMiddleware
+from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
 from agentspec.gateway.http.request_id import REQUEST_ID_KEY
-from agentspec.gateway.stages.url_stage import UrlStage
-from agentspec.gateway.telemetry.middleware import CLIENT_GONE, Observed
+from agentspec.gateway.stages.url_stage import StageUrlMiddleware
+from agentspec.gateway.telemetry.middleware import CLIENT_GONE, TelemetryMiddleware
 from agentspec.gateway.telemetry.stage_metrics import StageCollector
 from agentspec.gateway.upstreams.upstream import Upstream
 
@@ -49,25 +49,31 @@ OWN_PATHS = frozenset(("/health", "/ping", METRICS_PATH, UI_PATH))
 def create_app(
     upstream: Upstream,
     *,
-    rules: Rules | None = None,
-    drain: Drain | None = None,
+    runtime: RuntimeConfig | None = None,
+    shutdown: GracefulShutdown | None = None,
     discovery: Discovery | None = None,
     tracing: Tracing | None = None,
     recorder: Recorder | None = None,
 ) -> ASGIApp:
-    """The gateway in front of ``upstream``, which it starts, and closes at shutdown (ASGI lifespan).
+    """The gateway in front of ``upstream``; its lifespan starts and closes ``upstream`` and ``discovery``.
 
-    ``rules`` may be changed at any time. Their ``admin_key`` opens what is the operator's: saving and loading
-    trees, and then ``/metrics`` too. ``discovery``, closed as well, finds the stages of requests that name
-    none; without it they share one. With ``tracing`` every call is a span of its, with
-    ``recorder``, which its owner closes, a line of its file.
+    Args:
+        runtime: keys and limits, read at every request. With an ``admin_key``, ``/metrics`` and the routes
+            that save and load trees need that key.
+        discovery: finds the stages of requests without a tag; without it they share one stage.
+        tracing: gives every call a span.
+        recorder: writes every call to a file. The caller closes it.
     """
-    rules, drain, watch = rules or Rules(), drain or Drain(), Watch()
+    runtime, shutdown, traffic_stats = (
+        runtime or RuntimeConfig(),
+        shutdown or GracefulShutdown(),
+        TrafficStats(),
+    )
     registry = CollectorRegistry()
     own = Starlette(
         routes=[
-            *_routes(upstream, rules, registry, discovery),
-            *ui_routes(Lookout(upstream, watch), rules, drain),
+            *_routes(upstream, runtime, registry, discovery),
+            *ui_routes(LiveFeed(upstream, traffic_stats), runtime, shutdown),
         ],
         exception_handlers={
             HTTPException: _http_error,
@@ -78,12 +84,12 @@ def create_app(
         lifespan=_running(upstream, discovery),
     )
     own.router.redirect_slashes = False
-    either = OwnOrCalls(own, Calls(upstream, rules, drain, watch, discovery, recorder))
-    answering = Cors(Authenticate(either, rules), lambda: rules.cors_origins)
-    return UrlStage(Observed(answering, registry, tracing))
+    either = RouteSplit(own, CallHandler(upstream, runtime, shutdown, traffic_stats, discovery, recorder))
+    answering = CorsMiddleware(AuthMiddleware(either, runtime), lambda: runtime.cors_origins)
+    return StageUrlMiddleware(TelemetryMiddleware(answering, registry, tracing))
 
 
-class OwnOrCalls:
+class RouteSplit:
     """Our own routes; all else goes to the upstream, past what Starlette wraps around every chunk."""
 
     def __init__(self, own: ASGIApp, calls: ASGIApp) -> None:
@@ -96,7 +102,7 @@ class OwnOrCalls:
         await (self._calls if is_call else self._own)(scope, receive, send)
 
 
-class Told(Collector):
+class CollectedMetrics(Collector):
     """Metrics of one moment that somebody else has collected."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
@@ -112,7 +118,7 @@ def _is_own(path: str) -> bool:
 
 
 def _routes(
-    upstream: Upstream, rules: Rules, registry: CollectorRegistry, discovery: Discovery | None
+    upstream: Upstream, runtime: RuntimeConfig, registry: CollectorRegistry, discovery: Discovery | None
 ) -> list[Route]:
     async def health(request: Request) -> Response:
         is_healthy = await upstream.is_healthy()
@@ -120,14 +126,14 @@ def _routes(
 
     async def metrics(request: Request) -> Response:
         stages = CollectorRegistry()
-        stages.register(StageCollector(await upstream.stats(), rules.limits.num_stage_labels))
-        stages.register(Told(await upstream.metrics()))
-        stages.register(Told(registry.collect()))
+        stages.register(StageCollector(await upstream.stats(), runtime.limits.num_stage_labels))
+        stages.register(CollectedMetrics(await upstream.metrics()))
+        stages.register(CollectedMetrics(registry.collect()))
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(stages), headers={"content-type": content_type})
 
     return [
-        *control_routes(upstream, rules),
+        *control_routes(upstream, runtime),
         *(discovery_routes(discovery) if discovery else ()),
         Route("/health", health),
         Route("/ping", health),

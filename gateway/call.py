@@ -52,7 +52,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(slots=True)
-class CallRecord:
+class CallLog:
     """Filled in by whoever finds something out; read when the call is over.
 
     Attributes:
@@ -106,7 +106,7 @@ class CallRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ApiCall:
     """What is asked, and by whom.
 
     Attributes:
@@ -127,7 +127,7 @@ class Call:
     raw_body: bytes
     body: Mapping[str, Any] | None
     tags: Tags | None
-    record: CallRecord = field(default_factory=CallRecord)
+    record: CallLog = field(default_factory=CallLog)
 
     @property
     def model(self) -> str | None:

@@ -8,21 +8,21 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from agentspec.gateway.auth.api_keys import Caller
+from agentspec.gateway.auth.api_keys import Principal
 from agentspec.gateway.auth.middleware import CALLER_KEY
-from agentspec.gateway.auth.runtime_config import Rules
+from agentspec.gateway.auth.runtime_config import RuntimeConfig
 from agentspec.gateway.auth.tenant_access import is_for_tenants, refuse_forged
-from agentspec.gateway.call import RECORD_KEY, Call, Endpoint, Outcome
-from agentspec.gateway.dashboard.traffic import Watch
+from agentspec.gateway.call import RECORD_KEY, ApiCall, Endpoint, Outcome
+from agentspec.gateway.dashboard.traffic import TrafficStats
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.errors import ForbiddenError, UnknownUrlError
-from agentspec.gateway.http.api_response import Reply
-from agentspec.gateway.http.cancellation import ClientGoneError, Lifeline
-from agentspec.gateway.http.graceful_shutdown import Drain
+from agentspec.gateway.http.api_response import ApiResponse
+from agentspec.gateway.http.cancellation import CancelScope, ClientGoneError
+from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
 from agentspec.gateway.http.request_body import guess_body, parse_body, read_body
 from agentspec.gateway.http.request_headers import headers_of
 from agentspec.gateway.http.request_id import REQUEST_ID_KEY
-from agentspec.gateway.http.response_writer import exchange_of
+from agentspec.gateway.http.response_writer import writer_of
 from agentspec.gateway.stages.read_tags import read_tags
 from agentspec.gateway.stages.url_stage import URL_STAGE_KEY
 from agentspec.gateway.telemetry.body_log import log_body
@@ -36,67 +36,69 @@ OUR_PREFIX = "/agentspec/"
 logger = logging.getLogger("agentspec.gateway")
 
 
-class Calls:
+class CallHandler:
     """All calls to one upstream, as an ASGI application."""
 
     def __init__(
         self,
         upstream: Upstream,
-        rules: Rules,
-        drain: Drain,
-        watch: Watch,
+        runtime: RuntimeConfig,
+        shutdown: GracefulShutdown,
+        traffic_stats: TrafficStats,
         discovery: Discovery | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         self._recorder = recorder
         self._upstream = upstream
-        self._rules = rules
-        self._drain = drain
-        self._watch = watch
+        self._runtime = runtime
+        self._shutdown = shutdown
+        self._traffic_stats = traffic_stats
         self._discovery = discovery
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read, tag, answer; every failure is told in OpenAI's form."""
         request_id, record = scope[REQUEST_ID_KEY], scope[RECORD_KEY]
-        reply, lifeline = Reply(exchange_of(scope, send), request_id), Lifeline()
-        if self._rules.limits.log_bodies:
-            reply.listeners.append(partial(log_body, request_id, "answer"))
+        response, cancel_scope = ApiResponse(writer_of(scope, send), request_id), CancelScope()
+        if self._runtime.limits.log_bodies:
+            response.listeners.append(partial(log_body, request_id, "answer"))
         try:
-            await self._drain.run(self._answer(scope, receive, reply, lifeline), lifeline)
+            await self._shutdown.run(self._answer(scope, receive, response, cancel_scope), cancel_scope)
         except ClientGoneError:
             logger.debug("%s: the client left", request_id)
             record.outcome = Outcome.CLIENT_LEFT
         except Exception as error:
-            await reply.fail(error)
-        if reply.failure is not None:
-            record.outcome = Outcome.of(reply.failure)
+            await response.fail(error)
+        if response.failure is not None:
+            record.outcome = Outcome.of(response.failure)
 
-    async def _answer(self, scope: Scope, receive: Receive, reply: Reply, lifeline: Lifeline) -> None:
-        caller: Caller = scope[CALLER_KEY]
+    async def _answer(
+        self, scope: Scope, receive: Receive, response: ApiResponse, cancel_scope: CancelScope
+    ) -> None:
+        caller: Principal = scope[CALLER_KEY]
         scope[RECORD_KEY].tenant = caller.tenant
         with caller.limits.admitted():
             call = await self._read(scope, receive, caller)
-            lifeline.watch(scope, receive)
+            cancel_scope.cancel_on_disconnect(scope, receive)
             if call.tags is None:
-                await self._upstream.answer(call, reply)
+                await self._upstream.answer(call, response)
                 return
-            reply.headers.extend(call.tags.answer_headers)
-            visit = self._watch.begin(call.tags)
-            parts = self._recorder.listen(reply) if self._recorder else None
+            response.headers.extend(call.tags.answer_headers)
+            visit = self._traffic_stats.begin(call.tags)
+            parts = self._recorder.listen(response) if self._recorder else None
             try:
-                await self._upstream.answer(call, reply)
+                await self._upstream.answer(call, response)
             finally:
-                self._watch.end(visit, reply.status)
-            if self._recorder and parts and reply.status == 200:
+                self._traffic_stats.end(visit, response.status)
+            if self._recorder and parts and response.status == 200:
                 self._recorder.record(call, parts)
 
-    async def _read(self, scope: Scope, receive: Receive, caller: Caller) -> Call:
+    async def _read(self, scope: Scope, receive: Receive, caller: Principal) -> ApiCall:
         method, path, headers = scope["method"], scope["path"], headers_of(scope)
         is_tagged = method == "POST" and path in TAGGED_PATHS
         if not is_tagged:
             _check_passing(method, path, caller)
-        raw_body = await read_body(receive, self._rules.limits)
-        if self._rules.limits.log_bodies:
+        raw_body = await read_body(receive, self._runtime.limits)
+        if self._runtime.limits.log_bodies:
             log_body(scope[REQUEST_ID_KEY], "request", raw_body)
         tags = None
         if is_tagged:
@@ -105,7 +107,7 @@ class Calls:
         else:
             body = guess_body(raw_body)
             refuse_forged(raw_body, body)
-        call = Call(
+        call = ApiCall(
             method=method,
             path=path if is_tagged else scope["raw_path"].decode("latin-1").partition("?")[0],
             query=scope["query_string"].decode("latin-1"),
@@ -121,7 +123,7 @@ class Calls:
         return call
 
 
-def _check_passing(method: str, path: str, caller: Caller) -> None:
+def _check_passing(method: str, path: str, caller: Principal) -> None:
     """Raise UnknownUrlError or ForbiddenError if a call without tags may not go on."""
     segments = path[1:].split("/")
     leads_elsewhere = not DOTS.isdisjoint(segments) or "" in segments[:-1] or "\\" in path

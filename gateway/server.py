@@ -18,11 +18,11 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from agentspec.errors import ConfigError
-from agentspec.gateway.auth.runtime_config import Rules
-from agentspec.gateway.engine_process.readiness import EngineGate
-from agentspec.gateway.engine_process.supervisor import EngineProcess
-from agentspec.gateway.http.discard_pace import DiscardPace
-from agentspec.gateway.http.graceful_shutdown import Drain
+from agentspec.gateway.auth.runtime_config import RuntimeConfig
+from agentspec.gateway.engine_process.readiness import ReadinessMiddleware
+from agentspec.gateway.engine_process.supervisor import EngineSupervisor
+from agentspec.gateway.http.discard_pace import DiscardRate
+from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
 from agentspec.gateway.http.protocol import HttpProtocol, drop_the_absent
 from agentspec.gateway.reload import Reload
 
@@ -45,18 +45,18 @@ class GatewayServer(uvicorn.Server):
     def __init__(
         self,
         app: ASGIApp,
-        drain: Drain,
+        shutdown: GracefulShutdown,
         *,
         grace_s: float = 5.0,
         on_ready: Callable[[], None] | None = None,
         reload: Reload | None = None,
-        rules: Rules | None = None,
+        runtime: RuntimeConfig | None = None,
     ) -> None:
-        self._rules = rules or Rules()
-        pace = DiscardPace(time.monotonic)
+        self._runtime = runtime or RuntimeConfig()
+        pace = DiscardRate(time.monotonic)
         config = uvicorn.Config(
             app,
-            http=cast(Any, partial(HttpProtocol, limits=lambda: self._rules.limits, pace=pace)),
+            http=cast(Any, partial(HttpProtocol, limits=lambda: self._runtime.limits, pace=pace)),
             lifespan="on",
             log_config=None,
             access_log=False,
@@ -67,7 +67,7 @@ class GatewayServer(uvicorn.Server):
             timeout_graceful_shutdown=int(grace_s) + 1 + LAST_WORDS_S,
         )
         super().__init__(config)
-        self._drain = drain
+        self._shutdown = shutdown
         self._grace_s = grace_s
         self._on_ready = on_ready
         self._reload = reload
@@ -78,7 +78,7 @@ class GatewayServer(uvicorn.Server):
         """Start to listen, then say so."""
         self._loop = asyncio.get_running_loop()
         for listening in sockets or ():
-            drop_the_absent(listening, self._rules.limits)
+            drop_the_absent(listening, self._runtime.limits)
         try:
             await super().startup(sockets)
         except OSError as error:  # somebody else began to listen after we were bound
@@ -93,7 +93,7 @@ class GatewayServer(uvicorn.Server):
         """Drain, then stop."""
         if self._reloading is not None:
             self._reloading.cancel()
-        self._drain.begin(self._grace_s)
+        self._shutdown.begin(self._grace_s)
         await super().shutdown(sockets)
         gc.unfreeze()  # the process may go on: what served here, a model for one, is to be freed
 
@@ -124,7 +124,7 @@ class GatewayServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """First signal: drain. Second: at once."""
         if self.should_exit and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._drain.expire)
+            self._loop.call_soon_threadsafe(self._shutdown.expire)
         self.should_exit = True
 
 
@@ -146,15 +146,15 @@ def bind(host: str, port: int) -> socket.socket:
 def serve(
     app: ASGIApp,
     bound: socket.socket,
-    drain: Drain,
+    shutdown: GracefulShutdown,
     *,
     grace_s: float = 5.0,
     on_ready: Callable[[], None] | None = None,
-    engine: EngineProcess | None = None,
+    engine: EngineSupervisor | None = None,
     reload: Reload | None = None,
-    rules: Rules | None = None,
+    runtime: RuntimeConfig | None = None,
 ) -> None:
-    """Serve ``app`` on ``bound`` until SIGINT or SIGTERM. ``drain`` and ``rules``
+    """Serve ``app`` on ``bound`` until SIGINT or SIGTERM. ``shutdown`` and ``runtime``
     must be the app's.
 
     An ``engine`` runs as long, and a little longer: the app drains first. Until it is ready, clients are told
@@ -163,18 +163,20 @@ def serve(
     Raises:
         EngineStartError: the engine never became ready.
     """
-    rules = rules or Rules()
+    runtime = runtime or RuntimeConfig()
     if engine is None:
-        GatewayServer(app, drain, grace_s=grace_s, on_ready=on_ready, reload=reload, rules=rules).run([bound])
+        GatewayServer(app, shutdown, grace_s=grace_s, on_ready=on_ready, reload=reload, runtime=runtime).run(
+            [bound]
+        )
     else:
-        gate = EngineGate(app, engine, lambda: rules.cors_origins)
-        server = GatewayServer(gate, drain, grace_s=grace_s, reload=reload, rules=rules)
+        gate = ReadinessMiddleware(app, engine, lambda: runtime.cors_origins)
+        server = GatewayServer(gate, shutdown, grace_s=grace_s, reload=reload, runtime=runtime)
         with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
             runner.run(_serve_with(engine, server, bound, on_ready))
 
 
 async def _serve_with(
-    engine: EngineProcess, server: GatewayServer, bound: socket.socket, on_ready: Callable[[], None] | None
+    engine: EngineSupervisor, server: GatewayServer, bound: socket.socket, on_ready: Callable[[], None] | None
 ) -> None:
     running = asyncio.create_task(engine.run(on_ready))
     running.add_done_callback(lambda _: server.end())

@@ -11,20 +11,20 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentspec.gateway.auth.api_keys import ApiKeys
-from agentspec.gateway.auth.middleware import OPEN_PATHS, TENANT_KEY, Authenticate
-from agentspec.gateway.auth.runtime_config import Rules
+from agentspec.gateway.auth.middleware import OPEN_PATHS, TENANT_KEY, AuthMiddleware
+from agentspec.gateway.auth.runtime_config import RuntimeConfig
 from agentspec.gateway.auth.tenant_access import is_for_tenants
 from agentspec.gateway.call import Endpoint
 from agentspec.gateway.control.cluster_routes import CLUSTERS_PATH, discovery_app
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.errors import ForbiddenError
-from agentspec.gateway.http.api_response import Reply
+from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.http.cancellation import ClientGoneError
 from agentspec.gateway.http.request_body import parse_body, read_body
-from agentspec.gateway.http.response_writer import AsgiExchange
+from agentspec.gateway.http.response_writer import AsgiResponseWriter
 from agentspec.gateway.settings import DiscoverySettings, GatewaySettings
 from agentspec.gateway.stages.read_tags import read_tags
-from agentspec.gateway.stages.url_stage import URL_STAGE_KEY, UrlStage
+from agentspec.gateway.stages.url_stage import URL_STAGE_KEY, StageUrlMiddleware
 from agentspec.gateway.stages.xargs import with_xargs
 from agentspec.gateway.tags import Tags
 
@@ -41,12 +41,14 @@ class ZeroHop:
     """
 
     def __init__(self, app: ASGIApp) -> None:
-        rules = Rules(ApiKeys.from_environment())
+        runtime = RuntimeConfig(ApiKeys.from_environment())
         discovery = Discovery(DiscoverySettings.from_environment())
-        tagging = Tagging(app, rules.limits, discovery)
+        tagging = ZeroHopTagging(app, runtime.limits, discovery)
         self._plain = app
-        self._clusters = Authenticate(discovery_app(discovery), rules)
-        self._app = UrlStage(Authenticate(TaggedOnly(tagging) if rules.keys else tagging, rules))
+        self._clusters = AuthMiddleware(discovery_app(discovery), runtime)
+        self._app = StageUrlMiddleware(
+            AuthMiddleware(TaggedOnly(tagging) if runtime.keys else tagging, runtime)
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, tagged if it generates."""
@@ -68,7 +70,7 @@ class TaggedOnly:
             await send({"type": "websocket.close", "code": 1008})
         elif scope["type"] == "http" and not self._is_allowed(scope):
             error = ForbiddenError(f"{scope['method']} {scope['path']} is closed: tenants have API keys here")
-            await Reply(AsgiExchange(send)).fail(error)
+            await ApiResponse(AsgiResponseWriter(send)).fail(error)
         else:
             await self._app(scope, receive, send)
 
@@ -77,7 +79,7 @@ class TaggedOnly:
         return path in TAGGED_PATHS or path in OPEN_PATHS or is_for_tenants(method, path)
 
 
-class Tagging:
+class ZeroHopTagging:
     """Writes a request's tags into its body's ``vllm_xargs``."""
 
     def __init__(self, app: ASGIApp, limits: GatewaySettings, discovery: Discovery | None = None) -> None:
@@ -95,7 +97,7 @@ class Tagging:
         except ClientGoneError:
             return
         except Exception as error:
-            await Reply(AsgiExchange(send)).fail(error)
+            await ApiResponse(AsgiResponseWriter(send)).fail(error)
             return
         await self._app(_with_length(scope, len(body)), _replayed(body, receive), _naming(tags, send))
 

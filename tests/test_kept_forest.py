@@ -8,7 +8,7 @@ import pytest
 
 from agentspec.errors import ConfigError, ForestFileError, UnusableForestError
 from agentspec.generation import PastOutput
-from agentspec.kept_forest import KeptForest
+from agentspec.kept_forest import ForestAutosave
 from agentspec.stages import StageKey
 
 TIMEOUT_S = 60.0
@@ -45,10 +45,10 @@ class WrittenTrees:
 
 def test_what_was_learned_outlives_its_engine(tmp_path: Path) -> None:
     path = tmp_path / "forest"
-    with KeptForest(WrittenTrees(3), path):
+    with ForestAutosave(WrittenTrees(3), path):
         assert not path.exists()
     later = WrittenTrees()
-    with KeptForest(later, path):
+    with ForestAutosave(later, path):
         assert later.number == 3
         later.number = 5
     assert path.read_text() == "5"
@@ -56,7 +56,7 @@ def test_what_was_learned_outlives_its_engine(tmp_path: Path) -> None:
 
 def test_it_is_saved_at_times(tmp_path: Path) -> None:
     trees = WrittenTrees(3)
-    with KeptForest(trees, tmp_path / "forest", save_every_s=0.01):
+    with ForestAutosave(trees, tmp_path / "forest", save_every_s=0.01):
         assert trees.saved.acquire(timeout=TIMEOUT_S)
         assert trees.saved.acquire(timeout=TIMEOUT_S)
 
@@ -64,7 +64,7 @@ def test_it_is_saved_at_times(tmp_path: Path) -> None:
 def test_a_file_that_is_none_stops_the_start_and_stays(tmp_path: Path) -> None:
     path = tmp_path / "forest"
     path.write_text("my only copy of something else")
-    with pytest.raises(ConfigError, match="is no forest; move it away"), KeptForest(WrittenTrees(), path):
+    with pytest.raises(ConfigError, match="is no forest; move it away"), ForestAutosave(WrittenTrees(), path):
         pass
     assert path.read_text() == "my only copy of something else"
 
@@ -74,7 +74,7 @@ def test_an_unusable_file_is_moved_aside_and_all_begins_anew(
 ) -> None:
     path = tmp_path / "forest"
     path.write_text("damaged")
-    with KeptForest(WrittenTrees(3), path):
+    with ForestAutosave(WrittenTrees(3), path):
         [aside] = tmp_path.iterdir()
         assert aside.name.startswith("forest.damaged-2")
         assert aside.read_text() == "damaged"
@@ -88,7 +88,7 @@ def test_an_unusable_file_stops_a_strict_start_and_stays(tmp_path: Path) -> None
     path.write_text("damaged")
     with (
         pytest.raises(ConfigError, match="'damaged' is a damaged forest; move it away"),
-        KeptForest(WrittenTrees(), path, is_strict=True),
+        ForestAutosave(WrittenTrees(), path, is_strict=True),
     ):
         pass
     assert [file.read_text() for file in tmp_path.iterdir()] == ["damaged"]
@@ -99,6 +99,6 @@ def test_what_can_not_be_saved_is_said_and_does_not_stop_the_server(
 ) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
-    with KeptForest(WrittenTrees(3), folder / "forest"):
+    with ForestAutosave(WrittenTrees(3), folder / "forest"):
         folder.rmdir()
     assert "could not be saved" in caplog.text

@@ -21,7 +21,7 @@ from agentspec.wire import MAX_DRAFT_TOKENS
 
 if TYPE_CHECKING:
     from agentspec.commands.serve_plan import Plan
-    from agentspec.gateway import Fleet, Recorder, Rules, Upstream
+    from agentspec.gateway import Fleet, Recorder, RuntimeConfig, Upstream
     from agentspec.gateway.settings import Settings
 
 API_KEYS_VARIABLE = "AGENTSPEC_API_KEYS"
@@ -225,12 +225,12 @@ def _add_proxy_options(group: argparse._ArgumentGroup) -> None:
 def run_serve(args: argparse.Namespace) -> int:
     """``agentspec serve``."""
     from agentspec.commands.serve_plan import plan_of
-    from agentspec.commands.serve_settings import read_settings, rules_of
+    from agentspec.commands.serve_settings import read_settings, runtime_config_of
 
     options = copy(args)  # as they were given: the configuration may be read again
     settings = read_settings(args)
-    rules = rules_of(settings, args)
-    plan = plan_of(args, settings, rules)
+    runtime = runtime_config_of(settings, args)
+    plan = plan_of(args, settings, runtime)
     if args.dry_run:
         print(plan.shown(), end="")
         return 0
@@ -247,47 +247,47 @@ def _serve_gateway(args: argparse.Namespace, plan: Plan, options: argparse.Names
     from agentspec.commands.serve_plan import listening_socket
     from agentspec.commands.serve_reload import RunningSettings
     from agentspec.commands.serve_settings import tracing_of
-    from agentspec.gateway import Discovery, Drain, EngineProcess, create_app, serve
+    from agentspec.gateway import Discovery, EngineSupervisor, GracefulShutdown, create_app, serve
     from agentspec.gateway.reload import Reload
 
-    settings, rules = plan.settings, plan.rules
+    settings, runtime = plan.settings, plan.runtime
     server, tracing = settings.server, tracing_of(settings.tracing)
     with listening_socket(
         server.host, server.port
     ) as bound:  # before the model is loaded: a taken port fails at once
-        process: EngineProcess | None = None
+        process: EngineSupervisor | None = None
         upstream: Upstream
         keeping: AbstractContextManager[object] = nullcontext()
         if plan.choice.engine == "vllm":
             from agentspec.commands.vllm_engine import behind_gateway
 
-            upstream, name, process = behind_gateway(args, settings, rules)
+            upstream, name, process = behind_gateway(args, settings, runtime)
         elif plan.embedded is not None:
             from agentspec.commands.torch_engine import embedded
 
             upstream, name, keeping = embedded(plan.embedded)
         else:
-            upstream, name = _running(settings, rules)
-        running = RunningSettings(options, settings, upstream, rules) if options.config else None
-        drain = Drain()
+            upstream, name = _running(settings, runtime)
+        running = RunningSettings(options, settings, upstream, runtime) if options.config else None
+        shutdown = GracefulShutdown()
         discovery = Discovery(settings.discovery) if settings.discovery else None
         with keeping, closing(tracing) if tracing else nullcontext(), _recording(server.record) as recorder:
             serve(
                 create_app(
                     upstream,
-                    rules=rules,
-                    drain=drain,
+                    runtime=runtime,
+                    shutdown=shutdown,
                     discovery=discovery,
                     tracing=tracing,
                     recorder=recorder,
                 ),
                 bound,
-                drain,
+                shutdown,
                 grace_s=server.grace_s,
                 on_ready=lambda: _say_ready(name, server.host, bound.getsockname()[1]),
                 engine=process,
                 reload=Reload(options.config, running.apply) if running else None,
-                rules=rules,
+                runtime=runtime,
             )
 
 
@@ -301,13 +301,13 @@ def _recording(path: str | None) -> AbstractContextManager[Recorder | None]:
     return closing(Recorder(Path(path)))
 
 
-def _running(settings: Settings, rules: Rules) -> tuple[Fleet, str]:
+def _running(settings: Settings, runtime: RuntimeConfig) -> tuple[Fleet, str]:
     """Engines that somebody else has started, and where. The log says whether our plugin is in them."""
     from agentspec.commands.serve_settings import fleet_of
     from agentspec.gateway import Fleet
     from agentspec.gateway.upstreams.probe import look
 
-    fleet = Fleet(fleet_of(settings, settings.upstreams, rules))
+    fleet = Fleet(fleet_of(settings, settings.upstreams, runtime))
     for upstream in settings.upstreams:
         logger.info("%s", look(upstream.root, upstream.control_token))
     return fleet, ", ".join(upstream.url for upstream in settings.upstreams)

@@ -21,7 +21,7 @@ from agentspec.commands.engine_choice import EngineChoice, choose_engine
 from agentspec.commands.serve_settings import HIDDEN, check_exposure, check_tracing, hidden
 from agentspec.commands.torch_engine import EmbeddedPlan
 from agentspec.errors import ConfigError
-from agentspec.gateway import Rules
+from agentspec.gateway import RuntimeConfig
 from agentspec.gateway.discovery.store import DiscoveryStore
 from agentspec.gateway.server import bind
 from agentspec.gateway.settings import Settings
@@ -37,7 +37,7 @@ class Plan:
     """
 
     settings: Settings
-    rules: Rules
+    runtime: RuntimeConfig
     choice: EngineChoice
     embedded: EmbeddedPlan | None
     engine: dict[str, Any]
@@ -45,15 +45,15 @@ class Plan:
     def shown(self) -> str:
         """All values in force as YAML. Of keys, only their number and tenants."""
         values: dict[str, Any] = hidden(self.settings)
-        keys = self.rules.keys
+        keys = self.runtime.keys
         values["keys"] = {"number": len(keys), "by_tenant": dict(Counter(sorted(keys.tenants())))}
-        values["admin_key_sha256"] = None if self.rules.admin_key is None else HIDDEN
+        values["admin_key_sha256"] = None if self.runtime.admin_key is None else HIDDEN
         values["engine"] = {"engine": self.choice.engine, "reason": self.choice.reason, **self.engine}
         return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
 
-def plan_of(args: argparse.Namespace, settings: Settings, rules: Rules) -> Plan:
-    """Check what ``args``, ``settings`` and ``rules`` ask for, as far as nothing has to be started.
+def plan_of(args: argparse.Namespace, settings: Settings, runtime: RuntimeConfig) -> Plan:
+    """Check what ``args``, ``settings`` and ``runtime`` ask for, as far as nothing has to be started.
 
     Raises:
         AgentSpecError: it can't start so.
@@ -61,7 +61,7 @@ def plan_of(args: argparse.Namespace, settings: Settings, rules: Rules) -> Plan:
     """
     server = settings.server
     choice = choose_engine(args, settings)
-    check_exposure(server.host, bool(rules.keys), server.allow_open)
+    check_exposure(server.host, bool(runtime.keys), server.allow_open)
     embedded, engine = _engine(args, settings, choice)
     listening_socket(server.host, server.port).close()
     check_tracing(settings.tracing)
@@ -69,7 +69,7 @@ def plan_of(args: argparse.Namespace, settings: Settings, rules: Rules) -> Plan:
         _check_record(Path(server.record))
     if settings.discovery is not None and settings.discovery.path is not None:
         _check_discovery(settings.discovery.path)
-    return Plan(settings, rules, choice, embedded, engine)
+    return Plan(settings, runtime, choice, embedded, engine)
 
 
 def _engine(

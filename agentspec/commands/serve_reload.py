@@ -11,9 +11,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from agentspec.commands.serve_settings import check_exposure, fleet_of, read_settings, rules_of, shown_as
+from agentspec.commands.serve_settings import (
+    check_exposure,
+    fleet_of,
+    read_settings,
+    runtime_config_of,
+    shown_as,
+)
 from agentspec.errors import ConfigError
-from agentspec.gateway import Fleet, Rules, Upstream
+from agentspec.gateway import Fleet, RuntimeConfig, Upstream
 from agentspec.gateway.settings import Settings
 
 RULES_SETTINGS = ("keys", "admin_key_sha256", "limits", "server.allow_open", "server.cors_origins")
@@ -41,7 +47,7 @@ class LivePart:
     """Settings that hold from the next request on, and the function that puts them into force."""
 
     names: tuple[str, ...]
-    put: Callable[[Settings, Rules], None]
+    put: Callable[[Settings, RuntimeConfig], None]
 
 
 class RunningSettings:
@@ -54,11 +60,11 @@ class RunningSettings:
     """
 
     def __init__(
-        self, options: argparse.Namespace, settings: Settings, upstream: Upstream, rules: Rules
+        self, options: argparse.Namespace, settings: Settings, upstream: Upstream, runtime: RuntimeConfig
     ) -> None:
         self._options = options
         self._started = self._now = settings
-        self._rules = rules
+        self._runtime = runtime
         self._live = (
             LivePart(RULES_SETTINGS, self._put_rules),
             LivePart(("server.log_level",), _put_log_level),
@@ -72,52 +78,54 @@ class RunningSettings:
             ConfigError, StageError: they are wrong, or would open the gateway. Nothing has changed.
         """
         settings = read_settings(copy(self._options))
-        rules = rules_of(settings, self._options, self._rules)
-        self._check(settings, rules)
-        num_keys = len(self._rules.keys)
+        runtime = runtime_config_of(settings, self._options, self._runtime)
+        self._check(settings, runtime)
+        num_keys = len(self._runtime.keys)
         for part in self._live:
-            part.put(settings, rules)
+            part.put(settings, runtime)
         self._log(settings, num_keys)
         self._now = settings
 
-    def _check(self, settings: Settings, rules: Rules) -> None:
+    def _check(self, settings: Settings, runtime: RuntimeConfig) -> None:
         """Refuse what no running gateway should slip into: a file may be half written, or the wrong one."""
         server = settings.server
         for host in (self._started.server.host, server.host):  # the first is the one that it listens on
-            check_exposure(host, bool(rules.keys), server.allow_open)
+            check_exposure(host, bool(runtime.keys), server.allow_open)
         if self._started.upstreams and not settings.upstreams:
             raise ConfigError(
                 "no upstream is left, and an engine of its own is only started with the gateway"
             )
         if server.allow_open:
             return
-        if self._rules.keys and not rules.keys:
+        if self._runtime.keys and not runtime.keys:
             raise ConfigError("no API key is left: to open the gateway, restart it or set server.allow_open")
-        if self._rules.admin_key is not None and rules.admin_key is None:
+        if self._runtime.admin_key is not None and runtime.admin_key is None:
             raise ConfigError(
                 "the operator's key is missing: to do without, restart the gateway or set server.allow_open"
             )
 
     def _engines(self, upstream: Upstream) -> LivePart:
         if not isinstance(upstream, Fleet):
-            return LivePart(FLEET_SETTINGS, lambda settings, rules: None)  # no engine behind HTTP to use them
+            return LivePart(
+                FLEET_SETTINGS, lambda settings, runtime: None
+            )  # no engine behind HTTP to use them
         names = (*FLEET_SETTINGS, "upstreams") if self._started.upstreams else FLEET_SETTINGS
 
-        def put(settings: Settings, rules: Rules) -> None:
+        def put(settings: Settings, runtime: RuntimeConfig) -> None:
             engines = settings.upstreams if "upstreams" in names else upstream.upstreams
-            upstream.apply(fleet_of(settings, engines, rules))
+            upstream.apply(fleet_of(settings, engines, runtime))
 
         return LivePart(names, put)
 
-    def _put_rules(self, _: Settings, new: Rules) -> None:
-        rules = self._rules
-        rules.keys, rules.admin_key, rules.limits = new.keys, new.admin_key, new.limits
-        rules.cors_origins = new.cors_origins
+    def _put_rules(self, _: Settings, new: RuntimeConfig) -> None:
+        runtime = self._runtime
+        runtime.keys, runtime.admin_key, runtime.limits = new.keys, new.admin_key, new.limits
+        runtime.cors_origins = new.cors_origins
 
     def _log(self, settings: Settings, num_keys: int) -> None:
         for change in differences(self._now, settings):
             if change.name == "keys":
-                logger.warning("the API keys changed: %d before, %d now", num_keys, len(self._rules.keys))
+                logger.warning("the API keys changed: %d before, %d now", num_keys, len(self._runtime.keys))
             elif change.name == "admin_key_sha256":
                 logger.warning("the operator's key changed: %s", change)
             else:
@@ -143,7 +151,7 @@ def differences(before: BaseModel, after: BaseModel, group: str = "") -> Iterato
             yield Change(group + name, _shown(name, old), _shown(name, new))
 
 
-def _put_log_level(settings: Settings, _: Rules) -> None:
+def _put_log_level(settings: Settings, _: RuntimeConfig) -> None:
     logging.getLogger().setLevel(settings.server.log_level.upper())
 
 

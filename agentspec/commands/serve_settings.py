@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from agentspec.errors import ConfigError
 from agentspec.extras import needed
 from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE, ApiKey, ApiKeys, digest_of, parse_keys
-from agentspec.gateway.auth.runtime_config import Rules
+from agentspec.gateway.auth.runtime_config import RuntimeConfig
 from agentspec.gateway.config_file import SECRETS, load_settings
 from agentspec.gateway.settings import (
     EngineSettings,
@@ -60,7 +60,9 @@ def read_settings(args: argparse.Namespace) -> Settings:
     return settings
 
 
-def rules_of(settings: Settings, args: argparse.Namespace, before: Rules | None = None) -> Rules:
+def runtime_config_of(
+    settings: Settings, args: argparse.Namespace, before: RuntimeConfig | None = None
+) -> RuntimeConfig:
     """Keys and limits. Raises ConfigError, StageError."""
     keys = [
         ApiKey(bytes.fromhex(key.sha256), key.tenant, key.requests_per_minute, key.max_concurrent)
@@ -78,7 +80,9 @@ def rules_of(settings: Settings, args: argparse.Namespace, before: Rules | None 
         logger.warning(
             "every web page can use this gateway: server.cors_origins has '*', and there are no keys"
         )
-    return Rules(ApiKeys(keys, None if before is None else before.keys), admin, settings.limits, origins)
+    return RuntimeConfig(
+        ApiKeys(keys, None if before is None else before.keys), admin, settings.limits, origins
+    )
 
 
 def check_exposure(host: str, has_keys: bool, allow_open: bool) -> None:
@@ -95,7 +99,9 @@ def given_keys(args: argparse.Namespace) -> list[str]:
     return [*args.api_key, *_split(os.environ.get(API_KEYS_VARIABLE, ""))]
 
 
-def fleet_of(settings: Settings, upstreams: Iterable[UpstreamSettings], rules: Rules) -> FleetSettings:
+def fleet_of(
+    settings: Settings, upstreams: Iterable[UpstreamSettings], runtime: RuntimeConfig
+) -> FleetSettings:
     """How ``upstreams`` are used. A client's ``Authorization`` stays here if it is a key of ours."""
     return FleetSettings(
         upstreams=tuple(upstreams),
@@ -103,7 +109,7 @@ def fleet_of(settings: Settings, upstreams: Iterable[UpstreamSettings], rules: R
         timeouts=settings.timeouts,
         retries=settings.retries,
         health=settings.health,
-        forwards_authorization=not rules.keys,
+        forwards_authorization=not runtime.keys,
     )
 
 

@@ -21,7 +21,7 @@ from agentspec.forest_folder import ForestFolder
 from agentspec.gateway import EmbeddedUpstream
 from agentspec.gateway.settings import Settings
 from agentspec.generation import Engine
-from agentspec.kept_forest import KeptForest
+from agentspec.kept_forest import ForestAutosave
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir
 from agentspec.recorded import CallLibrary, ReplayEngine, read
 from agentspec.vllm_plugin.versions import INSTALL, installed_version
@@ -141,7 +141,7 @@ def embedded(plan: EmbeddedPlan) -> tuple[EmbeddedUpstream, str, AbstractContext
     upstream = EmbeddedUpstream(served, plan.files, any_model=plan.library is not None)
     if plan.files.file is None or engine.trees is None:
         return upstream, engine.model.name, nullcontext()
-    keeping = KeptForest(engine.trees, plan.files.file, plan.save_every_s, is_strict=plan.is_strict)
+    keeping = ForestAutosave(engine.trees, plan.files.file, plan.save_every_s, is_strict=plan.is_strict)
     return upstream, engine.model.name, keeping
 
 

@@ -15,7 +15,14 @@ from agentspec.commands.engine_choice import REPLAY_OPTIONS, TORCH_OPTIONS, name
 from agentspec.commands.serve_settings import HIDDEN, fleet_of, given_keys
 from agentspec.errors import ConfigError
 from agentspec.forest_file import check_place
-from agentspec.gateway import EngineCommand, EngineProcess, Fleet, Patience, Rules, UpstreamSettings
+from agentspec.gateway import (
+    EngineCommand,
+    EngineSupervisor,
+    EngineTimeouts,
+    Fleet,
+    RuntimeConfig,
+    UpstreamSettings,
+)
 from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE
 from agentspec.gateway.server import bind
 from agentspec.gateway.settings import DISCOVERY_FILE_VARIABLE, EngineSettings, Settings
@@ -94,8 +101,8 @@ def _without_secrets(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def behind_gateway(
-    args: argparse.Namespace, settings: Settings, rules: Rules
-) -> tuple[Fleet, str, EngineProcess]:
+    args: argparse.Namespace, settings: Settings, runtime: RuntimeConfig
+) -> tuple[Fleet, str, EngineSupervisor]:
     """vLLM on a loopback port, which only who knows this process's secrets may use; the name it serves."""
     port = _free_port(args.engine_port or 0)
     root = f"http://{LOOPBACK}:{port}"
@@ -107,11 +114,11 @@ def behind_gateway(
         stop_timeout_s=SHUTDOWN_S + 10,
     )
     engine = UpstreamSettings(url=root, api_key=key, sends_xargs=args.xargs, control_token=token)
-    fleet = Fleet(fleet_of(settings, [engine], rules))
-    return fleet, _name(args), EngineProcess(command, root, patience=_patience(args))
+    fleet = Fleet(fleet_of(settings, [engine], runtime))
+    return fleet, _name(args), EngineSupervisor(command, root, patience=_patience(args))
 
 
-def zero_hop(args: argparse.Namespace, settings: Settings, port: int) -> tuple[EngineProcess, str]:
+def zero_hop(args: argparse.Namespace, settings: Settings, port: int) -> tuple[EngineSupervisor, str]:
     """vLLM's own server with the stage middleware, on the host and port of ours."""
     server, keys = settings.server, _written_keys(args, settings)
     shutdown_s = math.ceil(server.grace_s)
@@ -125,7 +132,7 @@ def zero_hop(args: argparse.Namespace, settings: Settings, port: int) -> tuple[E
         stop_timeout_s=shutdown_s + 10,
     )
     host = EVERYWHERE.get(server.host, f"[{server.host}]" if ":" in server.host else server.host)
-    return EngineProcess(command, f"http://{host}:{port}", patience=_patience(args)), _name(args)
+    return EngineSupervisor(command, f"http://{host}:{port}", patience=_patience(args)), _name(args)
 
 
 def _written_keys(args: argparse.Namespace, settings: Settings) -> list[str]:
@@ -180,8 +187,8 @@ def _name(args: argparse.Namespace) -> str:
     return name
 
 
-def _patience(args: argparse.Namespace) -> Patience:
-    return Patience(start_timeout_s=args.engine_start_timeout_s or DEFAULT_START_TIMEOUT_S)
+def _patience(args: argparse.Namespace) -> EngineTimeouts:
+    return EngineTimeouts(start_timeout_s=args.engine_start_timeout_s or DEFAULT_START_TIMEOUT_S)
 
 
 def _free_port(wanted: int) -> int:

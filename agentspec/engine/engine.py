@@ -23,7 +23,7 @@ from agentspec.engine.model import Transformer
 from agentspec.engine.outbox import Outbox
 from agentspec.engine.request import LiveRequest
 from agentspec.engine.scheduler import Scheduler
-from agentspec.engine.text_trees import TextTrees
+from agentspec.engine.text_trees import TextForest
 from agentspec.engine.tokenizer import Tokenizer
 from agentspec.errors import EngineError
 from agentspec.generation import GenerationDelta, GenerationRequest, ModelCard
@@ -104,9 +104,9 @@ class TorchEngine:
         return self._decoder.price
 
     @property
-    def trees(self) -> TextTrees | None:
+    def trees(self) -> TextForest | None:
         """What the proposer keeps, by text; None if it keeps nothing."""
-        return TextTrees(self._tokenizer, self._proposer) if isinstance(self._proposer, Learner) else None
+        return TextForest(self._tokenizer, self._proposer) if isinstance(self._proposer, Learner) else None
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[GenerationDelta]:
         """Stream the answer. Closing the iterator cancels: the slot is free at the next step.

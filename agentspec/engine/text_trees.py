@@ -12,7 +12,7 @@ from agentspec.proposer import Learner
 from agentspec.stages import StageKey
 
 
-class TextTrees:
+class TextForest:
     """Implements :class:`agentspec.generation.Trees`. Safe to use from several threads."""
 
     def __init__(self, tokenizer: Tokenizer, learner: Learner) -> None:

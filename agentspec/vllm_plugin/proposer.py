@@ -27,7 +27,7 @@ from agentspec.step_cost import StepCost
 from agentspec.vllm_plugin.live import LiveRequest
 from agentspec.vllm_plugin.settings import PluginSettings
 from agentspec.vllm_plugin.tags import RequestTags
-from agentspec.vllm_plugin.texts import Texts
+from agentspec.vllm_plugin.texts import ServedTokenizer
 from agentspec.vllm_plugin.timing import Timing
 from agentspec.vllm_plugin.traces import Traces
 
@@ -54,7 +54,7 @@ class ForestProposer:
         self.forest = Forest(self.settings.forest_config())
         self.stages = StageTable()
         self.timing = Timing()
-        self.texts = Texts(vllm_config.model_config)
+        self.texts = ServedTokenizer(vllm_config.model_config)
         self.traces = Traces()
         self.num_draft_tokens: int = vllm_config.speculative_config.num_speculative_tokens
         self._draft_config = self.settings.draft_config(self.num_draft_tokens)

@@ -16,7 +16,7 @@ from agentspec.forest import Tokens
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 
 
-class Texts:
+class ServedTokenizer:
     """The served model's tokenizer, loaded when it is first needed. Safe from several threads."""
 
     def __init__(self, model_config: Any) -> None:

@@ -21,8 +21,8 @@ from starlette.routing import Route
 from agentspec.benchmarks.stages.partition import adjusted_rand_index
 from agentspec.benchmarks.stages.untagged import Untagged, truth
 from agentspec.errors import RequestError
-from agentspec.gateway.stages.resolver import Signs, resolve_stage
-from agentspec.gateway.stages.url_stage import URL_STAGE_KEY, UrlStage
+from agentspec.gateway.stages.resolver import StageHints, resolve_stage
+from agentspec.gateway.stages.url_stage import URL_STAGE_KEY, StageUrlMiddleware
 from agentspec.stages import DEFAULT_STAGE, DEFAULT_TENANT
 from agentspec.wire import (
     SESSION_HEADER,
@@ -77,7 +77,7 @@ class Findings:
         }
 
 
-def stripping(url: str, findings: Findings) -> UrlStage:
+def stripping(url: str, findings: Findings) -> StageUrlMiddleware:
     """The proxy in front of the gateway at ``url``, its root."""
 
     @asynccontextmanager
@@ -106,7 +106,9 @@ def stripping(url: str, findings: Findings) -> UrlStage:
         return _passing(answer)
 
     methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
-    return UrlStage(Starlette(routes=[Route("/{path:path}", forward, methods=methods)], lifespan=lifespan))
+    return StageUrlMiddleware(
+        Starlette(routes=[Route("/{path:path}", forward, methods=methods)], lifespan=lifespan)
+    )
 
 
 def _note(
@@ -129,7 +131,7 @@ def _note(
 def _told(request: Request, body: dict[str, Any]) -> str | None:
     """The stage that the client named; None if it named none, or none that is one."""
     try:
-        signs = Signs(DEFAULT_TENANT, request.headers, request.scope.get(URL_STAGE_KEY), body)
+        signs = StageHints(DEFAULT_TENANT, request.headers, request.scope.get(URL_STAGE_KEY), body)
         stage, source = resolve_stage(signs)
     except RequestError:
         return None

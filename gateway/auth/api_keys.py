@@ -14,7 +14,7 @@ from hashlib import blake2b, sha256
 from starlette.datastructures import Headers
 
 from agentspec.errors import ConfigError
-from agentspec.gateway.auth.rate_limit import KeyLimits
+from agentspec.gateway.auth.rate_limit import RateLimits
 from agentspec.gateway.errors import AuthError
 from agentspec.stages import DEFAULT_TENANT, check_tenant
 
@@ -38,7 +38,7 @@ class ApiKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class Principal:
     """Who a request is from.
 
     Attributes:
@@ -46,7 +46,7 @@ class Caller:
     """
 
     tenant: str
-    limits: KeyLimits
+    limits: RateLimits
     is_operator: bool = False
 
 
@@ -65,11 +65,11 @@ class ApiKeys:
         self._secret: bytes = secrets.token_bytes(32) if before is None else before._secret
         known = {} if before is None else before._callers
         self._keys: dict[bytes, ApiKey] = {}
-        self._callers: dict[ApiKey, Caller] = {}
+        self._callers: dict[ApiKey, Principal] = {}
         for key in keys:
             self._keys[self._index(key.digest)] = key
-            self._callers[key] = known.get(key) or Caller(key.tenant, _limits(key))
-        self._nobody = Caller(DEFAULT_TENANT, KeyLimits(None, None, time.monotonic))
+            self._callers[key] = known.get(key) or Principal(key.tenant, _limits(key))
+        self._nobody = Principal(DEFAULT_TENANT, RateLimits(None, None, time.monotonic))
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> ApiKeys:
@@ -94,7 +94,7 @@ class ApiKeys:
         """The tenant of each key, in no order."""
         return [key.tenant for key in self._keys.values()]
 
-    def caller(self, given: str | None) -> Caller:
+    def caller(self, given: str | None) -> Principal:
         """Whose key it is that a request carries. Raises AuthError."""
         if not self._keys:
             return self._nobody
@@ -143,5 +143,5 @@ def given_key(headers: Headers) -> str | None:
     return headers.get("x-api-key") or None
 
 
-def _limits(key: ApiKey) -> KeyLimits:
-    return KeyLimits(key.requests_per_minute, key.max_concurrent, time.monotonic)
+def _limits(key: ApiKey) -> RateLimits:
+    return RateLimits(key.requests_per_minute, key.max_concurrent, time.monotonic)

@@ -9,13 +9,13 @@ from urllib.parse import parse_qsl
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentspec.gateway.auth.api_keys import Caller, digest_of, given_key
-from agentspec.gateway.auth.rate_limit import KeyLimits
-from agentspec.gateway.auth.runtime_config import Rules
+from agentspec.gateway.auth.api_keys import Principal, digest_of, given_key
+from agentspec.gateway.auth.rate_limit import RateLimits
+from agentspec.gateway.auth.runtime_config import RuntimeConfig
 from agentspec.gateway.errors import AuthError, ForbiddenError
-from agentspec.gateway.http.api_response import Reply
+from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.http.request_headers import headers_of
-from agentspec.gateway.http.response_writer import exchange_of
+from agentspec.gateway.http.response_writer import writer_of
 from agentspec.stages import DEFAULT_TENANT
 
 TENANT_KEY = "agentspec.tenant"
@@ -30,7 +30,7 @@ UI_PATH = "/ui"  # a page with nothing in it
 OPEN_PATHS = frozenset(("/health", "/ping", METRICS_PATH, UI_PATH))
 
 
-class Authenticate:
+class AuthMiddleware:
     """Lets tenants in by their keys, and operators to their own paths by theirs.
 
     The caller goes to ``scope[CALLER_KEY]``, the tenant to ``scope[TENANT_KEY]``. An operator may
@@ -39,33 +39,33 @@ class Authenticate:
     ``/metrics``, which tells of every tenant, needs it too.
     """
 
-    def __init__(self, app: ASGIApp, rules: Rules) -> None:
+    def __init__(self, app: ASGIApp, runtime: RuntimeConfig) -> None:
         self._app = app
-        self._rules = rules
-        self._operator = Caller(DEFAULT_TENANT, KeyLimits(None, None, time.monotonic), is_operator=True)
+        self._runtime = runtime
+        self._operator = Principal(DEFAULT_TENANT, RateLimits(None, None, time.monotonic), is_operator=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 401 or 403."""
         if scope["type"] == "http":
-            exchange = exchange_of(scope, send)
+            writer = writer_of(scope, send)
             try:
                 self._admit(scope)
-                exchange.is_client_known = scope["path"] not in OPEN_PATHS
+                writer.is_client_known = scope["path"] not in OPEN_PATHS
             except (AuthError, ForbiddenError) as error:
-                reply = Reply(exchange)
+                response = ApiResponse(writer)
                 if isinstance(error, AuthError):
-                    reply.headers.append((b"www-authenticate", b"Bearer"))
-                await reply.fail(error)
+                    response.headers.append((b"www-authenticate", b"Bearer"))
+                await response.fail(error)
                 return
         await self._app(scope, receive, send)
 
     def _admit(self, scope: Scope) -> None:
         path, given = scope["path"], given_key(headers_of(scope))
-        if path in OPERATOR_PATHS or (path == METRICS_PATH and self._rules.admin_key):
+        if path in OPERATOR_PATHS or (path == METRICS_PATH and self._runtime.admin_key):
             self._check_operator(scope, given)
         elif path not in OPEN_PATHS:
             is_tenants = path.startswith(TENANTS_PREFIX)
-            if is_tenants and self._rules.admin_key is not None and self._is_admin(given):
+            if is_tenants and self._runtime.admin_key is not None and self._is_admin(given):
                 if scope["method"] not in READING_METHODS:
                     raise ForbiddenError(
                         "the operator's key sees every tenant and changes none: use a key of the tenant"
@@ -73,21 +73,21 @@ class Authenticate:
                 scope[TENANT_KEY], scope[CALLER_KEY] = _named_tenant(scope), self._operator
                 return
             is_operators = self._is_admin(given) and not is_tenants
-            caller = self._operator if is_operators else self._rules.keys.caller(given)
+            caller = self._operator if is_operators else self._runtime.keys.caller(given)
             scope[TENANT_KEY], scope[CALLER_KEY] = caller.tenant, caller
 
     def _is_admin(self, given: str | None) -> bool:
-        if self._rules.admin_key is None:
-            return not self._rules.keys
-        return given is not None and hmac.compare_digest(digest_of(given), self._rules.admin_key)
+        if self._runtime.admin_key is None:
+            return not self._runtime.keys
+        return given is not None and hmac.compare_digest(digest_of(given), self._runtime.admin_key)
 
     def _check_operator(self, scope: Scope, given: str | None) -> None:
-        if self._rules.admin_key is not None:
+        if self._runtime.admin_key is not None:
             if given is None:
                 raise AuthError("the operator's key is needed: send 'Authorization: Bearer KEY'")
             if not self._is_admin(given):
                 raise ForbiddenError("this key is not the operator's")
-        elif self._rules.keys:
+        elif self._runtime.keys:
             raise ForbiddenError("this is for operators, and there is no operator's key: give --admin-key")
         elif not FROM_ELSEWHERE.isdisjoint(headers_of(scope)) or not _is_on_this_machine(scope):
             raise ForbiddenError("without an operator's key this is for programs on the same machine only")

@@ -10,7 +10,7 @@ from agentspec.gateway.errors import RateLimitError
 BUSY_RETRY_S = 1.0
 
 
-class KeyLimits:
+class RateLimits:
     """A token bucket that holds a minute's requests, and a count of those under way.
 
     Args:

@@ -9,7 +9,7 @@ from agentspec.gateway.settings import GatewaySettings
 
 
 @dataclass(slots=True)
-class Rules:
+class RuntimeConfig:
     """Replaced field by field when the configuration changes; requests under way keep what they began with.
 
     Attributes:

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from agentspec.errors import RequestError
 from agentspec.gateway.auth.middleware import TENANT_KEY
-from agentspec.gateway.auth.runtime_config import Rules
+from agentspec.gateway.auth.runtime_config import RuntimeConfig
 from agentspec.gateway.control.past_outputs import read_past_outputs
 from agentspec.gateway.errors import ForbiddenError, UnknownTraceError
 from agentspec.gateway.http.request_body import parse_body, read_body
@@ -26,7 +26,7 @@ from agentspec.gateway.upstreams.upstream import Upstream
 from agentspec.stages import StageKey
 
 
-def control_routes(upstream: Upstream, rules: Rules) -> list[Route]:
+def control_routes(upstream: Upstream, runtime: RuntimeConfig) -> list[Route]:
     """The routes, for either kind of upstream."""
 
     async def stages(request: Request) -> Response:
@@ -48,13 +48,13 @@ def control_routes(upstream: Upstream, rules: Rules) -> list[Route]:
 
     async def warm(request: Request) -> Response:
         tenant = request.scope[TENANT_KEY]
-        outputs = read_past_outputs(await read_body(request.receive, rules.limits), tenant)
+        outputs = read_past_outputs(await read_body(request.receive, runtime.limits), tenant)
         return JSONResponse(await upstream.warm(tenant, outputs))
 
     def with_file(work: Callable[[str | None], Awaitable[dict[str, Any]]]) -> Callable[..., Any]:
         async def answer(request: Request) -> Response:
-            path = _path(await read_body(request.receive, rules.limits))
-            if path is not None and rules.admin_key is None:
+            path = _path(await read_body(request.receive, runtime.limits))
+            if path is not None and runtime.admin_key is None:
                 raise ForbiddenError(
                     "naming a file needs an operator's key, and there is none: give the server one by "
                     "--admin-key, $AGENTSPEC_ADMIN_KEY or admin_key_sha256"

@@ -13,8 +13,8 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from agentspec.gateway.dashboard.snapshot import Trails, describe_all, describe_tenant
-from agentspec.gateway.dashboard.traffic import Watch
+from agentspec.gateway.dashboard.snapshot import SlidingWindows, describe_all, describe_tenant
+from agentspec.gateway.dashboard.traffic import TrafficStats
 from agentspec.gateway.dashboard.workflow_graph import Path
 from agentspec.gateway.errors import RateLimitError
 from agentspec.gateway.http.api_response import encode_event
@@ -26,18 +26,20 @@ INTERVAL_S = 1.0
 MAX_LOOKING = 32  # of one tenant at a time
 
 
-class Lookout:
+class LiveFeed:
     """Looks at one upstream while somebody asks. Used from the event loop only.
 
     The tenant None stands for all of them, which an operator looks at.
     """
 
-    def __init__(self, upstream: Upstream, watch: Watch, interval_s: float = INTERVAL_S) -> None:
+    def __init__(
+        self, upstream: Upstream, traffic_stats: TrafficStats, interval_s: float = INTERVAL_S
+    ) -> None:
         self._upstream = upstream
-        self._watch = watch
+        self._traffic_stats = traffic_stats
         self._interval_s = interval_s
         self._num_looking: Counter[str | None] = Counter()
-        self._trails: dict[str | None, Trails] = {}
+        self._trails: dict[str | None, SlidingWindows] = {}
         self._looking: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._stats: Mapping[StageKey, StageStats] = {}
@@ -60,7 +62,7 @@ class Lookout:
     @contextmanager
     def _looked_at(self, tenant: str | None) -> Iterator[None]:
         self._num_looking[tenant] += 1
-        self._trails.setdefault(tenant, Trails())
+        self._trails.setdefault(tenant, SlidingWindows())
         if self._looking is None:
             self._looking = asyncio.create_task(self._look())
         try:
@@ -94,8 +96,8 @@ class Lookout:
     def _told(self, tenant: str | None) -> dict[str, Any]:
         trails = self._trails[tenant]
         if tenant is None:
-            return describe_all(trails, self._watch.all(), self._interval_s)
-        return describe_tenant(trails, self._watch.of(tenant), self._interval_s)
+            return describe_all(trails, self._traffic_stats.all(), self._interval_s)
+        return describe_tenant(trails, self._traffic_stats.of(tenant), self._interval_s)
 
 
 def _of(tenant: str | None, stats: Mapping[StageKey, StageStats]) -> dict[Path, StageStats]:

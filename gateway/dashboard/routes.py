@@ -18,18 +18,18 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from agentspec.gateway.auth.middleware import TENANT_KEY, UI_PATH
-from agentspec.gateway.auth.runtime_config import Rules
-from agentspec.gateway.dashboard.live_feed import Lookout
-from agentspec.gateway.http.api_response import EVENT_STREAM_HEADERS, Reply
-from agentspec.gateway.http.cancellation import ClientGoneError, Lifeline, ended_before
-from agentspec.gateway.http.graceful_shutdown import Drain
-from agentspec.gateway.http.response_writer import AsgiExchange
+from agentspec.gateway.auth.runtime_config import RuntimeConfig
+from agentspec.gateway.dashboard.live_feed import LiveFeed
+from agentspec.gateway.http.api_response import EVENT_STREAM_HEADERS, ApiResponse
+from agentspec.gateway.http.cancellation import CancelScope, ClientGoneError, ended_before
+from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
+from agentspec.gateway.http.response_writer import AsgiResponseWriter
 
 EVENTS_PATH = "/agentspec/events"
 PAGE_FILE = Path(__file__).with_name("ui.html")
 
 
-def ui_routes(lookout: Lookout, rules: Rules, drain: Drain) -> list[Route]:
+def ui_routes(lookout: LiveFeed, runtime: RuntimeConfig, shutdown: GracefulShutdown) -> list[Route]:
     """The page, and what it reads."""
     text = PAGE_FILE.read_text(encoding="utf-8")
     headers = {"content-security-policy": content_security_policy(text), **_HEADERS}
@@ -39,7 +39,7 @@ def ui_routes(lookout: Lookout, rules: Rules, drain: Drain) -> list[Route]:
 
     return [
         Route(UI_PATH, page),
-        Route(EVENTS_PATH, Events(lookout, rules, drain), methods=["GET"]),
+        Route(EVENTS_PATH, Events(lookout, runtime, shutdown), methods=["GET"]),
     ]
 
 
@@ -49,36 +49,36 @@ class Events:
     A tenant's, or all tenants' for an operator.
     """
 
-    def __init__(self, lookout: Lookout, rules: Rules, drain: Drain) -> None:
+    def __init__(self, lookout: LiveFeed, runtime: RuntimeConfig, shutdown: GracefulShutdown) -> None:
         self._lookout = lookout
-        self._rules = rules
-        self._drain = drain
+        self._runtime = runtime
+        self._shutdown = shutdown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The stream. Raises RateLimitError, before anything is sent, if the tenant has too many."""
         tenant = scope[TENANT_KEY]
         self._lookout.check_room(tenant)
-        reply, lifeline = Reply(AsgiExchange(send)), Lifeline()
+        response, cancel_scope = ApiResponse(AsgiResponseWriter(send)), CancelScope()
 
         async def tell() -> None:
-            lifeline.watch(scope, receive)
-            await self._tell(tenant, reply)
+            cancel_scope.cancel_on_disconnect(scope, receive)
+            await self._tell(tenant, response)
 
         with suppress(ClientGoneError):  # as every such stream ends
-            await lifeline.hold(tell())
+            await cancel_scope.run(tell())
 
-    async def _tell(self, tenant: str | None, reply: Reply) -> None:
-        await reply.start(200, EVENT_STREAM_HEADERS)
-        await ended_before(self._drain.begun, self._write(tenant, reply))
-        await reply.end()
+    async def _tell(self, tenant: str | None, response: ApiResponse) -> None:
+        await response.start(200, EVENT_STREAM_HEADERS)
+        await ended_before(self._shutdown.begun, self._write(tenant, response))
+        await response.end()
 
-    async def _write(self, tenant: str | None, reply: Reply) -> None:
-        keys = self._rules.keys
+    async def _write(self, tenant: str | None, response: ApiResponse) -> None:
+        keys = self._runtime.keys
         async with aclosing(self._lookout.events(tenant)) as events:
             async for event in events:
-                if self._rules.keys is not keys:  # whoever still has one may ask again
+                if self._runtime.keys is not keys:  # whoever still has one may ask again
                     return
-                await reply.write(event)
+                await response.write(event)
 
 
 def content_security_policy(page: str) -> str:

@@ -46,7 +46,7 @@ class Gain:
         self.num_accepted_tokens += sign * other.num_accepted_tokens
 
 
-class Trail:
+class SlidingWindow:
     """Looked at once in a while; the last ``NUM_BUCKETS`` times ``BUCKET_S`` seconds are kept.
 
     Attributes:

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from agentspec.gateway.dashboard.sliding_window import Trail
-from agentspec.gateway.dashboard.traffic import TenantWatch, Traffic
+from agentspec.gateway.dashboard.sliding_window import SlidingWindow
+from agentspec.gateway.dashboard.traffic import StageTraffic, TenantTraffic
 from agentspec.gateway.dashboard.workflow_graph import Path
 from agentspec.gateway.upstreams.stage_json import by_name
 from agentspec.stats import StageStats
@@ -20,7 +20,7 @@ MAX_TOLD_STAGES = 100  # those with the most requests
 MAX_TOLD_EDGES = 200  # those seen most often
 
 
-class Trails:
+class SlidingWindows:
     """The recent past of one tenant: of its stages with the most requests, and of all together.
 
     Attributes:
@@ -31,25 +31,27 @@ class Trails:
 
     def __init__(self) -> None:
         self.stats: Mapping[Path, StageStats] = {}
-        self.stages: dict[Path, Trail] = {}
-        self.total = Trail()
+        self.stages: dict[Path, SlidingWindow] = {}
+        self.total = SlidingWindow()
 
     def look(self, now_s: float, stats: Mapping[Path, StageStats]) -> None:
         """Take the counters as they are now."""
         self.stats = stats
         self.total.look(now_s, _sum(stats.values()))
         told = heapq.nlargest(MAX_TOLD_STAGES, stats, key=lambda path: stats[path].num_requests)
-        self.stages = {path: self.stages.get(path) or Trail() for path in told}
+        self.stages = {path: self.stages.get(path) or SlidingWindow() for path in told}
         for path, trail in self.stages.items():
             trail.look(now_s, stats[path])
 
 
-def describe_tenant(trails: Trails, watch: TenantWatch, interval_s: float) -> dict[str, Any]:
+def describe_tenant(trails: SlidingWindows, watch: TenantTraffic, interval_s: float) -> dict[str, Any]:
     """Everything that a page shows of a tenant."""
     return _described(trails, watch.stages, watch.flow.edges, interval_s, _named)
 
 
-def describe_all(trails: Trails, tenants: Mapping[str, TenantWatch], interval_s: float) -> dict[str, Any]:
+def describe_all(
+    trails: SlidingWindows, tenants: Mapping[str, TenantTraffic], interval_s: float
+) -> dict[str, Any]:
     """Everything that a page shows an operator. The trails' paths begin with the tenant."""
     stages = {
         (tenant, *path): traffic
@@ -73,8 +75,8 @@ def _named_with_tenant(path: Path) -> dict[str, str]:
 
 
 def _described(
-    trails: Trails,
-    traffic_of: Mapping[Path, Traffic],
+    trails: SlidingWindows,
+    traffic_of: Mapping[Path, StageTraffic],
     edges: Mapping[tuple[Path, Path], int],
     interval_s: float,
     named: Callable[[Path], dict[str, str]],
@@ -91,7 +93,7 @@ def _described(
             "num_running": running,
         },
         "stages": [
-            {**named(path), **_stage(stats[path], trail, traffic_of.get(path) or Traffic())}
+            {**named(path), **_stage(stats[path], trail, traffic_of.get(path) or StageTraffic())}
             for path, trail in sorted(trails.stages.items())
         ],
         "num_stages_left_out": len(stats) - len(trails.stages),
@@ -99,7 +101,7 @@ def _described(
     }
 
 
-def _figures(stats: StageStats, trail: Trail) -> dict[str, Any]:
+def _figures(stats: StageStats, trail: SlidingWindow) -> dict[str, Any]:
     now = trail.now
     return {
         "num_requests": stats.num_requests,
@@ -119,7 +121,7 @@ def _figures(stats: StageStats, trail: Trail) -> dict[str, Any]:
     }
 
 
-def _stage(stats: StageStats, trail: Trail, traffic: Traffic) -> dict[str, Any]:
+def _stage(stats: StageStats, trail: SlidingWindow, traffic: StageTraffic) -> dict[str, Any]:
     return {
         **_figures(stats, trail),
         "saved_s": stats.saved_s,

@@ -1,8 +1,8 @@
-"""What the gateway itself sees of its calls, by tenant and stage: what is under way, tags, times, order.
+"""Statistics of the gateway's calls by tenant and stage: calls in flight, tags, latencies, order.
 
-Fed by every call, watched or not: :meth:`Watch.begin` and :meth:`Watch.end` together take less than two
-microseconds, and all that is kept is bounded. What engines count is no part of it (``lookout`` brings both
-together).
+Every call updates them, with or without an open dashboard. :meth:`TrafficStats.begin` and
+:meth:`TrafficStats.end` take less than two microseconds together, and memory is bounded. The engines'
+counters are not part of them; ``live_feed`` joins both.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from agentspec.gateway.dashboard.workflow_graph import Flow, Path, Step
+from agentspec.gateway.dashboard.workflow_graph import GraphStep, Path, WorkflowGraph
 from agentspec.gateway.tags import Tags
 from agentspec.stats import MAX_STAGES
 
 FIRST_FAILURE = 400
 
 
-class Traffic:
+class StageTraffic:
     """The calls of one stage so far.
 
     Attributes:
@@ -34,7 +34,7 @@ class Traffic:
         self.tag_sources: dict[str, int] = {}
 
 
-class TenantWatch:
+class TenantTraffic:
     """One tenant's calls.
 
     Attributes:
@@ -43,34 +43,36 @@ class TenantWatch:
     """
 
     def __init__(self, max_stages: int = MAX_STAGES) -> None:
-        self.stages: dict[Path, Traffic] = {}
-        self.flow = Flow()
-        self._rest = Traffic()
+        self.stages: dict[Path, StageTraffic] = {}
+        self.flow = WorkflowGraph()
+        self._rest = StageTraffic()
         self._max_stages = max_stages
 
-    def traffic(self, path: Path) -> tuple[Traffic, bool]:
+    def traffic(self, path: Path) -> tuple[StageTraffic, bool]:
         """Where to count a stage's calls, and whether that is its own place."""
         known = self.stages.get(path)
         if known is not None:
             return known, True
         if len(self.stages) >= self._max_stages:
             return self._rest, False
-        return self.stages.setdefault(path, Traffic()), True
+        return self.stages.setdefault(path, StageTraffic()), True
 
 
-class Visit:
+class InFlightCall:
     """One call under way."""
 
     __slots__ = ("began_s", "flow", "step", "traffic")
 
-    def __init__(self, traffic: Traffic, flow: Flow, step: Step | None, began_s: float) -> None:
+    def __init__(
+        self, traffic: StageTraffic, flow: WorkflowGraph, step: GraphStep | None, began_s: float
+    ) -> None:
         self.traffic = traffic
         self.flow = flow
         self.step = step
         self.began_s = began_s
 
 
-class Watch:
+class TrafficStats:
     """All tenants' calls. Used from the event loop only.
 
     Args:
@@ -78,19 +80,19 @@ class Watch:
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._tenants: dict[str, TenantWatch] = {}
+        self._tenants: dict[str, TenantTraffic] = {}
         self._clock = clock
 
-    def of(self, tenant: str) -> TenantWatch:
+    def of(self, tenant: str) -> TenantTraffic:
         """What was seen of a tenant; live."""
         known = self._tenants.get(tenant)
-        return known if known is not None else self._tenants.setdefault(tenant, TenantWatch())
+        return known if known is not None else self._tenants.setdefault(tenant, TenantTraffic())
 
-    def all(self) -> Mapping[str, TenantWatch]:
+    def all(self) -> Mapping[str, TenantTraffic]:
         """What was seen of every tenant; live."""
         return self._tenants
 
-    def begin(self, tags: Tags) -> Visit:
+    def begin(self, tags: Tags) -> InFlightCall:
         """A call has begun; :meth:`end` follows, whatever becomes of it."""
         stage = tags.stage
         path = stage.path
@@ -100,9 +102,9 @@ class Watch:
         sources = traffic.tag_sources
         sources[tags.stage_source] = sources.get(tags.stage_source, 0) + 1
         step = watch.flow.begin(tags.session, path) if tags.session is not None and is_own else None
-        return Visit(traffic, watch.flow, step, self._clock())
+        return InFlightCall(traffic, watch.flow, step, self._clock())
 
-    def end(self, visit: Visit, status: int) -> None:
+    def end(self, visit: InFlightCall, status: int) -> None:
         """It is over. ``status``: of the answer, 0 if there was none."""
         traffic = visit.traffic
         traffic.num_running -= 1

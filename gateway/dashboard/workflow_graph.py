@@ -31,7 +31,7 @@ class _Session:
         self.ended: dict[Path, int] = {}
 
 
-class Step:
+class GraphStep:
     """A call under way: its stage, the stages it follows, and when it began, as its session counts."""
 
     __slots__ = ("after", "began", "session", "stage")
@@ -45,7 +45,7 @@ class Step:
         self.after = (stage,) if stage in session.ended else tuple(session.ended)
 
 
-class Flow:
+class WorkflowGraph:
     """One tenant's workflows. Sessions that were idle longest are forgotten first, edges never.
 
     Attributes:
@@ -58,7 +58,7 @@ class Flow:
         self._max_sessions = max_sessions
         self._max_edges = max_edges
 
-    def begin(self, session: str, stage: Path) -> Step:
+    def begin(self, session: str, stage: Path) -> GraphStep:
         """A call of the session has begun."""
         known = self._sessions.get(session)
         if known is None:
@@ -67,9 +67,9 @@ class Flow:
                 self._sessions.popitem(last=False)
         else:
             self._sessions.move_to_end(session)
-        return Step(known, stage)
+        return GraphStep(known, stage)
 
-    def end(self, step: Step) -> None:
+    def end(self, step: GraphStep) -> None:
         """It has ended well; one that failed is not told of, and was no step of the workflow."""
         session, edges = step.session, self.edges
         for before in step.after:

@@ -20,7 +20,7 @@ NUM_ALIKE_ENDINGS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class LoosePrompt:
+class UnclusteredPrompt:
     """A prompt whose words are remembered. Prompts of different shapes are not compared."""
 
     member: Member
@@ -36,11 +36,11 @@ class LoosePrompt:
         return not (is_taken or self.member.is_standing)
 
 
-class LoosePrompts:
+class UnclusteredPrompts:
     """The last prompts of one tenant that had no place yet, and how users' texts end."""
 
     def __init__(self) -> None:
-        self._prompts: OrderedDict[bytes, LoosePrompt] = OrderedDict()
+        self._prompts: OrderedDict[bytes, UnclusteredPrompt] = OrderedDict()
         self._num_ending: dict[bytes, int] = {}  # prompts by their cue, that seen last at the end
 
     def __contains__(self, digest: bytes) -> bool:
@@ -49,7 +49,7 @@ class LoosePrompts:
     def __len__(self) -> int:
         return len(self._prompts)
 
-    def __iter__(self) -> Iterator[LoosePrompt]:
+    def __iter__(self) -> Iterator[UnclusteredPrompt]:
         return iter(list(self._prompts.values()))
 
     def shape(self, fingerprint: Fingerprint) -> bytes:
@@ -75,9 +75,9 @@ class LoosePrompts:
         if cue := shape[DIGEST_BYTES:]:
             self._num_ending.setdefault(cue, NUM_ALIKE_ENDINGS)
 
-    def add(self, member: Member, fingerprint: Fingerprint) -> list[LoosePrompt]:
+    def add(self, member: Member, fingerprint: Fingerprint) -> list[UnclusteredPrompt]:
         """Remember a prompt; those that it makes a template with, if they are enough by now."""
-        prompt = LoosePrompt(member, fingerprint, self.shape(fingerprint), Sketch.of(fingerprint.words))
+        prompt = UnclusteredPrompt(member, fingerprint, self.shape(fingerprint), Sketch.of(fingerprint.words))
         kin = self._kin(prompt)
         self._prompts[member.digest] = prompt
         while len(self._prompts) > MAX_PROMPTS:
@@ -88,7 +88,7 @@ class LoosePrompts:
         """Forget a prompt, if it is one of these."""
         self._prompts.pop(digest, None)
 
-    def _kin(self, prompt: LoosePrompt) -> list[LoosePrompt]:
+    def _kin(self, prompt: UnclusteredPrompt) -> list[UnclusteredPrompt]:
         """Prompts about as near to this one as the nearest is; none if there are too few to tell a template.
 
         Prompts that stand for themselves count if there are a great many: a slot that few sessions share.

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 
 from agentspec.errors import RequestError
-from agentspec.gateway.discovery.candidates import LoosePrompts
+from agentspec.gateway.discovery.candidates import UnclusteredPrompts
 from agentspec.gateway.discovery.cluster import Cluster, Member
 from agentspec.gateway.discovery.fingerprint import Fingerprint
 from agentspec.gateway.discovery.naming import slug
@@ -58,7 +58,7 @@ class Clusters:
         self._clusters: dict[str, Cluster] = {}
         self._members: dict[bytes, Member] = {}
         self._matching: dict[bytes, tuple[tuple[Template, Cluster], ...]] = {}  # by shape
-        self._loose = LoosePrompts()
+        self._loose = UnclusteredPrompts()
         self._slots: dict[Template, Slots] = {}
 
     def __iter__(self) -> Iterator[Cluster]:

@@ -36,7 +36,7 @@ NO_PROMPT = "x-anthropic-billing-header:"
 
 
 @dataclass(frozen=True, slots=True)
-class Clues:
+class PromptFeatures:
     """What a body shows of its stage.
 
     Attributes:
@@ -80,7 +80,7 @@ class Fingerprint:
     cue: bytes = b""
 
     @classmethod
-    def of(cls, clues: Clues, key: bytes) -> Fingerprint:
+    def of(cls, clues: PromptFeatures, key: bytes) -> Fingerprint:
         """The fingerprint of these clues; ``key`` keeps others from trying out which prompt has a digest."""
         words = masked(clues.text)
         tools = tuple(mask_ids(name) for name in clues.tools)
@@ -90,7 +90,7 @@ class Fingerprint:
         return cls(digest, shape, words, clues.is_system, tools, clues.schema, cue)
 
 
-def read_clues(body: Mapping[str, Any]) -> Clues | None:
+def read_clues(body: Mapping[str, Any]) -> PromptFeatures | None:
     """The signs in a body of any form; None if there is nothing to go by."""
     texts = _Texts.of(body)
     tools = tuple(sorted(set(islice(_tool_names(body), MAX_NAMES))))
@@ -104,7 +104,7 @@ def read_clues(body: Mapping[str, Any]) -> Clues | None:
     else:
         return None
     is_system = bool(texts.system) or not texts.user
-    return Clues(text, is_system, tools, schema, hash(texts.user[:OPENING_CHARS]))
+    return PromptFeatures(text, is_system, tools, schema, hash(texts.user[:OPENING_CHARS]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from agentspec.gateway.discovery.cluster import Cluster, Member
 from agentspec.gateway.discovery.clusters import Clusters
-from agentspec.gateway.discovery.fingerprint import Clues, Fingerprint, read_clues
+from agentspec.gateway.discovery.fingerprint import Fingerprint, PromptFeatures, read_clues
 from agentspec.gateway.discovery.store import DiscoveryStore
 from agentspec.gateway.settings import DiscoverySettings
 from agentspec.stages import StageKey
@@ -197,7 +197,7 @@ class Discovery:
         finally:
             self._waiting.task_done()
 
-    def _recognised(self, here: _Tenant, raw: bytes, clues: Clues) -> Member:
+    def _recognised(self, here: _Tenant, raw: bytes, clues: PromptFeatures) -> Member:
         """The member of a prompt that is new as it is, but maybe not when it is masked."""
         fingerprint = Fingerprint.of(clues, self._key)
         member = here.clusters.find(fingerprint.digest)

@@ -44,7 +44,7 @@ logger = logging.getLogger("agentspec.gateway")
 
 
 @dataclass(slots=True)
-class Kept:
+class StoredTenant:
     """What the file holds of one tenant."""
 
     clusters: dict[str, Cluster] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class DiscoveryStore:
         except sqlite3.Error as error:
             self._fail(error)
 
-    def news(self) -> dict[str, Kept] | None:
+    def news(self) -> dict[str, StoredTenant] | None:
         """All of the file, by tenant, if somebody else wrote to it since the last time; else None."""
         if self._file is None or not self._is_open:
             return None
@@ -158,8 +158,8 @@ class DiscoveryStore:
             self._has_failed = True
             logger.warning("discovered stages can't be saved to %s for now: %s", self._path, error)
 
-    def _read(self, file: sqlite3.Connection) -> dict[str, Kept]:
-        tenants: dict[str, Kept] = {}
+    def _read(self, file: sqlite3.Connection) -> dict[str, StoredTenant]:
+        tenants: dict[str, StoredTenant] = {}
         rows = file.execute(
             "select tenant, id, own_stage, stage, is_named, is_pinned, is_settled,"
             " text, num_requests, last_seen_s from clusters"
@@ -178,12 +178,12 @@ class DiscoveryStore:
                 num_saved=num_requests,
                 is_saved=True,
             )
-            tenants.setdefault(tenant, Kept()).clusters[cluster_id] = cluster
+            tenants.setdefault(tenant, StoredTenant()).clusters[cluster_id] = cluster
         self._read_members(file, tenants)
         self._read_templates(file, tenants)
         return tenants
 
-    def _read_members(self, file: sqlite3.Connection, tenants: dict[str, Kept]) -> None:
+    def _read_members(self, file: sqlite3.Connection, tenants: dict[str, StoredTenant]) -> None:
         for tenant, digest, cluster_id, is_system, *counts in file.execute(
             "select tenant, digest, cluster, is_system, num_requests, num_openings from members"
         ):
@@ -192,11 +192,11 @@ class DiscoveryStore:
             if cluster is not None:
                 cluster.members[digest] = Member(digest, bool(is_system), cluster, *counts)
 
-    def _read_templates(self, file: sqlite3.Connection, tenants: dict[str, Kept]) -> None:
+    def _read_templates(self, file: sqlite3.Connection, tenants: dict[str, StoredTenant]) -> None:
         for tenant, cluster_id, shape, runs, num_words, least_share in file.execute(
             "select tenant, cluster, shape, runs, num_words, least_share from templates"
         ):
-            kept = tenants.setdefault(tenant, Kept())
+            kept = tenants.setdefault(tenant, StoredTenant())
             template = Template(tuple(json.loads(runs)), num_words, least_share)
             if cluster_id == REFUSED:
                 kept.refused.append((shape, template))

@@ -35,7 +35,7 @@ class EngineCommand:
     stop_timeout_s: float = 30.0
 
 
-class EngineChild:
+class EngineSubprocess:
     """The running command: ``async with EngineChild(command) as child``.
 
     At the end of the block it is asked to end, then killed, and whatever it has started with it. The same
@@ -46,7 +46,7 @@ class EngineChild:
         self.output = EngineOutput()
         self._command = command
 
-    async def __aenter__(self) -> EngineChild:
+    async def __aenter__(self) -> EngineSubprocess:
         guard_end, self._lifeline = os.pipe()  # held by us alone: no other process of ours inherits it
         output, child_end = os.pipe()
         try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentspec.gateway.engine_process.supervisor import EngineProcess
+from agentspec.gateway.engine_process.supervisor import EngineSupervisor
 from agentspec.gateway.errors import error_body
 from agentspec.gateway.http.cors import cors_headers, is_preflight
 
@@ -15,10 +15,10 @@ RETRY_AFTER = {"retry-after": "5"}
 METRICS = "/metrics"  # the gateway's own figures are there at all times
 
 
-class EngineGate:
+class ReadinessMiddleware:
     """Answers 503 as long as ``engine`` is not ready, so that no request waits or fails on the way to it."""
 
-    def __init__(self, app: ASGIApp, engine: EngineProcess, origins: Callable[[], frozenset[str]]) -> None:
+    def __init__(self, app: ASGIApp, engine: EngineSupervisor, origins: Callable[[], frozenset[str]]) -> None:
         self._app = app
         self._engine = engine
         self._origins = origins

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import httpx
 
 from agentspec.errors import EngineError
-from agentspec.gateway.engine_process.child_process import EngineChild, EngineCommand
+from agentspec.gateway.engine_process.child_process import EngineCommand, EngineSubprocess
 
 POLL_S = 0.5  # while it starts
 WATCH_S = 5.0  # while it runs
@@ -30,7 +30,7 @@ class EngineStartError(EngineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class EngineTimeouts:
     """How long an engine may take.
 
     Attributes:
@@ -42,7 +42,7 @@ class Patience:
     silence_s: float = 60.0
 
 
-class EngineProcess:
+class EngineSupervisor:
     """The engine behind ``root``, whose ``/health`` says when it is ready.
 
     Args:
@@ -55,11 +55,11 @@ class EngineProcess:
         command: EngineCommand,
         root: str,
         *,
-        patience: Patience | None = None,
+        patience: EngineTimeouts | None = None,
     ) -> None:
         self.command = command
         self._health_url = f"{root}/health"
-        self._patience = patience or Patience()
+        self._patience = patience or EngineTimeouts()
         self._has_served = False
         self.is_ready = False
 
@@ -82,7 +82,7 @@ class EngineProcess:
         num_failures = 0
         async with httpx.AsyncClient(timeout=HEALTH_TIMEOUT_S, trust_env=False) as client:
             while True:
-                async with EngineChild(self.command) as child:
+                async with EngineSubprocess(self.command) as child:
                     failure = await self._become_ready(child, client)
                     ready_at = time.monotonic()
                     if failure is None:
@@ -97,7 +97,7 @@ class EngineProcess:
                 num_failures += 1
                 await asyncio.sleep(delay_s)
 
-    async def _become_ready(self, child: EngineChild, client: httpx.AsyncClient) -> str | None:
+    async def _become_ready(self, child: EngineSubprocess, client: httpx.AsyncClient) -> str | None:
         """None when it answers, else what went wrong."""
         start = time.monotonic()
         next_report_s = PROGRESS_S
@@ -120,7 +120,7 @@ class EngineProcess:
             on_ready()
         self._has_served = True
 
-    async def _serve(self, child: EngineChild, client: httpx.AsyncClient) -> str:
+    async def _serve(self, child: EngineSubprocess, client: httpx.AsyncClient) -> str:
         """Until it dies or falls silent; what happened."""
         self.is_ready = True
         try:
@@ -147,7 +147,7 @@ def back_off_s(num_failures: int) -> float:
     return longest_s * random.uniform(0.5, 1.0)
 
 
-def run_until_signal(engine: EngineProcess, *, on_ready: Callable[[], None] | None = None) -> None:
+def run_until_signal(engine: EngineSupervisor, *, on_ready: Callable[[], None] | None = None) -> None:
     """Keep ``engine``, which serves clients by itself, running until a signal. Raises EngineStartError."""
 
     async def run() -> None:
@@ -161,6 +161,6 @@ def run_until_signal(engine: EngineProcess, *, on_ready: Callable[[], None] | No
     asyncio.run(run())
 
 
-def _told(failure: str, child: EngineChild) -> str:
+def _told(failure: str, child: EngineSubprocess) -> str:
     lines = "".join(f"\n  {line}" for line in child.output.last_lines)
     return f"the engine did not start: it {failure}. Its last lines:{lines or ' none'}"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentspec.gateway.errors import describe
-from agentspec.gateway.http.response_writer import Exchange, RawHeader, RawHeaders
+from agentspec.gateway.http.response_writer import RawHeader, RawHeaders, ResponseWriter
 
 EVENT_STREAM_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -29,7 +29,7 @@ def encode_event(payload: object, name: str | None = None) -> bytes:
     return head + b"data: " + encode_json(payload) + b"\n\n"
 
 
-class Reply:
+class ApiResponse:
     """Writes one answer.
 
     Attributes:
@@ -39,8 +39,8 @@ class Reply:
 
     failure: Exception | None = None
 
-    def __init__(self, exchange: Exchange, request_id: str | None = None) -> None:
-        self._exchange = exchange
+    def __init__(self, writer: ResponseWriter, request_id: str | None = None) -> None:
+        self._writer = writer
         self._request_id = request_id
         self._is_event_stream = False
         self._end = b"\n\n"  # the last two bytes
@@ -49,17 +49,17 @@ class Reply:
     @property
     def headers(self) -> list[RawHeader]:
         """Are added to whatever answer it becomes, errors included."""
-        return self._exchange.headers
+        return self._writer.headers
 
     @property
     def status(self) -> int:
         """Of the answer; 0 before."""
-        return self._exchange.status
+        return self._writer.status
 
     @property
     def is_started(self) -> bool:
         """The status is on its way: another answer can't be given any more."""
-        return self._exchange.status != 0
+        return self._writer.status != 0
 
     async def send_json(self, status: int, payload: Any) -> None:
         """A whole JSON answer."""
@@ -76,40 +76,40 @@ class Reply:
         self._is_event_stream = any(
             name == b"content-type" and value.startswith(b"text/event-stream") for name, value in own
         )
-        self._exchange.start(status, own)
+        self._writer.start(status, own)
         await self.drain()
 
     async def write(self, part: bytes) -> None:
         """The next bytes of the body, sent at once."""
         if part:
-            self.put(part)
+            self.write_nowait(part)
             await self.drain()
 
-    def put(self, part: bytes) -> None:
+    def write_nowait(self, part: bytes) -> None:
         """As ``write``, but it does not wait: whoever has more calls ``drain`` while it ``is_full``."""
         self._end = part[-2:] if len(part) > 1 else (self._end + part)[-2:]
         for listener in self.listeners:
             listener(part)
-        self._exchange.write(part)
+        self._writer.write(part)
 
     @property
     def is_full(self) -> bool:
         """The client does not keep up."""
-        return self._exchange.is_full
+        return self._writer.is_full
 
     async def drain(self) -> None:
         """Wait until it does."""
-        if self._exchange.is_full:
-            await self._exchange.drain()
+        if self._writer.is_full:
+            await self._writer.drain()
 
     async def end(self) -> None:
         """Nothing follows."""
-        self._exchange.end()
+        self._writer.end()
         await self.drain()
 
     def describe(self, error: Exception) -> tuple[int, dict[str, Any]]:
         """Note and log ``error``; status and body for the client."""
-        has_begun = self.is_started and not self._exchange.is_complete
+        has_begun = self.is_started and not self._writer.is_complete
         if has_begun:
             self.failure = error
         return describe(error, self._request_id, has_begun=has_begun)
@@ -125,7 +125,7 @@ class Reply:
             self.headers.extend(getattr(error, "headers", ()))
             await self.send_json(status, payload)
             return
-        if self._exchange.is_complete or not self._is_event_stream:
+        if self._writer.is_complete or not self._is_event_stream:
             return
         if self._end != b"\n\n":  # the upstream broke off inside an event
             await self.write(b"\n\n")

@@ -8,26 +8,26 @@ from typing import Any
 
 from starlette.types import Receive, Scope
 
-from agentspec.gateway.http.response_writer import EXCHANGE_KEY, Exchange
+from agentspec.gateway.http.response_writer import WRITER_KEY, ResponseWriter
 
 
 class ClientGoneError(Exception):
     """The client closed the connection before the answer was complete."""
 
 
-class Lifeline:
+class CancelScope:
     """What holds the work on one request. When it is cut, the work is cancelled, and lets go of all it holds.
 
-    It is cut by the client's leaving, from ``watch`` on, or by whoever calls ``cut``.
+    It is cut by the client's leaving, from ``cancel_on_disconnect`` on, or by whoever calls ``cancel``.
     """
 
     def __init__(self) -> None:
         self._scope = asyncio.timeout(None)
         self._reason: Exception | None = None
         self._is_held = False
-        self._let_go: Callable[[], object] | None = None
+        self._stop_watching: Callable[[], object] | None = None
 
-    async def hold(self, work: Coroutine[Any, Any, None]) -> None:
+    async def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` to its end, in this task. Raises what the line was cut with if it was."""
         try:
             async with self._scope:
@@ -39,33 +39,33 @@ class Lifeline:
             raise self._reason from None
         finally:
             self._is_held = False
-            if self._let_go is not None:
-                self._let_go()
+            if self._stop_watching is not None:
+                self._stop_watching()
 
-    def watch(self, scope: Scope, receive: Receive) -> None:
+    def cancel_on_disconnect(self, scope: Scope, receive: Receive) -> None:
         """Cut it when the client leaves. The request's body has been read."""
-        exchange: Exchange | None = scope.get(EXCHANGE_KEY)
-        if exchange is not None and exchange.tells_of_leaving:  # no task is needed that waits
-            exchange.on_lost = self._leave
-            self._let_go = lambda: setattr(exchange, "on_lost", None)
+        writer: ResponseWriter | None = scope.get(WRITER_KEY)
+        if writer is not None and writer.reports_disconnect:  # no task is needed that waits
+            writer.on_disconnect = self._on_disconnect
+            self._stop_watching = lambda: setattr(writer, "on_lost", None)
         else:
             watching = asyncio.create_task(_disconnected(receive))
             watching.add_done_callback(self._note)
-            self._let_go = watching.cancel
+            self._stop_watching = watching.cancel
 
-    def cut(self, reason: Exception) -> None:
-        """End the work now; ``hold`` raises ``reason``."""
+    def cancel(self, reason: Exception) -> None:
+        """End the work now; ``run`` raises ``reason``."""
         if self._is_held and self._reason is None:
             self._reason = reason
             self._scope.reschedule(0)
 
-    def _leave(self) -> None:
-        self.cut(ClientGoneError())
+    def _on_disconnect(self) -> None:
+        self.cancel(ClientGoneError())
 
     def _note(self, watching: asyncio.Task[None]) -> None:
         if not watching.cancelled():
             watching.exception()  # marks it as seen
-            self._leave()
+            self._on_disconnect()
 
 
 async def ended_before(end: asyncio.Future[None], work: Coroutine[Any, Any, None]) -> bool:

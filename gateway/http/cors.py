@@ -10,16 +10,16 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentspec.gateway.http.api_response import Reply
+from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.http.request_headers import headers_of
-from agentspec.gateway.http.response_writer import RawHeader, exchange_of
+from agentspec.gateway.http.response_writer import RawHeader, writer_of
 
 ANY_ORIGIN = "*"
 METHODS = b"GET, HEAD, POST, PATCH, DELETE"
 PREFLIGHT_SECONDS = b"600"  # that a browser may remember the answer
 
 
-class Cors:
+class CorsMiddleware:
     """Answers browsers' preflight requests, and lets pages read every answer, errors too.
 
     The headers go to the exchange, once per request; nothing is wrapped around an answer's parts.
@@ -33,12 +33,12 @@ class Cors:
         """Pass the request on, unless it is a preflight request of an allowed page."""
         origins = self._origins()
         if origins and scope["type"] == "http":
-            exchange = exchange_of(scope, send)
-            exchange.headers += cors_headers(scope, origins)
+            writer = writer_of(scope, send)
+            writer.headers += cors_headers(scope, origins)
             if is_preflight(scope, origins):
-                reply = Reply(exchange)
-                await reply.start(204, _of_preflight(scope))
-                await reply.end()
+                response = ApiResponse(writer)
+                await response.start(204, _of_preflight(scope))
+                await response.end()
                 return
         await self._app(scope, receive, send)
 

@@ -8,7 +8,7 @@ BYTES_PER_S = 32 << 20
 BURST_BYTES = 16 << 20
 
 
-class DiscardPace:
+class DiscardRate:
     """A token bucket that may run into debt: bytes are counted after they were read.
 
     Args:

@@ -7,18 +7,18 @@ from collections.abc import Coroutine
 from typing import Any
 
 from agentspec.gateway.errors import ShuttingDownError
-from agentspec.gateway.http.cancellation import Lifeline
+from agentspec.gateway.http.cancellation import CancelScope
 
 
-class Drain:
+class GracefulShutdown:
     """A grace period that starts with :meth:`begin`. Used from the event loop only."""
 
     def __init__(self) -> None:
         self._begin: asyncio.Future[None] | None = None
         self._is_over = False
-        self._held: set[Lifeline] = set()
+        self._held: set[CancelScope] = set()
 
-    async def run(self, work: Coroutine[Any, Any, None], lifeline: Lifeline) -> None:
+    async def run(self, work: Coroutine[Any, Any, None], cancel_scope: CancelScope) -> None:
         """Run ``work`` to its end.
 
         Raises:
@@ -28,11 +28,11 @@ class Drain:
         if self._is_over:
             work.close()
             raise _shutting_down()
-        self._held.add(lifeline)
+        self._held.add(cancel_scope)
         try:
-            await lifeline.hold(work)
+            await cancel_scope.run(work)
         finally:
-            self._held.discard(lifeline)
+            self._held.discard(cancel_scope)
 
     def begin(self, grace_s: float) -> None:
         """Start the grace period."""
@@ -43,8 +43,8 @@ class Drain:
     def expire(self) -> None:
         """End the grace period now."""
         self._is_over = True
-        for lifeline in self._held:
-            lifeline.cut(_shutting_down())
+        for cancel_scope in self._held:
+            cancel_scope.cancel(_shutting_down())
 
     @property
     def begun(self) -> asyncio.Future[None]:

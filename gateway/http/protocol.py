@@ -20,8 +20,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from agentspec.gateway.errors import error_body
 from agentspec.gateway.http.api_response import encode_json
-from agentspec.gateway.http.discard_pace import DiscardPace
-from agentspec.gateway.http.request_cycle import HttpExchange
+from agentspec.gateway.http.discard_pace import DiscardRate
+from agentspec.gateway.http.request_cycle import Http11Cycle
 from agentspec.gateway.http.response_writer import RawHeader
 from agentspec.gateway.settings import GatewaySettings
 
@@ -52,7 +52,7 @@ class HttpProtocol(HttpToolsProtocol):
         options: uvicorn's own.
     """
 
-    def __init__(self, *, limits: Callable[[], GatewaySettings], pace: DiscardPace, **options: Any) -> None:
+    def __init__(self, *, limits: Callable[[], GatewaySettings], pace: DiscardRate, **options: Any) -> None:
         super().__init__(**options)
         self._limits_in_force = limits
         self._pace = pace
@@ -62,7 +62,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_head = True  # what comes next belongs to a head
         self._is_too_large = self._is_refused = self._is_resuming = False
         self._num_idle_bytes = 0  # since the last of them that a request was made of
-        self._answered: HttpExchange | None = None  # the last that an answer was begun for
+        self._answered: Http11Cycle | None = None  # the last that an answer was begun for
         self._is_discarding = False  # what comes belongs to a request that has its answer
         self._num_discarded = 0  # bytes of it
         self._num_unpaced = UNPACED_BYTES  # bytes that may still be
@@ -132,9 +132,9 @@ class HttpProtocol(HttpToolsProtocol):
         if self._has_too_much:
             self._is_too_large = True
             raise ValueError("too large a head")
-        exchange = self._exchange()
+        writer = self._writer()
         is_next = self.cycle is None or self.cycle.response_complete
-        self.cycle = exchange  # type: ignore[assignment]
+        self.cycle = writer  # type: ignore[assignment]
         if is_next:
             self._start_asgi_task(self.cycle, self.app)
         else:
@@ -175,7 +175,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._start_discarding(answered)
         super().on_response_complete()
 
-    def _exchange(self) -> HttpExchange:
+    def _writer(self) -> Http11Cycle:
         url, version = httptools.parse_url(self.url), self.parser.get_http_version()
         path = url.path.decode("ascii")
         scope: Scope = {
@@ -194,7 +194,7 @@ class HttpProtocol(HttpToolsProtocol):
             "state": self.app_state.copy(),
         }
         self.scope = cast(Any, {"headers": self.headers})  # no more than is needed here: it stays for long
-        return HttpExchange(
+        return Http11Cycle(
             scope,
             self.transport,
             self.flow,
@@ -250,7 +250,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n")
             self._is_resuming = False
 
-    def _start_discarding(self, answered: HttpExchange) -> None:
+    def _start_discarding(self, answered: Http11Cycle) -> None:
         self._is_discarding = True
         if not answered.can_go_on:
             self.transport.write_eof()

@@ -14,10 +14,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from agentspec.gateway.http.response_writer import (
     BODILESS_STATUSES,
-    EXCHANGE_KEY,
-    Exchange,
+    WRITER_KEY,
     RawHeader,
     RawHeaders,
+    ResponseWriter,
 )
 
 RESET = struct.pack("ii", 1, 0)  # what the kernel still has is dropped, and the client is told
@@ -25,7 +25,7 @@ RESET = struct.pack("ii", 1, 0)  # what the kernel still has is dropped, and the
 logger = logging.getLogger("agentspec.gateway")
 
 
-class HttpExchange(Exchange):
+class Http11Cycle(ResponseWriter):
     """What :class:`HttpProtocol` makes of every request.
 
     It stands in for uvicorn's "cycle": uvicorn's half of the protocol uses the attributes that have the names
@@ -40,7 +40,7 @@ class HttpExchange(Exchange):
         on_end: called when the answer is complete.
     """
 
-    tells_of_leaving = True
+    reports_disconnect = True
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class HttpExchange(Exchange):
         on_end: Callable[[], None],
     ) -> None:
         super().__init__()
-        scope[EXCHANGE_KEY] = self
+        scope[WRITER_KEY] = self
         self.keep_alive = keep_alive
         self.disconnected = False
         self.body = bytearray()
@@ -172,16 +172,16 @@ class HttpExchange(Exchange):
             return
         self.disconnected = True
         self.message_event.set()
-        if self.on_lost is not None:
-            self.on_lost()
+        if self.on_disconnect is not None:
+            self.on_disconnect()
 
     @property
     def is_full(self) -> bool:
-        """See :class:`Exchange`."""
+        """See :class:`ResponseWriter`."""
         return self._flow.write_paused and not self.disconnected
 
     async def drain(self) -> None:
-        """See :class:`Exchange`."""
+        """See :class:`ResponseWriter`."""
         await self._flow.drain()
 
     def _break_off(self) -> None:

@@ -1,8 +1,7 @@
-"""A request's answer on its way out, below ASGI.
+"""Writing a response below ASGI.
 
-What is written goes to the client in the call that brings it, with no task, message or copy in between. Our
-own server's exchanges (``http_exchange``) work so; behind any other ASGI server :class:`AsgiExchange` does
-the same by messages.
+Our own server writes each part to the socket in the call that delivers it (``request_cycle``): no task, no
+message and no copy in between. Behind any other ASGI server, :class:`AsgiResponseWriter` sends messages.
 """
 
 from __future__ import annotations
@@ -13,27 +12,27 @@ from typing import Any
 
 from starlette.types import Message, Scope, Send
 
-EXCHANGE_KEY = "agentspec.exchange"
+WRITER_KEY = "agentspec.writer"
 BODILESS_STATUSES = frozenset((204, 304))
 RawHeader = tuple[bytes, bytes]
 RawHeaders = Iterable[RawHeader]
 
 
-class Exchange(ABC):
+class ResponseWriter(ABC):
     """``start``, ``write`` as often as there is something, ``end``; ``drain`` whenever it ``is_full``.
 
     Attributes:
         headers: added to whatever answer it becomes. Names in lower case.
         status: of the answer; 0 before it is started.
         is_complete: nothing follows.
-        tells_of_leaving: ``on_lost`` will be called; else somebody has to receive.
+        tells_of_leaving: ``on_disconnect`` will be called; else somebody has to receive.
         on_lost: called when the client has left before the answer was complete.
         is_client_known: it needs no key here, or has a valid one.
     """
 
     is_client_known = False
-    tells_of_leaving = False
-    on_lost: Callable[[], None] | None = None
+    reports_disconnect = False
+    on_disconnect: Callable[[], None] | None = None
 
     def __init__(self) -> None:
         self.headers: list[RawHeader] = []
@@ -74,7 +73,7 @@ class Exchange(ABC):
             await self.drain()
 
 
-class AsgiExchange(Exchange):
+class AsgiResponseWriter(ResponseWriter):
     """Through another server's ``send``."""
 
     def __init__(self, send: Send) -> None:
@@ -83,17 +82,17 @@ class AsgiExchange(Exchange):
         self._messages: list[dict[str, Any]] = []
 
     def start(self, status: int, headers: RawHeaders) -> None:
-        """See :class:`Exchange`."""
+        """See :class:`ResponseWriter`."""
         self.status = status
         all_headers = [*headers, *self.headers]
         self._messages.append({"type": "http.response.start", "status": status, "headers": all_headers})
 
     def write(self, part: bytes) -> None:
-        """See :class:`Exchange`."""
+        """See :class:`ResponseWriter`."""
         self._messages.append({"type": "http.response.body", "body": part, "more_body": True})
 
     def end(self) -> None:
-        """See :class:`Exchange`."""
+        """See :class:`ResponseWriter`."""
         self.is_complete = True
         self._messages.append({"type": "http.response.body", "body": b""})
 
@@ -103,14 +102,14 @@ class AsgiExchange(Exchange):
         return True
 
     async def drain(self) -> None:
-        """See :class:`Exchange`."""
+        """See :class:`ResponseWriter`."""
         while self._messages:
             await self._send(self._messages.pop(0))
 
 
-def exchange_of(scope: Scope, send: Send) -> Exchange:
+def writer_of(scope: Scope, send: Send) -> ResponseWriter:
     """The one of this request."""
-    known: Exchange | None = scope.get(EXCHANGE_KEY)
+    known: ResponseWriter | None = scope.get(WRITER_KEY)
     if known is None:
-        known = scope[EXCHANGE_KEY] = AsgiExchange(send)
+        known = scope[WRITER_KEY] = AsgiResponseWriter(send)
     return known

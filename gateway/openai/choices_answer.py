@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentspec.errors import EngineError
-from agentspec.gateway.http.api_response import DONE_EVENT, EVENT_STREAM_HEADERS, Reply, encode_event
+from agentspec.gateway.http.api_response import DONE_EVENT, EVENT_STREAM_HEADERS, ApiResponse, encode_event
 from agentspec.gateway.openai.answer_forms import AnswerForm, ChatForm, Choice, CompletionForm
 from agentspec.gateway.openai.merge_streams import Indexed
 from agentspec.gateway.openai.schemas import ChatBody, CompletionBody, GenerationBody, read_as
 from agentspec.gateway.openai.to_generation import chat_request, completion_requests
 from agentspec.gateway.openai.tools import may_call
-from agentspec.gateway.openai.usage import Tally
+from agentspec.gateway.openai.usage import AnswerUsage
 from agentspec.gateway.tags import Tags
 from agentspec.generation import GenerationRequest
 
@@ -30,7 +30,7 @@ class ChoicesAnswer:
     body: GenerationBody
     requests: Sequence[GenerationRequest]
     created: int = field(default_factory=lambda: int(time.time()))
-    tally: Tally = field(default_factory=Tally)
+    tally: AnswerUsage = field(default_factory=AnswerUsage)
 
     @classmethod
     def of_chat(cls, given: Mapping[str, Any], tags: Tags, model: str) -> ChoicesAnswer:
@@ -46,11 +46,11 @@ class ChoicesAnswer:
         requests = completion_requests(body, tags, answer_id)
         return cls(CompletionForm(), answer_id, model, body, requests)
 
-    async def write(self, deltas: AsyncIterator[Indexed], reply: Reply) -> None:
+    async def write(self, deltas: AsyncIterator[Indexed], response: ApiResponse) -> None:
         """The answer, as the deltas come. Raises EngineError if they end too early."""
-        await (self._stream(deltas, reply) if self.body.stream else self._collect(deltas, reply))
+        await (self._stream(deltas, response) if self.body.stream else self._collect(deltas, response))
 
-    async def _collect(self, deltas: AsyncIterator[Indexed], reply: Reply) -> None:
+    async def _collect(self, deltas: AsyncIterator[Indexed], response: ApiResponse) -> None:
         choices = [Choice() for _ in range(self._num_choices)]
         async for indexed in deltas:
             choices[self._count(indexed)].add(indexed[1])
@@ -58,16 +58,16 @@ class ChoicesAnswer:
             raise EngineError("the engine stopped before the answer was complete")
         written = [self.form.whole(index, choice, self._has_logprobs) for index, choice in enumerate(choices)]
         payload = self._envelope(self.form.object_whole, written)
-        await reply.send_json(200, {**payload, "usage": self.tally.usage(), **self.tally.metrics()})
+        await response.send_json(200, {**payload, "usage": self.tally.usage(), **self.tally.metrics()})
 
-    async def _stream(self, deltas: AsyncIterator[Indexed], reply: Reply) -> None:
+    async def _stream(self, deltas: AsyncIterator[Indexed], response: ApiResponse) -> None:
         """One event per decode step, at once. The status waits for the first delta: it may be an error."""
         null_usage = {"usage": None} if self._includes_usage else {}
         opened: set[int] = set()
         num_finished = 0
         async for indexed in deltas:
             if not opened:
-                await reply.start(200, EVENT_STREAM_HEADERS)
+                await response.start(200, EVENT_STREAM_HEADERS)
             index, delta = self._count(indexed), indexed[1]
             opening = None if index in opened else self.form.opening(index)
             opened.add(index)
@@ -76,14 +76,14 @@ class ChoicesAnswer:
             chunks = [
                 {**self._envelope(self.form.object_chunk, [one]), **null_usage} for one in choices if one
             ]
-            await reply.write(b"".join(map(encode_event, chunks)))
+            await response.write(b"".join(map(encode_event, chunks)))
         if num_finished < self._num_choices:
             raise EngineError("the engine stopped before the answer was complete")
         if self._includes_usage:
             last = self._envelope(self.form.object_chunk, [])
-            await reply.write(encode_event({**last, "usage": self.tally.usage(), **self.tally.metrics()}))
-        await reply.write(DONE_EVENT)
-        await reply.end()
+            await response.write(encode_event({**last, "usage": self.tally.usage(), **self.tally.metrics()}))
+        await response.write(DONE_EVENT)
+        await response.end()
 
     @property
     def _num_choices(self) -> int:

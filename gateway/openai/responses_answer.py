@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentspec.errors import EngineError, RequestError
-from agentspec.gateway.http.api_response import EVENT_STREAM_HEADERS, Reply, encode_event
+from agentspec.gateway.http.api_response import EVENT_STREAM_HEADERS, ApiResponse, encode_event
 from agentspec.gateway.openai.answer_forms import finish_reason
 from agentspec.gateway.openai.merge_streams import Indexed
 from agentspec.gateway.openai.response_output import Event, ResponseObject, ResponseOutput
 from agentspec.gateway.openai.schemas import ResponsesBody, read_as
 from agentspec.gateway.openai.to_generation import responses_request
 from agentspec.gateway.openai.tools import Piece, ToolCallReader, may_call
-from agentspec.gateway.openai.usage import Tally
+from agentspec.gateway.openai.usage import AnswerUsage
 from agentspec.gateway.tags import Tags
 from agentspec.generation import GenerationDelta, GenerationRequest, TokenLogprob
 
@@ -41,7 +41,7 @@ class ResponsesAnswer:
     output: ResponseOutput = field(default_factory=ResponseOutput)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
-    tally: Tally = field(default_factory=Tally)
+    tally: AnswerUsage = field(default_factory=AnswerUsage)
 
     @classmethod
     def of_body(cls, given: Mapping[str, Any], tags: Tags, model: str) -> ResponsesAnswer:
@@ -51,40 +51,44 @@ class ResponsesAnswer:
         response = ResponseObject(request.request_id, model, given)
         return cls(response, bool(body.stream), [request], ToolCallReader() if may_call(request) else None)
 
-    async def write(self, deltas: AsyncIterator[Indexed], reply: Reply) -> None:
+    async def write(self, deltas: AsyncIterator[Indexed], api_response: ApiResponse) -> None:
         """The answer, as the deltas come. Raises EngineError if they end before it has begun."""
         try:
-            await (self._stream(deltas, reply) if self.is_streamed else self._collect(deltas, reply))
+            await (
+                self._stream(deltas, api_response)
+                if self.is_streamed
+                else self._collect(deltas, api_response)
+            )
         except RequestError as error:
             _rename(error)
             raise
 
-    async def _collect(self, deltas: AsyncIterator[Indexed], reply: Reply) -> None:
+    async def _collect(self, deltas: AsyncIterator[Indexed], api_response: ApiResponse) -> None:
         async for _, delta in deltas:
             self._take(delta)
         self._end()
-        await reply.send_json(200, self._ended())
+        await api_response.send_json(200, self._ended())
 
-    async def _stream(self, deltas: AsyncIterator[Indexed], reply: Reply) -> None:
+    async def _stream(self, deltas: AsyncIterator[Indexed], api_response: ApiResponse) -> None:
         """The events of a decode step at once. The status waits for the first delta: it may be an error."""
-        events = EventStream(reply)
+        events = EventStream(api_response)
         try:
             async for _, delta in deltas:
                 told = self._take(delta)
-                if not reply.is_started:
-                    await reply.start(200, EVENT_STREAM_HEADERS)
+                if not api_response.is_started:
+                    await api_response.start(200, EVENT_STREAM_HEADERS)
                     await events.write(self._opening())
                 await events.write(told)
             await events.write(self._end())
             ended = self._ended()
             await events.write([{"type": f"response.{ended['status']}", "response": ended}])
         except Exception as error:
-            if not reply.is_started:
+            if not api_response.is_started:
                 raise
-            _, body = reply.describe(error)
+            _, body = api_response.describe(error)
             failed = self.response.failed(self.output.items, body["error"]["message"])
             await events.write([{"type": "response.failed", "response": failed}])
-        await reply.end()
+        await api_response.end()
 
     def _opening(self) -> list[Event]:
         begun = self.response.in_progress()
@@ -136,13 +140,13 @@ def _rename(error: RequestError) -> None:
 class EventStream:
     """Writes named events and numbers them."""
 
-    def __init__(self, reply: Reply) -> None:
-        self._reply = reply
+    def __init__(self, api_response: ApiResponse) -> None:
+        self._api_response = api_response
         self._num_written = 0
 
     async def write(self, events: Sequence[Event]) -> None:
         """All of them at once."""
-        await self._reply.write(b"".join(self._numbered(events)))
+        await self._api_response.write(b"".join(self._numbered(events)))
 
     def _numbered(self, events: Sequence[Event]) -> Iterator[bytes]:
         for event in events:

@@ -9,7 +9,7 @@ from agentspec.generation import GenerationDelta, TracedStep
 from agentspec.stats import SpeculationStats
 
 
-class Tally:
+class AnswerUsage:
     """Tokens over all prompts and choices of one answer."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from agentspec.errors import RequestError
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.openai.content import read_prediction
-from agentspec.gateway.stages.resolver import Signs, resolve_stage
+from agentspec.gateway.stages.resolver import StageHints, resolve_stage
 from agentspec.gateway.tags import Tags
 from agentspec.wire import (
     LEARN_HEADER,
@@ -36,7 +36,7 @@ def read_tags(
     Raises:
         RequestError: a tag is malformed.
     """
-    stage, source = resolve_stage(Signs(tenant, headers, url_stage, body, discovery))
+    stage, source = resolve_stage(StageHints(tenant, headers, url_stage, body, discovery))
     learn = _read_int(headers, LEARN_HEADER, 0, 1)
     return Tags(
         stage=stage,

@@ -1,6 +1,6 @@
 """Which stage a request comes from: a ladder of rungs, the first that answers wins.
 
-A rung is one function from :class:`Signs` to a stage or None. What a client says on purpose (header,
+A rung is one function from :class:`StageHints` to a stage or None. What a client says on purpose (header,
 URL, metadata) must be right or the request is refused; what it happens to carry (baggage, a framework's
 fields) is a hint that is dropped when it is no good stage. What says nothing may still look like others: the
 prompt is asked for it by ``discovery``.
@@ -28,7 +28,7 @@ MANY_STAGES = 4096  # are read once
 
 
 @dataclass(frozen=True, slots=True)
-class Signs:
+class StageHints:
     """What a request shows of the stage it comes from.
 
     ``url_stage`` is still percent-encoded. Without ``discovery`` requests that name no stage have none.
@@ -41,21 +41,21 @@ class Signs:
     discovery: Discovery | None = None
 
 
-Rung = Callable[[Signs], StageKey | None]
+Rung = Callable[[StageHints], StageKey | None]
 
 
-def from_header(signs: Signs) -> StageKey | None:
+def from_header(signs: StageHints) -> StageKey | None:
     """``X-AgentSpec-Stage``."""
     value = signs.headers.get(STAGE_HEADER)
     return None if value is None else _stated(f"header {STAGE_HEADER}", value, signs.tenant)
 
 
-def from_url(signs: Signs) -> StageKey | None:
+def from_url(signs: StageHints) -> StageKey | None:
     """``/stages/<path>/v1/...``."""
     return None if signs.url_stage is None else _stated("the URL", signs.url_stage, signs.tenant)
 
 
-def from_metadata(signs: Signs) -> StageKey | None:
+def from_metadata(signs: StageHints) -> StageKey | None:
     """The body's ``metadata.agentspec_stage``, plain text."""
     metadata = signs.body.get("metadata")
     value = metadata.get(METADATA_STAGE) if isinstance(metadata, dict) else None
@@ -70,13 +70,13 @@ def from_metadata(signs: Signs) -> StageKey | None:
         raise RequestError(f"{param}: {error}", param=param, code="invalid_stage") from None
 
 
-def from_baggage(signs: Signs) -> StageKey | None:
+def from_baggage(signs: StageHints) -> StageKey | None:
     """W3C baggage: OpenTelemetry's names of the workflow and of the agent, as a path."""
     _, agent = _baggage_names(signs.headers)
     return _in_workflow(signs, agent) if agent else None
 
 
-def from_framework(signs: Signs) -> StageKey | None:
+def from_framework(signs: StageHints) -> StageKey | None:
     """What agents and their frameworks send of a role, never the id of an agent or of a run.
 
     In headers, or in ``metadata``.
@@ -93,7 +93,7 @@ def from_framework(signs: Signs) -> StageKey | None:
     return next((stage for stage in stages if stage is not None), None)
 
 
-def from_fingerprint(signs: Signs) -> StageKey | None:
+def from_fingerprint(signs: StageHints) -> StageKey | None:
     """What stage the prompt is of, to judge by others like it; below the workflow, if one is named.
 
     A stage that a person gave a cluster is that one. What has no cluster yet has the workflow itself, the
@@ -108,12 +108,12 @@ def from_fingerprint(signs: Signs) -> StageKey | None:
     return workflow if len(found.path) == 1 else _below(workflow, StageKey(found.tenant, found.path[1:]))
 
 
-def from_workflow(signs: Signs) -> StageKey | None:
+def from_workflow(signs: StageHints) -> StageKey | None:
     """``X-AgentSpec-Workflow`` alone: neither a name nor the prompt tells who in it calls."""
     return _workflow(signs) if WORKFLOW_HEADER in signs.headers else None
 
 
-def from_baggage_workflow(signs: Signs) -> StageKey | None:
+def from_baggage_workflow(signs: StageHints) -> StageKey | None:
     """The same of the baggage's workflow."""
     return _workflow(signs)
 
@@ -130,7 +130,7 @@ LADDER: tuple[tuple[str, Rung], ...] = (
 )
 
 
-def resolve_stage(signs: Signs) -> tuple[StageKey, str]:
+def resolve_stage(signs: StageHints) -> tuple[StageKey, str]:
     """The stage and the name of the rung it was found on; ``default`` if no rung answers.
 
     Raises:
@@ -185,7 +185,7 @@ def _baggage_names(headers: Headers) -> tuple[str | None, str | None]:
     return members.get("gen_ai.workflow.name") or None, members.get("gen_ai.agent.name") or None
 
 
-def _workflow(signs: Signs) -> StageKey | None:
+def _workflow(signs: StageHints) -> StageKey | None:
     """The workflow that the call is of: ``X-AgentSpec-Workflow``, which must be right, else the baggage's."""
     value = signs.headers.get(WORKFLOW_HEADER)
     if value is not None:
@@ -194,7 +194,7 @@ def _workflow(signs: Signs) -> StageKey | None:
     return role_stage(named, signs.tenant) if named else None
 
 
-def _in_workflow(signs: Signs, role: str) -> StageKey | None:
+def _in_workflow(signs: StageHints, role: str) -> StageKey | None:
     """The stage of a role, below the workflow if one is named; None if the role tells nothing good."""
     stage = role_stage(role, signs.tenant)
     workflow = _workflow(signs) if stage is not None else None

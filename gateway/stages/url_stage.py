@@ -11,7 +11,7 @@ from agentspec.wire import STAGE_URL_PREFIX
 URL_STAGE_KEY = "agentspec.url_stage"
 
 
-class UrlStage:
+class StageUrlMiddleware:
     """Strips the prefix from the path; the stage, still encoded, goes to ``scope[URL_STAGE_KEY]``."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -12,10 +12,10 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentspec.gateway.auth.api_keys import given_key
-from agentspec.gateway.call import RECORD_KEY, CallRecord, Outcome
+from agentspec.gateway.call import RECORD_KEY, CallLog, Outcome
 from agentspec.gateway.http.request_headers import headers_of
 from agentspec.gateway.http.request_id import REQUEST_ID_KEY, request_id_of
-from agentspec.gateway.http.response_writer import EXCHANGE_KEY, exchange_of
+from agentspec.gateway.http.response_writer import WRITER_KEY, writer_of
 from agentspec.wire import REQUEST_ID_HEADER
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ CLIENT_GONE = 499  # nginx's number; no client ever sees it
 logger = logging.getLogger("agentspec.gateway")
 
 
-class Observed:
+class TelemetryMiddleware:
     """The outermost layer. It names every request in ``scope[REQUEST_ID_KEY]`` and on its answer.
 
     Whoever finds out more of a request notes that in ``scope[RECORD_KEY]``.
@@ -89,27 +89,27 @@ class Observed:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, headers, exchange = time.perf_counter(), headers_of(scope), exchange_of(scope, send)
+        started, headers, writer = time.perf_counter(), headers_of(scope), writer_of(scope, send)
         request_id = scope[REQUEST_ID_KEY] = request_id_of(headers)
-        exchange.headers.append((REQUEST_ID_HEADER.encode(), request_id.encode()))
-        record = scope[RECORD_KEY] = CallRecord()
+        writer.headers.append((REQUEST_ID_HEADER.encode(), request_id.encode()))
+        record = scope[RECORD_KEY] = CallLog()
         endpoint = _endpoint(scope["path"])
         span = None
         if self._tracing is not None and scope["path"] not in PROBES:
             span = self._tracing.begin(scope["method"], endpoint, headers, record)
         has_failed = False
         try:
-            await self._app(scope, receive, exchange.send)
+            await self._app(scope, receive, writer.send)
         except Exception:
             has_failed = True  # the server answers for us, or breaks the answer off
-            if exchange.status and not exchange.is_complete:
+            if writer.status and not writer.is_complete:
                 record.outcome = Outcome.INTERNAL_ERROR
             raise
         finally:
-            del scope[EXCHANGE_KEY]  # else each would keep the other
+            del scope[WRITER_KEY]  # else each would keep the other
             seconds = time.perf_counter() - started
-            status = exchange.status if exchange.is_complete or record.is_broken else CLIENT_GONE
-            if has_failed and not exchange.status:
+            status = writer.status if writer.is_complete or record.is_broken else CLIENT_GONE
+            if has_failed and not writer.status:
                 status = 500
             labels = (endpoint, str(status))
             self._requests.labels(*labels).inc()
@@ -125,7 +125,7 @@ class Observed:
         self._broken.labels(endpoint, reason).inc(exemplar=exemplar)
 
 
-def _log(scope: Scope, endpoint: str, status: int, seconds: float, record: CallRecord) -> None:
+def _log(scope: Scope, endpoint: str, status: int, seconds: float, record: CallLog) -> None:
     level = logging.DEBUG if scope["path"] in PROBES else logging.INFO
     if not logger.isEnabledFor(level):
         return

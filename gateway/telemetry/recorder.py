@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError, RequestError
-from agentspec.gateway.call import Call
-from agentspec.gateway.http.api_response import Reply
+from agentspec.gateway.call import ApiCall
+from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.telemetry.recorded_call import recorded_request, recorded_response
 
 MAX_ANSWER_BYTES = 16 << 20
@@ -113,20 +113,20 @@ class Recorder:
             self._file = LineFile(path)
         except OSError as error:
             raise ConfigError(f"can't record into {str(path)!r}: {error.strerror}") from None
-        self._waiting: queue.Queue[tuple[Call, bytes] | None] = queue.Queue(MAX_WAITING)
+        self._waiting: queue.Queue[tuple[ApiCall, bytes] | None] = queue.Queue(MAX_WAITING)
         self._num_bytes_taken = 0  # each is counted by one thread alone
         self._num_bytes_done = 0
         self.num_left_out = 0
         self._thread = threading.Thread(target=self._run, name="agentspec-recorder", daemon=True)
         self._thread.start()
 
-    def listen(self, reply: Reply) -> Parts:
+    def listen(self, response: ApiResponse) -> AnswerParts:
         """Keep the parts of an answer as they pass."""
-        parts = Parts()
-        reply.listeners.append(parts.add)
+        parts = AnswerParts()
+        response.listeners.append(parts.add)
         return parts
 
-    def record(self, call: Call, parts: Parts) -> None:
+    def record(self, call: ApiCall, parts: AnswerParts) -> None:
         """A call was answered in full. Never waits."""
         size = _size(call, parts.num_bytes)
         waiting = self._num_bytes_taken - self._num_bytes_done
@@ -165,7 +165,7 @@ class Recorder:
         self._file.close()
 
 
-class Parts:
+class AnswerParts:
     """The bytes of one answer."""
 
     __slots__ = ("kept", "num_bytes")
@@ -186,11 +186,11 @@ class Parts:
             self.kept.append(part)
 
 
-def _size(call: Call, num_answered: int) -> int:
+def _size(call: ApiCall, num_answered: int) -> int:
     return len(call.raw_body) + num_answered
 
 
-def _line(call: Call, answer: bytes) -> bytes:
+def _line(call: ApiCall, answer: bytes) -> bytes:
     tags = call.tags
     record: dict[str, Any] = {
         **recorded_request(call.path, call.body or {}),

@@ -17,7 +17,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.datastructures import Headers
 
-from agentspec.gateway.call import CallRecord, Endpoint
+from agentspec.gateway.call import CallLog, Endpoint
 from agentspec.gateway.upstreams.usage import num_input_tokens, num_output_tokens
 
 OPERATIONS: Mapping[str, str] = {
@@ -41,7 +41,7 @@ class Tracing:
         self._tracer = provider.get_tracer("agentspec.gateway")
         self._propagator = TraceContextTextMapPropagator()
 
-    def begin(self, method: str, endpoint: str, headers: Headers, record: CallRecord) -> Span:
+    def begin(self, method: str, endpoint: str, headers: Headers, record: CallLog) -> Span:
         """The span of a call that came just now: a child of the client's, and the parent of the engine's."""
         given = {name: ",".join(values) for name in TRACE_HEADERS if (values := headers.getlist(name))}
         span = self._tracer.start_span(
@@ -55,7 +55,7 @@ class Tracing:
         record.trace_headers = {name.encode(): value.encode("latin-1") for name, value in passed.items()}
         return span
 
-    def end(self, span: Span, endpoint: str, status: int, request_id: str, record: CallRecord) -> None:
+    def end(self, span: Span, endpoint: str, status: int, request_id: str, record: CallLog) -> None:
         """The call is over."""
         span.set_attribute("http.response.status_code", status)
         span.set_attribute("agentspec.request_id", request_id)
@@ -89,7 +89,7 @@ def _resource() -> Resource:
     return Resource.create({SERVICE_NAME: "agentspec", **given.attributes})
 
 
-def _attributes(endpoint: str, record: CallRecord) -> Iterator[tuple[str, Attribute]]:
+def _attributes(endpoint: str, record: CallLog) -> Iterator[tuple[str, Attribute]]:
     named = {
         "gen_ai.operation.name": OPERATIONS.get(endpoint),
         "gen_ai.request.model": record.named_model,

@@ -20,7 +20,7 @@ class _Waiter(Generic[Place]):
     served: asyncio.Future[Place]
 
 
-class WaitingLine(Generic[Place]):
+class AdmissionQueue(Generic[Place]):
     """A bounded FIFO line in front of whatever has room or has not.
 
     Args:

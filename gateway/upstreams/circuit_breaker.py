@@ -73,12 +73,12 @@ class Circuit:
 
 
 @dataclass(slots=True)
-class _OfTenant:
+class _TenantFailures:
     circuit: Circuit
     bodies: set[int] = field(default_factory=set)  # those that failed in a row
 
 
-class Breaker:
+class CircuitBreaker:
     """The circuits of one engine: one for all, and one for each tenant whose requests fail.
 
     That an engine can't be reached counts against the engine. A request that it fails counts against the
@@ -96,7 +96,7 @@ class Breaker:
         self._most_of_one = (num_failures + 1) // 2
         self._circuit = partial(Circuit, num_failures, failing_s, open_s, clock)
         self._of_all = self._circuit()
-        self._of_tenants: dict[str, _OfTenant] = {}
+        self._of_tenants: dict[str, _TenantFailures] = {}
         self._num_unreached = 0  # in a row, and
         self._failed: dict[str, set[int]] = defaultdict(set)  # bodies by tenant, since anything was answered
 
@@ -133,7 +133,7 @@ class Breaker:
     def fail(self, tenant: str, body: int) -> None:
         """The engine failed it, or did not answer. ``body``: a digest."""
         if tenant not in self._of_tenants:
-            self._of_tenants[tenant] = _OfTenant(self._circuit())
+            self._of_tenants[tenant] = _TenantFailures(self._circuit())
         own = self._of_tenants[tenant]
         for bodies in (own.bodies, self._failed[tenant]):
             if len(bodies) < self._num_failures:

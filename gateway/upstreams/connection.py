@@ -18,10 +18,10 @@ MAX_HEAD_BYTES = 1 << 17
 MOST_UNREAD_BYTES = 1 << 18  # more than that waits in the kernel, and then in the engine
 
 
-class Sink(Protocol):
+class ByteSink(Protocol):
     """Where the parts of an answer go."""
 
-    def put(self, part: bytes) -> None:
+    def write_nowait(self, part: bytes) -> None:
         """Take the next one."""
 
     @property
@@ -32,10 +32,10 @@ class Sink(Protocol):
         """Wait until it may."""
 
 
-class Connection(asyncio.Protocol):
+class UpstreamConnection(asyncio.Protocol):
     """HTTP/1.1 to one engine, one request at a time.
 
-    ``send``, then ``pour``, or ``read`` until it gives nothing; ``is_reusable`` then says if another may
+    ``send``, then ``stream_to``, or ``read`` until it gives nothing; ``is_reusable`` then says if another may
     follow. Whoever stops before that calls ``abort``. What goes wrong is raised as UpstreamDownError or
     UpstreamTimeoutError.
 
@@ -56,7 +56,7 @@ class Connection(asyncio.Protocol):
         self.status = 0
         self.headers: list[RawHeader] = []
         self._parts: list[bytes] = []
-        self._sink: Sink | None = None
+        self._sink: ByteSink | None = None
         self._begin()
 
     async def send(
@@ -82,11 +82,11 @@ class Connection(asyncio.Protocol):
         while not self._has_head:
             await self._news()
 
-    async def pour(self, sink: Sink) -> None:
+    async def stream_to(self, sink: ByteSink) -> None:
         """Give all of the body to ``sink``, each part in the call that brings it."""
         try:
             while part := await self.read():
-                sink.put(part)
+                sink.write_nowait(part)
                 if sink.is_full:
                     self._sink = None
                     await sink.drain()  # what comes meanwhile is read afterwards
@@ -217,9 +217,9 @@ class Connection(asyncio.Protocol):
         self._ends_with_connection = self._has_no_body = False
         self._is_idle = True
 
-    def _put(self, sink: Sink) -> None:
+    def _put(self, sink: ByteSink) -> None:
         try:
-            sink.put(self._taken())
+            sink.write_nowait(self._taken())
         except Exception as error:  # of the client's side; whoever pours is told
             self._fail(error)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from agentspec.gateway.errors import UnreachableError, UpstreamDownError
-from agentspec.gateway.upstreams.connection import Connection
+from agentspec.gateway.upstreams.connection import UpstreamConnection
 
 # below the 5 s after which common servers close an idle connection: never use one they just closed
 KEEPALIVE_S = 2.0
@@ -17,7 +17,7 @@ MOST_IDLE = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class UpstreamRequest:
     """A request as bytes. ``head`` ends with the empty line."""
 
     head: bytes
@@ -25,13 +25,13 @@ class Request:
     is_head: bool = False
 
 
-class Connections:
+class ConnectionPool:
     """As many connections to the server at ``root`` as there are requests at a time.
 
     Args:
         root: ``http://host:port`` or ``https://...``; what comes after is left to the requests.
         connect_s: seconds until a new connection must stand.
-        first_byte_s, idle_s: as in :meth:`Connection.send`.
+        first_byte_s, idle_s: as in :meth:`UpstreamConnection.send`.
     """
 
     def __init__(self, root: str, *, connect_s: float, first_byte_s: float, idle_s: float) -> None:
@@ -44,10 +44,10 @@ class Connections:
         self._connect_s = connect_s
         self._first_byte_s = first_byte_s
         self._idle_s = idle_s
-        self._idle: deque[tuple[float, Connection]] = deque()
+        self._idle: deque[tuple[float, UpstreamConnection]] = deque()
         self._reaper: asyncio.TimerHandle | None = None
 
-    async def send(self, request: Request) -> Connection:
+    async def send(self, request: UpstreamRequest) -> UpstreamConnection:
         """The connection on which the answer to ``request`` comes; its head is there.
 
         To be given back by ``put_back`` or ended by its ``abort``.
@@ -65,7 +65,7 @@ class Connections:
                 # and on a new connection: it may be this request that kills what it is sent to
         return await self._sent(await self._connect(), request)
 
-    def put_back(self, connection: Connection) -> None:
+    def put_back(self, connection: UpstreamConnection) -> None:
         """Keep it for the next request if it can be used again; else end it."""
         if not connection.is_reusable or len(self._idle) >= MOST_IDLE:
             connection.abort()
@@ -83,7 +83,7 @@ class Connections:
         while self._idle:
             self._idle.pop()[1].abort()
 
-    async def _sent(self, connection: Connection, request: Request) -> Connection:
+    async def _sent(self, connection: UpstreamConnection, request: UpstreamRequest) -> UpstreamConnection:
         try:
             await connection.send(
                 request.head,
@@ -97,12 +97,12 @@ class Connections:
             raise
         return connection
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> UpstreamConnection:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_s):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self._root), self._host, self._port, ssl=self._tls
+                    lambda: UpstreamConnection(self._root), self._host, self._port, ssl=self._tls
                 )
         except TimeoutError:
             raise UnreachableError(
@@ -113,7 +113,7 @@ class Connections:
             raise UnreachableError(f"the engine at {self._root} can't be reached: {reason}") from error
         return connection
 
-    def _youngest(self) -> Connection | None:
+    def _youngest(self) -> UpstreamConnection | None:
         oldest_s = asyncio.get_running_loop().time() - KEEPALIVE_S
         while self._idle:
             since_s, connection = self._idle.pop()

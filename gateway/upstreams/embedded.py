@@ -11,9 +11,9 @@ from prometheus_client.core import Metric
 
 from agentspec.errors import UnknownModelError
 from agentspec.forest_folder import ForestFolder
-from agentspec.gateway.call import Call, Endpoint
+from agentspec.gateway.call import ApiCall, Endpoint
 from agentspec.gateway.errors import MethodNotAllowedError, UnknownUrlError
-from agentspec.gateway.http.api_response import Reply
+from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.http.request_body import parse_body
 from agentspec.gateway.openai.choices_answer import ChoicesAnswer
 from agentspec.gateway.openai.merge_streams import Indexed, fan_in
@@ -32,18 +32,18 @@ DETOKENIZE_PATH = "/detokenize"
 NO_FORESTS = ForestFolder()
 
 
-class Answer(Protocol):
+class EmbeddedAnswer(Protocol):
     """One answer of a generating endpoint, before its first token."""
 
     @property
     def requests(self) -> Sequence[GenerationRequest]:
         """What the engine is asked."""
 
-    async def write(self, deltas: AsyncIterator[Indexed], reply: Reply) -> None:
+    async def write(self, deltas: AsyncIterator[Indexed], response: ApiResponse) -> None:
         """The answer, as the deltas come."""
 
 
-ANSWERS: Mapping[str, Callable[[Mapping[str, Any], Tags, str], Answer]] = {
+ANSWERS: Mapping[str, Callable[[Mapping[str, Any], Tags, str], EmbeddedAnswer]] = {
     Endpoint.CHAT: ChoicesAnswer.of_chat,
     Endpoint.COMPLETIONS: ChoicesAnswer.of_completion,
     Endpoint.RESPONSES: ResponsesAnswer.of_body,
@@ -66,21 +66,21 @@ class EmbeddedUpstream:
     async def start(self) -> None:
         """Nothing to do: the engine runs."""
 
-    async def answer(self, call: Call, reply: Reply) -> None:
+    async def answer(self, call: ApiCall, response: ApiResponse) -> None:
         """Generate, tokenize, or tell of the model; see :meth:`Upstream.answer`."""
         path = unquote(call.path)
         if path in ANSWERS:
-            await self._generate(call, reply)
+            await self._generate(call, response)
         elif path in (TOKENIZE_PATH, DETOKENIZE_PATH):
             _check_method(call, "POST")
-            await reply.send_json(200, await self._tokenized(path, parse_body(call.raw_body)))
+            await response.send_json(200, await self._tokenized(path, parse_body(call.raw_body)))
         elif path == MODELS_PATH or path.startswith(f"{MODELS_PATH}/"):
             _check_method(call, "GET", "HEAD")
-            await reply.send_json(200, self._models(path.removeprefix(MODELS_PATH).removeprefix("/")))
+            await response.send_json(200, self._models(path.removeprefix(MODELS_PATH).removeprefix("/")))
         else:
             raise UnknownUrlError(call.method, call.path)
 
-    async def _generate(self, call: Call, reply: Reply) -> None:
+    async def _generate(self, call: ApiCall, response: ApiResponse) -> None:
         if call.tags is None or call.body is None:  # every POST to these paths has both
             raise MethodNotAllowedError(call.method, call.path, "POST")
         answer = ANSWERS[call.path](call.body, call.tags, self._engine.model.name)
@@ -88,7 +88,7 @@ class EmbeddedUpstream:
         async with aclosing(
             fan_in([self._engine.generate(request) for request in answer.requests])
         ) as deltas:
-            await answer.write(deltas, reply)
+            await answer.write(deltas, response)
 
     async def _tokenized(self, path: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if path == TOKENIZE_PATH:
@@ -155,6 +155,6 @@ class EmbeddedUpstream:
             raise UnknownModelError(f"there is no model {name!r} here, only {served!r}")
 
 
-def _check_method(call: Call, *allowed: str) -> None:
+def _check_method(call: ApiCall, *allowed: str) -> None:
     if call.method not in allowed:
         raise MethodNotAllowedError(call.method, call.path, ", ".join(allowed))

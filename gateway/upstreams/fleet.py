@@ -12,12 +12,12 @@ from typing import Any
 from prometheus_client.core import Metric
 
 from agentspec.errors import UnknownModelError
-from agentspec.gateway.call import Call
+from agentspec.gateway.call import ApiCall
 from agentspec.gateway.errors import NoUpstreamError, UpstreamDownError
-from agentspec.gateway.http.api_response import Reply
+from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.settings import FleetSettings, Policy, UpstreamSettings
-from agentspec.gateway.upstreams.admission_queue import WaitingLine
-from agentspec.gateway.upstreams.metrics import UpstreamFigures, upstream_metrics
+from agentspec.gateway.upstreams.admission_queue import AdmissionQueue
+from agentspec.gateway.upstreams.metrics import UpstreamMetrics, upstream_metrics
 from agentspec.gateway.upstreams.replica import Replica
 from agentspec.gateway.upstreams.routing import choose
 from agentspec.generation import PastOutput
@@ -41,9 +41,9 @@ class Fleet:
             _ = one.root
         self._settings = settings
         self._replicas: list[Replica] = []
-        self._figures: dict[str, UpstreamFigures] = defaultdict(UpstreamFigures)  # by the engine's name
+        self._figures: dict[str, UpstreamMetrics] = defaultdict(UpstreamMetrics)  # by the engine's name
         self._retiring: set[asyncio.Task[None]] = set()
-        self._line: WaitingLine[Replica] = WaitingLine(
+        self._line: AdmissionQueue[Replica] = AdmissionQueue(
             settings.routing.max_waiting, settings.timeouts.queue_s
         )
         self._watching: asyncio.Task[None] | None = None
@@ -80,10 +80,10 @@ class Fleet:
                 retiring.add_done_callback(self._retiring.discard)
         self._line.move()
 
-    async def answer(self, call: Call, reply: Reply) -> None:
+    async def answer(self, call: ApiCall, response: ApiResponse) -> None:
         """Forward and stream back; see :meth:`Upstream.answer`."""
         if call.path == MODELS_PATH and call.method == "GET" and len(self._replicas) > 1:
-            await reply.send_json(200, await self._all_models(call))
+            await response.send_json(200, await self._all_models(call))
             return
         retries = self._settings.retries
         num_retries = retries.num_retries if _is_repeatable(call) else 0
@@ -92,10 +92,10 @@ class Fleet:
         for retry in range(num_retries + 1):
             refused = retries.statuses if retry < num_retries else NONE
             try:
-                if await self._try(call, reply, tried, refused) not in refused:
+                if await self._try(call, response, tried, refused) not in refused:
                     return
             except UpstreamDownError as error:
-                if retry == num_retries or reply.is_started:
+                if retry == num_retries or response.is_started:
                     raise
                 failure = error
             except NoUpstreamError:
@@ -161,23 +161,25 @@ class Fleet:
     def _replica(self, settings: UpstreamSettings) -> Replica:
         return Replica(settings, self._settings, self._figures[settings.label])
 
-    async def _try(self, call: Call, reply: Reply, tried: list[Replica], refused: frozenset[int]) -> int:
+    async def _try(
+        self, call: ApiCall, response: ApiResponse, tried: list[Replica], refused: frozenset[int]
+    ) -> int:
         """Wait for an engine, let it answer; the answer's status."""
         replica = await self._line.enter(
             (call.tenant, call.model),
             lambda: self._take(call, tried),
-            lambda replica: self._leave(replica, call.tenant),
+            lambda replica: self._on_disconnect(replica, call.tenant),
         )
         try:
             replica.figures.num_retries += bool(tried)
             is_again = replica in tried
             tried.append(replica)
             call.record.upstream, call.record.num_tries = replica.name, len(tried)
-            return await replica.answer(call, reply, refused, is_again=is_again)
+            return await replica.answer(call, response, refused, is_again=is_again)
         finally:
-            self._leave(replica, call.tenant)
+            self._on_disconnect(replica, call.tenant)
 
-    def _take(self, call: Call, tried: Sequence[Replica]) -> Replica | None:
+    def _take(self, call: ApiCall, tried: Sequence[Replica]) -> Replica | None:
         """The engine for ``call``, entered; None if all that could answer are full."""
         able = [replica for replica in self._replicas if replica.may_serve(call.model)]
         if not able:
@@ -199,11 +201,11 @@ class Fleet:
         replica.enter(call.tenant)
         return replica
 
-    def _leave(self, replica: Replica, tenant: str) -> None:
+    def _on_disconnect(self, replica: Replica, tenant: str) -> None:
         replica.leave(tenant)
         self._line.move()
 
-    def _affinity(self, call: Call) -> str | None:
+    def _affinity(self, call: ApiCall) -> str | None:
         policy = self._settings.routing.policy
         if call.tags is None or policy is Policy.LEAST_LOAD:
             return None
@@ -211,7 +213,7 @@ class Fleet:
             return f"{call.tenant}\0{call.tags.session}"
         return str(call.tags.stage)
 
-    async def _all_models(self, call: Call) -> dict[str, Any]:
+    async def _all_models(self, call: ApiCall) -> dict[str, Any]:
         """The models of every engine that answers, each once."""
         told = await asyncio.gather(*(replica.models(call) for replica in self._replicas))
         models = {model["id"]: model for listed in told for model in listed}
@@ -248,7 +250,7 @@ def _preferred(replicas: list[Replica], *wishes: Callable[[Replica], bool]) -> l
     return replicas
 
 
-def _is_repeatable(call: Call) -> bool:
+def _is_repeatable(call: ApiCall) -> bool:
     """To ask twice does no harm: it generates, or it only reads."""
     return call.tags is not None or call.method in SAFE_METHODS
 

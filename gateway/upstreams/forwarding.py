@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from agentspec.gateway.call import Call
+from agentspec.gateway.call import ApiCall
 from agentspec.gateway.http.response_writer import BODILESS_STATUSES, RawHeader
 from agentspec.gateway.settings import UpstreamSettings
 from agentspec.gateway.stages.xargs import with_xargs
-from agentspec.gateway.upstreams.connection_pool import Request
+from agentspec.gateway.upstreams.connection_pool import UpstreamRequest
 from agentspec.wire import REQUEST_ID_HEADER, STAGE_HEADER, STAGE_SOURCE_HEADER, XARG_TRACE, encode_stage
 
 HOP_BY_HOP = frozenset(
@@ -82,7 +82,7 @@ class Forwarding:
             self._dropped |= {b"authorization", b"x-api-key"}
         self._own_lines = "\r\n".join(lines).encode("latin-1")
 
-    def request(self, call: Call) -> Request:
+    def request(self, call: ApiCall) -> UpstreamRequest:
         """``call`` as bytes. Raises RequestError if its ``vllm_xargs`` is no object."""
         body = self._body(call)
         target = f"{self._prefix}{call.path}" + (f"?{call.query}" if call.query else "")
@@ -98,19 +98,19 @@ class Forwarding:
             lines.append(f"{STAGE_HEADER}: {encode_stage(call.tags.stage.name)}".encode())
         if body or call.method not in ("GET", "HEAD"):
             lines.append(b"content-length: %d" % len(body))
-        return Request(b"\r\n".join([*lines, b"", b""]), body, is_head=call.method == "HEAD")
+        return UpstreamRequest(b"\r\n".join([*lines, b"", b""]), body, is_head=call.method == "HEAD")
 
-    def own_request(self, path: str) -> Request:
+    def own_request(self, path: str) -> UpstreamRequest:
         """A GET that nobody asked us for."""
         line = f"GET {self._prefix}{path} HTTP/1.1".encode("latin-1")
-        return Request(b"\r\n".join([line, self._own_lines, b"", b""]), b"")
+        return UpstreamRequest(b"\r\n".join([line, self._own_lines, b"", b""]), b"")
 
-    def _body(self, call: Call) -> bytes:
+    def _body(self, call: ApiCall) -> bytes:
         if call.body is None:
             return call.raw_body
         return with_xargs(call.raw_body, call.body, self._xargs(call))
 
-    def _xargs(self, call: Call) -> dict[str, str | int]:
+    def _xargs(self, call: ApiCall) -> dict[str, str | int]:
         if call.tags is None or not self._sends_xargs:
             return {}
         traced: dict[str, str | int] = {XARG_TRACE: call.request_id} if call.tags.is_traced else {}

@@ -20,7 +20,7 @@ FIRST_BYTE_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10,
 
 
 @dataclass(slots=True)
-class UpstreamFigures:
+class UpstreamMetrics:
     """What one engine was asked and how it answered; sums that only grow. Of the event loop only.
 
     Attributes:
@@ -49,7 +49,7 @@ class Observable(Protocol):
     name: str
     num_running: int
     is_up: bool
-    figures: UpstreamFigures
+    figures: UpstreamMetrics
 
     @property
     def is_left_alone(self) -> bool:

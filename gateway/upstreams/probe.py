@@ -10,7 +10,7 @@ TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class EngineFinding:
+class ProbeResult:
     """What an engine's ``/agentspec/status`` told.
 
     Attributes:
@@ -38,22 +38,22 @@ class EngineFinding:
         )
 
 
-def look(root: str, control_token: str | None = None) -> EngineFinding:
+def look(root: str, control_token: str | None = None) -> ProbeResult:
     """Ask the engine at ``root``, a URL without ``/v1``. Never raises; takes some seconds at most."""
     headers = {"authorization": f"Bearer {control_token}"} if control_token else {}
     try:
         answer = httpx.get(f"{root}/agentspec/status", headers=headers, timeout=TIMEOUT_S, trust_env=False)
     except httpx.HTTPError as error:
-        return EngineFinding(root, f"can't be reached yet: {str(error) or type(error).__name__}")
+        return ProbeResult(root, f"can't be reached yet: {str(error) or type(error).__name__}")
     if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-        return EngineFinding(root, "wants its $AGENTSPEC_CONTROL_TOKEN: give it as --control-token")
+        return ProbeResult(root, "wants its $AGENTSPEC_CONTROL_TOKEN: give it as --control-token")
     try:
         told = answer.raise_for_status().json()
-        return EngineFinding(
+        return ProbeResult(
             root,
             plugin=str(told["agentspec"]),
             vllm=str(told["vllm"]),
             num_speculative_tokens=int(told["num_speculative_tokens"]),
         )
     except (httpx.HTTPStatusError, ValueError, LookupError, TypeError):
-        return EngineFinding(root)
+        return ProbeResult(root)

@@ -9,18 +9,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from agentspec.errors import EngineError
-from agentspec.gateway.call import Call
+from agentspec.gateway.call import ApiCall
 from agentspec.gateway.errors import UnreachableError
-from agentspec.gateway.http.api_response import Reply
+from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.settings import FleetSettings, UpstreamSettings
-from agentspec.gateway.upstreams.circuit_breaker import Breaker
-from agentspec.gateway.upstreams.connection import Connection
-from agentspec.gateway.upstreams.connection_pool import Connections, Request
+from agentspec.gateway.upstreams.circuit_breaker import CircuitBreaker
+from agentspec.gateway.upstreams.connection import UpstreamConnection
+from agentspec.gateway.upstreams.connection_pool import ConnectionPool, UpstreamRequest
 from agentspec.gateway.upstreams.control_client import EngineControl
 from agentspec.gateway.upstreams.forwarding import Forwarding, returned
-from agentspec.gateway.upstreams.metrics import UpstreamFigures
+from agentspec.gateway.upstreams.metrics import UpstreamMetrics
 from agentspec.gateway.upstreams.stage_json import Stages
-from agentspec.gateway.upstreams.usage import AnswerTail, StageLedger
+from agentspec.gateway.upstreams.usage import StageUsage, UsageTail
 
 FAILED_STATUSES = frozenset((500, 502, 503, 504))
 MOST_LISTED_BYTES = 1 << 20
@@ -40,7 +40,7 @@ class Replica:
     """
 
     def __init__(
-        self, settings: UpstreamSettings, fleet: FleetSettings, figures: UpstreamFigures | None = None
+        self, settings: UpstreamSettings, fleet: FleetSettings, figures: UpstreamMetrics | None = None
     ) -> None:
         root = settings.root
         parts = urlsplit(root)
@@ -52,13 +52,13 @@ class Replica:
         self.num_running = 0
         self.is_up = True
         self.listed: frozenset[str] | None = None
-        self.figures = figures or UpstreamFigures()
+        self.figures = figures or UpstreamMetrics()
         self.control = EngineControl(root, settings.control_token)
-        self._ledger = StageLedger()
+        self._ledger = StageUsage()
         self._forwarding = Forwarding(
             parts.netloc, parts.path, settings, forwards_authorization=fleet.forwards_authorization
         )
-        self._connections = Connections(
+        self._connections = ConnectionPool(
             root,
             connect_s=timeouts.connect_s,
             first_byte_s=timeouts.first_byte_s,
@@ -69,7 +69,7 @@ class Replica:
         self._is_idle = asyncio.Event()
         self._clock = asyncio.get_running_loop().time
         health = fleet.health
-        self.breaker = Breaker(health.num_failures, health.failing_s, health.open_s, self._clock)
+        self.breaker = CircuitBreaker(health.num_failures, health.failing_s, health.open_s, self._clock)
 
     @property
     def has_room(self) -> bool:
@@ -107,20 +107,22 @@ class Replica:
         finally:
             await self.close()
 
-    async def answer(self, call: Call, reply: Reply, refused: frozenset[int], *, is_again: bool) -> int:
+    async def answer(
+        self, call: ApiCall, response: ApiResponse, refused: frozenset[int], *, is_again: bool
+    ) -> int:
         """Forward ``call`` and stream the answer back.
 
         Args:
-            refused: if the answer has one of these statuses, nothing of it is sent back.
-            is_again: it was here before, and failed: to fail again says nothing new of the engine.
+            refused: an answer with one of these statuses is discarded.
+            is_again: the call failed here before; another failure does not count against the engine.
 
         Returns:
             The answer's status.
 
         Raises:
             RequestError: the request is at fault.
-            UpstreamDownError, UpstreamTimeoutError: the engine is. If ``reply`` was not started, the client
-                does not know yet.
+            UpstreamDownError, UpstreamTimeoutError: the engine is at fault. Nothing was sent to the client
+                unless ``response`` is started.
         """
         request = self._forwarding.request(call)
         self.figures.num_requests += 1
@@ -129,7 +131,7 @@ class Replica:
             connection = await self._connections.send(request)
             self.figures.add_first_byte(self._clock() - sent_s)
             try:
-                await self._send_back(call, connection, reply, refused)
+                await self._send_back(call, connection, response, refused)
             finally:
                 self._connections.put_back(connection)
         except EngineError as error:
@@ -167,7 +169,7 @@ class Replica:
             return False
         return status < 500
 
-    async def models(self, call: Call) -> list[dict[str, Any]]:
+    async def models(self, call: ApiCall) -> list[dict[str, Any]]:
         """What it lists for whoever asks by ``call``; nothing if it does not answer soon. Never raises."""
         try:
             async with asyncio.timeout(self._health.timeout_s):
@@ -185,7 +187,7 @@ class Replica:
         self._connections.close()
         await self.control.close()
 
-    def _fail(self, call: Call, is_again: bool, error: EngineError | None = None) -> None:
+    def _fail(self, call: ApiCall, is_again: bool, error: EngineError | None = None) -> None:
         self.figures.num_failures += 1
         if is_again:
             self.breaker.forget(call.tenant)
@@ -195,19 +197,19 @@ class Replica:
             self.breaker.fail(call.tenant, hash((call.path, call.raw_body)))
 
     async def _send_back(
-        self, call: Call, connection: Connection, reply: Reply, refused: frozenset[int]
+        self, call: ApiCall, connection: UpstreamConnection, response: ApiResponse, refused: frozenset[int]
     ) -> None:
         if connection.status in refused:
             return
         headers = returned(connection.status, connection.headers)
         kind = next((value for name, value in headers if name == b"content-type"), b"")
-        tail = AnswerTail(is_event_stream=kind.startswith(b"text/event-stream"))
+        tail = UsageTail(is_event_stream=kind.startswith(b"text/event-stream"))
         if call.tags is not None:
             self._ledger.count_request(call.tags.stage)
-        reply.listeners.append(tail.add)
-        await reply.start(connection.status, headers)
-        await connection.pour(reply)
-        await reply.end()
+        response.listeners.append(tail.add)
+        await response.start(connection.status, headers)
+        await connection.stream_to(response)
+        await response.end()
         if connection.status == 200 and call.tags is not None:
             call.record.told = tail.payload()
             self._ledger.count_answer(call.tags.stage, call.record.told)
@@ -215,7 +217,7 @@ class Replica:
     async def _get(self, path: str) -> tuple[int, bytes]:
         return await self._fetch(self._forwarding.own_request(path))
 
-    async def _fetch(self, request: Request) -> tuple[int, bytes]:
+    async def _fetch(self, request: UpstreamRequest) -> tuple[int, bytes]:
         connection = await self._connections.send(request)
         try:
             body = bytearray()

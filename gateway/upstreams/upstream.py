@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from prometheus_client.core import Metric
 
-from agentspec.gateway.call import Call
-from agentspec.gateway.http.api_response import Reply
+from agentspec.gateway.call import ApiCall
+from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.generation import PastOutput
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
@@ -20,8 +20,8 @@ class Upstream(Protocol):
     async def start(self) -> None:
         """Calls come from now on, in this event loop."""
 
-    async def answer(self, call: Call, reply: Reply) -> None:
-        """Answer ``call`` by ``reply``. Cancelled when the client leaves: releases all it holds.
+    async def answer(self, call: ApiCall, response: ApiResponse) -> None:
+        """Answer ``call`` by ``response``. Cancelled when the client leaves: releases all it holds.
 
         Raises:
             RequestError: the request is at fault.

@@ -23,7 +23,7 @@ _decode_strictly = msgspec.json.Decoder().decode
 _decode = json.JSONDecoder().raw_decode
 
 
-class AnswerTail:
+class UsageTail:
     """Keeps the last bytes of a stream, or a whole body if it is not too large to be worth it."""
 
     __slots__ = ("_head", "_is_event_stream", "_limit_bytes", "_num_bytes", "_older", "_parts")
@@ -103,7 +103,7 @@ def _object(data: bytes) -> dict[str, Any]:
     return {}
 
 
-class StageLedger:
+class StageUsage:
     """Adds up answers."""
 
     def __init__(self, max_stages: int = MAX_STAGES) -> None:

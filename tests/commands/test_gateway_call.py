@@ -12,8 +12,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from agentspec.cli import main
-from agentspec.gateway import ApiKeys, Rules
-from agentspec.gateway.auth.middleware import Authenticate
+from agentspec.gateway import ApiKeys, RuntimeConfig
+from agentspec.gateway.auth.middleware import AuthMiddleware
 from tests.gateway.live import serving_app
 
 COMMANDS = [["forest", "stats"], ["stages", "list"], ["top", "--once"], ["run"]]
@@ -27,7 +27,7 @@ def not_found(request: Request) -> JSONResponse:
 @pytest.fixture(scope="module")
 def locked_url() -> Iterator[str]:
     app = Starlette(routes=[Route("/{path:path}", not_found)])
-    with serving_app(Authenticate(app, Rules(ApiKeys.parse(["acme-key=acme"])))) as root:
+    with serving_app(AuthMiddleware(app, RuntimeConfig(ApiKeys.parse(["acme-key=acme"])))) as root:
         yield root
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from agentspec.commands.serve import add_options
 from agentspec.commands.serve_reload import RunningSettings
-from agentspec.commands.serve_settings import fleet_of, read_settings, rules_of
+from agentspec.commands.serve_settings import fleet_of, read_settings, runtime_config_of
 from agentspec.errors import ConfigError
 from agentspec.gateway import Fleet
 from agentspec.gateway.reload import Reload
@@ -58,19 +58,25 @@ class Running:
         args = parser.parse_args(["--config", str(file), *options])
         args.unknown = []
         settings = read_settings(argparse.Namespace(**vars(args)))
-        self.rules = rules_of(settings, args)
-        self.fleet = Fleet(fleet_of(settings, settings.upstreams, self.rules))
+        self.runtime = runtime_config_of(settings, args)
+        self.fleet = Fleet(fleet_of(settings, settings.upstreams, self.runtime))
         self.applied: list[Any] = []
         self.fleet.apply = self.applied.append  # type: ignore[method-assign]
-        self.settings = RunningSettings(args, settings, self.fleet, self.rules)
+        self.settings = RunningSettings(args, settings, self.fleet, self.runtime)
 
     def become(self, text: str) -> None:
         self.file.write_text(text)
         self.settings.apply()
 
     def state(self) -> tuple[object, ...]:
-        rules = self.rules
-        return rules.keys, rules.admin_key, rules.limits, rules.cors_origins, logging.getLogger().level
+        runtime = self.runtime
+        return (
+            runtime.keys,
+            runtime.admin_key,
+            runtime.limits,
+            runtime.cors_origins,
+            logging.getLogger().level,
+        )
 
 
 @pytest.fixture
@@ -113,22 +119,22 @@ def test_every_shorter_piece_of_a_file_keeps_it_closed(file: Path) -> None:
         file.write_bytes(whole[:size])
         with suppress(ConfigError):
             running.settings.apply()
-        assert running.rules.keys
-        assert running.rules.admin_key is not None
+        assert running.runtime.keys
+        assert running.runtime.admin_key is not None
 
 
 def test_the_gateway_opens_where_that_is_meant(file: Path) -> None:
     running = Running(file, ENGINE + keys("acme") + OPERATOR)
     running.become(ENGINE + "server: {allow_open: true}")
-    assert not running.rules.keys
-    assert running.rules.admin_key is None
+    assert not running.runtime.keys
+    assert running.runtime.admin_key is None
 
 
 def test_keys_of_the_command_line_stay(file: Path) -> None:
     running = Running(file, ENGINE + keys("acme"), "--api-key", "mine=bolt", "--admin-key", "boss")
     running.become(ENGINE)
-    assert running.rules.keys.caller("mine").tenant == "bolt"
-    assert running.rules.admin_key is not None
+    assert running.runtime.keys.caller("mine").tenant == "bolt"
+    assert running.runtime.admin_key is not None
 
 
 def test_an_open_address_stays_refused_while_it_is_listened_on(file: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from agentspec.cli import main
-from agentspec.gateway import ApiKeys, Rules
-from agentspec.gateway.auth.middleware import Authenticate
+from agentspec.gateway import ApiKeys, RuntimeConfig
+from agentspec.gateway.auth.middleware import AuthMiddleware
 from agentspec.gateway.control.cluster_routes import discovery_app
 from agentspec.gateway.discovery.service import Discovery
 from tests.gateway.live import serving_app
@@ -26,7 +26,7 @@ def url() -> Iterator[str]:
             discovery.stage_of("acme", {"instructions": prompt})
         discovery.catch_up()
         keys = ApiKeys.parse(["acme-key=acme", "bolt-key=bolt"])
-        with serving_app(Authenticate(discovery_app(discovery), Rules(keys))) as root:
+        with serving_app(AuthMiddleware(discovery_app(discovery), RuntimeConfig(keys))) as root:
             yield root
 
 

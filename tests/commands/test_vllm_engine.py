@@ -14,7 +14,7 @@ from agentspec.cli import build_parser, main
 from agentspec.commands.serve_settings import read_settings, rules_of
 from agentspec.commands.vllm_engine import behind_gateway, zero_hop
 from agentspec.errors import ConfigError
-from agentspec.gateway import EngineProcess, Fleet
+from agentspec.gateway import EngineSupervisor, Fleet
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir
 
 pytestmark = pytest.mark.usefixtures("vllm")
@@ -26,12 +26,12 @@ def parsed(*options: str) -> Namespace:
     return args
 
 
-def behind(args: Namespace) -> tuple[Fleet, str, EngineProcess]:
+def behind(args: Namespace) -> tuple[Fleet, str, EngineSupervisor]:
     settings = read_settings(args)
     return behind_gateway(args, settings, rules_of(settings, args))
 
 
-def no_hop(args: Namespace, port: int) -> tuple[EngineProcess, str]:
+def no_hop(args: Namespace, port: int) -> tuple[EngineSupervisor, str]:
     return zero_hop(args, read_settings(args), port)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentspec.engine.text_trees import TextTrees
+from agentspec.engine.text_trees import TextForest
 from agentspec.engine.tokenizer import Tokenizer
 from agentspec.errors import ForestFileError
 from agentspec.forest import Forest
@@ -33,7 +33,7 @@ def drafted(forest: Forest, tokenizer: Tokenizer, stage: StageKey, prefix: str) 
 
 def test_what_was_learned_as_text_is_drafted(tokenizer: Tokenizer) -> None:
     forest = Forest()
-    num_tokens = TextTrees(tokenizer, forest).learn([PastOutput(PLAN, TEXT), PastOutput(EXTRACT, "{}")])
+    num_tokens = TextForest(tokenizer, forest).learn([PastOutput(PLAN, TEXT), PastOutput(EXTRACT, "{}")])
     assert num_tokens == len(tokenizer.encode(TEXT)) + len(tokenizer.encode("{}"))
     assert TEXT.endswith(drafted(forest, tokenizer, PLAN, "SELECT name"))
     assert forest.stats(EXTRACT).num_sequences == 1
@@ -41,7 +41,7 @@ def test_what_was_learned_as_text_is_drafted(tokenizer: Tokenizer) -> None:
 
 def test_a_stage_is_evicted_alone(tokenizer: Tokenizer) -> None:
     forest = Forest()
-    trees = TextTrees(tokenizer, forest)
+    trees = TextForest(tokenizer, forest)
     trees.learn([PastOutput(PLAN, TEXT), PastOutput(EXTRACT, TEXT)])
     num_bytes = forest.memory_bytes(PLAN)
     assert trees.evict(PLAN) == num_bytes > 0
@@ -51,17 +51,17 @@ def test_a_stage_is_evicted_alone(tokenizer: Tokenizer) -> None:
 
 def test_a_file_carries_it_over(tokenizer: Tokenizer, tmp_path: Path) -> None:
     forest, later = Forest(), Forest()
-    TextTrees(tokenizer, forest).learn([PastOutput(PLAN, TEXT)])
-    saved = TextTrees(tokenizer, forest).save(tmp_path / "forest")
+    TextForest(tokenizer, forest).learn([PastOutput(PLAN, TEXT)])
+    saved = TextForest(tokenizer, forest).save(tmp_path / "forest")
     assert saved["num_outputs"] == 3  # stage, workflow, tenant
-    assert TextTrees(tokenizer, later).load(tmp_path / "forest") == saved
+    assert TextForest(tokenizer, later).load(tmp_path / "forest") == saved
     assert drafted(later, tokenizer, PLAN, "SELECT") == drafted(forest, tokenizer, PLAN, "SELECT") != ""
 
 
 def test_a_file_of_another_tokenizer_is_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
     Forest().save(tmp_path / "forest", vocabulary="sha256:0")
     with pytest.raises(ForestFileError, match="sha256:0"):
-        TextTrees(tokenizer, Forest()).load(tmp_path / "forest")
+        TextForest(tokenizer, Forest()).load(tmp_path / "forest")
     assert tokenizer.vocabulary == Tokenizer.load(tokenizer.path_to_json.parent).vocabulary
 
 

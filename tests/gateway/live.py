@@ -14,12 +14,12 @@ from starlette.types import ASGIApp
 
 from agentspec.gateway import (
     ApiKeys,
-    Drain,
     EmbeddedUpstream,
     Fleet,
     FleetSettings,
     GatewaySettings,
-    Rules,
+    GracefulShutdown,
+    RuntimeConfig,
     Upstream,
     UpstreamSettings,
     create_app,
@@ -64,23 +64,23 @@ def serving(
 ) -> Any:
     """The root URL of a gateway in front of ``upstream``."""
     admin = digest_of(admin_key) if admin_key else None
-    rules = Rules(keys or ApiKeys(), admin, settings or GatewaySettings())
-    drain = Drain()
-    app = create_app(upstream, rules=rules, drain=drain, **options)
-    return serving_app(app, drain, grace_s=grace_s, rules=rules)
+    runtime = RuntimeConfig(keys or ApiKeys(), admin, settings or GatewaySettings())
+    shutdown = GracefulShutdown()
+    app = create_app(upstream, runtime=runtime, shutdown=shutdown, **options)
+    return serving_app(app, shutdown, grace_s=grace_s, runtime=runtime)
 
 
 @contextmanager
 def serving_app(
     app: ASGIApp,
-    drain: Drain | None = None,
+    shutdown: GracefulShutdown | None = None,
     *,
     grace_s: float = 0.2,
     port: int = 0,
-    rules: Rules | None = None,
+    runtime: RuntimeConfig | None = None,
 ) -> Iterator[GatewayUrl]:
     """The root URL of any ASGI application."""
-    drain, ready = drain or Drain(), threading.Event()
+    shutdown, ready = shutdown or GracefulShutdown(), threading.Event()
     with bind("127.0.0.1", port) as bound:
         url = GatewayUrl(f"http://127.0.0.1:{bound.getsockname()[1]}")
 
@@ -88,7 +88,7 @@ def serving_app(
             url.loop = asyncio.get_running_loop()
             ready.set()
 
-        server = GatewayServer(app, drain, grace_s=grace_s, on_ready=on_ready, rules=rules)
+        server = GatewayServer(app, shutdown, grace_s=grace_s, on_ready=on_ready, runtime=runtime)
         thread = threading.Thread(target=server.run, args=([bound],))
         thread.start()
         assert ready.wait(TIMEOUT_S)

@@ -14,7 +14,7 @@ import pytest
 from live import chat_body, post, serving_proxy
 
 from agentspec.gateway import ApiKeys
-from agentspec.gateway.upstreams.circuit_breaker import Breaker, Circuit
+from agentspec.gateway.upstreams.circuit_breaker import Circuit, CircuitBreaker
 
 
 class Clock:
@@ -33,16 +33,16 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def breaker(clock: Clock) -> Breaker:
-    return Breaker(4, 0.0, 10.0, clock)
+def breaker(clock: Clock) -> CircuitBreaker:
+    return CircuitBreaker(4, 0.0, 10.0, clock)
 
 
-def is_open(breaker: Breaker) -> tuple[bool, bool]:
+def is_open(breaker: CircuitBreaker) -> tuple[bool, bool]:
     """To the tenants a and b."""
     return breaker.is_open("a"), breaker.is_open("b")
 
 
-def fail(breaker: Breaker, *failures: str) -> None:
+def fail(breaker: CircuitBreaker, *failures: str) -> None:
     """As in "a1": the tenant and the body, each one character."""
     for tenant, body in failures:
         breaker.enter(tenant)
@@ -88,7 +88,7 @@ def test_a_row_of_failures_in_a_moment_opens_no_circuit(clock: Clock) -> None:
         assert circuit.is_open is opens
 
 
-def test_one_tenant_closes_an_engine_to_itself_alone(breaker: Breaker) -> None:
+def test_one_tenant_closes_an_engine_to_itself_alone(breaker: CircuitBreaker) -> None:
     fail(breaker, "a1", "a2", "a3")
     assert is_open(breaker) == (False, False)
     fail(breaker, "a4")
@@ -99,28 +99,28 @@ def test_one_tenant_closes_an_engine_to_itself_alone(breaker: Breaker) -> None:
     assert is_open(breaker) == (True, False)
 
 
-def test_a_body_counts_once(breaker: Breaker) -> None:
+def test_a_body_counts_once(breaker: CircuitBreaker) -> None:
     fail(breaker, *["a1"] * 20, *["b1"] * 20)
     assert is_open(breaker) == (False, False)
     fail(breaker, *(f"{tenant}1" for tenant in "cdefgh"))
     assert is_open(breaker) == (False, False)
 
 
-def test_several_tenants_in_a_row_close_it_to_all(breaker: Breaker) -> None:
+def test_several_tenants_in_a_row_close_it_to_all(breaker: CircuitBreaker) -> None:
     fail(breaker, "a1", "a2", "b3")
     assert not breaker.is_open("c")
     fail(breaker, "b4")
     assert breaker.is_open("c")
 
 
-def test_no_tenant_counts_for_more_than_half(breaker: Breaker) -> None:
+def test_no_tenant_counts_for_more_than_half(breaker: CircuitBreaker) -> None:
     fail(breaker, *(f"a{body}" for body in "12345678"), "bx")
     assert is_open(breaker) == (True, False)
     fail(breaker, "by")
     assert is_open(breaker) == (True, True)
 
 
-def test_an_answer_ends_the_row(breaker: Breaker) -> None:
+def test_an_answer_ends_the_row(breaker: CircuitBreaker) -> None:
     fail(breaker, "a1", "a2", "b3")
     breaker.succeed("c")
     fail(breaker, "b4")
@@ -129,7 +129,7 @@ def test_an_answer_ends_the_row(breaker: Breaker) -> None:
     assert breaker.is_open("a")
 
 
-def test_an_engine_out_of_reach_is_that_for_all(breaker: Breaker) -> None:
+def test_an_engine_out_of_reach_is_that_for_all(breaker: CircuitBreaker) -> None:
     for _ in range(4):
         assert is_open(breaker) == (False, False)
         breaker.enter("a")
@@ -138,7 +138,7 @@ def test_an_engine_out_of_reach_is_that_for_all(breaker: Breaker) -> None:
     assert is_open(breaker) == (True, True)
 
 
-def test_one_tries_and_closes_it_for_all(breaker: Breaker, clock: Clock) -> None:
+def test_one_tries_and_closes_it_for_all(breaker: CircuitBreaker, clock: Clock) -> None:
     fail(breaker, "a1", "a2", "b3", "b4")
     clock.now_s = 10.0
     assert is_open(breaker) == (False, False)
@@ -149,7 +149,7 @@ def test_one_tries_and_closes_it_for_all(breaker: Breaker, clock: Clock) -> None
     assert not breaker.is_open_to_any
 
 
-def test_a_try_that_fails_closes_it_to_that_tenant(breaker: Breaker, clock: Clock) -> None:
+def test_a_try_that_fails_closes_it_to_that_tenant(breaker: CircuitBreaker, clock: Clock) -> None:
     """Another one may try: else who always fails, and tries first, keeps the others out."""
     fail(breaker, "a1", "a2", "b3", "b4")
     clock.now_s = 10.0
@@ -159,7 +159,7 @@ def test_a_try_that_fails_closes_it_to_that_tenant(breaker: Breaker, clock: Cloc
     assert is_open(breaker) == (True, True)
 
 
-def test_a_try_that_does_not_connect_closes_it_to_all(breaker: Breaker, clock: Clock) -> None:
+def test_a_try_that_does_not_connect_closes_it_to_all(breaker: CircuitBreaker, clock: Clock) -> None:
     for _ in range(4):
         breaker.fail_to_connect()
     clock.now_s = 10.0

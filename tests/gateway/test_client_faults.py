@@ -20,12 +20,12 @@ from scripted import ScriptedEngine
 from test_cancellation import eventually
 
 from agentspec.gateway import (
-    Drain,
     EmbeddedUpstream,
     Fleet,
     FleetSettings,
     GatewaySettings,
-    Rules,
+    GracefulShutdown,
+    RuntimeConfig,
     UpstreamSettings,
     create_app,
 )
@@ -143,12 +143,12 @@ def test_a_head_drop_by_drop(hasty: GatewayUrl, start: bytes) -> None:
 
 @pytest.mark.parametrize("drop", [b"\r\n", b"G"])
 def test_a_second_request_drop_by_drop(drop: bytes) -> None:
-    rules, drain = Rules(limits=LIMITS), Drain()
-    app = create_app(EmbeddedUpstream(ScriptedEngine()), rules=rules, drain=drain)
-    with serving_app(app, drain, rules=rules) as root, connected(root) as connection:
+    runtime, shutdown = RuntimeConfig(limits=LIMITS), GracefulShutdown()
+    app = create_app(EmbeddedUpstream(ScriptedEngine()), runtime=runtime, shutdown=shutdown)
+    with serving_app(app, shutdown, runtime=runtime) as root, connected(root) as connection:
         connection.sendall(WHOLE)
         assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
-        rules.limits = HASTY
+        runtime.limits = HASTY
         drip(connection, drop)
 
 

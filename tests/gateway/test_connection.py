@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentspec.gateway.errors import UpstreamDownError, UpstreamTimeoutError
-from agentspec.gateway.upstreams.connection import MOST_UNREAD_BYTES, Connection
+from agentspec.gateway.upstreams.connection import MOST_UNREAD_BYTES, UpstreamConnection
 
 EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"
@@ -54,7 +54,7 @@ class Basin:
         self.is_full = False
         self._emptied = asyncio.Event()
 
-    def put(self, part: bytes) -> None:
+    def write_nowait(self, part: bytes) -> None:
         self.parts.append(part)
 
     async def drain(self) -> None:
@@ -92,9 +92,9 @@ class Clock:
         self._now_s = end_s
 
 
-async def asked(clock: Clock | None = None, *, first_byte_s: float = 60) -> tuple[Connection, Wire]:
+async def asked(clock: Clock | None = None, *, first_byte_s: float = 60) -> tuple[UpstreamConnection, Wire]:
     """A connection with a request on its way, and the head of the answer."""
-    connection, wire = Connection("http://engine"), Wire()
+    connection, wire = UpstreamConnection("http://engine"), Wire()
     if clock is not None:
         connection._loop = cast(asyncio.AbstractEventLoop, clock)
     connection.connection_made(wire)
@@ -115,7 +115,7 @@ async def settled() -> None:
 async def test_a_part_goes_on_in_the_call_that_brings_it() -> None:
     connection, _ = await asked()
     basin = Basin()
-    pouring = asyncio.create_task(connection.pour(basin))
+    pouring = asyncio.create_task(connection.stream_to(basin))
     await settled()
     connection.data_received(chunk(b"first"))
     await settled()
@@ -134,7 +134,7 @@ def test_nothing_is_lost_or_turned_round(happenings: list[bytes | bool | None]) 
     async def run() -> None:
         connection, _ = await asked()
         basin = Basin()
-        pouring = asyncio.create_task(connection.pour(basin))
+        pouring = asyncio.create_task(connection.stream_to(basin))
         for one in happenings:
             if isinstance(one, bytes):
                 connection.data_received(chunk(one))
@@ -154,7 +154,7 @@ async def test_what_a_slow_client_does_not_take_stays_with_the_engine() -> None:
     connection, wire = await asked()
     basin = Basin()
     basin.fill(True)
-    pouring = asyncio.create_task(connection.pour(basin))
+    pouring = asyncio.create_task(connection.stream_to(basin))
     connection.data_received(chunk(LARGE))
     await settled()
     assert wire.is_reading  # what came was read, and waits in the basin
@@ -175,7 +175,7 @@ async def test_a_slow_reader_is_no_silent_engine() -> None:
     connection, wire = await asked(clock)
     basin = Basin()
     basin.fill(True)
-    pouring = asyncio.create_task(connection.pour(basin))
+    pouring = asyncio.create_task(connection.stream_to(basin))
     connection.data_received(chunk(b"x"))
     await settled()
     connection.data_received(chunk(LARGE) + chunk(b"x"))
@@ -197,7 +197,7 @@ async def test_a_stream_that_stands_still_is_noticed_in_its_own_time() -> None:
     """That may be much shorter than what an answer has to begin."""
     clock = Clock()
     connection, _ = await asked(clock, first_byte_s=600)
-    pouring = asyncio.create_task(connection.pour(Basin()))
+    pouring = asyncio.create_task(connection.stream_to(Basin()))
     await settled()
     clock.advance(59)
     connection.data_received(chunk(b"x"))
@@ -213,7 +213,7 @@ async def test_a_connection_that_is_not_read_is_not_used_again() -> None:
     connection, wire = await asked()
     basin = Basin()
     basin.fill(True)
-    pouring = asyncio.create_task(connection.pour(basin))
+    pouring = asyncio.create_task(connection.stream_to(basin))
     connection.data_received(chunk(b"x"))
     await settled()
     connection.data_received(chunk(LARGE) + chunk(b"x"))
@@ -237,12 +237,12 @@ async def test_a_sink_that_fails_ends_its_own_answer() -> None:
     connection, wire = await asked()
 
     class Leaky(Basin):
-        def put(self, part: bytes) -> None:
+        def write_nowait(self, part: bytes) -> None:
             if self.parts:
                 raise RuntimeError("no more")
-            super().put(part)
+            super().write_nowait(part)
 
-    pouring = asyncio.create_task(connection.pour(Leaky()))
+    pouring = asyncio.create_task(connection.stream_to(Leaky()))
     connection.data_received(chunk(b"first"))
     await settled()
     connection.data_received(chunk(b"second"))
@@ -254,7 +254,7 @@ async def test_a_sink_that_fails_ends_its_own_answer() -> None:
 
 @pytest.mark.parametrize("status", [b"042", b"099", b"600", b"999"])
 async def test_a_status_that_is_none(status: bytes) -> None:
-    connection, wire = Connection("http://engine"), Wire()
+    connection, wire = UpstreamConnection("http://engine"), Wire()
     connection.connection_made(wire)
     sending = asyncio.create_task(
         connection.send(b"GET / HTTP/1.1\r\n\r\n", b"", is_head=False, first_byte_s=60, idle_s=60)

@@ -24,13 +24,13 @@ from agentspec.gateway import (
     EmbeddedUpstream,
     Fleet,
     FleetSettings,
-    Rules,
+    RuntimeConfig,
     UpstreamSettings,
     create_app,
 )
 from agentspec.gateway.auth.api_keys import digest_of
 from agentspec.gateway.config_file import load_settings
-from agentspec.gateway.engine_process.readiness import EngineGate
+from agentspec.gateway.engine_process.readiness import ReadinessMiddleware
 from tests.browser import browser, page
 
 PAGE = "https://app.example"
@@ -38,12 +38,12 @@ CHAT = "/v1/chat/completions"
 OTHERS = (None, "https://evil.example", "https://app.example.evil.example", "http://app.example", "null")
 
 
-def rules(*origins: str) -> Rules:
-    return Rules(ApiKeys.parse(["ka=acme"]), digest_of("boss"), cors_origins=frozenset(origins))
+def runtime(*origins: str) -> RuntimeConfig:
+    return RuntimeConfig(ApiKeys.parse(["ka=acme"]), digest_of("boss"), cors_origins=frozenset(origins))
 
 
 def app(*origins: str) -> ASGIApp:
-    return create_app(EmbeddedUpstream(ScriptedEngine()), rules=rules(*origins))
+    return create_app(EmbeddedUpstream(ScriptedEngine()), runtime=runtime(*origins))
 
 
 def ask(
@@ -133,7 +133,7 @@ def test_an_engine_that_lets_every_page_in_does_not_speak_for_the_gateway(
     with serving_app(engine) as url:
         assert is_open(ask(url))  # as vLLM is
         fleet = Fleet(FleetSettings(upstreams=(UpstreamSettings(url=url),)))
-        with serving_app(create_app(fleet, rules=rules(*origins))) as root:
+        with serving_app(create_app(fleet, runtime=runtime(*origins))) as root:
             through = ask(root, json=chat_body(), headers={"authorization": "Bearer ka"})
     assert through.headers["x-engine"] == "its own"
     assert through.headers.get_list("access-control-allow-origin") == allowed
@@ -149,7 +149,7 @@ class Starting:
 
 
 def test_a_page_is_told_that_the_engine_starts() -> None:
-    gate = EngineGate(app(PAGE), Starting(), lambda: frozenset({PAGE}))  # type: ignore[arg-type]
+    gate = ReadinessMiddleware(app(PAGE), Starting(), lambda: frozenset({PAGE}))  # type: ignore[arg-type]
     with serving_app(gate) as root:
         assert preflight(root).status_code == 204
         waiting = ask(root)

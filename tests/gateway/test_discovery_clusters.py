@@ -8,7 +8,7 @@ from agentspec.errors import RequestError, StageError
 from agentspec.gateway.discovery.candidates import MAX_PROMPTS
 from agentspec.gateway.discovery.cluster import Cluster, Member
 from agentspec.gateway.discovery.clusters import MAX_MEMBERS, Clusters
-from agentspec.gateway.discovery.fingerprint import Clues, Fingerprint
+from agentspec.gateway.discovery.fingerprint import Fingerprint, PromptFeatures
 from agentspec.gateway.errors import UnknownClusterError
 
 HELP = "You are helping {} with {} today, and you are kind to everybody."
@@ -23,7 +23,7 @@ class Traffic:
 
     def send(self, text: str, conversation: int = 0, *, is_system: bool = True) -> Cluster | None:
         """One request, and the cluster that the next one like it gets."""
-        fingerprint = Fingerprint.of(Clues(text, is_system, (), "", conversation), b"")
+        fingerprint = Fingerprint.of(PromptFeatures(text, is_system, (), "", conversation), b"")
         member = self.clusters.find(fingerprint.digest) or self.members.setdefault(
             fingerprint.digest, Member(fingerprint.digest, is_system)
         )

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from agentspec.gateway import ApiKeys, Rules
-from agentspec.gateway.auth.middleware import Authenticate
+from agentspec.gateway import ApiKeys, RuntimeConfig
+from agentspec.gateway.auth.middleware import AuthMiddleware
 from agentspec.gateway.control.cluster_routes import discovery_app
 from agentspec.gateway.discovery.service import Discovery
 
@@ -30,7 +30,7 @@ def discovery() -> Iterator[Discovery]:
 
 @pytest.fixture
 def root(discovery: Discovery) -> ASGIApp:
-    return Authenticate(discovery_app(discovery), Rules(KEYS))
+    return AuthMiddleware(discovery_app(discovery), RuntimeConfig(KEYS))
 
 
 def ask(root: ASGIApp, method: str, path: str = "", body: Any = None, key: str = "ka") -> httpx.Response:

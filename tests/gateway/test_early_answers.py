@@ -14,7 +14,7 @@ from test_client_faults import until_closed
 
 from agentspec.gateway import ApiKeys, GatewaySettings
 from agentspec.gateway.auth.api_keys import ApiKey, digest_of
-from agentspec.gateway.http.discard_pace import BURST_BYTES, BYTES_PER_S, DiscardPace
+from agentspec.gateway.http.discard_pace import BURST_BYTES, BYTES_PER_S, DiscardRate
 from agentspec.gateway.http.protocol import UNKNOWN_CLIENT_BYTES, HttpProtocol
 
 LIMIT_BYTES = 64 << 10
@@ -180,7 +180,7 @@ def test_a_client_that_still_sends_does_not_hold_up_the_end() -> None:
 
 def test_the_pace() -> None:
     now_s = 0.0
-    pace = DiscardPace(lambda: now_s)
+    pace = DiscardRate(lambda: now_s)
     assert pace.take(BURST_BYTES) == 0
     assert pace.take(BYTES_PER_S) == 1
     assert pace.take(BYTES_PER_S) == 2

@@ -23,11 +23,11 @@ import sys
 from agentspec.gateway import *
 from agentspec.gateway.server import bind
 root, port, *argv = sys.argv[1:]
-drain = Drain()
-app = create_app(Fleet(FleetSettings(upstreams=[UpstreamSettings(url=root)])), drain=drain)
+shutdown = GracefulShutdown()
+app = create_app(Fleet(FleetSettings(upstreams=[UpstreamSettings(url=root)])), shutdown=shutdown)
 engine = EngineProcess(EngineCommand([sys.executable, *argv]), root)
 with bind("127.0.0.1", int(port)) as bound:
-    serve(app, bound, drain, on_ready=lambda: print("ready", flush=True), engine=engine)
+    serve(app, bound, shutdown, on_ready=lambda: print("ready", flush=True), engine=engine)
 """
 
 

@@ -17,7 +17,7 @@ import httpx
 import pytest
 from live import TIMEOUT_S
 
-from agentspec.gateway import EngineCommand, EngineProcess, Patience, engine_process
+from agentspec.gateway import EngineCommand, EngineSupervisor, EngineTimeouts, engine_process
 from agentspec.gateway.engine_process.supervisor import LONGEST_DELAY_S, EngineStartError, back_off_s
 from tests.ports import reserved_port
 
@@ -35,7 +35,7 @@ class Engine:
         self.root = f"http://127.0.0.1:{port}"
         argv = [sys.executable, str(ENGINE_SERVER), str(port), str(self.starts), *([way] if way else [])]
         self.command = EngineCommand(argv, {"AGENTSPEC_TEST": "from us"}, stop_timeout_s)
-        self.process = EngineProcess(self.command, self.root, patience=Patience(**patience))
+        self.process = EngineSupervisor(self.command, self.root, patience=EngineTimeouts(**patience))
 
     @property
     def pids(self) -> list[list[int]]:
@@ -149,7 +149,7 @@ async def test_a_first_start_that_takes_too_long(tmp_path: Path) -> None:
 
 
 async def test_a_command_that_is_not_there(tmp_path: Path) -> None:
-    process = EngineProcess(EngineCommand([str(tmp_path / "vllm")]), "http://127.0.0.1:9")
+    process = EngineSupervisor(EngineCommand([str(tmp_path / "vllm")]), "http://127.0.0.1:9")
     with pytest.raises(EngineStartError, match="No such file or directory"):
         await process.run()
 

@@ -15,8 +15,8 @@ from live import TIMEOUT_S, chat_body, post, serving, serving_engine
 from scripted import ScriptedEngine
 
 from agentspec.gateway import ApiKeys, EmbeddedUpstream
-from agentspec.gateway.dashboard.live_feed import MAX_LOOKING, Lookout
-from agentspec.gateway.dashboard.traffic import Watch
+from agentspec.gateway.dashboard.live_feed import MAX_LOOKING, LiveFeed
+from agentspec.gateway.dashboard.traffic import TrafficStats
 from agentspec.gateway.errors import RateLimitError
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
@@ -162,7 +162,7 @@ async def test_one_look_serves_all_and_who_leaves_is_forgotten() -> None:
         counters={StageKey("acme", ("a",)): StageStats(measured_decode_s=1.0, plain_decode_s=0.5)}
     )
     upstream = Counting(engine)
-    lookout = Lookout(upstream, Watch(), interval_s=0.001)
+    lookout = LiveFeed(upstream, TrafficStats(), interval_s=0.001)
     async with aclosing(lookout.events("acme")) as one:
         first = await anext(one)
         async with aclosing(lookout.events("bolt")) as other:
@@ -176,7 +176,7 @@ async def test_one_look_serves_all_and_who_leaves_is_forgotten() -> None:
 
 async def test_who_reads_slowly_misses_some_and_holds_up_nobody() -> None:
     engine = ScriptedEngine(counters={StageKey("acme", ("a",)): StageStats()})
-    lookout = Lookout(EmbeddedUpstream(engine), Watch(), interval_s=0.001)
+    lookout = LiveFeed(EmbeddedUpstream(engine), TrafficStats(), interval_s=0.001)
     async with aclosing(lookout.events("acme")) as slow, aclosing(lookout.events("acme")) as quick:
         await anext(slow)
         for num_requests in range(1, 4):
@@ -187,7 +187,7 @@ async def test_who_reads_slowly_misses_some_and_holds_up_nobody() -> None:
 
 
 async def test_too_many_of_one_tenant_are_refused() -> None:
-    lookout = Lookout(EmbeddedUpstream(ScriptedEngine()), Watch(), interval_s=0.001)
+    lookout = LiveFeed(EmbeddedUpstream(ScriptedEngine()), TrafficStats(), interval_s=0.001)
     streams = [lookout.events("acme") for _ in range(MAX_LOOKING)]
     for stream in streams:
         await anext(stream)

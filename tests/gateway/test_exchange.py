@@ -22,11 +22,11 @@ from test_cancellation import eventually, leave_before_the_first_byte, leave_mid
 from test_gateway_metrics import scrape
 
 from agentspec.gateway import EmbeddedUpstream, Fleet, FleetSettings, UpstreamSettings, create_app
-from agentspec.gateway.call import CallRecord
+from agentspec.gateway.call import CallLog
 from agentspec.gateway.errors import ShuttingDownError
-from agentspec.gateway.http.api_response import EVENT_STREAM_HEADERS, Reply
-from agentspec.gateway.http.request_cycle import HttpExchange
-from agentspec.gateway.http.response_writer import AsgiExchange
+from agentspec.gateway.http.api_response import EVENT_STREAM_HEADERS, ApiResponse
+from agentspec.gateway.http.request_cycle import Http11Cycle
+from agentspec.gateway.http.response_writer import AsgiResponseWriter
 from agentspec.gateway.server import bind
 
 
@@ -146,10 +146,10 @@ def test_nothing_of_a_call_is_kept_after_it() -> None:
         try:
             for _ in range(5):
                 assert client.post(f"{root}/v1/chat/completions", json=chat_body()).status_code == 200
-            assert eventually(lambda: not alive(CallRecord))
-            assert len(alive(HttpExchange)) <= 1
+            assert eventually(lambda: not alive(CallLog))
+            assert len(alive(Http11Cycle)) <= 1
             client.close()
-            assert eventually(lambda: not alive(HttpExchange))
+            assert eventually(lambda: not alive(Http11Cycle))
         finally:
             gc.enable()
 
@@ -165,11 +165,11 @@ async def test_what_fails_after_the_end_is_told_to_nobody() -> None:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    reply = Reply(AsgiExchange(send))
-    await reply.start(200, EVENT_STREAM_HEADERS)
-    await reply.write(b"data: 1\n\n")
-    await reply.end()
-    await reply.fail(ShuttingDownError("the server is shutting down"))
+    response = ApiResponse(AsgiResponseWriter(send))
+    await response.start(200, EVENT_STREAM_HEADERS)
+    await response.write(b"data: 1\n\n")
+    await response.end()
+    await response.fail(ShuttingDownError("the server is shutting down"))
     assert [message.get("body") for message in sent] == [None, b"data: 1\n\n", b""]
 
 
@@ -180,11 +180,11 @@ async def test_an_error_is_an_event_of_its_own(parts: tuple[bytes, ...], gap: by
     async def send(message: Message) -> None:
         sent.append(message.get("body", b""))
 
-    reply = Reply(AsgiExchange(send))
-    await reply.start(200, EVENT_STREAM_HEADERS)
+    response = ApiResponse(AsgiResponseWriter(send))
+    await response.start(200, EVENT_STREAM_HEADERS)
     for part in parts:
-        await reply.write(part)
-    await reply.fail(ShuttingDownError("the server is shutting down"))
+        await response.write(part)
+    await response.fail(ShuttingDownError("the server is shutting down"))
     assert b"".join(sent).startswith(b"".join(parts) + gap + b'data: {"error"')
 
 

@@ -2,16 +2,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentspec.gateway.dashboard.workflow_graph import Flow, Step
+from agentspec.gateway.dashboard.workflow_graph import GraphStep, WorkflowGraph
 
 
-def drawn(flow: Flow) -> dict[str, int]:
+def drawn(flow: WorkflowGraph) -> dict[str, int]:
     return {f"{'/'.join(one)} {'/'.join(other)}": count for (one, other), count in flow.edges.items()}
 
 
-def play(flow: Flow, script: Sequence[str], session: str = "s") -> None:
+def play(flow: WorkflowGraph, script: Sequence[str], session: str = "s") -> None:
     """``+a`` begins a call of stage ``a``, ``-a`` ends it; ``a`` does both."""
-    live: dict[str, Step] = {}
+    live: dict[str, GraphStep] = {}
     for event in script:
         name = event.lstrip("+-")
         if not event.startswith("-"):
@@ -21,39 +21,39 @@ def play(flow: Flow, script: Sequence[str], session: str = "s") -> None:
 
 
 def test_one_after_the_other() -> None:
-    flow = Flow()
+    flow = WorkflowGraph()
     for session in "xyz":
         play(flow, ["plan", "act", "check"], session)
     assert drawn(flow) == {"plan act": 3, "act check": 3}
 
 
 def test_what_fans_out_and_comes_together_again() -> None:
-    flow = Flow()
+    flow = WorkflowGraph()
     play(flow, ["a", "+x", "+y", "-x", "+z", "-z", "-y", "b"])
     assert drawn(flow) == {"a x": 1, "a y": 1, "x z": 1, "z b": 1, "y b": 1}
 
 
 def test_who_runs_beside_another_does_not_follow_it() -> None:
-    flow = Flow()
+    flow = WorkflowGraph()
     play(flow, ["+a", "+b", "-b", "-a"])
     assert drawn(flow) == {}
 
 
 def test_another_try_follows_itself_alone() -> None:
-    flow = Flow()
+    flow = WorkflowGraph()
     play(flow, ["a", "+x", "+y", "-x", "-y", "x", "b"])
     assert drawn(flow) == {"a x": 1, "a y": 1, "x x": 1, "x b": 1}
 
 
 def test_sessions_do_not_mix() -> None:
-    flow = Flow()
+    flow = WorkflowGraph()
     play(flow, ["a"], "one")
     play(flow, ["b"], "two")
     assert drawn(flow) == {}
 
 
 def test_the_session_that_was_idle_longest_is_forgotten() -> None:
-    flow = Flow(max_sessions=2)
+    flow = WorkflowGraph(max_sessions=2)
     for session in ("one", "two", "one", "three"):
         play(flow, ["a"], session)
     play(flow, ["b"], "two")
@@ -63,7 +63,7 @@ def test_the_session_that_was_idle_longest_is_forgotten() -> None:
 
 
 def test_edges_are_bounded_and_known_ones_still_count() -> None:
-    flow = Flow(max_edges=2)
+    flow = WorkflowGraph(max_edges=2)
     for _ in range(2):
         play(flow, ["a", "b", "c", "d"])
     assert drawn(flow) == {"a b": 2, "b c": 2}

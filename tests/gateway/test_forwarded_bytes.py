@@ -7,7 +7,7 @@ import pytest
 
 from agentspec.errors import RequestError
 from agentspec.gateway.stages.xargs import with_xargs
-from agentspec.gateway.upstreams.usage import BODY_LIMIT_BYTES, TAIL_LIMIT_BYTES, AnswerTail, StageLedger
+from agentspec.gateway.upstreams.usage import BODY_LIMIT_BYTES, TAIL_LIMIT_BYTES, StageUsage, UsageTail
 from agentspec.stages import StageKey
 
 OURS = {"agentspec_stage": "a/é", "agentspec_tenant": "t"}
@@ -46,7 +46,7 @@ def test_xargs_must_be_an_object() -> None:
 
 
 def test_the_last_event_of_a_stream_is_found_across_parts() -> None:
-    tail = AnswerTail(is_event_stream=True)
+    tail = UsageTail(is_event_stream=True)
     stream = b'data: {"n": 1}\n\n' * 5000 + b'data: {"usage": {"x": 1}}\r\n\r\ndata: [DONE]\n\n'
     for start in range(0, len(stream), 1000):
         tail.add(stream[start : start + 1000])
@@ -54,7 +54,7 @@ def test_the_last_event_of_a_stream_is_found_across_parts() -> None:
 
 
 def told(stream: bytes, step: int = 1000) -> dict[str, Any]:
-    tail = AnswerTail(is_event_stream=True)
+    tail = UsageTail(is_event_stream=True)
     for start in range(0, len(stream), step):
         tail.add(stream[start : start + step])
     return tail.payload()
@@ -85,7 +85,7 @@ def test_the_counts_of_a_response(num_deltas: int, text: str) -> None:
     )
     payload = told(stream)
     assert payload["usage"] == usage
-    ledger = StageLedger()
+    ledger = StageUsage()
     ledger.count_answer(StageKey("t", ("a",)), payload)
     (stats,) = ledger.stats.values()
     assert (stats.num_prompt_tokens, stats.num_output_tokens, stats.num_accepted_tokens) == (19, 40, 30)
@@ -105,7 +105,7 @@ def test_the_counts_of_a_message(num_deltas: int, named: dict[str, int | None]) 
         },
         {"type": "message_stop"},
     )
-    ledger = StageLedger()
+    ledger = StageUsage()
     ledger.count_answer(StageKey("t", ("a",)), told(stream))
     (stats,) = ledger.stats.values()
     assert (stats.num_prompt_tokens, stats.num_output_tokens) == (24, 40)
@@ -113,18 +113,18 @@ def test_the_counts_of_a_message(num_deltas: int, named: dict[str, int | None]) 
 
 @pytest.mark.parametrize("kind", ["response", "message"])
 def test_the_counts_of_a_body(kind: str) -> None:
-    tail = AnswerTail(is_event_stream=False)
+    tail = UsageTail(is_event_stream=False)
     usage = {"input_tokens": 19, "output_tokens": 40}
     for part in (b'{"object": "%s", ' % kind.encode(), b'"usage": %s}' % json.dumps(usage).encode()):
         tail.add(part)
-    ledger = StageLedger()
+    ledger = StageUsage()
     ledger.count_answer(StageKey("t", ("a",)), tail.payload())
     (stats,) = ledger.stats.values()
     assert (stats.num_prompt_tokens, stats.num_output_tokens) == (19, 40)
 
 
 def test_an_engine_that_writes_what_is_no_number_is_counted_too() -> None:
-    tail = AnswerTail(is_event_stream=False)
+    tail = UsageTail(is_event_stream=False)
     tail.add(b'{"logprobs": [NaN, -Infinity], "usage": {"x": 1}}')
     assert tail.payload()["usage"] == {"x": 1}
 
@@ -137,13 +137,13 @@ def test_a_stream_that_was_broken_off_tells_nothing() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"data: [DONE]\n\n", b"data: {bro", b": ping\n\n", b"data: 5\n\n"])
 def test_a_stream_that_tells_nothing(data: bytes) -> None:
-    tail = AnswerTail(is_event_stream=True)
+    tail = UsageTail(is_event_stream=True)
     tail.add(data)
     assert tail.payload() == {}
 
 
 def test_what_is_too_large_is_not_kept() -> None:
-    event, body = AnswerTail(is_event_stream=True), AnswerTail(is_event_stream=False)
+    event, body = UsageTail(is_event_stream=True), UsageTail(is_event_stream=False)
     event.add(b'data: {"a": "' + b"x" * TAIL_LIMIT_BYTES + b'"}\n\n')
     body.add(b'{"a": "')
     for _ in range(3):
@@ -153,7 +153,7 @@ def test_what_is_too_large_is_not_kept() -> None:
 
 
 def test_the_ledger_keeps_so_many_stages_apart() -> None:
-    ledger = StageLedger(max_stages=2)
+    ledger = StageUsage(max_stages=2)
     for name in ("a", "b", "c", "d", "a"):
         ledger.count_request(StageKey("t", (name,)))
     counts = {stage.name: stats.num_requests for stage, stats in ledger.stats.items()}
@@ -161,7 +161,7 @@ def test_the_ledger_keeps_so_many_stages_apart() -> None:
 
 
 def test_a_tenant_with_many_stages_takes_none_from_another() -> None:
-    ledger = StageLedger(max_stages=1)
+    ledger = StageUsage(max_stages=1)
     for key in (StageKey("t", ("a",)), StageKey("t", ("b",)), StageKey("u", ("a",))):
         ledger.count_request(key)
     assert [str(stage) for stage in ledger.stats] == ["t:a", "t:other", "u:a"]
@@ -177,7 +177,7 @@ def test_a_tenant_with_many_stages_takes_none_from_another() -> None:
     ],
 )
 def test_steps_without_a_draft_are_steps_too(answer: dict[str, int], num_steps: int) -> None:
-    ledger = StageLedger()
+    ledger = StageUsage()
     usage = {"prompt_tokens": 19, "completion_tokens": 40}
     payload = {"usage": usage, "metrics": {"speculative_decoding": answer}}
     ledger.count_answer(StageKey("t", ("a",)), payload)
@@ -194,7 +194,7 @@ def test_steps_without_a_draft_are_steps_too(answer: dict[str, int], num_steps: 
     ],
 )
 def test_the_ledger_takes_no_nonsense(payload: dict[str, Any]) -> None:
-    ledger = StageLedger()
+    ledger = StageUsage()
     ledger.count_answer(StageKey("t", ("a",)), payload)
     (stats,) = ledger.stats.values()
     assert (stats.num_prompt_tokens, stats.num_output_tokens, stats.num_steps) == (0, 0, 0)

@@ -8,7 +8,7 @@ from scripted import ScriptedEngine
 
 from agentspec.gateway import ApiKeys
 from agentspec.gateway.auth.api_keys import ApiKey, digest_of
-from agentspec.gateway.auth.rate_limit import KeyLimits
+from agentspec.gateway.auth.rate_limit import RateLimits
 from agentspec.gateway.errors import RateLimitError
 
 
@@ -19,14 +19,14 @@ class Clock:
         return self.now_s
 
 
-def use(limits: KeyLimits) -> None:
+def use(limits: RateLimits) -> None:
     with limits.admitted():
         pass
 
 
 def test_a_minutes_requests_may_come_at_once_and_then_as_time_goes_by() -> None:
     clock = Clock()
-    limits = KeyLimits(3, None, clock)
+    limits = RateLimits(3, None, clock)
     for _ in range(3):
         use(limits)
     with pytest.raises(RateLimitError, match="3 requests a minute") as caught:
@@ -44,7 +44,7 @@ def test_a_minutes_requests_may_come_at_once_and_then_as_time_goes_by() -> None:
 
 
 def test_so_many_at_a_time() -> None:
-    limits = KeyLimits(None, 2, Clock())
+    limits = RateLimits(None, 2, Clock())
     with ExitStack() as stack:
         stack.enter_context(limits.admitted())
         stack.enter_context(limits.admitted())

@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 
 from agentspec.gateway.errors import ShuttingDownError
-from agentspec.gateway.http.cancellation import ClientGoneError, Lifeline
-from agentspec.gateway.http.graceful_shutdown import Drain
+from agentspec.gateway.http.cancellation import CancelScope, ClientGoneError
+from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
 from agentspec.gateway.http.request_headers import RequestHeaders
-from agentspec.gateway.http.response_writer import EXCHANGE_KEY
+from agentspec.gateway.http.response_writer import WRITER_KEY
 
 
 class Exchange:
     """As our own server's, which tells when its client leaves."""
 
-    tells_of_leaving = True
-    on_lost: Any = None
+    reports_disconnect = True
+    on_disconnect: Any = None
 
 
 async def never() -> None:
@@ -24,16 +24,16 @@ async def never() -> None:
 
 
 async def test_work_ends_by_itself() -> None:
-    exchange, lifeline = Exchange(), Lifeline()
-    scope = {EXCHANGE_KEY: exchange}
+    writer, cancel_scope = Exchange(), CancelScope()
+    scope = {WRITER_KEY: writer}
 
     async def work() -> None:
-        lifeline.watch(scope, never)
-        assert exchange.on_lost is not None
+        cancel_scope.cancel_on_disconnect(scope, never)
+        assert writer.on_disconnect is not None
 
-    await lifeline.hold(work())
-    assert exchange.on_lost is None
-    lifeline.cut(ClientGoneError())  # too late, and no harm
+    await cancel_scope.run(work())
+    assert writer.on_disconnect is None
+    cancel_scope.cancel(ClientGoneError())  # too late, and no harm
     await asyncio.sleep(0)
 
 
@@ -44,21 +44,21 @@ async def test_the_works_own_errors_come_through() -> None:
             raise error
 
         with pytest.raises(type(error), match="mine"):
-            await Lifeline().hold(work())
+            await CancelScope().run(work())
 
 
 @pytest.mark.parametrize("tells", [True, False])
 async def test_work_is_let_go_when_the_client_leaves(tells: bool) -> None:
-    exchange, lifeline, released, gone = Exchange(), Lifeline(), [], asyncio.Event()
-    scope = {EXCHANGE_KEY: exchange} if tells else {}
+    writer, cancel_scope, released, gone = Exchange(), CancelScope(), [], asyncio.Event()
+    scope = {WRITER_KEY: writer} if tells else {}
 
     async def receive() -> Any:
         await gone.wait()
         return {"type": "http.disconnect"}
 
     async def work() -> None:
-        lifeline.watch(scope, receive)
-        asyncio.get_running_loop().call_soon(exchange.on_lost if tells else gone.set)
+        cancel_scope.cancel_on_disconnect(scope, receive)
+        asyncio.get_running_loop().call_soon(writer.on_disconnect if tells else gone.set)
         try:
             await never()
         finally:
@@ -66,7 +66,7 @@ async def test_work_is_let_go_when_the_client_leaves(tells: bool) -> None:
             released.append(True)
 
     with pytest.raises(ClientGoneError):
-        await lifeline.hold(work())
+        await cancel_scope.run(work())
     assert released == [True]
     task = asyncio.current_task()
     assert task is not None
@@ -74,7 +74,7 @@ async def test_work_is_let_go_when_the_client_leaves(tells: bool) -> None:
 
 
 async def test_cancelled_from_outside_is_cancelled() -> None:
-    task = asyncio.create_task(Lifeline().hold(never()))
+    task = asyncio.create_task(CancelScope().run(never()))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -82,15 +82,15 @@ async def test_cancelled_from_outside_is_cancelled() -> None:
 
 
 async def test_the_end_of_the_grace_period_cuts_what_is_held_and_what_comes_later() -> None:
-    drain = Drain()
-    held = [asyncio.create_task(drain.run(never(), Lifeline())) for _ in range(3)]
+    shutdown = GracefulShutdown()
+    held = [asyncio.create_task(shutdown.run(never(), CancelScope())) for _ in range(3)]
     await asyncio.sleep(0)
-    drain.expire()
+    shutdown.expire()
     for task in held:
         with pytest.raises(ShuttingDownError):
             await task
     with pytest.raises(ShuttingDownError):
-        await drain.run(never(), Lifeline())
+        await shutdown.run(never(), CancelScope())
 
 
 def test_of_several_headers_the_first_counts() -> None:

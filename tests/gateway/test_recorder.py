@@ -16,9 +16,9 @@ from starlette.datastructures import Headers
 
 from agentspec.errors import ConfigError, RequestError
 from agentspec.gateway import Recorder
-from agentspec.gateway.call import Call
+from agentspec.gateway.call import ApiCall
 from agentspec.gateway.telemetry.recorded_call import recorded_request, recorded_response
-from agentspec.gateway.telemetry.recorder import Parts
+from agentspec.gateway.telemetry.recorder import AnswerParts
 from agentspec.recorded import CallLibrary, read
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
@@ -143,9 +143,9 @@ def test_what_waits_is_bounded_by_its_bytes(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("agentspec.gateway.telemetry.recorder.MAX_WAITING_BYTES", 1 << 20)
     recorder = Recorder(path)
     answer = {"choices": [{"index": 0, "message": {"content": "a" * (1 << 19)}, "finish_reason": "stop"}]}
-    parts = Parts()
+    parts = AnswerParts()
     parts.add(json.dumps(answer).encode())
-    call = Call("POST", "/v1/completions", "", "one", "default", Headers(), b"{}", {"prompt": "hi"}, None)
+    call = ApiCall("POST", "/v1/completions", "", "one", "default", Headers(), b"{}", {"prompt": "hi"}, None)
     for _ in range(4):
         recorder.record(call, parts)
     assert recorder.num_left_out == 3

@@ -7,7 +7,7 @@ from starlette.datastructures import Headers
 
 from agentspec.errors import RequestError
 from agentspec.gateway.discovery.service import Discovery
-from agentspec.gateway.stages.resolver import Signs, resolve_stage
+from agentspec.gateway.stages.resolver import StageHints, resolve_stage
 
 HEADER = {"x-agentspec-stage": "from/header"}
 BODY = {"metadata": {"agentspec_stage": "from/metadata"}}
@@ -23,7 +23,7 @@ def resolve(
     body: dict[str, Any],
     discovery: Discovery | None = None,
 ) -> tuple[str, str]:
-    stage, source = resolve_stage(Signs("acme", Headers(headers), url_stage, body, discovery))
+    stage, source = resolve_stage(StageHints("acme", Headers(headers), url_stage, body, discovery))
     assert stage.tenant == "acme"
     return stage.name, source
 
@@ -172,7 +172,7 @@ def test_tenants_share_no_workflow() -> None:
     body = {"messages": [{"role": "system", "content": "Plan."}]}
     discovery = Discovery(in_background=False)
     for tenant in ("one", "two"):
-        signs = Signs(tenant, Headers(WORKFLOW), None, body, discovery)
+        signs = StageHints(tenant, Headers(WORKFLOW), None, body, discovery)
         resolve_stage(signs)
         discovery.catch_up()
         assert resolve_stage(signs)[0].tenant == tenant

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from agentspec.gateway.dashboard.sliding_window import BUCKET_S, NUM_BUCKETS, Trail
+from agentspec.gateway.dashboard.sliding_window import BUCKET_S, NUM_BUCKETS, SlidingWindow
 from agentspec.stats import StageStats
 
 
 def test_rates_are_what_counters_gained() -> None:
-    trail, stats = Trail(), StageStats(num_requests=100, num_steps=10, num_accepted_tokens=10)
+    trail, stats = SlidingWindow(), StageStats(num_requests=100, num_steps=10, num_accepted_tokens=10)
     trail.look(5.0, stats)
     assert (trail.now.requests_per_s, trail.now.accepted_per_step, trail.series) == (0.0, None, [])
     for second in range(1, 3):
@@ -21,7 +21,7 @@ def test_rates_are_what_counters_gained() -> None:
 
 
 def test_now_is_the_last_seconds_and_recent_all_that_is_kept() -> None:
-    trail, stats = Trail(), StageStats()
+    trail, stats = SlidingWindow(), StageStats()
     for bucket in range(NUM_BUCKETS + 11):
         stats.num_steps += 1
         stats.num_accepted_tokens += 0 if bucket < NUM_BUCKETS else 4
@@ -33,7 +33,7 @@ def test_now_is_the_last_seconds_and_recent_all_that_is_kept() -> None:
 
 
 def test_an_engine_that_began_anew_gains_nothing_by_it() -> None:
-    trail = Trail()
+    trail = SlidingWindow()
     trail.look(0.0, StageStats(num_requests=9, num_steps=9))
     trail.look(1.0, StageStats(num_requests=1, num_steps=1))
     trail.look(2.0, StageStats(num_requests=3, num_steps=2))
@@ -41,7 +41,7 @@ def test_an_engine_that_began_anew_gains_nothing_by_it() -> None:
 
 
 def test_a_silent_piece_of_time_has_no_value() -> None:
-    trail = Trail()
+    trail = SlidingWindow()
     for second in range(5):
         trail.look(float(second), StageStats(num_steps=second // 3))
     assert trail.series == [None, 1.0]

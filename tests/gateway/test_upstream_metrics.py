@@ -9,7 +9,7 @@ from test_fleet import IMPATIENT, answering
 from test_gateway_metrics import Samples, scrape
 
 from agentspec.gateway import Fleet, FleetSettings, UpstreamSettings
-from agentspec.gateway.upstreams.metrics import FIRST_BYTE_BUCKETS_S, UpstreamFigures
+from agentspec.gateway.upstreams.metrics import FIRST_BYTE_BUCKETS_S, UpstreamMetrics
 
 
 def of_upstream(samples: Samples, name: str, upstream: str, **labels: str) -> float:
@@ -32,7 +32,7 @@ def test_answers_of_an_engine_are_counted_and_timed() -> None:
 
 
 def test_a_time_lies_in_the_bucket_that_ends_with_it() -> None:
-    figures = UpstreamFigures()
+    figures = UpstreamMetrics()
     for seconds in (0.0, FIRST_BYTE_BUCKETS_S[0], FIRST_BYTE_BUCKETS_S[-1], 1e6):
         figures.add_first_byte(seconds)
     assert figures.num_by_bucket[0] == 2

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentspec.gateway.dashboard.traffic import TenantWatch, Watch
+from agentspec.gateway.dashboard.traffic import TenantTraffic, TrafficStats
 from agentspec.gateway.tags import Tags
 from agentspec.stages import StageKey
 
@@ -14,17 +14,17 @@ def tags(stage: str, session: str | None = None, *, source: str = "header", tena
 
 
 @pytest.fixture
-def watch() -> Watch:
+def watch() -> TrafficStats:
     ticks: Iterator[int] = iter(range(1000))
-    return Watch(lambda: float(next(ticks)))
+    return TrafficStats(lambda: float(next(ticks)))
 
 
-def test_calls_are_counted_by_stage(watch: Watch) -> None:
-    first, second = watch.begin(tags("a/b")), watch.begin(tags("a/b", source="url"))
-    traffic = watch.of("acme").stages[("a", "b")]
+def test_calls_are_counted_by_stage(traffic_stats: TrafficStats) -> None:
+    first, second = traffic_stats.begin(tags("a/b")), traffic_stats.begin(tags("a/b", source="url"))
+    traffic = traffic_stats.of("acme").stages[("a", "b")]
     assert (traffic.num_running, traffic.num_ended) == (2, 0)
-    watch.end(first, 200)
-    watch.end(second, 0)
+    traffic_stats.end(first, 200)
+    traffic_stats.end(second, 0)
     assert (traffic.num_running, traffic.num_ended, traffic.num_failed) == (0, 2, 1)
     assert traffic.seconds == 2 + 2
     assert traffic.tag_sources == {"header": 1, "url": 1}
@@ -32,29 +32,29 @@ def test_calls_are_counted_by_stage(watch: Watch) -> None:
 
 @pytest.mark.parametrize(("status", "edges"), [(200, {(("a",), ("b",)): 1}), (0, {}), (400, {}), (503, {})])
 def test_a_call_that_failed_is_no_step_of_the_workflow(
-    watch: Watch, status: int, edges: dict[tuple[tuple[str, ...], tuple[str, ...]], int]
+    traffic_stats: TrafficStats, status: int, edges: dict[tuple[tuple[str, ...], tuple[str, ...]], int]
 ) -> None:
-    watch.end(watch.begin(tags("a", "s")), status)
-    watch.end(watch.begin(tags("b", "s")), 200)
-    assert watch.of("acme").flow.edges == edges
+    traffic_stats.end(traffic_stats.begin(tags("a", "s")), status)
+    traffic_stats.end(traffic_stats.begin(tags("b", "s")), 200)
+    assert traffic_stats.of("acme").flow.edges == edges
 
 
-def test_calls_without_a_session_draw_nothing(watch: Watch) -> None:
+def test_calls_without_a_session_draw_nothing(traffic_stats: TrafficStats) -> None:
     for stage in "abab":
-        watch.end(watch.begin(tags(stage)), 200)
-    assert watch.of("acme").flow.edges == {}
+        traffic_stats.end(traffic_stats.begin(tags(stage)), 200)
+    assert traffic_stats.of("acme").flow.edges == {}
 
 
-def test_tenants_do_not_meet(watch: Watch) -> None:
-    watch.end(watch.begin(tags("a", "s")), 200)
-    watch.end(watch.begin(tags("b", "s", tenant="bolt")), 200)
+def test_tenants_do_not_meet(traffic_stats: TrafficStats) -> None:
+    traffic_stats.end(traffic_stats.begin(tags("a", "s")), 200)
+    traffic_stats.end(traffic_stats.begin(tags("b", "s", tenant="bolt")), 200)
     for tenant, stage in (("acme", "a"), ("bolt", "b")):
-        assert list(watch.of(tenant).stages) == [(stage,)]
-        assert watch.of(tenant).flow.edges == {}
+        assert list(traffic_stats.of(tenant).stages) == [(stage,)]
+        assert traffic_stats.of(tenant).flow.edges == {}
 
 
 def test_stages_are_bounded() -> None:
-    watch = TenantWatch(max_stages=2)
-    kept = [watch.traffic((name,))[1] for name in "abcab"]
+    traffic_stats = TenantTraffic(max_stages=2)
+    kept = [traffic_stats.traffic((name,))[1] for name in "abcab"]
     assert kept == [True, True, False, True, True]
-    assert set(watch.stages) == {("a",), ("b",)}
+    assert set(traffic_stats.stages) == {("a",), ("b",)}

@@ -17,7 +17,7 @@ from agentspec.errors import ConfigError
 from agentspec.gateway import GatewaySettings
 from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE
 from agentspec.gateway.settings import DISCOVERY_FILE_VARIABLE
-from agentspec.gateway.zero_hop import TAGGED_PATHS, Tagging, ZeroHop
+from agentspec.gateway.zero_hop import TAGGED_PATHS, ZeroHop, ZeroHopTagging
 
 ODD_BODY = b'{ "messages":[{"role":"user","content":"caf\\u00e9 \xc3\xa9"}],\n "x_unknown": 1.50 }'
 PIECES = (b'data: {"odd":   "spacing"}\n\n', b": ping\n\n", b"data: [DONE]\n\n")
@@ -188,7 +188,7 @@ def test_what_is_malformed_does_not_reach_the_engine(
 
 
 def test_a_body_over_the_limit(server: Server) -> None:
-    with serving_app(Tagging(server, GatewaySettings(body_limit_bytes=1024))) as url:
+    with serving_app(ZeroHopTagging(server, GatewaySettings(body_limit_bytes=1024))) as url:
         answer = send(url, "/v1/completions", {"prompt": "x" * 3000})
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
     assert server.requests == []

@@ -12,7 +12,7 @@ import pytest
 from agentspec.benchmarks.vllm.chats import MODEL_NAME
 from agentspec.benchmarks.vllm.speculators import Speculator, bundled_on_cpu
 from agentspec.gateway import ApiKeys
-from agentspec.gateway.upstreams.usage import AnswerTail, StageLedger
+from agentspec.gateway.upstreams.usage import StageUsage, UsageTail
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 from examples.agentic_sql import prompts
@@ -72,10 +72,10 @@ def test_an_answer_tells_of_itself(root: str, is_stream: bool) -> None:
     """What the gateway counts by where the plugin is not to be had."""
     stage = StageKey("acme", ("told", str(is_stream)))
     options = {"stream": True, "stream_options": {"include_usage": True}} if is_stream else {}
-    counted = StageLedger()
+    counted = StageUsage()
     for _ in range(2):
         answer = ask(root, stage.name, **options)
-        tail = AnswerTail(is_event_stream=is_stream)
+        tail = UsageTail(is_event_stream=is_stream)
         for start in range(0, len(answer.content), 100):
             tail.add(answer.content[start : start + 100])
         counted.count_answer(stage, tail.payload())

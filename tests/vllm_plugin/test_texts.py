@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agentspec.errors import ConfigError
-from agentspec.vllm_plugin.texts import Texts
+from agentspec.vllm_plugin.texts import ServedTokenizer
 
 PIECES = {1: "a", 2: "\N{LOWER ONE EIGHTH BLOCK}users", 3: "x", 4: "\N{LOWER ONE EIGHTH BLOCK}", 5: "</s>"}
 
@@ -27,8 +27,8 @@ class SpaceEater:
 
 
 @pytest.fixture
-def texts() -> Texts:
-    made = Texts(SimpleNamespace(skip_tokenizer_init=False))
+def texts() -> ServedTokenizer:
+    made = ServedTokenizer(SimpleNamespace(skip_tokenizer_init=False))
     made.__dict__["_tokenizer"] = SpaceEater()
     return made
 
@@ -37,11 +37,11 @@ def texts() -> Texts:
     ("token_id", "text"),
     [(1, "a"), (2, " users"), (3, "x"), (4, " "), (5, "</s>"), (6, "\ufffd"), (7, "\ufffd")],
 )
-def test_a_token_by_itself(texts: Texts, token_id: int, text: str) -> None:
+def test_a_token_by_itself(texts: ServedTokenizer, token_id: int, text: str) -> None:
     assert texts.token(token_id) == text
 
 
 def test_without_a_tokenizer_nothing_is_said() -> None:
     config: Any = SimpleNamespace(skip_tokenizer_init=True)
     with pytest.raises(ConfigError, match="skip-tokenizer-init"):
-        Texts(config).token(1)
+        ServedTokenizer(config).token(1)
