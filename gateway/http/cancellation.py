@@ -47,7 +47,7 @@ class CancelScope:
         writer: ResponseWriter | None = scope.get(WRITER_KEY)
         if writer is not None and writer.reports_disconnect:  # no task is needed that waits
             writer.on_disconnect = self._on_disconnect
-            self._stop_watching = lambda: setattr(writer, "on_lost", None)
+            self._stop_watching = lambda: setattr(writer, "on_disconnect", None)
         else:
             watching = asyncio.create_task(_disconnected(receive))
             watching.add_done_callback(self._note)

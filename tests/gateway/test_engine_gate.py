@@ -25,7 +25,7 @@ from agentspec.gateway.server import bind
 root, port, *argv = sys.argv[1:]
 shutdown = GracefulShutdown()
 app = create_app(Fleet(FleetSettings(upstreams=[UpstreamSettings(url=root)])), shutdown=shutdown)
-engine = EngineProcess(EngineCommand([sys.executable, *argv]), root)
+engine = EngineSupervisor(EngineCommand([sys.executable, *argv]), root)
 with bind("127.0.0.1", int(port)) as bound:
     serve(app, bound, shutdown, on_ready=lambda: print("ready", flush=True), engine=engine)
 """

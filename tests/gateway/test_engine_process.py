@@ -17,7 +17,8 @@ import httpx
 import pytest
 from live import TIMEOUT_S
 
-from agentspec.gateway import EngineCommand, EngineSupervisor, EngineTimeouts, engine_process
+from agentspec.gateway import EngineCommand, EngineSupervisor, EngineTimeouts
+from agentspec.gateway.engine_process import supervisor
 from agentspec.gateway.engine_process.supervisor import LONGEST_DELAY_S, EngineStartError, back_off_s
 from tests.ports import reserved_port
 
@@ -125,7 +126,7 @@ async def test_its_guards_death_is_its_own(tmp_path: Path) -> None:
 
 
 async def test_silence_is_death(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_process, "HEALTH_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(supervisor, "HEALTH_TIMEOUT_S", 1.0)
     engine = Engine(tmp_path, "silent", silence_s=1.5)
     async with engine.running():
         await until(lambda: len(engine.pids) == 2)
@@ -180,8 +181,8 @@ async def test_our_own_violent_death_leaves_nothing(tmp_path: Path) -> None:
     engine = Engine(tmp_path)
     code = f"""
 import asyncio
-from agentspec.gateway import EngineCommand, EngineProcess
-process = EngineProcess(EngineCommand({list(engine.command.argv)}), {engine.root!r})
+from agentspec.gateway import EngineCommand, EngineSupervisor
+process = EngineSupervisor(EngineCommand({list(engine.command.argv)}), {engine.root!r})
 asyncio.run(process.run(lambda: print("ready", flush=True)))
 """
     us = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=subprocess.PIPE)

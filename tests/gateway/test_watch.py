@@ -14,7 +14,7 @@ def tags(stage: str, session: str | None = None, *, source: str = "header", tena
 
 
 @pytest.fixture
-def watch() -> TrafficStats:
+def traffic_stats() -> TrafficStats:
     ticks: Iterator[int] = iter(range(1000))
     return TrafficStats(lambda: float(next(ticks)))
 
