@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentspec.cli import build_parser, main
-from agentspec.commands.serve_settings import read_settings, rules_of
+from agentspec.commands.serve_settings import read_settings, runtime_config_of
 from agentspec.commands.vllm_engine import behind_gateway, zero_hop
 from agentspec.errors import ConfigError
 from agentspec.gateway import EngineSupervisor, Fleet
@@ -28,7 +28,7 @@ def parsed(*options: str) -> Namespace:
 
 def behind(args: Namespace) -> tuple[Fleet, str, EngineSupervisor]:
     settings = read_settings(args)
-    return behind_gateway(args, settings, rules_of(settings, args))
+    return behind_gateway(args, settings, runtime_config_of(settings, args))
 
 
 def no_hop(args: Namespace, port: int) -> tuple[EngineSupervisor, str]:
