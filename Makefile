@@ -86,7 +86,7 @@ test-vllm: $(VLLM_STAMP)  ## the plugin inside real vLLM, in .venv-vllm
 lint: $(STAMP)  ## ruff, mypy, clang-format; changes nothing
 	@$(BIN)/ruff check $(SOURCES)
 	@$(BIN)/ruff format --check $(SOURCES)
-	@$(BIN)/mypy -p agentspec -p examples
+	@$(BIN)/mypy -p agentspec -p benchmarks -p examples
 	@$(BIN)/clang-format --dry-run --Werror $$(find agentspec/native -name '*.cpp' -o -name '*.hpp')
 
 fmt: $(STAMP)  ## format everything
@@ -97,10 +97,10 @@ fmt: $(STAMP)  ## format everything
 bench: $(STAMP)  ## the benchmarks, each ending in one JSON line (TRACES=DIR: core and churn too, ARGS=--quick)
 	@$(BIN)/python -m examples.agentic_sql --serve --once --json out/agentic_sql.json
 ifdef TRACES
-	@$(BIN)/agentspec bench core --traces $(TRACES) --json out/core.json --plot out/core.png $(ARGS)
-	@$(BIN)/agentspec bench churn --traces $(TRACES) --json out/churn.json --plot out/churn.png $(ARGS)
+	@$(BIN)/python -m benchmarks core --traces $(TRACES) --json out/core.json --plot out/core.png $(ARGS)
+	@$(BIN)/python -m benchmarks churn --traces $(TRACES) --json out/churn.json --plot out/churn.png $(ARGS)
 else
-	@echo "core and churn were not measured: make bench TRACES=DIR, see agentspec bench --help"
+	@echo "core and churn were not measured: make bench TRACES=DIR, see python -m benchmarks --help"
 endif
 
 bench-peer: $(STAMP)  ## what the core is measured against: arctic-inference, built from source
@@ -110,7 +110,7 @@ bench-peer: $(STAMP)  ## what the core is measured against: arctic-inference, bu
 bench-vllm: $(VLLM_STAMP)  ## the plugin against vLLM's own suffix decoding (TRACES=DIR, ARGS="--only sql --quick")
 	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet nanobind==2.9.2 grpcio-tools setuptools wheel
 	@PATH=$(CURDIR)/$(VLLM_BIN):$$PATH $(VLLM_BIN)/pip install --quiet --no-build-isolation --no-deps arctic-inference==0.3.0
-	@$(VLLM_BIN)/python -m agentspec bench vllm $(if $(TRACES),--traces $(TRACES)) $(ARGS)
+	@$(VLLM_BIN)/python -m benchmarks vllm $(if $(TRACES),--traces $(TRACES)) $(ARGS)
 
 $(LITELLM_STAMP):
 	@test -x $(LITELLM_VENV)/bin/python || { echo "making $(LITELLM_VENV)"; $(PYTHON) -m venv $(LITELLM_VENV); }
@@ -119,7 +119,7 @@ $(LITELLM_STAMP):
 	@touch $@
 
 bench-gateway: $(STAMP) $(LITELLM_STAMP)  ## the gateway against LiteLLM's proxy and none (ARGS="--only latency --quick")
-	@$(BIN)/agentspec bench gateway --litellm $(LITELLM_VENV)/bin/litellm $(ARGS)
+	@$(BIN)/python -m benchmarks gateway --litellm $(LITELLM_VENV)/bin/litellm $(ARGS)
 
 $(CLIENTS_STAMP): Makefile
 	@echo "installing the clients into $(CLIENTS_VENV) (0.6 GB)"
@@ -182,8 +182,8 @@ fuzz-gateway: $(STAMP)  ## 10,000 requests made up from docs/openapi.yaml (CASES
 	@AGENTSPEC_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest -s tests/gateway/test_openapi.py $(ARGS)
 
 paper: $(STAMP)  ## docs/paper.md: the paper's figures again (TRACES=DIR, ARGS="--only fig8 --limit 50")
-	@test -n "$(PAPER_TRACES)" || { echo "make paper needs recorded calls: make paper TRACES=DIR, see agentspec bench paper --help"; exit 2; }
-	@$(BIN)/agentspec bench paper --traces $(PAPER_TRACES) $(ARGS)
+	@test -n "$(PAPER_TRACES)" || { echo "make paper needs recorded calls: make paper TRACES=DIR, see python -m benchmarks paper --help"; exit 2; }
+	@$(BIN)/python -m benchmarks paper --traces $(PAPER_TRACES) $(ARGS)
 
 model: $(STAMP)  ## rebuild the bundled model from nothing (about an hour on 2 cores)
 	@$(BIN)/python -m examples.agentic_sql.training --compile

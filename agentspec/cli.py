@@ -19,7 +19,11 @@ Fill = Callable[[argparse.ArgumentParser], None]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = build_parser()
+    return run_command(build_parser(), argv)
+
+
+def run_command(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> int:
+    """Parse ``argv`` and call the chosen command; returns the exit status."""
     args, unknown = parser.parse_known_args(argv)
     args.unknown = unknown
     try:
@@ -29,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except argparse.ArgumentError as error:
         parser.error(str(error))
     except AgentSpecError as error:
-        print(f"agentspec: error: {error}", file=sys.stderr)
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -123,12 +127,12 @@ def _top(parser: argparse.ArgumentParser) -> None:
 
 
 def _bench(parser: argparse.ArgumentParser) -> None:
-    from agentspec.benchmarks.command import add_options
+    from agentspec.commands.bench import add_options
 
     add_options(parser)
 
 
 def _replay(parser: argparse.ArgumentParser) -> None:
-    from agentspec.benchmarks.replay.command import add_options
+    from agentspec.commands.replay import add_options
 
     add_options(parser)

@@ -11,8 +11,8 @@ from typing import Any
 
 from rich.table import Table
 
-from agentspec.benchmarks.report import rounded, verdict
 from agentspec.errors import ConfigError
+from agentspec.reporting.report import rounded, verdict
 
 Parts = Mapping[str, Mapping[str, Any]]  # by name: figures and their provenance
 

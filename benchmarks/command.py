@@ -1,17 +1,18 @@
-"""``agentspec bench``: the options of every benchmark. What they ask for is imported when it runs."""
+"""``python -m benchmarks``: the options of every benchmark. A benchmark is imported when it runs."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from agentspec.benchmarks.engine import options as engine_options
-from agentspec.benchmarks.gateway import options as gateway_options
-from agentspec.benchmarks.vllm import options as vllm_options
+from agentspec.cli import CommandParser, run_command
 from agentspec.commands import option_types
 from agentspec.extras import needed
+from benchmarks.gateway import options as gateway_options
+from benchmarks.vllm import options as vllm_options
 
 MAX_TOKENS = 10**12
 MAX_BUDGET_MB = 1 << 20
@@ -25,9 +26,9 @@ append and to remove, memory, whole decode steps, indexing of prompts. Prints a 
 
 CORE_EXAMPLES = """\
 examples:
-  agentspec bench core --traces DIR                    some minutes
-  agentspec bench core --traces DIR --quick            less data, under a minute
-  agentspec bench core --traces DIR --json out/core.json --plot out/core.png
+  python -m benchmarks core --traces DIR                    some minutes
+  python -m benchmarks core --traces DIR --quick            less data, under a minute
+  python -m benchmarks core --traces DIR --json out/core.json --plot out/core.png
 
 DIR holds *.jsonl.gz files: a model call per line, with the keys session, prompt and response (texts). The
 responses must come to about 3 million tokens, with --quick to 700,000; so must the prompts.
@@ -46,9 +47,9 @@ of JSON.
 
 CHURN_EXAMPLES = """\
 examples:
-  agentspec bench churn --traces DIR                   20 million tokens for a scope, a quarter of an hour
-  agentspec bench churn --traces DIR --quick           less data and a smaller budget, some minutes
-  agentspec bench churn --traces DIR --scope tenant --tokens 5e6 --budget-mb 64
+  python -m benchmarks churn --traces DIR            20 million tokens for each scope, a quarter of an hour
+  python -m benchmarks churn --traces DIR --quick    less data and a smaller budget, some minutes
+  python -m benchmarks churn --traces DIR --scope tenant --tokens 5e6 --budget-mb 64
 
 DIR holds *.jsonl.gz files: a model call per line, with the key response (a text); any number will do.
 
@@ -69,9 +70,9 @@ paper.md, and its plots and all figures into the folder paper beside it.
 
 PAPER_EXAMPLES = """\
 examples:
-  agentspec bench paper --traces DIR                     everything, some ten minutes on 2 cores
-  agentspec bench paper --traces DIR --only fig8         one section; the others stay as they are
-  agentspec bench paper --traces DIR --limit 50 --docs out
+  python -m benchmarks paper --traces DIR                     everything, some ten minutes on 2 cores
+  python -m benchmarks paper --traces DIR --only fig8         one section; the others stay as they are
+  python -m benchmarks paper --traces DIR --limit 50 --docs out
 
 DIR holds the eleven *.jsonl.gz files that the document names, with the lines that `agentspec replay` reads.
 """
@@ -79,15 +80,13 @@ DIR holds the eleven *.jsonl.gz files that the document names, with the lines th
 SAVING_DESCRIPTION = """\
 Is the time saved, which the server estimates, the time that is saved? Serve the text-to-SQL example with the
 embedded engine and the bundled model, a few questions with drafts and the same without, in turn, and compare
-the estimate with the decode times of both. Prints a table by stage, then one line of JSON. Needs the
-repository: python -m agentspec bench saving
+the estimate with the decode times of both. Prints a table by stage, then one line of JSON.
 """
 
 LOAD_DESCRIPTION = """\
 Serve the text-to-SQL example's calls with the embedded engine and the bundled model, 1 to 16 at a time:
 without speculation, at fixed prices of a draft token, and at the price that the engine learns from its
-steps. All take turns, and outputs are compared. Prints a table, then one line of JSON. Needs the repository:
-python -m agentspec bench load
+steps. All take turns, and outputs are compared. Prints a table, then one line of JSON.
 """
 
 
@@ -95,13 +94,13 @@ STAGES_DESCRIPTION = """\
 Send calls whose stage is known without telling it: the text-to-SQL example's, made-up workflows with slots,
 documents and examples in their prompts, and recorded ones. Are the stages found (adjusted Rand index,
 1 = all), in any order, and what does a request cost? Beside it Drain3, if it is installed. Prints a table,
-then one line of JSON. Needs the repository: python -m agentspec bench stages
+then one line of JSON.
 """
 
 STAGES_EXAMPLES = """\
 examples:
-  agentspec bench stages                               some seconds
-  agentspec bench stages --traces DIR --json out/stages.json
+  python -m benchmarks stages                               some seconds
+  python -m benchmarks stages --traces DIR --json out/stages.json
 
 DIR holds *.jsonl.gz files: a model call per line, with the keys session, stage and prompt (texts). Prompts
 with roles have them in lines like <|system|>. Stages of one file whose prompts are the same, word for word,
@@ -109,9 +108,14 @@ are one. `pip install drain3==0.9.11` adds the comparison.
 """
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``agentspec bench``."""
-    parser.description = "Measure what this project promises."
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a benchmark; returns the exit status."""
+    return run_command(build_parser(), argv)
+
+
+def build_parser() -> CommandParser:
+    """Return the command line's parser."""
+    parser = CommandParser(prog="python -m benchmarks", description="Measure what this project promises.")
     benchmarks = parser.add_subparsers(title="benchmarks", required=True, metavar="BENCHMARK")
     _add_core(benchmarks)
     _add_churn(benchmarks)
@@ -120,9 +124,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_stages(benchmarks)
     benchmarks.add_parser("tagging", help="what an adapter costs a call").set_defaults(run=run_tagging)
     _add_saving(benchmarks)
-    engine_options.add_options(benchmarks)
     vllm_options.add_options(benchmarks)
     gateway_options.add_options(benchmarks)
+    return parser
 
 
 def _add_core(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -257,19 +261,19 @@ def _add_saving(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser])
 
 
 def run_core(args: argparse.Namespace) -> int:
-    """``agentspec bench core``."""
+    """``python -m benchmarks core``."""
     with needed("bench"):
-        from agentspec.benchmarks.core.run import run
-        from agentspec.benchmarks.core.sizes import FULL, QUICK
+        from benchmarks.core.run import run
+        from benchmarks.core.sizes import FULL, QUICK
 
         return run(args.traces, args.peer, QUICK if args.quick else FULL, args.json, args.plot)
 
 
 def run_churn(args: argparse.Namespace) -> int:
-    """``agentspec bench churn``."""
+    """``python -m benchmarks churn``."""
     with needed("bench"):
-        from agentspec.benchmarks.churn.run import run
-        from agentspec.benchmarks.churn.sizes import FULL, QUICK
+        from benchmarks.churn.run import run
+        from benchmarks.churn.sizes import FULL, QUICK
 
         chosen = {"tokens": args.tokens, "budget_mb": args.budget_mb}
         chosen |= {f"hard_{name}": value for name, value in chosen.items()}
@@ -280,42 +284,42 @@ def run_churn(args: argparse.Namespace) -> int:
 
 
 def run_paper(args: argparse.Namespace) -> int:
-    """``agentspec bench paper``."""
+    """``python -m benchmarks paper``."""
     with needed("bench"):
-        from agentspec.benchmarks.paper.run import run
+        from benchmarks.paper.run import run
 
         return run(args.traces, args.docs, args.only, args.limit, args.jobs)
 
 
 def run_load(args: argparse.Namespace) -> int:
-    """``agentspec bench load``."""
+    """``python -m benchmarks load``."""
     with needed("bench", "engine"):
-        from agentspec.benchmarks.load.measure import Sizes
-        from agentspec.benchmarks.load.run import run
+        from benchmarks.load.measure import Sizes
+        from benchmarks.load.run import run
 
         return run(Sizes(args.questions, args.rounds, args.clients), args.json)
 
 
 def run_saving(args: argparse.Namespace) -> int:
-    """``agentspec bench saving``."""
+    """``python -m benchmarks saving``."""
     with needed("bench", "engine"):
-        from agentspec.benchmarks.saving import run
+        from benchmarks.saving import run
 
         return run(args.questions, args.clients, args.threads, args.json)
 
 
 def run_tagging(args: argparse.Namespace) -> int:
-    """``agentspec bench tagging``."""
+    """``python -m benchmarks tagging``."""
     with needed("bench"):
-        from agentspec.benchmarks.tagging import run
+        from benchmarks.tagging import run
 
         return run()
 
 
 def run_stages(args: argparse.Namespace) -> int:
-    """``agentspec bench stages``."""
+    """``python -m benchmarks stages``."""
     with needed("bench"):
-        from agentspec.benchmarks.stages.run import run
+        from benchmarks.stages.run import run
 
         return run(args.traces, args.calls, args.seed, args.json)
 

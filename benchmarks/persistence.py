@@ -1,6 +1,6 @@
 """How long a forest takes to be saved and loaded, and what decode steps beside that have to wait.
 
-    python -m agentspec.benchmarks.persistence --traces DIR
+    python -m benchmarks.persistence --traces DIR
 
 Recorded outputs fill the trees of some stages; 64 live requests decode, alone and while the forest is saved,
 or loaded by a new one. Ends with one JSON line.
@@ -20,11 +20,11 @@ import numpy as np
 
 from agentspec import DraftConfig, Forest, ForestConfig, StageKey
 from agentspec._native import ForestCore
-from agentspec.benchmarks.core import corpus
-from agentspec.benchmarks.core.requests import Request, next_batch, requests
-from agentspec.benchmarks.core.sizes import FULL, QUICK
-from agentspec.benchmarks.process import without_gc
-from agentspec.benchmarks.provenance import provenance
+from agentspec.reporting.process import without_gc
+from agentspec.reporting.provenance import provenance
+from benchmarks.core import corpus
+from benchmarks.core.requests import Request, next_batch, requests
+from benchmarks.core.sizes import FULL, QUICK
 
 NUM_LIVE = 64
 PROMPT_TOKENS = 2_048
@@ -146,7 +146,7 @@ def measure(outputs: list[np.ndarray], live: list[Request], path: Path) -> dict[
 
 def main() -> None:
     """Measure, print a line per kind of work and the JSON."""
-    parser = argparse.ArgumentParser(prog="python -m agentspec.benchmarks.persistence", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.persistence", description=__doc__)
     parser.add_argument("--traces", type=Path, required=True, help="folder with recorded calls (*.jsonl.gz)")
     parser.add_argument("--quick", action="store_true", help="a quarter of the tokens")
     arguments = parser.parse_args()

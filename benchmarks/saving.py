@@ -18,10 +18,10 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
-from agentspec.benchmarks.provenance import provenance
-from agentspec.benchmarks.report import announcer, json_line, make_room_for, publish
 from agentspec.commands.run_figures import gained
 from agentspec.errors import ConfigError
+from agentspec.reporting.provenance import provenance
+from agentspec.reporting.report import announcer, json_line, make_room_for, publish
 
 BLOCK = 2  # questions, at least
 ALL = "all"

@@ -18,7 +18,7 @@ from rich.console import Console
 from agentspec.adapters.caller import calling
 from agentspec.adapters.hooks import hinted, note_caller
 from agentspec.adapters.openai import instrument
-from agentspec.benchmarks.provenance import provenance
+from agentspec.reporting.provenance import provenance
 
 NUM_ROUNDS = 30
 NUM_CALLS = 500

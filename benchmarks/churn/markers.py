@@ -8,10 +8,10 @@ from itertools import count
 import numpy as np
 
 from agentspec import Forest
-from agentspec.benchmarks.churn.meter import Meter
-from agentspec.benchmarks.churn.scopes import Scope, Tree
 from agentspec.forest import Tokens
 from agentspec.stages import StageKey
+from benchmarks.churn.meter import Meter
+from benchmarks.churn.scopes import Scope, Tree
 
 FIRST_TOKEN = 1 << 20  # beyond every vocabulary
 NUM_TOKENS = 4096  # that markers are made of: any few in a row occur once

@@ -8,14 +8,14 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from agentspec.benchmarks.churn.markers import Markers
-from agentspec.benchmarks.churn.meter import LIMIT_MS, WITHDRAWAL, Meter, Times
-from agentspec.benchmarks.churn.scopes import Scope
-from agentspec.benchmarks.churn.sizes import Sizes
-from agentspec.benchmarks.churn.texts import Texts
-from agentspec.benchmarks.churn.traffic import Traffic
-from agentspec.benchmarks.process import resident_bytes, without_gc
 from agentspec.forest import Tokens
+from agentspec.reporting.process import resident_bytes, without_gc
+from benchmarks.churn.markers import Markers
+from benchmarks.churn.meter import LIMIT_MS, WITHDRAWAL, Meter, Times
+from benchmarks.churn.scopes import Scope
+from benchmarks.churn.sizes import Sizes
+from benchmarks.churn.texts import Texts
+from benchmarks.churn.traffic import Traffic
 
 NUM_SAMPLES = 100
 SAMPLES_PER_CHECKPOINT = 2

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from agentspec.benchmarks.churn import measure as one_run
-from agentspec.benchmarks.churn.measure import Figures
-from agentspec.benchmarks.churn.meter import LIMIT_MS, SLOW_MS
-from agentspec.benchmarks.churn.scopes import Scope
-from agentspec.benchmarks.churn.sizes import Sizes
-from agentspec.benchmarks.process import in_fresh_process
 from agentspec.forest import Tokens
+from agentspec.reporting.process import in_fresh_process
+from benchmarks.churn import measure as one_run
+from benchmarks.churn.measure import Figures
+from benchmarks.churn.meter import LIMIT_MS, SLOW_MS
+from benchmarks.churn.scopes import Scope
+from benchmarks.churn.sizes import Sizes
 
 NUM_RUNS = 2
 SAME_IN_EVERY_RUN = (

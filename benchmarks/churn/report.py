@@ -10,10 +10,10 @@ from typing import Any
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from agentspec.benchmarks import report
-from agentspec.benchmarks.churn.meter import LIMIT_MS
-from agentspec.benchmarks.churn.repeats import NUM_RUNS
-from agentspec.benchmarks.churn.scopes import SCOPES
+from agentspec.reporting import report
+from benchmarks.churn.meter import LIMIT_MS
+from benchmarks.churn.repeats import NUM_RUNS
+from benchmarks.churn.scopes import SCOPES
 
 ByScope = Mapping[str, Mapping[str, Any]]
 

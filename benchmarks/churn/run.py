@@ -1,4 +1,4 @@
-"""``agentspec bench churn``: one scope after the other, then the report."""
+"""``python -m benchmarks churn``: one scope after the other, then the report."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from agentspec.benchmarks.churn import report
-from agentspec.benchmarks.churn.repeats import measure
-from agentspec.benchmarks.churn.scopes import SCOPES
-from agentspec.benchmarks.churn.sizes import Sizes
-from agentspec.benchmarks.churn.texts import load
-from agentspec.benchmarks.provenance import provenance
-from agentspec.benchmarks.report import announcer, json_line, make_room_for, publish
+from agentspec.reporting.provenance import provenance
+from agentspec.reporting.report import announcer, json_line, make_room_for, publish
+from benchmarks.churn import report
+from benchmarks.churn.repeats import measure
+from benchmarks.churn.scopes import SCOPES
+from benchmarks.churn.sizes import Sizes
+from benchmarks.churn.texts import load
 
 
 def run(

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from agentspec import Forest, ForestConfig, Source, StageKey
-from agentspec.benchmarks.churn.texts import Texts
-from agentspec.benchmarks.churn.workloads import Popular, Router
+from benchmarks.churn.texts import Texts
+from benchmarks.churn.workloads import Popular, Router
 
 UNLIMITED_BYTES = 1 << 40
 WORKFLOW = "workflow"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from agentspec.benchmarks.churn.scopes import Scope
+from benchmarks.churn.scopes import Scope
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from agentspec.benchmarks import traces
 from agentspec.errors import ConfigError
 from agentspec.forest import Tokens
+from agentspec.recorded import traces
 
 NUM_ROUNDS = 2  # in which every dataset has its turn
 MAJORITY = 0.7  # share of the outputs that are of the dataset whose turn it is, at least

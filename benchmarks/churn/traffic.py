@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import count
 
 from agentspec import Forest
-from agentspec.benchmarks.churn.meter import WITHDRAWAL, Meter
-from agentspec.benchmarks.churn.scopes import Scope
-from agentspec.benchmarks.churn.texts import Texts
 from agentspec.forest import Tokens
+from benchmarks.churn.meter import WITHDRAWAL, Meter
+from benchmarks.churn.scopes import Scope
+from benchmarks.churn.texts import Texts
 
 NUM_LIVE = 32
 STEP_TOKENS = 16  # accepted by every request in every step

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from agentspec.benchmarks.churn.texts import Texts
 from agentspec.forest import Tokens
+from benchmarks.churn.texts import Texts
 
 
 class Router(Texts):

@@ -11,7 +11,7 @@ import numpy as np
 from arctic_inference.suffix_decoding import SuffixDecodingCache
 from arctic_inference.suffix_decoding._C import SuffixTree
 
-from agentspec.benchmarks.core.sides import DEPTH, FACTOR, MAX_DRAFT, MIN_PROB, Batch, Draft, Tokens
+from benchmarks.core.sides import DEPTH, FACTOR, MAX_DRAFT, MIN_PROB, Batch, Draft, Tokens
 
 VERSION = version("arctic-inference")
 

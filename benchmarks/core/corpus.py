@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from agentspec.benchmarks import traces
-from agentspec.benchmarks.core.sides import Tokens
-from agentspec.benchmarks.core.sizes import Sizes
-from agentspec.benchmarks.traces import Encode
 from agentspec.errors import ConfigError
+from agentspec.recorded import traces
+from agentspec.recorded.traces import Encode
+from benchmarks.core.sides import Tokens
+from benchmarks.core.sizes import Sizes
 
 HELD_OUT = 4  # every so-manieth session is kept for prompts, so that no prompt quotes the history
 

@@ -13,13 +13,13 @@ from itertools import count
 
 import numpy as np
 
-from agentspec.benchmarks.core.corpus import Corpus
-from agentspec.benchmarks.core.ours import OurDecoder
-from agentspec.benchmarks.core.requests import next_batch, requests
-from agentspec.benchmarks.core.sides import Decoder, Side, Tokens
-from agentspec.benchmarks.core.sizes import Sizes
-from agentspec.benchmarks.core.turns import Spread, Turns, spread
-from agentspec.benchmarks.process import without_gc
+from agentspec.reporting.process import without_gc
+from benchmarks.core.corpus import Corpus
+from benchmarks.core.ours import OurDecoder
+from benchmarks.core.requests import next_batch, requests
+from benchmarks.core.sides import Decoder, Side, Tokens
+from benchmarks.core.sizes import Sizes
+from benchmarks.core.turns import Spread, Turns, spread
 
 NUM_LIVE = 16
 FORWARD_PASS_S = 1e-3  # between two steps the processor waits for the model

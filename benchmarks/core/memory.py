@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agentspec.benchmarks.core.sides import Decoder, Index, Side, Tokens
-from agentspec.benchmarks.process import in_fresh_process, resident_bytes
+from agentspec.reporting.process import in_fresh_process, resident_bytes
+from benchmarks.core.sides import Decoder, Index, Side, Tokens
 
 WARM_UP_TOKENS = 256
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from agentspec import DraftConfig, Forest, ForestConfig, Source, StageKey
 from agentspec._native import SuffixIndex
-from agentspec.benchmarks.core.sides import DEPTH, FACTOR, MAX_DRAFT, MIN_PROB, Batch, Draft, Tokens
+from benchmarks.core.sides import DEPTH, FACTOR, MAX_DRAFT, MIN_PROB, Batch, Draft, Tokens
 
 UNLIMITED_BYTES = 1 << 40
 EVERY_SOURCE = (Source.SESSION, Source.STAGE, Source.WORKFLOW, Source.TENANT)

@@ -8,8 +8,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from agentspec.benchmarks import report
-from agentspec.benchmarks.core.bars import ROWS, Figures, Kind, Row, summary
+from agentspec.reporting import report
+from benchmarks.core.bars import ROWS, Figures, Kind, Row, summary
 
 BATCH_SIZES = (1, 16, 64, 256)
 BARS = {Kind.SPEEDUP: "≥ ", Kind.SHARE: "≤ ", Kind.VALUE: "≤ ", Kind.ALIKE: "1 ± "}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agentspec.benchmarks.core.corpus import Corpus
-from agentspec.benchmarks.core.sides import DEPTH, Batch, Tokens
+from benchmarks.core.corpus import Corpus
+from benchmarks.core.sides import DEPTH, Batch, Tokens
 
 ACCEPTED_TOKENS = 4  # of every request in every step
 

@@ -1,4 +1,4 @@
-"""``agentspec bench core``: one measurement after the other, then the report."""
+"""``python -m benchmarks core``: one measurement after the other, then the report."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from agentspec.benchmarks.core import ingest, memory, report, steps, trees
-from agentspec.benchmarks.core.bars import Figures
-from agentspec.benchmarks.core.corpus import Corpus, load
-from agentspec.benchmarks.core.ours import (
+from agentspec.errors import ConfigError
+from agentspec.reporting.provenance import provenance
+from agentspec.reporting.report import Announce, announcer, make_room_for, publish
+from benchmarks.core import ingest, memory, report, steps, trees
+from benchmarks.core.bars import Figures
+from benchmarks.core.corpus import Corpus, load
+from benchmarks.core.ours import (
     OurDecoder,
     OurDecoderEverySource,
     OurDecoderLearned,
     OurDecoderTwoThreads,
 )
-from agentspec.benchmarks.core.sides import Decoder, Side, our_side, peer_side
-from agentspec.benchmarks.core.sizes import QUICK, Sizes
-from agentspec.benchmarks.provenance import provenance
-from agentspec.benchmarks.report import Announce, announcer, make_room_for, publish
-from agentspec.errors import ConfigError
+from benchmarks.core.sides import Decoder, Side, our_side, peer_side
+from benchmarks.core.sizes import QUICK, Sizes
 
 
 def run(traces: Path, peer: str, sizes: Sizes, json_path: Path | None, plot_path: Path | None) -> int:

@@ -82,7 +82,7 @@ class Side:
 def our_side() -> Side:
     """The code of this repository."""
     from agentspec import __version__
-    from agentspec.benchmarks.core.ours import OurDecoder, OurIndex
+    from benchmarks.core.ours import OurDecoder, OurIndex
 
     return Side(f"agentspec {__version__}", OurIndex, OurDecoder)
 
@@ -94,7 +94,7 @@ def peer_side(name: str) -> Side:
         ConfigError: it is not installed.
     """
     try:
-        from agentspec.benchmarks.core.arctic import VERSION, ArcticDecoder, ArcticIndex
+        from benchmarks.core.arctic import VERSION, ArcticDecoder, ArcticIndex
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "arctic_inference":
             raise

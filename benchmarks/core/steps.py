@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import eq
 
-from agentspec.benchmarks.core.corpus import Corpus
-from agentspec.benchmarks.core.requests import ACCEPTED_TOKENS, next_batch, requests
-from agentspec.benchmarks.core.sides import Decoder, Draft
-from agentspec.benchmarks.core.sizes import Sizes
-from agentspec.benchmarks.core.turns import Spread, Turns
-from agentspec.benchmarks.process import without_gc
+from agentspec.reporting.process import without_gc
+from benchmarks.core.corpus import Corpus
+from benchmarks.core.requests import ACCEPTED_TOKENS, next_batch, requests
+from benchmarks.core.sides import Decoder, Draft
+from benchmarks.core.sizes import Sizes
+from benchmarks.core.turns import Spread, Turns
 
 WARM_UP_STEPS = 3
 # Who takes the same steps in turn, and how many times as many: 2 threads against 1 without the others in

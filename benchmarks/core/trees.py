@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from statistics import median
 
-from agentspec.benchmarks.core.sides import Index, Side, Tokens
-from agentspec.benchmarks.core.turns import Turns
-from agentspec.benchmarks.process import without_gc
+from agentspec.reporting.process import without_gc
+from benchmarks.core.sides import Index, Side, Tokens
+from benchmarks.core.turns import Turns
 
 BLOCK_TOKENS = 125_000  # long beside the time it takes to win back the caches from the other side
 

@@ -18,14 +18,14 @@ import httpx
 import numpy as np
 import uvloop
 
-from agentspec.benchmarks.gateway import answers
-from agentspec.benchmarks.gateway.agent_bodies import body
-from agentspec.benchmarks.gateway.client import Pool, Request, Target
-from agentspec.benchmarks.gateway.plan import HANG_MS, Plan
-from agentspec.benchmarks.gateway.sides import OURS, Bench, Setup
-from agentspec.benchmarks.gateway.sizes import Sizes
-from agentspec.benchmarks.gateway.stub import MARKS_PATH
-from agentspec.benchmarks.report import Announce
+from agentspec.reporting.report import Announce
+from benchmarks.gateway import answers
+from benchmarks.gateway.agent_bodies import body
+from benchmarks.gateway.client import Pool, Request, Target
+from benchmarks.gateway.plan import HANG_MS, Plan
+from benchmarks.gateway.sides import OURS, Bench, Setup
+from benchmarks.gateway.sizes import Sizes
+from benchmarks.gateway.stub import MARKS_PATH
 
 ENDPOINTS = (answers.CHAT, answers.COMPLETIONS, answers.RESPONSES, answers.MESSAGES, answers.EMBEDDINGS)
 STAGGER_S = 0.01

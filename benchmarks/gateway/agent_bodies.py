@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from agentspec.benchmarks.gateway import answers
-from agentspec.benchmarks.gateway.plan import Plan
+from benchmarks.gateway import answers
+from benchmarks.gateway.plan import Plan
 
 SYSTEM_BYTES = 2_048
 RULE = "Read the question, look at the tables it names, and write one SQL query that answers it. "

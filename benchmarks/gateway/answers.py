@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from agentspec.benchmarks.gateway.plan import Plan
+from benchmarks.gateway.plan import Plan
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"

@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 import uvloop
 
-from agentspec.benchmarks.gateway import answers
-from agentspec.benchmarks.gateway.agent_bodies import body
-from agentspec.benchmarks.gateway.client import Exchange, Pool, Request, Target
-from agentspec.benchmarks.gateway.metronome import Metronome
-from agentspec.benchmarks.gateway.percentiles import Milliseconds, added, curve, described
-from agentspec.benchmarks.gateway.plan import Plan
-from agentspec.benchmarks.gateway.sides import DIRECT, LITELLM, OURS, Bench, Setup
-from agentspec.benchmarks.gateway.sizes import Sizes
-from agentspec.benchmarks.process import without_gc
-from agentspec.benchmarks.report import Announce
 from agentspec.errors import AgentSpecError
+from agentspec.reporting.process import without_gc
+from agentspec.reporting.report import Announce
+from benchmarks.gateway import answers
+from benchmarks.gateway.agent_bodies import body
+from benchmarks.gateway.client import Exchange, Pool, Request, Target
+from benchmarks.gateway.metronome import Metronome
+from benchmarks.gateway.percentiles import Milliseconds, added, curve, described
+from benchmarks.gateway.plan import Plan
+from benchmarks.gateway.sides import DIRECT, LITELLM, OURS, Bench, Setup
+from benchmarks.gateway.sizes import Sizes
 
 ANSWER, FIRST_BYTE = "answer", "first_byte"
 KINDS = (ANSWER, FIRST_BYTE)

@@ -1,4 +1,4 @@
-"""``agentspec bench gateway``: its options. What they ask for is imported when it runs."""
+"""``python -m benchmarks gateway``: its options. What they ask for is imported when it runs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ that a client left, whether memory stays. Prints a table, then one line of JSON.
 
 EXAMPLES = """\
 examples:
-  agentspec bench gateway --json out/gateway.json          all parts, some three quarters of an hour
-  agentspec bench gateway --quick                          less of everything, some minutes
-  agentspec bench gateway --only latency,throughput
-  agentspec bench gateway --only soak --minutes 30 --json out/gateway.json
+  python -m benchmarks gateway --json out/gateway.json          all parts, some three quarters of an hour
+  python -m benchmarks gateway --quick                          less of everything, some minutes
+  python -m benchmarks gateway --only latency,throughput
+  python -m benchmarks gateway --only soak --minutes 30 --json out/gateway.json
 
 parts; with --json, those that are not measured now stay as they are in the file:
   latency     added to answers and to first bytes at 100 requests a second, 64 streams open beside
@@ -40,7 +40,7 @@ measured and its are null. Nothing else should run on the machine: "others_cores
 
 
 def add_options(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The options of ``agentspec bench gateway``."""
+    """The options of ``python -m benchmarks gateway``."""
     gateway = benchmarks.add_parser(
         "gateway",
         help="the gateway, against LiteLLM's proxy and none",
@@ -81,10 +81,10 @@ def add_options(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser])
 
 
 def run_gateway(args: argparse.Namespace) -> int:
-    """``agentspec bench gateway``."""
+    """``python -m benchmarks gateway``."""
     with needed("bench"):
-        from agentspec.benchmarks.gateway.run import run
-        from agentspec.benchmarks.gateway.sizes import FULL, QUICK
+        from benchmarks.gateway.run import run
+        from benchmarks.gateway.sizes import FULL, QUICK
 
         chosen = {
             "body_bytes": args.body_kib and args.body_kib * KIB,

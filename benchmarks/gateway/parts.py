@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from agentspec.benchmarks.gateway import abort, latency, soak, streams, throughput
-from agentspec.benchmarks.gateway.sides import Setup
-from agentspec.benchmarks.gateway.sizes import Sizes
-from agentspec.benchmarks.report import Announce
+from agentspec.reporting.report import Announce
+from benchmarks.gateway import abort, latency, soak, streams, throughput
+from benchmarks.gateway.sides import Setup
+from benchmarks.gateway.sizes import Sizes
 
 Measured = dict[str, Any]
 

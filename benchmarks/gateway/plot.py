@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agentspec.benchmarks import plots
-from agentspec.benchmarks.gateway.latency import ANSWER, FIRST_BYTE
-from agentspec.benchmarks.gateway.sides import LITELLM, OURS
+from agentspec.reporting import plots
+from benchmarks.gateway.latency import ANSWER, FIRST_BYTE
+from benchmarks.gateway.sides import LITELLM, OURS
 
 TITLES = {ANSWER: "to a whole answer", FIRST_BYTE: "to a stream's first byte"}
 COLOURS = {OURS: plots.colour("learned"), LITELLM: plots.colour("paper-shared")}

@@ -6,8 +6,8 @@ import json
 from operator import ge, le, lt
 from typing import Any
 
-from agentspec.benchmarks.bars import Bar, Parts
-from agentspec.benchmarks.report import rounded
+from agentspec.reporting.report import rounded
+from benchmarks.bars import Bar, Parts
 
 TITLE = "the gateway before an engine that answers at once"
 MOST_MORE_FILES = 8  # connections come and go

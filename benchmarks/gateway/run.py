@@ -1,4 +1,4 @@
-"""``agentspec bench gateway``: one part after the other, the file brought up to date after each."""
+"""``python -m benchmarks gateway``: one part after the other, the file brought up to date after each."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
-from agentspec.benchmarks import plots
-from agentspec.benchmarks.bars import parts_in, table
-from agentspec.benchmarks.gateway import plot, report
-from agentspec.benchmarks.gateway.parts import MEASURES
-from agentspec.benchmarks.gateway.quiet import Quiet
-from agentspec.benchmarks.gateway.sides import Setup
-from agentspec.benchmarks.gateway.sizes import Sizes
-from agentspec.benchmarks.provenance import provenance
-from agentspec.benchmarks.report import announcer, make_room_for, publish
+from agentspec.reporting import plots
+from agentspec.reporting.provenance import provenance
+from agentspec.reporting.report import announcer, make_room_for, publish
+from benchmarks.bars import parts_in, table
+from benchmarks.gateway import plot, report
+from benchmarks.gateway.parts import MEASURES
+from benchmarks.gateway.quiet import Quiet
+from benchmarks.gateway.sides import Setup
+from benchmarks.gateway.sizes import Sizes
 
 PACKAGES = ("uvloop", "httptools", "uvicorn", "starlette", "httpx")
 PEER_PACKAGES = ("litellm", "uvicorn", "uvloop", "fastapi", "aiohttp", "httpx")

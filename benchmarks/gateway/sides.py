@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from agentspec.benchmarks.gateway.client import Target
-from agentspec.benchmarks.gateway.quiet import Quiet
-from agentspec.benchmarks.report import Announce
-from agentspec.benchmarks.vllm.server import HOST, Server, free_port
+from agentspec.reporting.report import Announce
+from benchmarks.gateway.client import Target
+from benchmarks.gateway.quiet import Quiet
+from benchmarks.vllm.server import HOST, Server, free_port
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -140,7 +140,7 @@ class Setup:
 def running_stub(logs: Path) -> Iterator[Server]:
     """The engine that is played, alone in its process."""
     port = free_port()
-    command = [sys.executable, "-m", "agentspec.benchmarks.gateway.stub", "--port", str(port)]
+    command = [sys.executable, "-m", "benchmarks.gateway.stub", "--port", str(port)]
     with Server.running(command, port, logs / "stub.log") as server:
         yield server
 

@@ -15,15 +15,15 @@ from typing import Any
 
 import uvloop
 
-from agentspec.benchmarks.gateway import answers
-from agentspec.benchmarks.gateway.agent_bodies import body
-from agentspec.benchmarks.gateway.client import Exchange, Pool, Request, Target
-from agentspec.benchmarks.gateway.metronome import Metronome
-from agentspec.benchmarks.gateway.plan import HANG_MS, Plan
-from agentspec.benchmarks.gateway.sides import OURS, Setup
-from agentspec.benchmarks.gateway.sizes import Sizes
-from agentspec.benchmarks.report import Announce
-from agentspec.benchmarks.vllm.server import Server
+from agentspec.reporting.report import Announce
+from benchmarks.gateway import answers
+from benchmarks.gateway.agent_bodies import body
+from benchmarks.gateway.client import Exchange, Pool, Request, Target
+from benchmarks.gateway.metronome import Metronome
+from benchmarks.gateway.plan import HANG_MS, Plan
+from benchmarks.gateway.sides import OURS, Setup
+from benchmarks.gateway.sizes import Sizes
+from benchmarks.vllm.server import Server
 
 SEED = 17
 NUM_SAMPLES = 360

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import uvloop
 
-from agentspec.benchmarks.gateway.client import Exchange, Pool, Target
-from agentspec.benchmarks.gateway.latency import request_for
-from agentspec.benchmarks.gateway.metronome import Metronome
-from agentspec.benchmarks.gateway.plan import Plan
-from agentspec.benchmarks.gateway.sides import DIRECT, OURS, Bench, Setup, Side
-from agentspec.benchmarks.gateway.sizes import Sizes
-from agentspec.benchmarks.process import without_gc
-from agentspec.benchmarks.report import Announce
+from agentspec.reporting.process import without_gc
+from agentspec.reporting.report import Announce
+from benchmarks.gateway.client import Exchange, Pool, Target
+from benchmarks.gateway.latency import request_for
+from benchmarks.gateway.metronome import Metronome
+from benchmarks.gateway.plan import Plan
+from benchmarks.gateway.sides import DIRECT, OURS, Bench, Setup, Side
+from benchmarks.gateway.sizes import Sizes
 
 OPENED_WITHIN = 0.25  # of the time that each goes on
 SLACK_S = 120.0

@@ -1,6 +1,6 @@
 """The engine behind the gateways, played: answers by plan, at once and cheaply, and knows who left when.
 
-``python -m agentspec.benchmarks.gateway.stub --port N``. Times are ``time.monotonic_ns()``, which all
+``python -m benchmarks.gateway.stub --port N``. Times are ``time.monotonic_ns()``, which all
 processes of a machine share.
 """
 
@@ -22,8 +22,8 @@ from typing import TypeVar, cast
 import httptools
 import uvloop
 
-from agentspec.benchmarks.gateway import answers
-from agentspec.benchmarks.gateway.plan import Plan
+from benchmarks.gateway import answers
+from benchmarks.gateway.plan import Plan
 
 HOST = "127.0.0.1"
 BACKLOG = 4096

@@ -15,13 +15,13 @@ from typing import Any
 
 import uvloop
 
-from agentspec.benchmarks.gateway.client import Exchange, Pool, Target
-from agentspec.benchmarks.gateway.latency import request_for, turned
-from agentspec.benchmarks.gateway.plan import Plan
-from agentspec.benchmarks.gateway.sides import LITELLM, OURS, Bench, Setup, Side
-from agentspec.benchmarks.gateway.sizes import Sizes
-from agentspec.benchmarks.process import without_gc
-from agentspec.benchmarks.report import Announce
+from agentspec.reporting.process import without_gc
+from agentspec.reporting.report import Announce
+from benchmarks.gateway.client import Exchange, Pool, Target
+from benchmarks.gateway.latency import request_for, turned
+from benchmarks.gateway.plan import Plan
+from benchmarks.gateway.sides import LITELLM, OURS, Bench, Setup, Side
+from benchmarks.gateway.sizes import Sizes
 
 PLAN = Plan(num_chunks=50)
 CHUNK_GAP_MS = 25

@@ -36,4 +36,4 @@ run env PATH="$PWD/$VENV/bin:$PATH" "${pip[@]}" --no-build-isolation --no-deps a
 run env PATH="$PWD/$VENV/bin:$PATH" "${pip[@]}" --no-build-isolation --editable '.[bench]'
 run mkdir -p "$MODEL"
 run cp benchmarks/gpu/config.json agentspec/models/agentspec_sql/tokenizer{,_config}.json "$MODEL"
-run "$VENV/bin/python" -m agentspec bench vllm --gpu "$MODEL" "${parts[@]}" --json "$json"
+run "$VENV/bin/python" -m benchmarks vllm --gpu "$MODEL" "${parts[@]}" --json "$json"

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from agentspec.benchmarks.load import calls
-from agentspec.benchmarks.load.lane import Lane
-from agentspec.benchmarks.load.variants import OFF, VARIANTS
-from agentspec.benchmarks.process import without_gc
-from agentspec.benchmarks.report import Announce
 from agentspec.engine.checkpoint import load_model
 from agentspec.engine.tokenizer import Tokenizer
 from agentspec.models import bundled_model_dir
+from agentspec.reporting.process import without_gc
+from agentspec.reporting.report import Announce
+from benchmarks.load import calls
+from benchmarks.load.lane import Lane
+from benchmarks.load.variants import OFF, VARIANTS
 
 QUESTIONS_PER_CLIENT = 1.5  # at least, or most of a run would be its end, when clients have nothing to do
 TURN_S = 0.1  # of steps, then it is the next variant's turn: shorter than the machine's moods

@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.table import Table
 
-from agentspec.benchmarks import report
-from agentspec.benchmarks.load.measure import Served
-from agentspec.benchmarks.load.variants import AUTO, FIXED, OFF, VARIANTS
+from agentspec.reporting import report
+from benchmarks.load.measure import Served
+from benchmarks.load.variants import AUTO, FIXED, OFF, VARIANTS
 
 MOST_BELOW_BEST = 0.03
 RATE = "tokens_per_cpu_s"

@@ -1,14 +1,14 @@
-"""``agentspec bench load``: measure, then the report."""
+"""``python -m benchmarks load``: measure, then the report."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
 
-from agentspec.benchmarks.load import report
-from agentspec.benchmarks.load.measure import Sizes, measure
-from agentspec.benchmarks.provenance import provenance
-from agentspec.benchmarks.report import announcer, make_room_for, publish
+from agentspec.reporting.provenance import provenance
+from agentspec.reporting.report import announcer, make_room_for, publish
+from benchmarks.load import report
+from benchmarks.load.measure import Sizes, measure
 
 
 def run(sizes: Sizes, json_path: Path | None) -> int:

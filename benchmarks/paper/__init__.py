@@ -1,4 +1,4 @@
-"""The figures of SuffixDecoding (arXiv 2411.04975) again, from recorded calls: ``agentspec bench paper``.
+"""The figures of SuffixDecoding (arXiv 2411.04975) again, from recorded calls.
 
 samples      which calls of the data sets
 runs         what is run on them: a method, before it other calls; a stage's entropy

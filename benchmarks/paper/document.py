@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from agentspec.benchmarks.paper.samples import LABELS
-from agentspec.benchmarks.paper.section import Figures, Section
+from benchmarks.paper.samples import LABELS
+from benchmarks.paper.section import Figures, Section
 
 COLUMNS = 110
 _PLOT = re.compile(r"!\[([^]]*)\]\((\w+)\)")

@@ -8,14 +8,14 @@ from statistics import fmean
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from agentspec.benchmarks import plots
-from agentspec.benchmarks.paper.document import table
-from agentspec.benchmarks.paper.runs import Outcomes, Replay, whole
-from agentspec.benchmarks.paper.samples import LABELS, Traces
-from agentspec.benchmarks.paper.section import Figures, Section
-from agentspec.benchmarks.replay.curve import Curve, Point
-from agentspec.benchmarks.replay.methods import Rule
-from agentspec.benchmarks.replay.tally import MATCH_BUCKETS, MATCH_LABELS, Tally
+from agentspec.replay.curve import Curve, Point
+from agentspec.replay.methods import Rule
+from agentspec.replay.tally import MATCH_BUCKETS, MATCH_LABELS, Tally
+from agentspec.reporting import plots
+from benchmarks.paper.document import table
+from benchmarks.paper.runs import Outcomes, Replay, whole
+from benchmarks.paper.samples import LABELS, Traces
+from benchmarks.paper.section import Figures, Section
 
 NUM_CALLS = 200
 SETS = ("rsl_sql_spider_test", "tau_bench_airline_gpt4o", "aider_swebench", "spec_bench_vicuna7b")

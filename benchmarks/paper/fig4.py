@@ -8,13 +8,13 @@ from statistics import fmean
 
 from matplotlib.figure import Figure
 
-from agentspec.benchmarks import plots
-from agentspec.benchmarks.paper.document import table
-from agentspec.benchmarks.paper.runs import PAPER_RULE, Outcomes, Replay, whole
-from agentspec.benchmarks.paper.samples import LABELS, Traces
-from agentspec.benchmarks.paper.section import Figures, Section
-from agentspec.benchmarks.replay.methods import METHODS, Rule
 from agentspec.errors import ConfigError
+from agentspec.replay.methods import METHODS, Rule
+from agentspec.reporting import plots
+from benchmarks.paper.document import table
+from benchmarks.paper.runs import PAPER_RULE, Outcomes, Replay, whole
+from benchmarks.paper.samples import LABELS, Traces
+from benchmarks.paper.section import Figures, Section
 
 NUM_CALLS = 250
 CHAIN, TREE = PAPER_RULE, Rule("tree", 32, 4.0, 0.1)

@@ -8,12 +8,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from agentspec.benchmarks import plots
-from agentspec.benchmarks.paper.document import table
-from agentspec.benchmarks.paper.runs import LEARNED_RULE, PAPER_RULE, Outcomes, Replay, whole
-from agentspec.benchmarks.paper.samples import LABELS, Traces
-from agentspec.benchmarks.paper.section import Figures, Section
-from agentspec.benchmarks.replay.tally import total
+from agentspec.replay.tally import total
+from agentspec.reporting import plots
+from benchmarks.paper.document import table
+from benchmarks.paper.runs import LEARNED_RULE, PAPER_RULE, Outcomes, Replay, whole
+from benchmarks.paper.samples import LABELS, Traces
+from benchmarks.paper.section import Figures, Section
 
 NUM_CALLS = 700  # a hundred of each stage
 LEAST_CALLS = 10  # of a stage, for it to be listed

@@ -8,12 +8,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from agentspec.benchmarks import plots
-from agentspec.benchmarks.paper.document import table
-from agentspec.benchmarks.paper.runs import LEARNED_RULE, Outcomes, Replay, whole
-from agentspec.benchmarks.paper.samples import LABELS, Traces
-from agentspec.benchmarks.paper.section import Figures, Section
-from agentspec.benchmarks.replay.methods import Rule
+from agentspec.replay.methods import Rule
+from agentspec.reporting import plots
+from benchmarks.paper.document import table
+from benchmarks.paper.runs import LEARNED_RULE, Outcomes, Replay, whole
+from benchmarks.paper.samples import LABELS, Traces
+from benchmarks.paper.section import Figures, Section
 
 SETS = ("rsl_sql_spider_test", "rsl_sql_bird_dev_gpt4o", "self_refine_yelp_gpt4")
 SIZES = (256, 512, 1024, 2048, 4096, 10_000)

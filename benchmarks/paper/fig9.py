@@ -7,9 +7,10 @@ from itertools import product
 
 from matplotlib.figure import Figure
 
-from agentspec.benchmarks import plots
-from agentspec.benchmarks.paper.document import table
-from agentspec.benchmarks.paper.runs import (
+from agentspec.replay.tally import total
+from agentspec.reporting import plots
+from benchmarks.paper.document import table
+from benchmarks.paper.runs import (
     LEARNED_RULE,
     PAPER_RULE,
     ByStage,
@@ -17,9 +18,8 @@ from agentspec.benchmarks.paper.runs import (
     Replay,
     whole,
 )
-from agentspec.benchmarks.paper.samples import LABELS, Sample, Traces
-from agentspec.benchmarks.paper.section import Figures, Section
-from agentspec.benchmarks.replay.tally import total
+from benchmarks.paper.samples import LABELS, Sample, Traces
+from benchmarks.paper.section import Figures, Section
 
 OLD = ("spec_bench_vicuna7b", "codegen_gpt4_simple", "tot_text")  # open-ended: chat, code, prose
 NEW = "rsl_sql_spider_test"

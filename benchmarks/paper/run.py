@@ -1,4 +1,4 @@
-"""``agentspec bench paper``: the runs of all sections, then figures, plots and the document."""
+"""``python -m benchmarks paper``: the runs of all sections, then figures, plots and the document."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentspec.benchmarks import plots
-from agentspec.benchmarks.paper import document, fig2, fig4, fig7, fig8, fig9, table1
-from agentspec.benchmarks.paper.runs import Run, Texts, done
-from agentspec.benchmarks.paper.samples import LABELS, Traces
-from agentspec.benchmarks.paper.section import Section
-from agentspec.benchmarks.provenance import provenance
-from agentspec.benchmarks.report import announcer, rounded
 from agentspec.errors import ConfigError
+from agentspec.reporting import plots
+from agentspec.reporting.provenance import provenance
+from agentspec.reporting.report import announcer, rounded
+from benchmarks.paper import document, fig2, fig4, fig7, fig8, fig9, table1
+from benchmarks.paper.runs import Run, Texts, done
+from benchmarks.paper.samples import LABELS, Traces
+from benchmarks.paper.section import Section
 
 SECTIONS: tuple[Section, ...] = tuple(part.SECTION for part in (fig2, fig4, fig7, fig8, fig9, table1))
 COMMAND = "make paper TRACES=DIR"

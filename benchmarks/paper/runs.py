@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from agentspec.benchmarks.paper.samples import Sample
-from agentspec.benchmarks.replay import jobs
-from agentspec.benchmarks.replay.drafters import Drafter, ForestDrafter
-from agentspec.benchmarks.replay.entropy import entropy_by_stage
-from agentspec.benchmarks.replay.methods import METHODS, Method, Rule
-from agentspec.benchmarks.replay.replay import replay
-from agentspec.benchmarks.replay.tally import Tally, total
 from agentspec.draft import Source
+from agentspec.replay import jobs
+from agentspec.replay.drafters import Drafter, ForestDrafter
+from agentspec.replay.entropy import entropy_by_stage
+from agentspec.replay.methods import METHODS, Method, Rule
+from agentspec.replay.replay import replay
+from agentspec.replay.tally import Tally, total
+from benchmarks.paper.samples import Sample
 
 ByStage = dict[str, Tally]
 PAPER_RULE = Rule(

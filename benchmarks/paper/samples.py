@@ -10,9 +10,9 @@ from itertools import islice
 from pathlib import Path
 from zlib import crc32
 
-from agentspec.benchmarks import traces
-from agentspec.benchmarks.replay.calls import Call, RecordedCall, encoded, read
 from agentspec.errors import ConfigError
+from agentspec.recorded import traces
+from agentspec.replay.calls import Call, RecordedCall, encoded, read
 
 LABELS = {
     "rsl_sql_spider_test": "RSL-SQL Spider",

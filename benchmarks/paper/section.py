@@ -8,8 +8,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from agentspec.benchmarks.paper.runs import Outcomes, Run
-from agentspec.benchmarks.paper.samples import Traces
+from benchmarks.paper.runs import Outcomes, Run
+from benchmarks.paper.samples import Traces
 
 Figures = dict[str, Any]  # as JSON has them
 

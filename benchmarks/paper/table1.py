@@ -9,13 +9,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from agentspec.benchmarks import plots
-from agentspec.benchmarks.paper import fig4
-from agentspec.benchmarks.paper.document import table
-from agentspec.benchmarks.paper.runs import LEARNED_RULE, Outcomes, Replay, Run, Texts
-from agentspec.benchmarks.paper.samples import LABELS, Traces
-from agentspec.benchmarks.paper.section import Figures, Section
-from agentspec.benchmarks.replay.tally import total
+from agentspec.replay.tally import total
+from agentspec.reporting import plots
+from benchmarks.paper import fig4
+from benchmarks.paper.document import table
+from benchmarks.paper.runs import LEARNED_RULE, Outcomes, Replay, Run, Texts
+from benchmarks.paper.samples import LABELS, Traces
+from benchmarks.paper.section import Figures, Section
 
 NUM_CALLS = fig4.NUM_CALLS
 LEAST_CALLS = 10  # of a stage, for it to be listed

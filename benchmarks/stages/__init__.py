@@ -1,1 +1,1 @@
-"""``agentspec bench stages``: are stages found that nobody told of, and at what price?"""
+"""``python -m benchmarks stages``: are stages found that nobody told of, and at what price?"""

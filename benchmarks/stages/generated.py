@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
-from agentspec.benchmarks.stages.untagged import Untagged
+from benchmarks.stages.untagged import Untagged
 
 NUM_SESSIONS = 200
 MAX_TURNS = 4

@@ -8,14 +8,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from agentspec.benchmarks import traces
-from agentspec.benchmarks.report import Announce
-from agentspec.benchmarks.stages.generated import sentences, workloads
-from agentspec.benchmarks.stages.methods import Drain, Method, Ours, has_drain
-from agentspec.benchmarks.stages.partition import adjusted_rand_index
-from agentspec.benchmarks.stages.untagged import Untagged, agentic_sql, recorded, truth
 from agentspec.gateway.discovery.fingerprint import read_clues
 from agentspec.gateway.discovery.service import Discovery
+from agentspec.recorded import traces
+from agentspec.reporting.report import Announce
+from benchmarks.stages.generated import sentences, workloads
+from benchmarks.stages.methods import Drain, Method, Ours, has_drain
+from benchmarks.stages.partition import adjusted_rand_index
+from benchmarks.stages.untagged import Untagged, agentic_sql, recorded, truth
 
 NUM_QUESTIONS = 60
 PROMPT_SIZES = {"2 KiB": 2 << 10, "50 KiB": 50 << 10}

@@ -1,13 +1,13 @@
-"""``agentspec bench stages``: measure, then the report."""
+"""``python -m benchmarks stages``: measure, then the report."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from agentspec.benchmarks.provenance import provenance
-from agentspec.benchmarks.report import announcer, json_line, make_room_for, publish
-from agentspec.benchmarks.stages import report
-from agentspec.benchmarks.stages.measure import measure
+from agentspec.reporting.provenance import provenance
+from agentspec.reporting.report import announcer, json_line, make_room_for, publish
+from benchmarks.stages import report
+from benchmarks.stages.measure import measure
 
 
 def run(folder: Path | None, num_calls: int, seed: int, json_path: Path | None) -> int:

@@ -1,4 +1,4 @@
-"""``python -m agentspec.benchmarks.stages.strip``: are stages found when tags are taken away by force?
+"""``python -m benchmarks.stages.strip``: are stages found when tags are taken away by force?
 
     strip --to http://127.0.0.1:8000 -- python -m examples.agentic_sql --no-compare --base-url {url}
 
@@ -20,11 +20,11 @@ from pathlib import Path
 import uvicorn
 from rich.table import Table
 
-from agentspec.benchmarks.provenance import provenance
-from agentspec.benchmarks.report import json_line, make_room_for, publish
-from agentspec.benchmarks.stages.report import LEAST_ARI
-from agentspec.benchmarks.stages.stripper import Findings, stripping
 from agentspec.commands import option_types
+from agentspec.reporting.provenance import provenance
+from agentspec.reporting.report import json_line, make_room_for, publish
+from benchmarks.stages.report import LEAST_ARI
+from benchmarks.stages.stripper import Findings, stripping
 
 HOST = "127.0.0.1"
 PLACE = "{url}"
@@ -99,7 +99,7 @@ def _parse(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """The options, and the command behind ``--``."""
     end = given.index("--") if "--" in given else len(given)
     parser = argparse.ArgumentParser(
-        prog="python -m agentspec.benchmarks.stages.strip",
+        prog="python -m benchmarks.stages.strip",
         usage="%(prog)s --to URL [options] [-- COMMAND with {url}]",
         description="A proxy before a gateway that strips all tags: does the gateway find the stages?",
     )

@@ -18,8 +18,6 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from agentspec.benchmarks.stages.partition import adjusted_rand_index
-from agentspec.benchmarks.stages.untagged import Untagged, truth
 from agentspec.errors import RequestError
 from agentspec.gateway.stages.resolver import StageHints, resolve_stage
 from agentspec.gateway.stages.url_stage import URL_STAGE_KEY, StageUrlMiddleware
@@ -31,6 +29,8 @@ from agentspec.wire import (
     WORKFLOW_HEADER,
     decode_stage,
 )
+from benchmarks.stages.partition import adjusted_rand_index
+from benchmarks.stages.untagged import Untagged, truth
 
 FOUND = "fingerprint"
 TELLING = frozenset({STAGE_HEADER, SESSION_HEADER, WORKFLOW_HEADER, "baggage"})

@@ -10,9 +10,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from agentspec.benchmarks import traces
-from agentspec.benchmarks.load import calls as example
 from agentspec.gateway.discovery.fingerprint import read_clues
+from agentspec.recorded import traces
+from benchmarks.load import calls as example
 
 NUM_LIVE = 8  # sessions at a time
 _TAG = re.compile(r"^<\|([^|>\n]+)\|>\n", re.MULTILINE)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from agentspec.benchmarks.load import calls
 from agentspec.generation import GenerationRequest
 from agentspec.wire import XARGS_FIELD, to_xargs
+from benchmarks.load import calls
 
 MODEL_NAME = "agentspec-sql"
 CALLS_PER_QUESTION = 7

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 
-from agentspec.benchmarks.vllm.chats import Chat
 from agentspec.errors import AgentSpecError
+from benchmarks.vllm.chats import Chat
 
 TIMEOUT_S = 600.0
 DATA = "data: "

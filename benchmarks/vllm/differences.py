@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import httpx
 
-from agentspec.benchmarks.vllm.chats import MODEL_NAME, Chat
-from agentspec.benchmarks.vllm.client import Answer, Choice
 from agentspec.wire import XARG_LEARN, XARG_MAX_DRAFT, XARGS_FIELD
+from benchmarks.vllm.chats import MODEL_NAME, Chat
+from benchmarks.vllm.client import Answer, Choice
 
 TIE_NATS = 1e-3
 NUM_CANDIDATES = 20

@@ -9,11 +9,11 @@ import torch
 from vllm import SamplingParams
 from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
-from agentspec.benchmarks.replay.calls import Call
-from agentspec.benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS
 from agentspec.errors import ConfigError
+from agentspec.replay.calls import Call
 from agentspec.stages import StageKey
 from agentspec.wire import to_xargs
+from benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS
 
 BLOCK_TOKENS = 16
 VOCABULARY = 131_072  # of the tokenizer that the recorded texts are read with

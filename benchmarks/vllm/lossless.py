@@ -13,21 +13,21 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from agentspec.benchmarks.report import Announce
-from agentspec.benchmarks.vllm.chats import Chat, load
-from agentspec.benchmarks.vllm.client import Answer, ask_all
-from agentspec.benchmarks.vllm.counters import Counters
-from agentspec.benchmarks.vllm.differences import (
+from agentspec.reporting.report import Announce
+from benchmarks.vllm.chats import Chat, load
+from benchmarks.vllm.client import Answer, ask_all
+from benchmarks.vllm.counters import Counters
+from benchmarks.vllm.differences import (
     TIE_NATS,
     Difference,
     differences,
     gap_nats,
     logprob_gap,
 )
-from agentspec.benchmarks.vllm.scenarios import SCENARIOS, Scenario
-from agentspec.benchmarks.vllm.server import Server
-from agentspec.benchmarks.vllm.sizes import Sizes
-from agentspec.benchmarks.vllm.speculators import NONE, Engine, Speculator
+from benchmarks.vllm.scenarios import SCENARIOS, Scenario
+from benchmarks.vllm.server import Server
+from benchmarks.vllm.sizes import Sizes
+from benchmarks.vllm.speculators import NONE, Engine, Speculator
 
 SEED = 11
 PRICE = 0.02  # next to nothing: drafts under any load, or there would be little to compare

@@ -1,4 +1,4 @@
-"""``agentspec bench vllm``: its options. What they ask for is imported when it runs."""
+"""``python -m benchmarks vllm``: its options. What they ask for is imported when it runs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ DESCRIPTION = """\
 Measure real vLLM with the plugin against vLLM without speculation and with its own method "suffix": are
 outputs the same, how fast is the text-to-SQL example, what does drafting take, does memory stay, is a restart
 warm? Prints a table, then one line of JSON. Starts one server at a time. Needs vLLM, arctic-inference 0.3.0
-and the repository: python -m agentspec bench vllm
+and the repository: python -m benchmarks vllm
 """
 
 EXAMPLES = """\
 examples:
-  python -m agentspec bench vllm --traces DIR --json out/vllm.json            all parts, some two hours
-  python -m agentspec bench vllm --traces DIR --quick                         less of everything
-  python -m agentspec bench vllm --only soak --minutes 30 --json out/vllm.json
+  python -m benchmarks vllm --traces DIR --json out/vllm.json            all parts, some two hours
+  python -m benchmarks vllm --traces DIR --quick                         less of everything
+  python -m benchmarks vllm --only soak --minutes 30 --json out/vllm.json
 
 parts; with --json, those that are not measured now stay as they are in the file:
   lossless  outputs with the plugin and without, token by token, nine ways to run and to ask
@@ -37,7 +37,7 @@ parts; with --json, those that are not measured now stay as they are in the file
 
 
 def add_options(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The options of ``agentspec bench vllm``."""
+    """The options of ``python -m benchmarks vllm``."""
     vllm = benchmarks.add_parser(
         "vllm", help="real vLLM with the plugin", description=DESCRIPTION, epilog=EXAMPLES
     )
@@ -65,11 +65,11 @@ def add_options(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser])
 
 
 def run_vllm(args: argparse.Namespace) -> int:
-    """``agentspec bench vllm``."""
+    """``python -m benchmarks vllm``."""
     with needed("bench"):
-        from agentspec.benchmarks.vllm.run import run
-        from agentspec.benchmarks.vllm.sizes import FULL, QUICK
-        from agentspec.benchmarks.vllm.speculators import bundled_on_cpu, on_gpu
+        from benchmarks.vllm.run import run
+        from benchmarks.vllm.sizes import FULL, QUICK
+        from benchmarks.vllm.speculators import bundled_on_cpu, on_gpu
 
         chosen = {"soak_minutes": args.minutes, "num_questions": args.questions, "num_rounds": args.rounds}
         given = {name: value for name, value in chosen.items() if value is not None}

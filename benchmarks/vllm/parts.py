@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agentspec.benchmarks.process import in_fresh_process
-from agentspec.benchmarks.report import Announce
-from agentspec.benchmarks.vllm.sizes import Sizes
-from agentspec.benchmarks.vllm.speculators import Engine
 from agentspec.errors import ConfigError
+from agentspec.reporting.process import in_fresh_process
+from agentspec.reporting.report import Announce
+from benchmarks.vllm.sizes import Sizes
+from benchmarks.vllm.speculators import Engine
 
 Measured = dict[str, Any]
 
@@ -29,7 +29,7 @@ def measure(name: str, engine: Engine, sizes: Sizes, traces: Path | None, announ
 
 
 def _served(name: str) -> Callable[[Engine, Sizes, Path, Announce], Measured]:
-    from agentspec.benchmarks.vllm import lossless, soak, sql, steps, warm
+    from benchmarks.vllm import lossless, soak, sql, steps, warm
 
     return {
         "lossless": lossless.measure,
@@ -43,7 +43,7 @@ def _served(name: str) -> Callable[[Engine, Sizes, Path, Announce], Measured]:
 def _propose(sizes: Sizes, traces: Path | None, announce: Announce) -> Measured:
     if traces is None:
         raise ConfigError("the part 'propose' drafts from recorded outputs: give --traces DIR")
-    from agentspec.benchmarks.vllm import propose
+    from benchmarks.vllm import propose
 
     announce("propose, in a fresh process")
     return in_fresh_process(propose.measure, traces, sizes)

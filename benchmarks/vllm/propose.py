@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from agentspec.benchmarks import traces
-from agentspec.benchmarks.process import without_gc
-from agentspec.benchmarks.replay.calls import Call, Encode, RecordedCall, read
-from agentspec.benchmarks.vllm.live_batch import LiveBatch
-from agentspec.benchmarks.vllm.proposers import InTreeProposer, OurProposer, TimedProposer
-from agentspec.benchmarks.vllm.sizes import Sizes
-from agentspec.benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS
+from agentspec.recorded import traces
+from agentspec.replay.calls import Call, Encode, RecordedCall, read
+from agentspec.reporting.process import without_gc
+from benchmarks.vllm.live_batch import LiveBatch
+from benchmarks.vllm.proposers import InTreeProposer, OurProposer, TimedProposer
+from benchmarks.vllm.sizes import Sizes
+from benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS
 
 NUM_LIVE = 64
 MOST_PROMPT_TOKENS = 4_096

@@ -14,14 +14,14 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.spec_decode.suffix_decoding import SuffixDecodingProposer
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
-from agentspec.benchmarks.replay.calls import Call
-from agentspec.benchmarks.vllm.live_batch import TENANT, VOCABULARY, LiveBatch
-from agentspec.benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS
 from agentspec.models import bundled_model_dir
+from agentspec.replay.calls import Call
 from agentspec.stages import StageKey
 from agentspec.vllm_plugin.command import PROPOSER
 from agentspec.vllm_plugin.proposer import ForestProposer
 from agentspec.vllm_plugin.settings import CONFIG_KEY
+from benchmarks.vllm.live_batch import TENANT, VOCABULARY, LiveBatch
+from benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS
 
 SETTINGS = {
     "price": 0.1,  # as likely as the in-tree proposer wants a token to be

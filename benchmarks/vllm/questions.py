@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from openai import AsyncOpenAI
 
-from agentspec.benchmarks.vllm.chats import MODEL_NAME
+from benchmarks.vllm.chats import MODEL_NAME
 from examples.agentic_sql.calls import Caller
 from examples.agentic_sql.database import Database
 from examples.agentic_sql.measurement import Outcome

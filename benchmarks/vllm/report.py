@@ -6,8 +6,8 @@ import json
 from operator import ge, le, lt
 from typing import Any
 
-from agentspec.benchmarks.bars import Bar, Parts
-from agentspec.benchmarks.report import rounded
+from agentspec.reporting.report import rounded
+from benchmarks.bars import Bar, Parts
 
 TITLE = "vLLM with the plugin"
 

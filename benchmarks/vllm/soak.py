@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from agentspec.benchmarks.report import Announce
-from agentspec.benchmarks.vllm.chats import Chat, load
-from agentspec.benchmarks.vllm.client import Answer, ask, ask_all, clients
-from agentspec.benchmarks.vllm.differences import Difference, differences
-from agentspec.benchmarks.vllm.lossless import is_tie
-from agentspec.benchmarks.vllm.server import Server
-from agentspec.benchmarks.vllm.sizes import Sizes
-from agentspec.benchmarks.vllm.speculators import NONE, Engine, Speculator
+from agentspec.reporting.report import Announce
+from benchmarks.vllm.chats import Chat, load
+from benchmarks.vllm.client import Answer, ask, ask_all, clients
+from benchmarks.vllm.differences import Difference, differences
+from benchmarks.vllm.lossless import is_tie
+from benchmarks.vllm.server import Server
+from benchmarks.vllm.sizes import Sizes
+from benchmarks.vllm.speculators import NONE, Engine, Speculator
 
 SEED = 31
 NUM_CLIENTS = 16

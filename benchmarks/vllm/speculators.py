@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentspec.benchmarks.vllm.chats import MODEL_NAME
-from agentspec.benchmarks.vllm.server import HOST, Server, free_port
 from agentspec.models import bundled_model_dir
 from agentspec.vllm_plugin.command import vllm_command
+from benchmarks.vllm.chats import MODEL_NAME
+from benchmarks.vllm.server import HOST, Server, free_port
 
 NUM_SPECULATIVE_TOKENS = 32
 MAX_MODEL_LEN = 2048

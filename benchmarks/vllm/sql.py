@@ -18,12 +18,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from agentspec.benchmarks.report import Announce
-from agentspec.benchmarks.vllm.counters import Counters
-from agentspec.benchmarks.vllm.questions import drive
-from agentspec.benchmarks.vllm.server import HOST, Server, free_port
-from agentspec.benchmarks.vllm.sizes import Sizes
-from agentspec.benchmarks.vllm.speculators import NONE, OURS, SUFFIX, Engine, Speculator
+from agentspec.reporting.report import Announce
+from benchmarks.vllm.counters import Counters
+from benchmarks.vllm.questions import drive
+from benchmarks.vllm.server import HOST, Server, free_port
+from benchmarks.vllm.sizes import Sizes
+from benchmarks.vllm.speculators import NONE, OURS, SUFFIX, Engine, Speculator
 from examples.agentic_sql.database import open_all
 from examples.agentic_sql.question_set import held_out
 

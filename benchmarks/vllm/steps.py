@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentspec.benchmarks.report import Announce
-from agentspec.benchmarks.vllm.chats import Chat, load
-from agentspec.benchmarks.vllm.client import ask_all
-from agentspec.benchmarks.vllm.counters import Counters
-from agentspec.benchmarks.vllm.server import Server
-from agentspec.benchmarks.vllm.sizes import Sizes
-from agentspec.benchmarks.vllm.speculators import SUFFIX, Engine, Speculator
+from agentspec.reporting.report import Announce
+from benchmarks.vllm.chats import Chat, load
+from benchmarks.vllm.client import ask_all
+from benchmarks.vllm.counters import Counters
+from benchmarks.vllm.server import Server
+from benchmarks.vllm.sizes import Sizes
+from benchmarks.vllm.speculators import SUFFIX, Engine, Speculator
 
 SEED = 41
 CHATS_PER_CLIENT = 2

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agentspec.benchmarks.report import Announce
-from agentspec.benchmarks.vllm.chats import Chat, load
-from agentspec.benchmarks.vllm.client import ask_all
-from agentspec.benchmarks.vllm.counters import Counters
-from agentspec.benchmarks.vllm.server import Server
-from agentspec.benchmarks.vllm.sizes import Sizes
-from agentspec.benchmarks.vllm.speculators import OURS, Engine
+from agentspec.reporting.report import Announce
+from benchmarks.vllm.chats import Chat, load
+from benchmarks.vllm.client import ask_all
+from benchmarks.vllm.counters import Counters
+from benchmarks.vllm.server import Server
+from benchmarks.vllm.sizes import Sizes
+from benchmarks.vllm.speculators import OURS, Engine
 
 SEED, PROBE_SEED = 21, 22
 NUM_CLIENTS = 4

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from agentspec.benchmarks.core.sizes import Sizes
-from agentspec.benchmarks.gateway.sides import running_stub
-from agentspec.benchmarks.vllm.server import Server
+from benchmarks.core.sizes import Sizes
+from benchmarks.gateway.sides import running_stub
+from benchmarks.vllm.server import Server
 
 WORDS = "select from where name city count orders customer join the answer is plan tool call result".split()
 
@@ -62,5 +62,5 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture
 def without_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the peer were not installed."""
-    monkeypatch.delitem(sys.modules, "agentspec.benchmarks.core.arctic", raising=False)
+    monkeypatch.delitem(sys.modules, "benchmarks.core.arctic", raising=False)
     monkeypatch.setitem(sys.modules, "arctic_inference.suffix_decoding", None)

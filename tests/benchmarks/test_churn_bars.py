@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from agentspec import Forest, StageKey
-from agentspec.benchmarks.churn import report
-from agentspec.benchmarks.churn.measure import measure
-from agentspec.benchmarks.churn.scopes import SCOPES, Scope
-from agentspec.benchmarks.churn.sizes import Sizes
 from agentspec.forest import Tokens
+from benchmarks.churn import report
+from benchmarks.churn.measure import measure
+from benchmarks.churn.scopes import SCOPES, Scope
+from benchmarks.churn.sizes import Sizes
 
 SIZES = Sizes(tokens=60_000, budget_mb=1)
 

@@ -7,9 +7,9 @@ import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
 from agentspec import Forest, Source
-from agentspec.benchmarks.churn.markers import CONTEXT_TOKENS, MARKER_TOKENS, Markers, marker
-from agentspec.benchmarks.churn.meter import Meter
-from agentspec.benchmarks.churn.scopes import SCOPES, Scope
+from benchmarks.churn.markers import CONTEXT_TOKENS, MARKER_TOKENS, Markers, marker
+from benchmarks.churn.meter import Meter
+from benchmarks.churn.scopes import SCOPES, Scope
 
 TREES_PER_OUTPUT = {"stage": 1, "tenant": 3, "forest": 3, "router": 3, "popular": 3}
 

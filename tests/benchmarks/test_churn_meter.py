@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from agentspec.benchmarks.churn.meter import SLOW_MS, WITHDRAWAL, Meter, Times
+from benchmarks.churn.meter import SLOW_MS, WITHDRAWAL, Meter, Times
 
 
 def times(*ms: float) -> Times:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agentspec.benchmarks.churn.meter import SLOW_MS
-from agentspec.benchmarks.churn.repeats import combined
+from benchmarks.churn.meter import SLOW_MS
+from benchmarks.churn.repeats import combined
 
 
 def run(slow_calls: dict[int, float], **changed: Any) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from agentspec.benchmarks import command
-from agentspec.benchmarks.churn import report
-from agentspec.benchmarks.churn.run import run
-from agentspec.benchmarks.churn.scopes import SCOPES
-from agentspec.benchmarks.churn.sizes import Sizes
-from agentspec.benchmarks.report import COLUMNS
-from agentspec.cli import main
+from agentspec.reporting.report import COLUMNS
+from benchmarks import command
+from benchmarks.churn import report
+from benchmarks.churn.run import run
+from benchmarks.churn.scopes import SCOPES
+from benchmarks.churn.sizes import Sizes
+from benchmarks.command import main
 
 SIZES = Sizes(tokens=120_000, budget_mb=1, dataset_tokens=5_000)
 KEYS = {
@@ -137,7 +137,7 @@ def test_the_command_line_knows_the_scopes() -> None:
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
-        main(["bench", "churn", "--help"])
+        main(["churn", "--help"])
     assert "--budget-mb" in capsys.readouterr().out
 
 
@@ -146,12 +146,12 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_wrong_options_are_named(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main(["bench", "churn", "--traces", "traces", option])
+        main(["churn", "--traces", "traces", option])
     assert repr(option.partition("=")[2]) in capsys.readouterr().err
 
 
 def test_options_reach_the_benchmark(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["bench", "churn", "--traces", str(traces), "--quick", "--scope", "stage"]
+    command = ["churn", "--traces", str(traces), "--quick", "--scope", "stage"]
     assert main([*command, "--tokens", "2e4", "--budget-mb", "1"]) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     sizes = {"tokens": 20_000, "budget_mb": 1, "dataset_tokens": 60_000}
@@ -162,5 +162,5 @@ def test_options_reach_the_benchmark(traces: Path, capsys: pytest.CaptureFixture
 def test_a_folder_without_traces_is_an_error_and_no_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["bench", "churn", "--traces", str(tmp_path)]) == 1
-    assert "agentspec: error: no traces" in capsys.readouterr().err
+    assert main(["churn", "--traces", str(tmp_path)]) == 1
+    assert "error: no traces" in capsys.readouterr().err

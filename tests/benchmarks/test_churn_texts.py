@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentspec.benchmarks.churn.meter import Meter
-from agentspec.benchmarks.churn.scopes import SCOPES
-from agentspec.benchmarks.churn.texts import Texts, load
-from agentspec.benchmarks.churn.traffic import NUM_LIVE, STEP_TOKENS, Traffic
-from agentspec.benchmarks.churn.workloads import Popular, Router
 from agentspec.errors import ConfigError
 from agentspec.forest import Tokens
+from benchmarks.churn.meter import Meter
+from benchmarks.churn.scopes import SCOPES
+from benchmarks.churn.texts import Texts, load
+from benchmarks.churn.traffic import NUM_LIVE, STEP_TOKENS, Traffic
+from benchmarks.churn.workloads import Popular, Router
 
 
 def dataset(first_token: int) -> list[Tokens]:

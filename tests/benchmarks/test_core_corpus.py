@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentspec.benchmarks.core.corpus import Corpus, load
-from agentspec.benchmarks.core.requests import ACCEPTED_TOKENS, next_batch, requests
-from agentspec.benchmarks.core.sides import DEPTH
-from agentspec.benchmarks.core.sizes import Sizes
-from agentspec.benchmarks.traces import tokenizer
 from agentspec.errors import ConfigError
+from agentspec.recorded.traces import tokenizer
+from benchmarks.core.corpus import Corpus, load
+from benchmarks.core.requests import ACCEPTED_TOKENS, next_batch, requests
+from benchmarks.core.sides import DEPTH
+from benchmarks.core.sizes import Sizes
 
 
 @pytest.fixture(scope="module")

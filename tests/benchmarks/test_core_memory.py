@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from agentspec.benchmarks.core import memory
-from agentspec.benchmarks.core.sides import Batch, Side, Tokens
+from benchmarks.core import memory
+from benchmarks.core.sides import Batch, Side, Tokens
 
 BYTES_PER_TOKEN = 4_000  # large beside what the interpreter needs for itself
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agentspec.benchmarks.core import report
-from agentspec.benchmarks.core.bars import ROWS, Kind, Row, summary
-from agentspec.benchmarks.provenance import provenance
+from agentspec.reporting.provenance import provenance
+from benchmarks.core import report
+from benchmarks.core.bars import ROWS, Kind, Row, summary
 
 KEYS = {
     "append_speedup",

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from agentspec.benchmarks.core.run import run
-from agentspec.benchmarks.core.sides import peer_side
-from agentspec.benchmarks.core.sizes import Sizes
-from agentspec.cli import main
 from agentspec.errors import ConfigError
+from benchmarks.command import main
+from benchmarks.core.run import run
+from benchmarks.core.sides import peer_side
+from benchmarks.core.sizes import Sizes
 
 EVERY_SIDE = {"ours", "ours_every_source", "ours_learned", "ours_1_thread", "ours_2_threads"}
 
@@ -47,7 +47,7 @@ def test_without_the_peer(traces: Path, tiny: Sizes, capsys: pytest.CaptureFixtu
     assert told["provenance"]["peer"] is None
 
 
-@pytest.mark.parametrize("command", [["bench"], ["bench", "core"]])
+@pytest.mark.parametrize("command", [[], ["core"]])
 def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main([*command, "--help"])
@@ -57,5 +57,5 @@ def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_folder_without_traces_is_an_error_and_no_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["bench", "core", "--traces", str(tmp_path), "--peer", "none"]) == 1
-    assert "agentspec: error: no traces" in capsys.readouterr().err
+    assert main(["core", "--traces", str(tmp_path), "--peer", "none"]) == 1
+    assert "error: no traces" in capsys.readouterr().err

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agentspec.benchmarks.core.ours import (
+from agentspec.errors import ConfigError
+from benchmarks.core.ours import (
     OurDecoder,
     OurDecoderEverySource,
     OurDecoderLearned,
     OurDecoderTwoThreads,
 )
-from agentspec.benchmarks.core.sides import Batch, Decoder, Side, Tokens, our_side, peer_side
-from agentspec.errors import ConfigError
+from benchmarks.core.sides import Batch, Decoder, Side, Tokens, our_side, peer_side
 
 
 def peer_or_skip() -> Side:

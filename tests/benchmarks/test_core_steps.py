@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentspec.benchmarks.core.steps import Counts
+from benchmarks.core.steps import Counts
 
 
 @dataclass

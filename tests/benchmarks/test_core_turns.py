@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentspec.benchmarks.core.turns import Turns, spread
+from benchmarks.core.turns import Turns, spread
 
 
 def test_everybody_takes_every_turn_and_the_order_changes() -> None:

@@ -12,12 +12,12 @@ from typing import Any, cast
 
 import pytest
 
-from agentspec.benchmarks.gateway import answers, client
-from agentspec.benchmarks.gateway.agent_bodies import body
-from agentspec.benchmarks.gateway.client import Connection, Exchange, Pool, Request, Target
-from agentspec.benchmarks.gateway.metronome import Metronome
-from agentspec.benchmarks.gateway.plan import HANG_MS, Plan
-from agentspec.benchmarks.vllm.server import Server
+from benchmarks.gateway import answers, client
+from benchmarks.gateway.agent_bodies import body
+from benchmarks.gateway.client import Connection, Exchange, Pool, Request, Target
+from benchmarks.gateway.metronome import Metronome
+from benchmarks.gateway.plan import HANG_MS, Plan
+from benchmarks.vllm.server import Server
 
 LATE_S = 600.0
 

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from agentspec.benchmarks.gateway import quiet
-from agentspec.benchmarks.gateway.quiet import Quiet, Watch
+from benchmarks.gateway import quiet
+from benchmarks.gateway.quiet import Quiet, Watch
 
 SPIN = "import time\nwhile time.process_time() < 0.4: pass"
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

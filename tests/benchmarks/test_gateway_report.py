@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentspec.benchmarks.gateway import (
+from benchmarks.command import main
+from benchmarks.gateway import (
     abort,
     latency,
     options,
@@ -18,10 +19,9 @@ from agentspec.benchmarks.gateway import (
     streams,
     throughput,
 )
-from agentspec.benchmarks.gateway.client import Exchange
-from agentspec.benchmarks.gateway.plan import Plan
-from agentspec.benchmarks.gateway.sides import DIRECT, LITELLM, OURS, litellm_config
-from agentspec.cli import main
+from benchmarks.gateway.client import Exchange
+from benchmarks.gateway.plan import Plan
+from benchmarks.gateway.sides import DIRECT, LITELLM, OURS, litellm_config
 
 KEYS = {
     "added_ms_p50",
@@ -206,10 +206,10 @@ def test_parts_on_the_command_line(text: str, capsys: pytest.CaptureFixture[str]
         assert options.parts(text) == tuple(text.split(","))
         return
     with pytest.raises(SystemExit):
-        main(["bench", "gateway", "--only", text])
+        main(["gateway", "--only", text])
     assert "parts are latency, throughput, streams, abort, soak" in capsys.readouterr().err
 
 
 def test_a_litellm_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "gateway", "--litellm", str(tmp_path / "litellm")]) != 0
+    assert main(["gateway", "--litellm", str(tmp_path / "litellm")]) != 0
     assert "make bench-gateway" in capsys.readouterr().err

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agentspec.benchmarks.gateway.options import PARTS
-from agentspec.benchmarks.gateway.run import run
-from agentspec.benchmarks.gateway.sizes import Sizes
+from benchmarks.gateway.options import PARTS
+from benchmarks.gateway.run import run
+from benchmarks.gateway.sizes import Sizes
 
 TINY = Sizes(
     num_rounds=1,

@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from agentspec.benchmarks.gateway import answers
-from agentspec.benchmarks.gateway.agent_bodies import body
-from agentspec.benchmarks.gateway.plan import HANG_MS, Plan
-from agentspec.benchmarks.gateway.stub import MARKS_PATH
-from agentspec.benchmarks.vllm.server import Server
+from benchmarks.gateway import answers
+from benchmarks.gateway.agent_bodies import body
+from benchmarks.gateway.plan import HANG_MS, Plan
+from benchmarks.gateway.stub import MARKS_PATH
+from benchmarks.vllm.server import Server
 
 STREAMING = [endpoint for endpoint in answers.FORMS if endpoint != answers.EMBEDDINGS]
 SHORT = Plan(num_chunks=3)

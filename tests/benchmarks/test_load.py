@@ -1,4 +1,4 @@
-"""``agentspec bench load``: the calls, a lane, and what the report makes of rounds."""
+"""``python -m benchmarks load``: the calls, a lane, and what the report makes of rounds."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from agentspec.benchmarks.load import calls, report
-from agentspec.benchmarks.load.lane import Lane
-from agentspec.benchmarks.load.measure import take_turns
-from agentspec.benchmarks.load.variants import AUTO, FIXED, OFF, VARIANTS
 from agentspec.engine.checkpoint import load_model
 from agentspec.engine.tokenizer import Tokenizer
 from agentspec.models import bundled_model_dir
+from benchmarks.load import calls, report
+from benchmarks.load.lane import Lane
+from benchmarks.load.measure import take_turns
+from benchmarks.load.variants import AUTO, FIXED, OFF, VARIANTS
 
 
 def served(rate: float, **others: float) -> dict[str, dict[str, Any]]:

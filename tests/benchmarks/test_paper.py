@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from agentspec.benchmarks.command import PAPER_SECTIONS
-from agentspec.benchmarks.paper import document, fig2, fig4, fig7, fig8, fig9, table1
-from agentspec.benchmarks.paper.runs import Replay, done, whole
-from agentspec.benchmarks.paper.samples import LABELS, Traces, held_out
-from agentspec.benchmarks.replay.calls import RecordedCall
-from agentspec.benchmarks.replay.methods import Rule
-from agentspec.benchmarks.replay.tally import Counts, Tally
-from agentspec.cli import main
 from agentspec.errors import ConfigError
+from agentspec.replay.calls import RecordedCall
+from agentspec.replay.methods import Rule
+from agentspec.replay.tally import Counts, Tally
+from benchmarks.command import PAPER_SECTIONS, main
+from benchmarks.paper import document, fig2, fig4, fig7, fig8, fig9, table1
+from benchmarks.paper.runs import Replay, done, whole
+from benchmarks.paper.samples import LABELS, Traces, held_out
 
 NUM_SESSIONS = 12
 
@@ -184,7 +183,7 @@ def test_paragraphs_are_wrapped_and_tables_are_not():
 
 @pytest.mark.slow
 def test_the_whole_document_from_tiny_traces(folder, tmp_path, capsys):
-    command = ["bench", "paper", "--traces", str(folder), "--docs", str(tmp_path), "--jobs", "1"]
+    command = ["paper", "--traces", str(folder), "--docs", str(tmp_path), "--jobs", "1"]
     assert main(command) == 0
     text = (tmp_path / "paper.md").read_text()
     measured = json.loads((tmp_path / "paper" / "figures.json").read_text())
@@ -213,5 +212,5 @@ def test_the_whole_document_from_tiny_traces(folder, tmp_path, capsys):
 
 
 def test_a_folder_without_traces_is_an_error(tmp_path, capsys):
-    assert main(["bench", "paper", "--traces", str(tmp_path)]) == 1
+    assert main(["paper", "--traces", str(tmp_path)]) == 1
     assert "codegen_gpt4_simple.jsonl.gz" in capsys.readouterr().err

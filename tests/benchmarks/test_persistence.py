@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from agentspec.benchmarks import persistence
+from benchmarks import persistence
 
 
 def test_the_whole_run(traces, tiny, monkeypatch, capsys):

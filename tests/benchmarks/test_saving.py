@@ -1,4 +1,4 @@
-"""``agentspec bench saving``: the figures and the table. Nothing is timed here."""
+"""``python -m benchmarks saving``: the figures and the table. Nothing is timed here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from agentspec.benchmarks.saving import Compared, table
+from benchmarks.saving import Compared, table
 
 
 def block(decode_s: float, known_s: float = 0.0, saved_s: float | None = None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``agentspec bench stages``: the index, the data, and what the report makes of them."""
+"""``python -m benchmarks stages``: the index, the data, and what the report makes of them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from agentspec.benchmarks.stages import measure, report
-from agentspec.benchmarks.stages.generated import workloads
-from agentspec.benchmarks.stages.methods import Ours
-from agentspec.benchmarks.stages.partition import adjusted_rand_index
-from agentspec.benchmarks.stages.untagged import Untagged, agentic_sql, recorded, truth
+from benchmarks.stages import measure, report
+from benchmarks.stages.generated import workloads
+from benchmarks.stages.methods import Ours
+from benchmarks.stages.partition import adjusted_rand_index
+from benchmarks.stages.untagged import Untagged, agentic_sql, recorded, truth
 
 
 @pytest.mark.parametrize(

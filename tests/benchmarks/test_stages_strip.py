@@ -12,10 +12,10 @@ import pytest
 from openai import AsyncOpenAI
 
 from agentspec.adapters.openai import agentspec_headers
-from agentspec.benchmarks.stages import strip
-from agentspec.benchmarks.stages.report import LEAST_ARI
-from agentspec.benchmarks.stages.stripper import Findings
 from agentspec.gateway.discovery.service import Discovery
+from benchmarks.stages import strip
+from benchmarks.stages.report import LEAST_ARI
+from benchmarks.stages.stripper import Findings
 from examples.agentic_sql.database import open_all
 from examples.agentic_sql.pipelines import Tagged
 from examples.agentic_sql.question_set import held_out

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from openai._base_client import BaseClient
 
-from agentspec.benchmarks import tagging
+from benchmarks import tagging
 
 # microseconds of a request and of a method, first plain, then tagged
 MADE_UP_US = (10.0, 1.0, 25.0, 3.0)

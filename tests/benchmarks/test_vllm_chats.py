@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from agentspec.benchmarks.vllm import scenarios
-from agentspec.benchmarks.vllm.chats import load
 from agentspec.wire import XARGS_FIELD
+from benchmarks.vllm import scenarios
+from benchmarks.vllm.chats import load
 
 
 def test_whole_questions_the_same_every_time() -> None:

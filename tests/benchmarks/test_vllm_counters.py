@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentspec.benchmarks.vllm.counters import Counters
+from benchmarks.vllm.counters import Counters
 
 METRICS = """\
 # TYPE vllm:generation_tokens_total counter

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import httpx
 import pytest
 
-from agentspec.benchmarks.vllm import differences as module
-from agentspec.benchmarks.vllm.chats import Chat
-from agentspec.benchmarks.vllm.client import Answer, Choice
-from agentspec.benchmarks.vllm.differences import Difference, differences, gap_nats, logprob_gap
+from benchmarks.vllm import differences as module
+from benchmarks.vllm.chats import Chat
+from benchmarks.vllm.client import Answer, Choice
+from benchmarks.vllm.differences import Difference, differences, gap_nats, logprob_gap
 
 CHAT = Chat("q0/plan", "plan", {})
 

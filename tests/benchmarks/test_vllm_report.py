@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from agentspec.benchmarks.vllm import lossless, parts, report, run, soak, sql
-from agentspec.benchmarks.vllm.counters import Counters
-from agentspec.benchmarks.vllm.scenarios import SCENARIOS
-from agentspec.benchmarks.vllm.sizes import QUICK
-from agentspec.benchmarks.vllm.speculators import Engine
 from agentspec.errors import ConfigError
+from benchmarks.vllm import lossless, parts, report, run, soak, sql
+from benchmarks.vllm.counters import Counters
+from benchmarks.vllm.scenarios import SCENARIOS
+from benchmarks.vllm.sizes import QUICK
+from benchmarks.vllm.speculators import Engine
 
 KEYS = {
     "outputs_identical",

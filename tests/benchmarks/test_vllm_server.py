@@ -9,10 +9,10 @@ import httpx
 import psutil
 import pytest
 
-from agentspec.benchmarks.vllm.chats import Chat
-from agentspec.benchmarks.vllm.client import ask_all
-from agentspec.benchmarks.vllm.server import Server
 from agentspec.errors import AgentSpecError, ConfigError
+from benchmarks.vllm.chats import Chat
+from benchmarks.vllm.client import ask_all
+from benchmarks.vllm.server import Server
 
 # a server with a child, as vLLM has them; it streams four tokens, and refuses the model "none"
 SERVER = """

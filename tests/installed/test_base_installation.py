@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agentspec.benchmarks.command import add_options
 from agentspec.cli import build_parser
+from agentspec.commands.bench import RENAMED
 from tests.installed.environment import Environment
 
 ROOT = Path(__file__).parents[2]
@@ -27,13 +27,10 @@ UNSHIPPED = re.compile(r"(?<![\w/.])(?:docs|deploy)/[\w./-]+\.(?:md|yaml)")
 
 
 def commands() -> Iterator[tuple[str, ...]]:
-    """Every command, and every benchmark."""
+    """Every command, and the benchmark that needs no checkout."""
     for command in subcommands(build_parser()):
         yield (command,)
-    parser = argparse.ArgumentParser()
-    add_options(parser)
-    for benchmark in subcommands(parser):
-        yield ("bench", benchmark)
+    yield ("bench", "engine")
 
 
 def subcommands(parser: argparse.ArgumentParser) -> list[str]:
@@ -69,10 +66,6 @@ def test_help(installed: Environment, command: tuple[str, ...], tmp_path: Path) 
         (["replay", "calls.jsonl", "--jobs", "2"], "mistral_common", "bench"),
         (["replay", "calls.jsonl", "--tokenizer", "plain"], "tokenizers", "engine"),
         (["replay", "calls.jsonl", "--plot", "replay.svg"], "matplotlib", "bench"),
-        (["bench", "tagging"], "openai", "bench"),
-        (["bench", "gateway"], "matplotlib", "bench"),
-        (["bench", "vllm"], "psutil", "bench"),
-        (["bench", "core", "--traces", "."], "matplotlib", "bench"),
         (["bench", "engine", "--trace", "calls.jsonl"], "torch", "engine"),
     ],
 )
@@ -82,6 +75,30 @@ def test_what_needs_more_says_so(
     run = installed.run("agentspec", *command, cwd=folder)
     assert run.returncode == 1
     assert f"error: this needs {package}: pip install 'agentspec-serving[{extra}]'" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize("name", ["load", *RENAMED])
+def test_a_benchmark_of_the_repository(installed: Environment, name: str, tmp_path: Path) -> None:
+    run = installed.run("agentspec", "bench", name, "--traces", "x", cwd=tmp_path)
+    assert run.returncode == 1
+    [sentence] = run.stderr.splitlines()
+    assert sentence.endswith(f"part of the repository: run `python -m benchmarks {name}` in a checkout")
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "package"),
+    [
+        (["tagging"], "openai"),
+        (["gateway"], "matplotlib"),
+        (["vllm"], "psutil"),
+        (["core", "--traces", "."], "matplotlib"),
+    ],
+)
+def test_what_a_benchmark_needs(installed: Environment, benchmark: list[str], package: str) -> None:
+    run = installed.run("python", "-m", "benchmarks", *benchmark, cwd=ROOT)
+    assert run.returncode == 1
+    assert f"error: this needs {package}: pip install 'agentspec-serving[bench]'" in run.stderr
     assert "Traceback" not in run.stderr
 
 

@@ -12,8 +12,8 @@ from tests.installed.environment import Environment
 
 ROOT = Path(__file__).parents[2]
 WHERE = """
-from agentspec import _native, adapters, benchmarks, forest, gateway
-print(*(module.__file__ for module in (_native, adapters, benchmarks, forest, gateway)), sep="\\n")
+from agentspec import _native, adapters, forest, gateway, replay
+print(*(module.__file__ for module in (_native, adapters, forest, gateway, replay)), sep="\\n")
 """
 
 

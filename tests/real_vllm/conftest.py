@@ -21,7 +21,7 @@ if installed_version() is None:
 @pytest.fixture
 def serving(tmp_path: Path) -> Callable[..., AbstractContextManager[Any]]:
     """``with serving(speculator, *flags) as server``: vLLM for as long as that."""
-    from agentspec.benchmarks.vllm.speculators import OURS, Speculator, bundled_on_cpu
+    from benchmarks.vllm.speculators import OURS, Speculator, bundled_on_cpu
 
     def serving(speculator: Speculator = OURS, *flags: str) -> AbstractContextManager[Any]:
         return bundled_on_cpu().serving(speculator, tmp_path, *flags)

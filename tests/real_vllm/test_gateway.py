@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from agentspec.benchmarks.vllm.chats import MODEL_NAME
-from agentspec.benchmarks.vllm.speculators import Speculator, bundled_on_cpu
 from agentspec.gateway import ApiKeys
 from agentspec.gateway.upstreams.usage import StageUsage, UsageTail
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
+from benchmarks.vllm.chats import MODEL_NAME
+from benchmarks.vllm.speculators import Speculator, bundled_on_cpu
 from examples.agentic_sql import prompts
 from tests.gateway.live import post, serving_proxy
 

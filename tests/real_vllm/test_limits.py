@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from agentspec.benchmarks.vllm.chats import load
-from agentspec.benchmarks.vllm.client import ask_all
-from agentspec.benchmarks.vllm.speculators import Speculator
 from agentspec.errors import ConfigError
 from agentspec.vllm_plugin.command import PROPOSER
 from agentspec.vllm_plugin.versions import MOST_DRAFT_TOKENS
+from benchmarks.vllm.chats import load
+from benchmarks.vllm.client import ask_all
+from benchmarks.vllm.speculators import Speculator
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of what vLLM imports

@@ -1,16 +1,16 @@
 """Greedy outputs of vLLM with the plugin and without, in most ways of serving and asking of the benchmark.
 
-Fewer prompts than ``agentspec bench vllm --only lossless``, the same code.
+Fewer prompts than ``python -m benchmarks vllm --only lossless``, the same code.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from agentspec.benchmarks.vllm.lossless import measure
-from agentspec.benchmarks.vllm.scenarios import SCENARIOS
-from agentspec.benchmarks.vllm.sizes import Sizes
-from agentspec.benchmarks.vllm.speculators import bundled_on_cpu
+from benchmarks.vllm.lossless import measure
+from benchmarks.vllm.scenarios import SCENARIOS
+from benchmarks.vllm.sizes import Sizes
+from benchmarks.vllm.speculators import bundled_on_cpu
 
 
 def test_no_token_is_changed(tmp_path: Path) -> None:

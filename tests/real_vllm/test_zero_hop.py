@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from agentspec.benchmarks.vllm.chats import MODEL_NAME
-from agentspec.benchmarks.vllm.speculators import OURS, bundled_on_cpu
 from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE
 from agentspec.vllm_plugin.command import ZERO_HOP
+from benchmarks.vllm.chats import MODEL_NAME
+from benchmarks.vllm.speculators import OURS, bundled_on_cpu
 
 TIMEOUT_S = 60.0
 FORGED = {"agentspec_tenant": "bolt", "agentspec_stage": "theirs", "agentspec_max_draft": 0}

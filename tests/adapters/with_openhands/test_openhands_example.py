@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from agentspec.benchmarks.stages import strip
-from agentspec.benchmarks.stages.report import LEAST_ARI
-from agentspec.benchmarks.stages.stripper import Findings
 from agentspec.errors import ConfigError
+from benchmarks.stages import strip
+from benchmarks.stages.report import LEAST_ARI
+from benchmarks.stages.stripper import Findings
 from examples.openhands.__main__ import main
 from examples.openhands.author import record
 from examples.openhands.checkpoint import write_checkpoint

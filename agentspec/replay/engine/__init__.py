@@ -1,0 +1,8 @@
+"""``agentspec bench engine``: real time per output token on recorded calls, for any shape of a model.
+
+The embedded engine takes every step of the recorded answers (forced outputs); weights may be random.
+"""
+
+from __future__ import annotations
+
+BUNDLED = "bundled"  # the shape of the bundled model

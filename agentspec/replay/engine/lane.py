@@ -1,0 +1,107 @@
+"""One way to draft: an engine of its own, driven step by step in the caller's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import cast
+
+from agentspec.config import DraftConfig
+from agentspec.engine.admission import Admission
+from agentspec.engine.decoder import Decoder
+from agentspec.engine.kv_cache import KVCache
+from agentspec.engine.request import Item, LiveRequest
+from agentspec.engine.scheduler import Scheduler
+from agentspec.errors import EngineError
+from agentspec.generation import ForcedOutput, GenerationRequest, SamplingParams
+from agentspec.proposer import Proposer
+from agentspec.replay.engine.calls import EngineCall
+from agentspec.replay.engine.shapes import Measured
+
+MAX_BATCH_TOKENS = 256
+
+
+@dataclass(slots=True)
+class Decoded:
+    """What the decode steps of calls came to; the prefill's token is none of theirs."""
+
+    num_calls: int = 0
+    seconds: float = 0.0
+    num_tokens: int = 0
+    num_steps: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
+
+    def add(self, other: Decoded) -> None:
+        """Take in another's."""
+        self.num_calls += other.num_calls
+        self.seconds += other.seconds
+        self.num_tokens += other.num_tokens
+        self.num_steps += other.num_steps
+        self.num_drafted += other.num_drafted
+        self.num_accepted += other.num_accepted
+
+
+class Lane:
+    """Decodes calls whose prompts are in slot 0 of a cache that all lanes share."""
+
+    def __init__(self, measured: Measured, cache: KVCache, proposer: Proposer, draft: DraftConfig) -> None:
+        model, tokenizer = measured.model, measured.tokenizer
+        self._admission = Admission(
+            tokenizer, proposer, vocab_size=model.config.vocab_size, max_model_len=cache.max_len, draft=draft
+        )
+        self._decoder = Decoder(
+            model,
+            cache,
+            proposer,
+            Scheduler(1, MAX_BATCH_TOKENS, max_queue=1),
+            token_text=tokenizer.token_text,
+            post=self._receive,
+            max_draft_tokens=draft.max_tokens,
+        )
+        self._tokens: list[int] = []
+
+    def decode(self, request_id: str, call: EngineCall) -> Decoded:
+        """Take every step of a call; the entries of its prompt are in the cache but for the last one's.
+
+        Raises:
+            EngineError: what came out is not what is recorded.
+        """
+        self._tokens = []
+        live = LiveRequest(_request(request_id, call), cast(asyncio.AbstractEventLoop, None))
+        (choice,) = self._admission.admit(live)
+        choice.num_cached = len(call.prompt) - 1
+        self._decoder.add([choice])
+        self._decoder.step()  # the prompt's last token gives the first one of the answer
+        begin_s = time.perf_counter()
+        while self._decoder.has_work:
+            self._decoder.step()
+        seconds = time.perf_counter() - begin_s
+        if self._tokens[: len(call.response)] != call.response.tolist():
+            raise EngineError(f"{request_id!r} gave another output than the recorded one")
+        told = choice.speculation
+        return Decoded(
+            num_calls=1,
+            seconds=seconds,
+            num_tokens=len(self._tokens) - 1,
+            num_steps=told.num_steps,
+            num_drafted=told.num_draft_tokens,
+            num_accepted=told.num_accepted_tokens,
+        )
+
+    def _receive(self, live: LiveRequest, item: Item) -> None:
+        if isinstance(item, Exception):
+            raise item
+        self._tokens.extend(item.token_ids)
+
+
+def _request(request_id: str, call: EngineCall) -> GenerationRequest:
+    return GenerationRequest(
+        request_id=request_id,
+        prompt=call.prompt.tolist(),
+        sampling=SamplingParams(temperature=0.0),
+        stage=call.key,
+        session=call.session,
+        forced=[ForcedOutput(call.response.tolist(), call.is_cut)],
+    )

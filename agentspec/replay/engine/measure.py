@@ -1,0 +1,61 @@
+"""Rounds of calls, each decoded by every method in turn."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+
+from agentspec.engine.batch import Segment
+from agentspec.engine.kv_cache import KVCache
+from agentspec.replay.engine.calls import EngineCall, Work
+from agentspec.replay.engine.lane import MAX_BATCH_TOKENS, Decoded, Lane
+from agentspec.replay.engine.methods import DRAFTS, METHODS, proposer
+from agentspec.replay.engine.shapes import Measured
+from agentspec.replay.engine.sizes import Sizes
+from agentspec.reporting.process import without_gc
+from agentspec.reporting.report import Announce
+
+Round = Mapping[str, Mapping[str, Decoded]]  # method -> stage -> what its steps came to
+ANNOUNCE_EVERY = 5  # calls
+
+
+def measure(measured: Measured, work: Work, sizes: Sizes, announce: Announce) -> list[Round]:
+    """Each round begins with fresh trees; the methods take turns call by call, the first one in turn too."""
+    model, until_s = measured.model, time.monotonic() + 60 * sizes.minutes
+    max_len = sizes.prompt_tokens + sizes.output_tokens + max(one.max_tokens for one in DRAFTS.values()) + 2
+    cache = KVCache(model.config, 1, max_len, model.dtype, model.device)
+    announce("warming up")
+    _warm_up(measured, cache, work.calls[0])
+    rounds: list[Round] = []
+    for number in range(sizes.rounds):
+        lanes = {name: Lane(measured, cache, proposer(name, work.history), DRAFTS[name]) for name in METHODS}
+        decoded: dict[str, defaultdict[str, Decoded]] = {name: defaultdict(Decoded) for name in METHODS}
+        rounds.append(decoded)
+        for index, call in enumerate(work.calls):
+            if index % ANNOUNCE_EVERY == 0:
+                announce(f"round {number + 1} of {sizes.rounds}, call {index + 1} of {len(work.calls)}")
+            _read_prompt(measured, cache, call)
+            first = (number + index) % len(METHODS)
+            with without_gc():
+                for name in (*METHODS[first:], *METHODS[:first]):
+                    decoded[name][call.stage].add(lanes[name].decode(f"call {index}", call))
+            if time.monotonic() > until_s:
+                announce(f"the time is up: {index + 1} calls of round {number + 1}")
+                return rounds
+    return rounds
+
+
+def _read_prompt(measured: Measured, cache: KVCache, call: EngineCall) -> None:
+    """Write the entries of the prompt, but for its last token's, into the slot that the lanes go on from."""
+    prompt = call.prompt[:-1]
+    for start in range(0, len(prompt), MAX_BATCH_TOKENS):
+        chunk = prompt[start : start + MAX_BATCH_TOKENS]
+        measured.model.forward([Segment(0, start, chunk, logits_from=len(chunk))], cache)
+
+
+def _warm_up(measured: Measured, cache: KVCache, call: EngineCall) -> None:
+    """The first passes of each kind take longer: memory, and kernels that are chosen."""
+    _read_prompt(measured, cache, call)
+    for name in METHODS:
+        Lane(measured, cache, proposer(name, ()), DRAFTS[name]).decode("warm-up", call)

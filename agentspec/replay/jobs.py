@@ -1,0 +1,171 @@
+"""Files shared out among processes; one process tokenizes a file and replays it for all methods."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from multiprocessing.queues import SimpleQueue
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from agentspec.recorded import traces
+from agentspec.replay.calls import Call, Encode, RecordedCall, encoded, read
+from agentspec.replay.entropy import entropy_by_stage
+from agentspec.replay.methods import METHODS, Rule
+from agentspec.replay.replay import replay
+from agentspec.replay.tally import Tally
+
+TEKKEN = "tekken"
+
+Result = TypeVar("Result")
+ByMethod = dict[str, dict[str, Tally]]  # method -> stage -> counts
+
+_done: SimpleQueue[int] | None = None  # in a worker: where calls that have ended are reported
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which calls of a file are replayed, and how they are read.
+
+    Attributes:
+        tokenizer: ``"tekken"`` or a folder with a tokenizer.json.
+        num_sessions: how many run at the same time.
+        limit: calls of each file, at most.
+        half: 0 or 1 for those of one half only, whole groups (tasks, databases) in either.
+    """
+
+    tokenizer: str = TEKKEN
+    num_sessions: int = 1
+    limit: int | None = None
+    half: int | None = None
+
+    def chosen(self, path: Path) -> Iterable[RecordedCall]:
+        """The calls of a file that are replayed."""
+        records = (record for record in read(path) if self.half is None or record.half() == self.half)
+        return islice(records, self.limit)
+
+    def size(self, path: Path) -> int:
+        """How many they are."""
+        return sum(1 for _ in self.chosen(path))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is done with each file."""
+
+    methods: tuple[str, ...]
+    rule: Rule
+    selection: Selection = Selection()
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What came of a file.
+
+    Attributes:
+        entropy: by stage, in bits.
+    """
+
+    by_method: ByMethod
+    entropy: dict[str, float]
+
+
+def run(paths: Sequence[Path], plan: Plan, num_processes: int) -> dict[str, Replayed]:
+    """Counts by file name; progress is shown on stderr.
+
+    Raises:
+        ConfigError: a file is no record of calls, or the tokenizer can't be loaded.
+    """
+    total = len(plan.methods) * sum(plan.selection.size(path) for path in paths)
+    replayed = share_out(_replay_file, [(path, plan) for path in paths], num_processes, total)
+    return {name_of(path): one for path, one in zip(paths, replayed, strict=True)}
+
+
+def share_out(
+    job: Callable[..., Result], arguments: Sequence[tuple[Any, ...]], num_processes: int, num_calls: int
+) -> list[Result]:
+    """Results of a function that replays, in the order of its arguments; progress is shown on stderr.
+
+    Args:
+        num_calls: how many calls all of them replay.
+    """
+    context = multiprocessing.get_context("spawn")
+    done: SimpleQueue[int] = context.SimpleQueue()
+    with _progress() as progress:
+        task = progress.add_task("calls", total=num_calls)
+        watcher = threading.Thread(target=_watch, args=(done, progress, task), daemon=True)
+        watcher.start()
+        with ProcessPoolExecutor(num_processes, context, _join, (done,)) as processes:
+            jobs = [processes.submit(job, *given) for given in arguments]
+            try:
+                results = [one.result() for one in jobs]
+            except BaseException:
+                processes.shutdown(cancel_futures=True)
+                raise
+        done.put(0)
+        watcher.join()
+    return results
+
+
+def name_of(path: Path) -> str:
+    """What a file is called in a report."""
+    return path.name.removesuffix(".gz").removesuffix(".jsonl")
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(30),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+    )
+
+
+def _watch(done: SimpleQueue[int], progress: Progress, task: TaskID) -> None:
+    while num_ended := done.get():
+        progress.advance(task, num_ended)
+
+
+def _join(done: SimpleQueue[int]) -> None:
+    global _done
+    _done = done
+
+
+def reporter() -> Callable[[int], None] | None:
+    """In a worker: takes how many calls have ended."""
+    return None if _done is None else _done.put
+
+
+def _replay_file(path: Path, plan: Plan) -> Replayed:
+    encode, selection = load_tokenizer(plan.selection.tokenizer), plan.selection
+    calls: list[Call] = [encoded(record, encode) for record in selection.chosen(path)]
+    by_method = {
+        name: replay(calls, METHODS[name].make(plan.rule), selection.num_sessions, reporter())
+        for name in plan.methods
+    }
+    return Replayed(by_method, entropy_by_stage(calls))
+
+
+@lru_cache(maxsize=1)
+def load_tokenizer(name: str) -> Encode:
+    """Text to token ids, without special tokens.
+
+    Raises:
+        CheckpointError: the folder has no tokenizer.json that can be read.
+    """
+    if name == TEKKEN:
+        return traces.tokenizer()
+    from agentspec.engine.tokenizer import Tokenizer
+
+    raw = Tokenizer.load(name).raw
+    return lambda text: np.array(raw.encode(text, add_special_tokens=False).ids, np.int32)

@@ -1,0 +1,104 @@
+"""The methods by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from agentspec.config import SHARED_SOURCES, DraftConfig
+from agentspec.draft import Source
+from agentspec.replay.drafters import Datastore, Drafter, ForestDrafter, PromptLookup
+from agentspec.replay.recycling import TokenRecycling
+from agentspec.replay.sam import SuffixAutomata
+from agentspec.replay.stage_trees import StageTrees
+
+# in a replay there is one workflow, so that the tenant's tree would be a second one of the same
+LEARNED_SOURCES = (Source.SESSION, Source.STAGE, Source.WORKFLOW)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What methods are asked for.
+
+    Attributes:
+        mode: ``"chain"`` or ``"tree"``, for methods that have both.
+        max_tokens: most tokens in one draft.
+        alpha: drafts are at most ``alpha * match_length`` long (the paper's MAX_SPEC).
+        min_prob: tokens of a smaller estimated probability are not drafted.
+    """
+
+    mode: str = "chain"
+    max_tokens: int = 32
+    alpha: float = 4.0
+    min_prob: float = 0.1
+
+    @property
+    def draft(self) -> DraftConfig:
+        """The same for a forest."""
+        return DraftConfig(self.mode, self.max_tokens, self.alpha, min_prob=self.min_prob)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method: what it is, in a line, and how it is made."""
+
+    summary: str
+    make: Callable[[Rule], Drafter]
+
+
+def _arctic(rule: Rule) -> Drafter:
+    from agentspec.replay.arctic import ArcticDrafter
+
+    return ArcticDrafter(rule.mode == "tree", rule.max_tokens, rule.alpha, rule.min_prob)
+
+
+METHODS: Mapping[str, Method] = {
+    "learned": Method(
+        "request, session, stage and workflow trees together, tokens by their chance to be accepted",
+        lambda rule: ForestDrafter(replace(rule.draft, rule="learned"), LEARNED_SOURCES),
+    ),
+    "forest": Method(
+        "request, session, stage, workflow and tenant trees together, as the forest is by default",
+        lambda rule: ForestDrafter(rule.draft, SHARED_SOURCES),
+    ),
+    "paper-stage": Method(
+        "SuffixDecoding: the request's tree and one per stage",
+        lambda rule: ForestDrafter(rule.draft),
+    ),
+    "paper-shared": Method(
+        "SuffixDecoding: the request's tree and one of all outputs",
+        lambda rule: ForestDrafter(rule.draft, by_stage=False),
+    ),
+    "paper-request": Method(
+        "SuffixDecoding: the request's tree alone",
+        lambda rule: ForestDrafter(rule.draft, ()),
+    ),
+    "paper-global": Method(
+        "SuffixDecoding: one tree per stage alone, without the request's",
+        lambda rule: StageTrees(rule.draft),
+    ),
+    "pld": Method(
+        "prompt look-up, n-grams of 2 to 5 tokens, as vLLM's method ngram",
+        lambda rule: PromptLookup(rule.max_tokens),
+    ),
+    "llma": Method(
+        "copies from the prompt alone, behind 2 tokens that match",
+        lambda rule: PromptLookup(rule.max_tokens, 2, 2, only_prompt=True),
+    ),
+    "rest": Method(
+        "a datastore of all outputs, trees of what followed the longest match of up to 16 tokens",
+        lambda rule: Datastore(rule.max_tokens),
+    ),
+    "recycling": Method(
+        "Token Recycling, with the tokens that followed each one last in place of the model's top 8",
+        lambda rule: TokenRecycling(rule.max_tokens, is_tree=rule.mode == "tree"),
+    ),
+    "sam": Method(
+        "SAM-Decoding alone: what last followed the longest match in the text or in all outputs",
+        lambda rule: SuffixAutomata(rule.max_tokens, least=1, bias=0),
+    ),
+    "arctic": Method(
+        "arctic-inference's suffix cache, what vLLM's method suffix uses, if it is installed",
+        _arctic,
+    ),
+}

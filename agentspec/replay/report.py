@@ -1,0 +1,96 @@
+"""Counts as a table, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+
+from agentspec.draft import Source
+from agentspec.replay import advice
+from agentspec.replay.advice import Advice
+from agentspec.replay.jobs import ByMethod
+from agentspec.replay.tally import MATCH_LABELS, Tally, accepted_shares, total
+
+HEADINGS = ("tokens/step", "drafted/step", "accepted", "µs/step", "calibration error")
+ALL = "all"
+
+
+def table(results: Mapping[str, ByMethod]) -> Table:
+    """A row for each file and method."""
+    shown = Table(title="replay", title_justify="left")
+    for heading in ("calls of", "method", *HEADINGS):
+        shown.add_column(heading, justify="left" if heading in ("calls of", "method") else "right")
+    for name, by_method in results.items():
+        for method, by_stage in by_method.items():
+            shown.add_row(name, method, *_cells(total(by_stage.values())))
+        shown.add_section()
+    return shown
+
+
+def markdown(results: Mapping[str, ByMethod], advised: Mapping[str, Advice]) -> str:
+    """For each file a table, with a row for each method and stage, and what is recommended."""
+    lines = []
+    for name, by_method in results.items():
+        lines += [
+            f"## {name}",
+            "",
+            f"| method | stage | {' | '.join(HEADINGS)} |",
+            "|---|---" + "|--:" * 5 + "|",
+        ]
+        for method, by_stage in by_method.items():
+            rows = {ALL: total(by_stage.values()), **dict(sorted(by_stage.items()))}
+            lines += [f"| {method} | {stage} | {' | '.join(_cells(one))} |" for stage, one in rows.items()]
+        lines += ["", *_origins(by_method), *advice.markdown(advised[name])]
+    return "\n".join(lines)
+
+
+def _origins(by_method: ByMethod) -> Iterator[str]:
+    """Which trees and which match lengths the accepted draft tokens of each method came from."""
+    yield "Accepted draft tokens by source and by match length (tokens):"
+    yield ""
+    sources = [source for source in Source if source is not Source.NONE]
+    yield f"| method | {' | '.join([*(one.name.lower() for one in sources), *MATCH_LABELS.values()])} |"
+    yield "|---" + "|--:" * (len(sources) + len(MATCH_LABELS)) + "|"
+    for method, by_stage in by_method.items():
+        tally = total(by_stage.values())
+        by_source, by_match = accepted_shares(tally.by_source), accepted_shares(tally.by_match)
+        shares = [by_source.get(one) for one in sources] + [by_match.get(one) for one in MATCH_LABELS]
+        cells = ["-" if share is None else f"{share:.0%}" for share in shares]
+        yield f"| {method} | {' | '.join(cells)} |"
+    yield ""
+
+
+def _cells(tally: Tally) -> list[str]:
+    return [
+        f"{tally.tokens_per_step:.3f}",
+        f"{tally.drafted_per_step:.2f}",
+        f"{tally.acceptance_rate:.1%}",
+        f"{tally.draft_us_per_step:.1f}",
+        "-" if tally.calibration_error is None else f"{tally.calibration_error:.3f}",
+    ]
+
+
+def figures(results: Mapping[str, ByMethod]) -> dict[str, Any]:
+    """Everything that was counted, by file, method and stage."""
+    return {
+        name: {
+            method: {
+                stage: _figures(tally) for stage, tally in {ALL: total(by_stage.values()), **by_stage}.items()
+            }
+            for method, by_stage in by_method.items()
+        }
+        for name, by_method in results.items()
+    }
+
+
+def _figures(tally: Tally) -> dict[str, Any]:
+    return {
+        **tally.figures(),
+        "draft_us_per_token": tally.draft_ns / max(tally.tokens, 1) / 1e3,
+        "calibration_error": tally.calibration_error,
+        "by_source": {source.name.lower(): asdict(one) for source, one in sorted(tally.by_source.items())},
+        "by_match": {str(size): asdict(one) for size, one in sorted(tally.by_match.items())},
+    }

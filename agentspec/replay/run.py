@@ -1,0 +1,166 @@
+"""``agentspec replay``: recorded calls through every method, or the comparison; then the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from agentspec.errors import ConfigError
+from agentspec.replay import (
+    advice,
+    compare,
+    compare_report,
+    jobs,
+    report,
+    trials,
+)
+from agentspec.replay.jobs import Plan, Selection
+from agentspec.replay.tally import total
+from agentspec.reporting.provenance import provenance
+from agentspec.reporting.report import json_line, make_room_for, publish
+
+SUFFIXES = (".jsonl", ".jsonl.gz")
+HALVES = ("first", "second")
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Files that are written besides what is printed."""
+
+    json: Path | None = None
+    markdown: Path | None = None
+    plot: Path | None = None
+
+    def check_plot(self) -> None:
+        """Raise ConfigError if the plot's name has another ending; only a plot needs matplotlib."""
+        if self.plot:
+            from agentspec.reporting import plots
+
+            plots.check(self.plot)
+
+
+def run(inputs: Sequence[Path], plan: Plan, num_processes: int, outputs: Outputs) -> int:
+    """Replay; print the table, the advice and, as the last line, the JSON; the exit status.
+
+    Raises:
+        ConfigError: there is nothing to replay, it can't be read, or the plot's name has another ending.
+    """
+    outputs.check_plot()
+    paths = _paths(inputs)
+    replayed = jobs.run(paths, plan, num_processes)
+    results = {name: one.by_method for name, one in replayed.items()}
+    advised = {name: advice.advise(one, plan.rule) for name, one in replayed.items()}
+    summary = {
+        f"{name}/{method}": total(by_stage.values()).tokens_per_step
+        for name, by_method in results.items()
+        for method, by_stage in by_method.items()
+    }
+    line = json_line(
+        {
+            "summary": {"tokens_per_step": summary},
+            "figures": report.figures(results),
+            "advice": {name: advice.figures(one) for name, one in advised.items()},
+        },
+        _origin(paths, {"methods": plan.methods, "rule": asdict(plan.rule), **asdict(plan.selection)}),
+    )
+    make_room_for(outputs.json, outputs.markdown, outputs.plot)
+    if outputs.markdown:
+        outputs.markdown.write_text(report.markdown(results, advised), encoding="utf-8")
+    if outputs.plot:
+        from agentspec.replay.plot import plot
+
+        plot(results, outputs.plot)
+    notes = [text for name, one in advised.items() for text in advice.lines(name, one)]
+    publish(report.table(results), line, outputs.json, notes)
+    return 0
+
+
+def run_compare(
+    inputs: Sequence[Path],
+    selection: Selection,
+    halves: Sequence[str],
+    num_processes: int,
+    outputs: Outputs,
+) -> int:
+    """Compare the learned rule with the paper's; print the table and the JSON; the exit status.
+
+    The JSON's ``summary`` is the last half's, as the plot is; its ``figures`` are by half and data set.
+
+    Raises:
+        ConfigError: a file has no calls in one of the halves, or can't be read; as for :func:`run`.
+    """
+    outputs.check_plot()
+    paths = _paths(inputs)
+    measured = _measured(paths, {half: _of_half(selection, half) for half in halves}, num_processes)
+    summaries = {half: compare.summary(figures) for half, figures in measured.items()}
+    arguments = {**asdict(selection), "half": list(halves)}
+    line = json_line(
+        {"summary": summaries[halves[-1]], "summary_by_half": summaries, "figures": measured},
+        _origin(paths, arguments),
+    )
+    make_room_for(outputs.json, outputs.markdown, outputs.plot)
+    if outputs.markdown:
+        outputs.markdown.write_text(compare_report.markdown(measured), encoding="utf-8")
+    if outputs.plot:
+        from agentspec.replay.compare_plot import plot
+
+        plot(measured[halves[-1]], outputs.plot)
+    publish(compare_report.table(measured), line, outputs.json)
+    return 0
+
+
+def _measured(
+    paths: Sequence[Path], selections: Mapping[str, Selection], num_processes: int
+) -> dict[str, compare.Figures]:
+    """Every trial on every file, by half; a file's follow one another, so that few processes tokenize it."""
+    arguments, num_calls = [], 0
+    for half, selection in selections.items():
+        for path in paths:
+            if not (size := selection.size(path)):
+                raise ConfigError(f"{path.name!r} has no calls in its {half} half: too few tasks or sessions")
+            num_calls += size * len(trials.TRIALS)
+            others = tuple(other for other in paths if other != path)
+            arguments += [(trial, path, others, selection) for trial in trials.TRIALS]
+    outcomes = iter(jobs.share_out(trials.run, arguments, num_processes, num_calls))
+    return {
+        half: {
+            jobs.name_of(path): compare.figures({trial: next(outcomes) for trial in trials.TRIALS})
+            for path in paths
+        }
+        for half in selections
+    }
+
+
+def _of_half(selection: Selection, half: str) -> Selection:
+    return replace(selection, half=HALVES.index(half))
+
+
+def _origin(paths: Sequence[Path], arguments: Mapping[str, Any]) -> dict[str, object]:
+    return {**provenance(), "arguments": {"inputs": [path.name for path in paths], **arguments}}
+
+
+def _paths(inputs: Sequence[Path]) -> list[Path]:
+    """The files of all inputs; each has a name of its own in the reports."""
+    paths = [path for given in inputs for path in _files(given)]
+    first: dict[str, Path] = {}
+    for path in paths:
+        if (other := first.setdefault(jobs.name_of(path), path)) is not path:
+            raise ConfigError(
+                f"{str(other)!r} and {str(path)!r} would both be {jobs.name_of(path)!r} in the report: "
+                "rename one, or replay them one after the other"
+            )
+    return paths
+
+
+def _files(given: Path) -> list[Path]:
+    """A file, or those of a folder that may be recorded calls, by name."""
+    if not given.is_dir():
+        if not given.is_file():
+            raise ConfigError(f"there is no file {str(given)!r}")
+        return [given]
+    found = sorted(path for path in given.iterdir() if path.name.endswith(SUFFIXES))
+    if not found:
+        raise ConfigError(f"no recorded calls (*.jsonl, *.jsonl.gz) in {str(given)!r}")
+    return found

@@ -1,0 +1,115 @@
+"""``agentspec replay`` from end to end, on the packaged tokenizer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from agentspec.cli import main
+from agentspec.commands import replay as command
+from agentspec.replay.methods import METHODS
+
+CALLS = [
+    {
+        "prompt": f"question {i}",
+        "response": f"SELECT name FROM users WHERE id = {i};",
+        "stage": "sql",
+        "session": str(i),
+    }
+    for i in range(8)
+]
+
+
+@pytest.fixture
+def calls(tmp_path):
+    path = tmp_path / "calls.jsonl"
+    path.write_text("\n".join(map(json.dumps, CALLS)))
+    return path
+
+
+def test_the_report_is_a_table_markdown_and_a_line_of_json(calls, tmp_path, capsys):
+    written = tmp_path / "out" / "replay.json"
+    options = ["--jobs", "1", "--method", "forest", "--method", "pld", "--sessions", "2"]
+    assert (
+        main(["replay", str(calls), *options, "--json", str(written), "--markdown", str(tmp_path / "r.md")])
+        == 0
+    )
+    shown, _, last = capsys.readouterr().out.rstrip().rpartition("\n")
+    assert written.read_text().strip() == last
+    result = json.loads(last)
+    forest, lookup = (result["figures"]["calls"][name]["all"] for name in ("forest", "pld"))
+    assert result["summary"]["tokens_per_step"] == {
+        "calls/forest": forest["tokens_per_step"],
+        "calls/pld": lookup["tokens_per_step"],
+    }
+    assert forest["tokens"] == lookup["tokens"]
+    assert forest["tokens_per_step"] > lookup["tokens_per_step"]
+    assert "| forest | sql |" in (tmp_path / "r.md").read_text()
+    assert "calls: forest does best" in shown
+    assert "| stage | entropy, bits |" in (tmp_path / "r.md").read_text()
+    assert result["advice"]["calls"]["stages"]["sql"]["tokens_per_step"] == forest["tokens_per_step"]
+    assert result["advice"]["calls"]["stages"]["sql"]["entropy_bits"] > 0
+
+
+def test_every_method_has_a_name_in_the_help():
+    assert set(command.METHODS) == set(METHODS)
+
+
+def test_what_can_not_be_replayed_is_an_error(calls, tmp_path, capsys):
+    assert main(["replay", str(tmp_path / "none.jsonl")]) == 1
+    assert "none.jsonl" in capsys.readouterr().err
+    calls.write_text('{"prompt": "p"}')
+    assert main(["replay", str(calls), "--jobs", "1"]) == 1
+    assert "calls.jsonl:1" in capsys.readouterr().err
+
+
+def test_what_was_counted_is_drawn(calls, tmp_path, capsys):
+    again = tmp_path / "again.jsonl"
+    again.write_text(calls.read_text())
+    for name in ("replay.svg", "replay.png"):
+        options = [
+            "--jobs",
+            "1",
+            "--method",
+            "learned",
+            "--method",
+            "llma",
+            "--plot",
+            str(tmp_path / "out" / name),
+        ]
+        assert main(["replay", str(calls), str(again), *options]) == 0
+    drawn = (tmp_path / "out" / "replay.svg").read_text()
+    for text in ("calls", "again", "llma", "tokens per step", "draft tokens per step", "by match length"):
+        assert f">{text}<" in drawn or text in drawn
+    assert (tmp_path / "out" / "replay.png").read_bytes().startswith(b"\x89PNG")
+    capsys.readouterr()
+    assert main(["replay", str(calls), "--plot", str(tmp_path / "replay.jpeg")]) == 1
+    assert "'replay.jpeg'" in capsys.readouterr().err
+
+
+def test_where_accepted_tokens_came_from_is_in_the_markdown(calls, tmp_path):
+    written = tmp_path / "r.md"
+    assert (
+        main(["replay", str(calls), "--jobs", "1", "--method", "paper-global", "--markdown", str(written)])
+        == 0
+    )
+    [row] = [line for line in written.read_text().splitlines() if line.startswith("| paper-global | -")]
+    assert row.split(" | ")[:6] == ["| paper-global", "-", "-", "100%", "-", "-"]
+
+
+def test_two_files_of_one_name_are_refused(calls, tmp_path, capsys):
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / "calls.jsonl"
+    other.write_text(calls.read_text())
+    assert main(["replay", str(calls), str(other)]) == 1
+    refused = capsys.readouterr().err
+    assert str(calls) in refused
+    assert str(other) in refused
+
+
+def test_names_that_differ_in_a_dot_are_kept_apart(calls, tmp_path, capsys):
+    (tmp_path / "calls.v2.jsonl").write_text(calls.read_text())
+    assert main(["replay", str(tmp_path), "--jobs", "1", "--method", "llma"]) == 0
+    result = json.loads(capsys.readouterr().out.rstrip().rpartition("\n")[2])
+    assert list(result["figures"]) == ["calls", "calls.v2"]

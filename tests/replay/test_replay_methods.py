@@ -1,0 +1,156 @@
+"""Each method, as it is registered, against one example worked out by hand.
+
+What followed ``1 2`` in OUTPUT, eight times in all, every time with a token behind it that occurs only once::
+
+    3  5 of 8    3 5  4 of 8    3 6  1 of 8
+    4  3 of 8    4 7  2 of 8    4 8  1 of 8
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from agentspec import Source
+from agentspec.replay.calls import END, Call
+from agentspec.replay.drafters import Drafter
+from agentspec.replay.methods import METHODS, Rule
+
+NONE: tuple[int, ...] = ()
+ENDINGS = [(3, 6), (3, 5), (3, 5), (4, 7), (3, 5), (4, 8), (3, 5), (4, 7)]
+OUTPUT = tuple(token for i, ending in enumerate(ENDINGS) for token in (1, 2, *ending, 100 + i))
+
+SUFFIX = [
+    ("paper-stage", Source.STAGE),
+    ("paper-shared", Source.STAGE),
+    ("paper-request", Source.REQUEST),
+    ("paper-global", Source.STAGE),
+]
+
+
+def ids(*tokens: int) -> np.ndarray:
+    return np.array(tokens, np.int32)
+
+
+def made(name: str, rule: Rule) -> Drafter:
+    if name == "arctic":
+        pytest.importorskip("arctic_inference")
+    return METHODS[name].make(rule)
+
+
+def start(drafter: Drafter, prompt: tuple[int, ...], name: str = "x") -> None:
+    drafter.start(name, Call("s", "a", ids(*prompt), ids(END)))
+
+
+def start_after_output(name: str, rule: Rule) -> Drafter:
+    """A call that begins with ``9``, after one with OUTPUT; for paper-request that is in the prompt."""
+    drafter = made(name, rule)
+    if name == "paper-request":
+        start(drafter, (*OUTPUT, 9))
+        return drafter
+    start(drafter, NONE, "before")
+    drafter.step("before", ids(*OUTPUT))
+    drafter.finish("before", ids(END))
+    start(drafter, (9,))
+    return drafter
+
+
+@pytest.mark.parametrize(("name", "source"), SUFFIX)
+def test_a_suffix_chain_goes_on_while_it_is_probable(name, source):
+    drafter = start_after_output(name, Rule(max_tokens=8, alpha=2.0, min_prob=0.2))
+    draft = drafter.step("x", ids(1, 2))
+    # behind 1 2: 3 at 5/8, then 5 at 4/8; of the four tokens after that each is at 1/8 < 0.2: score 9/8.
+    # behind 2 alone: the same, and no more than 2 x 1 tokens; the longer match is preferred
+    assert draft.token_ids.tolist() == [3, 5]
+    assert draft.is_chain
+    assert draft.probs.tolist() == [5 / 8, 4 / 8]
+    assert (draft.score, draft.match_length, draft.source) == (9 / 8, 2, source)
+
+
+@pytest.mark.parametrize(("name", "source"), SUFFIX)
+def test_a_suffix_tree_takes_the_most_probable_tokens(name, source):
+    drafter = start_after_output(name, Rule("tree", max_tokens=8, alpha=2.0, min_prob=0.2))
+    draft = drafter.step("x", ids(1, 2))
+    # 2 x 2 tokens: 3 at 5/8, below it 5 at 4/8, beside it 4 at 3/8, below that 7 at 2/8; all else is at 1/8
+    assert draft.token_ids.tolist() == [3, 5, 4, 7]
+    assert draft.parents.tolist() == [-1, 0, -1, 2]
+    assert draft.probs.tolist() == [5 / 8, 4 / 8, 3 / 8, 2 / 8]
+    assert (draft.score, draft.match_length, draft.source) == (14 / 8, 2, source)
+
+
+@pytest.mark.parametrize(
+    ("mode", "token_ids", "parents", "probs"),
+    [
+        ("chain", [3, 5], [-1, 0], [5 / 9, 4 / 9]),
+        ("tree", [3, 5, 4, 7], [-1, 0, -1, 2], [5 / 9, 4 / 9, 3 / 9, 2 / 9]),
+    ],
+)
+def test_arctic_counts_the_end_of_the_text_as_well(mode, token_ids, parents, probs):
+    drafter = start_after_output("arctic", Rule(mode, max_tokens=8, alpha=2.0, min_prob=0.2))
+    draft = drafter.step("x", ids(1, 2))
+    # as above, but that 1 2 occurs nine times: eight times with something behind it and just now
+    assert draft.token_ids.tolist() == token_ids
+    assert draft.parents.tolist() == parents
+    assert draft.probs.tolist() == pytest.approx(probs)
+    assert (draft.score, draft.match_length) == (pytest.approx(sum(probs)), 2)
+
+
+@pytest.mark.parametrize("mode", ["chain", "tree"])
+@pytest.mark.parametrize(
+    ("name", "score", "source"),
+    [
+        # 1 x 2 tokens. In its own text 70 and 71 followed 1 2 both times; in the output 3 and 5 score 9/8
+        ("paper-stage", 2.0, Source.REQUEST),
+        ("paper-shared", 2.0, Source.REQUEST),
+        # two times of three, the end of the text being one; in the output 3 and 5 score 5/9 + 4/9
+        ("arctic", 4 / 3, Source.TENANT),  # which of its trees drafts it does not say
+    ],
+)
+def test_the_tree_of_the_higher_score_drafts(name, score, source, mode):
+    drafter = made(name, Rule(mode, max_tokens=8, alpha=1.0, min_prob=0.2))
+    start(drafter, NONE, "before")
+    drafter.step("before", ids(*OUTPUT))
+    drafter.finish("before", ids(END))
+    start(drafter, (1, 2, 70, 71, 9, 1, 2, 70, 71, 8))
+    draft = drafter.step("x", ids(1, 2))
+    assert draft.token_ids.tolist() == [70, 71]
+    assert (draft.score, draft.match_length, draft.source) == (pytest.approx(score), 2, source)
+
+
+def test_prompt_look_up_takes_up_to_five_tokens_and_no_fewer_than_two():
+    drafter = made("pld", Rule(max_tokens=3))
+    start(drafter, (2, 3, 7, 9, 2, 3, 8))
+    draft = drafter.step("x", ids(9, 2, 3))  # 9 2 3 was before 8, then 9 2 was said
+    assert (draft.token_ids.tolist(), draft.match_length) == ([8, 9, 2], 3)
+    draft = drafter.step("x", ids(5, 2, 3))  # 5 2 3 was not; 2 3 was before 7 first
+    assert (draft.token_ids.tolist(), draft.match_length) == ([7, 9, 2], 2)
+    assert not len(drafter.step("x", ids(6, 3)))  # 3 alone is too little
+
+
+def test_prompt_look_up_prefers_no_more_than_five_tokens():
+    drafter = made("pld", Rule(max_tokens=1))
+    start(drafter, (1, 2, 3, 4, 5, 50, 0, 1, 2, 3, 4, 5, 60))
+    draft = drafter.step("x", ids(0, 1, 2, 3, 4, 5))
+    # all six were before 60; the last five, which is what is looked for, were before 50 first
+    assert (draft.token_ids.tolist(), draft.match_length) == ([50], 5)
+
+
+def test_llma_looks_for_two_tokens_in_the_prompt():
+    drafter = made("llma", Rule(max_tokens=3))
+    start(drafter, (2, 3, 7, 9, 2, 3, 8))
+    draft = drafter.step("x", ids(9, 2, 3))  # 2 3 was before 7 first, whatever was before it
+    assert (draft.token_ids.tolist(), draft.match_length) == ([7, 9, 2], 2)
+    assert drafter.step("x", ids(2, 3)).token_ids.tolist() == [7, 9, 2]
+    assert drafter.step("x", ids(9, 2)).token_ids.tolist() == [3, 8]  # there the prompt ends
+    assert not len(drafter.step("x", ids(8, 9)))  # 8 9 was only said since
+
+
+def test_rest_drafts_a_tree_behind_the_longest_match_alone():
+    drafter = start_after_output("rest", Rule(max_tokens=4))
+    draft = drafter.step("x", ids(1, 2))  # 9 1 2 was never; 1 2 as above: 5/8, 4/8, 3/8, 2/8, all else 1/8
+    assert draft.token_ids.tolist() == [3, 5, 4, 7]
+    assert draft.parents.tolist() == [-1, 0, -1, 2]
+    draft = drafter.step("x", ids(104, 1, 2))  # 104 1 2 was once, with 4 8 105 1 behind it
+    assert (draft.token_ids.tolist(), draft.match_length) == ([4, 8, 105, 1], 3)
+    assert draft.probs.tolist() == [1.0] * 4
+    assert not len(drafter.step("x", ids(99)))
