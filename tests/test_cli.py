@@ -99,7 +99,7 @@ def test_a_wrong_command_line(arguments: list[str], capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
-    assert "usage: agentspec" in capsys.readouterr().err
+    assert "usage: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -159,8 +159,8 @@ def test_adapters_know_no_gateway_and_no_engine() -> None:
     assert inside(users, "agentspec.adapters") == set()
 
 
-def test_torch_stays_in_the_engine() -> None:
-    allowed = inside(set(IMPORTS), "agentspec.engine", "agentspec.vllm_plugin", "agentspec.models")
+def test_torch_stays_in_the_engine_and_its_replay() -> None:
+    allowed = inside(set(IMPORTS), "agentspec.engine", "agentspec.vllm_plugin", "agentspec.models", REPLAY)
     assert users_of(*TORCH) <= allowed
 
 
@@ -190,8 +190,9 @@ def test_vllm_stays_in_its_plugin() -> None:
     assert users_of("vllm") <= inside(set(IMPORTS), "agentspec.vllm_plugin")
 
 
-def test_only_the_forest_knows_the_native_core() -> None:
-    assert users_of("agentspec._native", "_native") == {"agentspec.forest"}
+def test_only_the_forest_and_the_replay_know_the_native_core() -> None:
+    simulated = {f"{REPLAY}.drafters", f"{REPLAY}.stage_trees"}  # trees without a forest around them
+    assert users_of("agentspec._native", "_native") == {"agentspec.forest", *simulated}
 
 
 def test_the_engine_and_the_library_know_no_server() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from agentspec.recorded import traces
+from agentspec.replay import traces
 from agentspec.replay.calls import Call, Encode, RecordedCall, encoded, read
 from agentspec.replay.entropy import entropy_by_stage
 from agentspec.replay.methods import METHODS, Rule

@@ -8,7 +8,7 @@ import numpy as np
 
 from agentspec.errors import ConfigError
 from agentspec.forest import Tokens
-from agentspec.recorded import traces
+from agentspec.replay import traces
 
 NUM_ROUNDS = 2  # in which every dataset has its turn
 MAJORITY = 0.7  # share of the outputs that are of the dataset whose turn it is, at least

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from agentspec.errors import ConfigError
-from agentspec.recorded import traces
-from agentspec.recorded.traces import Encode
+from agentspec.replay import traces
+from agentspec.replay.traces import Encode
 from benchmarks.core.sides import Tokens
 from benchmarks.core.sizes import Sizes
 

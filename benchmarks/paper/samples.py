@@ -11,7 +11,7 @@ from pathlib import Path
 from zlib import crc32
 
 from agentspec.errors import ConfigError
-from agentspec.recorded import traces
+from agentspec.replay import traces
 from agentspec.replay.calls import Call, RecordedCall, encoded, read
 
 LABELS = {

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentspec.gateway.discovery.fingerprint import read_clues
 from agentspec.gateway.discovery.service import Discovery
-from agentspec.recorded import traces
+from agentspec.replay import traces
 from agentspec.reporting.report import Announce
 from benchmarks.stages.generated import sentences, workloads
 from benchmarks.stages.methods import Drain, Method, Ours, has_drain

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from agentspec.gateway.discovery.fingerprint import read_clues
-from agentspec.recorded import traces
+from agentspec.replay import traces
 from benchmarks.load import calls as example
 
 NUM_LIVE = 8  # sessions at a time

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from agentspec.recorded import traces
+from agentspec.replay import traces
 from agentspec.replay.calls import Call, Encode, RecordedCall, read
 from agentspec.reporting.process import without_gc
 from benchmarks.vllm.live_batch import LiveBatch

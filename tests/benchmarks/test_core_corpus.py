@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from agentspec.errors import ConfigError
-from agentspec.recorded.traces import tokenizer
+from agentspec.replay.traces import tokenizer
 from benchmarks.core.corpus import Corpus, load
 from benchmarks.core.requests import ACCEPTED_TOKENS, next_batch, requests
 from benchmarks.core.sides import DEPTH
