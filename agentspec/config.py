@@ -28,14 +28,14 @@ class ForestConfig:
         total_limit_bytes: budget of the whole forest.
         depth: longest context, in tokens, for which continuations are counted (paper section 4: the
             depth limit of the tree).
-        sources: shared trees to keep and to draft from, in addition to each request's own tree. Each tree stores
-            its own copy of an output. Fewer trees take less memory and time and find fewer drafts.
-        threads: number of threads that share a batch, including the calling thread. Drafts do not depend on it.
-            One is enough for dozens of live requests. More threads need otherwise idle cores.
+        sources: shared trees to keep and to draft from, in addition to each request's own tree. Each tree
+            stores its own copy of an output. Fewer trees take less memory and time and find fewer drafts.
+        threads: number of threads that share a batch, including the calling thread. Drafts do not depend
+            on it. One is enough for dozens of live requests. More threads need otherwise idle cores.
         max_trees: most trees of stages and parent paths of one tenant. Beyond it, the tree with the oldest
             last request start is dropped. This bounds the cost of a client that uses a new stage per call.
-        max_sessions: most sessions of one tenant. The trees of its idle sessions hold at most an eighth of its
-            budget. Beyond either limit, the session idle for longest is dropped. If every session
+        max_sessions: most sessions of one tenant. The trees of its idle sessions hold at most an
+            eighth of its budget. Beyond either limit, the session idle for longest is dropped. If every session
             has live requests, a request of a new session runs without a session tree.
         session_ttl_s: idle time in seconds after which a session is dropped.
     """
@@ -71,8 +71,8 @@ class DraftConfig:
     Attributes:
         rule: ``"paper"``: Algorithm 1 of the paper, the draft with the highest score of any one tree.
             ``"learned"``: a model estimates each token's chance of acceptance from all trees together.
-            The stage's requests share the model, and it learns from every step (docs/drafting.md). This rule
-            ignores alpha and doubt.
+            The stage's requests share the model, and it learns from every step (docs/drafting.md). This
+            rule ignores alpha and doubt.
         mode: ``"chain"``, ``"tree"`` or ``"off"``.
         max_tokens: most tokens in one draft, 0 = no drafts.
         alpha: draft at most ``alpha * match_length`` tokens (MAX_SPEC = alpha x p).

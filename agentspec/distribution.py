@@ -1,7 +1,7 @@
 """The distribution: its name on the package index, its documents, and its installed folder.
 
 In a checkout, Python finds the folder ``agentspec`` before the installed package. Only an editable install
-compiles the core for the checkout. After ``pip install .``, all modules are loaded from the installed package.
+compiles the core for the checkout. After ``pip install .``, Python loads all modules from the installed package.
 This module imports nothing of ``agentspec``: Python would import it from the checkout.
 """
 

@@ -14,13 +14,13 @@ logger = logging.getLogger("agentspec")
 
 
 class ForestAutosave:
-    """Context manager: loads the trees at the start if the file exists, saves them periodically and at the end.
+    """Context manager that loads the trees at the start, and saves them periodically and at the end.
 
     Args:
         save_every_s: seconds between two saves. Saves run concurrently with the engine's steps.
 
-        is_strict: raise an error if a file is damaged, too new or of another vocabulary. Otherwise such a file
-            is moved aside, and nothing is loaded.
+        is_strict: raise an error if a file is damaged, too new or of another vocabulary. Otherwise such a
+            file is moved aside, and nothing is loaded.
 
     Raises (at the start):
         ConfigError: the file can't be loaded.
@@ -63,5 +63,5 @@ class ForestAutosave:
     def _save(self) -> None:
         try:
             logger.info("saved what was learned to %s: %s", self._path, dict(self._trees.save(self._path)))
-        except (OSError, ForestError) as error:  # a full disk, for example: serving continues, and the next save tries again
+        except (OSError, ForestError) as error:  # e.g. a full disk; the next save tries again
             logger.error("what was learned could not be saved to %s: %s", self._path, error)

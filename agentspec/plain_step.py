@@ -55,8 +55,8 @@ class PlainStep:
     """The cost of a step without drafts, by the number of requests that decode in it.
 
     Steps without drafts are measured. If several requests decode, few steps have no drafts. The cost is then
-    that of steps with drafts, less the cost of their draft tokens. The cost of a single request's step is either
-    measured or unknown: a pass over one token may run other kernels than a pass with drafts.
+    that of steps with drafts, less the cost of their draft tokens. The cost of a single request's step is
+    either measured or unknown: a pass over one token may run other kernels than a pass with drafts.
     Between two known sizes the cost is interpolated. Beyond them it is unknown.
     """
 
@@ -68,7 +68,7 @@ class PlainStep:
         self._drafted: dict[int, _Mean] = {}
 
     def seconds(self, num_requests: int) -> float | None:
-        """Return the time of a step without drafts and prompts, for this many decoding requests; None if unknown."""
+        """Return the time of a step without drafts and prompts, by its number of requests; None if unknown."""
         size = _size(num_requests)
         if (mean := self._known(size)) is not None:
             return mean.seconds

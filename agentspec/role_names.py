@@ -39,7 +39,7 @@ def role_stage(path: str, tenant: str) -> StageKey | None:
 
 
 def role_name(name: str) -> str:
-    """Return ``planner`` for ``planner-3f2504e0-4f89-11d3-9a0c-0305e82c3301``; empty if there is only an id."""
+    """Return ``planner`` of ``planner-3f2504e0-4f89-11d3-9a0c-0305e82c3301``; empty for an id only."""
     kept = mask_ids(_PERSONAL.sub("<id>", _UUID.sub("<id>", name)))  # a part of a UUID may look like a date
     if kept == name:
         return name
@@ -52,7 +52,7 @@ def mask_ids(name: str) -> str:
 
 
 def _mark_id(match: re.Match[str]) -> str:
-    """Return ``<id>`` for a generated part: alternating digits and letters, hex digits, or nine or more digits."""
+    """Return ``<id>`` for a generated part: mixed digits and letters, hex, or nine or more digits."""
     part = match[0]
     num_digits = sum(map(str.isdigit, part))
     if num_digits == len(part) or num_digits == 0:

@@ -14,7 +14,7 @@ FIRST_PRICE = 0.2
 WINDOW = 256  # steps: the cost of a draft token fades over a few of these windows
 RATE_WINDOW = 64  # the same for the token rate
 _TRUST = 16.0  # in the first price: 1 / the variance of real prices around it, as a share of it
-_LEAST_EVIDENCE = 0.2  # share of the steps in the cost of a draft token; the rest is the first price
+_LEAST_EVIDENCE = 0.2  # least share of the steps in the cost; the rest is the first price
 _LEAST_WEIGHT = 0.01  # weight of the prior "no cost" for requests and prompt tokens
 _FEW = 8  # steps before any step counts as an outlier
 _OUTLIER = 3.0  # limit of a change, in deviations; larger changes are clipped
@@ -25,8 +25,8 @@ _SHORTEST_S, _LONGEST_S = 1e-9, 3600.0  # no step is shorter or longer, unless t
 class StepCost:
     """The cost of a draft token. Constant time per step; stores only the last step.
 
-    The seconds of a step change with the draft tokens, the requests and the prompt tokens. The cost is fitted
-    by least squares over the changes between steps, fading over ``WINDOW`` steps. It uses changes, not levels:
+    The seconds of a step change with the draft tokens, the requests and the prompt tokens. The cost is
+    fitted by least squares over the changes between steps, fading over ``WINDOW`` steps. It uses changes, not levels:
     slow influences (the context, the text, the machine) affect both seconds and drafts. With little evidence,
     at the start or if the number of draft tokens hardly changes, the price is drawn to ``FIRST_PRICE``.
     At that price drafts are made, which gives evidence. The same steps give the same price.
@@ -128,9 +128,9 @@ class StepCost:
         )
 
     def _fit(self) -> None:
-        """Solve the least squares: eliminate prompt tokens, then requests. The weights keep every divisor positive.
+        """Solve the least squares. The weights keep every divisor positive.
 
-        The first price is a Gaussian prior. Its weight is the noise of a step relative to the prior's width.
+        Prompt tokens are eliminated first, then requests. The first price is a Gaussian prior. Its weight is the noise of a step relative to the prior's width.
         """
         dd, dr, dp, ds, rr, rp, rs, pp, ps = self._products
         pp += _LEAST_WEIGHT

@@ -48,7 +48,7 @@ STAGE_URL_PREFIX = "/stages/"
 
 METADATA_STAGE = "agentspec_stage"
 
-# session headers that clients already send; the first non-empty one is used
+# session headers that clients already send, in order of precedence
 SESSION_HEADERS = (
     SESSION_HEADER,
     "x-session-id",
