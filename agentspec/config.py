@@ -35,8 +35,8 @@ class ForestConfig:
         max_trees: most trees of stages and parent paths of one tenant. Beyond it, the tree with the oldest
             last request start is dropped. This bounds the cost of a client that uses a new stage per call.
         max_sessions: most sessions of one tenant. The trees of its idle sessions hold at most an
-            eighth of its budget. Beyond either limit, the session idle for longest is dropped. If every session
-            has live requests, a request of a new session runs without a session tree.
+            eighth of its budget. Beyond either limit, the session idle for longest is dropped. If every
+            session has live requests, a request of a new session runs without a session tree.
         session_ttl_s: idle time in seconds after which a session is dropped.
     """
 
@@ -80,8 +80,8 @@ class DraftConfig:
         min_prob: least estimated probability D(N) of a drafted token. It is the cost of verifying a token, in
             accepted tokens.
         doubt: assumed count of unseen continuations after a context of one token. For a longer context it is
-            divided by the context length. It lowers D(N) where there is little evidence, for example after one
-            occurrence of two tokens. 0 = the paper's rule.
+            divided by the context length. It lowers D(N) where there is little evidence, for example after
+            one occurrence of two tokens. 0 = the paper's rule.
     """
 
     mode: str = "chain"

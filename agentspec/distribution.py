@@ -1,8 +1,8 @@
 """The distribution: its name on the package index, its documents, and its installed folder.
 
 In a checkout, Python finds the folder ``agentspec`` before the installed package. Only an editable install
-compiles the core for the checkout. After ``pip install .``, Python loads all modules from the installed package.
-This module imports nothing of ``agentspec``: Python would import it from the checkout.
+compiles the core for the checkout. After ``pip install .``, Python loads all modules from the installed
+package. This module imports nothing of ``agentspec``: Python would import it from the checkout.
 """
 
 from __future__ import annotations

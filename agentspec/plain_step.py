@@ -68,7 +68,7 @@ class PlainStep:
         self._drafted: dict[int, _Mean] = {}
 
     def seconds(self, num_requests: int) -> float | None:
-        """Return the time of a step without drafts and prompts, by its number of requests; None if unknown."""
+        """Return the time of a step without drafts and prompts, by number of requests; None if unknown."""
         size = _size(num_requests)
         if (mean := self._known(size)) is not None:
             return mean.seconds

@@ -34,8 +34,8 @@ class SessionTable:
     """The trees of all sessions. Not thread-safe. Every call takes O(1), or O(sessions it drops).
 
     A tenant has at most ``max_sessions`` sessions. Its idle sessions hold at most ``max_idle_bytes``. A
-    session is dropped after ``ttl_s`` idle seconds, or earlier to make room for another. ``drop`` is called with
-    the index of each dropped session.
+    session is dropped after ``ttl_s`` idle seconds, or earlier to make room for another. ``drop`` is called
+    with the index of each dropped session.
     """
 
     def __init__(

@@ -26,10 +26,10 @@ class StepCost:
     """The cost of a draft token. Constant time per step; stores only the last step.
 
     The seconds of a step change with the draft tokens, the requests and the prompt tokens. The cost is
-    fitted by least squares over the changes between steps, fading over ``WINDOW`` steps. It uses changes, not levels:
-    slow influences (the context, the text, the machine) affect both seconds and drafts. With little evidence,
-    at the start or if the number of draft tokens hardly changes, the price is drawn to ``FIRST_PRICE``.
-    At that price drafts are made, which gives evidence. The same steps give the same price.
+    fitted by least squares over the changes between steps, fading over ``WINDOW`` steps. It uses changes, not
+    levels: slow influences (the context, the text, the machine) affect both seconds and drafts. With little
+    evidence, at the start or if the number of draft tokens hardly changes, the price is drawn to
+    ``FIRST_PRICE``. At that price drafts are made, which gives evidence. The same steps give the same price.
     """
 
     __slots__ = (
@@ -128,9 +128,10 @@ class StepCost:
         )
 
     def _fit(self) -> None:
-        """Solve the least squares. The weights keep every divisor positive.
+        """Solve the least squares: eliminate prompt tokens, then requests.
 
-        Prompt tokens are eliminated first, then requests. The first price is a Gaussian prior. Its weight is the noise of a step relative to the prior's width.
+        The weights keep every divisor positive. The first price is a Gaussian prior. Its weight is the noise
+        of a step relative to the prior's width.
         """
         dd, dr, dp, ds, rr, rp, rs, pp, ps = self._products
         pp += _LEAST_WEIGHT
