@@ -25,7 +25,7 @@ class ForestFolder:
         """Return the path of a file. A relative path starts in the folder; symbolic links are followed.
 
         Raises:
-            ForestFileError: there is no such default, or the file lies outside the folder.
+            ForestFileError: no file or folder is configured, or the path is invalid or outside the folder.
         """
         if given is None:
             if self.file is None:

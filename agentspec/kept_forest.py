@@ -14,7 +14,9 @@ logger = logging.getLogger("agentspec")
 
 
 class ForestAutosave:
-    """Context manager that loads the trees at the start, and saves them periodically and at the end.
+    """Context manager that loads the trees from a file, and saves them periodically and at the end.
+
+    A missing file is not an error.
 
     Args:
         save_every_s: seconds between two saves. Saves run concurrently with the engine's steps.

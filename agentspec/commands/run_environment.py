@@ -24,7 +24,7 @@ STARTUP = Path(agentspec.adapters.__file__).with_name("startup")  # start-up cod
 PATH_VARIABLE = "PYTHONPATH"
 WORKFLOW_VARIABLE = "AGENTSPEC_WORKFLOW"
 SESSION_VARIABLE = "AGENTSPEC_SESSION"  # sent by adapters for runs without an id
-PARENT_VARIABLE = "AGENTSPEC_RUN_PARENT"  # the process id of this command; the program has other parents
+PARENT_VARIABLE = "AGENTSPEC_RUN_PARENT"  # this command's process id; other parents belong to the program
 REPORT_VARIABLE = "AGENTSPEC_RUN_REPORT"  # file to which Python processes write the servers that they call
 # the path that each expects after the gateway's root
 BASE_URLS = {
@@ -38,7 +38,7 @@ KEYS = {
     "OPENAI_API_KEY": (),
     "LLM_API_KEY": (),
     "ANTHROPIC_API_KEY": ("ANTHROPIC_AUTH_TOKEN",),
-}  # or one of those
+}  # with their alternatives
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")  # in capitals, too
 NO_PROXY = ("no_proxy", "NO_PROXY")
 NO_KEY = "none"  # clients don't start without any

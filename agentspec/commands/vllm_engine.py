@@ -149,7 +149,7 @@ def _discovery_file(settings: Settings) -> dict[str, str]:
 
 
 def _operators_token(args: argparse.Namespace, api_keys: Sequence[str]) -> str | None:
-    """Return the token of the control channel: random if there are API keys but no operator's key."""
+    """Return the control channel's token: the operator's key, or a random one if there are API keys."""
     return args.admin_key or (secrets.token_urlsafe() if api_keys else None)
 
 

@@ -79,7 +79,7 @@ def check_kv_cache(environment: Mapping[str, str], available_bytes: int) -> Find
 
 
 def check_environment(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Check for variables that would disable the plugin or change its environment."""
+    """Check for variables that disable the plugin or select an unsupported model runner."""
     value = environment.get(V2_RUNNER_VARIABLE)
     if value is not None and value.strip().lower() not in ("0", "false"):
         yield problem(
