@@ -1,7 +1,7 @@
 """AgentSpec: per-stage suffix-tree speculative decoding for LLM agents.
 
-``import agentspec`` needs numpy and the native core only; torch is imported by ``agentspec.engine``,
-vllm by ``agentspec.vllm_plugin``.
+``import agentspec`` needs numpy and the native core only. ``agentspec.engine`` imports torch,
+``agentspec.vllm_plugin`` imports vllm.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""``python -m agentspec``."""
+"""Entry point of ``python -m agentspec``."""
 
 from __future__ import annotations
 
 try:
     from agentspec.cli import main
-except ImportError:  # both files may be those of another project
+except ImportError:  # the other project named agentspec may have overwritten both files
     from agentspec.doctor.finding import Level
     from agentspec.doctor.installation import check_installation
 

@@ -1,4 +1,4 @@
-"""The native core's Python face; see the docstrings of the extension for complexities."""
+"""Type stubs of the native core. The extension's docstrings state the complexities."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from agentspec.draft import Draft, Source
 
 class SuffixIndex:
-    """A suffix index over int32 sequences; every method is safe from several threads."""
+    """A suffix index over int32 sequences. Every method is safe to call from several threads."""
 
     def __init__(self, depth: int, limit_bytes: int = ...) -> None: ...
     def open_sequence(self, uses: int = 1) -> int: ...
@@ -49,7 +49,7 @@ class SuffixIndex:
     def check_integrity(self) -> None: ...
 
 class DraftOptions:
-    """How one request is drafted for; max_tokens = 0: not at all."""
+    """Draft settings of one request; max_tokens = 0: no drafts."""
 
     def __init__(
         self,
@@ -72,14 +72,14 @@ BatchDrafts = tuple[
 ]
 
 class DraftMaker:
-    """Makes agentspec.Draft objects of what the core drafts."""
+    """A factory of agentspec.Draft objects from the core's drafts."""
 
     def __init__(self, draft: type[Draft], sources: tuple[Source, ...]) -> None: ...
 
-MODEL_BYTES: int  # of what create_model() makes
+MODEL_BYTES: int  # size of a model made by create_model()
 
 class ForestCore:
-    """Live requests and shared indices by integer ids. Safe from several threads."""
+    """Live requests and shared indices by integer ids. Safe to call from several threads."""
 
     def __init__(self, depth: int, limit_bytes: int, threads: int = 1) -> None: ...
     def create_group(self, limit_bytes: int) -> int: ...

@@ -1,6 +1,6 @@
-"""The ``agentspec`` command: which commands there are.
+"""The ``agentspec`` command and its subcommands.
 
-A command's module is imported when the command is chosen: ``agentspec --version`` loads no server.
+Each subcommand imports its module when it is chosen: ``agentspec --version`` loads no server.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Fill = Callable[[argparse.ArgumentParser], None]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the exit status."""
+    """Run the command and return the exit status."""
     return run_command(build_parser(), argv)
 
 
 def run_command(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> int:
-    """Parse ``argv`` and call the chosen command; returns the exit status."""
+    """Parse ``argv`` and call the chosen command and return the exit status."""
     args, unknown = parser.parse_known_args(argv)
     args.unknown = unknown
     try:
@@ -40,7 +40,7 @@ def run_command(parser: argparse.ArgumentParser, argv: Sequence[str] | None = No
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="agentspec", description="Per-stage suffix-tree speculative decoding for LLM agents."
     )
@@ -62,14 +62,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """The parser of one command, which gets its options when the command is chosen."""
+    """The parser of one subcommand. It adds its options when the subcommand is chosen."""
 
     def __init__(self, *, fill: Fill | None = None, **options: Any) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
         self._fill = fill
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, behind the options' arrival; ``flags`` are the options that there are."""
+        """Add the options, then parse. ``flags`` holds the option strings of this parser."""
         if self._fill is not None:
             fill, self._fill = self._fill, None
             fill(self)

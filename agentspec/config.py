@@ -1,4 +1,4 @@
-"""Settings of the forest and of one request's drafts. Frozen; checked when made."""
+"""Settings of the forest and of one request's drafts. Frozen, and validated on construction."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from agentspec.errors import ConfigError
 from agentspec.stages import MAX_SEGMENTS
 
 MIB = 1 << 20
-MOST_DRAFT_TOKENS = 1 << 20  # that a call may ask for
+MOST_DRAFT_TOKENS = 1 << 20  # upper limit of ``max_tokens`` in a call
 _MOST = (1 << 63) - 1
 SHARED_SOURCES = (Source.SESSION, Source.STAGE, Source.WORKFLOW, Source.TENANT)
 
 
 @dataclass(frozen=True, slots=True)
 class ForestConfig:
-    """Sizes of the trees of one engine process.
+    """Sizes of the trees in one engine.
 
     Attributes:
-        stage_limit_bytes: budget of one stage's, one parent path's or one tenant's tree.
+        stage_limit_bytes: budget of the tree of one stage, one parent path or one tenant.
         session_limit_bytes: budget of one session's tree.
         tenant_limit_bytes: budget of all trees of one tenant together.
         total_limit_bytes: budget of the whole forest.
-        depth: longest context, in tokens, whose continuations are counted (paper section 4: the
+        depth: longest context, in tokens, for which continuations are counted (paper section 4: the
             depth limit of the tree).
-        sources: which shared trees are kept and drafted from, besides each request's own. An output is stored
-            once per tree: fewer trees take less memory and time and find fewer drafts.
-        threads: how many share out a batch, the caller's included. Drafts don't depend on it. One is enough
-            for dozens of live requests; more need cores that nothing else keeps busy.
-        max_trees: most trees of stages and parent paths of one tenant; beyond it the one whose last request
-            started longest ago is dropped. Bounds what a client can cost that invents a stage per call.
-        max_sessions: most sessions of one tenant, of whose trees the idle ones hold at most an eighth of its
-            budget; beyond either the one that was idle longest is dropped. While
-            requests are live in all of them, one of a new session goes without a session tree.
-        session_ttl_s: a session that was idle for so long is dropped.
+        sources: shared trees to keep and to draft from, in addition to each request's own tree. Each tree
+            stores its own copy of an output. Fewer trees take less memory and time and find fewer drafts.
+        threads: number of threads that share a batch, including the calling thread. Drafts do not depend
+            on it. One is enough for dozens of live requests. More threads need otherwise idle cores.
+        max_trees: most trees of stages and parent paths of one tenant. Beyond it, the tree with the oldest
+            last request start is dropped. This bounds the cost of a client that uses a new stage per call.
+        max_sessions: most sessions of one tenant. The trees of its idle sessions hold at most an
+            eighth of its budget. Beyond either limit, the session idle for longest is dropped. If every
+            session has live requests, a request of a new session runs without a session tree.
+        session_ttl_s: idle time in seconds after which a session is dropped.
     """
 
     stage_limit_bytes: int = 64 * MIB
@@ -66,22 +66,22 @@ class ForestConfig:
 
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
-    """How one request is drafted for.
+    """Draft settings of one request.
 
     Attributes:
         rule: ``"paper"``: Algorithm 1 of the paper, the draft with the highest score of any one tree.
-            ``"learned"``: each token's chance of being accepted is estimated from all trees at once, by a
-            model that the stage's requests share and that learns from every step (docs/drafting.md); alpha
-            and doubt have no meaning.
+            ``"learned"``: a model estimates each token's chance of acceptance from all trees together.
+            The stage's requests share the model, and it learns from every step (docs/drafting.md). This
+            rule ignores alpha and doubt.
         mode: ``"chain"``, ``"tree"`` or ``"off"``.
         max_tokens: most tokens in one draft, 0 = no drafts.
         alpha: draft at most ``alpha * match_length`` tokens (MAX_SPEC = alpha x p).
         min_match: shortest match, in tokens, that may draft.
-        min_prob: a token whose estimated probability D(N) is below this is not drafted: the price of
-            verifying a token, in accepted tokens.
-        doubt: how often something unseen is taken to have followed a context of one token; of longer
-            contexts, so often divided by their length. It lowers D(N) where the evidence is thin: one
-            occurrence after two tokens is no certainty. 0 = the paper's rule.
+        min_prob: least estimated probability D(N) of a drafted token. It is the cost of verifying a token, in
+            accepted tokens.
+        doubt: assumed count of unseen continuations after a context of one token. For a longer context it is
+            divided by the context length. It lowers D(N) where there is little evidence, for example after
+            one occurrence of two tokens. 0 = the paper's rule.
     """
 
     mode: str = "chain"
@@ -106,24 +106,24 @@ class DraftConfig:
 
     @property
     def is_off(self) -> bool:
-        """True if this request is never drafted for."""
+        """True if this request never gets a draft."""
         return self.mode == "off" or self.max_tokens == 0
 
 
 def check_int(name: str, value: object, least: int, most: int) -> None:
-    """Raise ConfigError, which names the value, if it is no integer or out of range."""
+    """Raise ConfigError with the value's name if it is not an integer or out of range."""
     if not isinstance(value, (int, SupportsIndex)) or not least <= value.__index__() <= most:
         raise ConfigError(f"{name} must be an integer between {least} and {most}, not {value!r}")
 
 
 def check_prob(name: str, value: object) -> None:
-    """Raise ConfigError, which names the value, if it is no number between 0 and 1."""
+    """Raise ConfigError with the value's name if it is not a number between 0 and 1."""
     if not _is_number(value) or not 0 <= value <= 1:
         raise ConfigError(f"{name} must be a number between 0 and 1, not {value!r}")
 
 
 def check_positive(name: str, value: object) -> None:
-    """Raise ConfigError, which names the value, if it is no positive number or not finite."""
+    """Raise ConfigError with the value's name if it is not a positive, finite number."""
     if not _is_number(value) or not value > 0:
         raise ConfigError(f"{name} must be a positive, finite number, not {value!r}")
 

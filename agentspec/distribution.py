@@ -1,8 +1,8 @@
-"""The distribution: its name on the package index, its documents, and its folder when a checkout hides it.
+"""The distribution: its name on the package index, its documents, and its installed folder.
 
 In a checkout, Python finds the folder ``agentspec`` before the installed package. Only an editable install
-compiles the core for it. After ``pip install .`` all modules are those of the installed package.
-Imports nothing of ``agentspec``, which would then be the checkout's.
+compiles the core for the checkout. After ``pip install .``, Python loads all modules from the installed
+package. This module imports nothing of ``agentspec``: Python would import it from the checkout.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 
 DISTRIBUTION = "agentspec-serving"  # `agentspec` is another project's
 CORE = "agentspec._native"
-DOCUMENTS = "https://github.com/agentspec/agentspec/blob/main/docs"  # they are not part of the package
+DOCUMENTS = "https://github.com/agentspec/agentspec/blob/main/docs"  # the package does not contain them
 
 
 def installed_folder(version: str) -> str:
-    """The folder of the installed package, for a package of this ``version`` that has no compiled core.
+    """Return the folder of the installed package, for a package of this ``version`` without a compiled core.
 
     Raises:
-        ImportError: none is installed for this Python, or only one of another version.
+        ImportError: no package is installed for this Python, or only one of another version.
     """
     root = Path(__file__).resolve().parents[1]
     problem = (

@@ -1,4 +1,4 @@
-"""A draft: what the model is asked to verify in one forward pass."""
+"""A draft: the tokens that the model verifies in one forward pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 class Source(IntEnum):
-    """Which tree a draft token comes from; the values are the native core's.
+    """The tree that proposed a draft token. The values are those of the native core.
 
     ``WORKFLOW`` stands for any parent path of the stage.
     """
@@ -33,16 +33,16 @@ def _probs() -> NDArray[np.float32]:
 
 @dataclass(slots=True, eq=False)
 class Draft:
-    """Draft tokens as a tree; a chain is the special case ``parents == [-1, 0, 1, ...]``.
+    """Draft tokens as a tree. A chain is the special case ``parents == [-1, 0, 1, ...]``.
 
     Attributes:
         token_ids: int32 ``[n]``.
         parents: int32 ``[n]``, index of each token's parent in this draft, -1 = the root (the last
-            accepted token). A parent comes before its children.
+            accepted token). A parent precedes its children.
         probs: float32 ``[n]``, estimated probability D(N) that the token is accepted.
         score: sum of ``probs``, the expected number of accepted tokens (Algorithm 1).
         match_length: length, in tokens, of the matched context.
-        source: the tree that the draft was read from.
+        source: tree that proposed the draft.
     """
 
     token_ids: NDArray[np.int32] = field(default_factory=_ids)
@@ -57,5 +57,5 @@ class Draft:
 
     @property
     def is_chain(self) -> bool:
-        """True if no token has a sibling: every parent is the token before."""
+        """True if no token has a sibling: every parent is the preceding token."""
         return bool((self.parents == np.arange(-1, len(self.parents) - 1, dtype=np.int32)).all())

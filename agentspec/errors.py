@@ -1,32 +1,32 @@
-"""Every error this project raises on purpose.
+"""The errors that this project raises on purpose.
 
     AgentSpecError
     ├── ConfigError            a setting or an argument is out of range          (ValueError)
     ├── StageError             a stage path or tenant name is malformed          (ValueError)
-    ├── ForestError            the forest was called wrongly; nothing changed
+    ├── ForestError            invalid call of the forest; nothing changed
     │   ├── UnknownRequestError    no live request has this id                   (KeyError)
     │   ├── DuplicateRequestError  a live request already has this id            (ValueError)
     │   ├── TokenError             token array of wrong dtype, shape or sign     (ValueError)
     │   ├── ForkedForestError      the forest belongs to the parent process
     │   └── ForestFileError        a forest can't be saved there, or loaded from it
-    │       └── UnusableForestError    the file is a forest's, but damaged, too new or of another vocabulary
+    │       └── UnusableForestError    a forest file that is damaged, too new or of another vocabulary
     ├── CheckpointError        a model directory can't be loaded                 (ValueError)
     ├── RequestError           the client's request is at fault                  (ValueError)
     │   ├── ContextLengthError     prompt + max_tokens do not fit the context
     │   ├── UnknownModelError      no model of this name is served
     │   ├── UnrecordedCallError    a replay has no call with this conversation
-    │   └── EngineBusyError        the waiting line is full; try again later
-    ├── AdapterError           a framework has not what its adapter replaces
+    │   └── EngineBusyError        the admission queue is full; try again later
+    ├── AdapterError           a framework lacks the part that its adapter replaces
     └── EngineError            the engine failed or was stopped
 
-Messages name the offending value with ``!r`` and, where it helps, say what to do next.
+Messages name the offending value with ``!r`` and, where it helps, state the next step.
 """
 
 from __future__ import annotations
 
 
 class AgentSpecError(Exception):
-    """Root of the hierarchy."""
+    """Base class of all errors of this project."""
 
 
 class ConfigError(AgentSpecError, ValueError):
@@ -38,7 +38,7 @@ class StageError(AgentSpecError, ValueError):
 
 
 class ForestError(AgentSpecError):
-    """The forest was called wrongly. The call changed nothing."""
+    """Invalid call of the forest. The call changed nothing."""
 
 
 class UnknownRequestError(ForestError, KeyError):
@@ -53,19 +53,19 @@ class DuplicateRequestError(ForestError, ValueError):
 
 
 class TokenError(ForestError, ValueError):
-    """A token array has the wrong dtype, shape or a negative id."""
+    """A token array has the wrong dtype or shape, or holds a negative id."""
 
 
 class ForkedForestError(ForestError):
-    """The forest was made before this process was forked; its threads and locks stayed with the parent."""
+    """The forest was made before this process was forked. Its threads and locks stayed with the parent."""
 
 
 class ForestFileError(ForestError):
-    """A forest can't be saved to this file, or the file holds none that can be loaded. Nothing changed."""
+    """A forest can't be saved to this file, or the file holds no usable forest. Nothing changed."""
 
 
 class UnusableForestError(ForestFileError):
-    """A file that was saved as a forest is damaged, too new, or of another vocabulary. Nothing changed."""
+    """A forest file is damaged, too new, or of another vocabulary. Nothing changed."""
 
 
 class CheckpointError(AgentSpecError, ValueError):
@@ -75,8 +75,8 @@ class CheckpointError(AgentSpecError, ValueError):
 class RequestError(AgentSpecError, ValueError):
     """The client's request is at fault.
 
-    ``param`` names the field of the OpenAI body, ``code`` is the machine-readable reason;
-    both travel to the client in OpenAI's error form.
+    ``param`` names the field of the OpenAI body, ``code`` is the machine-readable reason.
+    The response carries both in OpenAI's error form.
     """
 
     status = 400
@@ -104,7 +104,7 @@ class UnknownModelError(RequestError):
 
 
 class UnrecordedCallError(RequestError):
-    """What is replayed has no call with this conversation."""
+    """The replayed file has no call with this conversation."""
 
     status = 404
 
@@ -113,7 +113,7 @@ class UnrecordedCallError(RequestError):
 
 
 class EngineBusyError(RequestError):
-    """The engine's waiting line is full; the same request may succeed later."""
+    """The engine's admission queue is full. The same request may succeed later."""
 
     status = 429
 
@@ -122,7 +122,7 @@ class EngineBusyError(RequestError):
 
 
 class AdapterError(AgentSpecError):
-    """A framework, in a version that nobody tried, has not what its adapter replaces. Nothing changed."""
+    """A framework, in an untested version, lacks the part that its adapter replaces. Nothing changed."""
 
 
 class EngineError(AgentSpecError):

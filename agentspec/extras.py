@@ -1,4 +1,4 @@
-"""What the optional parts of an installation bring, and what to say where one is missing."""
+"""Optional parts of an installation: their packages, and the error if one is missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PACKAGES = {
 
 @contextmanager
 def needed(*extras: str, hint: str = "") -> Iterator[None]:
-    """Say what to install, as a ConfigError, if the body can't find a package of ``extras``."""
+    """Raise ConfigError with an install command if the body can't find a package of ``extras``."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -31,7 +31,7 @@ def needed(*extras: str, hint: str = "") -> Iterator[None]:
 
 
 def check_installed(extra: str, hint: str = "") -> None:
-    """Raise the error of :func:`needed` if a package of ``extra`` is not there. Imports none of them."""
+    """Raise the error of :func:`needed` if a package of ``extra`` is missing. Imports none of them."""
     for package in PACKAGES[extra]:
         spec = find_spec(package)
         if spec is None or spec.origin is None:  # no origin: a folder that only has the name
@@ -43,5 +43,5 @@ def _missing(package: str, extra: str, hint: str) -> ConfigError:
 
 
 def install_command(extra: str) -> str:
-    """What to type to get the packages of ``extra``."""
+    """Return the command that installs the packages of ``extra``."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"

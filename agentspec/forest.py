@@ -1,7 +1,7 @@
-"""The forest: all suffix trees of one engine process, by stage, session and request.
+"""The forest: all suffix trees of one engine, by stage, session and request.
 
-Owns the names: which tree a (tenant, stage path), a session (``sessions``) or a request is. Tokens, counts,
-budgets and drafts are the native core's; this module knows no HTTP and no engine.
+Owns the names: it maps a (tenant, stage path), a session (``sessions``) or a request to a tree. The native
+core owns tokens, counts, budgets and drafts. This module knows no HTTP and no engine.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from agentspec.stages import StageKey
 __all__ = ["Forest", "ForestStats", "LiveRows", "RowCounts", "Tokens"]
 
 Tokens = NDArray[np.int32]
-Path = tuple[str, ...]  # of a stage or of what encloses it; () is the tenant's own tree
+Path = tuple[str, ...]  # of a stage or of an enclosing path; () is the tenant's own tree
 
 _NO_TOKENS: Tokens = np.empty(0, np.int32)
 _MAKER = DraftMaker(Draft, tuple(Source))
 _MODELS_SHARE = 16  # of a budget
-_IDLE_SESSIONS_SHARE = 8  # of a tenant's
+_IDLE_SESSIONS_SHARE = 8  # of a tenant's budget
 _WEIGHT_PER_WIDER_TREE = 64
 _MOST_EXPIRED = 8  # sessions per call: more than one request can leave behind
 
@@ -54,8 +54,8 @@ class ForestStats:
     """The size of one stage's tree, or of the whole forest.
 
     Attributes:
-        tree_bytes: bytes allocated; for the whole forest, those of the live requests' trees included.
-        num_sequences: outputs in the tree, running ones included.
+        tree_bytes: bytes allocated; for the whole forest, including the trees of live requests.
+        num_sequences: outputs in the tree, including running ones.
         num_tokens: their tokens.
         num_requests: live requests.
     """
@@ -68,7 +68,7 @@ class ForestStats:
 
 @dataclass(slots=True)
 class _Tenant:
-    """One tenant's group in the core and its trees, the one that was used last at the end."""
+    """One tenant's group in the core and its trees, the most recently used last."""
 
     group: int
     trees: dict[Path, int] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class _Tenant:
 
 @dataclass(slots=True)
 class _Request:
-    """A live request; ``number`` is its id in the native core."""
+    """A live request. ``number`` is its id in the native core."""
 
     number: int
     stage: StageKey
@@ -84,24 +84,24 @@ class _Request:
 
 
 class Forest:
-    """Drafts for live requests out of every tree that may help them; safe from several threads.
+    """Drafts for live requests from all trees that may help them. Safe to call from several threads.
 
-    A request draws on its own tree (prompt, prediction, output), its session's, its stage's, those of
-    all parent paths and its tenant's. The shared trees hold outputs only, and running outputs help
-    others at once. Trees of different tenants never meet. A call that raises has changed nothing. Arrays
-    must not be written to by another thread until the call returns. In a forked process every use of a forest
-    of the parent's raises ForkedForestError.
+    A request drafts from its own tree (prompt, prediction, output) and from those of its session, its stage,
+    all parent paths and its tenant. The shared trees hold outputs only. Running outputs help other requests
+    immediately. Trees of different tenants are never shared. A call that raises has changed nothing. Other
+    threads must not write to the arrays until the call returns. In a forked process, every use of a forest
+    of the parent raises ForkedForestError.
     """
 
     def __init__(self, config: ForestConfig | None = None) -> None:
         self.config = config or ForestConfig()
         # contexts have up to `depth` tokens, so the strings counted are one longer
         self._core = ForestCore(self.config.depth + 1, self.config.total_limit_bytes, self.config.threads)
-        self._saving = threading.Lock()  # a tree is read by one at a time
-        self._lock = threading.Lock()  # guards the names below; never held while the core works hard
+        self._saving = threading.Lock()  # one thread at a time reads a tree
+        self._lock = threading.Lock()  # guards the names below; never held during long work of the core
         self._tenants: dict[str, _Tenant] = {}
-        self._models: dict[tuple[str, Path], int] = {}  # of tenants' stages, the one used last at the end
-        self._unwanted: list[int] = []  # indices that no name leads to any more: dropped off the lock
+        self._models: dict[tuple[str, Path], int] = {}  # of tenants' stages, the most recently used last
+        self._unwanted: list[int] = []  # indices without a name, dropped outside the lock
         self._sessions = SessionTable(
             self.config.max_sessions,
             _budget_bytes(self.config) // _IDLE_SESSIONS_SHARE,
@@ -112,7 +112,7 @@ class Forest:
         self._num_started = 0
         _FORESTS.add(self)
 
-    # ---- a request's life ----
+    # ---- requests ----
 
     def start(
         self,
@@ -126,24 +126,24 @@ class Forest:
         learn: bool = True,
         wait: bool = True,
     ) -> None:
-        """Admit a request and index its prompt; O(prompt tokens), beside other calls.
+        """Admit a request and index its prompt; O(prompt tokens), concurrently with other calls.
 
         Args:
             request_id: any string that no live request has.
-            stage: whose trees it draws on and adds to.
+            stage: stage of the request. It drafts from the stage's trees and adds to them.
             prompt_ids: int32 ``[n]``, may be empty.
-            session: the run of the workflow that the request belongs to.
-            prediction_ids: int32 ``[n]``, what the client expects as output (OpenAI's ``prediction``).
-            draft: how to draft; the defaults of DraftConfig without it.
+            session: run of the workflow that the request belongs to.
+            prediction_ids: int32 ``[n]``, output that the client expects (OpenAI's ``prediction``).
+            draft: draft settings; None = the defaults of DraftConfig.
             learn: False keeps its output out of all shared trees.
-            wait: False returns once the prompt is copied (microseconds) and indexes it in the background, to
-                call inside a decode step: until the index is there, the shared trees alone draft. From
-                which step on it takes part is then up to the machine; all else is reproducible.
+            wait: False returns once the prompt is copied (microseconds) and indexes it in the background. Use
+                it inside a decode step. Until the index is ready, only the shared trees draft. The step at
+                which the index takes part is not deterministic. All else is reproducible.
 
         Raises:
             DuplicateRequestError: a live request has this id.
             TokenError: an array is not one-dimensional int32, or holds a negative id.
-            StageError, ConfigError: the stage is no StageKey, the session no string.
+            StageError, ConfigError: the stage is not a StageKey, or the session not a string.
         """
         if not isinstance(stage, StageKey):
             raise StageError(f"a stage is a StageKey, not {stage!r}")
@@ -181,8 +181,9 @@ class Forest:
     def observe(self, request_id: str, token_ids: Tokens) -> None:
         """Take newly accepted output tokens without drafting; O(tokens) per tree.
 
-        More than a few hundred tokens are taken in pieces, other calls in between. If another thread finishes
-        the request meanwhile, the rest is dropped. The same goes for :meth:`step`, which then drafts nothing.
+        More than a few hundred tokens are taken in pieces, with other calls in between. If another thread
+        finishes the request meanwhile, the rest is dropped. The same applies to :meth:`step`, which then
+        drafts nothing.
 
         Raises:
             UnknownRequestError: no live request has this id.
@@ -194,7 +195,7 @@ class Forest:
             self._core.observe(np.array([number], np.uint64), tokens, np.array([0, len(tokens)]))
 
     def draft(self, request_id: str, max_tokens: int = 32, min_prob: float = 0.0) -> Draft:
-        """A draft for one request as it stands. Raises as :meth:`step`."""
+        """Draft for one request in its present state. Raises as :meth:`step`."""
         return self.step([(request_id, _NO_TOKENS)], max_tokens, min_prob)[0]
 
     def step(
@@ -204,18 +205,18 @@ class Forest:
 
         Args:
             updates: (request id, int32 ``[n]``, may be empty), each request at most once.
-            max_tokens: most tokens per draft; a request's own DraftConfig may ask for less.
-            min_prob: the price of a draft token at present (the more loaded the server, the higher); a
-                request's own DraftConfig may set a higher one.
+            max_tokens: most tokens per draft; a request's own DraftConfig may set a lower limit.
+            min_prob: present cost of a draft token, higher on a loaded server. A request's own DraftConfig
+                may set a higher one.
 
         Returns:
-            One draft per update, in order; an empty one where there is nothing to propose.
+            One draft per update, in order. A draft is empty if there is no proposal.
 
         Raises:
             UnknownRequestError: no live request has one of the ids.
             DuplicateRequestError: an id occurs twice.
             TokenError: an array is not one-dimensional int32, or holds a negative id.
-            ConfigError: max_tokens is negative or no integer, min_prob not between 0 and 1.
+            ConfigError: max_tokens is negative or not an integer, or min_prob is not between 0 and 1.
         """
         check_int("max_tokens", max_tokens, 0, MOST_DRAFT_TOKENS)
         check_prob("min_prob", min_prob)
@@ -229,19 +230,19 @@ class Forest:
         return drafts
 
     def rows(self) -> LiveRows:
-        """For an engine that keeps its batch as a matrix: :meth:`step` without a line of Python per row.
+        """Return the rows of an engine that keeps its batch as a matrix: :meth:`step` without Python per row.
 
-        What the shared trees learn of a step is left to a thread that goes on beside the model; any call of
-        the forest that might tell waits for it, figures may be a step behind (:meth:`settle`).
+        A background thread adds the tokens of a step to the shared trees while the model runs. Calls with
+        results that depend on them wait for it. Statistics may be a step behind (:meth:`settle`).
         """
         return LiveRows(self._core)
 
     def number(self, request_id: str) -> int:
-        """What a live request is called in :meth:`rows`. Raises UnknownRequestError."""
+        """Return the number of a live request in :meth:`rows`. Raises UnknownRequestError."""
         return self._live(request_id).number
 
     def settle(self) -> None:
-        """Return once all that steps of :meth:`rows` gave is learned."""
+        """Return once the trees have learned all tokens from steps of :meth:`rows`."""
         self._core.settle()
 
     def finish(self, request_id: str, learn: bool = True) -> None:
@@ -277,9 +278,9 @@ class Forest:
         self._drop_unwanted()
 
     def evict(self, stage: StageKey) -> None:
-        """Forget everything that this stage's own tree has learned; parents and tenant keep theirs.
+        """Forget everything that this stage's own tree has learned. Parents and tenant keep theirs.
 
-        Live requests of the stage go on without it: what they add later is not learned by this tree.
+        Live requests of the stage continue without the tree, and it does not learn their later output.
         """
         with self._lock:
             tenant = self._tenants.get(stage.tenant)
@@ -288,7 +289,7 @@ class Forest:
             self._core.drop_index(index)
 
     def memory_bytes(self, stage: StageKey | None = None) -> int:
-        """Bytes allocated for a stage's tree (0 if it has none), or for the whole forest."""
+        """Return the bytes allocated for a stage's tree (0 if it has none), or for the whole forest."""
         if stage is None:
             return self._core.memory_bytes()
         with self._lock:
@@ -296,7 +297,7 @@ class Forest:
             return 0 if index is None else self._core.index_bytes(index)
 
     def stats(self, stage: StageKey | None = None) -> ForestStats:
-        """Sizes of a stage's tree, or of the whole forest (an output counts once per tree it is in)."""
+        """Return the size of a stage's tree, or of the whole forest (an output counts once per tree)."""
         with self._lock:
             if stage is None:
                 indices = [index for tenant in self._tenants.values() for index in tenant.trees.values()]
@@ -315,19 +316,19 @@ class Forest:
     # ---- files ----
 
     def save(self, path: str | os.PathLike[str], *, vocabulary: str) -> SavedForest:
-        """Write the finished outputs of all trees, and what the learned rule knows, to a file.
+        """Write the finished outputs of all trees, and the state of the learned rule, to a file.
 
-        Made to be called beside decode steps: a tree is read some 16,000 tokens at a time, other calls in
-        between. What is finished meanwhile may or may not be saved; running outputs and sessions are not. The
-        file takes the place of an older one once it is whole, and only its owner may read it.
+        Can run concurrently with decode steps. A tree is read some 16,000 tokens at a time, with other calls
+        in between. Outputs that finish meanwhile may or may not be saved. Running outputs and sessions are
+        not saved. The complete file replaces an older one. Only its owner may read it.
 
         Args:
-            path: the file, in a folder that there is.
-            vocabulary: names the tokenizer that the token ids belong to.
+            path: file, in an existing folder.
+            vocabulary: name of the tokenizer that the token ids belong to.
 
         Raises:
-            ForestFileError: the system refuses, or a forest is just being saved there. An older file stays.
-            ConfigError: the vocabulary is no string, or empty.
+            ForestFileError: the system refuses, or another save to this file is running. An older file stays.
+            ConfigError: the vocabulary is not a string, or empty.
         """
         _check_vocabulary(vocabulary)
         with self._saving, forest_file.writing(path, vocabulary) as file:
@@ -338,26 +339,28 @@ class Forest:
             return file.finish()
 
     def load(self, path: str | os.PathLike[str], *, vocabulary: str) -> SavedForest:
-        """Add what :meth:`save` has written to what is there, beside other calls.
+        """Add the content of a file that :meth:`save` wrote. Can run concurrently with other calls.
 
-        The outputs are learned again, tree by tree, each from its oldest to its youngest: where a budget is
-        too small for all, the youngest stay. Drafts are those of the forest that was saved, unless outputs
-        grew side by side or some had been evicted or withdrawn: among equally frequent continuations, another
-        one may then be preferred. Trees and models that are not there yet count as used longer ago than all
-        that are, and are left out where ``max_trees`` or the models' share has no place for them, or where
-        ``sources`` does not name their kind; a model that is there stays as it is.
+        The outputs are learned again, tree by tree, each from its oldest to its youngest. If a budget is
+        too small for all, the youngest stay. Drafts equal those of the saved forest, with one exception:
+        among equally frequent continuations another may be preferred, if outputs grew in parallel or were
+        evicted or withdrawn before.
+
+        New trees and models count as used less recently than all present ones. They are left out if
+        ``max_trees`` or the models' share is full, or if ``sources`` does not include their kind. A model
+        that is present stays unchanged.
 
         Args:
-            path: the file, which is read twice: it is shown to be whole before anything changes.
-            vocabulary: names the tokenizer; it has to be the one of the file.
+            path: file to load. It is read twice: it is verified completely before anything changes.
+            vocabulary: name of the tokenizer; it must match the file's.
 
         Returns:
-            How much was learned again, and the size of the file.
+            The amount learned again, and the size of the file.
 
         Raises:
-            ForestFileError: the file can't be read, or is no forest.
+            ForestFileError: the file can't be read, or is not a forest.
             UnusableForestError: it is damaged, too new, or of another vocabulary.
-            ConfigError: the vocabulary is no string, or empty.
+            ConfigError: the vocabulary is not a string, or empty.
         """
         _check_vocabulary(vocabulary)
         totals = Totals()
@@ -373,10 +376,10 @@ class Forest:
             return totals.saved(file.num_bytes)
 
     def check_integrity(self) -> None:
-        """Recount every tree; AssertionError if an invariant is broken. For tests."""
+        """Recount every tree. Raises AssertionError if an invariant is broken. For tests."""
         self._core.check_integrity()
 
-    # ---- what is saved and loaded: the ones used last go first, so that they find a place ----
+    # ---- saving and loading: the most recently used first, so that there is room for them ----
 
     def _saved_models(self) -> Iterator[SavedModel]:
         with self._lock:
@@ -393,7 +396,7 @@ class Forest:
                 for path, index in reversed(tenant.trees.items())
             ]
         for tree, index in trees:
-            with contextlib.suppress(UnknownRequestError):  # likewise
+            with contextlib.suppress(UnknownRequestError):  # as above
                 outputs = SavedOutputs(tree, *self._core.read_outputs(index, True))
                 while len(outputs.sizes):
                     yield outputs
@@ -410,7 +413,7 @@ class Forest:
             self._models = {saved.name: model, **self._models}
 
     def _learn_again(self, saved: SavedOutputs) -> bool:
-        """False if this forest has no place for the tree."""
+        """Return False if this forest has no room for the tree."""
         with self._lock:
             index = self._tree_to_load(saved.name)
         if index is None:
@@ -421,7 +424,7 @@ class Forest:
         return True
 
     def _tree_to_load(self, name: TreeName) -> int | None:
-        """The tree of this name, or a new one as if it were used longest ago. The lock is held."""
+        """Return the tree of this name, or a new one as the least recently used. The lock is held."""
         tenant, path = self._tenant(name[0]), name[1]
         kinds = {Source.STAGE, Source.WORKFLOW} if path else {Source.TENANT}
         is_kept = not kinds.isdisjoint(self.config.sources)
@@ -445,7 +448,7 @@ class Forest:
             return request
 
     def _enter_session(self, key: SessionKey) -> SessionKey | None:
-        """None if the tenant has no place for another session: the request goes on without."""
+        """Return None if the tenant has no room for another session: the request runs without one."""
         group = self._tenant(key[0]).group
         has_entered = self._sessions.enter(
             key, lambda: self._core.create_index(group, self.config.session_limit_bytes)
@@ -468,7 +471,7 @@ class Forest:
         return request
 
     def _checked(self, updates: list[tuple[str, Tokens]]) -> list[tuple[str, Tokens]]:
-        """The updates as the core takes them: contiguous. Raises what is wrong with them, by name."""
+        """Return the updates as contiguous arrays. Raises an error if one is invalid."""
         for update in updates:
             if not isinstance(update, tuple) or len(update) != 2:
                 raise ConfigError(f"an update is a pair of request id and token ids, not {update!r}")
@@ -481,7 +484,7 @@ class Forest:
     def _sources(
         self, stage: StageKey, session: SessionKey | None
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
-        """The shared trees of a request, the most specific first. The lock is held."""
+        """Return the shared trees of a request, the most specific first. The lock is held."""
         tenant = self._tenant(stage.tenant)
         named = [] if session is None else [(self._sessions.index(session), Source.SESSION)]
         for size in range(len(stage.path), -1, -1):
@@ -493,12 +496,12 @@ class Forest:
         return np.array(indices, np.uint64), np.array(sources, np.uint8)
 
     def _index(self, stage: StageKey) -> int | None:
-        """The index of the stage's own tree, if it has one."""
+        """Return the index of the stage's own tree, if it has one."""
         tenant = self._tenants.get(stage.tenant)
         return None if tenant is None else tenant.trees.get(stage.path)
 
     def _tree(self, tenant: _Tenant, path: Path) -> int:
-        """The tenant's tree of this path, which from now on is the one used last. The lock is held."""
+        """Return the tenant's tree of this path and mark it as most recently used. The lock is held."""
         index = tenant.trees.pop(path, None)
         if index is None:
             index = self._core.create_index(tenant.group, self.config.stage_limit_bytes, self._weight(path))
@@ -508,13 +511,13 @@ class Forest:
         return index
 
     def _weight(self, path: Path) -> int:
-        """How much sooner than its size says a tree makes room: the wider ones hold its outputs as well."""
+        """Return the eviction weight of a tree: it is higher if wider trees hold its outputs as well."""
         num_wider = (Source.TENANT in self.config.sources) * (path != ())
         num_wider += (Source.WORKFLOW in self.config.sources) * max(len(path) - 1, 0)
         return int(_WEIGHT_PER_WIDER_TREE ** min(num_wider, 2))
 
     def _model(self, stage: StageKey) -> int | None:
-        """The model of the stage; None if the budgets have no room for one. The lock is held."""
+        """Return the model of the stage; None if the budgets have no room for one. The lock is held."""
         key = (stage.tenant, stage.path)
         model = self._models.pop(key, None)
         if model is None:
@@ -524,11 +527,11 @@ class Forest:
         return model
 
     def _new_model(self, tenant: str) -> int | None:
-        """One that begins with what the tenant's model that was used last has learned.
+        """Return a model that starts from the tenant's most recently used model.
 
-        A tenant's models take at most a sixteenth of its budget: beyond that, the one used longest ago goes
-        over to the new stage. All models take at most a sixteenth of everything: beyond that, the one used
-        longest ago is dropped.
+        A tenant's models take at most a sixteenth of its budget. Beyond that, the new stage takes over the
+        least recently used one. All models take at most a sixteenth of the total budget. Beyond that, the
+        least recently used one is dropped.
         """
         own = [key for key in self._models if key[0] == tenant]
         if len(own) >= _most_models(_budget_bytes(self.config)):
@@ -551,7 +554,7 @@ class Forest:
 
 
 class _InheritedForest(Forest):
-    """A forest in a process that was forked since it was made: nothing in it can be relied upon."""
+    """A forest that was made before this process was forked. Every use of it raises an error."""
 
     def __getattribute__(self, name: str) -> Any:
         raise ForkedForestError(
@@ -573,7 +576,7 @@ os.register_at_fork(after_in_child=_disown_forests)
 
 @contextlib.contextmanager
 def _naming(request_id: str) -> Iterator[None]:
-    """The core knows numbers only; callers know names."""
+    """Replace the core's number in UnknownRequestError by the request's name."""
     try:
         yield
     except UnknownRequestError:
@@ -589,7 +592,7 @@ def _most_models(budget_bytes: int) -> int:
 
 
 def _budget_bytes(config: ForestConfig) -> int:
-    """That a tenant can have at most."""
+    """Return the most bytes that a tenant can have."""
     return min(config.tenant_limit_bytes, config.total_limit_bytes)
 
 

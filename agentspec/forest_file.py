@@ -1,16 +1,16 @@
-"""The file of a saved forest: what lies in it, and whether it is whole.
+"""The file of a saved forest: its format and its integrity checks.
 
-Owns the format, how a file takes the place of an older forest (and of no other file), and what is refused.
-Knows outputs as arrays and models as bytes; of trees only the names. After a preamble (magic, version) come
+Owns the format, the replacement of an older forest (and of no other file), and the reasons for refusal.
+Handles outputs as arrays, models as bytes, and trees by name only. After a preamble (magic, version) follow
 chunks, each with a checksum:
 
     HEAD   the vocabulary
     MODL   the state of one stage's model
-    OUTS   some outputs of one tree, oldest first; a tree has as many of these as it takes, one after another
-    DONE   the totals, at the end: a file that was cut off has none
+    OUTS   some outputs of one tree, oldest first; a tree may have several of these in sequence
+    DONE   the totals, at the end: a truncated file has none
 
-A chunk is a header (kind, sizes, CRC-32 of all the rest), names as JSON, and arrays; all is little-endian.
-Whoever writes or reads holds one chunk at a time.
+A chunk is a header (kind, sizes, CRC-32 of all the rest), names as JSON, and arrays. All is little-endian.
+Writer and reader hold one chunk at a time.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ TreeName = tuple[str, tuple[str, ...]]  # tenant, path; the path () is the tenan
 
 @dataclass(frozen=True, slots=True)
 class SavedForest:
-    """How much was saved or loaded.
+    """The amount saved or loaded.
 
     Attributes:
         num_trees: trees with outputs.
-        num_outputs: outputs; one that occurred several times, or in several trees, counts so often.
-        num_tokens: their tokens, counted likewise.
+        num_outputs: outputs, counted once per occurrence and per tree.
+        num_tokens: their tokens, counted in the same way.
         num_bytes: size of the file.
     """
 
@@ -68,7 +68,7 @@ class SavedForest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedModel:
-    """What the learned rule knows of one stage; the state is the native core's."""
+    """The learned rule's state for one stage, in the native core's format."""
 
     name: TreeName
     state: bytes
@@ -79,10 +79,10 @@ class SavedOutputs:
     """Some outputs of one tree, end to end, the oldest first.
 
     Attributes:
-        name: the tree.
+        name: tree of the outputs.
         token_ids: int32 ``[sum of sizes]``.
         sizes: uint32 ``[n]``, tokens of each output.
-        uses: uint32 ``[n]``, how many equal outputs each stands for.
+        uses: uint32 ``[n]``, number of equal outputs that each stands for.
     """
 
     name: TreeName
@@ -91,14 +91,14 @@ class SavedOutputs:
     uses: NDArray[np.uint32]
 
     def __iter__(self) -> Iterator[tuple[NDArray[np.int32], int]]:
-        """Each output's tokens and uses."""
+        """Yield each output's tokens and uses."""
         ends = np.cumsum(self.sizes, dtype=np.int64)
         for begin, end, uses in zip(ends - self.sizes, ends, self.uses, strict=True):
             yield self.token_ids[begin:end], int(uses)
 
 
 class Totals:
-    """Adds up what is saved or loaded."""
+    """A counter of saved or loaded outputs."""
 
     def __init__(self) -> None:
         self._trees: set[TreeName] = set()
@@ -111,7 +111,7 @@ class Totals:
         self._num_tokens += int(np.dot(outputs.sizes.astype(np.int64), outputs.uses))
 
     def saved(self, num_bytes: int) -> SavedForest:
-        """What was counted, in a file of so many bytes."""
+        """Return the counts, for a file of ``num_bytes`` bytes."""
         return SavedForest(len(self._trees), self._num_outputs, self._num_tokens, num_bytes)
 
 
@@ -119,7 +119,7 @@ class Totals:
 
 
 class ForestWriter:
-    """Adds chunks to a file that :func:`writing` has begun."""
+    """A writer that adds chunks to a file opened by :func:`writing`."""
 
     def __init__(self, file: BinaryIO, vocabulary: str) -> None:
         self._file = file
@@ -128,18 +128,18 @@ class ForestWriter:
         self._write(b"HEAD", {"vocabulary": vocabulary})
 
     def add_model(self, model: SavedModel) -> None:
-        """The state of one stage's model."""
+        """Add the state of one stage's model."""
         self._write(b"MODL", _named(model.name), model.state)
 
     def add_outputs(self, outputs: SavedOutputs) -> None:
-        """The next outputs of a tree."""
+        """Add the next outputs of a tree."""
         arrays = (outputs.sizes.astype("<u4"), outputs.uses.astype("<u4"), outputs.token_ids.astype("<i4"))
         names = _named(outputs.name) | {"num_outputs": len(outputs.sizes)}
         self._write(b"OUTS", names, b"".join(array.tobytes() for array in arrays))
         self._totals.add(outputs)
 
     def finish(self) -> SavedForest:
-        """The totals; nothing may follow."""
+        """Write the totals and return them. Nothing may follow."""
         self._write(b"DONE", asdict(self._totals.saved(self._file.tell())))
         return self._totals.saved(self._file.tell())
 
@@ -152,15 +152,15 @@ class ForestWriter:
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str], vocabulary: str) -> Iterator[ForestWriter]:
-    """A file that takes the place of ``path`` once it is whole and on the disk, readable by its owner alone.
+    """Yield a writer for a file that replaces ``path`` once it is complete and on disk.
 
-    It is written beside it, as ``path`` + ``.saving``: whatever happens, the old file stays whole until then.
-    What a process that was killed has left there is written over next time. A file that does not begin as a
-    forest stays as it is.
+    Only its owner may read the file. The writer writes to ``path`` + ``.saving`` in the same folder: an old
+    file stays whole until then. The next save overwrites the ``.saving`` file of a killed process. A file
+    that does not begin as a forest stays unchanged.
 
     Raises:
-        ForestFileError: the system refuses, someone else is saving to the same place, or one of the two files
-            is no forest.
+        ForestFileError: the system refuses, another save to the same place is running, or one of the two
+            files is not a forest.
     """
     path = Path(path)
     beside = _beside(path)
@@ -187,7 +187,7 @@ def check_place(path: str | os.PathLike[str]) -> None:
     """Make and remove the file that saving to ``path`` would write first.
 
     Raises:
-        ForestFileError: the system refuses it, or ``path`` is no forest: it would not be written over.
+        ForestFileError: the system refuses it, or ``path`` is not a forest and would not be overwritten.
     """
     path = Path(path)
     if not path.absolute().parent.is_dir():
@@ -208,17 +208,17 @@ def _beside(path: Path) -> Path:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[BinaryIO]:
-    """An empty file that only the caller writes to; BlockingIOError if another one does."""
-    # nothing is cut before the lock; non-blocking: a pipe is refused, and not waited for
+    """Yield an empty file that only the caller writes to. Raises BlockingIOError if another process does."""
+    # no truncation before the lock; non-blocking: a pipe is refused, not waited for
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
             if not path.exists() or not os.path.samestat(os.stat(path), os.fstat(descriptor)):
-                raise BlockingIOError  # the other one's, which has just taken its place
+                raise BlockingIOError  # it belongs to another process, which has just renamed it
             if not _is_regular(descriptor) or not _MAGIC.startswith(os.pread(descriptor, len(_MAGIC), 0)):
-                raise _not_a_forest(path)  # cut off at its beginning it may be, after a crash
+                raise _not_a_forest(path)  # after a crash the file may hold part of the magic
             os.fchmod(descriptor, 0o600)
             file.truncate(0)
             yield file
@@ -227,9 +227,9 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
 
 
 def _check_is_forest(path: Path, *, may_be_cut: bool = False) -> None:
-    """Raise ForestFileError if there is a file that holds something else. OSError if it can't be read.
+    """Raise ForestFileError if the file exists and is not a forest. Raises OSError if it can't be read.
 
-    ``may_be_cut``: an empty file, or one that ends in a forest's first bytes, is let through.
+    ``may_be_cut``: accept an empty file, or one that ends within a forest's first bytes.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -264,9 +264,9 @@ def _sync_folder(folder: Path) -> None:
 
 
 class ForestReader:
-    """The models and outputs of a file, in its order; each iteration reads all of them once more.
+    """The models and outputs of a file, in its order. Each iteration reads the file once more.
 
-    An iteration that comes to its end has shown that the file is whole and holds what it may hold. Otherwise
+    An iteration that reaches the end has verified that the file is whole and valid. Otherwise
     it raises ForestFileError.
     """
 
@@ -324,7 +324,7 @@ class ForestReader:
         return kind, _decoded(encoded), arrays
 
     def _read(self, size: int) -> bytes:
-        """Checked first: a size that is wrong asks for any amount of memory."""
+        """Read ``size`` bytes. Checks ``size`` first: a wrong one could request any amount of memory."""
         if size > self.num_bytes - self._file.tell():
             raise self._broken("it is cut off")
         return self._file.read(size)
@@ -345,15 +345,15 @@ class ForestReader:
 
 @contextlib.contextmanager
 def reading(path: str | os.PathLike[str], vocabulary: str) -> Iterator[ForestReader]:
-    """A file that was saved, opened.
+    """Open a saved file.
 
     Raises:
-        ForestFileError: it can't be read, or is none of ours.
+        ForestFileError: it can't be read, or is not a forest.
         UnusableForestError: it is damaged, too new, or of another vocabulary.
     """
     path = Path(path)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe is refused, and not waited for
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe is refused, not waited for
         with os.fdopen(descriptor, "rb") as file:
             if not _is_regular(descriptor):
                 raise _not_a_forest(path)
@@ -363,12 +363,12 @@ def reading(path: str | os.PathLike[str], vocabulary: str) -> Iterator[ForestRea
 
 
 def restored(path: Path, load: Callable[[], Loaded], *, is_strict: bool = False) -> Loaded | None:
-    """The result of ``load``, which reads the forest at ``path``; None if none is there that can be used.
+    """Return the result of ``load``, which reads the forest at ``path``; None if there is no usable one.
 
-    What was learned can be learned again: one that can't be used is moved aside, with both names in the log.
+    An unusable file is moved aside, and both names are logged: its content can be learned again.
 
     Raises:
-        ForestFileError: it can't be read, is no forest, can't be moved, or can't be used and ``is_strict``.
+        ForestFileError: it can't be read, is not a forest, can't be moved, or is unusable and ``is_strict``.
     """
     if not path.exists():
         return None
@@ -383,12 +383,12 @@ def restored(path: Path, load: Callable[[], Loaded], *, is_strict: bool = False)
 
 
 def _moved_aside(path: Path) -> Path:
-    """The new name of the file, with the time in it. No other file is written over."""
+    """Rename the file to a name with the time in it, and return that name. Overwrites no other file."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     for number in itertools.count():
         aside = path.with_name(f"{path.name}.damaged-{stamp}" + (f"-{number}" if number else ""))
         try:
-            os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # the name is ours now
+            os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # reserves the name
             os.replace(path, aside)
         except FileExistsError:
             continue
@@ -419,18 +419,18 @@ def _decoded(encoded: bytes) -> dict[str, Any]:
         names = json.loads(encoded)
         if isinstance(names, dict):
             return names
-    return {}  # in which whatever is looked for is missing
+    return {}  # any lookup in it fails
 
 
 def _name(names: dict[str, Any]) -> TreeName:
-    """The name of a tree; ValueError if there can be no such tree."""
+    """Return the name of a tree. Raises ValueError if it is invalid."""
     tenant, path = names["tenant"], tuple(names["path"])
-    StageKey(tenant, path or ("any",))  # of the tenant's own tree, only the tenant is to be checked
+    StageKey(tenant, path or ("any",))  # for the tenant's own tree, checks the tenant only
     return tenant, path
 
 
 def _outputs(names: dict[str, Any], arrays: bytes) -> SavedOutputs:
-    """Outputs as they were saved; ValueError if they can't be outputs."""
+    """Return the saved outputs. Raises ValueError if they are invalid."""
     number = names["num_outputs"]
     sizes, uses = np.frombuffer(arrays, "<u4", 2 * number).reshape(2, number).astype(np.uint32, copy=False)
     token_ids = np.frombuffer(arrays, "<i4", offset=8 * number).astype(np.int32, copy=False)

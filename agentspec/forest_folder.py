@@ -1,4 +1,4 @@
-"""Where trees may be saved and loaded: one file that was configured, and names in one folder."""
+"""The places for saving and loading trees: one configured file, and names in one folder."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ class ForestFolder:
     """The files that a client of a running server may name.
 
     Attributes:
-        file: used if none is named; None = one has to be.
-        folder: every other file lies in it or below; None = the folder of ``file``, without which no file may
-            be named.
+        file: default file; None = the client must name one.
+        folder: folder of every other file, at any depth. None = the folder of ``file``; without either, no
+            file may be named.
     """
 
     file: Path | None = None
     folder: Path | None = None
 
     def find(self, given: str | None) -> Path:
-        """The file that is meant. A relative path begins in the folder; symbolic links are followed.
+        """Return the path of a file. A relative path starts in the folder; symbolic links are followed.
 
         Raises:
-            ForestFileError: no file is meant, or one outside the folder.
+            ForestFileError: no file or folder is configured, or the path is invalid or outside the folder.
         """
         if given is None:
             if self.file is None:

@@ -1,6 +1,6 @@
-"""What a server asks of an engine, and what comes back: the nouns both sides share.
+"""The interface between a server and an engine: requests, responses and their parts.
 
-No HTTP, no torch. The gateway turns OpenAI bodies into these; the embedded engine answers them.
+No HTTP, no torch. The gateway turns OpenAI bodies into these types. The embedded engine answers them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ MAX_TRACED_STEPS = 512
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How output tokens are chosen. The engine checks the ranges and raises RequestError.
+    """Settings for choosing output tokens. The engine checks the ranges and raises RequestError.
 
-    ``temperature == 0`` is greedy. ``top_k == 0`` and ``top_p == 1`` and ``min_p == 0`` are off.
-    ``logprobs``: None = none, else how many alternatives per token (0 = the chosen token alone).
+    ``temperature == 0`` is greedy. ``top_k == 0``, ``top_p == 1`` and ``min_p == 0`` are off.
+    ``logprobs``: None = none, else the number of alternatives per token (0 = the chosen token only).
     ``max_tokens``: None = as many as the context holds.
     ``json_schema``: None = free text, ``{}`` = any JSON object, else a JSON schema to obey.
-    ``grammar``: likewise in Lark, as llguidance reads it; it goes before ``json_schema``.
+    ``grammar``: a Lark grammar in llguidance's dialect. It takes precedence over ``json_schema``.
     """
 
     temperature: float = 1.0
@@ -47,10 +47,10 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class ForcedOutput:
-    """An output that is dictated: the model takes every step, and its own choice of tokens is dropped.
+    """A dictated output: the model takes every step, and its own choice of tokens is dropped.
 
-    ``output`` is text or token ids, without the token that ends it. ``is_cut``: it was ended by its length,
-    so that no end token follows.
+    ``output`` is text or token ids, without the end token. ``is_cut``: the length limit ended it,
+    so no end token follows.
     """
 
     output: str | Sequence[int]
@@ -59,14 +59,14 @@ class ForcedOutput:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One request as the engine sees it.
+    """One request to an engine.
 
     ``prompt`` is raw text, token ids, or chat messages (OpenAI form) for the model's template.
-    ``max_draft``: None = the engine's setting, 0 = no speculation. ``min_match`` likewise.
+    ``max_draft``: None = the engine's setting, 0 = no speculation. ``min_match``: the same.
     ``prediction``: OpenAI's predicted output, put into the request's own tree.
-    ``is_traced``: tell the decode steps one by one at the end; the output does not depend on it.
-    ``forced``: what has to come out, one for each of ``sampling.n`` choices; what ``sampling`` says of how
-    tokens are chosen and where an output ends then has no meaning.
+    ``is_traced``: return a trace of every decode step at the end. The output does not depend on it.
+    ``forced``: dictated outputs, one for each of ``sampling.n`` choices. They override the settings in
+    ``sampling`` for token choice and for the end of an output.
     """
 
     request_id: str
@@ -85,7 +85,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class PastOutput:
-    """What a model once put out in a stage, as text: something to learn from."""
+    """A past output of a stage, as text, to learn from."""
 
     stage: StageKey
     text: str
@@ -103,16 +103,16 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class TracedStep:
-    """One decode step of one output: what was drafted, and what the model made of it.
+    """One decode step of one output: its draft, and the tokens that the model accepted and added.
 
     The step that reads the prompt is the first; it never has a draft.
 
     Attributes:
-        source: the tree that the draft came from; NONE without a draft.
-        texts: of the draft's tokens, each by itself; bytes of no whole character show as U+FFFD.
+        source: tree that proposed the draft; NONE without a draft.
+        texts: text of each draft token on its own; bytes of no whole character show as U+FFFD.
         parents: as in :class:`agentspec.draft.Draft`.
         accepted: indices of the accepted tokens that were kept, from the root down.
-        own_text: of the token that the model put out besides; None if the output ended before it.
+        own_text: text of the model's own additional token; None if the output ended before it.
     """
 
     source: Source
@@ -122,7 +122,7 @@ class TracedStep:
     own_text: str | None
 
     def describe(self) -> dict[str, Any]:
-        """As clients see it; ``source`` is null and ``tokens`` empty where nothing was drafted.
+        """Return the step in the form for clients. Without a draft, ``source`` is null and ``tokens`` empty.
 
         ``parents`` and ``accepted`` are indices into ``tokens``, -1 = the token before the draft.
         """
@@ -137,12 +137,12 @@ class TracedStep:
 
 @dataclass(slots=True)
 class GenerationDelta:
-    """What one decode step added to choice ``index``; the last of a choice has ``finish_reason``.
+    """The result of one decode step for choice ``index``. The last one of a choice has ``finish_reason``.
 
     ``text`` never splits a UTF-8 character and never shows any part of a stop string.
-    ``token_ids`` holds every token accepted in the step. On a choice's last delta ``speculation``
-    tells how it went, and ``trace`` the steps of a traced request, if the engine can: the first
-    ``MAX_TRACED_STEPS``. ``num_prompt_tokens`` is the same on all.
+    ``token_ids`` holds every token accepted in the step. The last delta of a choice has its ``speculation``
+    counters. For a traced request it also has ``trace``, its first ``MAX_TRACED_STEPS`` steps, if the engine
+    supports it. ``num_prompt_tokens`` is the same on all.
     """
 
     index: int
@@ -157,7 +157,7 @@ class GenerationDelta:
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """What ``/v1/models`` says of a served model."""
+    """The description of a served model in ``/v1/models``."""
 
     name: str
     max_model_len: int
@@ -165,23 +165,23 @@ class ModelCard:
 
 
 class Trees(Protocol):
-    """What an engine drafts from, by text. Every call may take seconds and goes on beside decode steps."""
+    """The trees of an engine, by text. Every call may take seconds, concurrently with decode steps."""
 
     def learn(self, outputs: Sequence[PastOutput]) -> int:
-        """Put past outputs into the trees of their stages; the number of their tokens."""
+        """Put past outputs into the trees of their stages and return the number of their tokens."""
 
     def evict(self, stage: StageKey) -> int:
-        """Forget what the stage's own tree has learned; the bytes that this frees."""
+        """Forget everything that the stage's own tree has learned and return the bytes freed."""
 
     def save(self, path: Path) -> Mapping[str, int]:
-        """Write all trees to a file; their sizes, by name.
+        """Write all trees to a file and return its sizes, by name.
 
         Raises:
             ForestFileError: it can't be written.
         """
 
     def load(self, path: Path) -> Mapping[str, int]:
-        """Add what such a file holds; its sizes, by name.
+        """Add the content of a saved file and return its sizes, by name.
 
         Raises:
             ForestFileError: it can't be read, or is of another vocabulary; nothing was changed.
@@ -193,7 +193,7 @@ class Engine(Protocol):
 
     @property
     def model(self) -> ModelCard:
-        """The one model that is served."""
+        """The served model."""
 
     @property
     def is_healthy(self) -> bool:
@@ -201,13 +201,13 @@ class Engine(Protocol):
 
     @property
     def trees(self) -> Trees | None:
-        """What it drafts from; None if it keeps nothing."""
+        """The trees that the engine drafts from; None if it has none."""
 
     def generate(self, request: GenerationRequest) -> AsyncIterator[GenerationDelta]:
         """Stream the answer. Closing the iterator cancels: the slot is free at the next step.
 
         Raises (at the first ``anext``):
-            RequestError: the request is at fault; the engine goes on.
+            RequestError: the request is at fault; the engine continues.
             EngineError: the engine failed.
         """
 
@@ -219,23 +219,23 @@ class Engine(Protocol):
         add_generation_prompt: bool = True,
         add_special_tokens: bool | None = None,
     ) -> list[int]:
-        """The token ids that :meth:`generate` would see of raw text or chat messages. Of any length.
+        """Return the token ids that :meth:`generate` would use for raw text or chat messages of any length.
 
-        ``add_generation_prompt``: let the assistant's turn begin behind the messages.
-        ``add_special_tokens``: None = to raw text and not to messages, whose template has its own.
+        ``add_generation_prompt``: begin the assistant's turn after the messages.
+        ``add_special_tokens``: None = for raw text but not for messages, as their template has its own.
 
         Raises:
             RequestError: the model's template refuses the messages.
         """
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
-        """The text of ``token_ids``, special tokens written out. Raises RequestError if one is none."""
+        """Return the text of ``token_ids`` with special tokens. Raises RequestError if an id is invalid."""
 
     def token_names(self, token_ids: Sequence[int]) -> list[str]:
-        """Each token as the vocabulary writes it. Raises RequestError if one is none."""
+        """Return each token as in the vocabulary. Raises RequestError if an id is invalid."""
 
     def stats(self) -> dict[StageKey, StageStats]:
-        """Counters per stage since the start."""
+        """Return the counters per stage since the start."""
 
     async def close(self) -> None:
-        """Stop after the current step; requests under way end with EngineError."""
+        """Stop after the current step. Running requests end with EngineError."""

@@ -1,4 +1,4 @@
-"""What an engine of this process has learned, kept in a file that outlives it."""
+"""A file that keeps the trees of an in-process engine between runs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ logger = logging.getLogger("agentspec")
 
 
 class ForestAutosave:
-    """``with KeptForest(trees, path)``: loaded at the start if it is there, saved at times and at the end.
+    """Context manager that loads the trees from a file, and saves them periodically and at the end.
+
+    A missing file is not an error.
 
     Args:
-        save_every_s: between two saves, which go on beside the engine's steps.
+        save_every_s: seconds between two saves. Saves run concurrently with the engine's steps.
 
-        is_strict: a file that is damaged, too new or of another vocabulary is an error. Otherwise it is moved
-            aside, and nothing is loaded.
+        is_strict: raise an error if a file is damaged, too new or of another vocabulary. Otherwise such a
+            file is moved aside, and nothing is loaded.
 
     Raises (at the start):
         ConfigError: the file can't be loaded.
@@ -63,5 +65,5 @@ class ForestAutosave:
     def _save(self) -> None:
         try:
             logger.info("saved what was learned to %s: %s", self._path, dict(self._trees.save(self._path)))
-        except (OSError, ForestError) as error:  # a full disk, for one; serving goes on, and so does trying
+        except (OSError, ForestError) as error:  # e.g. a full disk; the next save tries again
             logger.error("what was learned could not be saved to %s: %s", self._path, error)

@@ -1,23 +1,23 @@
-"""The seconds that decode steps would take without drafts, learned from the decode steps themselves.
+"""An estimate of the seconds that decode steps would take without drafts, learned from the decode steps.
 
 Drafting saves the difference: each token of a step at the cost of a plain step, less the seconds of the step
-(docs/ui.md). Knows no clock, no engine and no request.
+(docs/ui.md). This module has no clock, no engine and no request.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-_WINDOW = 64  # steps of one batch size: the mean fades over so many
-_LIFETIME = 2000  # steps: a batch size that was not seen for so long has no known cost any more
-_FEW_PLAIN = 4  # steps without drafts, before their mean counts
-_FEW_DRAFTED = 8  # likewise of steps with drafts, whose cost without is an estimate
-_OUTLIER = 10.0  # a step that takes longer than so many expected ones was held up by something else
-_LEAST_SHARE = 0.02  # of a step's seconds: less than that is left of none without its drafts
+_WINDOW = 64  # steps of one batch size, over which the mean fades
+_LIFETIME = 2000  # steps, after which the cost of an unseen batch size counts as unknown
+_FEW_PLAIN = 4  # steps without drafts before their mean counts
+_FEW_DRAFTED = 8  # the same for steps with drafts, for which the cost without drafts is an estimate
+_OUTLIER = 10.0  # a step slower than this multiple of the expected time was delayed by something else
+_LEAST_SHARE = 0.02  # of a step's seconds: least cost without drafts
 
 
 class StepSaving(NamedTuple):
-    """One step as each of its decoding requests saw it, and as it would have been without drafts.
+    """One step as each of its decoding requests saw it, and its estimate without drafts.
 
     Attributes:
         measured_s: seconds the step took, with its drafts.
@@ -29,7 +29,7 @@ class StepSaving(NamedTuple):
     per_token_s: float
 
     def plain_s(self, num_tokens: int) -> float:
-        """The estimate for a request that gained so many tokens."""
+        """Return the estimated seconds without drafts for a request that gained ``num_tokens`` tokens."""
         return max(0.0, self.fixed_s + num_tokens * self.per_token_s)
 
 
@@ -54,10 +54,10 @@ class _Mean:
 class PlainStep:
     """The cost of a step without drafts, by the number of requests that decode in it.
 
-    Steps without drafts are measured. Where several requests decode, few steps are without drafts: then the
-    cost is that of steps with drafts, less the cost of their draft tokens. A single request's step is either
-    measured or not known: a pass over one token may run other kernels, so that steps with drafts say nothing.
-    Between two known sizes the cost is interpolated. Beyond them it is not known.
+    Steps without drafts are measured. If several requests decode, few steps have no drafts. The cost is then
+    that of steps with drafts, less the cost of their draft tokens. The cost of a single request's step is
+    either measured or unknown: a pass over one token may run other kernels than a pass with drafts.
+    Between two known sizes the cost is interpolated. Beyond them it is unknown.
     """
 
     __slots__ = ("_drafted", "_num_steps", "_plain")
@@ -68,7 +68,7 @@ class PlainStep:
         self._drafted: dict[int, _Mean] = {}
 
     def seconds(self, num_requests: int) -> float | None:
-        """Of a step without drafts and prompts in which so many requests decode; None if not known."""
+        """Return the time of a step without drafts and prompts, by number of requests; None if unknown."""
         size = _size(num_requests)
         if (mean := self._known(size)) is not None:
             return mean.seconds
@@ -89,15 +89,15 @@ class PlainStep:
         num_prompt_tokens: int,
         draft_token_s: float | None,
     ) -> StepSaving | None:
-        """Take one decode step; what it saved by what was known before, None if that says nothing.
+        """Take one decode step and return its saving by the costs known before; None if they do not suffice.
 
         Args:
-            seconds: from the end of the last step to the end of this one.
-            drafting_s: the share of it that was spent on guessing, not on the model.
-            num_requests: that decoded in it.
+            seconds: time from the end of the last step to the end of this one.
+            drafting_s: share of it spent on drafting, not on the model.
+            num_requests: number of requests that decoded in it.
             num_drafted: draft tokens that it verified.
-            num_prompt_tokens: that were read in the same pass.
-            draft_token_s: what a further draft token costs at present; None if that is not known.
+            num_prompt_tokens: prompt tokens processed in the same pass.
+            draft_token_s: current cost of one more draft token; None if unknown.
         """
         if num_requests < 1 or not 0 <= drafting_s < seconds < float("inf"):
             return None
@@ -135,6 +135,6 @@ class PlainStep:
 
 
 def _size(num_requests: int) -> int:
-    """The lowest number of requests that counts as of the same size: each to 8, then four sizes an octave."""
+    """Return the least request count of the same size class: each up to 8, then four sizes per octave."""
     shift = max(0, num_requests.bit_length() - 3)
     return num_requests >> shift << shift

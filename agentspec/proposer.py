@@ -1,7 +1,7 @@
-"""The seam between an engine and whatever drafts for it.
+"""The interface between an engine and its proposer.
 
-An engine knows these four verbs and nothing of trees. :class:`agentspec.Forest` is the proposer of
-production; :class:`NoDrafts` switches speculation off; tests bring their own.
+An engine uses these four methods and never sees a tree. :class:`agentspec.Forest` is the production
+proposer. :class:`NoDrafts` switches speculation off. Tests use their own.
 """
 
 from __future__ import annotations
@@ -41,51 +41,51 @@ class Proposer(Protocol):
     ) -> list[Draft]:
         """Take each request's newly accepted tokens (int32, may be empty) and draft for all of them.
 
-        ``min_prob`` is the price of a draft token: no token that is less likely to be accepted is drafted.
-        One Draft per update, in order; an empty one where there is nothing to propose.
+        ``min_prob`` is the cost of a draft token: less likely tokens are not drafted.
+        Returns one Draft per update, in order. The Draft is empty if there is no proposal.
         """
 
     def observe(self, request_id: str, token_ids: Tokens) -> None:
         """Take newly accepted tokens without drafting."""
 
     def finish(self, request_id: str, learn: bool = True) -> None:
-        """Forget the live request; keep its output for others if ``learn``."""
+        """Forget the live request. Keep its output for others if ``learn``."""
 
 
 @runtime_checkable
 class Learner(Protocol):
-    """What a proposer can do besides if it keeps what it has learned, as the forest does."""
+    """Further methods of a proposer that keeps what it has learned, such as the forest."""
 
     def learn(self, stage: StageKey, token_ids: Tokens) -> None:
         """Add one past output."""
 
     def evict(self, stage: StageKey) -> None:
-        """Forget what the stage's own tree has learned."""
+        """Forget everything that the stage's own tree has learned."""
 
     def memory_bytes(self, stage: StageKey | None = None) -> int:
-        """Bytes of a stage's own tree, or of everything."""
+        """Return the bytes of a stage's own tree, or of everything."""
 
     def save(self, path: Path, *, vocabulary: str) -> Any:
-        """Write everything to a file; a dataclass of its sizes. Raises ForestFileError."""
+        """Write everything to a file and return a dataclass of its sizes. Raises ForestFileError."""
 
     def load(self, path: Path, *, vocabulary: str) -> Any:
-        """Add what such a file holds; a dataclass of its sizes. Raises ForestFileError."""
+        """Add the content of a saved file and return a dataclass of its sizes. Raises ForestFileError."""
 
 
 class NoDrafts:
     """The proposer that never proposes."""
 
     def start(self, request_id: str, stage: StageKey, prompt_ids: Tokens, **_: object) -> None:
-        """Nothing to remember."""
+        """Do nothing."""
 
     def step(
         self, updates: Sequence[tuple[str, Tokens]], max_tokens: int = 32, min_prob: float = 0.0
     ) -> list[Draft]:
-        """One empty draft per update."""
+        """Return one empty draft per update."""
         return [Draft() for _ in updates]
 
     def observe(self, request_id: str, token_ids: Tokens) -> None:
-        """Nothing to remember."""
+        """Do nothing."""
 
     def finish(self, request_id: str, learn: bool = True) -> None:
-        """Nothing to forget."""
+        """Do nothing."""

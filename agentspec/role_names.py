@@ -1,7 +1,7 @@
-"""Names of roles that clients and frameworks carry, freed of what names one instance or a person.
+"""Role names from clients and frameworks, without ids and personal data.
 
-An id of an agent, a session or a run is never a stage: every one of them would have a tree of its own. Nor is
-an e-mail address, a telephone number, a date or a machine's address, which would stand in metrics besides.
+The id of an agent, a session or a run is never a stage: each would have its own tree. E-mail addresses,
+telephone numbers, dates and machine addresses are removed too: they would also appear in metrics.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _HEX = re.compile(r"[0-9a-f]++|[0-9A-F]++")
 
 
 def role_stage(path: str, tenant: str) -> StageKey | None:
-    """The stage that a path of names tells, without the ids in it; None if nothing good is left."""
+    """Return the stage for a path of role names, without ids; None if no valid stage remains."""
     named = [(name, role_name(name)) for name in path.split("/")]
     roles = [
         role for name, role in named if role or not name
-    ]  # an empty name is no id: the path is a bad one
+    ]  # an empty name is not an id: the path is malformed
     try:
         return StageKey.parse(
             decode_stage(encode_stage("/".join(roles))), tenant
-        )  # it travels on as a header
+        )  # as in a header, in which it is sent on
     except StageError:
         return None
 
 
 def role_name(name: str) -> str:
-    """``planner`` of ``planner-3f2504e0-4f89-11d3-9a0c-0305e82c3301``; empty if it is an id alone."""
+    """Return ``planner`` of ``planner-3f2504e0-4f89-11d3-9a0c-0305e82c3301``; empty for an id only."""
     kept = mask_ids(_PERSONAL.sub("<id>", _UUID.sub("<id>", name)))  # a part of a UUID may look like a date
     if kept == name:
         return name
@@ -47,12 +47,12 @@ def role_name(name: str) -> str:
 
 
 def mask_ids(name: str) -> str:
-    """``name`` with ``<id>`` for each part that is one: UUID, hex, ULID, a mix of letters and digits."""
+    """Replace each UUID, hex number, ULID or mix of letters and digits in ``name`` by ``<id>``."""
     return _WORD_PART.sub(_mark_id, _UUID.sub("<id>", name))
 
 
 def _mark_id(match: re.Match[str]) -> str:
-    """A mark for what no person chose: digits and letters that take turns, or hexadecimal digits."""
+    """Return ``<id>`` for a generated part: mixed digits and letters, hex, or nine or more digits."""
     part = match[0]
     num_digits = sum(map(str.isdigit, part))
     if num_digits == len(part) or num_digits == 0:

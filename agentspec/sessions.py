@@ -1,6 +1,7 @@
-"""Sessions: which tree a run of a workflow has, and for how long.
+"""Sessions: the tree of each run of a workflow, and its lifetime.
 
-Owns names, numbers and times. Knows nothing of tokens; what makes and drops a tree is handed in.
+Owns names, numbers and times. Knows nothing of tokens: the owner passes in the functions that make and drop
+a tree.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class _Session:
 
 @dataclass(slots=True)
 class _Tenant:
-    """One tenant's sessions: with and without live requests; of the latter the one idle longest is first."""
+    """One tenant's sessions with and without live requests. The first idle one is idle for longest."""
 
     busy: dict[str, _Session] = field(default_factory=dict)
     idle: OrderedDict[str, _Session] = field(default_factory=OrderedDict)
@@ -32,9 +33,9 @@ class _Tenant:
 class SessionTable:
     """The trees of all sessions. Not thread-safe. Every call takes O(1), or O(sessions it drops).
 
-    A tenant has at most ``max_sessions``, of which the idle ones hold at most ``max_idle_bytes``; a session
-    goes when it was idle for ``ttl_s`` seconds, or earlier to make place for another. ``drop`` is called with
-    the index of each that goes.
+    A tenant has at most ``max_sessions`` sessions. Its idle sessions hold at most ``max_idle_bytes``. A
+    session is dropped after ``ttl_s`` idle seconds, or earlier to make room for another. ``drop`` is called
+    with the index of each dropped session.
     """
 
     def __init__(
@@ -45,12 +46,12 @@ class SessionTable:
         self._ttl_s = ttl_s
         self._drop = drop
         self._tenants: defaultdict[str, _Tenant] = defaultdict(_Tenant)
-        self._idle_since_s: OrderedDict[SessionKey, float] = OrderedDict()  # the longest first
+        self._idle_since_s: OrderedDict[SessionKey, float] = OrderedDict()  # the longest idle first
 
     def enter(self, key: SessionKey, create: Callable[[], int]) -> bool:
-        """A request begins in this session, whose tree is made if there is none.
+        """Begin a request in this session. Creates its tree if there is none.
 
-        False if the tenant has as many sessions as it may have, and requests are live in all of them.
+        Returns False if the tenant has ``max_sessions`` sessions and all of them have live requests.
         """
         tenant, name = self._tenants[key[0]], key[1]
         session = tenant.busy.get(name)
@@ -67,7 +68,7 @@ class SessionTable:
         return True
 
     def leave(self, key: SessionKey, num_bytes: int) -> None:
-        """A request that has entered ends; so many bytes the tree takes."""
+        """End a request that has entered. ``num_bytes`` is the present size of the tree."""
         tenant, name = self._tenants[key[0]], key[1]
         session = tenant.busy[name]
         session.num_requests -= 1
@@ -76,13 +77,13 @@ class SessionTable:
             self._idle_since_s[key] = time.monotonic()
             session.num_bytes = num_bytes
             tenant.idle_bytes += num_bytes
-            if num_bytes > self._max_idle_bytes:  # nobody else has to go for that
+            if num_bytes > self._max_idle_bytes:  # no other session is dropped for it
                 self._forget(key)
             while tenant.idle_bytes > self._max_idle_bytes:
                 self._forget((key[0], next(iter(tenant.idle))))
 
     def expire(self, most: int) -> None:
-        """Drop at most so many sessions that were idle for too long."""
+        """Drop at most ``most`` expired sessions."""
         expired_s = time.monotonic() - self._ttl_s
         for _ in range(most):
             key = next(iter(self._idle_since_s), None)
@@ -91,11 +92,11 @@ class SessionTable:
             self._forget(key)
 
     def index(self, key: SessionKey) -> int:
-        """The tree of a session that a request is in."""
+        """Return the tree of a session with live requests."""
         return self._tenants[key[0]].busy[key[1]].index
 
     def indices(self) -> list[int]:
-        """Every session's tree."""
+        """Return the trees of all sessions."""
         tenants = self._tenants.values()
         return [held.index for tenant in tenants for held in (*tenant.busy.values(), *tenant.idle.values())]
 

@@ -1,6 +1,6 @@
-"""Stages and tenants: who a request's tokens belong to.
+"""Stages and tenants: the owners of a request's tokens.
 
-Owns :class:`StageKey` and the rules a stage path obeys. Knows nothing of HTTP (``wire`` does the
+Owns :class:`StageKey` and the rules for a stage path. Knows nothing of HTTP (``wire`` does the
 percent-encoding) nor of trees (``forest`` owns those).
 """
 
@@ -20,11 +20,11 @@ _TENANT = re.compile(r"(?!\.+\Z)[A-Za-z0-9._-]+")
 
 
 def check_tenant(name: str) -> str:
-    """``name``, if a tenant may be given it: it stands in headers, logs, labels of metrics and files.
+    """Return ``name`` if it is a valid tenant name: it appears in headers, logs, metric labels and files.
 
     Raises:
         StageError: it has other characters than letters, digits, ``.``, ``_`` and ``-``, is all dots, or has
-            more than 64 characters.
+            no or more than 64 characters.
     """
     if len(name) > MAX_TENANT_CHARS or not _TENANT.fullmatch(name):
         raise StageError(
@@ -59,7 +59,7 @@ class StageKey:
 
     @classmethod
     def parse(cls, path: str, tenant: str = DEFAULT_TENANT) -> StageKey:
-        """``"agentic_sql/extract"`` as a key. Raises StageError as the constructor does."""
+        """Parse ``"agentic_sql/extract"`` into a key. Raises StageError as the constructor does."""
         return cls(tenant, tuple(path.split("/")))
 
     @property
@@ -69,7 +69,7 @@ class StageKey:
 
     @property
     def parents(self) -> tuple[StageKey, ...]:
-        """The enclosing paths, nearest first; the stage itself and the tenant are not among them."""
+        """The enclosing paths, nearest first, without the stage itself and the tenant."""
         return tuple(StageKey(self.tenant, self.path[:n]) for n in range(len(self.path) - 1, 0, -1))
 
     def __str__(self) -> str:

@@ -15,7 +15,7 @@ MAX_STAGES = 4096
 
 @dataclass(slots=True)
 class SpeculationStats:
-    """Decode steps and drafts of one request; they travel back to the client in the body's ``metrics``.
+    """Decode steps and drafts of one request. The client receives them in the body's ``metrics``.
 
     ``accepted_by_source`` and ``drafted_by_source`` count draft tokens.
     """
@@ -28,7 +28,7 @@ class SpeculationStats:
     accepted_by_source: dict[Source, int] = field(default_factory=dict)
 
     def count_step(self, source: Source, num_drafted: int, num_accepted: int) -> None:
-        """A decode step verified a draft of so many tokens, 0 = none."""
+        """Count a decode step that verified a draft of ``num_drafted`` tokens, 0 = no draft."""
         self.num_steps += 1
         if not num_drafted:
             return
@@ -36,7 +36,7 @@ class SpeculationStats:
         self.add_drafted(source, num_drafted, num_accepted)
 
     def add_drafted(self, source: Source, num_drafted: int, num_accepted: int) -> None:
-        """So many draft tokens of a source were verified."""
+        """Count ``num_drafted`` verified draft tokens of a source."""
         self.num_draft_tokens += num_drafted
         self.num_accepted_tokens += num_accepted
         drafted, accepted = self.drafted_by_source, self.accepted_by_source
@@ -46,13 +46,13 @@ class SpeculationStats:
 
 @dataclass(slots=True)
 class StageStats(SpeculationStats):
-    """What one stage's requests did so far.
+    """Counters of one stage's requests.
 
     ``num_steps`` counts (request, decode step) pairs: forward passes that this stage's requests took
     part in while decoding. ``decode_s`` sums, over requests, the time from the first to the last output
     token. ``measured_decode_s`` is the part of it in steps for which the engine knows the time without
-    drafts, ``plain_decode_s`` that time. ``tree_limit_bytes`` is the budget of ``tree_bytes``, 0 where the
-    engine does not tell it.
+    drafts. ``plain_decode_s`` is that time without drafts. ``tree_limit_bytes`` is the budget of
+    ``tree_bytes``, 0 if the engine does not report it.
     """
 
     num_requests: int = 0
@@ -76,19 +76,19 @@ class StageStats(SpeculationStats):
 
     @property
     def saved_s(self) -> float | None:
-        """Seconds of decoding that drafts saved, negative if they cost more; None if that is not known."""
+        """Seconds of decoding that drafts saved, negative if they cost more; None if unknown."""
         return saved_seconds(self.measured_decode_s, self.plain_decode_s)
 
 
 def saved_seconds(measured_decode_s: float, plain_decode_s: float) -> float | None:
-    """The difference of these counters of :class:`StageStats`; None if nothing was measured."""
+    """Return the difference of these counters of :class:`StageStats`; None if nothing was measured."""
     return plain_decode_s - measured_decode_s if measured_decode_s else None
 
 
 class StageTable:
     """One :class:`StageStats` per stage. Not thread-safe.
 
-    Stage names come from clients: beyond ``max_stages`` of one tenant, its new ones share ``other``.
+    Stage names are sent by clients: beyond ``max_stages`` of one tenant, its new stages share ``other``.
     """
 
     def __init__(self, max_stages: int = MAX_STAGES) -> None:
@@ -98,11 +98,11 @@ class StageTable:
 
     @property
     def all(self) -> Mapping[StageKey, StageStats]:
-        """Every stage's counters, live."""
+        """The live counters of every stage."""
         return self._stats
 
     def of(self, stage: StageKey) -> StageStats:
-        """The counters to add to for this stage."""
+        """Return the counters to add to for this stage."""
         if stage not in self._stats:
             if self._num_stages[stage.tenant] >= self._max_stages:
                 stage = StageKey(stage.tenant, (OTHER_STAGE,))

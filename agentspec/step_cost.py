@@ -1,35 +1,35 @@
-"""What verifying one more token costs at present, learned from the decode steps themselves.
+"""The present cost of verifying one more token, learned from the decode steps.
 
-A step verifies tokens (each request's last one and its draft), takes seconds and yields the tokens that were
-accepted. One more draft token is worth its time if its chance of being accepted is at least
+A step verifies tokens (each request's last one and its draft), takes seconds and yields the accepted tokens.
+One more draft token is worth its time if its chance of acceptance is at least
 
     price = seconds per further draft token * tokens per second
 
-in accepted tokens (docs/drafting.md). Knows no clock, no engine and no request.
+in accepted tokens (docs/drafting.md). This module has no clock, no engine and no request.
 """
 
 from __future__ import annotations
 
 FIRST_PRICE = 0.2
-WINDOW = 256  # steps: what a draft token cost longer ago than a few of these is forgotten
-RATE_WINDOW = 64  # likewise how fast tokens came
+WINDOW = 256  # steps: the cost of a draft token fades over a few of these windows
+RATE_WINDOW = 64  # the same for the token rate
 _TRUST = 16.0  # in the first price: 1 / the variance of real prices around it, as a share of it
-_LEAST_EVIDENCE = 0.2  # the steps' share in the cost of a draft token, the first price has the rest
-_LEAST_WEIGHT = 0.01  # likewise of nothing, for requests and prompt tokens
-_FEW = 8  # steps before anything is taken for an outlier
-_OUTLIER = 3.0  # deviations; what is beyond counts as so much
-_LEAST_SHARE = 0.02  # of a step's seconds: less than that are no deviations, and not what decoding took
-_SHORTEST_S, _LONGEST_S = 1e-9, 3600.0  # no step takes less, or more: the clock was set
+_LEAST_EVIDENCE = 0.2  # least share of the steps in the cost; the rest is the first price
+_LEAST_WEIGHT = 0.01  # weight of the prior "no cost" for requests and prompt tokens
+_FEW = 8  # steps before any step counts as an outlier
+_OUTLIER = 3.0  # limit of a change, in deviations; larger changes are clipped
+_LEAST_SHARE = 0.02  # of a step's seconds: least deviation, and least time spent on decoding
+_SHORTEST_S, _LONGEST_S = 1e-9, 3600.0  # no step is shorter or longer, unless the clock was set
 
 
 class StepCost:
-    """The price of a draft token; some additions per step, no memory of more than the last one.
+    """The cost of a draft token. Constant time per step; stores only the last step.
 
-    From one step to the next the seconds change with the draft tokens, the requests and the prompt tokens:
-    least squares over such changes, fading over ``WINDOW`` steps. Changes and not levels, for what
-    moves slowly (the context, what is being written, the machine's mood) moves both seconds and drafts.
-    While these say little - at the start, or as the draft tokens hardly change - the price is drawn to
-    ``FIRST_PRICE``, at which something is drafted, and they change. Same steps, same price.
+    The seconds of a step change with the draft tokens, the requests and the prompt tokens. The cost is
+    fitted by least squares over the changes between steps, fading over ``WINDOW`` steps. It uses changes, not
+    levels: slow influences (the context, the text, the machine) affect both seconds and drafts. With little
+    evidence, at the start or if the number of draft tokens hardly changes, the price is drawn to
+    ``FIRST_PRICE``. At that price drafts are made, which gives evidence. The same steps give the same price.
     """
 
     __slots__ = (
@@ -48,21 +48,21 @@ class StepCost:
         self._num_steps = 0
         self._last = (0, 0, 0, 0.0)  # draft tokens, requests, prompt tokens and seconds of the last step
         self._seconds = self._tokens = self._prompt = 0.0  # means per step
-        self._products = (0.0,) * 9  # of their changes, means: dd dr dp ds rr rp rs pp ps
+        self._products = (0.0,) * 9  # means of the products of their changes: dd dr dp ds rr rp rs pp ps
         self._slopes = (0.0, 0.0, 0.0)  # seconds per draft token, request, prompt token
         self._evidence = 0.0
-        self._deviation = 0.0  # mean, of a change of seconds from what the slopes say
+        self._deviation = 0.0  # mean deviation of a change of seconds from the fit
 
     @property
     def price(self) -> float:
-        """What one more draft token costs, in accepted tokens: between 0 and 1."""
+        """The cost of one more draft token, in accepted tokens: between 0 and 1."""
         if not self._num_steps:
             return FIRST_PRICE
         return min(1.0, max(0.0, self._slopes[0] / self._seconds_per_token()))
 
     @property
     def draft_token_s(self) -> float | None:
-        """Seconds per further draft token; None while the steps say next to nothing about it."""
+        """Seconds per further draft token; None while the steps give too little evidence."""
         return max(0.0, self._slopes[0]) if self._evidence >= _LEAST_EVIDENCE else None
 
     def observe(
@@ -71,11 +71,11 @@ class StepCost:
         """Take one decode step.
 
         Args:
-            seconds: what it took; passed over if no step can.
-            num_requests: that decoded in it. Without any the step says nothing and is passed over.
+            seconds: duration of the step; ignored if implausible.
+            num_requests: number of requests that decoded in it. A step without any is ignored.
             num_drafted: draft tokens that it verified.
-            num_tokens: what it added to the outputs, at least one per request.
-            num_prompt_tokens: that were read in the same pass.
+            num_tokens: tokens it added to the outputs, at least one per request.
+            num_prompt_tokens: prompt tokens processed in the same pass.
         """
         if num_requests < 1 or num_tokens < 1 or not _SHORTEST_S < seconds < _LONGEST_S:
             return
@@ -95,12 +95,12 @@ class StepCost:
         self._fit()
 
     def _seconds_per_token(self) -> float:
-        """Of decoding alone: what prompts add to a step would be paid whatever is drafted."""
+        """Return the seconds per token of decoding only: the cost of prompts does not depend on drafts."""
         prompts = max(0.0, self._slopes[2]) * self._prompt
         return max(self._seconds - prompts, _LEAST_SHARE * self._seconds) / self._tokens
 
     def _within_reason(self, change: float, d: int, r: int, p: int, weight: float) -> float:
-        """The change of seconds, drawn towards what the slopes say if it is an outlier."""
+        """Return the change of seconds, clipped towards the fit if it is an outlier."""
         per_draft, per_request, per_prompt = self._slopes
         expected = per_draft * d + per_request * r + per_prompt * p
         off = change - expected
@@ -128,9 +128,10 @@ class StepCost:
         )
 
     def _fit(self) -> None:
-        """Least squares: prompt tokens eliminated, then requests; the weights keep every divisor positive.
+        """Solve the least squares: eliminate prompt tokens, then requests.
 
-        The first price is a Gaussian prior: it weighs as much as the noise of a step against its own width.
+        The weights keep every divisor positive. The first price is a Gaussian prior. Its weight is the noise
+        of a step relative to the prior's width.
         """
         dd, dr, dp, ds, rr, rp, rs, pp, ps = self._products
         pp += _LEAST_WEIGHT

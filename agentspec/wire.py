@@ -1,4 +1,4 @@
-"""The names on the wire: where gateway, adapters and engine plug-ins meet.
+"""Names of the wire format that gateway, adapters and engine plug-ins share.
 
 Header names, ``vllm_xargs`` keys and the encoding of a stage path. No HTTP library, no state.
 """
@@ -20,12 +20,12 @@ MAX_REQUEST_ID_CHARS = 128
 # request headers
 HEADER_PREFIX = "x-agentspec-"
 STAGE_HEADER = "x-agentspec-stage"
-WORKFLOW_HEADER = "x-agentspec-workflow"  # goes before a stage that the gateway finds
+WORKFLOW_HEADER = "x-agentspec-workflow"  # prefix of a stage that the gateway finds
 SESSION_HEADER = "x-agentspec-session"
 MAX_DRAFT_HEADER = "x-agentspec-max-draft"  # 0 = no speculation for this request
 MIN_MATCH_HEADER = "x-agentspec-min-match"
 LEARN_HEADER = "x-agentspec-learn"  # 0 = this output joins no tree
-TRACE_HEADER = "x-agentspec-trace"  # 1 = tell every decode step: what was drafted, what of it was accepted
+TRACE_HEADER = "x-agentspec-trace"  # 1 = trace every decode step: its draft, and the accepted tokens
 
 # response headers
 STAGE_SOURCE_HEADER = "x-agentspec-stage-source"
@@ -41,14 +41,14 @@ XARG_MAX_DRAFT = "agentspec_max_draft"
 XARG_MIN_MATCH = "agentspec_min_match"
 XARG_LEARN = "agentspec_learn"
 XARG_PREDICTION = "agentspec_prediction"  # text that the client expects as output
-XARG_TRACE = "agentspec_trace"  # the request's id, if its decode steps are to be told under it
+XARG_TRACE = "agentspec_trace"  # the request's id, if its decode steps are traced under it
 
 # URL form: /stages/<path>/v1/...
 STAGE_URL_PREFIX = "/stages/"
 
 METADATA_STAGE = "agentspec_stage"
 
-# session headers that clients already send, first that answers
+# session headers that clients already send, in order of precedence
 SESSION_HEADERS = (
     SESSION_HEADER,
     "x-session-id",
@@ -61,12 +61,12 @@ SESSION_HEADERS = (
 
 @lru_cache(maxsize=4096)
 def encode_stage(path: str) -> str:
-    """A stage path as a header value or URL part: percent-encoded UTF-8, ``/`` kept."""
+    """Encode a stage path for a header or URL: percent-encoded UTF-8, ``/`` kept."""
     return quote(path, safe="/")
 
 
 def decode_stage(value: str) -> str:
-    """The inverse of :func:`encode_stage`.
+    """Decode the result of :func:`encode_stage`.
 
     Raises:
         StageError: the value is longer than 255 characters, not ASCII, or not percent-encoded UTF-8.
@@ -90,7 +90,7 @@ def to_xargs(
     learn: bool = True,
     prediction: str | None = None,
 ) -> dict[str, str | int]:
-    """A request's tags as ``vllm_xargs``. What is None is left out; the stage is plain text, not encoded."""
+    """Return a request's tags as ``vllm_xargs``, without those that are None. The stage is not encoded."""
     optional = {
         XARG_SESSION: session,
         XARG_MAX_DRAFT: max_draft,

@@ -1,1 +1,1 @@
-"""The commands, a module each: its options, and what it does. ``agentspec.cli`` loads the one asked for."""
+"""The subcommands, one module each with its options and code. ``agentspec.cli`` loads the chosen one."""

@@ -1,4 +1,4 @@
-"""``agentspec doctor``: which checks there are, in the order of the report."""
+"""``agentspec doctor``: the checks, in the order of the report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ check. The exit status is 1 if there is a problem; warnings are none.
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``agentspec doctor``."""
+    """Add the options of ``agentspec doctor``."""
     parser.description = DESCRIPTION
     parser.set_defaults(run=run_doctor)
     parser.add_argument("--model", metavar="MODEL", help="that is to be served")
@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_doctor(args: argparse.Namespace) -> int:
-    """``agentspec doctor``."""
+    """Run ``agentspec doctor``."""
     has_problem = False
     for finding in _findings(args):
         print(finding, flush=True)
@@ -77,7 +77,7 @@ def _here(args: argparse.Namespace) -> Iterator[Finding]:
         yield from _platform()
         yield from machine.check_environment(os.environ)
     if version is None or not args.model:
-        yield packages.check_embedded_engine()  # the one that would start
+        yield packages.check_embedded_engine()  # the engine that would start
     if args.model:
         yield machine.check_checkpoint(args.model) if version is None else machine.check_model(args.model)
     yield machine.check_memory(machine.available_memory())

@@ -1,4 +1,4 @@
-"""The engine that ``agentspec serve`` uses, the reason for it, and the options that it does not know."""
+"""The choice of the engine for ``agentspec serve``, its reason, and the options that it does not support."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STARTED_OPTIONS = (
     *("model", "served_model_name", "max_model_len", "dtype", "max_draft", "rule", "price"),
     *("stage_budget_mb", "forest_file", "forest_folder", "strict_forest", "save_every_s"),
 )
-# what each way of serving does not know
+# options that each engine does not support
 FOREIGN = {
     "running": (*TORCH_OPTIONS, *REPLAY_OPTIONS, *VLLM_OPTIONS, *STARTED_OPTIONS),
     "torch": (*REPLAY_OPTIONS, *VLLM_OPTIONS, *RUNNING_OPTIONS),
@@ -43,7 +43,7 @@ class EngineChoice:
 
     @property
     def is_embedded(self) -> bool:
-        """True if the engine runs in this process, by torch."""
+        """True if the engine runs in this process, with torch."""
         return self.engine in ("torch", "replay")
 
     def __str__(self) -> str:
@@ -51,10 +51,10 @@ class EngineChoice:
 
 
 def choose_engine(args: argparse.Namespace, settings: Settings) -> EngineChoice:
-    """The engine that these options and settings ask for.
+    """Return the engine that these options and settings ask for.
 
     Raises:
-        ConfigError, ArgumentError: an option was given that this engine does not know.
+        ConfigError, ArgumentError: an option was given that this engine does not support.
     """
     choice = _choice(args, settings)
     for name in FOREIGN[choice.engine]:
@@ -90,7 +90,7 @@ def _choice(args: argparse.Namespace, settings: Settings) -> EngineChoice:
 
 
 def name_of(option: str, args: argparse.Namespace, settings: Settings) -> str:
-    """The name by which an option was given: its own, or the setting's."""
+    """Return the name by which an option was given: its own, or the setting's."""
     in_settings = getattr(settings.engine, option, None)
     if in_settings is not None and in_settings == getattr(args, option):
         return f"the setting engine.{option}"

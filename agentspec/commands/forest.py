@@ -1,4 +1,4 @@
-"""``agentspec forest``: what a running server has learned, seen and changed through the gateway's routes."""
+"""``agentspec forest``: shows and changes the trees of a running server through the gateway's routes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ folder. With that key, stats shows all tenants.
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``agentspec forest``."""
+    """Add the options of ``agentspec forest``."""
     parser.description = "See and change what a running server has learned."
     parser.epilog = EXAMPLES
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
@@ -52,35 +52,35 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_stats(args: argparse.Namespace) -> int:
-    """``agentspec forest stats``."""
+    """Run ``agentspec forest stats``."""
     told = call(args, "GET", "stages")
     print(json.dumps(told, indent=2) if args.json else _table(told["stages"]))
     return 0
 
 
 def run_evict(args: argparse.Namespace) -> int:
-    """``agentspec forest evict``."""
+    """Run ``agentspec forest evict``."""
     told = call(args, "DELETE", f"stages/{encode_stage(args.stage)}")
     print(f"forgot {args.stage}: {told['freed_bytes']} bytes")
     return 0
 
 
 def run_save(args: argparse.Namespace) -> int:
-    """``agentspec forest save``."""
+    """Run ``agentspec forest save``."""
     told = call(args, "POST", "save", json={} if args.path is None else {"path": args.path})
     print(f"saved {told['num_outputs']} outputs to {told['path']}: {told['num_bytes']} bytes")
     return 0
 
 
 def run_load(args: argparse.Namespace) -> int:
-    """``agentspec forest load``."""
+    """Run ``agentspec forest load``."""
     told = call(args, "POST", "load", json={} if args.path is None else {"path": args.path})
     print(f"loaded {told['num_outputs']} outputs from {told['path']}")
     return 0
 
 
 def run_warm(args: argparse.Namespace) -> int:
-    """``agentspec forest warm``."""
+    """Run ``agentspec forest warm``."""
     try:
         lines = args.file.read_bytes()
     except OSError as error:
@@ -91,7 +91,7 @@ def run_warm(args: argparse.Namespace) -> int:
 
 
 def _table(stages: list[dict[str, Any]]) -> str:
-    """Stages of several tenants, which an operator sees, have the tenant before them."""
+    """Return a table of stages. The stages of several tenants, for an operator, show their tenant."""
     rows = [_row(stage) for stage in stages]
     tenants = [stage["tenant"] for stage in stages]
     if len(set(tenants)) < 2:

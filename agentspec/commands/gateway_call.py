@@ -1,4 +1,4 @@
-"""A call of a running gateway's own routes, and figures as a table: what the commands that ask it share."""
+"""Shared parts of the commands that call a gateway's own routes: the call, its errors, and tables."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 def add_options(action: argparse.ArgumentParser) -> None:
-    """Where the gateway is, and the key for it."""
+    """Add the options for the gateway's URL and key."""
     url = os.environ.get(URL_VARIABLE) or DEFAULT_URL
     action.add_argument("--url", default=url, help=f"the gateway's; also ${URL_VARIABLE} (%(default)s)")
     action.add_argument("--key", default=os.environ.get(KEY_VARIABLE), help=f"API key; also ${KEY_VARIABLE}")
 
 
 def call(args: argparse.Namespace, method: str, path: str, **body: Any) -> dict[str, Any]:
-    """The gateway's answer. Raises RequestError or EngineError: its words, and what to do next."""
+    """Return the gateway's answer. Raises RequestError or EngineError with its message and the next step."""
     url = own_url(args.url, path)
     try:
         answer = httpx.request(
@@ -47,17 +47,17 @@ def call(args: argparse.Namespace, method: str, path: str, **body: Any) -> dict[
 
 
 def own_url(url: str, path: str) -> str:
-    """One of the gateway's own routes; ``url`` with or without ``/v1``."""
+    """Return the URL of one of the gateway's own routes. ``url`` is with or without ``/v1``."""
     return f"{url.rstrip('/').removesuffix('/v1')}/agentspec/{path}"
 
 
 def key_header(key: str | None) -> dict[bytes, bytes]:
-    """The header that carries the key, if there is one."""
+    """Return the header that carries the key, if there is one."""
     return {b"authorization": f"Bearer {key}".encode("utf-8", "surrogateescape")} if key else {}
 
 
 def no_answer(url: str, error: Exception) -> EngineError:
-    """The error where no server answers."""
+    """Return the error for a server that does not answer."""
     return EngineError(
         f"no answer from {url}: {str(error) or type(error).__name__}\n"
         f"Start a gateway with `agentspec serve`, or name the address of one: --url, ${URL_VARIABLE}"
@@ -65,7 +65,7 @@ def no_answer(url: str, error: Exception) -> EngineError:
 
 
 def no_gateway(url: str, status: int, found: str) -> EngineError:
-    """The error where another server answers."""
+    """Return the error for a server that is not a gateway."""
     return EngineError(
         f"{url} is no AgentSpec gateway: status {status}, {found}\n"
         f"Name the address of a gateway: --url, ${URL_VARIABLE}"
@@ -73,7 +73,7 @@ def no_gateway(url: str, status: int, found: str) -> EngineError:
 
 
 def refusal(status: int, reason: str, key: str | None) -> RequestError | EngineError:
-    """The error for a gateway's answer of an HTTP status from 400 on."""
+    """Return the error for a gateway's answer with an HTTP status of 400 or higher."""
     if status >= httpx.codes.INTERNAL_SERVER_ERROR:
         return EngineError(f"the server failed: {reason}")
     if status == httpx.codes.UNAUTHORIZED:
@@ -84,7 +84,7 @@ def refusal(status: int, reason: str, key: str | None) -> RequestError | EngineE
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Rows under their columns' names, all but the first to the right."""
+    """Return rows under their columns' names. All columns but the first are right-aligned."""
     lines = [columns, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(_aligned(line, widths) for line in lines)

@@ -1,4 +1,4 @@
-"""``agentspec init``: a configuration by a few questions, every other setting in it as a comment."""
+"""``agentspec init``: writes a configuration after a few questions, with all other settings as comments."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What was asked for; as it is, what ``--yes`` takes.
+    """The answers to the questions. The defaults are those of ``--yes``.
 
     Attributes:
-        model: a folder, or for vLLM a name.
-        urls: of the engines that run.
-        sends_xargs: they take fields that they don't know.
-        is_open: other machines may come in, by key.
-        tenants: each gets a key.
-        folder: where what was learned is kept; None = it goes with the process.
+        model: folder, or for vLLM a name.
+        urls: URLs of the running engines.
+        sends_xargs: True if they accept unknown fields.
+        is_open: True if other machines may connect, with a key.
+        tenants: tenants; each gets a key.
+        folder: folder for the learned trees and stages; None = nothing is kept after the process ends.
     """
 
     engine: Engine = "bundled"
@@ -61,7 +61,7 @@ class Answers:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``agentspec init``."""
+    """Add the options of ``agentspec init``."""
     parser.description = (
         "Write a commented configuration for `agentspec serve --config` by asking a few questions."
     )
@@ -74,7 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_init(args: argparse.Namespace) -> int:
-    """``agentspec init``: keys on standard output, since they are shown only now."""
+    """Run ``agentspec init``. Keys are printed to standard output, since they are shown only now."""
     console = Console(stderr=True)
     if not args.yes and not sys.stdin.isatty():
         raise ConfigError("there is no terminal to ask at: agentspec init --yes takes the defaults")
@@ -97,7 +97,7 @@ def run_init(args: argparse.Namespace) -> int:
 
 
 def ask(console: Console) -> Answers:
-    """The answers of whoever sits at the terminal. Raises EOFError if there are no more."""
+    """Ask for the answers at the terminal. Raises EOFError if the input ends."""
     answers = _ask_engine(console)
     callers = Prompt.ask(
         "Who calls it?", console=console, choices=["this machine", "others"], default="this machine"
@@ -120,7 +120,7 @@ def ask(console: Console) -> Answers:
 
 
 def written(answers: Answers, digests: Mapping[str | None, str]) -> str:
-    """The file that says so; ``digests``: of each tenant's key, and of the operator's by None."""
+    """Return the file's text. ``digests``: of each tenant's key, and of the operator's under None."""
     file = SettingsFile()
     file.set("server", {"host": EVERYBODY if answers.is_open else "127.0.0.1", "port": answers.port})
     if digests:
@@ -136,7 +136,7 @@ def written(answers: Answers, digests: Mapping[str | None, str]) -> str:
 
 
 def _new_keys(tenants: Sequence[str]) -> dict[str | None, tuple[str, str]]:
-    """Keys and digests of the tenants, and of the operator by None; nobody needs any where nobody has one."""
+    """Return keys and digests of the tenants, and of the operator under None; empty without tenants."""
     owners: tuple[str | None, ...] = (None, *tenants) if tenants else ()
     return {owner: new_key() for owner in owners}
 
@@ -172,7 +172,7 @@ def _ask_engine(console: Console) -> Answers:
 
 
 def _asked(console: Console, question: str, default: str, read: Callable[[str], Value]) -> Value:
-    """The answer, once it is a good one."""
+    """Ask until the answer is valid, and return it."""
     while True:
         text = Prompt.ask(question, console=console, default=default, show_default=bool(default))
         try:
@@ -217,7 +217,7 @@ def _folder(text: str) -> Path | None:
 
 
 def _mode(path: Path, is_yes: bool, console: Console) -> str:
-    """How to open the file, which is overwritten only if somebody says so."""
+    """Return the mode for opening the file. It is overwritten only after confirmation."""
     if not path.exists():
         return "x"
     question = f"{path} is there already. Overwrite it?"

@@ -1,4 +1,4 @@
-"""``agentspec key``: a new API key, and what the configuration has to say of it."""
+"""``agentspec key``: makes a new API key and prints its entry for the configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHA-256, from which nobody can tell the key.
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``agentspec key``."""
+    """Add the options of ``agentspec key``."""
     parser.description = DESCRIPTION
     parser.set_defaults(run=run_key)
     parser.add_argument("--tenant", default=DEFAULT_TENANT, help="whose it is (%(default)s)")
@@ -30,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_key(args: argparse.Namespace) -> int:
-    """``agentspec key``: the key on standard output, the rest on standard error."""
+    """Run ``agentspec key``: the key on standard output, the rest on standard error."""
     check_tenant(args.tenant)
     key, digest = new_key()
     print(key, flush=True)
@@ -40,7 +40,7 @@ def run_key(args: argparse.Namespace) -> int:
 
 
 def new_key() -> tuple[str, str]:
-    """The key, and its digest in hexadecimal."""
+    """Return a new key, and its digest in hexadecimal."""
     key = PREFIX + secrets.token_urlsafe(32)
     return key, sha256(key.encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""The log of a command that runs for long: lines for people, or JSON for machines."""
+"""Log formats of a long-running command: text lines or JSON lines."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def start_logging(level: str, form: str = "text") -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if form == "json" else TextLines(TEXT_FORMAT))
     logging.basicConfig(level=level.upper(), handlers=[handler])
-    if level != "debug":  # these libraries' running commentary is not ours
+    if level != "debug":  # these libraries log too much below that level
         for name in CHATTY:
             logging.getLogger(name).setLevel(logging.WARNING)
 
 
 class TextLines(logging.Formatter):
-    """A line for people. What a record was given as ``extra={"fields": {...}}`` follows as ``name=value``."""
+    """A text formatter. The members of a record's ``extra={"fields": {...}}`` follow as ``name=value``."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        """One line, whatever is in the values."""
+        """Return one line, for any values."""
         fields = getattr(record, "fields", {}).items()
         return " ".join(
             [super().formatMessage(record), *(f"{name}={_plain(value)}" for name, value in fields)]
@@ -35,10 +35,10 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """A JSON object a line. What a record was given as ``extra={"fields": {...}}`` are members of it."""
+    """A formatter with one JSON object per line, which includes a record's ``extra={"fields": {...}}``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Return one line."""
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
             + f".{record.msecs:03.0f}Z",
@@ -53,6 +53,6 @@ class JsonLines(logging.Formatter):
 
 
 def _plain(value: object) -> str:
-    """As it is, or between quotes if it would not be told from what follows."""
+    """Return the text as is, or quoted if its end would be ambiguous."""
     text = str(value)
     return text if _PLAIN.fullmatch(text) else json.dumps(text)

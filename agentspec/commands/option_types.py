@@ -1,4 +1,4 @@
-"""What options are parsed by: each takes the text and raises argparse's error, which names it."""
+"""Types of command line options. Each parses a text and raises argparse's error, which names the text."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ DEVICES = re.compile(r"(cpu|cuda|mps|xpu)(:[0-9]+)?")
 
 
 def count(text: str) -> int:
-    """A whole number, at least 1."""
+    """Parse a whole number, at least 1."""
     if not (text.isascii() and text.isdigit() and int(text) >= 1):
         raise argparse.ArgumentTypeError(f"a whole number, at least 1, not {text!r}")
     return int(text)
 
 
 def between(least: int, most: int) -> Callable[[str], int]:
-    """The type of a whole number from ``least`` to ``most``."""
+    """Return the type of a whole number from ``least`` to ``most``."""
 
     def read(text: str) -> int:
         if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
@@ -31,21 +31,21 @@ def between(least: int, most: int) -> Callable[[str], int]:
 
 
 def device(text: str) -> str:
-    """A device of torch, by name and number."""
+    """Parse a torch device: name and number."""
     if not DEVICES.fullmatch(text):
         raise argparse.ArgumentTypeError(f"a device is cpu, cuda or cuda:N, not {text!r}")
     return text
 
 
 def port(text: str) -> int:
-    """A TCP port; 0 = any free one."""
+    """Parse a TCP port; 0 = any free one."""
     if not (text.isascii() and text.isdigit() and int(text) <= MAX_PORT):
         raise argparse.ArgumentTypeError(f"a port is a number from 0 to {MAX_PORT}, not {text!r}")
     return int(text)
 
 
 def price(text: str) -> float:
-    """A price of a draft token, in accepted tokens."""
+    """Parse the cost of a draft token, in accepted tokens."""
     value = number(text)
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"a price is a number between 0 and 1, not {text!r}")
@@ -53,7 +53,7 @@ def price(text: str) -> float:
 
 
 def seconds(text: str) -> float:
-    """A time."""
+    """Parse a positive number of seconds."""
     value = number(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"a time is a positive number of seconds, not {text!r}")
@@ -61,7 +61,7 @@ def seconds(text: str) -> float:
 
 
 def number(text: str) -> float:
-    """A number, or NaN, which lies in no range."""
+    """Parse a number; NaN if it is not one, which lies in no range."""
     try:
         return float(text)
     except ValueError:
@@ -69,12 +69,12 @@ def number(text: str) -> float:
 
 
 def flag_of(option: str) -> str:
-    """``--max-draft`` of ``max_draft``."""
+    """Return ``--max-draft`` for ``max_draft``."""
     return "--" + option.replace("_", "-")
 
 
 def unrecognized(args: argparse.Namespace) -> argparse.ArgumentError:
-    """The error for arguments that no option takes, with the option that each may have meant."""
+    """Return the error for unrecognized arguments, with the closest option for each."""
     given = {one.partition("=")[0] for one in args.unknown if one.startswith("--")}
     near = {flag: get_close_matches(flag, args.flags, 1, cutoff=0.7) for flag in sorted(given)}
     hints = [f"; did you mean {found[0]} for {flag}?" for flag, found in near.items() if found]

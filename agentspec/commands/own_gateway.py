@@ -1,4 +1,4 @@
-"""A gateway for as long as one command runs: ``agentspec serve`` on a free port, gone when we are."""
+"""A gateway for the lifetime of one command: ``agentspec serve`` on a free port."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READY = "serving "
 
 @contextmanager
 def own_gateway(options: Sequence[str]) -> Iterator[str]:
-    """Its root URL; what it has to say is on our standard error. Raises EngineError if it does not start."""
+    """Yield its root URL. Its messages appear on our standard error. EngineError if it does not start."""
     guard_end, lifeline = os.pipe()
     try:
         process = subprocess.Popen(
@@ -35,7 +35,7 @@ def own_gateway(options: Sequence[str]) -> Iterator[str]:
 
 
 def _argv(options: Sequence[str]) -> list[str]:
-    """Before the program is over nobody tells it to stop: it is no part of our terminal's process group."""
+    """Return the parent watchdog's command line. The terminal's signals do not reach its session."""
     from agentspec.gateway.engine_process.child_process import GUARD
 
     serve = (sys.executable, "-m", "agentspec", "serve", "--port", "0", "--log-level", "warning", *options)

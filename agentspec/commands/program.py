@@ -1,4 +1,4 @@
-"""Somebody's program, run as if nobody stood before it: its streams, its terminal, its signals, its end."""
+"""A child program that behaves as if run directly: same streams, terminal, signals and exit status."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ PASSED_ON = (*FROM_TERMINAL, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, sign
 
 
 def run_program(argv: Sequence[str], environment: Mapping[str, str], run_id: str) -> int:
-    """Its exit status; -N if signal N ended it. Should this process be killed, the program is ended as well.
+    """Run a program. Return its exit status, or -N if signal N ended it.
+
+    If this process is killed, the program is ended as well.
 
     Args:
-        argv: the program and its arguments.
-        environment: the program's; ``run_id`` is in it, under ``AGENTSPEC_RUN``.
-        run_id: no other run has it.
+        argv: program and its arguments.
+        environment: environment of the program, with ``run_id`` under ``AGENTSPEC_RUN``.
+        run_id: unique id of the run.
 
     Raises:
         OSError: the program can't be run.
@@ -35,7 +37,7 @@ def run_program(argv: Sequence[str], environment: Mapping[str, str], run_id: str
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         if number in FROM_TERMINAL and _is_in_foreground():
-            return  # the terminal has told the program as well
+            return  # the terminal has sent it to the program as well
         if program is None:
             early.append(number)
         else:
@@ -55,8 +57,8 @@ def run_program(argv: Sequence[str], environment: Mapping[str, str], run_id: str
 
 @contextmanager
 def _watchdog(run_id: str) -> Iterator[Callable[[bytes], None]]:
-    """Writes to the process that ends the program if this one can't."""
-    its_end, our_end = os.pipe()  # ours is held by us alone: no program inherits it
+    """Yield a function that writes to the process that ends the program if this one can't."""
+    its_end, our_end = os.pipe()  # only this process has our end: no program inherits it
     argv = [sys.executable, "-I", "-S", str(WATCHDOG), run_id, str(os.getsid(0))]
     quiet = subprocess.DEVNULL
     try:
@@ -81,7 +83,7 @@ def _watchdog(run_id: str) -> Iterator[Callable[[bytes], None]]:
 
 
 def end_as(status: int) -> int:
-    """The exit status that says the same; what ended by a signal ends this process by that signal."""
+    """Return the exit status to end with. If a signal ended the program, end this process by that signal."""
     if status >= 0:
         return status
     number = -status
@@ -94,7 +96,7 @@ def end_as(status: int) -> int:
 
 @contextmanager
 def _handled(handler: signal._HANDLER) -> Iterator[None]:
-    """Whoever started us to ignore a signal meant the program, too: that one is left alone."""
+    """Handle the passed-on signals, except ignored ones: the program should ignore these, too."""
     before = {number: signal.getsignal(number) for number in PASSED_ON}
     ours = [number for number, old in before.items() if old is not signal.SIG_IGN]
     for number in ours:
@@ -107,7 +109,7 @@ def _handled(handler: signal._HANDLER) -> Iterator[None]:
 
 
 def _is_in_foreground() -> bool:
-    """What is typed at the terminal goes to our whole process group."""
+    """Return True if our process group is in the terminal's foreground, which gets the typed signals."""
     try:
         terminal = os.open(os.ctermid(), os.O_RDONLY | os.O_NOCTTY)
     except OSError:

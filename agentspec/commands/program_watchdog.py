@@ -1,11 +1,11 @@
-"""Ends a program and all that it started, should the process die that holds the other end of standard input.
+"""Watchdog process: ends a program and its descendants if the parent process is killed.
 
-A script, which ``run_program`` starts in a session of its own: neither the terminal's signals nor a kill of
-the process group reach it. It reads the program's process id and waits. ``HAS_ENDED`` says that the program
-has ended, or did not start. End of file without it means that the holder was killed: the program and its
-descendants are asked to end (SIGTERM), then killed. A daemon goes on: it is no descendant, and has left the
-terminal session.
-Imports nothing but the standard library.
+``run_program`` starts this script in a session of its own: neither the terminal's signals nor a kill of
+the process group reach it. It reads the program's process id from standard input and waits. ``HAS_ENDED``
+means that the program has ended, or did not start. End of file without it means that the parent was killed.
+The script then sends SIGTERM to the program and its descendants, and later kills them. A daemon survives: it
+is not a descendant, and has left the terminal session.
+Imports only the standard library.
 
     python program_watchdog.py RUN_ID SESSION_ID
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 HAS_ENDED = b"ended\n"
-RUN_VARIABLE = "AGENTSPEC_RUN"  # in the environment of the program and of what it starts
+RUN_VARIABLE = "AGENTSPEC_RUN"  # in the environment of the program and of its descendants
 STOP_TIMEOUT_S = 5.0
 GIVE_UP_S = 15.0
 POLL_S = 0.05
@@ -30,7 +30,7 @@ PROC = Path("/proc")
 
 
 class Process(NamedTuple):
-    """One row of the process table; ``started`` tells it from a later process of the same id."""
+    """One row of the process table. ``started`` distinguishes it from a later process with the same id."""
 
     pid: int
     parent: int
@@ -39,7 +39,7 @@ class Process(NamedTuple):
 
 
 def main() -> int:
-    """Wait; 0 if the program ended by itself, 1 if it had to be ended."""
+    """Wait for the end. Return 0 if the program ended on its own, 1 if the watchdog had to end it."""
     run_id, session = sys.argv[1], int(sys.argv[2])
     line = _read_line()
     if line == HAS_ENDED:
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 class ProgramTree:
-    """The program and its descendants; on Linux also the orphans that have its mark in their environment."""
+    """The program and its descendants; on Linux also orphans that have its mark in their environment."""
 
     def __init__(self, run_id: str, session: int, pid: int | None) -> None:
         self._mark = f"{RUN_VARIABLE}={run_id}".encode()
@@ -61,7 +61,7 @@ class ProgramTree:
         self._known = {program.pid: program.started} if program else {}
 
     def end(self) -> None:
-        """Returns when nothing of it is left, or when it can't be ended."""
+        """End all of its processes. Return when none is left, or when they can't be ended."""
         began_s = time.monotonic()
         self._ask()
         while alive := self.find():
@@ -73,7 +73,7 @@ class ProgramTree:
             time.sleep(POLL_S)
 
     def _ask(self) -> None:
-        """All are held while they are looked for, or one could start another and end before that is found."""
+        """Stop all processes before SIGTERM: otherwise one could start another and end unnoticed."""
         held = set[int]()
         while new := self.find() - held:
             _send(new, signal.SIGSTOP)
@@ -82,7 +82,7 @@ class ProgramTree:
         _send(held, signal.SIGCONT)
 
     def find(self) -> set[int]:
-        """The ids of what runs. What was found once is known even when its parent has ended."""
+        """Return the ids of the running processes, including found ones with a parent that has ended."""
         table = processes()
         self._known = {
             pid: started
@@ -110,7 +110,7 @@ class ProgramTree:
 
 
 def processes() -> dict[int, Process]:
-    """The process table by id, without those that have ended."""
+    """Return the process table by id, without ended processes."""
     if (PROC / "self" / "stat").exists():
         rows = (_read_stat(path) for path in PROC.iterdir() if path.name.isdigit())
         return {one.pid: one for one in rows if one is not None}
@@ -122,7 +122,7 @@ def processes() -> dict[int, Process]:
 
 def _read_stat(path: Path) -> Process | None:
     try:
-        _, _, fields = (path / "stat").read_text(errors="replace").rpartition(")")  # a name may hold any
+        _, _, fields = (path / "stat").read_text(errors="replace").rpartition(")")  # a name may hold ")"
     except OSError:
         return None
     state, parent, _, session, *rest = fields.split()
@@ -141,7 +141,7 @@ def _send(pids: set[int], number: int) -> None:
 
 
 def _read_line() -> bytes:
-    """One line, or what there is of it at the end of the file."""
+    """Return one line, or its beginning at the end of the file."""
     line = b""
     while not line.endswith(b"\n") and (part := os.read(sys.stdin.fileno(), 1)):
         line += part

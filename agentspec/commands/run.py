@@ -1,4 +1,4 @@
-"""``agentspec run``: any program before a gateway, tagged as far as its frameworks have adapters."""
+"""``agentspec run``: runs any program with a gateway, tagged as far as its frameworks have adapters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agentspec.commands.run_report import missing_calls, origin_of, run_report
 from agentspec.errors import AgentSpecError, ConfigError, EngineError
 from agentspec.stages import StageKey
 
-NOT_FOUND, NOT_RUNNABLE = 127, 126  # as shells have it
+NOT_FOUND, NOT_RUNNABLE = 127, 126  # as in shells
 DESCRIPTION = """\
 Run a program so that its model calls go to a gateway, each with its stage, and tell at its end what was
 saved. Clients find the gateway in the environment; in Python the frameworks it imports are instrumented.
@@ -38,7 +38,7 @@ examples:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``agentspec run``."""
+    """Add the options of ``agentspec run``."""
     parser.description = DESCRIPTION
     parser.epilog = EXAMPLES
     parser.allow_abbrev = False
@@ -55,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_run(args: argparse.Namespace) -> int:
-    """``agentspec run``: the program's own exit status."""
+    """Run ``agentspec run`` and return the program's exit status."""
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         raise argparse.ArgumentError(None, "there is nothing to run: agentspec run [options] -- COMMAND ...")
@@ -68,7 +68,7 @@ def run_run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _gateway(args: argparse.Namespace) -> Iterator[bool]:
-    """``args.url`` is a gateway's; True if it serves this run alone."""
+    """Set ``args.url`` to a gateway's URL. Yields True if the gateway serves only this run."""
     if not args.serve and args.serve_options is None:
         yield False
         return
@@ -114,7 +114,7 @@ def _run(args: argparse.Namespace, command: Sequence[str], is_own: bool) -> int:
 
 
 def _figures(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The gateway's, by stage. Raises RequestError, or EngineError that names --serve too."""
+    """Return the gateway's figures, by stage. Raises RequestError, or EngineError that names --serve too."""
     try:
         stages = gateway_call.call(args, "GET", "stages").get("stages")
         if not isinstance(stages, list):

@@ -1,7 +1,7 @@
-"""What ``agentspec run`` sets in a program's environment: where its calls go, and whose they are.
+"""The environment that ``agentspec run`` sets for a program: address and key of the gateway, and call tags.
 
-The names are those that clients and frameworks read. What the environment tells of a call it tells in headers
-that anything better goes before: an adapter's stage and session, a header set by hand.
+Clients and frameworks read these names. Tags from the environment are sent in headers of low precedence: an
+adapter's stage and session, or a header set by hand, override them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from agentspec.commands.program_watchdog import RUN_VARIABLE
 from agentspec.errors import ConfigError
 from agentspec.wire import MAX_SESSION_CHARS, SESSION_HEADER, STAGE_HEADER
 
-STARTUP = Path(agentspec.adapters.__file__).with_name("startup")  # what Python programs begin with
+STARTUP = Path(agentspec.adapters.__file__).with_name("startup")  # start-up code of Python programs
 PATH_VARIABLE = "PYTHONPATH"
 WORKFLOW_VARIABLE = "AGENTSPEC_WORKFLOW"
-SESSION_VARIABLE = "AGENTSPEC_SESSION"  # what adapters send for runs that have no id of their own
-PARENT_VARIABLE = "AGENTSPEC_RUN_PARENT"  # the process id of this command: other parents are in the program
-REPORT_VARIABLE = "AGENTSPEC_RUN_REPORT"  # the file in which Python processes name the servers that they ask
-# by what each wants after the gateway's root
+SESSION_VARIABLE = "AGENTSPEC_SESSION"  # sent by adapters for runs without an id
+PARENT_VARIABLE = "AGENTSPEC_RUN_PARENT"  # this command's process id; other parents belong to the program
+REPORT_VARIABLE = "AGENTSPEC_RUN_REPORT"  # file to which Python processes write the servers that they call
+# the path that each expects after the gateway's root
 BASE_URLS = {
     "OPENAI_BASE_URL": "/v1",
     "OPENAI_API_BASE": "/v1",
@@ -38,7 +38,7 @@ KEYS = {
     "OPENAI_API_KEY": (),
     "LLM_API_KEY": (),
     "ANTHROPIC_API_KEY": ("ANTHROPIC_AUTH_TOKEN",),
-}  # or one of those
+}  # with their alternatives
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")  # in capitals, too
 NO_PROXY = ("no_proxy", "NO_PROXY")
 NO_KEY = "none"  # clients don't start without any
@@ -46,7 +46,7 @@ HEADER_LINES = ("OPENAI_CUSTOM_HEADERS", "ANTHROPIC_CUSTOM_HEADERS")
 HEADER_OBJECT = "LLM_EXTRA_HEADERS"
 RUN_SESSION_HEADER = "X-Session-ID"
 BAGGAGE_HEADER = "baggage"
-# whoever sets one of the latter by hand needs none of ours
+# if one of these is set by hand, ours is left out
 INSTEAD = {
     RUN_SESSION_HEADER.lower(): {RUN_SESSION_HEADER.lower(), SESSION_HEADER},
     BAGGAGE_HEADER: {BAGGAGE_HEADER, STAGE_HEADER},
@@ -58,12 +58,12 @@ class Run:
     """One run of a program.
 
     Attributes:
-        root: the gateway's URL, without ``/v1``.
-        key: for the gateway, if it wants one.
-        session: of its calls, where nothing better is known.
-        workflow: what goes before the stages, if it is named.
-        run_id: no other run has it.
-        report: the file to which the program's Python processes write.
+        root: gateway's URL, without ``/v1``.
+        key: key for the gateway, if it requires one.
+        session: session of its calls, unless a call has a better one.
+        workflow: prefix of the stages, if given.
+        run_id: unique id of the run.
+        report: file to which the program's Python processes write.
     """
 
     root: str
@@ -75,7 +75,7 @@ class Run:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Of every call, whatever client makes it."""
+        """The headers of every call, from any client."""
         headers = {RUN_SESSION_HEADER: self.session}
         if self.workflow:
             headers[BAGGAGE_HEADER] = f"gen_ai.workflow.name={quote(self.workflow, safe='/')}"
@@ -83,7 +83,7 @@ class Run:
 
 
 def run_environment(run: Run, given: Mapping[str, str] = os.environ) -> tuple[dict[str, str], list[str]]:
-    """The program's environment, and the names of what somebody had set otherwise."""
+    """Return the program's environment, and the names of variables that had other values."""
     urls = {name: run.root + path for name, path in BASE_URLS.items()}
     ours = {**urls, **_keys(run, given)}
     replaced = [name for name, value in ours.items() if given.get(name, value) not in ("", value)]
@@ -91,7 +91,7 @@ def run_environment(run: Run, given: Mapping[str, str] = os.environ) -> tuple[di
     environment = {**given, **ours, **headers, **_no_proxy(run, given)}
     environment[PATH_VARIABLE] = os.pathsep.join(filter(None, (str(STARTUP), given.get(PATH_VARIABLE))))
     environment[WORKFLOW_VARIABLE] = run.workflow or ""
-    environment[URL_VARIABLE] = run.root  # its host gets tags
+    environment[URL_VARIABLE] = run.root  # requests to its host get tags
     environment[RUN_TAGS_VARIABLE] = run_tags_lines(run.headers)
     environment[RUN_VARIABLE] = run.run_id
     environment[PARENT_VARIABLE] = str(os.getpid())
@@ -100,7 +100,7 @@ def run_environment(run: Run, given: Mapping[str, str] = os.environ) -> tuple[di
 
 
 def session_for(run_id: str, given: Mapping[str, str] = os.environ) -> str:
-    """The session that the environment names, else the run's id. Raises ConfigError if it fits no header."""
+    """Return the environment's session, or else the run's id. Raises ConfigError if it fits no header."""
     named = given.get(SESSION_VARIABLE) or run_id
     try:
         session = quote(named, safe="")
@@ -115,7 +115,7 @@ def session_for(run_id: str, given: Mapping[str, str] = os.environ) -> str:
 
 
 def _keys(run: Run, given: Mapping[str, str]) -> dict[str, str]:
-    """The gateway's key under every name that has one: of two that a client sends, the other might count."""
+    """Return the gateway's key under every key variable: a client may send any of several."""
     keys = {}
     for name, others in KEYS.items():
         set_instead = [other for other in others if given.get(other)]
@@ -127,7 +127,7 @@ def _keys(run: Run, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _no_proxy(run: Run, given: Mapping[str, str]) -> dict[str, str]:
-    """Where there are proxies: none before the gateway, which this command reaches without any."""
+    """Return ``no_proxy`` with the gateway's host if proxies are set: this command uses none to reach it."""
     if not any(value and name.lower() in PROXIES for name, value in given.items()):
         return {}
     known = next(filter(None, map(given.get, NO_PROXY)), None)
@@ -135,7 +135,7 @@ def _no_proxy(run: Run, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _headers(run: Run, given: Mapping[str, str]) -> dict[str, str]:
-    """Those that somebody set by hand, and ours behind them."""
+    """Return the headers set by hand, followed by ours."""
     told = {}
     for name in HEADER_LINES:
         lines = given.get(name, "").splitlines()
@@ -150,7 +150,7 @@ def _headers(run: Run, given: Mapping[str, str]) -> dict[str, str]:
         ValueError,
         TypeError,
         AttributeError,
-    ):  # it is theirs, and whoever reads it will say what is wrong
+    ):  # the program that reads it reports the error
         pass
     return told
 

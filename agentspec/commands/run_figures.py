@@ -1,4 +1,4 @@
-"""What one run gained, by stage: the gateway's counters after it, less those before it."""
+"""The gains of one run, by stage: the gateway's counters after it, less those before it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Figures = dict[str, Any]
 
 
 def gained(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[Figures]:
-    """The stages that were asked in between, with what they gained.
+    """Return the stages with requests in between, with the differences of their counters.
 
     Args:
-        before, after: as the gateway tells them. Where an engine began anew its counters did too.
+        before, after: the gateway's figures. If the engine restarted, its counters did too.
     """
     known = {stage["stage"]: stage for stage in before}
     gains = [_gain(known.get(stage["stage"], {}), stage) for stage in after]
@@ -31,7 +31,7 @@ def gained(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any
 
 
 def summed(stages: Iterable[Mapping[str, Any]]) -> Figures:
-    """All stages together. Time saved is the sum over the stages for which it is known."""
+    """Return the sum of all stages. Time saved is the sum over the stages for which it is known."""
     stages = list(stages)
     counters = {name: sum(stage[name] for stage in stages) for name in COUNTERS}
     saved = [stage["saved_s"] for stage in stages if stage["saved_s"] is not None]
@@ -39,7 +39,7 @@ def summed(stages: Iterable[Mapping[str, Any]]) -> Figures:
 
 
 def shown(stages: Sequence[Mapping[str, Any]]) -> str:
-    """A table of them, and of all."""
+    """Return a table of the stages and their total."""
     rows = [_row(stage["stage"], stage) for stage in stages]
     return table(COLUMNS, [*rows, _row(ALL, summed(stages))])
 
@@ -64,7 +64,7 @@ def _with_rates(counters: Mapping[str, Any]) -> Figures:
 
 
 def time_saved(seconds: float) -> str:
-    """The figure as a table shows it."""
+    """Return the saved time in the form for tables."""
     text = f"{abs(seconds):.1f} s"
     return text if seconds > -0.05 else f"{text} lost"
 

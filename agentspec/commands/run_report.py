@@ -1,4 +1,4 @@
-"""The servers that a run's Python processes asked, and the words for a run without an answered call."""
+"""The servers that a run's Python processes called, and the message for a run without an answered call."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ MAX_NAMED = 5
 
 
 class RunReport:
-    """A file to which Python processes of the run append the origins that they send requests to."""
+    """A file to which Python processes of the run append the origins of their requests."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def origins(self) -> list[str]:
-        """Each once: ``https://api.example.com``, ``http://127.0.0.1:8000``."""
+        """Return each origin once: ``https://api.example.com``, ``http://127.0.0.1:8000``."""
         with suppress(OSError):
             return list(dict.fromkeys(self.path.read_text(encoding="utf-8", errors="replace").splitlines()))
         return []
@@ -28,7 +28,7 @@ class RunReport:
 
 @contextmanager
 def run_report() -> Iterator[RunReport]:
-    """The file is gone afterwards."""
+    """Yield a report in a temporary file, and remove the file at the end."""
     descriptor, name = tempfile.mkstemp(prefix="agentspec-run-")
     os.close(descriptor)
     path = Path(name)
@@ -39,7 +39,7 @@ def run_report() -> Iterator[RunReport]:
 
 
 def missing_calls(root: str, origins: list[str]) -> str:
-    """Says that no call reached the gateway, why that may be, and what to do."""
+    """Return the message that no call reached the gateway, with possible reasons and remedies."""
     elsewhere = [origin for origin in origins if origin != origin_of(root)]
     if len(elsewhere) < len(origins):
         return (
@@ -59,6 +59,6 @@ def missing_calls(root: str, origins: list[str]) -> str:
 
 
 def origin_of(url: str) -> str:
-    """Scheme, host and port, as clients write them."""
+    """Return scheme, host and port as clients write them."""
     parsed = httpx.URL(url)
     return f"{parsed.scheme}://{parsed.netloc.decode('ascii')}"

@@ -1,6 +1,6 @@
-"""``agentspec serve``: its options, which engine they ask for, and the server around it.
+"""``agentspec serve``: its options, the chosen engine, and the server around it.
 
-Imports are lazy: what an engine needs is loaded when it was chosen.
+Imports are lazy: only the chosen engine's modules are loaded.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ logger = logging.getLogger("agentspec")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``agentspec serve``."""
+    """Add the options of ``agentspec serve``."""
     parser.description = (
         "Start an OpenAI-compatible server that drafts per stage: vLLM with the forest in it behind a "
         "gateway, a small engine of its own, or a gateway before an engine that runs already. Options that "
@@ -223,11 +223,11 @@ def _add_proxy_options(group: argparse._ArgumentGroup) -> None:
 
 
 def run_serve(args: argparse.Namespace) -> int:
-    """``agentspec serve``."""
+    """Run ``agentspec serve``."""
     from agentspec.commands.serve_plan import plan_of
     from agentspec.commands.serve_settings import read_settings, runtime_config_of
 
-    options = copy(args)  # as they were given: the configuration may be read again
+    options = copy(args)  # as given: the configuration may be read again
     settings = read_settings(args)
     runtime = runtime_config_of(settings, args)
     plan = plan_of(args, settings, runtime)
@@ -254,7 +254,7 @@ def _serve_gateway(args: argparse.Namespace, plan: Plan, options: argparse.Names
     server, tracing = settings.server, tracing_of(settings.tracing)
     with listening_socket(
         server.host, server.port
-    ) as bound:  # before the model is loaded: a taken port fails at once
+    ) as bound:  # before the model is loaded: a taken port fails immediately
         process: EngineSupervisor | None = None
         upstream: Upstream
         keeping: AbstractContextManager[object] = nullcontext()
@@ -292,7 +292,7 @@ def _serve_gateway(args: argparse.Namespace, plan: Plan, options: argparse.Names
 
 
 def _recording(path: str | None) -> AbstractContextManager[Recorder | None]:
-    """What writes calls down, until it is closed."""
+    """Return the recorder of calls, which the context closes; None without a path."""
     if path is None:
         return nullcontext()
     from agentspec.gateway import Recorder
@@ -302,7 +302,7 @@ def _recording(path: str | None) -> AbstractContextManager[Recorder | None]:
 
 
 def _running(settings: Settings, runtime: RuntimeConfig) -> tuple[Fleet, str]:
-    """Engines that somebody else has started, and where. The log says whether our plugin is in them."""
+    """Return already running engines and their URLs. Logs for each engine if it has our plugin."""
     from agentspec.commands.serve_settings import fleet_of
     from agentspec.gateway import Fleet
     from agentspec.gateway.upstreams.probe import look
@@ -319,7 +319,7 @@ def _serve_zero_hop(args: argparse.Namespace, settings: Settings) -> None:
     from agentspec.gateway import run_until_signal
 
     server = settings.server
-    with listening_socket(server.host, server.port) as bound:  # closed again: it is vLLM that listens
+    with listening_socket(server.host, server.port) as bound:  # closed again: vLLM listens on it
         port = bound.getsockname()[1]
     process, name = zero_hop(args, settings, port)
     run_until_signal(process, on_ready=lambda: _say_ready(name, server.host, port))

@@ -1,4 +1,4 @@
-"""The start that ``agentspec serve`` is about to make, checked: ``--dry-run`` shows it and ends.
+"""The checked plan for a start of ``agentspec serve``. ``--dry-run`` shows it and ends.
 
 torch is not imported, no model is loaded, and no file is left behind.
 """
@@ -29,11 +29,11 @@ from agentspec.gateway.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A start that has passed every check.
+    """A plan that has passed every check.
 
     Attributes:
-        embedded: how the embedded engine starts, if it is the one.
-        engine: the engine's options in force, by name.
+        embedded: plan of the embedded engine, if it is the chosen one.
+        engine: engine's options in force, by name.
     """
 
     settings: Settings
@@ -43,7 +43,7 @@ class Plan:
     engine: dict[str, Any]
 
     def shown(self) -> str:
-        """All values in force as YAML. Of keys, only their number and tenants."""
+        """Return all values in force as YAML. Keys are shown only as their number and tenants."""
         values: dict[str, Any] = hidden(self.settings)
         keys = self.runtime.keys
         values["keys"] = {"number": len(keys), "by_tenant": dict(Counter(sorted(keys.tenants())))}
@@ -53,11 +53,11 @@ class Plan:
 
 
 def plan_of(args: argparse.Namespace, settings: Settings, runtime: RuntimeConfig) -> Plan:
-    """Check what ``args``, ``settings`` and ``runtime`` ask for, as far as nothing has to be started.
+    """Check the request in ``args``, ``settings`` and ``runtime``, without starting anything.
 
     Raises:
-        AgentSpecError: it can't start so.
-        ArgumentError: an argument is no option of ours, and not passed on.
+        AgentSpecError: it can't start with these settings.
+        ArgumentError: an argument is not an option of ours, and is not passed on.
     """
     server = settings.server
     choice = choose_engine(args, settings)
@@ -87,16 +87,16 @@ def _engine(
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """A bound socket. Raises ConfigError with the address if it is taken, or none of this machine."""
+    """Return a bound socket. Raises ConfigError with the address if it is taken, or not of this machine."""
     try:
         return bind(host, port)
-    except (OSError, UnicodeError) as error:  # UnicodeError: no host name can be so
+    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"can't listen on {in_url(host)}:{port}: {reason}") from None
 
 
 def in_url(host: str) -> str:
-    """A host as a URL has it."""
+    """Return a host in the form for URLs."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -123,9 +123,9 @@ def _check_discovery(path: Path) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[None]:
-    """``path`` opened as a file to append to; one that was not there is gone afterwards. Raises OSError."""
-    path = path.resolve()  # a link may lead to a file that is to be made
-    flags = os.O_RDWR | os.O_APPEND | os.O_NONBLOCK  # a pipe without a reader holds nobody up
+    """Open ``path`` for appending. A file that did not exist is removed afterwards. Raises OSError."""
+    path = path.resolve()  # a link may lead to a file that does not exist yet
+    flags = os.O_RDWR | os.O_APPEND | os.O_NONBLOCK  # do not wait for the reader of a pipe
     try:
         descriptor, is_new = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600), True
     except FileExistsError:

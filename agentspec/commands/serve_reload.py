@@ -1,4 +1,4 @@
-"""Settings that change under a running ``agentspec serve``: which hold at once, and which need a restart."""
+"""Reload of the settings of a running ``agentspec serve``. Some apply immediately, others need a restart."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class LivePart:
-    """Settings that hold from the next request on, and the function that puts them into force."""
+    """Settings that apply from the next request on, and the function that applies them."""
 
     names: tuple[str, ...]
     put: Callable[[Settings, RuntimeConfig], None]
 
 
 class RunningSettings:
-    """What a running gateway goes by.
+    """The settings of a running gateway.
 
     Args:
-        options: of the command line, as they were given.
-        settings: what it was started with.
-        upstream, rules: where changes are put into force.
+        options: command line options as given.
+        settings: settings at the start.
+        upstream, runtime: objects that receive the changes.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class RunningSettings:
         )
 
     def apply(self) -> None:
-        """Read all settings again, put into force what can be, and log what changed.
+        """Read all settings again, apply the live ones, and log the changes.
 
         Raises:
-            ConfigError, StageError: they are wrong, or would open the gateway. Nothing has changed.
+            ConfigError, StageError: the settings are wrong, or would open the gateway. Nothing has changed.
         """
         settings = read_settings(copy(self._options))
         runtime = runtime_config_of(settings, self._options, self._runtime)
@@ -87,9 +87,9 @@ class RunningSettings:
         self._now = settings
 
     def _check(self, settings: Settings, runtime: RuntimeConfig) -> None:
-        """Refuse what no running gateway should slip into: a file may be half written, or the wrong one."""
+        """Refuse unsafe changes of a running gateway: the file may be half written, or the wrong one."""
         server = settings.server
-        for host in (self._started.server.host, server.host):  # the first is the one that it listens on
+        for host in (self._started.server.host, server.host):  # the first is the address that it listens on
             check_exposure(host, bool(runtime.keys), server.allow_open)
         if self._started.upstreams and not settings.upstreams:
             raise ConfigError(
@@ -142,7 +142,7 @@ class RunningSettings:
 
 
 def differences(before: BaseModel, after: BaseModel, group: str = "") -> Iterator[Change]:
-    """Every setting of two configurations that differs; secrets are hidden."""
+    """Yield every setting that differs between two configurations. Secrets are hidden."""
     for name in type(before).model_fields:
         old, new = getattr(before, name), getattr(after, name)
         if isinstance(old, BaseModel) and isinstance(new, BaseModel):

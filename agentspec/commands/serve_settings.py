@@ -1,4 +1,4 @@
-"""What ``agentspec serve`` goes by: the configuration file, the environment over it, options over both."""
+"""The settings of ``agentspec serve``: options override the environment, and both override the file."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ SERVER_OPTIONS = ("host", "port", "allow_open", "grace_s", "log_level", "record"
 
 
 def read_settings(args: argparse.Namespace) -> Settings:
-    """All settings; those of the engine that is to be started are put into ``args`` too.
+    """Read all settings. Those of the engine to be started are put into ``args`` too.
 
     Raises:
-        ConfigError: one is wrong, or there are both engines that run and one to be started.
+        ConfigError: a setting is wrong, or there are both running engines and one to be started.
     """
     settings = load_settings(args.config)
     server = {name: getattr(args, name) for name in SERVER_OPTIONS if is_given(args, name)}
@@ -63,7 +63,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
 def runtime_config_of(
     settings: Settings, args: argparse.Namespace, before: RuntimeConfig | None = None
 ) -> RuntimeConfig:
-    """Keys and limits. Raises ConfigError, StageError."""
+    """Return keys and limits. Raises ConfigError, StageError."""
     keys = [
         ApiKey(bytes.fromhex(key.sha256), key.tenant, key.requests_per_minute, key.max_concurrent)
         for key in settings.keys
@@ -86,7 +86,7 @@ def runtime_config_of(
 
 
 def check_exposure(host: str, has_keys: bool, allow_open: bool) -> None:
-    """Raise ConfigError if others can reach ``host`` without a key, and nothing says that this is meant."""
+    """Raise ConfigError if other machines can reach ``host`` without a key, unless ``allow_open``."""
     if not (has_keys or allow_open or _is_loopback(host)):
         raise ConfigError(
             f"{host!r} can be reached from other machines and there is no API key: "
@@ -95,14 +95,14 @@ def check_exposure(host: str, has_keys: bool, allow_open: bool) -> None:
 
 
 def given_keys(args: argparse.Namespace) -> list[str]:
-    """Keys of options and environment."""
+    """Return the keys of options and environment."""
     return [*args.api_key, *_split(os.environ.get(API_KEYS_VARIABLE, ""))]
 
 
 def fleet_of(
     settings: Settings, upstreams: Iterable[UpstreamSettings], runtime: RuntimeConfig
 ) -> FleetSettings:
-    """How ``upstreams`` are used. A client's ``Authorization`` stays here if it is a key of ours."""
+    """Return the settings for ``upstreams``. Without keys of ours, ``Authorization`` is forwarded."""
     return FleetSettings(
         upstreams=tuple(upstreams),
         routing=settings.routing,
@@ -114,7 +114,7 @@ def fleet_of(
 
 
 def tracing_of(settings: TracingSettings) -> Tracing | None:
-    """What makes spans; None if nobody wants any. Raises ConfigError if a package is missing."""
+    """Return the tracing that makes spans; None if it is off. Raises ConfigError if a package is missing."""
     if not _traces(settings):
         return None
     with needed("otel"):
@@ -123,7 +123,7 @@ def tracing_of(settings: TracingSettings) -> Tracing | None:
 
 
 def check_tracing(settings: TracingSettings) -> None:
-    """Raise the ConfigError of :func:`tracing_of`; nothing is started."""
+    """Raise the ConfigError of :func:`tracing_of` without starting anything."""
     if _traces(settings):
         with needed("otel"):
             import agentspec.gateway.telemetry.tracing  # noqa: F401
@@ -150,13 +150,13 @@ def _engine_of(args: argparse.Namespace) -> UpstreamSettings:
 
 
 def is_given(args: argparse.Namespace, option: str) -> bool:
-    """The option is on the command line; 0 is a value too."""
+    """Return True if the option is on the command line. 0 is a value too."""
     value = getattr(args, option)
     return value is not None and value is not False
 
 
 def _fill_in(args: argparse.Namespace, engine: EngineSettings) -> None:
-    """The configuration's engine, where no option says otherwise."""
+    """Fill in the configuration's engine settings, unless an option overrides them."""
     for name in EngineSettings.model_fields.keys() - {"arguments"}:
         if not is_given(args, name):
             setattr(args, name, getattr(engine, name))
@@ -164,7 +164,7 @@ def _fill_in(args: argparse.Namespace, engine: EngineSettings) -> None:
 
 
 def hidden(value: Any) -> Any:
-    """A value, or all of a group's, as plain values for YAML; secrets are hidden."""
+    """Return a value, or all values of a group, as plain values for YAML. Secrets are hidden."""
     if isinstance(value, BaseModel):
         fields = type(value).model_fields
         return {name: shown_as(name, getattr(value, name)) for name in fields}
@@ -178,7 +178,7 @@ def hidden(value: Any) -> Any:
 
 
 def shown_as(name: str, value: Any) -> Any:
-    """The value of the setting ``name`` as plain values, secrets hidden."""
+    """Return the value of the setting ``name`` as plain values, with secrets hidden."""
     return HIDDEN if name in SECRETS and value is not None else hidden(value)
 
 

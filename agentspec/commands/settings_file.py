@@ -1,6 +1,6 @@
-"""``agentspec.yaml`` as a text with every setting in it, of which some are set: comments stay where they are.
+"""The text of ``agentspec.yaml`` with every setting in it, some of them set. All comments stay in place.
 
-The text is deploy/agentspec.yaml, which tells what each setting does. Nothing here knows what that is: a line
+The text is deploy/agentspec.yaml, which describes each setting. This module knows no setting: a line
 that begins with ``#`` and a name is a setting that is not set.
 """
 
@@ -18,7 +18,7 @@ _SETTING = re.compile(r"#?(?P<indent> *(?:- )?)(?P<name>\w+):(?P<value>.*?)(?P<c
 
 
 class SettingsFile:
-    """All settings with their defaults, until some are set."""
+    """All settings with their defaults, some of them changed."""
 
     def __init__(self) -> None:
         self._lines = REFERENCE.read_text(encoding="utf-8").splitlines()
@@ -36,18 +36,18 @@ class SettingsFile:
             self._set_value(self._line(name, start + 1, end), value)
 
     def add(self, group: str, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Make a group's example its first entry, and put the others behind it."""
+        """Replace a group's example by the first entry, and append the others."""
         first, *others = entries
         self.set(group, first)
         _, end = self._group(group)
         self._lines[end:end] = [line for entry in others for line in _entry(entry)]
 
     def set_alone(self, name: str, value: Any) -> None:
-        """Set what stands in no group."""
+        """Set a setting outside of any group."""
         self._set_value(self._line(name, 0, len(self._lines)), value)
 
     def _group(self, name: str) -> tuple[int, int]:
-        """Its first line, and the line behind its last."""
+        """Return the group's first line, and the line after its last."""
         start = self._line(name, 0, len(self._lines))
         return start, next(index for index in range(start, len(self._lines) + 1) if self._is_empty(index))
 

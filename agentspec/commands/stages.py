@@ -1,4 +1,4 @@
-"""``agentspec stages``: the stages that a running server discovered, seen and changed by its routes."""
+"""``agentspec stages``: shows and changes the stages that a running server discovered, through its routes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ name their stage are not concerned.
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``agentspec stages``."""
+    """Add the options of ``agentspec stages``."""
     parser.description = "See and change what stages a running server discovered."
     parser.epilog = EXAMPLES
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
@@ -59,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_list(args: argparse.Namespace) -> int:
-    """``agentspec stages list``."""
+    """Run ``agentspec stages list``."""
     told = call(args, "GET", "clusters")
     if args.json:
         print(json.dumps(told, indent=2))
@@ -74,28 +74,28 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 def run_name(args: argparse.Namespace) -> int:
-    """``agentspec stages name``."""
+    """Run ``agentspec stages name``."""
     told = call(args, "PATCH", _path(args), json={"name": args.stage})
     print(f"requests of {told['id']} go to {told['stage']}")
     return 0
 
 
 def run_pin(args: argparse.Namespace) -> int:
-    """``agentspec stages pin`` and ``unpin``."""
+    """Run ``agentspec stages pin`` and ``unpin``."""
     told = call(args, "PATCH", _path(args), json={"pinned": args.action == "pin"})
     print(f"{args.action}ned {told['stage']}")
     return 0
 
 
 def run_merge(args: argparse.Namespace) -> int:
-    """``agentspec stages merge``."""
+    """Run ``agentspec stages merge``."""
     told = call(args, "POST", f"{_path(args)}/merge", json={"into": args.into})
     print(f"requests of {args.cluster} go to {told['stage']}")
     return 0
 
 
 def run_split(args: argparse.Namespace) -> int:
-    """``agentspec stages split``."""
+    """Run ``agentspec stages split``."""
     asked = {"fingerprints": args.fingerprints} if args.fingerprints else {}
     for cluster in call(args, "POST", f"{_path(args)}/split", json=asked)["clusters"]:
         print(f"{cluster['id']}  {cluster['stage']}")

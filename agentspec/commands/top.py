@@ -1,4 +1,4 @@
-"""``agentspec top``: what speculation brings on a running server, live in a terminal; see docs/ui.md."""
+"""``agentspec top``: the gains from speculation on a running server, live in a terminal. See docs/ui.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentspec.commands import gateway_call
 from agentspec.commands.run_figures import time_saved
 from agentspec.errors import EngineError
 
-SILENCE_S = 30.0  # figures come every second
+SILENCE_S = 30.0  # the server sends figures every second
 WIDTH_WITHOUT_TERMINAL = 132
 BARS = "▁▂▃▄▅▆▇█"
 NUM_BARS = 20  # of the last forty seconds
@@ -34,7 +34,7 @@ examples:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``agentspec top``."""
+    """Add the options of ``agentspec top``."""
     parser.description = "What speculation brings on a server, by stage, live. The page /ui shows more."
     parser.epilog = EXAMPLES
     parser.set_defaults(run=run_top)
@@ -43,13 +43,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_top(args: argparse.Namespace) -> int:
-    """``agentspec top``. Raises EngineError when the server ends."""
+    """Run ``agentspec top``. Raises EngineError when the server ends."""
     console = Console()
     told = snapshots(args.url, args.key)
     if args.once or not console.is_terminal:
         if not console.is_terminal:
             console = Console(width=WIDTH_WITHOUT_TERMINAL)
-        next(told)  # rates are known from the second look on
+        next(told)  # rates are known from the second snapshot on
         console.print(view(next(told), console.width))
         return 0
     try:
@@ -62,10 +62,10 @@ def run_top(args: argparse.Namespace) -> int:
 
 
 def snapshots(url: str, key: str | None) -> Iterator[dict[str, Any]]:
-    """A tenant's figures, once a second.
+    """Yield a tenant's figures, once a second.
 
     Raises:
-        RequestError: the server refuses to tell them.
+        RequestError: the server refuses to send them.
         EngineError: there is no such server, or it has ended.
     """
     url, headers = gateway_call.own_url(url, "events"), gateway_call.key_header(key)
@@ -81,7 +81,7 @@ def snapshots(url: str, key: str | None) -> Iterator[dict[str, Any]]:
 
 
 def _check(answer: httpx.Response, url: str, key: str | None) -> None:
-    """Raise RequestError or EngineError, with the server's words, unless it is a stream of figures."""
+    """Raise RequestError or EngineError with the server's message if this is not a stream of figures."""
     if answer.is_success and answer.headers.get("content-type", "").startswith("text/event-stream"):
         return
     try:
@@ -92,7 +92,7 @@ def _check(answer: httpx.Response, url: str, key: str | None) -> None:
 
 
 def view(told: Mapping[str, Any], width: int) -> Group:
-    """A table of the stages, and a line for all of them; in few characters of width, fewer columns."""
+    """Return a table of the stages with a line of totals. Narrow terminals get fewer columns."""
     columns = COLUMNS if width >= WIDE_CHARS else NARROW
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("stage", overflow="fold")
@@ -109,7 +109,7 @@ def view(told: Mapping[str, Any], width: int) -> Group:
 
 
 def _name(stage: Mapping[str, Any]) -> str:
-    """A stage's name; an operator's figures name its tenant too."""
+    """Return a stage's name. An operator's figures include its tenant."""
     return f"{stage['tenant']}: {stage['stage']}" if "tenant" in stage else str(stage["stage"])
 
 
@@ -130,7 +130,7 @@ def _cells(figures: Mapping[str, Any]) -> dict[str, str]:
 
 
 def spark(series: Sequence[float | None]) -> str:
-    """The last seconds as bars from 1 to the highest of them; a blank where there was no step."""
+    """Return the last seconds as bars, scaled from 1 to their maximum; blank for seconds without a step."""
     last = series[-NUM_BARS:]
     most = max([2.0, *(value for value in last if value is not None)])
     step = (most - 1) / (len(BARS) - 1)

@@ -35,13 +35,13 @@ ELSEWHERE = ", or use --engine-url for an engine elsewhere"
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedPlan:
-    """How the embedded engine starts; checked as far as that needs no torch.
+    """The settings of the embedded engine, checked as far as possible without torch.
 
     Attributes:
-        library: recorded answers, from the file ``trace``; None = the model's own.
-        files: what was learned is kept in its ``file``, if it has one.
+        library: recorded answers, from the file ``trace``; None = the model's own answers.
+        files: places for saved trees; its ``file``, if any, keeps the trees between runs.
         save_every_s: seconds between two saves.
-        is_strict: a file that can't be used stops the start; otherwise it is moved aside.
+        is_strict: True if an unusable file stops the start; otherwise it is moved aside.
     """
 
     config: EngineConfig
@@ -54,7 +54,7 @@ class EmbeddedPlan:
 
     @classmethod
     def of(cls, args: argparse.Namespace, settings: Settings, *, is_replaying: bool = False) -> EmbeddedPlan:
-        """What ``args`` ask for. Raises ConfigError, CheckpointError."""
+        """Return the plan for ``args``. Raises ConfigError, CheckpointError."""
         check_installed("engine", hint=ELSEWHERE)
         _check_model(args, settings, is_replaying)
         if args.dtype is not None and args.dtype not in DTYPES:
@@ -94,7 +94,7 @@ class EmbeddedPlan:
         )
 
     def shown(self) -> dict[str, Any]:
-        """The options in force, by their names; None where the checkpoint or torch decides."""
+        """Return the options in force, by name; None if the checkpoint or torch decides."""
         config = self.config
         return {
             "model": str(config.model_path),
@@ -118,7 +118,7 @@ class EmbeddedPlan:
 
 
 def embedded(plan: EmbeddedPlan) -> tuple[EmbeddedUpstream, str, AbstractContextManager[object]]:
-    """The engine in this process, the name it serves, and what is to be around it while it serves.
+    """Return the engine in this process, the name that it serves, and a context for its lifetime.
 
     Raises:
         ConfigError, CheckpointError: it can't start.
@@ -159,7 +159,7 @@ def _library(args: argparse.Namespace) -> CallLibrary:
 
 
 def _drafts(args: argparse.Namespace) -> DraftConfig:
-    """As far as the price allows; the paper's rule on good evidence only."""
+    """Return draft settings limited by the cost of a token only; the paper's rule needs good evidence."""
     return DraftConfig(
         mode=args.draft or "tree",
         max_tokens=DEFAULT_MAX_DRAFT if args.max_draft is None else args.max_draft,
@@ -177,7 +177,7 @@ def _forest_config(args: argparse.Namespace) -> ForestConfig:
 
 
 def _check_model(args: argparse.Namespace, settings: Settings, is_replaying: bool) -> None:
-    """Raise ConfigError or CheckpointError unless there is a folder with a checkpoint that we know."""
+    """Raise ConfigError or CheckpointError unless the model is a folder with a supported checkpoint."""
     if not args.model:
         return
     if not Path(args.model).is_dir():

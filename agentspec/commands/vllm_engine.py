@@ -1,4 +1,4 @@
-"""vLLM with the plugin, as ``agentspec serve`` starts it: behind the gateway, or as a server of its own."""
+"""vLLM with the plugin, as ``agentspec serve`` starts it: behind the gateway, or as the only server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PATH_STARTS = ("/", "./", "../", "~")
 SECRET_FLAG = re.compile(r"(^-*|[-_.])(key|token|password|secret)$")
 DEFAULT_MAX_DRAFT = 32
 DEFAULT_START_TIMEOUT_S = 900.0
-# vLLM kills its engine at once unless it is given time, in which the forest is saved
+# vLLM kills its engine immediately unless it is given time, in which the forest is saved
 SHUTDOWN_S = 20
 PASSED_ON = ("served_model_name", "max_model_len", "dtype")
 SETTINGS = (
@@ -52,7 +52,7 @@ SETTINGS = (
 
 
 def check(args: argparse.Namespace, settings: Settings) -> None:
-    """Raise ConfigError if vLLM can't be started so, as far as that is known without starting it."""
+    """Raise ConfigError if vLLM can't be started, as far as that is known without starting it."""
     if args.max_draft == 0:
         raise ConfigError(f"{name_of('max_draft', args, settings)} must be at least 1 with vLLM, not 0")
     if args.model and args.model.startswith(PATH_STARTS) and not Path(args.model).exists():
@@ -76,7 +76,7 @@ def check(args: argparse.Namespace, settings: Settings) -> None:
 
 
 def shown(args: argparse.Namespace) -> dict[str, Any]:
-    """The options in force, by their names, and vLLM's own. What may be a secret is hidden."""
+    """Return the options in force, by name, and vLLM's own. Possible secrets are hidden."""
     names = EngineSettings.model_fields.keys() - {"engine", "arguments", *TORCH_OPTIONS, *REPLAY_OPTIONS}
     options = {name: getattr(args, name) for name in EngineSettings.model_fields if name in names}
     defaults = {
@@ -103,7 +103,7 @@ def _without_secrets(arguments: Sequence[str]) -> Iterator[str]:
 def behind_gateway(
     args: argparse.Namespace, settings: Settings, runtime: RuntimeConfig
 ) -> tuple[Fleet, str, EngineSupervisor]:
-    """vLLM on a loopback port, which only who knows this process's secrets may use; the name it serves."""
+    """Return vLLM on a loopback port, protected by this process's secrets, and the name that it serves."""
     port = _free_port(args.engine_port or 0)
     root = f"http://{LOOPBACK}:{port}"
     token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe()
@@ -119,7 +119,7 @@ def behind_gateway(
 
 
 def zero_hop(args: argparse.Namespace, settings: Settings, port: int) -> tuple[EngineSupervisor, str]:
-    """vLLM's own server with the stage middleware, on the host and port of ours."""
+    """Return vLLM's own server with the stage middleware, on our host and port."""
     server, keys = settings.server, _written_keys(args, settings)
     shutdown_s = math.ceil(server.grace_s)
     command = EngineCommand(
@@ -136,7 +136,7 @@ def zero_hop(args: argparse.Namespace, settings: Settings, port: int) -> tuple[E
 
 
 def _written_keys(args: argparse.Namespace, settings: Settings) -> list[str]:
-    """All keys as $AGENTSPEC_API_KEYS has them. Raises ConfigError where that can't tell their limits."""
+    """Return all keys in the form of $AGENTSPEC_API_KEYS. Raises ConfigError if one has limits."""
     for key in settings.keys:
         if key.requests_per_minute or key.max_concurrent:
             raise ConfigError("keys have no limits with --zero-hop: nobody counts what goes to vLLM directly")
@@ -149,7 +149,7 @@ def _discovery_file(settings: Settings) -> dict[str, str]:
 
 
 def _operators_token(args: argparse.Namespace, api_keys: Sequence[str]) -> str | None:
-    """Of the control channel. Where there are keys but none of an operator's, nobody is the operator."""
+    """Return the control channel's token: the operator's key, or a random one if there are API keys."""
     return args.admin_key or (secrets.token_urlsafe() if api_keys else None)
 
 
@@ -192,7 +192,7 @@ def _patience(args: argparse.Namespace) -> EngineTimeouts:
 
 
 def _free_port(wanted: int) -> int:
-    """``wanted`` or, for 0, any. Raises ConfigError if it is taken: who is there would pass for vLLM."""
+    """Return ``wanted`` or, for 0, any free port. Raises ConfigError if another server has it."""
     try:
         with bind(LOOPBACK, wanted) as bound:
             port: int = bound.getsockname()[1]

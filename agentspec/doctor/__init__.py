@@ -1,8 +1,8 @@
-"""``agentspec doctor``: what is wrong with an installation, in plain words.
+"""``agentspec doctor``: checks of an installation, with reports in plain words.
 
-finding       what one check found
+finding       result of one check
 installation  other packages that have the same names
-packages      Python, the native core, vLLM and what it needs to match
+packages      Python, the native core, vLLM and the packages that it must match
 machine       processor or GPU, memory, limits, ports, environment variables
-engine        a server that somebody has started
+engine        a running server
 """

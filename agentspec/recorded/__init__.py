@@ -1,4 +1,4 @@
-"""Recorded model calls: read from a file, found again by their conversation, given as answers."""
+"""Recorded model calls: read from a file, looked up by conversation, and replayed as answers."""
 
 from __future__ import annotations
 

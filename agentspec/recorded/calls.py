@@ -1,4 +1,4 @@
-"""Recorded model calls: JSON lines in, what was asked and answered out. docs/replay-engine.md has the form.
+"""Recorded model calls, parsed from JSON lines. docs/replay-engine.md has the form.
 
 Three forms of line: a call, ``{"messages": [...], "response": ...}``; a call of text, ``{"prompt": TEXT,
 "response": ...}``; a whole chat, ``{"messages": [...]}``, in which every answer of the assistant is a call.
@@ -16,8 +16,8 @@ from typing import IO, Any
 from agentspec.errors import ConfigError
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-CLOSE_IN_TEXT = r"<\/tool_call>"  # the same in JSON, and no end of a call
-MAX_SHOWN = 40  # characters of what is wrong: a line may be long, and is somebody's data
+CLOSE_IN_TEXT = r"<\/tool_call>"  # the same in JSON, without ending the call
+MAX_SHOWN = 40  # characters of an invalid value: a line may be long, and holds user data
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[Message]
@@ -25,11 +25,11 @@ Prompt = str | Sequence[Message]
 
 @dataclass(frozen=True, slots=True)
 class RecordedAnswer:
-    """What a model answered.
+    """One answer of a model.
 
     Attributes:
-        calls: of tools, each the name and the arguments as JSON text.
-        is_cut: it ended by its length.
+        calls: calls of tools, each the name and the arguments as JSON text.
+        is_cut: True if the length limit ended it.
     """
 
     text: str
@@ -37,7 +37,7 @@ class RecordedAnswer:
     is_cut: bool = False
 
     def written(self) -> str:
-        """As a model writes it that calls tools in the form of Hermes and Qwen."""
+        """Return the answer as text, with its tool calls in the form of Hermes and Qwen."""
         written = [_written_call(name, arguments) for name, arguments in self.calls]
         text = self.text.rstrip() if written else self.text
         return "\n".join([text, *written] if text else written)
@@ -56,10 +56,10 @@ class RecordedCall:
 
 
 def read(path: Path) -> Iterator[RecordedCall]:
-    """The calls of a ``*.jsonl`` or ``*.jsonl.gz`` file, in order.
+    """Yield the calls of a ``*.jsonl`` or ``*.jsonl.gz`` file, in order.
 
     Raises:
-        ConfigError: the file can't be read, or a line is no call; file, line and what is wrong are named.
+        ConfigError: the file can't be read, or a line is not a call. The message has file, line and reason.
     """
     for number, record in read_lines(path):
         try:
@@ -69,7 +69,7 @@ def read(path: Path) -> Iterator[RecordedCall]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The JSON objects of a file, a line each, with the numbers of their lines. Raises ConfigError."""
+    """Yield the line number and the JSON object of each non-empty line. Raises ConfigError."""
     number = 0
     try:
         with _open(path) as lines:
@@ -118,7 +118,7 @@ def _calls(record: Mapping[str, Any], number: int) -> Iterator[RecordedCall]:
 
 
 def read_messages(messages: object) -> list[Message]:
-    """Messages in OpenAI's form. Raises ConfigError if they are none."""
+    """Return messages in OpenAI's form. Raises ConfigError if they are invalid."""
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise ConfigError(f"'messages' must be a list of objects, not {_shown(messages)}")
     for message in messages:
@@ -130,7 +130,7 @@ def read_messages(messages: object) -> list[Message]:
 
 
 def read_answers(response: object) -> Iterator[RecordedAnswer]:
-    """Of a text, a message, or a body of chat or text completions with its choices. Raises ConfigError."""
+    """Yield the answers in a text, a message, or a body of chat or text completions. Raises ConfigError."""
     if isinstance(response, str):
         yield RecordedAnswer(response)
     elif isinstance(response, Mapping) and isinstance(response.get("choices"), list) and response["choices"]:
@@ -152,7 +152,7 @@ def _answer(message: object, is_cut: bool = False) -> RecordedAnswer:
 
 
 def said(message: Message) -> str:
-    """The text of a message; parts are lines, as the gateway reads them. Raises ConfigError."""
+    """Return the text of a message; parts are lines, as the gateway reads them. Raises ConfigError."""
     content = message.get("content")
     if content is None or isinstance(content, str):
         return content or ""
@@ -163,7 +163,7 @@ def said(message: Message) -> str:
 
 
 def tool_calls(message: Message) -> Iterator[tuple[str, str]]:
-    """Name and arguments, as JSON text, of each call of a tool. Raises ConfigError."""
+    """Yield name and arguments, as JSON text, of each tool call. Raises ConfigError."""
     for call in _list(message.get("tool_calls") or [], "tool_calls"):
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
@@ -183,7 +183,7 @@ def _shown(value: object) -> str:
 
 
 def _written_call(name: str, arguments: str) -> str:
-    """As the templates of such models show it; arguments that are no object stay text."""
+    """Return a tool call in the templates' form. Arguments that are not an object stay text."""
     try:
         parsed = json.loads(arguments)
     except (ValueError, RecursionError):

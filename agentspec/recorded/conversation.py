@@ -1,7 +1,7 @@
-"""A conversation as far as it tells which call it is: turns, and digests of them.
+"""A conversation as a key of a recorded call: turns, and digests of them.
 
-What a client may write either way is written one way: text as a string or in parts, ``developer`` or
-``system``, the white space of JSON. Ids of tool calls are left out, as each run has its own.
+Equivalent spellings are normalized: text as a string or in parts, ``developer`` or ``system``, the white
+space of JSON. Ids of tool calls are left out, as they differ between runs.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from agentspec.recorded.varying import mask_varying
 
 
 class Turn(NamedTuple):
-    """One message: who said it, and what, with the calls of tools."""
+    """One message: its role, and its text with its tool calls."""
 
     role: str
     text: str
 
     def digest(self) -> bytes:
-        """Equal for equal turns."""
+        """Return a digest of the turn, equal for equal turns."""
         return blake2b(f"{self.role}\0{self.text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
     def masked(self) -> Turn:
-        """Without what varies from run to run."""
+        """Return the turn without the parts that vary between runs."""
         return Turn(self.role, mask_varying(self.text))
 
 
 def turns(prompt: Prompt) -> list[Turn]:
-    """The messages; raw text is what a user says. Raises ConfigError if a message is malformed."""
+    """Return the messages as turns. Raw text is a user's turn. Raises ConfigError for a malformed message."""
     if isinstance(prompt, str):
         return [Turn("user", prompt)]
     return [_turn(message) for message in prompt]
@@ -38,7 +38,7 @@ def turns(prompt: Prompt) -> list[Turn]:
 
 def _turn(message: Message) -> Turn:
     role, text = message["role"], said(message)
-    if role == "assistant":  # what comes back of it may have lost the white space around its calls
+    if role == "assistant":  # a message sent back may have lost the white space around its calls
         calls = [[name, _parsed(arguments)] for name, arguments in tool_calls(message)]
         text = "\n".join([text.strip(), *(json.dumps(call, sort_keys=True) for call in calls)])
     return Turn("system" if role == "developer" else role, text)

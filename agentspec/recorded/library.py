@@ -1,4 +1,4 @@
-"""Recorded calls, found again by their conversation."""
+"""A library of recorded calls, looked up by conversation."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ Key = tuple[bytes, ...]  # a digest per turn
 
 
 class RecordedChoice(NamedTuple):
-    """One answer, and the line that it is from."""
+    """One answer, and its line in the file."""
 
     line: int
     answer: RecordedAnswer
 
 
 class CallLibrary:
-    """Hands out answers by conversation. Keeps no prompt, only digests. Safe to use from several threads.
+    """Recorded answers by conversation. Stores digests, not prompts. Safe to call from several threads.
 
-    A conversation that was recorded more than once has its answers handed out in order, and round again. One
-    that differs from all records is taken for one that differs in what varies from run to run alone
-    (``varying``); of several such records those with the most equal turns count.
+    A conversation that was recorded more than once has its answers returned in order, cyclically. For a
+    conversation without an equal record, the library uses records that differ only in parts that vary between
+    runs (``varying``). Of several such records, those with the most equal turns count.
     """
 
     def __init__(self, calls: Iterable[RecordedCall]) -> None:
         self._choices: defaultdict[Key, list[RecordedChoice]] = defaultdict(list)
         self._alike: defaultdict[Key, dict[Key, None]] = defaultdict(dict)  # by masked turns
-        self._masked: dict[bytes, bytes] = {}  # digest of a recorded turn -> of the same without what varies
+        self._masked: dict[bytes, bytes] = {}  # digest of a recorded turn -> digest of its masked form
         self._num_taken: defaultdict[Key, int] = defaultdict(int)
         self._lock = Lock()
         for call in calls:
             self._add(call)
 
     def __len__(self) -> int:
-        """Answers there are."""
+        """Return the number of answers."""
         return sum(map(len, self._choices.values()))
 
     def _add(self, call: RecordedCall) -> None:
@@ -52,10 +52,10 @@ class CallLibrary:
         self._alike[masked][key] = None
 
     def take(self, prompt: Prompt, num_choices: int = 1) -> list[RecordedChoice]:
-        """The next answers to this conversation.
+        """Return the next answers to this conversation.
 
         Raises:
-            UnrecordedCallError: there is none; it names the nearest record.
+            UnrecordedCallError: there is none; the message names the nearest record.
             ConfigError: a message is malformed.
         """
         asked = turns(prompt)
@@ -78,7 +78,7 @@ class CallLibrary:
         return [choices[number % len(choices)] for number in range(first, first + num_choices)]
 
     def _keys(self, asked: Sequence[Turn], *, is_kept: bool = False) -> tuple[Key, Key]:
-        """Digests of the turns, and of what does not vary in them."""
+        """Return the digests of the turns, and those of the masked turns."""
         key = tuple(turn.digest() for turn in asked)
         masked = []
         for digest, turn in zip(key, asked, strict=True):
@@ -89,7 +89,7 @@ class CallLibrary:
         return key, tuple(masked)
 
     def _miss(self, asked: Sequence[Turn], masked: Key) -> str:
-        """What to tell whose call was not recorded: no text of anybody's."""
+        """Return the error message for a call that was not recorded. It holds no text of a conversation."""
         told = f"no recorded call has this conversation of {len(asked)} messages"
         if not self._alike:
             return f"{told}: the file has none at all"
@@ -107,7 +107,7 @@ class CallLibrary:
 
 
 def _most_alike(key: Key, others: Sequence[Key]) -> list[Key]:
-    """Those with the most turns in the same place; of these, those of the nearest length."""
+    """Return the keys with the most equal turns in the same place; of these, those of the nearest length."""
     ranks = [(-sum(map(eq, key, other)), abs(len(key) - len(other))) for other in others]
     nearest = min(ranks)
     return [other for other, rank in zip(others, ranks, strict=True) if rank == nearest]

@@ -1,4 +1,4 @@
-"""An engine that answers from recorded calls, by the real steps of another."""
+"""An engine that answers from recorded calls with real steps of another engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentspec.stats import StageStats
 
 
 class ReplayEngine:
-    """Implements :class:`agentspec.generation.Engine`: looks up each answer, and makes ``engine`` give it."""
+    """An :class:`agentspec.generation.Engine` that forces ``engine`` to generate the recorded answers."""
 
     def __init__(self, engine: Engine, library: CallLibrary) -> None:
         self._engine = engine
@@ -25,17 +25,17 @@ class ReplayEngine:
 
     @property
     def model(self) -> ModelCard:
-        """The engine's."""
+        """The model of the engine."""
         return self._engine.model
 
     @property
     def is_healthy(self) -> bool:
-        """As the engine is."""
+        """True if the engine is healthy."""
         return self._engine.is_healthy
 
     @property
     def trees(self) -> Trees | None:
-        """The engine's."""
+        """The trees of the engine."""
         return self._engine.trees
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[GenerationDelta]:
@@ -43,7 +43,7 @@ class ReplayEngine:
 
         Raises (at the first ``anext``):
             UnrecordedCallError: no such call was recorded.
-            RequestError: the request is at fault in another way; the engine goes on.
+            RequestError: the request is at fault in another way; the engine continues.
             EngineError: the engine failed.
         """
         forced = await asyncio.to_thread(self._forced, request)
@@ -75,7 +75,7 @@ class ReplayEngine:
         add_generation_prompt: bool = True,
         add_special_tokens: bool | None = None,
     ) -> list[int]:
-        """As the engine does."""
+        """Tokenize with the engine."""
         return self._engine.tokenize(
             prompt,
             tools=tools,
@@ -84,15 +84,15 @@ class ReplayEngine:
         )
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
-        """As the engine does."""
+        """Detokenize with the engine."""
         return self._engine.detokenize(token_ids)
 
     def token_names(self, token_ids: Sequence[int]) -> list[str]:
-        """As the engine does."""
+        """Return the engine's token names."""
         return self._engine.token_names(token_ids)
 
     def stats(self) -> dict[StageKey, StageStats]:
-        """The engine's counters."""
+        """Return the engine's counters."""
         return self._engine.stats()
 
     async def close(self) -> None:
@@ -102,4 +102,4 @@ class ReplayEngine:
 
 def _forced_output(answer: RecordedAnswer) -> ForcedOutput:
     text = answer.written()
-    return ForcedOutput(text, is_cut=answer.is_cut and bool(text))  # of what was cut at once, nothing is left
+    return ForcedOutput(text, is_cut=answer.is_cut and bool(text))  # an empty text has nothing to cut
