@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_command(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> int:
-    """Parse ``argv`` and call the chosen command and return the exit status."""
+    """Parse ``argv``, call the chosen command and return the exit status."""
     args, unknown = parser.parse_known_args(argv)
     args.unknown = unknown
     try:
