@@ -38,7 +38,7 @@ def is_for_tenants(method: str, path: str) -> bool:
 
 
 def refuse_forged(raw: bytes, body: Mapping[str, Any] | None) -> None:
-    """Raise RequestError if a body that gets no tags contains some, in ``vllm_xargs`` or any other object in it."""
+    """Raise RequestError if a body that gets no tags contains some, in ``vllm_xargs`` or elsewhere."""
     is_suspect = XARGS_PREFIX.encode() in raw or b"\\u" in raw or b"\0" in raw  # escaped, or in UTF-16
     if not is_suspect:
         return
