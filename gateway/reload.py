@@ -15,7 +15,7 @@ logger = logging.getLogger("agentspec.gateway")
 
 
 class Reload:
-    """Calls ``apply`` when the file at ``path`` has changed. Errors that it raises are logged.
+    """Calls ``apply`` when the file at ``path`` has changed, and logs the errors that it raises.
 
     A file that is being written differs from poll to poll. It is read once two polls found it the same.
 

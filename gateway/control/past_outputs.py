@@ -17,7 +17,7 @@ from agentspec.stages import DEFAULT_STAGE, StageKey
 
 
 def read_past_outputs(raw: bytes, tenant: str) -> list[PastOutput]:
-    """Return the outputs in ``raw``, in order. Raises RequestError with the line number of an invalid line."""
+    """Return the outputs in ``raw``, in order. Raises RequestError, with the number of an invalid line."""
     outputs: list[PastOutput] = []
     for number, line in enumerate(raw.split(b"\n"), 1):
         if line.strip():

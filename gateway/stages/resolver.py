@@ -194,7 +194,7 @@ def _workflow(signs: StageHints) -> StageKey | None:
 
 
 def _in_workflow(signs: StageHints, role: str) -> StageKey | None:
-    """Return the stage of a role, below the workflow if one is named; None for a role that is no valid stage."""
+    """Return the stage of a role, below the workflow if one is named; None if the role is no valid stage."""
     stage = role_stage(role, signs.tenant)
     workflow = _workflow(signs) if stage is not None else None
     return stage if stage is None or workflow is None else _below(workflow, stage) or stage

@@ -1,4 +1,4 @@
-"""Logs bodies if the settings say so. Every reader of the log then sees all tenants' prompts and responses."""
+"""Logs bodies if the settings say so. Every reader of the log then sees all prompts and responses."""
 
 from __future__ import annotations
 
