@@ -37,7 +37,7 @@ class GatewaySettings(_Group):
     Attributes:
         body_limit_bytes: largest request body that is read; a larger one gets a 413.
         body_s: seconds within which a body must arrive.
-        head_s: seconds within which a request's head must arrive, from its first byte or from the connection.
+        head_s: seconds within which a head must arrive, from its first byte or the start of the connection.
         head_limit_bytes, max_headers: limits of a head; a head beyond them gets a 431.
         unread_s: seconds after which a client that does not read its response is dropped (Linux only; read
             at the start only).
@@ -134,16 +134,16 @@ class RetrySettings(_Group):
 
 
 class HealthSettings(_Group):
-    """Rules by which an engine counts as failed.
+    """Rules by which an engine counts as failed. Times are in seconds.
 
     Attributes:
         interval_s: time between two probes of ``/health`` and ``/v1/models``.
         timeout_s: time limit of a probe.
         num_failed_looks: failed probes in a row after which other engines are preferred.
-        num_failures: failed requests of one tenant in a row, each counted once regardless of its tries. After
-            as many the engine gets none of that tenant for ``open_s``.
-        failing_s: minimum time for which nothing but failures must have occurred before that.
-        open_s: time for which the circuit breaker stays open.
+        num_failures: failed requests of one tenant in a row that open its circuit on an engine. A request counts
+            once regardless of its tries.
+        failing_s: minimum duration of that series of failures.
+        open_s: time for which an open circuit sends none of the tenant's requests.
     """
 
     interval_s: float = Field(default=5.0, gt=0)

@@ -27,7 +27,7 @@ class EngineOutput:
 
     @property
     def last_line(self) -> str:
-        """The last line of output; empty if there is none."""
+        """The last line of output, or an empty string."""
         return self.last_lines[-1] if self.last_lines else ""
 
     async def read(self, stream: asyncio.StreamReader) -> None:

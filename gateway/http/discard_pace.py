@@ -9,7 +9,7 @@ BURST_BYTES = 16 << 20
 
 
 class DiscardRate:
-    """A token bucket that may go into debt: bytes are counted after they were read.
+    """A token bucket with a balance that may be negative: bytes are counted after they were read.
 
     Args:
         clock: seconds, monotonic.
