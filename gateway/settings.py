@@ -140,7 +140,7 @@ class HealthSettings(_Group):
         interval_s: time between two probes of ``/health`` and ``/v1/models``.
         timeout_s: time limit of a probe.
         num_failed_looks: failed probes in a row after which other engines are preferred.
-        num_failures: failed requests of one tenant in a row that open its circuit on an engine. A request counts
+        num_failures: failed requests of one tenant in a row that open its circuit on an engine. Each counts
             once regardless of its tries.
         failing_s: minimum duration of that series of failures.
         open_s: time for which an open circuit sends none of the tenant's requests.
