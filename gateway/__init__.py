@@ -1,9 +1,8 @@
-"""The OpenAI-compatible gateway. Imported as ``agentspec.gateway``.
+"""The OpenAI-compatible gateway, imported as ``agentspec.gateway``.
 
-A request's way: ``url_stage`` strips ``/stages/<path>``, ``request_id`` names it, ``observed`` times it
-and tells of it (by its ``call_record``), ``auth`` finds its tenant, ``calls`` reads the body and its
-``tags``, and an ``Upstream`` answers: ``embedded`` (an engine in this process) or ``fleet`` (any
-OpenAI-compatible servers).
+Life of a request: ``stages.url_stage`` strips ``/stages/<path>``. ``telemetry`` assigns the request id, then
+times and logs the call. ``auth`` finds the tenant. ``handler`` reads the body and its ``tags``. An
+``Upstream`` answers: ``embedded`` (an engine in this process) or ``fleet`` (any OpenAI-compatible servers).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The gateway as an ASGI application: routes, and the layers around them."""
+"""The gateway as an ASGI application: routes and middleware."""
 
 from __future__ import annotations
 
@@ -55,14 +55,16 @@ def create_app(
     tracing: Tracing | None = None,
     recorder: Recorder | None = None,
 ) -> ASGIApp:
-    """The gateway in front of ``upstream``; its lifespan starts and closes ``upstream`` and ``discovery``.
+    """Return the gateway in front of ``upstream``.
+
+    Its lifespan starts ``upstream`` and closes ``upstream`` and ``discovery``.
 
     Args:
         runtime: keys and limits, read at every request. With an ``admin_key``, ``/metrics`` and the routes
             that save and load trees need that key.
         discovery: finds the stages of requests without a tag; without it they share one stage.
-        tracing: gives every call a span.
-        recorder: writes every call to a file. The caller closes it.
+        tracing: creates a span for every call.
+        recorder: writes every call to a file; the caller closes it.
     """
     runtime, shutdown, traffic_stats = (
         runtime or RuntimeConfig(),
@@ -90,26 +92,29 @@ def create_app(
 
 
 class RouteSplit:
-    """Our own routes; all else goes to the upstream, past what Starlette wraps around every chunk."""
+    """Dispatches our own routes to Starlette and all other requests to the upstream.
+
+    Calls bypass Starlette, which wraps every chunk of a response.
+    """
 
     def __init__(self, own: ASGIApp, calls: ASGIApp) -> None:
         self._own = own
         self._calls = calls
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
+        """Dispatch the request."""
         is_call = scope["type"] == "http" and not _is_own(scope["path"])
         await (self._calls if is_call else self._own)(scope, receive, send)
 
 
 class CollectedMetrics(Collector):
-    """Metrics of one moment that somebody else has collected."""
+    """Metrics that were already collected, as a collector."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        """Them, once."""
+        """Yield the metrics once."""
         yield from self._metrics
 
 

@@ -1,4 +1,4 @@
-"""One call: what is asked, by whom, and how it ended. Its record holds nothing of what was said."""
+"""One API call: the request, its principal and its outcome. The log record holds no message content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_MODEL_CHARS = 128  # clients choose the name
 
 
 class Endpoint(StrEnum):
-    """The paths that generate, and take tags. A POST to any of them is tagged."""
+    """The paths that generate. A POST to any of them is tagged."""
 
     CHAT = "/v1/chat/completions"
     COMPLETIONS = "/v1/completions"
@@ -30,7 +30,7 @@ class Endpoint(StrEnum):
 
 
 class Outcome(StrEnum):
-    """Why an answer that had begun has no end."""
+    """Reason for which a response that had started did not complete."""
 
     CLIENT_LEFT = "client_left"
     ENGINE_LOST = "engine_lost"
@@ -41,7 +41,7 @@ class Outcome(StrEnum):
 
     @classmethod
     def of(cls, error: Exception) -> Outcome:
-        """The one that ``error`` makes of an answer."""
+        """Return the outcome that ``error`` causes."""
         kinds: tuple[tuple[type[Exception], Outcome], ...] = (
             (UpstreamDownError, cls.ENGINE_LOST),
             (UpstreamTimeoutError, cls.ENGINE_SILENT),
@@ -53,17 +53,17 @@ class Outcome(StrEnum):
 
 @dataclass(slots=True)
 class CallLog:
-    """Filled in by whoever finds something out; read when the call is over.
+    """Facts about one call. Each layer adds its own; they are read when the call is over.
 
     Attributes:
-        tenant: None until the key was looked up.
-        model: the one that was asked for.
-        tags: None until they were read, and for a call that generates nothing.
-        upstream: the name of the engine that answered, or was asked last.
-        num_tries: how often an engine was asked.
-        told: what the answer told of itself at its end, see AnswerTail.
-        outcome: None for a whole answer.
-        trace_headers: this call's trace context as headers for the engine; without any, the client's go on.
+        tenant: None until the key is looked up.
+        model: the requested model.
+        tags: None until they are read, and for calls that generate nothing.
+        upstream: name of the engine that answered, or was asked last.
+        num_tries: number of attempts on engines.
+        told: the payload with the usage at the end of the response, see ``UsageTail``.
+        outcome: None for a complete response.
+        trace_headers: the call's trace context as headers for the engine. If empty, the client's are used.
     """
 
     tenant: str | None = None
@@ -77,21 +77,21 @@ class CallLog:
 
     @property
     def num_retries(self) -> int:
-        """Tries after the first."""
+        """Number of tries after the first."""
         return max(0, self.num_tries - 1)
 
     @property
     def is_broken(self) -> bool:
-        """The answer has no end, and not by the client's will."""
+        """True if the response is incomplete and the client did not cause that."""
         return self.outcome is not None and self.outcome is not Outcome.CLIENT_LEFT
 
     @property
     def named_model(self) -> str | None:
-        """The model, no longer than a name is."""
+        """The model's name, cut to ``MAX_MODEL_CHARS``."""
         return None if self.model is None else self.model[:MAX_MODEL_CHARS]
 
     def fields(self) -> dict[str, object]:
-        """What is known, by the names that the log has for it."""
+        """Return the known facts under their names in the log."""
         tags = self.tags
         named = {
             "tenant": self.tenant,
@@ -107,15 +107,15 @@ class CallLog:
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
-    """What is asked, and by whom.
+    """One request after its body was read, with its tenant and tags.
 
     Attributes:
-        path: percent-encoded, as it came, without the stage.
-        query: what came after the ``?``.
-        raw_body: the bytes as they came.
-        body: the JSON object in them; None if they hold none.
-        tags: None on a call that generates nothing.
-        record: what becomes of it, for whoever is not told otherwise.
+        path: percent-encoded as received, without the stage.
+        query: the part after the ``?``.
+        raw_body: the bytes as received.
+        body: the JSON object in ``raw_body``; None if it holds none.
+        tags: None for calls that generate nothing.
+        record: the call's log record; callers without their own get a new one.
     """
 
     method: str
@@ -131,7 +131,7 @@ class ApiCall:
 
     @property
     def model(self) -> str | None:
-        """The model it names, if it names one."""
+        """The model that the call names, or None."""
         if self.path.startswith(MODEL_PREFIX):
             return unquote(self.path.removeprefix(MODEL_PREFIX))
         model = None if self.body is None else self.body.get("model")

@@ -1,7 +1,7 @@
-"""``agentspec.yaml``: one file for all that can be set, overridden by the environment; errors say where.
+"""The ``agentspec.yaml`` file with all settings. The environment overrides it; errors name the place.
 
-Every setting is also ``$AGENTSPEC_<GROUP>__<NAME>`` (``AGENTSPEC_ROUTING__SPILL=2``), lists and groups as
-JSON. In the file, a value ``${NAME}`` is that environment variable: secrets need not stand there.
+Every setting is also ``$AGENTSPEC_<GROUP>__<NAME>`` (``AGENTSPEC_ROUTING__SPILL=2``), with lists and groups
+as JSON. A value ``${NAME}`` in the file is that environment variable, which keeps secrets out of the file.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Location = tuple[str | int, ...]
 
 
 def load_settings(path: Path | None) -> Settings:
-    """What the file at ``path`` and the environment say; without a file, the environment alone.
+    """Return the settings from the file at ``path`` and the environment, or from the environment only.
 
     Raises:
-        ConfigError: the file can't be read, or a value is wrong; every one is named with its place.
+        ConfigError: the file can't be read, or values are wrong; each is named with its place.
     """
     tree = None if path is None else _composed(path)
     unknown = unknown_variables(os.environ, _used(tree))
@@ -51,7 +51,7 @@ def load_settings(path: Path | None) -> Settings:
 
 
 def _composed(path: Path) -> yaml.Node | None:
-    """The file as a tree that knows its lines; None if it is empty."""
+    """Return the file as a node tree with line numbers; None if it is empty."""
     try:
         return yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     except OSError as error:
@@ -66,14 +66,14 @@ def _composed(path: Path) -> yaml.Node | None:
 
 
 def _used(tree: yaml.Node | None) -> set[str]:
-    """The variables that the file names."""
+    """Return the variables that the file names."""
     nodes = () if tree is None else _nodes(tree, set())
     found = (_VARIABLE.fullmatch(node.value) for node in nodes if isinstance(node, yaml.ScalarNode))
     return {one[1] for one in found if one}
 
 
 def _values(tree: yaml.Node, path: Path | None) -> dict[str, Any]:
-    """The file's values, with the variables of the environment in them."""
+    """Return the file's values, with environment variables substituted."""
     if not isinstance(tree, yaml.MappingNode):
         raise ConfigError(f"{path}:{_line(tree)}: the file must be a mapping, like 'server: ...'")
     for node in _nodes(tree, set()):
@@ -125,13 +125,13 @@ def _lines(errors: Sequence[ErrorDetails], tree: yaml.Node | None, path: Path | 
 
 
 def suggestion(name: str, known: Sequence[str]) -> str:
-    """The name of ``known`` that a misspelt one may have meant, or all of them, in words."""
+    """Return a message with the closest match for ``name`` in ``known``, or with all of ``known``."""
     near = get_close_matches(name, known, 1)
     return f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
 
 
 def _meant(location: Location) -> str:
-    """The setting that ``location``, which is none, may have meant; else all of its group."""
+    """Suggest a setting for the unknown ``location``: the closest match, or all names of its group."""
     name, group = str(location[-1]), _group(location[:-1])
     known = list(group.model_fields)
     if name not in known and not get_close_matches(name, known, 1):
@@ -143,23 +143,23 @@ def _meant(location: Location) -> str:
 
 
 def _group(location: Location) -> type[BaseModel]:
-    """The model that has the settings at ``location``."""
+    """Return the model that has the settings at ``location``."""
     group: type[BaseModel] = Settings
     for part in location:
-        field = group.model_fields.get(str(part))  # a number is a place in a list of such models
+        field = group.model_fields.get(str(part))  # a number is an index into a list of such models
         group = (field and _model_of(field.annotation)) or group
     return group
 
 
 def _model_of(annotation: Any) -> type[BaseModel] | None:
-    """The model in a type like ``Group``, ``Group | None`` or ``tuple[Group, ...]``."""
+    """Return the model in a type like ``Group``, ``Group | None`` or ``tuple[Group, ...]``."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((model for one in get_args(annotation) if (model := _model_of(one))), None)
 
 
 def _place(location: Location, tree: yaml.Node | None, path: Path | None, *, is_name: bool = False) -> str:
-    """Where a value was given, or its name, and the name."""
+    """Return the place of a value (or of its name, if ``is_name``), and the setting's name."""
     field = _field(location)
     variable = ENVIRONMENT_PREFIX + "__".join(map(str, location)).upper()
     node = None if tree is None else _found(tree, location, is_name=is_name)
@@ -170,7 +170,7 @@ def _place(location: Location, tree: yaml.Node | None, path: Path | None, *, is_
 
 
 def _given(error: ErrorDetails) -> str:
-    """The value that is wrong, unless it is a secret or may hold one."""
+    """Return the wrong value for the message, unless it is a secret or may hold one."""
     if error["type"] == "missing" or not SECRETS.isdisjoint(map(str, error["loc"])):
         return ""
     value = error["input"]
@@ -186,9 +186,9 @@ def _field(location: Location) -> str:
 
 
 def _found(node: yaml.Node, location: Location, *, is_name: bool = False) -> yaml.Node | None:
-    """The node at ``location``, or the last one on the way to it; None if not even the first is there.
+    """Return the node at ``location``, or its deepest ancestor in the file; None if there is none.
 
-    ``is_name``: the node of its name and not of its value, which may begin lines further down.
+    With ``is_name``, return the node of the name instead of the value, which may begin lines further down.
     """
     found: yaml.Node | None = None
     for index, part in enumerate(location, 1):

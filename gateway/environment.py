@@ -1,6 +1,6 @@
-"""Variables ``$AGENTSPEC_...`` of the environment: those that are known, and misspelt ones.
+"""Known and misspelt environment variables ``$AGENTSPEC_...``.
 
-An ignored variable may be the one that keeps a gateway closed, so a near miss is an error and not a default.
+An ignored variable may be the one that closes a gateway, so a near miss is an error.
 """
 
 from __future__ import annotations
@@ -33,17 +33,20 @@ OTHER_VARIABLES = frozenset(
         *("BROWSER", "ENGINE_PYTHON", "FUZZ_CASES"),
     )
 )
-# what Kubernetes sets in a container for a Service called agentspec, or agentspec-...
+# variables that Kubernetes sets in a container for a Service named agentspec or agentspec-...
 _OF_A_SERVICE = re.compile(r".*_SERVICE_(HOST|PORT(_\w+)?)|.*PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?")
 _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.*")
-_LIKENESS = 0.85  # of two names, by difflib
+_LIKENESS = 0.85  # difflib's ratio of two names
 
 
 def unknown_variables(environment: Mapping[str, str], used: Collection[str] = ()) -> list[str]:
-    """The variables with our prefix that nothing reads. ``used`` are those that the configuration file names.
+    """Return the variables with our prefix that nothing reads, except those in ``used``.
+
+    Args:
+        used: variables that the configuration file names.
 
     Raises:
-        ConfigError: one lacks its group (``AGENTSPEC_SPILL``), or is nearly the name of a setting.
+        ConfigError: one lacks its group (``AGENTSPEC_SPILL``), or nearly matches the name of a setting.
     """
     unknown = []
     for name in sorted(environment):
@@ -63,12 +66,12 @@ def _is_unknown(name: str, value: str) -> bool:
         return False
     rest = name.removeprefix(ENVIRONMENT_PREFIX)
     if "__" in rest and rest.partition("__")[0].lower() in Settings.model_fields:
-        return False  # reading the settings says what is wrong with it
+        return False  # loading the settings reports the error
     return not (_OF_A_SERVICE.fullmatch(name) or _SERVICE_URL.fullmatch(value))
 
 
 def _meant(name: str) -> list[str]:
-    """The settings that ``name`` may be a mistake for."""
+    """Return the settings that ``name`` may be a misspelling of."""
     rest = name.removeprefix(ENVIRONMENT_PREFIX)
     if without_group := [variable for variable, setting in _SETTINGS.items() if setting == rest]:
         return without_group
@@ -81,7 +84,7 @@ def _plain(name: str) -> str:
 
 
 def _settings() -> Iterator[tuple[str, str]]:
-    """The variable of each setting, and the setting's own name in capitals."""
+    """Yield the variable of each setting and the setting's own name, in capitals."""
     defaults = Settings.model_construct()
     for group in Settings.model_fields:
         variable = ENVIRONMENT_PREFIX + group.upper()

@@ -1,23 +1,23 @@
-"""What goes wrong at the gateway, and how OpenAI's clients are told.
+"""The gateway's errors and their form in OpenAI's API.
 
 RequestError
-├── AuthError            401  no key, or one nobody gave out
-├── ForbiddenError       403  a key, but not for this
+├── AuthError            401  no key, or an unknown one
+├── ForbiddenError       403  the key, or a missing key, does not permit this
 ├── UnknownUrlError      404
 ├── UnknownClusterError  404  the tenant has no cluster of this id
 ├── UnknownTraceError    404  the tenant has no trace of this id
 ├── MethodNotAllowedError 405
-├── SlowBodyError        408  the body did not come in time
+├── SlowBodyError        408  the body did not arrive in time
 ├── BodyTooLargeError    413
-└── RateLimitError       429  this key has used up what it may
+└── RateLimitError       429  the key has reached its limit
 EngineError
 ├── NoControlError       501  the engine has no trees, or none within reach
 ├── ShuttingDownError    503  the grace period of a shutdown is over
-├── QueueFullError       429  all engines are busy, and too many wait already
+├── QueueFullError       429  all engines are busy and the admission queue is full
 ├── QueueTimeoutError    503  no engine had room in time
-├── NoUpstreamError      503  every engine that could answer is out of order
-├── UpstreamDownError    502  the engine behind the proxy broke off
-│   └── UnreachableError 502  it can't be reached
+├── NoUpstreamError      503  the circuits of all matching engines are open
+├── UpstreamDownError    502  the connection to the engine broke
+│   └── UnreachableError 502  the engine can't be reached
 └── UpstreamTimeoutError 504
 """
 
@@ -29,8 +29,8 @@ from typing import Any
 
 from agentspec.errors import EngineError, RequestError, StageError
 
-MAX_MESSAGE_CHARS = 500  # messages quote what the client sent, and that may be megabytes
-# whatever is an "invalid_request_error" is to LiteLLM the body's fault, whatever its status
+MAX_MESSAGE_CHARS = 500  # messages quote the client's input, which may be megabytes
+# LiteLLM blames the body for every "invalid_request_error", regardless of the status
 KINDS = {
     401: "authentication_error",
     403: "permission_error",
@@ -51,7 +51,7 @@ class AuthError(RequestError):
 
 
 class ForbiddenError(RequestError):
-    """Whoever asks is known, or need not be, and may not do this."""
+    """The principal may not do this."""
 
     status = 403
 
@@ -60,7 +60,7 @@ class ForbiddenError(RequestError):
 
 
 class UnknownUrlError(RequestError):
-    """Nothing answers here."""
+    """No route matches this path."""
 
     status = 404
 
@@ -69,7 +69,7 @@ class UnknownUrlError(RequestError):
 
 
 class MethodNotAllowedError(RequestError):
-    """Something answers here, but not to this method."""
+    """The path exists, but not for this method."""
 
     status = 405
 
@@ -97,7 +97,7 @@ class UnknownTraceError(RequestError):
 
 
 class BodyTooLargeError(RequestError):
-    """The request's body is larger than this server reads."""
+    """The request body exceeds the server's limit."""
 
     status = 413
 
@@ -106,7 +106,7 @@ class BodyTooLargeError(RequestError):
 
 
 class SlowBodyError(RequestError):
-    """The request's body did not come in time."""
+    """The request body did not arrive in time."""
 
     status = 408
 
@@ -115,7 +115,7 @@ class SlowBodyError(RequestError):
 
 
 class RateLimitError(RequestError):
-    """This key asks more often, or more at a time, than it may."""
+    """The key exceeds its requests per minute, or its concurrent requests."""
 
     status = 429
 
@@ -125,7 +125,7 @@ class RateLimitError(RequestError):
 
 
 class QueueFullError(EngineError):
-    """Every engine is busy, and as many requests wait as may."""
+    """Every engine is busy and the admission queue is full."""
 
     status = 429
     code = "queue_full"
@@ -133,7 +133,7 @@ class QueueFullError(EngineError):
 
 
 class QueueTimeoutError(EngineError):
-    """The request has waited for its turn as long as it may."""
+    """The request reached the time limit of the admission queue."""
 
     status = 503
     code = "queue_timeout"
@@ -141,7 +141,7 @@ class QueueTimeoutError(EngineError):
 
 
 class NoUpstreamError(EngineError):
-    """Every engine that could answer has failed too often and is left alone for now."""
+    """Every engine that could answer has failed too often and is not used for now."""
 
     status = 503
     code = "no_upstream"
@@ -152,28 +152,28 @@ class NoUpstreamError(EngineError):
 
 
 class NoControlError(EngineError):
-    """The engine has no trees, or they are beyond this gateway's reach."""
+    """The engine has no trees, or this gateway can't reach them."""
 
     status = 501
     code = "not_supported_by_engine"
 
 
 class ShuttingDownError(EngineError):
-    """The server stops and this request did not finish in time."""
+    """The server is shutting down and this request did not finish in time."""
 
     status = 503
     code = "shutting_down"
 
 
 class UpstreamDownError(EngineError):
-    """The upstream can't be reached, or broke off."""
+    """The upstream can't be reached, or its connection broke."""
 
     status = 502
     code = "upstream_unavailable"
 
 
 class UnreachableError(UpstreamDownError):
-    """No connection to the upstream can be made, whatever the request."""
+    """No connection to the upstream can be made. The request is not the cause."""
 
 
 class UpstreamTimeoutError(EngineError):
@@ -184,14 +184,14 @@ class UpstreamTimeoutError(EngineError):
 
 
 def retry_after(seconds: float) -> tuple[bytes, bytes]:
-    """The header that says when to come back: whole seconds, at least one."""
+    """Return the ``retry-after`` header in whole seconds, at least one."""
     return b"retry-after", b"%d" % max(1, math.ceil(seconds))
 
 
 def error_body(
     status: int, message: str, *, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
-    """OpenAI's error object; a long message is cut."""
+    """Return OpenAI's error object; a long message is cut."""
     if len(message) > MAX_MESSAGE_CHARS:
         message = message[:MAX_MESSAGE_CHARS] + "..."
     kind = KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
@@ -201,11 +201,11 @@ def error_body(
 def describe(
     error: Exception, request_id: str | None = None, *, has_begun: bool = False
 ) -> tuple[int, dict[str, Any]]:
-    """Status and body for a client; what is not the client's fault is logged.
+    """Return status and body for the client. Log errors that the client did not cause.
 
     Args:
-        request_id: of the request that failed, for the log.
-        has_begun: the answer had, and breaks off.
+        request_id: id of the failed request, for the log.
+        has_begun: True if the response had started and breaks off.
     """
     fields = {"fields": {"request_id": request_id}} if request_id else None
     text = "an answer broke off: %s" if has_begun else "%s"

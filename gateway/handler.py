@@ -1,4 +1,4 @@
-"""Whatever an upstream answers: the requests that generate, tagged, and all others as they came."""
+"""Answers all calls to the upstream: generating requests with tags, all others unchanged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ logger = logging.getLogger("agentspec.gateway")
 
 
 class CallHandler:
-    """All calls to one upstream, as an ASGI application."""
+    """An ASGI application for all calls to one upstream."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class CallHandler:
         self._discovery = discovery
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read, tag, answer; every failure is told in OpenAI's form."""
+        """Read, tag and answer the request. Report every failure in OpenAI's form."""
         request_id, record = scope[REQUEST_ID_KEY], scope[RECORD_KEY]
         response, cancel_scope = ApiResponse(writer_of(scope, send), request_id), CancelScope()
         if self._runtime.limits.log_bodies:
@@ -124,12 +124,12 @@ class CallHandler:
 
 
 def _check_passing(method: str, path: str, caller: Principal) -> None:
-    """Raise UnknownUrlError or ForbiddenError if a call without tags may not go on."""
+    """Raise UnknownUrlError or ForbiddenError if an untagged call may not be forwarded."""
     segments = path[1:].split("/")
     leads_elsewhere = not DOTS.isdisjoint(segments) or "" in segments[:-1] or "\\" in path
     if leads_elsewhere or path.startswith(OUR_PREFIX):
         raise UnknownUrlError(
             method, path
-        )  # for whatever tidies paths up, or it leads to the engine's controls
+        )  # a server that normalizes paths may map it to the engine's controls
     if not caller.is_operator and not is_for_tenants(method, path):
         raise ForbiddenError(f"{method} {path} is closed: tenants have API keys here")

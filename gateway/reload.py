@@ -1,4 +1,4 @@
-"""A configuration that may change while the gateway runs: on SIGHUP, or when its file does."""
+"""Reloading of the configuration while the gateway runs: on SIGHUP, or when the file changes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ logger = logging.getLogger("agentspec.gateway")
 
 
 class Reload:
-    """Calls ``apply`` when the file at ``path`` has changed. What it raises is logged, and that is all.
+    """Calls ``apply`` when the file at ``path`` has changed, and logs the errors that it raises.
 
-    A file that is being written changes from look to look: it is read once two looks found it the same.
+    A file that is being written differs from poll to poll. It is read once two polls found it the same.
 
     Args:
-        apply: reads the file and puts it into force; in the event loop.
+        apply: reads the file and puts it into force; runs in the event loop.
     """
 
     def __init__(self, path: Path, apply: Callable[[], None]) -> None:
@@ -30,11 +30,11 @@ class Reload:
         self._seen = self._looked = self._stamp()
 
     def ask(self) -> None:
-        """Read it again, changed or not. From the event loop."""
+        """Request a reload even if the file has not changed. Call from the event loop."""
         self._asked.set()
 
     async def run(self) -> None:
-        """Watch until cancelled."""
+        """Watch the file until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(POLL_S):
@@ -46,12 +46,12 @@ class Reload:
             self.read()
 
     def look(self) -> bool:
-        """True if the file differs from the one that was read, and not from the one of the last look."""
+        """Return True if the file differs from the one last read but not from the previous poll."""
         before, self._looked = self._looked, self._stamp()
         return self._looked == before != self._seen
 
     def read(self) -> None:
-        """Put the file into force as it is now, or log why not."""
+        """Put the file into force as it is now, or log the error."""
         self._seen = self._looked = self._stamp()
         self._try()
 
@@ -66,7 +66,7 @@ class Reload:
             logger.info("the configuration was read again from %s", self._path)
 
     def _stamp(self) -> tuple[int, int, int] | None:
-        """What changes with the file, also when it is replaced by another; None if there is none now."""
+        """Return a value that changes when the file is written or replaced; None if there is no file."""
         try:
             status = self._path.stat()
         except OSError:

@@ -1,4 +1,4 @@
-"""Running the gateway: one uvicorn server that drains before it stops."""
+"""One uvicorn server with graceful shutdown."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ LAST_WORDS_S = 2
 
 
 class GatewayServer(uvicorn.Server):
-    """A server that ends quietly.
+    """A server that shuts down gracefully.
 
-    The first SIGINT or SIGTERM starts the drain: no new connections, requests under way get
-    ``grace_s`` seconds, then an error. The second one ends the grace period at once. Either way the
-    application's shutdown runs and ``serve`` returns; the signal is not raised again.
+    The first SIGINT or SIGTERM starts the shutdown. The server accepts no new connections. Calls in flight
+    get ``grace_s`` seconds, then an error. A second signal ends the grace period immediately. In both cases
+    the application's shutdown runs and ``serve`` returns; the signal is not raised again.
 
     Args:
-        rules: the app's; their limits hold for what comes before a request is understood, too.
+        runtime: the app's; its limits also apply before a request is parsed.
     """
 
     def __init__(
@@ -75,31 +75,31 @@ class GatewayServer(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to listen, then say so."""
+        """Start to listen, then call ``on_ready``."""
         self._loop = asyncio.get_running_loop()
         for listening in sockets or ():
             drop_the_absent(listening, self._runtime.limits)
         try:
             await super().startup(sockets)
-        except OSError as error:  # somebody else began to listen after we were bound
+        except OSError as error:  # another process began to listen after we were bound
             raise ConfigError(f"can't listen: {error.strerror or error}") from None
-        gc.freeze()  # what was loaded stays: looking through it again and again would hold up every stream
+        gc.freeze()  # loaded objects stay: scanning them in every collection would delay every stream
         if self.started and self._reload:
             self._reloading = asyncio.create_task(self._reload.run())
         if self.started and self._on_ready:
             self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Drain, then stop."""
+        """Start the grace period, then stop."""
         if self._reloading is not None:
             self._reloading.cancel()
         self._shutdown.begin(self._grace_s)
         await super().shutdown(sockets)
-        gc.unfreeze()  # the process may go on: what served here, a model for one, is to be freed
+        gc.unfreeze()  # the process may continue: objects used here, such as a model, must be freed
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As uvicorn's, but the captured signals are not raised again afterwards."""
+        """Capture signals as uvicorn does, but do not raise them again afterwards."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -114,7 +114,7 @@ class GatewayServer(uvicorn.Server):
                 signal.signal(number, handler)
 
     def end(self) -> None:
-        """As the first signal does."""
+        """Stop the server, as the first signal does."""
         self.should_exit = True
 
     def _handle_hangup(self, sig: int, frame: FrameType | None) -> None:
@@ -122,14 +122,14 @@ class GatewayServer(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._reload.ask)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """First signal: drain. Second: at once."""
+        """Shut down gracefully on the first signal, immediately on the second."""
         if self.should_exit and self._loop is not None:
             self._loop.call_soon_threadsafe(self._shutdown.expire)
         self.should_exit = True
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet. Raises OSError, e.g. if the port is in use."""
+    """Return a bound socket that does not listen yet. Raises OSError, e.g. if the port is in use."""
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -154,11 +154,10 @@ def serve(
     reload: Reload | None = None,
     runtime: RuntimeConfig | None = None,
 ) -> None:
-    """Serve ``app`` on ``bound`` until SIGINT or SIGTERM. ``shutdown`` and ``runtime``
-    must be the app's.
+    """Serve ``app`` on ``bound`` until SIGINT or SIGTERM. ``shutdown`` and ``runtime`` must be the app's.
 
-    An ``engine`` runs as long, and a little longer: the app drains first. Until it is ready, clients are told
-    so, and ``on_ready`` waits. ``reload`` is told of SIGHUP.
+    An ``engine`` stops after the app's graceful shutdown. Until it is ready, clients get a 503 and
+    ``on_ready`` is not called. SIGHUP triggers ``reload``.
 
     Raises:
         EngineStartError: the engine never became ready.

@@ -1,6 +1,6 @@
-"""Everything about a gateway that can be set, each group a model: names, types, ranges, defaults.
+"""All settings of a gateway, one model per group: names, types, ranges, defaults.
 
-Where the values come from (a file, the environment, options) is ``config_file``'s and the commands' business.
+``config_file`` and the commands read the values from files, the environment and options.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ class GatewaySettings(_Group):
 
     Attributes:
         body_limit_bytes: largest request body that is read; a larger one gets a 413.
-        body_s: seconds in which a body must have come.
-        head_s: seconds in which a request's head must have come, from its first moment or the connection's.
-        head_limit_bytes, max_headers: a larger head, or one with more headers, gets a 431.
-        unread_s: a client that takes nothing of its answer for so many seconds is dropped (on Linux; it is
-            read at the start only).
-        num_stage_labels: so many stages per tenant get their own label in ``/metrics``, those seen
-            first; the rest are counted together as ``other``.
-        log_bodies: requests and answers stand in the log at level debug, for whoever reads it: dangerous.
+        body_s: seconds within which a body must arrive.
+        head_s: seconds within which a head must arrive, from its first byte or the start of the connection.
+        head_limit_bytes, max_headers: limits of a head; a head beyond them gets a 431.
+        unread_s: seconds after which a client that does not read its response is dropped (Linux only; read
+            at the start only).
+        num_stage_labels: number of stages per tenant with their own label in ``/metrics``, the first seen.
+            The rest are counted together as ``other``.
+        log_bodies: write requests and responses to the log at level debug. Dangerous: every reader of the
+            log sees them.
     """
 
     body_limit_bytes: int = Field(default=32 * MIB, ge=1024)
@@ -57,17 +58,17 @@ class GatewaySettings(_Group):
 
 
 class UpstreamSettings(_Group):
-    """One engine: where it is, what it is sent, and how much of the load it takes.
+    """One engine: its address, its capabilities and its share of the load.
 
     Attributes:
         url: base URL, with or without ``/v1``.
-        name: in logs, metrics and for affinity; the URL by default.
-        models: those it serves. Empty: whatever is asked for, but rather what its ``/v1/models`` lists.
-        weight: its share of the load beside the others.
-        max_concurrent: requests at a time; more wait in line. None = no limit.
+        name: name in logs and metrics, and for affinity; the URL by default.
+        models: models that it serves. Empty: any model, preferably those that its ``/v1/models`` lists.
+        weight: its share of the load relative to the others.
+        max_concurrent: requests at a time; more wait in the admission queue. None = no limit.
         api_key: the engine's own key; replaces the client's ``Authorization``.
-        sends_xargs: put the tags into the body's ``vllm_xargs``; False for a server that refuses
-            fields it does not know.
+        sends_xargs: put the tags into the body's ``vllm_xargs``; False for a server that rejects
+            unknown fields.
         control_token: the engine's ``$AGENTSPEC_CONTROL_TOKEN``, if it runs our plugin and has one.
     """
 
@@ -82,13 +83,13 @@ class UpstreamSettings(_Group):
 
     @property
     def root(self) -> str:
-        """The URL that ``/v1/...`` is added to. Raises ConfigError if it is no http URL of a server."""
+        """The base URL without ``/v1``. Raises ConfigError if it is not the http URL of a server."""
         try:
             parts = urlsplit(self.url)
             is_base = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
         except ValueError as error:
             raise ConfigError(f"bad engine URL {self.url!r}: {error}") from None
-        if parts.username is not None:  # and not show it: this URL stands in logs and in errors
+        if parts.username is not None:  # the message omits the URL, which would reveal the password
             raise ConfigError("an engine URL holds no user and no password")
         if not is_base or parts.query or parts.fragment:
             raise ConfigError(f"an engine URL looks like 'http://host:8000', not {self.url!r}")
@@ -98,18 +99,18 @@ class UpstreamSettings(_Group):
 
     @property
     def label(self) -> str:
-        """Its name; the URL if it has none."""
+        """The engine's name; its URL if it has none."""
         return self.name or self.root
 
 
 class TimeoutSettings(_Group):
-    """Seconds that each phase of a request may take.
+    """Time limits of each phase of a request, in seconds.
 
     Attributes:
-        connect_s: until a new connection to an engine stands.
-        first_byte_s: until the head of the answer is there; without streaming that is the whole generation.
-        idle_s: between two parts of an answer.
-        queue_s: in line for an engine that has room.
+        connect_s: to open a new connection to an engine.
+        first_byte_s: until the head of the response; without streaming, the whole generation.
+        idle_s: between two parts of a response.
+        queue_s: in the admission queue.
     """
 
     connect_s: float = Field(default=5.0, gt=0)
@@ -119,12 +120,12 @@ class TimeoutSettings(_Group):
 
 
 class RetrySettings(_Group):
-    """When a request is tried again: as long as the client has got nothing of an answer.
+    """Conditions for a retry. A request is retried only while the client has received nothing.
 
     Attributes:
-        num_retries: beside the first try; each goes to another engine, if there is one.
-        statuses: answers that count as no answer.
-        backoff_s: before the first retry; it doubles with each, and half of it is drawn at random.
+        num_retries: retries after the first try, each on another engine if there is one.
+        statuses: statuses of responses that are discarded and retried.
+        backoff_s: delay before the first retry. It doubles with each retry, and half of it is random.
     """
 
     num_retries: int = Field(default=2, ge=0, le=10)
@@ -133,14 +134,16 @@ class RetrySettings(_Group):
 
 
 class HealthSettings(_Group):
-    """How it is found out that an engine is out of order.
+    """Rules by which an engine counts as failed. Times are in seconds.
 
     Attributes:
-        interval_s: between two looks at ``/health`` and ``/v1/models``.
-        timeout_s: of such a look.
-        num_failed_looks: in a row, after which others are preferred.
-        num_failures: requests of a tenant that fail in a row, each once whatever its tries, after which
-            none of that tenant is sent for ``open_s``; if nothing else came back for ``failing_s``.
+        interval_s: time between two probes of ``/health`` and ``/v1/models``.
+        timeout_s: time limit of a probe.
+        num_failed_looks: failed probes in a row after which other engines are preferred.
+        num_failures: failed requests of one tenant in a row that open its circuit on an engine. Each counts
+            once regardless of its tries.
+        failing_s: minimum duration of that series of failures.
+        open_s: time for which an open circuit sends none of the tenant's requests.
     """
 
     interval_s: float = Field(default=5.0, gt=0)
@@ -152,7 +155,7 @@ class HealthSettings(_Group):
 
 
 class Policy(StrEnum):
-    """What a request is kept together with."""
+    """Property by which requests are kept on one engine."""
 
     LEAST_LOAD = "least_load"
     STAGE = "stage"
@@ -160,12 +163,12 @@ class Policy(StrEnum):
 
 
 class RoutingSettings(_Group):
-    """Which engine gets a request.
+    """Rules that select the engine for a request.
 
     Attributes:
-        policy: what stays together on one engine; a request with no session goes by its stage.
-        spill: an engine takes at most so many times its share before others help.
-        max_waiting: requests in line while every engine is full; more are refused with a 429.
+        policy: property by which requests stay on one engine; a request without a session uses its stage.
+        spill: multiple of its share of the load that an engine takes before others help.
+        max_waiting: size of the admission queue while every engine is full; beyond it requests get a 429.
     """
 
     policy: Policy = Policy.STAGE
@@ -190,11 +193,11 @@ class FleetSettings(_Group):
 
 
 class KeySettings(_Group):
-    """One API key, by its digest alone; ``agentspec key`` makes one.
+    """One API key, stored only as its digest; ``agentspec key`` creates one.
 
     Attributes:
-        sha256: of the key, in hexadecimal.
-        tenant: whose it is.
+        sha256: SHA-256 of the key, in hexadecimal.
+        tenant: tenant that the key belongs to.
         requests_per_minute, max_concurrent: None = no limit.
     """
 
@@ -205,13 +208,13 @@ class KeySettings(_Group):
 
 
 class ServerSettings(_Group):
-    """Where the gateway listens, and how it ends and tells of itself.
+    """The gateway's address, shutdown and logs.
 
     Attributes:
-        allow_open: a public address without any key is meant.
-        grace_s: seconds that requests under way get to finish at shutdown.
-        record: a file that every call is appended to, with all that was said; None = none.
-        cors_origins: web pages that may read answers, by origin; "*" = all pages.
+        allow_open: confirms that a public address without any key is intended.
+        grace_s: seconds that calls in flight get to finish at shutdown.
+        record: file to which every call is appended, with its whole content; None = no recording.
+        cors_origins: origins of web pages that may read responses; "*" = all pages.
     """
 
     host: str = "127.0.0.1"
@@ -226,7 +229,7 @@ class ServerSettings(_Group):
     @field_validator("cors_origins")
     @classmethod
     def _check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        """As browsers write them: no path, no capitals, no port that the scheme has anyway."""
+        """Check for the form that browsers send: no path, no capitals, no default port of the scheme."""
         for origin in origins:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
                 raise ValueError(
@@ -236,7 +239,9 @@ class ServerSettings(_Group):
 
 
 class TracingSettings(_Group):
-    """Where spans go; nowhere, and at no cost, unless this or OpenTelemetry's own environment says so.
+    """The destination of spans.
+
+    Unless this or OpenTelemetry's own environment sets one, there are no spans and no cost.
 
     Attributes:
         endpoint: base URL of a collector that takes OTLP over HTTP.
@@ -246,7 +251,7 @@ class TracingSettings(_Group):
 
 
 class EngineSettings(_Group):
-    """The engine that ``agentspec serve`` starts itself. Names and meanings are its options'.
+    """The engine that ``agentspec serve`` starts itself. Names and meanings are those of its options.
 
     Attributes:
         arguments: vLLM's own options, as on its command line.
@@ -277,15 +282,15 @@ class EngineSettings(_Group):
 
 
 class DiscoverySettings(_Group):
-    """How stages are discovered.
+    """Settings of stage discovery.
 
     Attributes:
-        path: SQLite file that keeps clusters and their names; None = as long as this process lives.
-        max_clusters: of one tenant.
-        keeps_text: keep templates (masked text) in the file. Without, prompts with slots are not recognised
-            after a restart until their template was found again.
-        cpu_share: of one core, at most so much is spent on finding clusters.
-        save_every_s: counts are written so often; what was found, at once.
+        path: SQLite file that keeps clusters and their names; None = in memory only.
+        max_clusters: most clusters of one tenant.
+        keeps_text: keep templates (masked text) in the file. If False, prompts with slots are not recognised
+            after a restart until their template is found again.
+        cpu_share: largest share of one core that is spent on clustering.
+        save_every_s: interval at which counts are written; new clusters are written immediately.
     """
 
     path: Path | None = None
@@ -296,19 +301,19 @@ class DiscoverySettings(_Group):
 
     @classmethod
     def from_environment(cls) -> DiscoverySettings:
-        """With the file that ``$AGENTSPEC_DISCOVERY_FILE`` names, if it names one."""
+        """Return the defaults with the file that ``$AGENTSPEC_DISCOVERY_FILE`` names, if set."""
         path = os.environ.get(DISCOVERY_FILE_VARIABLE)
         return cls(path=Path(path) if path else None)
 
 
 class Settings(BaseSettings):
-    """The whole of ``agentspec.yaml``.
+    """All of ``agentspec.yaml``.
 
     Attributes:
-        admin_key_sha256: of the operator's key.
-        engine: what is started here, or
-        upstreams: what runs already.
-        discovery: of stages that requests do not name; null = they share one.
+        admin_key_sha256: SHA-256 of the operator's key.
+        engine: the engine that this process starts, as opposed to ``upstreams``.
+        upstreams: engines that run already.
+        discovery: discovery of stages that requests do not name; null = they share one.
     """
 
     model_config = SettingsConfigDict(
@@ -337,7 +342,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment before the file."""
+        """Give the environment precedence over the file."""
         return env_settings, init_settings
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The tags of one request: stage, session, how to draft and what to expect."""
+"""The tags of one request: stage, session, drafting options and prediction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Tags:
 
     @property
     def answer_headers(self) -> list[tuple[bytes, bytes]]:
-        """The headers that tell the client how its stage was understood."""
+        """Response headers that report the resolved stage to the client."""
         return [
             (STAGE_HEADER.encode(), encode_stage(self.stage.name).encode()),
             (STAGE_SOURCE_HEADER.encode(), self.stage_source.encode()),
@@ -31,7 +31,7 @@ class Tags:
 
     @property
     def xargs(self) -> dict[str, str | int]:
-        """The same tags for an engine behind HTTP, in ``vllm_xargs``."""
+        """The same tags as ``vllm_xargs``, for an engine behind HTTP."""
         return to_xargs(
             self.stage,
             session=self.session,

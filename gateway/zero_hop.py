@@ -1,8 +1,8 @@
-"""The stage of a request with no hop in between: this half of the gateway, inside vLLM's own server.
+"""Middleware that tags requests inside vLLM's own server, without a gateway process.
 
-``--middleware agentspec.gateway.zero_hop.ZeroHop``. Requests get the tags that the gateway would give them;
-answers pass untouched but for the headers that name the stage. Keys are ``$AGENTSPEC_API_KEYS``. Stages of
-requests that carry no tag are discovered, and kept in ``$AGENTSPEC_DISCOVERY_FILE`` if that is given.
+``--middleware agentspec.gateway.zero_hop.ZeroHop``. Requests get the same tags as from the gateway.
+Responses pass unchanged except for the headers that name the stage. ``$AGENTSPEC_API_KEYS`` holds the keys.
+Stages of untagged requests are discovered, and kept in ``$AGENTSPEC_DISCOVERY_FILE`` if that is set.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from agentspec.gateway.stages.xargs import with_xargs
 from agentspec.gateway.tags import Tags
 
 TAGGED_PATHS = frozenset(Endpoint)
-CONTROL_PREFIX = "/agentspec/"  # has a lock of its own
+CONTROL_PREFIX = "/agentspec/"  # the control channel checks its own token
 
 
 class ZeroHop:
@@ -59,13 +59,16 @@ class ZeroHop:
 
 
 class TaggedOnly:
-    """Where tenants are kept apart, nothing generates that can't be tagged: it would be nobody's."""
+    """Rejects requests that are neither tagged nor known to be harmless. Used where tenants have keys.
+
+    An untagged generation would belong to no tenant.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what is tagged or harmless; close the rest."""
+        """Pass on tagged and harmless requests; reject the rest."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         elif scope["type"] == "http" and not self._is_allowed(scope):
@@ -88,7 +91,7 @@ class ZeroHopTagging:
         self._discovery = discovery
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on with its tags, or say in OpenAI's form what is wrong with it."""
+        """Pass the request on with its tags, or answer with an error in OpenAI's form."""
         if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in TAGGED_PATHS:
             await self._app(scope, receive, send)
             return
@@ -116,7 +119,7 @@ def _is_about_clusters(scope: Scope) -> bool:
 
 
 def _is_not_ours(scope: Scope) -> bool:
-    """The control channel, and what browsers ask before they ask: that carries no key."""
+    """Return True for the control channel and for preflight requests, which carry no key."""
     if scope["type"] != "http":
         return False
     return scope["method"] == "OPTIONS" or str(scope["path"]).startswith(CONTROL_PREFIX)
@@ -129,7 +132,7 @@ def _with_length(scope: Scope, num_bytes: int) -> Scope:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """The body in one piece, then whatever else comes: the client's leaving, for one."""
+    """Return a ``receive`` that replays the body in one piece, then passes messages such as a disconnect."""
     unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
@@ -139,7 +142,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 def _naming(tags: Tags, send: Send) -> Send:
-    """Sends an answer with the headers that name its stage."""
+    """Return a ``send`` that adds the headers that name the stage."""
 
     async def send_named(message: Message) -> None:
         if message["type"] == "http.response.start":

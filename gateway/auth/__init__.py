@@ -1,1 +1,1 @@
-"""Keys, tenants, rate limits, and the configuration in force."""
+"""Keys, tenants, rate limits, and the runtime config."""

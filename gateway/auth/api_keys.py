@@ -1,4 +1,4 @@
-"""API keys, known by their digests alone, and the callers that they stand for."""
+"""API keys, stored only as digests, and the principals that they identify."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HASHED = re.compile(r"sha256:([0-9a-f]{64})")
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """One key that opens this gateway, which is known by its digest alone.
+    """One key that this gateway accepts, stored only as its digest.
 
     Attributes:
         digest: SHA-256 of the key.
@@ -39,10 +39,10 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who a request is from.
+    """The sender of a request.
 
     Attributes:
-        is_operator: may use what concerns all tenants.
+        is_operator: True if it may use routes that concern all tenants.
     """
 
     tenant: str
@@ -51,14 +51,14 @@ class Principal:
 
 
 class ApiKeys:
-    """The keys that open this gateway. Without any, everybody is the default tenant.
+    """The keys that this gateway accepts. Without any, every request belongs to the default tenant.
 
-    Keys are looked up by a digest of their digest under a secret of this process: no timing tells anything of
-    those that are known.
+    The lookup uses a keyed digest of the key's digest, with a secret of this process. So the timing reveals
+    nothing about known keys.
 
     Args:
-        keys: each digest once.
-        before: what was in force until now; who keeps a key with the same limits keeps their state.
+        keys: the keys, with each digest once.
+        before: the keys in force until now; a key with unchanged limits keeps its state.
     """
 
     def __init__(self, keys: Iterable[ApiKey] = (), before: ApiKeys | None = None) -> None:
@@ -73,7 +73,7 @@ class ApiKeys:
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> ApiKeys:
-        """Keys written ``KEY`` or ``KEY=TENANT``; ``sha256:HEX`` stands for the key with that digest.
+        """Parse keys written ``KEY`` or ``KEY=TENANT``; ``sha256:HEX`` stands for the key with that digest.
 
         Raises:
             ConfigError: a key is empty or given to two tenants.
@@ -83,7 +83,7 @@ class ApiKeys:
 
     @classmethod
     def from_environment(cls) -> ApiKeys:
-        """Those in ``$AGENTSPEC_API_KEYS``, comma-separated. Raises as :meth:`parse`."""
+        """Parse the comma-separated keys in ``$AGENTSPEC_API_KEYS``. Raises as :meth:`parse`."""
         texts = os.environ.get(API_KEYS_VARIABLE, "").split(",")
         return cls.parse(text.strip() for text in texts if text.strip())
 
@@ -91,11 +91,11 @@ class ApiKeys:
         return len(self._keys)
 
     def tenants(self) -> list[str]:
-        """The tenant of each key, in no order."""
+        """Return the tenant of each key, in no particular order."""
         return [key.tenant for key in self._keys.values()]
 
     def caller(self, given: str | None) -> Principal:
-        """Whose key it is that a request carries. Raises AuthError."""
+        """Return the principal of the key that a request carries. Raises AuthError."""
         if not self._keys:
             return self._nobody
         if given is None:
@@ -111,7 +111,7 @@ class ApiKeys:
 
 
 def parse_keys(texts: Iterable[str]) -> list[ApiKey]:
-    """Keys written as :meth:`ApiKeys.parse` says, which see for what is raised."""
+    """Parse keys in the form of :meth:`ApiKeys.parse`, with the same errors."""
     tenants: dict[bytes, str] = {}
     for position, text in enumerate(texts, 1):
         key, equals, tenant = text.rpartition("=")
@@ -131,12 +131,12 @@ def parse_keys(texts: Iterable[str]) -> list[ApiKey]:
 
 
 def digest_of(key: str) -> bytes:
-    """What is kept of a key."""
+    """Return the digest that is stored for a key."""
     return sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
 def given_key(headers: Headers) -> str | None:
-    """The key that a request carries, as OpenAI's clients send it or as Anthropic's do; None without one."""
+    """Return the key that a request carries, in OpenAI's or Anthropic's header; None if it has none."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and key.strip():
         return key.strip()

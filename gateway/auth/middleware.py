@@ -1,4 +1,4 @@
-"""Who may come in: tenants by their keys, operators by theirs."""
+"""Authentication and authorization: tenants by API key, operators by the admin key."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from agentspec.stages import DEFAULT_TENANT
 
 TENANT_KEY = "agentspec.tenant"
 CALLER_KEY = "agentspec.caller"
-# a web page in a local browser asked, or a proxy on this machine did for somebody
+# sent by a web page in a local browser, or by a proxy on this machine for another client
 FROM_ELSEWHERE = frozenset(("origin", "forwarded", "x-forwarded-for"))
 OPERATOR_PATHS = frozenset(("/agentspec/save", "/agentspec/load"))
 READING_METHODS = frozenset(("GET", "HEAD"))
-TENANTS_PREFIX = "/agentspec/"  # what a tenant has learned is the tenant's alone
+TENANTS_PREFIX = "/agentspec/"  # each tenant's learned data is private
 METRICS_PATH = "/metrics"
-UI_PATH = "/ui"  # a page with nothing in it
+UI_PATH = "/ui"  # a page without data
 OPEN_PATHS = frozenset(("/health", "/ping", METRICS_PATH, UI_PATH))
 
 
 class AuthMiddleware:
-    """Lets tenants in by their keys, and operators to their own paths by theirs.
+    """Admits tenants by their API keys, and operators to the operator paths by the admin key.
 
-    The caller goes to ``scope[CALLER_KEY]``, the tenant to ``scope[TENANT_KEY]``. An operator may
-    read what is the tenants': then the tenant is the one that ``?tenant=`` names, or None for all of them.
-    Where there is no key at all, whoever is on this machine is an operator. With an operator's key,
-    ``/metrics``, which tells of every tenant, needs it too.
+    The principal is stored in ``scope[CALLER_KEY]``, the tenant in ``scope[TENANT_KEY]``. An operator may
+    read the tenants' data. The tenant is then the one that ``?tenant=`` names, or None for all of them.
+    If no keys are configured, programs on this machine may use the operator paths. With an admin key,
+    ``/metrics`` needs it too, because it covers every tenant.
     """
 
     def __init__(self, app: ASGIApp, runtime: RuntimeConfig) -> None:
@@ -94,7 +94,7 @@ class AuthMiddleware:
 
 
 def _named_tenant(scope: Scope) -> str | None:
-    """The tenant that an operator asks for; None = all."""
+    """Return the tenant that an operator asks for; None = all."""
     query: bytes = scope.get("query_string", b"")
     return dict(parse_qsl(query.decode("latin-1"))).get("tenant")
 

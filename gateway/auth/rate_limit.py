@@ -1,4 +1,4 @@
-"""What one API key may use: so many requests a minute, so many at a time."""
+"""Limits of one API key: requests per minute and concurrent requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BUSY_RETRY_S = 1.0
 
 
 class RateLimits:
-    """A token bucket that holds a minute's requests, and a count of those under way.
+    """A token bucket that holds a minute's requests, and a count of those in flight.
 
     Args:
         requests_per_minute, max_concurrent: None = no limit.
@@ -30,7 +30,7 @@ class RateLimits:
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
-        """For as long as a request is under way. Raises RateLimitError if it is one too many."""
+        """Count one request in flight within the context. Raises RateLimitError if it exceeds a limit."""
         if self._max_concurrent is not None and self._num_running >= self._max_concurrent:
             raise RateLimitError(
                 f"this key may have {self._max_concurrent} requests at a time", retry_after_s=BUSY_RETRY_S

@@ -1,4 +1,4 @@
-"""What holds now: keys and limits. Everything that looks at them looks here, at each request anew."""
+"""Keys and limits in force. Every request reads them anew."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from agentspec.gateway.settings import GatewaySettings
 
 @dataclass(slots=True)
 class RuntimeConfig:
-    """Replaced field by field when the configuration changes; requests under way keep what they began with.
+    """The configuration in force. A reload replaces it field by field.
+
+    Requests in flight keep the values that they started with.
 
     Attributes:
-        admin_key: the digest of the operator's key; None if there is none.
-        cors_origins: of web pages that may read answers; "*" = of all.
+        admin_key: digest of the operator's key; None if there is none.
+        cors_origins: origins of web pages that may read responses; "*" = all.
     """
 
     keys: ApiKeys = field(default_factory=ApiKeys)

@@ -1,8 +1,8 @@
-"""What tenants may ask of an engine beside the calls that are tagged.
+"""Untagged requests that tenants may send to an engine.
 
-Engines have more ways to generate than those (audio, raw tokens, other clouds' APIs), some of which let a
-client write its own tags, and switches that no tenant should reach. Where tenants are kept apart, what is not
-known to be harmless is the operator's.
+Engines have more ways to generate than the tagged calls: audio, raw tokens, other clouds' APIs. Some of them
+let a client write its own tags. Engines also have switches that no tenant should reach. Where tenants have
+keys, every path that is not known to be harmless is the operator's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from agentspec.errors import RequestError
 from agentspec.wire import XARGS_PREFIX
 
 READING = frozenset(("GET", "HEAD", "OPTIONS"))
-# nothing of it generates
+# none of these generates
 HARMLESS_PATHS = frozenset(
     (
         "/v1/embeddings",
@@ -33,12 +33,12 @@ HARMLESS_PATHS = frozenset(
 
 
 def is_for_tenants(method: str, path: str) -> bool:
-    """Any tenant may send this on, as it is."""
+    """Return True if any tenant may send this request, which is forwarded unchanged."""
     return path in HARMLESS_PATHS or (method in READING and path.startswith("/v1/"))
 
 
 def refuse_forged(raw: bytes, body: Mapping[str, Any] | None) -> None:
-    """Raise RequestError if a body that gets no tags brings some of its own, outside ``vllm_xargs``."""
+    """Raise RequestError if a body that gets no tags contains some, in ``vllm_xargs`` or elsewhere."""
     is_suspect = XARGS_PREFIX.encode() in raw or b"\\u" in raw or b"\0" in raw  # escaped, or in UTF-16
     if not is_suspect:
         return
@@ -48,7 +48,7 @@ def refuse_forged(raw: bytes, body: Mapping[str, Any] | None) -> None:
 
 
 def _has_tag(values: list[Any]) -> bool:
-    """A key at any depth looks like a tag of ours."""
+    """Return True if a key at any depth has the prefix of our tags."""
     while values:
         value = values.pop()
         if isinstance(value, dict):

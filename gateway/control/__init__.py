@@ -1,1 +1,1 @@
-"""The operator's routes below /agentspec."""
+"""The operator's and the tenants' routes below /agentspec."""

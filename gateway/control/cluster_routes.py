@@ -1,6 +1,6 @@
-"""``/agentspec/clusters``: people look at what was discovered, name it, pin it, merge it and take it apart.
+"""``/agentspec/clusters``: routes to list, name, pin, merge and split discovered clusters.
 
-Each tenant sees and touches its own, an operator sees all tenants' (``auth`` sees to that).
+``auth`` restricts each tenant to its own clusters. An operator may read those of all tenants.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Result = TypeVar("Result")
 
 
 def discovery_routes(discovery: Discovery) -> list[Route]:
-    """The routes."""
+    """Return the routes."""
 
     async def clusters(request: Request) -> Response:
         tenant = request.scope[TENANT_KEY]
         found = await run_in_threadpool(discovery.clusters, tenant)
         described = [describe_cluster(cluster) for cluster in found]
-        if tenant is None:  # an operator's, of all tenants
+        if tenant is None:  # an operator's request for all tenants
             described = [
                 {"tenant": cluster.stage.tenant, **one} for cluster, one in zip(found, described, strict=True)
             ]
@@ -79,14 +79,14 @@ def discovery_routes(discovery: Discovery) -> list[Route]:
 
 
 def discovery_app(discovery: Discovery) -> ASGIApp:
-    """The routes alone, for a server that is not the gateway's."""
+    """Return an application with these routes only, for a server other than the gateway."""
     return Starlette(routes=discovery_routes(discovery), exception_handlers={AgentSpecError: _fail})
 
 
 def describe_cluster(cluster: Cluster) -> dict[str, Any]:
-    """A cluster as clients see it."""
+    """Return a cluster as JSON for clients."""
     last_seen = datetime.fromtimestamp(cluster.last_seen_s, UTC)
-    members = list(cluster.members.values())  # at once: requests go on
+    members = list(cluster.members.values())  # a copy: requests continue meanwhile
     members.sort(key=lambda member: -member.num_requests)
     return {
         "id": cluster.id,
@@ -103,7 +103,10 @@ def describe_cluster(cluster: Cluster) -> dict[str, Any]:
 
 
 async def _done(act: Callable[..., Result], request: Request, *arguments: object) -> Result:
-    """What ``act`` does to the cluster that the URL names; not on the event loop, since it writes a file."""
+    """Apply ``act`` to the cluster in the URL and return its result.
+
+    Runs in a thread, since ``act`` writes a file.
+    """
     tenant, cluster_id = request.scope[TENANT_KEY], request.path_params["cluster"]
     return await run_in_threadpool(act, tenant, cluster_id, *arguments)
 

@@ -1,7 +1,7 @@
-"""JSON lines in, past outputs out: what a tenant's stages are warmed with.
+"""Parses past outputs in JSON lines, with which a tenant's stages are warmed.
 
-A line is ``{"stage": path, "response": text}`` or a recorded chat, ``{"stage": path, "messages": [...]}``, in
-which every text of the assistant is an output: the forms that ``agentspec replay`` reads.
+A line is ``{"stage": path, "response": text}`` or a recorded chat, ``{"stage": path, "messages": [...]}``.
+In a chat every text of the assistant is an output. ``agentspec replay`` reads the same forms.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agentspec.stages import DEFAULT_STAGE, StageKey
 
 
 def read_past_outputs(raw: bytes, tenant: str) -> list[PastOutput]:
-    """The outputs in ``raw``, in order. Raises RequestError, which names the line, if one is none."""
+    """Return the outputs in ``raw``, in order. Raises RequestError, with the number of an invalid line."""
     outputs: list[PastOutput] = []
     for number, line in enumerate(raw.split(b"\n"), 1):
         if line.strip():
@@ -37,12 +37,12 @@ def _outputs(record: Mapping[str, Any], tenant: str) -> Iterator[PastOutput]:
     for text in texts:
         if not isinstance(text, str):
             raise RequestError(f"response must be a string, not {text!r}")
-        if text:  # nothing is to be learned from silence
+        if text:  # an empty output teaches nothing
             yield PastOutput(stage, text)
 
 
 def _said(messages: object) -> Iterator[str]:
-    """What the assistant said in words; how a model writes a tool call is known to its template alone."""
+    """Yield the assistant's texts, without tool calls: only the model's template defines their form."""
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise RequestError(f"messages must be a list of objects, not {messages!r}")
     for index, message in enumerate(messages):

@@ -1,7 +1,7 @@
-"""``/agentspec/...``: what trees have learned and drafted, for the tenants they belong to and for operators.
+"""``/agentspec/...``: statistics, traces, eviction and warming of trees, for tenants and operators.
 
-A tenant sees and touches its own only; an operator sees all tenants'. Saving and loading concern all tenants
-and are the operator's (``auth`` sees to both). A request that names a file needs an operator's
+A tenant has access to its own data only; an operator may read all tenants' data. Saving and loading concern
+all tenants and are the operator's. ``auth`` enforces both. A request that names a file needs an operator's
 key; the engine checks the file.
 """
 
@@ -27,7 +27,7 @@ from agentspec.stages import StageKey
 
 
 def control_routes(upstream: Upstream, runtime: RuntimeConfig) -> list[Route]:
-    """The routes, for either kind of upstream."""
+    """Return the routes, for either kind of upstream."""
 
     async def stages(request: Request) -> Response:
         tenant = request.scope[TENANT_KEY]  # None: all
@@ -74,7 +74,7 @@ def control_routes(upstream: Upstream, runtime: RuntimeConfig) -> list[Route]:
 
 
 def _path(raw: bytes) -> str | None:
-    """``path`` in a body that may be empty. Raises RequestError if it is no string."""
+    """Return ``path`` from a body that may be empty. Raises RequestError if it is not a string."""
     path = parse_body(raw).get("path") if raw.strip() else None
     if path is not None and (not isinstance(path, str) or not path):
         raise RequestError(f"path must be a non-empty string, not {path!r}", param="path")

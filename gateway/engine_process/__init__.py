@@ -1,1 +1,1 @@
-"""An engine that the gateway starts, watches and ends."""
+"""An engine that the gateway starts, supervises and stops."""

@@ -1,4 +1,4 @@
-"""One run of an engine's command, as a process group that nothing is left of afterwards."""
+"""One run of an engine's command, in a process group that is removed completely afterwards."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ logger = logging.getLogger("agentspec.gateway")
 
 @dataclass(frozen=True, slots=True)
 class EngineCommand:
-    """How an engine is started.
+    """The command that starts an engine.
 
     Attributes:
         argv: program and arguments.
         environment: added to ours; may hold secrets, which a command line must not.
-        stop_timeout_s: between being asked to end (SIGTERM) and being killed.
+        stop_timeout_s: seconds between the request to end (SIGTERM) and the kill.
     """
 
     argv: Sequence[str]
@@ -36,10 +36,10 @@ class EngineCommand:
 
 
 class EngineSubprocess:
-    """The running command: ``async with EngineChild(command) as child``.
+    """The running command: ``async with EngineSubprocess(command) as child``.
 
-    At the end of the block it is asked to end, then killed, and whatever it has started with it. The same
-    happens, by its guard, if this process dies before. Nothing survives but what leaves the process group.
+    At the end of the block the command is asked to end, then its process group is killed. The parent
+    watchdog does the same if this process dies first. Only processes that leave the group survive.
     """
 
     def __init__(self, command: EngineCommand) -> None:
@@ -47,10 +47,10 @@ class EngineSubprocess:
         self._command = command
 
     async def __aenter__(self) -> EngineSubprocess:
-        guard_end, self._lifeline = os.pipe()  # held by us alone: no other process of ours inherits it
+        guard_end, self._lifeline = os.pipe()  # only we hold it: no other process of ours inherits it
         output, child_end = os.pipe()
         try:
-            # no pipes of asyncio's: with those wait() waits for all who hold them, grandchildren too
+            # no asyncio pipes: with them wait() waits for every process that holds them, grandchildren too
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", str(GUARD), str(self._command.stop_timeout_s), *self._command.argv),
                 stdin=guard_end,
@@ -76,20 +76,20 @@ class EngineSubprocess:
             if not await self.ends_within(self._command.stop_timeout_s + LAST_WORDS_S):
                 logger.warning("the engine did not end in %.0f s and is killed", self._command.stop_timeout_s)
         finally:
-            with suppress(ProcessLookupError):  # nobody of the group is left
+            with suppress(ProcessLookupError):  # no process of the group is left
                 os.killpg(self._process.pid, signal.SIGKILL)
             await asyncio.wait({self._ended})
             await asyncio.wait({self._reading}, timeout=LAST_WORDS_S)
             self._reading.cancel()
 
     async def ends_within(self, timeout_s: float) -> bool:
-        """True as soon as the command has ended, False if it still runs after ``timeout_s``."""
+        """Return True as soon as the command has ended, False if it still runs after ``timeout_s``."""
         ended, _ = await asyncio.wait({self._ended}, timeout=timeout_s)
         return bool(ended)
 
     @property
     def ending(self) -> str:
-        """How it ended, in words."""
+        """The way in which it ended, in words."""
         status = self._ended.result()
         number = -status if status < 0 else status - 128
         if number > 0:

@@ -1,4 +1,4 @@
-"""What an engine's process prints: passed on to our log, line by line, and the last lines kept."""
+"""Forwards an engine's output to our log, line by line, and keeps the last lines."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ logger = logging.getLogger("agentspec.engine")
 
 
 class EngineOutput:
-    """The output of one process, at the levels that its lines name; a line without one is info."""
+    """The output of one process, logged at the levels that its lines name; a line without a level is info."""
 
     def __init__(self) -> None:
         self.last_lines: deque[str] = deque(maxlen=NUM_LAST_LINES)
 
     @property
     def last_line(self) -> str:
-        """What it said last; empty if nothing."""
+        """The last line of output, or an empty string."""
         return self.last_lines[-1] if self.last_lines else ""
 
     async def read(self, stream: asyncio.StreamReader) -> None:
-        """Pass on all of ``stream``."""
+        """Log all lines of ``stream``."""
         pending = b""
         while chunk := await stream.read(CHUNK_BYTES):
             *lines, pending = (pending + chunk).split(b"\n")
@@ -42,7 +42,7 @@ class EngineOutput:
         self._pass_on(pending)
 
     def _pass_on(self, raw: bytes) -> None:
-        # of a progress bar, which draws over itself, the last state
+        # a progress bar overwrites itself: keep its last state
         line = raw.decode(errors="replace").rstrip().rpartition("\r")[2]
         if not line:
             return

@@ -1,4 +1,4 @@
-"""The outermost layer before an engine of our own: while it starts, clients are told to come back."""
+"""The outermost middleware in front of our own engine: while it starts, clients are asked to retry."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from agentspec.gateway.errors import error_body
 from agentspec.gateway.http.cors import cors_headers, is_preflight
 
 RETRY_AFTER = {"retry-after": "5"}
-METRICS = "/metrics"  # the gateway's own figures are there at all times
+METRICS = "/metrics"  # the gateway's own metrics are always available
 
 
 class ReadinessMiddleware:
-    """Answers 503 as long as ``engine`` is not ready, so that no request waits or fails on the way to it."""
+    """Answers 503 until ``engine`` is ready, so that no request waits or fails on it."""
 
     def __init__(self, app: ASGIApp, engine: EngineSupervisor, origins: Callable[[], frozenset[str]]) -> None:
         self._app = app
@@ -24,7 +24,7 @@ class ReadinessMiddleware:
         self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on, or refuse."""
+        """Pass the request on, or refuse it."""
         if scope["type"] != "http" or self._engine.is_ready or scope["path"] == METRICS:
             await self._app(scope, receive, send)
             return

@@ -1,4 +1,4 @@
-"""An engine that this process has started: kept running, and restarted if it dies. Knows no vLLM."""
+"""Supervises an engine that this process started, and restarts it if it dies. Independent of vLLM."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WATCH_S = 5.0  # while it runs
 HEALTH_TIMEOUT_S = 10.0
 PROGRESS_S = 15.0
 FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 60.0
-STEADY_S = 120.0  # who ran for so long has no failures behind it
+STEADY_S = 120.0  # uptime after which the number of failures is reset
 
 logger = logging.getLogger("agentspec.gateway")
 
@@ -31,7 +31,7 @@ class EngineStartError(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class EngineTimeouts:
-    """How long an engine may take.
+    """Time limits of an engine, in seconds.
 
     Attributes:
         start_timeout_s: until it answers ``/health``.
@@ -43,11 +43,11 @@ class EngineTimeouts:
 
 
 class EngineSupervisor:
-    """The engine behind ``root``, whose ``/health`` says when it is ready.
+    """The engine at ``root``, which reports on ``/health`` when it is ready.
 
     Args:
-        command: what starts it.
-        root: its URL, without ``/v1``.
+        command: starts the engine.
+        root: the engine's URL, without ``/v1``.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class EngineSupervisor:
         return "restarting" if self._has_served else "starting"
 
     async def run(self, on_ready: Callable[[], None] | None = None) -> None:
-        """Keep the engine running until cancelled; then nothing of it runs any more.
+        """Keep the engine running until cancelled. On return all its processes have ended.
 
         Args:
             on_ready: called once, when it is ready for the first time.
 
         Raises:
-            EngineStartError: it did not become ready the first time. Later on it is started again and again.
+            EngineStartError: it did not become ready the first time. Later failures cause a restart.
         """
         num_failures = 0
         async with httpx.AsyncClient(timeout=HEALTH_TIMEOUT_S, trust_env=False) as client:
@@ -98,7 +98,7 @@ class EngineSupervisor:
                 await asyncio.sleep(delay_s)
 
     async def _become_ready(self, child: EngineSubprocess, client: httpx.AsyncClient) -> str | None:
-        """None when it answers, else what went wrong."""
+        """Wait until the engine answers and return None, or return the failure."""
         start = time.monotonic()
         next_report_s = PROGRESS_S
         while not await child.ends_within(POLL_S):
@@ -121,7 +121,7 @@ class EngineSupervisor:
         self._has_served = True
 
     async def _serve(self, child: EngineSubprocess, client: httpx.AsyncClient) -> str:
-        """Until it dies or falls silent; what happened."""
+        """Wait until the engine dies or stops answering; return the failure."""
         self.is_ready = True
         try:
             answered_at = time.monotonic()
@@ -142,13 +142,13 @@ class EngineSupervisor:
 
 
 def back_off_s(num_failures: int) -> float:
-    """The wait before the next start: twice as long after each failure, up to half of it by chance."""
+    """Return the delay before the next start. It doubles with each failure; up to half of it is random."""
     longest_s = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** min(num_failures, 30))
     return longest_s * random.uniform(0.5, 1.0)
 
 
 def run_until_signal(engine: EngineSupervisor, *, on_ready: Callable[[], None] | None = None) -> None:
-    """Keep ``engine``, which serves clients by itself, running until a signal. Raises EngineStartError."""
+    """Keep ``engine``, which serves clients directly, running until a signal. Raises EngineStartError."""
 
     async def run() -> None:
         running = asyncio.ensure_future(engine.run(on_ready))

@@ -1,8 +1,8 @@
-"""Runs a command for as long as somebody holds the other end of this process's standard input.
+"""Parent watchdog: runs a command while another process holds the other end of standard input.
 
-A script, which ``EngineChild`` starts as the leader of a process group of its own. Should the gateway die, of
-whatever, its end of the pipe closes: the command is asked to end, then the whole group is killed, with the
-processes that the command has started. Imports nothing but the standard library.
+``EngineSubprocess`` starts this script as the leader of its own process group. If the gateway dies, for any
+reason, its end of the pipe closes. The command is then asked to end, and the whole group is killed, including
+processes that the command has started. Imports only the standard library.
 
     python watchdog.py STOP_TIMEOUT_S COMMAND...
 """
@@ -18,7 +18,7 @@ from contextlib import suppress
 
 
 def main() -> int:
-    """Run the command; its exit status, 128 + N if signal N killed it."""
+    """Run the command and return its exit status, 128 + N if signal N killed it."""
     stop_timeout_s, *command = sys.argv[1:]
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     let_go = threading.Event()
@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def _end_when_let_go(child: subprocess.Popen[bytes], let_go: threading.Event, timeout_s: float) -> None:
-    os.read(sys.stdin.fileno(), 1)  # nobody writes: it returns when the other end is closed
+    os.read(sys.stdin.fileno(), 1)  # the other end never writes: this returns when it is closed
     let_go.set()
     child.terminate()
     with suppress(subprocess.TimeoutExpired):
@@ -41,7 +41,7 @@ def _end_when_let_go(child: subprocess.Popen[bytes], let_go: threading.Event, ti
 
 
 def _kill_group() -> None:
-    os.killpg(0, signal.SIGKILL)  # this process is of the group
+    os.killpg(0, signal.SIGKILL)  # this process belongs to the group
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""HTTP towards clients: from bytes to a request, from an answer to bytes."""
+"""HTTP towards clients: request parsing and response writing."""

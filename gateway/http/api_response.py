@@ -1,4 +1,4 @@
-"""One answer on its way to the client: JSON, a stream of bytes, or an error at any point of it."""
+"""One response to the client: JSON, a stream of bytes, or an error at any point."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ DONE_EVENT = b"data: [DONE]\n\n"
 
 
 def encode_json(payload: object) -> bytes:
-    """Compact UTF-8 JSON."""
+    """Return compact UTF-8 JSON."""
     return _encode(payload).encode()
 
 
 def encode_event(payload: object, name: str | None = None) -> bytes:
-    """One server-sent event, with a name where the API has names."""
+    """Return one server-sent event, named if the API names its events."""
     head = b"" if name is None else b"event: " + name.encode() + b"\n"
     return head + b"data: " + encode_json(payload) + b"\n\n"
 
 
 class ApiResponse:
-    """Writes one answer.
+    """Writes one response.
 
     Attributes:
-        listeners: are told of every part of the body.
-        failure: why the answer broke off after it had begun; None if it did not.
+        listeners: callables that receive every part of the body.
+        failure: error that broke off a response that had started; None if there was none.
     """
 
     failure: Exception | None = None
@@ -48,21 +48,21 @@ class ApiResponse:
 
     @property
     def headers(self) -> list[RawHeader]:
-        """Are added to whatever answer it becomes, errors included."""
+        """Headers that are added to every response, including errors."""
         return self._writer.headers
 
     @property
     def status(self) -> int:
-        """Of the answer; 0 before."""
+        """Status of the response; 0 before it starts."""
         return self._writer.status
 
     @property
     def is_started(self) -> bool:
-        """The status is on its way: another answer can't be given any more."""
+        """True if the status was sent. No other response is possible then."""
         return self._writer.status != 0
 
     async def send_json(self, status: int, payload: Any) -> None:
-        """A whole JSON answer."""
+        """Send a whole JSON response."""
         body = encode_json(payload)
         await self.start(
             status, [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
@@ -71,7 +71,7 @@ class ApiResponse:
         await self.end()
 
     async def start(self, status: int, headers: RawHeaders) -> None:
-        """Status and headers; ``write`` and ``end`` follow."""
+        """Send status and headers; ``write`` and ``end`` follow."""
         own = list(headers)
         self._is_event_stream = any(
             name == b"content-type" and value.startswith(b"text/event-stream") for name, value in own
@@ -80,13 +80,13 @@ class ApiResponse:
         await self.drain()
 
     async def write(self, part: bytes) -> None:
-        """The next bytes of the body, sent at once."""
+        """Send the next bytes of the body immediately."""
         if part:
             self.write_nowait(part)
             await self.drain()
 
     def write_nowait(self, part: bytes) -> None:
-        """As ``write``, but it does not wait: whoever has more calls ``drain`` while it ``is_full``."""
+        """Write without waiting. Call ``drain`` while ``is_full``."""
         self._end = part[-2:] if len(part) > 1 else (self._end + part)[-2:]
         for listener in self.listeners:
             listener(part)
@@ -94,31 +94,31 @@ class ApiResponse:
 
     @property
     def is_full(self) -> bool:
-        """The client does not keep up."""
+        """True if the client does not keep up."""
         return self._writer.is_full
 
     async def drain(self) -> None:
-        """Wait until it does."""
+        """Wait until the client keeps up."""
         if self._writer.is_full:
             await self._writer.drain()
 
     async def end(self) -> None:
-        """Nothing follows."""
+        """Complete the response."""
         self._writer.end()
         await self.drain()
 
     def describe(self, error: Exception) -> tuple[int, dict[str, Any]]:
-        """Note and log ``error``; status and body for the client."""
+        """Note and log ``error``; return status and body for the client."""
         has_begun = self.is_started and not self._writer.is_complete
         if has_begun:
             self.failure = error
         return describe(error, self._request_id, has_begun=has_begun)
 
     async def fail(self, error: Exception) -> None:
-        """Tell the client of ``error``: by status if nothing was sent yet, else by an event in the stream.
+        """Send ``error`` to the client: as a status if nothing was sent yet, else as an event in the stream.
 
-        A body that is neither can't carry an error. It is left without its end, which makes the server
-        drop the connection, so that the client does not take half an answer for a whole one.
+        Any other body can't carry an error. It stays without its end, so the server drops the connection.
+        The client then does not mistake a partial response for a complete one.
         """
         status, payload = self.describe(error)
         if not self.is_started:

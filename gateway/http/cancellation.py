@@ -1,4 +1,4 @@
-"""Work on a request only as long as somebody waits for it."""
+"""Cancels the work on a request when its client disconnects."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from agentspec.gateway.http.response_writer import WRITER_KEY, ResponseWriter
 
 
 class ClientGoneError(Exception):
-    """The client closed the connection before the answer was complete."""
+    """The client closed the connection before the response was complete."""
 
 
 class CancelScope:
-    """What holds the work on one request. When it is cut, the work is cancelled, and lets go of all it holds.
+    """A cancel scope for the work on one request. Cancelled work releases all that it holds.
 
-    It is cut by the client's leaving, from ``cancel_on_disconnect`` on, or by whoever calls ``cancel``.
+    The client's disconnect cancels it after ``cancel_on_disconnect``, and ``cancel`` does at any time.
     """
 
     def __init__(self) -> None:
@@ -28,13 +28,13 @@ class CancelScope:
         self._stop_watching: Callable[[], object] | None = None
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run ``work`` to its end, in this task. Raises what the line was cut with if it was."""
+        """Run ``work`` to its end, in this task. Raises the reason if the scope was cancelled."""
         try:
             async with self._scope:
                 self._is_held = True
                 await work
         except TimeoutError:
-            if self._reason is None:  # the work's own
+            if self._reason is None:  # raised by the work
                 raise
             raise self._reason from None
         finally:
@@ -43,9 +43,9 @@ class CancelScope:
                 self._stop_watching()
 
     def cancel_on_disconnect(self, scope: Scope, receive: Receive) -> None:
-        """Cut it when the client leaves. The request's body has been read."""
+        """Cancel when the client disconnects. Call after the request's body was read."""
         writer: ResponseWriter | None = scope.get(WRITER_KEY)
-        if writer is not None and writer.reports_disconnect:  # no task is needed that waits
+        if writer is not None and writer.reports_disconnect:  # no waiting task is needed
             writer.on_disconnect = self._on_disconnect
             self._stop_watching = lambda: setattr(writer, "on_disconnect", None)
         else:
@@ -71,7 +71,7 @@ class CancelScope:
 async def ended_before(end: asyncio.Future[None], work: Coroutine[Any, Any, None]) -> bool:
     """Run ``work`` and return True, or cancel it as soon as ``end`` is done and return False.
 
-    Cancelled work is awaited: whatever it holds (an engine slot, an upstream connection) is released
+    Cancelled work is awaited: resources such as an engine slot or an upstream connection are released
     before this returns. ``end`` may be shared; it is never cancelled.
     """
     task = asyncio.create_task(work)

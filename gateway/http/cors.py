@@ -1,6 +1,6 @@
-"""Web pages of other origins as clients (CORS): those that the settings name, and none by default.
+"""CORS: web pages of the origins that the settings name may be clients; none by default.
 
-Keys travel in headers and not in cookies, so no answer allows credentials, and ``"*"`` can stand for every
+Keys travel in headers and not in cookies. So no response allows credentials, and ``"*"`` can stand for every
 page.
 """
 
@@ -16,13 +16,13 @@ from agentspec.gateway.http.response_writer import RawHeader, writer_of
 
 ANY_ORIGIN = "*"
 METHODS = b"GET, HEAD, POST, PATCH, DELETE"
-PREFLIGHT_SECONDS = b"600"  # that a browser may remember the answer
+PREFLIGHT_SECONDS = b"600"  # for which a browser may cache the answer
 
 
 class CorsMiddleware:
-    """Answers browsers' preflight requests, and lets pages read every answer, errors too.
+    """Answers browsers' preflight requests, and lets pages read every response, errors too.
 
-    The headers go to the exchange, once per request; nothing is wrapped around an answer's parts.
+    The response writer gets the headers once per request. Parts of a response are not wrapped.
     """
 
     def __init__(self, app: ASGIApp, origins: Callable[[], frozenset[str]]) -> None:
@@ -44,7 +44,7 @@ class CorsMiddleware:
 
 
 def cors_headers(scope: Scope, origins: frozenset[str]) -> list[RawHeader]:
-    """The headers that let the page which sent this request read the answer to it."""
+    """Return the headers that let the requesting page read the response."""
     allowed = _allowed_origin(scope, origins)
     varies = [] if ANY_ORIGIN in origins else [(b"vary", b"origin")]
     if allowed is None:
@@ -57,7 +57,7 @@ def cors_headers(scope: Scope, origins: frozenset[str]) -> list[RawHeader]:
 
 
 def is_preflight(scope: Scope, origins: frozenset[str]) -> bool:
-    """A browser asks, without a key, what an allowed page may send."""
+    """Return True for a preflight request, which carries no key, of an allowed page."""
     asks = scope["method"] == "OPTIONS" and "access-control-request-method" in headers_of(scope)
     return asks and _allowed_origin(scope, origins) is not None
 
@@ -77,6 +77,6 @@ def _of_preflight(scope: Scope) -> list[RawHeader]:
         (b"access-control-max-age", PREFLIGHT_SECONDS),
     ]
     wanted = headers_of(scope).get("access-control-request-headers")
-    if wanted:  # "*" would not stand for Authorization
+    if wanted:  # "*" would not cover Authorization
         headers.append((b"access-control-allow-headers", wanted.encode("latin-1")))
     return [*headers, (b"vary", b"access-control-request-headers")]

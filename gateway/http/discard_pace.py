@@ -1,4 +1,4 @@
-"""How fast bytes that are thrown away are read, from all clients together."""
+"""A rate limit for reading discarded bytes, shared by all clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BURST_BYTES = 16 << 20
 
 
 class DiscardRate:
-    """A token bucket that may run into debt: bytes are counted after they were read.
+    """A token bucket with a balance that may be negative: bytes are counted after they were read.
 
     Args:
         clock: seconds, monotonic.
@@ -21,7 +21,7 @@ class DiscardRate:
         self._filled_s = clock()
 
     def take(self, num_bytes: int) -> float:
-        """Count bytes that were read; the seconds until more may be."""
+        """Count bytes that were read. Return the seconds until more may be read."""
         now_s = self._clock()
         self._num_left = min(BURST_BYTES, self._num_left + (now_s - self._filled_s) * BYTES_PER_S) - num_bytes
         self._filled_s = now_s

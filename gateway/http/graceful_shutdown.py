@@ -1,4 +1,4 @@
-"""The end of a server's life: requests under way get some time, then they are broken off."""
+"""Graceful shutdown: calls in flight get a grace period, then they are cancelled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentspec.gateway.http.cancellation import CancelScope
 
 
 class GracefulShutdown:
-    """A grace period that starts with :meth:`begin`. Used from the event loop only."""
+    """A grace period that starts with :meth:`begin`. Use from the event loop only."""
 
     def __init__(self) -> None:
         self._begin: asyncio.Future[None] | None = None
@@ -22,8 +22,8 @@ class GracefulShutdown:
         """Run ``work`` to its end.
 
         Raises:
-            ClientGoneError: its client has left before.
-            ShuttingDownError: the grace period is over before.
+            ClientGoneError: its client disconnected first.
+            ShuttingDownError: the grace period ended first.
         """
         if self._is_over:
             work.close()
@@ -48,7 +48,7 @@ class GracefulShutdown:
 
     @property
     def begun(self) -> asyncio.Future[None]:
-        """Done once the grace period has started: what would go on for ever ends now. Not to be cancelled."""
+        """Done once the grace period has started, the signal for endless streams to end. Do not cancel it."""
         if self._begin is None:
             self._begin = asyncio.get_running_loop().create_future()
         return self._begin

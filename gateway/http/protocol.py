@@ -1,8 +1,8 @@
-"""The server's side of HTTP/1.1, with limits on what comes before a request is understood.
+"""The server side of HTTP/1.1, with limits that apply before a request is parsed.
 
-uvicorn keeps the connection, ``http_exchange`` answers. Here stands what a request's bytes become: how long a
-head may take, how large it may be, and that a client is told in OpenAI's form what was wrong with them.
-Nothing here knows what is asked.
+uvicorn manages the connection, ``request_cycle`` writes the response. This module parses the bytes of a
+request. It limits the time and size of a head, and reports parse errors in OpenAI's form. It does not
+interpret the request.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from agentspec.gateway.http.request_cycle import Http11Cycle
 from agentspec.gateway.http.response_writer import RawHeader
 from agentspec.gateway.settings import GatewaySettings
 
-# A connection that is closed while its client still sends is reset, and the answer may be lost. So what comes
-# after an early answer is read and thrown away, within these limits.
-UNPACED_BYTES = 1 << 20  # of a connection
+# A connection that is closed while its client still sends is reset, and the response may be lost. So bytes
+# after an early response are read and discarded, within these limits.
+UNPACED_BYTES = 1 << 20  # per connection
 UNKNOWN_CLIENT_BYTES = (
     8 << 20
-)  # from a client without a valid key, what exceeds UNPACED_BYTES at a common pace
-KNOWN_CLIENT_BODIES = 4  # from the others: times ``body_limit_bytes``
-LINGER_S = 1.0  # from the last byte that is read to the close: the client can read its answer meanwhile
+)  # from a client without a valid key; bytes beyond UNPACED_BYTES share one rate limit
+KNOWN_CLIENT_BODIES = 4  # from the other clients, in multiples of ``body_limit_bytes``
+LINGER_S = 1.0  # from the last byte read to the close, for the client to read its response
 KEEPALIVE_IDLE_S = 30
 KEEPALIVE_PROBE_S = 10
 
@@ -42,13 +42,12 @@ logger = logging.getLogger("agentspec.gateway")
 class HttpProtocol(HttpToolsProtocol):
     """One connection to a client.
 
-    The clock runs while it is the client's turn to go on: from the first moment of a connection or of a
-    request to the end of its head, and while the rest comes of a body that nobody wants any more. (A body
-    that is wanted has its own time limit, see ``request_body``.)
+    The clock runs while the client must send: from the start of a connection or request to the end of the
+    head, and while the rest of an unwanted body arrives. A wanted body has its own limit in ``request_body``.
 
     Args:
-        limits: those in force; a request keeps what held when it began.
-        pace: at which the bodies of refused requests are thrown away, common to all connections.
+        limits: returns those in force; a request keeps the ones from its start.
+        pace: common rate limit at which bodies of refused requests are discarded.
         options: uvicorn's own.
     """
 
@@ -58,26 +57,26 @@ class HttpProtocol(HttpToolsProtocol):
         self._pace = pace
         self._limits = limits()
         self._clock: asyncio.TimerHandle | None = None
-        self._has_begun = False  # a request's first byte is there
-        self._is_head = True  # what comes next belongs to a head
+        self._has_begun = False  # a request's first byte has arrived
+        self._is_head = True  # the next bytes belong to a head
         self._is_too_large = self._is_refused = self._is_resuming = False
-        self._num_idle_bytes = 0  # since the last of them that a request was made of
-        self._answered: Http11Cycle | None = None  # the last that an answer was begun for
-        self._is_discarding = False  # what comes belongs to a request that has its answer
-        self._num_discarded = 0  # bytes of it
-        self._num_unpaced = UNPACED_BYTES  # bytes that may still be
-        self._is_ending = False  # the server is
+        self._num_idle_bytes = 0  # bytes since the last head, part of a body or end of a request
+        self._answered: Http11Cycle | None = None  # the last one passed to the application
+        self._is_discarding = False  # the next bytes belong to a request with a complete response
+        self._num_discarded = 0  # bytes discarded of that request
+        self._num_unpaced = UNPACED_BYTES  # bytes that may still be discarded without rate limit
+        self._is_ending = False  # the server is shutting down
         self._resuming: asyncio.TimerHandle | None = None
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client came; it has little time to say what it wants."""
+        """Start the clock for a new client's first request."""
         super().connection_made(transport)
         self._start_clock()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It left."""
+        """Cancel the request and the timers of a client that disconnected."""
         if self._answered is not None:
             self._answered.lose()
         self._stop_clock()
@@ -85,7 +84,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """The next bytes of one or more requests."""
+        """Process the next bytes of one or more requests."""
         if self._is_refused:
             self._discard(len(data))
             return
@@ -105,7 +104,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._discard(len(data))
 
     def shutdown(self) -> None:
-        """The server ends. A client that still sends has a moment to read its answer."""
+        """End the connection. A client that still sends gets ``LINGER_S`` to read its response."""
         self._is_ending = True
         if self._is_discarding or self._is_refused:
             self._close_in(LINGER_S)
@@ -115,7 +114,7 @@ class HttpProtocol(HttpToolsProtocol):
     # httptools
 
     def on_message_begin(self) -> None:
-        """A request's first byte."""
+        """Handle a request's first byte."""
         if self._is_resuming or self.transport.is_closing():
             return
         self._limits = self._limits_in_force()
@@ -123,9 +122,9 @@ class HttpProtocol(HttpToolsProtocol):
         self.url, self.headers, self.expect_100_continue = b"", [], False
 
     def on_headers_complete(self) -> None:
-        """The head is whole: the request is answered from now on, or when those before it are.
+        """Handle a complete head: answer the request now, or after those before it.
 
-        What else comes as headers are trailers, which count for nothing.
+        Later headers are trailers, which are ignored.
         """
         if self._is_resuming or self.transport.is_closing():
             return
@@ -145,12 +144,12 @@ class HttpProtocol(HttpToolsProtocol):
         self._stop_clock()
 
     def on_body(self, body: bytes) -> None:
-        """The next part of the body."""
+        """Handle the next part of the body."""
         self._num_idle_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is whole; with an offer to upgrade, its head is."""
+        """Handle the end of a request. For an upgrade with a body, this is only the end of the head."""
         if self.parser.should_upgrade() and _framing(self.scope["headers"]):
             return
         self._is_head, self._has_begun, self._num_idle_bytes = True, False, 0
@@ -161,10 +160,10 @@ class HttpProtocol(HttpToolsProtocol):
             if self._is_ending or (self._answered is not None and not self._answered.can_go_on):
                 self.transport.close()
 
-    # of the exchange
+    # request_cycle
 
     def on_response_complete(self) -> None:
-        """A request has its answer. What still comes of its body is thrown away."""
+        """Handle the end of a response. The rest of the request's body is discarded."""
         answered = self._answered
         if self._is_refused or answered is None:
             return
@@ -193,7 +192,7 @@ class HttpProtocol(HttpToolsProtocol):
             "headers": self.headers,
             "state": self.app_state.copy(),
         }
-        self.scope = cast(Any, {"headers": self.headers})  # no more than is needed here: it stays for long
+        self.scope = cast(Any, {"headers": self.headers})  # only the part needed here: it stays for long
         return Http11Cycle(
             scope,
             self.transport,
@@ -230,7 +229,7 @@ class HttpProtocol(HttpToolsProtocol):
         return not self._is_answering
 
     def _feed(self, data: bytes) -> None:
-        """Parse. A request that offers another protocol, as Java's client does, stays one of HTTP/1.1."""
+        """Parse ``data``. A request that offers an upgrade, as Java's client does, stays HTTP/1.1."""
         while data:
             try:
                 self.parser.feed_data(data)
@@ -241,7 +240,7 @@ class HttpProtocol(HttpToolsProtocol):
                 return
 
     def _resume(self) -> None:
-        """A new parser at the end of the same head: the old one reads no body after an offer."""
+        """Continue after the head with a new parser: the old one reads no body after an upgrade offer."""
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
         framing = _framing(self.scope["headers"])
@@ -258,7 +257,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._close_in(limits.body_s if answered.is_client_known else limits.head_s)
 
     def _discard(self, num_bytes: int) -> None:
-        """Count bytes that were read for nothing. After too many, read no more: TCP stops the sender."""
+        """Count discarded bytes. Stop reading after too many, so that TCP stops the sender."""
         self._num_discarded += num_bytes
         answered = None if self._is_refused else self._answered
         is_known = answered is not None and answered.is_client_known
@@ -275,7 +274,7 @@ class HttpProtocol(HttpToolsProtocol):
                 self._resuming = self.loop.call_later(wait_s, self.flow.resume_reading)
 
     def _hang_up(self) -> None:
-        """Read no more, and close when the client had time to read its answer."""
+        """Stop reading, and close after the client had time to read its response."""
         self._is_refused = True
         self.flow.pause_reading()
         self.transport.write_eof()
@@ -307,7 +306,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _ring(self) -> None:
         self._clock = None
-        if self._is_answering:  # of the request before; this one may wait
+        if self._is_answering:  # the request before this one, which may wait
             self._start_clock()
         elif self._has_begun and self._is_head:
             seconds = self._limits.head_s
@@ -332,10 +331,10 @@ class HttpProtocol(HttpToolsProtocol):
         )
 
     def _refuse(self, status: int, code: str, message: str) -> None:
-        """Tell the client and hang up; in the middle of another answer there is no place to tell it."""
+        """Send an error and close. In the middle of another response, close without an error."""
         logger.debug("a connection is refused: %s", message)
         self._is_refused = True
-        if self._is_discarding:  # it has its answer, and time to read it
+        if self._is_discarding:  # the response is complete, and the client has time to read it
             self.transport.write_eof()
             return
         self._stop_clock()
@@ -352,7 +351,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._close_in(LINGER_S if status == 408 else self._limits.head_s)
 
     def _take_over(self) -> bool:
-        """Answer in place of the application, which still reads this request's body; False if it does not."""
+        """Disconnect the application if it still reads this body, and return True; otherwise return False."""
         if self._is_head or self.pipeline or self.cycle.response_started:
             return False
         self.cycle.disconnected = True
@@ -361,7 +360,7 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 def _framing(headers: Iterable[RawHeader]) -> bytes:
-    """The header that says how long the body is; empty without a body."""
+    """Return the header that gives the body's length or encoding; empty without a body."""
     return b"".join(
         b"%b: %b\r\n" % (name, value)
         for name, value in headers
@@ -370,9 +369,9 @@ def _framing(headers: Iterable[RawHeader]) -> bytes:
 
 
 def drop_the_absent(listening: socket.socket, limits: GatewaySettings) -> None:
-    """Let the kernel end connections accepted here whose clients take nothing, or are no longer there."""
+    """Let the kernel close connections accepted here if the client does not read or is unreachable."""
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; what is accepted inherits it
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; accepted sockets inherit it
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_PROBE_S)
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limits.unread_s * 1000))

@@ -1,4 +1,4 @@
-"""A request's body: read within a limit, as one JSON object."""
+"""Reading of a request body, within a limit, as one JSON object."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from agentspec.gateway.http.cancellation import ClientGoneError
 from agentspec.gateway.settings import GatewaySettings
 
 MAX_JSON_DEPTH = (
-    128  # json's own limit is the stack's: a body could pass it here and fail where it is written
+    128  # json's own limit depends on the stack: a body could pass here and fail when it is encoded
 )
-_BEFORE_OBJECT = b" \t\r\n\0\xef\xbb\xbf\xfe\xff"  # white space, and what UTF-16 and its like begin with
+_BEFORE_OBJECT = b" \t\r\n\0\xef\xbb\xbf\xfe\xff"  # white space; NUL and byte order marks, as in UTF-16
 
 
 async def read_body(receive: Receive, limits: GatewaySettings, *, num_dropped: int = 0) -> bytes:
-    """The whole body.
+    """Return the whole body.
 
     Args:
         num_dropped: bytes beyond the limit that are read before the body is refused. Our own server needs
-            none: it reads on after an answer. Others close, and a client that still sends may lose it.
+            none: it reads on after a response. Others close, and a client that still sends may lose it.
 
     Raises:
         BodyTooLargeError: it has too many bytes.
-        SlowBodyError: it did not come in time.
-        ClientGoneError: the client left while sending.
+        SlowBodyError: it did not arrive in time.
+        ClientGoneError: the client disconnected while sending.
     """
     try:
         async with asyncio.timeout(limits.body_s):
@@ -70,10 +70,10 @@ def _too_large(limit_bytes: int) -> BodyTooLargeError:
 
 
 def parse_body(raw: bytes) -> dict[str, Any]:
-    """The JSON object in ``raw``. Raises RequestError if it is none."""
+    """Return the JSON object in ``raw``. Raises RequestError if it is not one."""
     try:
         body = _decode(raw)
-    except (ValueError, RecursionError):  # most often none; but UTF-16 is legal too, and 1e999
+    except (ValueError, RecursionError):  # most often not JSON; but UTF-16 is legal too, and 1e999
         body = _parse_slowly(raw)
     if not isinstance(body, dict):
         raise RequestError(f"the body must be a JSON object, not {type(body).__name__}", code="invalid_json")
@@ -83,7 +83,7 @@ def parse_body(raw: bytes) -> dict[str, Any]:
 
 
 def _parse_slowly(raw: bytes) -> Any:
-    """All that is JSON, in any of its encodings; and what is wrong with what is none."""
+    """Parse JSON in any of its encodings, or raise RequestError with the reason."""
     try:
         text = raw.decode(json.detect_encoding(raw))  # strictly: json would let half a surrogate pair pass
         body = _DECODER.decode(text)
@@ -97,7 +97,7 @@ def _parse_slowly(raw: bytes) -> Any:
 
 
 def guess_body(raw: bytes) -> dict[str, Any] | None:
-    """The JSON object in a body that need not hold one; None if it does not."""
+    """Return the JSON object in a body that need not hold one; None if it does not."""
     if raw.lstrip(_BEFORE_OBJECT)[:1] != b"{":
         return None
     try:
@@ -107,7 +107,10 @@ def guess_body(raw: bytes) -> dict[str, Any] | None:
 
 
 def _is_deep(body: dict[str, Any]) -> bool:
-    """Level by level, with no recursion of its own; it costs a fraction of the parsing."""
+    """Return True if ``body`` exceeds ``MAX_JSON_DEPTH``. Works level by level without recursion.
+
+    Takes a fraction of the time of parsing.
+    """
     level: list[Any] = [body]
     for _ in range(MAX_JSON_DEPTH):
         below = []

@@ -1,4 +1,4 @@
-"""One request to our own server, and its answer in HTTP/1.1."""
+"""One request to our own server, and its HTTP/1.1 response."""
 
 from __future__ import annotations
 
@@ -20,24 +20,23 @@ from agentspec.gateway.http.response_writer import (
     ResponseWriter,
 )
 
-RESET = struct.pack("ii", 1, 0)  # what the kernel still has is dropped, and the client is told
+RESET = struct.pack("ii", 1, 0)  # the kernel drops unsent data and resets the connection
 
 logger = logging.getLogger("agentspec.gateway")
 
 
 class Http11Cycle(ResponseWriter):
-    """What :class:`HttpProtocol` makes of every request.
+    """The request and response writer that :class:`HttpProtocol` creates for every request.
 
-    It stands in for uvicorn's "cycle": uvicorn's half of the protocol uses the attributes that have the names
-    of one.
+    Takes the place of uvicorn's "cycle". uvicorn's half of the protocol uses attributes of the same names.
 
     Args:
-        scope: of the request; it gets to know its exchange.
-        server_headers: of every answer.
-        keep_alive: the client may send another request on this connection.
-        expects_continue: it waits for a word before it sends the body.
-        is_dated: it speaks HTTP/1.0, and knows no chunks.
-        on_end: called when the answer is complete.
+        scope: the request's scope; its ``WRITER_KEY`` is set to this object.
+        server_headers: headers of every response.
+        keep_alive: True if the client may send another request on this connection.
+        expects_continue: True if the client waits for ``100 Continue`` before it sends the body.
+        is_dated: True if the client speaks HTTP/1.0, which has no chunks.
+        on_end: called when the response is complete.
     """
 
     reports_disconnect = True
@@ -70,26 +69,26 @@ class Http11Cycle(ResponseWriter):
         self._is_dated = is_dated
         self._on_end = on_end
         self._has_body = self._is_chunked = self._ends_with_connection = False
-        self._num_left = 0  # bytes of the length that the head has promised
+        self._num_left = 0  # bytes still to send of the announced content-length
 
     @property
     def response_started(self) -> bool:
-        """As uvicorn calls it."""
+        """uvicorn's name for a non-zero ``status``."""
         return self.status != 0
 
     @property
     def response_complete(self) -> bool:
-        """As uvicorn calls it."""
+        """uvicorn's name for ``is_complete``."""
         return self.is_complete
 
     @property
     def can_go_on(self) -> bool:
-        """Another request may follow on this connection: every byte that the head has promised was sent."""
+        """True if another request may follow on this connection: every announced byte was sent."""
         return self.keep_alive and not self._num_left
 
     async def run_asgi(self, app: ASGIApp) -> None:
-        """Let ``app`` answer. Where it does not, the client is told so, or hears the connection break off."""
-        scope, self._scope = self._scope, None  # else each would keep the other
+        """Let ``app`` respond. If it does not, send a 500 or, after the start, break the connection off."""
+        scope, self._scope = self._scope, None  # else a reference cycle remains
         assert scope is not None
         try:
             await app(scope, self.receive, self.send)
@@ -103,10 +102,10 @@ class Http11Cycle(ResponseWriter):
                     self.end()
                 else:
                     self._break_off()
-            self._on_end = _nothing  # else protocol and exchange would keep each other
+            self._on_end = _nothing  # else protocol and cycle would keep each other alive
 
     async def receive(self) -> Message:
-        """The request's body, as ASGI has it; then, that the client has left."""
+        """Return the next ASGI message: the request's body, then the client's disconnect."""
         if self._expects_continue and not self._transport.is_closing():
             self._expects_continue = False
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -122,7 +121,7 @@ class Http11Cycle(ResponseWriter):
     def start(self, status: int, headers: RawHeaders) -> None:
         """Write the head."""
         self.status = status
-        if self._expects_continue:  # nobody asked for the body: it is the client's choice to send it
+        if self._expects_continue:  # the body was not requested, so the client may or may not send it
             self._expects_continue, self.keep_alive = False, False
         if self.disconnected:
             return
@@ -146,7 +145,7 @@ class Http11Cycle(ResponseWriter):
         self._transport.write(b"".join(lines))
 
     def write(self, part: bytes) -> None:
-        """Write the next part; nothing where no body may be, or to a client who has left."""
+        """Write the next part. Does nothing if no body is allowed or the client has disconnected."""
         if self.disconnected or not self._has_body:
             return
         if self._is_chunked:
@@ -159,7 +158,7 @@ class Http11Cycle(ResponseWriter):
             self._num_left = max(0, self._num_left - len(part))
 
     def end(self) -> None:
-        """The answer is complete."""
+        """Complete the response."""
         if self._is_chunked and not self.disconnected:
             self._transport.write(b"0\r\n\r\n")
         self.is_complete = True
@@ -167,7 +166,7 @@ class Http11Cycle(ResponseWriter):
         self._on_end()
 
     def lose(self) -> None:
-        """The client has left."""
+        """Handle the client's disconnect."""
         if self.is_complete:
             return
         self.disconnected = True
@@ -185,7 +184,7 @@ class Http11Cycle(ResponseWriter):
         await self._flow.drain()
 
     def _break_off(self) -> None:
-        """Close, so that half an answer does not look like a whole one."""
+        """Close, so that a partial response does not look complete."""
         if self._ends_with_connection:
             self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             self._transport.abort()

@@ -1,4 +1,4 @@
-"""A request's headers, read by name again and again."""
+"""A request's headers with fast repeated lookup."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ HEADERS_KEY = "agentspec.headers"
 
 
 class RequestHeaders(Headers):
-    """As Starlette's, but each is looked up instead of looked for: tags alone ask for a dozen of names.
+    """Headers with a lookup table. Starlette's scan the list each time, and tags alone ask for a dozen names.
 
-    Of several headers of one name the first counts; ``getlist`` and ``raw`` have them all.
+    If a name occurs several times, the first header counts; ``getlist`` and ``raw`` have all of them.
     """
 
     def __init__(self, scope: Scope) -> None:
@@ -24,7 +24,7 @@ class RequestHeaders(Headers):
         return self._first[key.lower()]
 
     def get(self, key: str, default: str | None = None) -> str | None:  # type: ignore[override]
-        """The first header of this name."""
+        """Return the first header of this name."""
         return self._first.get(key.lower(), default)
 
     def __contains__(self, key: object) -> bool:
@@ -32,7 +32,7 @@ class RequestHeaders(Headers):
 
 
 def headers_of(scope: Scope) -> Headers:
-    """A request's headers, read once."""
+    """Return a request's headers, parsed once per request."""
     known: Headers | None = scope.get(HEADERS_KEY)
     if known is None:
         known = scope[HEADERS_KEY] = RequestHeaders(scope)

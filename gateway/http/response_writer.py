@@ -19,15 +19,17 @@ RawHeaders = Iterable[RawHeader]
 
 
 class ResponseWriter(ABC):
-    """``start``, ``write`` as often as there is something, ``end``; ``drain`` whenever it ``is_full``.
+    """The interface of response writers.
+
+    Call ``start``, then ``write`` any number of times, then ``end``. Call ``drain`` whenever it ``is_full``.
 
     Attributes:
-        headers: added to whatever answer it becomes. Names in lower case.
-        status: of the answer; 0 before it is started.
-        is_complete: nothing follows.
-        tells_of_leaving: ``on_disconnect`` will be called; else somebody has to receive.
-        on_lost: called when the client has left before the answer was complete.
-        is_client_known: it needs no key here, or has a valid one.
+        headers: added to every response, including errors. Names in lower case.
+        status: status of the response; 0 before it starts.
+        is_complete: True if the response has ended.
+        reports_disconnect: True if ``on_disconnect`` will be called; else a task must call ``receive``.
+        on_disconnect: called if the client disconnects before the response is complete.
+        is_client_known: True if the client needs no key here, or has a valid one.
     """
 
     is_client_known = False
@@ -41,27 +43,27 @@ class ResponseWriter(ABC):
 
     @abstractmethod
     def start(self, status: int, headers: RawHeaders) -> None:
-        """Status and headers, whose names are in lower case."""
+        """Write status and headers. Header names are in lower case."""
 
     @abstractmethod
     def write(self, part: bytes) -> None:
-        """The next bytes of the body; at least one."""
+        """Write the next bytes of the body; at least one."""
 
     @abstractmethod
     def end(self) -> None:
-        """Nothing follows."""
+        """Complete the response."""
 
     @property
     @abstractmethod
     def is_full(self) -> bool:
-        """The client does not keep up: what is written now waits here."""
+        """True if the client does not keep up, so that further writes are buffered here."""
 
     @abstractmethod
     async def drain(self) -> None:
-        """Wait until the client has taken what waits."""
+        """Wait until the client has read the buffered data."""
 
     async def send(self, message: Message) -> None:
-        """The same as ASGI has it, for an application."""
+        """Handle one ASGI message, so that an application can use this as ``send``."""
         if message["type"] == "http.response.start":
             self.start(message["status"], message.get("headers", ()))
         else:
@@ -74,7 +76,7 @@ class ResponseWriter(ABC):
 
 
 class AsgiResponseWriter(ResponseWriter):
-    """Through another server's ``send``."""
+    """A response writer on top of another server's ``send``."""
 
     def __init__(self, send: Send) -> None:
         super().__init__()
@@ -98,7 +100,7 @@ class AsgiResponseWriter(ResponseWriter):
 
     @property
     def is_full(self) -> bool:
-        """Always: nothing is sent but by ``drain``."""
+        """True always: only ``drain`` sends."""
         return True
 
     async def drain(self) -> None:
@@ -108,7 +110,7 @@ class AsgiResponseWriter(ResponseWriter):
 
 
 def writer_of(scope: Scope, send: Send) -> ResponseWriter:
-    """The one of this request."""
+    """Return the response writer of this request, creating it if needed."""
     known: ResponseWriter | None = scope.get(WRITER_KEY)
     if known is None:
         known = scope[WRITER_KEY] = AsgiResponseWriter(send)

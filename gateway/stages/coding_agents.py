@@ -1,8 +1,8 @@
-"""Claude Code and Codex: which of their agents calls, by the headers and prompts that they send.
+"""Roles of Claude Code's and Codex's agents, from the headers and prompts that they send.
 
-Both tell an agent from another by an id, which is no role and never a stage. Codex says beside it what a
-sub-agent is for. Claude Code does not: there the beginning of the system prompt tells, up to where it begins
-to speak of this machine and this project, so that a role is one stage in all of them.
+Both identify an agent by an id, which is not a role and never a stage. Codex also sends the purpose of a
+sub-agent. Claude Code does not, so its role is derived from the beginning of the system prompt. The part
+about this machine and project is cut off, so that a role is one stage in all projects.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from agentspec.gateway.discovery.naming import slug
 MAIN = "main"
 CLAUDE_CODE = "claude_code"
 CLAUDE_CODE_SESSION = "x-claude-code-session-id"
-CLAUDE_CODE_AGENT = "x-claude-code-agent-id"  # of a sub-agent alone
+CLAUDE_CODE_AGENT = "x-claude-code-agent-id"  # only sub-agents send it
 CODEX = "codex"
 CODEX_TURN = "x-codex-turn-metadata"
 CODEX_WINDOW = "x-codex-window-id"
 CODEX_SUB_AGENT = "x-openai-subagent"  # review, compact, collab_spawn, ...
 
-MANY_PROMPTS = 512  # have their names looked up
+MANY_PROMPTS = 512  # size of the cache of names
 ROLE_CHARS = 1024
 MAX_SALUTATION_CHARS = 120
 DIGEST_BYTES = 2
@@ -37,7 +37,7 @@ _PROJECT = re.compile(r"\n# Environment|\nNotes:|<env>|\ngitStatus:")
 
 
 def claude_code_role(headers: Headers, body: Mapping[str, Any]) -> str | None:
-    """``claude_code/main``, or a name for a sub-agent or a small task, such as the session's title."""
+    """Return ``claude_code/main``, or a name for a sub-agent or a small task, such as the session's title."""
     if CLAUDE_CODE_SESSION not in headers:
         return None
     if CLAUDE_CODE_AGENT not in headers and body.get("tools"):
@@ -47,7 +47,7 @@ def claude_code_role(headers: Headers, body: Mapping[str, Any]) -> str | None:
 
 
 def codex_role(headers: Headers) -> str | None:
-    """``codex/main``, or what it says that a sub-agent or a request is for: ``codex/review``."""
+    """Return ``codex/main``, or the stated purpose of a sub-agent or request, such as ``codex/review``."""
     turn = headers.get(CODEX_TURN)
     if turn is None and CODEX_WINDOW not in headers:
         return None
@@ -55,7 +55,7 @@ def codex_role(headers: Headers) -> str | None:
 
 
 def _own_prompt(system: object) -> str:
-    """What this agent alone is told: no line that they all begin with, and nothing of the project."""
+    """Return the part of the prompt specific to this agent, without common first line and project details."""
     texts = [system] if isinstance(system, str) else []
     for block in system if isinstance(system, list) else ():
         text = block.get("text") if isinstance(block, dict) else None
@@ -67,13 +67,13 @@ def _own_prompt(system: object) -> str:
 
 @lru_cache(maxsize=MANY_PROMPTS)
 def _name(prompt: str) -> str:
-    """As discovered stages are named: nothing but words of a list and a digest."""
+    """Return a name like those of discovered stages: words of a fixed list and a digest, no prompt text."""
     digest = blake2b(masked(prompt).encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES)
     return f"{slug([prompt])}-{digest.hexdigest()}"
 
 
 def _kind(turn: str | None) -> str | None:
-    """Of a request that is no turn of the conversation: ``compaction``."""
+    """Return the kind of a request that is not a turn of the conversation, such as ``compaction``."""
     try:
         told = json.loads(turn or "")
     except (ValueError, RecursionError):

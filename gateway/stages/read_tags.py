@@ -1,4 +1,4 @@
-"""A request's tags, read from its headers, URL and body: stage, session, how to draft and what to expect."""
+"""Reads a request's tags from its headers, URL and body: stage, session, drafting options and prediction."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read_tags(
     body: Mapping[str, Any],
     discovery: Discovery | None = None,
 ) -> Tags:
-    """Everything a request says about itself; ``discovery`` finds the stage of one that says nothing.
+    """Return the tags of a request; ``discovery`` finds the stage of one that names none.
 
     Raises:
         RequestError: a tag is malformed.

@@ -1,9 +1,8 @@
-"""Which stage a request comes from: a ladder of rungs, the first that answers wins.
+"""Stage resolvers: functions that find a request's stage, tried in order until one succeeds.
 
-A rung is one function from :class:`StageHints` to a stage or None. What a client says on purpose (header,
-URL, metadata) must be right or the request is refused; what it happens to carry (baggage, a framework's
-fields) is a hint that is dropped when it is no good stage. What says nothing may still look like others: the
-prompt is asked for it by ``discovery``.
+A resolver maps :class:`StageHints` to a stage or None. An explicit stage (header, URL, metadata) must be
+valid, or the request is refused. An incidental hint (baggage, a framework's fields) is dropped if it is no
+valid stage. For requests without either, ``discovery`` finds the stage from the prompt.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from agentspec.role_names import role_name, role_stage
 from agentspec.stages import DEFAULT_STAGE, StageKey
 from agentspec.wire import METADATA_STAGE, STAGE_HEADER, WORKFLOW_HEADER, decode_stage, encode_stage
 
-MANY_STAGES = 4096  # are read once
+MANY_STAGES = 4096  # size of the caches of parsed stages
 
 
 @dataclass(frozen=True, slots=True)
 class StageHints:
-    """What a request shows of the stage it comes from.
+    """The parts of a request that may identify its stage.
 
-    ``url_stage`` is still percent-encoded. Without ``discovery`` requests that name no stage have none.
+    ``url_stage`` is still percent-encoded. Without ``discovery``, requests that name no stage have none.
     """
 
     tenant: str
@@ -45,18 +44,18 @@ Rung = Callable[[StageHints], StageKey | None]
 
 
 def from_header(signs: StageHints) -> StageKey | None:
-    """``X-AgentSpec-Stage``."""
+    """Return the stage in ``X-AgentSpec-Stage``."""
     value = signs.headers.get(STAGE_HEADER)
     return None if value is None else _stated(f"header {STAGE_HEADER}", value, signs.tenant)
 
 
 def from_url(signs: StageHints) -> StageKey | None:
-    """``/stages/<path>/v1/...``."""
+    """Return the stage in ``/stages/<path>/v1/...``."""
     return None if signs.url_stage is None else _stated("the URL", signs.url_stage, signs.tenant)
 
 
 def from_metadata(signs: StageHints) -> StageKey | None:
-    """The body's ``metadata.agentspec_stage``, plain text."""
+    """Return the stage in the body's ``metadata.agentspec_stage``, plain text."""
     metadata = signs.body.get("metadata")
     value = metadata.get(METADATA_STAGE) if isinstance(metadata, dict) else None
     if value is None:
@@ -71,15 +70,15 @@ def from_metadata(signs: StageHints) -> StageKey | None:
 
 
 def from_baggage(signs: StageHints) -> StageKey | None:
-    """W3C baggage: OpenTelemetry's names of the workflow and of the agent, as a path."""
+    """Return the path of OpenTelemetry's workflow and agent names in W3C baggage."""
     _, agent = _baggage_names(signs.headers)
     return _in_workflow(signs, agent) if agent else None
 
 
 def from_framework(signs: StageHints) -> StageKey | None:
-    """What agents and their frameworks send of a role, never the id of an agent or of a run.
+    """Return the role that an agent or its framework sends, in headers or in ``metadata``.
 
-    In headers, or in ``metadata``.
+    Ids of agents and runs are never used.
     """
     given = signs.body.get("metadata")
     metadata = given if isinstance(given, dict) else {}
@@ -94,10 +93,10 @@ def from_framework(signs: StageHints) -> StageKey | None:
 
 
 def from_fingerprint(signs: StageHints) -> StageKey | None:
-    """What stage the prompt is of, to judge by others like it; below the workflow, if one is named.
+    """Return the stage that ``discovery`` finds for the prompt, below the workflow if one is named.
 
-    A stage that a person gave a cluster is that one. What has no cluster yet has the workflow itself, the
-    parent of all that are found in it.
+    A stage that a user assigned to a cluster is returned unchanged. A prompt without a cluster gets the
+    workflow itself, the parent of all stages discovered in it.
     """
     found = None if signs.discovery is None else signs.discovery.stage_of(signs.tenant, signs.body)
     if found is None or found.path[0] != WIDER_STAGE:
@@ -109,12 +108,12 @@ def from_fingerprint(signs: StageHints) -> StageKey | None:
 
 
 def from_workflow(signs: StageHints) -> StageKey | None:
-    """``X-AgentSpec-Workflow`` alone: neither a name nor the prompt tells who in it calls."""
+    """Return the stage in ``X-AgentSpec-Workflow`` if neither a name nor the prompt identifies the agent."""
     return _workflow(signs) if WORKFLOW_HEADER in signs.headers else None
 
 
 def from_baggage_workflow(signs: StageHints) -> StageKey | None:
-    """The same of the baggage's workflow."""
+    """Return the workflow that the baggage names. Tried last."""
     return _workflow(signs)
 
 
@@ -131,10 +130,10 @@ LADDER: tuple[tuple[str, Rung], ...] = (
 
 
 def resolve_stage(signs: StageHints) -> tuple[StageKey, str]:
-    """The stage and the name of the rung it was found on; ``default`` if no rung answers.
+    """Return the stage and the name of the resolver that found it; ``default`` if none did.
 
     Raises:
-        RequestError: the client named a stage, and named it badly.
+        RequestError: the client named a stage explicitly, but it is malformed.
     """
     for name, rung in LADDER:
         stage = rung(signs)
@@ -156,12 +155,12 @@ def _stated(where: str, value: str, tenant: str, param: str = STAGE_HEADER) -> S
 
 
 def _plain(path: str, tenant: str) -> StageKey:
-    """A path that was not encoded; it must fit a header when it is, since it travels on as one."""
+    """Parse a path that was not encoded. It must fit a header once encoded, since it is forwarded as one."""
     return StageKey.parse(decode_stage(encode_stage(path)), tenant)
 
 
 def _openhands_role(metadata: Mapping[str, Any]) -> str | None:
-    """``agent`` of ``tags: ["type:agent", ...]``."""
+    """Return the role in ``tags``: ``agent`` for ``["type:agent", ...]``."""
     tags = metadata.get("tags")
     kinds = (tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else ()
     kind = next((tag.removeprefix("type:") for tag in kinds if tag.startswith("type:")), None)
@@ -169,7 +168,7 @@ def _openhands_role(metadata: Mapping[str, Any]) -> str | None:
 
 
 def _langchain_role(metadata: Mapping[str, Any]) -> str | None:
-    """The agent's name, else the path of nodes, whose ids follow a colon: ``team:<uuid>|writer:<uuid>``."""
+    """Return the agent's name, else the path of nodes without ids: ``team:<uuid>|writer:<uuid>``."""
     name = metadata.get("lc_agent_name")
     if isinstance(name, str) and name:
         return name
@@ -180,13 +179,13 @@ def _langchain_role(metadata: Mapping[str, Any]) -> str | None:
 
 
 def _baggage_names(headers: Headers) -> tuple[str | None, str | None]:
-    """The workflow's and the agent's."""
+    """Return the names of the workflow and the agent."""
     members = _baggage(",".join(headers.getlist("baggage"))) if "baggage" in headers else {}
     return members.get("gen_ai.workflow.name") or None, members.get("gen_ai.agent.name") or None
 
 
 def _workflow(signs: StageHints) -> StageKey | None:
-    """The workflow that the call is of: ``X-AgentSpec-Workflow``, which must be right, else the baggage's."""
+    """Return the call's workflow: ``X-AgentSpec-Workflow``, which must be valid, else the baggage's."""
     value = signs.headers.get(WORKFLOW_HEADER)
     if value is not None:
         return _stated(f"header {WORKFLOW_HEADER}", value, signs.tenant, WORKFLOW_HEADER)
@@ -195,7 +194,7 @@ def _workflow(signs: StageHints) -> StageKey | None:
 
 
 def _in_workflow(signs: StageHints, role: str) -> StageKey | None:
-    """The stage of a role, below the workflow if one is named; None if the role tells nothing good."""
+    """Return the stage of a role, below the workflow if one is named; None if the role is no valid stage."""
     stage = role_stage(role, signs.tenant)
     workflow = _workflow(signs) if stage is not None else None
     return stage if stage is None or workflow is None else _below(workflow, stage) or stage
@@ -203,7 +202,7 @@ def _in_workflow(signs: StageHints, role: str) -> StageKey | None:
 
 @lru_cache(maxsize=MANY_STAGES)
 def _below(workflow: StageKey, stage: StageKey) -> StageKey | None:
-    """The stage with the workflow before it; None if that is no stage any more."""
+    """Return the stage with the workflow prepended; None if the result is not a valid stage."""
     try:
         return _plain(f"{workflow.name}/{stage.name}", stage.tenant)
     except StageError:

@@ -1,4 +1,4 @@
-"""``/stages/<path>/v1/...``: the stage for clients that can only set a base URL."""
+"""Stages in the URL, ``/stages/<path>/v1/...``, for clients that can only set a base URL."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ URL_STAGE_KEY = "agentspec.url_stage"
 
 
 class StageUrlMiddleware:
-    """Strips the prefix from the path; the stage, still encoded, goes to ``scope[URL_STAGE_KEY]``."""
+    """Strips the prefix from the path; the stage, still encoded, is stored in ``scope[URL_STAGE_KEY]``."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, with the plain path if it came in URL form."""
+        """Pass the request on, with the plain path if it had a stage prefix."""
         if scope["type"] == "http" and scope["path"].startswith(STAGE_URL_PREFIX):
-            # the raw path: in the decoded one an encoded "/v1/" could not be told from the real one
+            # the raw path: the decoded one does not distinguish an encoded "/v1/" from the real one
             raw = scope.get("raw_path", scope["path"].encode()).decode("latin-1").partition("?")[0]
             stage, found, rest = raw.removeprefix(STAGE_URL_PREFIX).rpartition("/v1/")
             if found:

@@ -1,7 +1,7 @@
-"""``vllm_xargs``: how the tags travel inside the body to an engine behind HTTP.
+"""``vllm_xargs``: the field of the body that carries the tags to an engine behind HTTP.
 
-The body is otherwise forwarded byte by byte as it came. Nothing a client writes under our prefix
-gets through: a tenant is nothing one chooses oneself.
+The rest of the body is forwarded byte for byte. Client values under our prefix are removed, because a client
+must not choose its own tenant.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _WHITESPACE = b" \t\r\n"
 
 
 def with_xargs(raw: bytes, body: Mapping[str, Any], xargs: Mapping[str, str | int]) -> bytes:
-    """``raw`` (which reads as ``body``) with our keys set to ``xargs``, the client's other keys kept.
+    """Return ``raw`` with our keys set to ``xargs`` and the client's other keys kept.
 
-    Empty ``xargs`` only remove ours. O(len(raw)). Raises RequestError if the client's
-    ``vllm_xargs`` is no object.
+    ``raw`` parses to ``body``. Empty ``xargs`` only remove ours. O(len(raw)). Raises RequestError if the
+    client's ``vllm_xargs`` is not an object.
     """
     if XARGS_FIELD not in body:
         return _spliced(raw, body, xargs) if xargs else raw

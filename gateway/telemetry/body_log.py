@@ -1,4 +1,4 @@
-"""Bodies in the log, where the settings ask for them: every tenant's prompts and answers, for all to read."""
+"""Logs bodies if the settings say so. Every reader of the log then sees all prompts and responses."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ logger = logging.getLogger("agentspec.gateway")
 
 
 def log_body(request_id: str, what: str, body: bytes) -> None:
-    """A line at level debug, cut if it is long."""
+    """Log ``body`` at level debug, cut to ``MOST_BYTES``."""
     logger.debug("%s: %s %s", request_id, what, body[:MOST_BYTES].decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""Every request until its last byte: named, counted, timed, logged, and a span where spans are wanted."""
+"""Middleware that gives every request an id, counts, times and logs it, and optionally creates a span."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ ENDPOINTS = frozenset(
     )
 )
 STREAMING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
-PROBES = frozenset(("/health", "/ping", "/metrics"))  # asked all day long, by machines
+PROBES = frozenset(("/health", "/ping", "/metrics"))  # polled constantly by machines
 ENDPOINTS_WITH_NAMES = ("/v1/models", "/agentspec/stages", "/agentspec/traces")
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 OTHER = "other"
 MAX_PATH_CHARS = 200
 MAX_EXEMPLAR_CHARS = 128 - len("request_id")  # OpenMetrics allows 128 for names and values
 MASK = "***"
-KEY_IN_PATH = re.compile(r"(?<=/)sk-[^/]*")  # of a client whose base URL holds its key
+KEY_IN_PATH = re.compile(r"(?<=/)sk-[^/]*")  # some clients' base URL holds their key
 CLIENT_GONE = 499  # nginx's number; no client ever sees it
 
 logger = logging.getLogger("agentspec.gateway")
 
 
 class TelemetryMiddleware:
-    """The outermost layer. It names every request in ``scope[REQUEST_ID_KEY]`` and on its answer.
+    """The outermost middleware. Stores each request's id in ``scope[REQUEST_ID_KEY]`` and on the response.
 
-    Whoever finds out more of a request notes that in ``scope[RECORD_KEY]``.
+    Inner layers add facts about the request to ``scope[RECORD_KEY]``.
     """
 
     def __init__(self, app: ASGIApp, registry: CollectorRegistry, tracing: Tracing | None = None) -> None:
@@ -82,10 +82,10 @@ class TelemetryMiddleware:
         )
         for endpoint, outcome in product(STREAMING, Outcome):
             if outcome is not Outcome.CLIENT_LEFT:
-                self._broken.labels(endpoint, str(outcome))  # 0, so that a rate sees the first
+                self._broken.labels(endpoint, str(outcome))  # 0, so that a rate includes the first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and tell of it when it is over."""
+        """Pass the request on, and log, count and trace it when it is over."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -101,12 +101,12 @@ class TelemetryMiddleware:
         try:
             await self._app(scope, receive, writer.send)
         except Exception:
-            has_failed = True  # the server answers for us, or breaks the answer off
+            has_failed = True  # the server sends the error, or breaks the response off
             if writer.status and not writer.is_complete:
                 record.outcome = Outcome.INTERNAL_ERROR
             raise
         finally:
-            del scope[WRITER_KEY]  # else each would keep the other
+            del scope[WRITER_KEY]  # else a reference cycle remains
             seconds = time.perf_counter() - started
             status = writer.status if writer.is_complete or record.is_broken else CLIENT_GONE
             if has_failed and not writer.status:
@@ -150,7 +150,7 @@ def _endpoint(path: str) -> str:
 
 
 def _shown(scope: Scope) -> str:
-    """The path as it may stand in a log: short, printable, and without what looks like a key."""
+    """Return the path for the log: short, printable, and without anything that resembles a key."""
     given = given_key(headers_of(scope))
     path: str = scope["path"].replace(given, MASK) if given else scope["path"]
     path = KEY_IN_PATH.sub(MASK, path)

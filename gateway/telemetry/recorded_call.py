@@ -1,4 +1,4 @@
-"""A call as a record of it has it: messages or a prompt, and choices, whatever API it came by, and how."""
+"""The recorded form of a call: messages or a prompt, and choices, the same for every API."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from agentspec.gateway.openai.content import read_messages
 from agentspec.gateway.openai.responses_input import read_input
 
 Json = dict[str, Any]
-# with one of these the rest of a body is not all that was asked
+# with one of these the body does not hold the complete request
 MORE = ("previous_response_id", "conversation", "suffix", "echo")
 
 
 def recorded_request(path: str, body: Mapping[str, Any]) -> Json:
-    """``messages`` and ``tools``, or ``prompt``. Raises RequestError if that is not all of it, or no text."""
+    """Return ``messages`` and ``tools``, or ``prompt``.
+
+    Raises RequestError if these are not the complete request, or not text.
+    """
     if more := [name for name in MORE if body.get(name)]:
         raise RequestError(f"calls with {more[0]} are not recorded")
     if path == Endpoint.CHAT:
@@ -30,7 +33,7 @@ def recorded_request(path: str, body: Mapping[str, Any]) -> Json:
 
 
 def _said(messages: list[Json]) -> list[Json]:
-    """As they are. Raises RequestError if there is more in them than text and calls of functions."""
+    """Return the messages unchanged. Raises RequestError if they hold more than text and function calls."""
     read_messages(messages)
     for message in messages:
         _check_calls(message)
@@ -44,7 +47,10 @@ def _check_calls(message: Json) -> None:
 
 
 def recorded_response(path: str, answer: bytes) -> Json:
-    """The choices of an answer, whole or streamed. Raises RequestError if it is none, or has no end."""
+    """Return the choices of a response, whole or streamed.
+
+    Raises RequestError if there are none or the response is incomplete.
+    """
     payloads = list(_payloads(answer))
     if path == Endpoint.RESPONSES:
         last = payloads[-1] if payloads else {}
@@ -59,7 +65,7 @@ def recorded_response(path: str, answer: bytes) -> Json:
 
 
 def _payloads(answer: bytes) -> Iterator[Json]:
-    """The object of a whole answer, or those of its events."""
+    """Yield the object of a whole response, or the objects of its events."""
     text = answer.decode("utf-8", "replace")
     if text.lstrip()[:1] == "{":
         yield json.loads(text)
@@ -70,7 +76,7 @@ def _payloads(answer: bytes) -> Iterator[Json]:
 
 
 def _add(choice: Json, part: Json) -> None:
-    """Take in a choice or its next chunk; calls of tools come with their number, and piece by piece."""
+    """Merge a choice or its next chunk. Tool calls arrive in pieces with their index."""
     choice["finish_reason"] = part.get("finish_reason") or choice.get("finish_reason")
     message = part.get("message") or part.get("delta") or {"content": part.get("text")}
     choice["content"] = choice.get("content", "") + (message.get("content") or "")
@@ -95,7 +101,7 @@ def _ended(choice: Json) -> Json:
 
 
 def _of_items(response: Json) -> Json:
-    """A response's output as a choice."""
+    """Return a response's output as a choice."""
     if response.get("status") not in ("completed", "incomplete"):
         raise RequestError("the answer has no end")
     content, calls = "", {}

@@ -1,8 +1,8 @@
-"""Calls as they were asked and answered, in a file that can be replayed (docs/replay-engine.md).
+"""Records requests and responses in a file that can be replayed (docs/replay-engine.md).
 
-Off the stream path: the parts of an answer are kept as they pass, and put together and written by a thread.
-What is too long, or comes while too much waits, is left out and counted. The file holds prompts and answers
-of all tenants; one that is made here is readable by its owner alone.
+Recording does not delay streams: parts of a response are kept as they pass, and a thread joins and writes
+them. Calls that are too long, or that exceed the queue's limits, are left out and counted. The file holds
+prompts and responses of all tenants. A new file is readable by its owner only.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from agentspec.gateway.telemetry.recorded_call import recorded_request, recorded
 
 MAX_ANSWER_BYTES = 16 << 20
 MAX_WAITING = 256
-MAX_WAITING_BYTES = 64 << 20  # one call is taken, whatever its size
+MAX_WAITING_BYTES = 64 << 20  # a single call is taken regardless of its size
 
 logger = logging.getLogger("agentspec.gateway")
 
 
 class LineFile:
-    """Appends lines, each whole or not at all. A new file is readable by its owner alone.
+    """A file for appending lines, each whole or not at all. A new file is readable by its owner only.
 
-    What a process that was killed left half written is taken away. Raises OSError.
+    A partial line left by a killed process is removed on opening. Raises OSError.
     """
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-        self._is_regular = stat.S_ISREG(os.fstat(self._descriptor).st_mode)  # else nothing can be taken back
+        self._is_regular = stat.S_ISREG(os.fstat(self._descriptor).st_mode)  # else it can't be truncated
         try:
             with self._alone() as size:
                 self._end_last_line(size)
@@ -49,7 +49,7 @@ class LineFile:
             raise
 
     def append(self, line: bytes) -> None:
-        """Write a line. Raises OSError, and leaves the file as it was, if there is no room for all of it."""
+        """Write a line. Raises OSError, and leaves the file unchanged, if the whole line does not fit."""
         with self._alone() as size:
             try:
                 self._write(line)
@@ -59,12 +59,12 @@ class LineFile:
                 raise
 
     def close(self) -> None:
-        """No line comes any more."""
+        """Close the file."""
         os.close(self._descriptor)
 
     @contextmanager
     def _alone(self) -> Iterator[int]:
-        """The file's size, while nobody else appends."""
+        """Yield the file's size while holding an exclusive lock."""
         if not self._is_regular:
             yield 0
             return
@@ -93,7 +93,7 @@ class LineFile:
 
 
 def _is_half(line: bytes) -> bool:
-    """An object without its end; what was no object was not written by us."""
+    """Return True for an object without its end. Other invalid lines were not written by us."""
     try:
         json.loads(line)
     except ValueError:
@@ -102,7 +102,7 @@ def _is_half(line: bytes) -> bool:
 
 
 class Recorder:
-    """Appends finished calls to a file, a line each.
+    """Appends finished calls to a file, one per line.
 
     Raises:
         ConfigError: the file can't be written.
@@ -114,20 +114,20 @@ class Recorder:
         except OSError as error:
             raise ConfigError(f"can't record into {str(path)!r}: {error.strerror}") from None
         self._waiting: queue.Queue[tuple[ApiCall, bytes] | None] = queue.Queue(MAX_WAITING)
-        self._num_bytes_taken = 0  # each is counted by one thread alone
+        self._num_bytes_taken = 0  # each counter has a single writer thread
         self._num_bytes_done = 0
         self.num_left_out = 0
         self._thread = threading.Thread(target=self._run, name="agentspec-recorder", daemon=True)
         self._thread.start()
 
     def listen(self, response: ApiResponse) -> AnswerParts:
-        """Keep the parts of an answer as they pass."""
+        """Collect the parts of a response as they pass."""
         parts = AnswerParts()
         response.listeners.append(parts.add)
         return parts
 
     def record(self, call: ApiCall, parts: AnswerParts) -> None:
-        """A call was answered in full. Never waits."""
+        """Queue a call with a complete response. Never blocks."""
         size = _size(call, parts.num_bytes)
         waiting = self._num_bytes_taken - self._num_bytes_done
         if parts.is_too_long or (waiting and waiting + size > MAX_WAITING_BYTES):
@@ -152,21 +152,21 @@ class Recorder:
                 self._file.append(_line(call, answer))
             except OSError as error:
                 logger.error("%s was not recorded: %s", call.request_id, error.strerror)
-            except RequestError:  # its message may quote what was said
+            except RequestError:  # its message may quote the content
                 logger.debug("%s was not recorded: %s is not for replays", call.request_id, call.path)
             except Exception:
                 logger.exception("%s was not recorded", call.request_id)
             self._num_bytes_done += _size(call, len(answer))
 
     def close(self) -> None:
-        """Write what waits."""
+        """Write the queued calls, then close the file."""
         self._waiting.put(None)
         self._thread.join()
         self._file.close()
 
 
 class AnswerParts:
-    """The bytes of one answer."""
+    """The bytes of one response."""
 
     __slots__ = ("kept", "num_bytes")
 
@@ -176,11 +176,11 @@ class AnswerParts:
 
     @property
     def is_too_long(self) -> bool:
-        """Not all was kept."""
+        """True if parts were discarded."""
         return self.num_bytes > MAX_ANSWER_BYTES
 
     def add(self, part: bytes) -> None:
-        """The next ones."""
+        """Add the next part."""
         self.num_bytes += len(part)
         if not self.is_too_long:
             self.kept.append(part)

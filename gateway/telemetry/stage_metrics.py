@@ -1,4 +1,4 @@
-"""``/metrics`` per stage: an upstream's counters as Prometheus wants them."""
+"""``/metrics`` per stage: an upstream's counters in Prometheus form."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ SOURCE_COUNTERS = (
 
 
 class StageCollector(Collector):
-    """The counters of one moment as metrics.
+    """A snapshot of the counters as metrics.
 
-    Per tenant the first ``num_labels`` stages keep their name, the others are summed up as ``other``:
-    stage names come from clients, and every label costs the scraper memory for good. The first and not
-    the busiest: a stage that changed places would make the sum of the others fall, as no counter may.
+    Per tenant the first ``num_labels`` stages keep their name. The others are summed up as ``other``, because
+    clients choose stage names and every label permanently costs the scraper memory. The first ones, not the
+    busiest: if a stage changed places, the sum of the others would decrease, which a counter must not do.
     """
 
     def __init__(self, stages: Mapping[StageKey, StageStats], num_labels: int) -> None:
@@ -56,7 +56,7 @@ class StageCollector(Collector):
         self._num_labels = num_labels
 
     def collect(self) -> Iterator[Metric]:
-        """One family per counter."""
+        """Yield one family per counter."""
         rows = self._labelled()
         for name, attribute, text in COUNTERS:
             family = CounterMetricFamily(name, text, labels=LABELS)

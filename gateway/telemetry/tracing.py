@@ -1,8 +1,7 @@
-"""A span per call, by OpenTelemetry: when it came, who answered it, what it cost. Never what was said.
+"""One OpenTelemetry span per call: time, engine and token usage, never the content.
 
-Needs ``agentspec-serving[otel]``, and is only imported where spans are wanted. Names are those of
-OpenTelemetry's semantic conventions for HTTP servers and for generative AI, and ``agentspec.*`` for what
-those do not know.
+Needs ``agentspec-serving[otel]``, and is imported only if tracing is enabled. Names follow OpenTelemetry's
+semantic conventions for HTTP servers and generative AI. Other names begin with ``agentspec.``.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Attribute = str | int
 
 
 class Tracing:
-    """Makes the spans of one gateway. ``provider`` says where they go."""
+    """Creates the spans of one gateway; ``provider`` exports them."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
@@ -42,7 +41,7 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
 
     def begin(self, method: str, endpoint: str, headers: Headers, record: CallLog) -> Span:
-        """The span of a call that came just now: a child of the client's, and the parent of the engine's."""
+        """Start the span of a new call: a child of the client's span, and the parent of the engine's."""
         given = {name: ",".join(values) for name in TRACE_HEADERS if (values := headers.getlist(name))}
         span = self._tracer.start_span(
             f"{method} {endpoint}",
@@ -56,7 +55,7 @@ class Tracing:
         return span
 
     def end(self, span: Span, endpoint: str, status: int, request_id: str, record: CallLog) -> None:
-        """The call is over."""
+        """End the span of a finished call."""
         span.set_attribute("http.response.status_code", status)
         span.set_attribute("agentspec.request_id", request_id)
         if span.is_recording():
@@ -67,15 +66,16 @@ class Tracing:
         span.end()
 
     def close(self) -> None:
-        """Send what was not sent yet."""
+        """Send the spans that are still buffered."""
         self._provider.shutdown()
 
 
 def exporting(endpoint: str | None) -> Tracing:
-    """Spans to a collector, by OTLP over HTTP.
+    """Return a :class:`Tracing` that sends spans to a collector by OTLP over HTTP.
 
     Args:
-        endpoint: the collector's base URL; None = what ``$OTEL_EXPORTER_OTLP_ENDPOINT`` and its like say.
+        endpoint: the collector's base URL; None = the one in ``$OTEL_EXPORTER_OTLP_ENDPOINT`` and related
+            variables.
     """
     url = None if endpoint is None else f"{endpoint.rstrip('/')}/v1/traces"
     provider = TracerProvider(resource=_resource())
@@ -84,7 +84,7 @@ def exporting(endpoint: str | None) -> Tracing:
 
 
 def _resource() -> Resource:
-    """Who we are; ``$OTEL_SERVICE_NAME`` and ``$OTEL_RESOURCE_ATTRIBUTES`` may say it otherwise."""
+    """Return our service name, unless ``$OTEL_SERVICE_NAME`` or ``$OTEL_RESOURCE_ATTRIBUTES`` override it."""
     given = OTELResourceDetector().detect()
     return Resource.create({SERVICE_NAME: "agentspec", **given.attributes})
 
