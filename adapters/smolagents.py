@@ -56,7 +56,7 @@ class ContextKeepingExecutor(ThreadPoolExecutor):
 
 
 def _put() -> Iterator[Undo]:
-    yield replace_method(MultiStepAgent, "_run_stream", _noting)  # all runs go through it
+    yield replace_method(MultiStepAgent, "_run_stream", _noting)  # used by all runs
     yield replace_method(local_python_executor, "ThreadPoolExecutor", lambda original: ContextKeepingExecutor)
 
 
