@@ -111,8 +111,8 @@ def start_copying(network: Network) -> None:
     Small models learn to copy late and suddenly (Olsson et al. 2022, "induction heads"). Starting from the
     circuit saves most of the training. Head 0 of layer 0 attends to the previous token: query and key are
     constants with rotary phases that differ by one position. It writes a projection of that token into the
-    last dimensions of the residual stream. Every head of layer 1 attends to positions that follow an earlier
-    copy of the current token, in the slow rotary dimensions. It adds the token found there to the residual
+    last dimensions of the residual stream. Every head of layer 1 attends to positions where the previous
+    token equals the current one, in the slow rotary dimensions. It adds the token found there to the residual
     stream. Training can change all of it.
     """
     shape, first, second = network.shape, network.blocks[0], network.blocks[1]

@@ -1,7 +1,7 @@
 """Training samples: prompt and expected output of each stage, for random training questions.
 
-Combine sees real rows if the gold query returns any, else mostly invented ones. Correction turns see
-SQLite's own error messages.
+Combine sees real rows if the query returns any, else mostly invented ones. Correction turns see SQLite's own
+error messages.
 """
 
 from __future__ import annotations
