@@ -91,7 +91,7 @@ def failed(stage: str) -> Answer:
 
 
 def as_json(text: str) -> dict[str, Any]:
-    """Parse a JSON object; return an empty one if the text is none."""
+    """Return the JSON object in the text; empty if the text is not a JSON object."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError:
