@@ -106,5 +106,5 @@ def holding(variable: ContextVar[_T], value: _T) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(ValueError):  # a coroutine closed from another context, which does not hold this token
+        with suppress(ValueError):  # a coroutine closed in another context than the token's
             variable.reset(token)

@@ -1,7 +1,7 @@
 """The model's tokenizer, byte-level BPE trained on the samples, and the chat template.
 
-Tokens of capitalized words and digits exclude the preceding space. So a value ("Lyon", 2019) has the same
-tokens in a question, in JSON and in SQL, because copying is the hardest task for a small model.
+Tokens of capitalized words and digits exclude the preceding space, so a value ("Lyon", 2019) has the same
+tokens in a question, in JSON and in SQL. This helps with copying, the hardest task for a small model.
 """
 
 from __future__ import annotations
