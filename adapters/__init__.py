@@ -1,4 +1,4 @@
-"""Adapters that tag an agent framework's calls with their stage. Imported as ``agentspec.adapters``."""
+"""Adapters that tag the calls of agent frameworks with their stage. Imported as ``agentspec.adapters``."""
 
 from agentspec.adapters.automatic import auto
 

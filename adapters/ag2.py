@@ -1,10 +1,10 @@
-"""AG2: every call of an agent tagged with its name, alone, below another one, or in a network.
+"""AG2: tag every call with its agent's name, for single agents, sub-agents and networks.
 
     instrument(workflow="newsroom")
     await Agent("writer", config=OpenAIConfig(...)).ask("Bees.")
 
-What drives a turn of an agent notes it; AG2's tasks and threads inherit that. (For the ``autogen`` of AG2
-Classic there is nothing here.)
+The hook notes the agent around each turn, and AG2's tasks and threads inherit the note. The ``autogen``
+package of AG2 Classic is not supported.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from agentspec.adapters.replacement import replace_method
 
 __all__ = ["instrument"]
 
-_SUBTASK = re.compile(r"subtask-[0-9a-f]{8}")  # the name that an agent gives to those it makes for a task
+_SUBTASK = re.compile(r"subtask-[0-9a-f]{8}")  # name of an agent that another agent creates for a task
 
 
 def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
-    """Tag the calls of every agent, also of those that exist, until it is undone.
+    """Tag the calls of every agent, existing ones included, until undone.
 
-    The stage is the agent's name, of the subtasks that it makes ``<name>/subtask``. The session is the
+    The stage is the agent's name, or ``<name>/subtask`` for the subtasks that it creates. The session is the
     conversation: the channel of a network, else the stream of the outermost agent.
 
     Args:
-        workflow: what goes before every stage, e.g. ``newsroom``.
-        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
+        workflow: prefix of every stage, e.g. ``newsroom``.
+        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
 
     Returns:
-        what undoes it.
+        function that removes the instrumentation.
 
     Raises:
         StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is.
+        ConfigError: ``hosts`` is malformed.
     """
     return _HOOKS.instrument(workflow, hosts)
 
@@ -59,7 +59,7 @@ _HOOKS = Hooks(_put)
 
 
 def _noting_turns(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A turn is driven in its scope, once it is entered, maybe in a task of its own."""
+    """Note the agent while its turn is driven: after the scope is entered, possibly in another task."""
 
     @asynccontextmanager
     @wraps(original)

@@ -1,7 +1,7 @@
 """Servers that get tags: this machine, private networks, the gateway, and those that a program lists.
 
-A tag names agents, workflows and threads, which are no business of a public API. A server is judged by its
-address or its name as the URL has it; no name is looked up, so that no request waits for DNS.
+A tag names agents, workflows and threads, which a public API should not see. The decision uses the name or
+address in the URL. Names are not resolved, so no request waits for DNS.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from agentspec.errors import ConfigError
 
 URL_VARIABLE = "AGENTSPEC_URL"  # the gateway; its host gets tags
-HOSTS_VARIABLE = "AGENTSPEC_HOSTS"  # further ones, separated by commas
+HOSTS_VARIABLE = "AGENTSPEC_HOSTS"  # further hosts, separated by commas
 DISABLE_VARIABLE = "AGENTSPEC_DISABLE"
 ANY_HOST = "*"
 
@@ -28,7 +28,7 @@ _NETWORKS = tuple(
     map(
         ip_network,
         (
-            "0.0.0.0/32",  # what a server binds to; a client that asks it asks this machine
+            "0.0.0.0/32",  # a server's bind address; for a client it means this machine
             "127.0.0.0/8",
             "10.0.0.0/8",
             "172.16.0.0/12",
@@ -42,7 +42,7 @@ _NETWORKS = tuple(
         ),
     )
 )
-# names that are no public server's; a name without a dot is a container's or a service's
+# suffixes of private names; a name without a dot is that of a container or a service
 _SUFFIXES = (".localhost", ".local", ".internal", ".home.arpa", ".svc")
 _OFF = ("", "0", "false", "no")
 _MANY_HOSTS = 1024
@@ -51,12 +51,12 @@ logger = logging.getLogger("agentspec.adapters")
 
 
 def is_disabled(environment: Mapping[str, str] = os.environ) -> bool:
-    """``$AGENTSPEC_DISABLE`` is set: nothing is instrumented, no automatic tag is sent."""
+    """True if ``$AGENTSPEC_DISABLE`` is set: no instrumentation, no automatic tags."""
     return environment.get(DISABLE_VARIABLE, "").lower() not in _OFF
 
 
 class AllowedHosts:
-    """The servers that get tags, with those that the instrumentations in force add."""
+    """The servers that get tags, including those added by active instrumentations."""
 
     def __init__(self) -> None:
         self._added: list[tuple[object, frozenset[str]]] = []
@@ -64,17 +64,16 @@ class AllowedHosts:
         self._lock = Lock()
 
     def add(self, hosts: Hosts | None) -> Callable[[], None]:
-        """Allow these too, until it is undone.
+        """Allow these hosts too, until undone.
 
         Args:
-            hosts: names, addresses, ``*.example.com`` or ``*`` for all; a URL or a port beside it is cut to
-                its host.
+            hosts: names, addresses, ``*.example.com`` or ``*`` for all; URLs and ports are cut to the host.
 
         Returns:
-            what undoes it.
+            function that removes them again.
 
         Raises:
-            ConfigError: an entry is no host.
+            ConfigError: an entry is not a host.
         """
         mine = (object(), hosts_in(hosts or ()))
         with self._lock:
@@ -87,11 +86,11 @@ class AllowedHosts:
         return undo
 
     def allow(self, host: str) -> bool:
-        """Whether a server of this name or address gets tags."""
+        """Return True if a server of this name or address gets tags."""
         return _is_allowed(host, self._names, os.environ.get(URL_VARIABLE), os.environ.get(HOSTS_VARIABLE))
 
     def allow_url(self, url: str | None) -> bool:
-        """Whether a server at this address does; False of what is no URL."""
+        """Return True if the server at this URL gets tags, False if the URL is invalid or missing."""
         host = _url_host(url) if url else None
         return host is not None and self.allow(host)
 
@@ -104,10 +103,10 @@ HOSTS = AllowedHosts()
 
 
 def hosts_in(hosts: Hosts) -> frozenset[str]:
-    """A list of hosts in the form they are compared in.
+    """Return the hosts in normalized form.
 
     Raises:
-        ConfigError: an entry is no host.
+        ConfigError: an entry is not a host.
     """
     texts = hosts.split(",") if isinstance(hosts, str) else list(hosts)
     return frozenset(_listed(text) for text in texts if not isinstance(text, str) or text.strip())
@@ -162,7 +161,7 @@ def _is_private(name: str) -> bool:
 
 
 def _address(name: str) -> IPv4Address | IPv6Address | None:
-    """Also in the forms that only a resolver reads: ``127.1``, ``0x7f000001``, ``134744072``."""
+    """Parse an address, also in resolver-only forms: ``127.1``, ``0x7f000001``, ``134744072``."""
     try:
         address = ip_address(name)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The plain ``anthropic`` client: its messages tagged as the calls of an ``openai`` client are.
+"""The plain ``anthropic`` client: tag its messages like the calls of an ``openai`` client.
 
 instrument(workflow="agentic_sql")
 with stage("extract"):
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from anthropic._base_client import BaseClient  # of the same shape as openai's
+from anthropic._base_client import BaseClient  # same structure as openai's
 
 from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.block import stage, untagged
@@ -20,20 +20,20 @@ __all__ = ["instrument", "stage", "untagged"]
 
 
 def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Callable[[], None]:
-    """Tag the calls of every ``anthropic`` client, also of those that exist, until it is undone.
+    """Tag the calls of every ``anthropic`` client, existing ones included, until undone.
 
     Stage and session are as in ``agentspec.adapters.openai``.
 
     Args:
-        workflow: what goes before every stage, e.g. ``agentic_sql``.
-        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
+        workflow: prefix of every stage, e.g. ``agentic_sql``.
+        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
 
     Returns:
-        what undoes it.
+        function that removes the instrumentation.
 
     Raises:
         StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is.
+        ConfigError: ``hosts`` is malformed.
     """
     return begin_tagging(_TAGGING, workflow, hosts)
 

@@ -1,9 +1,9 @@
-"""AutoGen: every call of a team, a lone agent or an agent of autogen-core tagged with the agent's name.
+"""AutoGen: tag every call of a team, a single agent or an autogen-core agent with the agent's name.
 
     instrument(workflow="newsroom")
     await RoundRobinGroupChat([researcher, writer], max_turns=2).run(task="Bees.")
 
-In a team the agent is noted where its runtime hands it a message, elsewhere where it is run.
+In a team the hook notes the agent when the runtime delivers a message to it, elsewhere when the agent runs.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from agentspec.adapters.hooks import Hooks, Undo, hinted, note_caller
 
 __all__ = ["instrument"]
 
-_ONLY_KEY = "default"  # of an agent that there is one of
+_ONLY_KEY = "default"  # key of a singleton agent
 
 
 def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
-    """Tag the calls of every agent, also of those that exist, until it is undone.
+    """Tag the calls of every agent, existing ones included, until undone.
 
-    The stage is the agent's name; what chooses the next speaker has the name of the team's manager. The
-    session is the conversation: of the outermost team, or the run of a lone agent.
+    The stage is the agent's name. Calls that choose the next speaker have the name of the team's manager. The
+    session is the conversation of the outermost team, or the run of a single agent.
 
     Args:
-        workflow: what goes before every stage, e.g. ``newsroom``.
-        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
+        workflow: prefix of every stage, e.g. ``newsroom``.
+        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
 
     Returns:
-        what undoes it.
+        function that removes the instrumentation.
 
     Raises:
         StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is.
+        ConfigError: ``hosts`` is malformed.
     """
     return _HOOKS.instrument(workflow, hosts)
 
@@ -57,7 +57,7 @@ _HOOKS = Hooks(_put)
 
 
 def _receiver(agent: BaseAgent, *args: Any, **kwargs: Any) -> Caller:
-    """Of what a team runs, the type is a name with the id of the team, and that is the key."""
+    """Return the caller for an agent; in a team its type is name plus team id, and its key the team id."""
     session = None if agent.id.key == _ONLY_KEY else agent.id.key
     return hinted(agent.id.type, session=session, by="AutoGen's agent type")
 

@@ -1,4 +1,4 @@
-"""All frameworks of a process instrumented: those that are imported already, and those that will be."""
+"""Instrument all frameworks of a process: those imported already, and those imported later."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger("agentspec.adapters")
 
 
 class Instrumenting(Waiting):
-    """As what ``agentspec run`` starts a program with, for one program that asks for it, and to be undone."""
+    """The import hook of ``agentspec run`` as an explicit, removable instrumentation of one program."""
 
     def __init__(self, workflow: str | None, hosts: Hosts | None) -> None:
         super().__init__()
@@ -29,11 +29,11 @@ class Instrumenting(Waiting):
         self._lock = Lock()
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """The spec that the other finders have, of a framework or an adapter."""
+        """Return the other finders' spec of a framework or an adapter."""
         return super().find_spec(name, path, target) if name in FRAMEWORKS or name in ADAPTERS else None
 
     def begin(self, adapter: ModuleType) -> None:
-        """Instrument this framework, unless it is over."""
+        """Instrument this framework, unless ``end`` was called."""
         undo = adapter.instrument(workflow=self._workflow, hosts=self._hosts)
         with self._lock:
             if not self._is_over:
@@ -42,11 +42,11 @@ class Instrumenting(Waiting):
         undo()
 
     def fail(self, framework: str, error: Exception) -> None:
-        """Say why its calls stay untagged; the program goes on."""
+        """Log why the framework's calls stay untagged; the program continues."""
         logger.warning("no adapter for %s: %s: %s", framework, type(error).__name__, error)
 
     def end(self) -> None:
-        """Undo all of it, and wait for nothing more."""
+        """Remove all instrumentations and ignore further imports."""
         with self._lock:
             self._is_over = True
             undoing, self._undoing = self._undoing, []
@@ -57,20 +57,20 @@ class Instrumenting(Waiting):
 
 
 def auto(workflow: str | None = None, *, hosts: Hosts | None = None) -> Callable[[], None]:
-    """Tag the calls of every framework that has an adapter, imported already or later, until it is undone.
+    """Tag the calls of every framework that has an adapter, imported already or later, until undone.
 
-    A framework whose adapter fails stays untagged, and the logger ``agentspec.adapters`` warns of it.
+    If an adapter fails, its framework stays untagged and the logger ``agentspec.adapters`` logs a warning.
 
     Args:
-        workflow: what goes before every stage, e.g. ``agentic_sql``.
-        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
+        workflow: prefix of every stage, e.g. ``agentic_sql``.
+        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
 
     Returns:
-        what undoes it.
+        function that removes the instrumentation.
 
     Raises:
         StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is.
+        ConfigError: ``hosts`` is malformed.
     """
     agentspec_headers(None, workflow=workflow)
     hosts = hosts_in(hosts or ())

@@ -1,4 +1,4 @@
-"""A block of code, or a function, whose calls have a stage and a session by hand, or no tag at all."""
+"""Blocks of code and functions that set stage and session of their calls explicitly, or remove all tags."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ENTERED: ContextVar[tuple[tuple[object, Token[Caller | None]], ...]] = ContextV
 
 
 class Block:
-    """A context manager and a decorator, to be used as often and in as many threads as one likes."""
+    """A reusable, reentrant, thread-safe context manager and decorator."""
 
     def __init__(self, caller_in: Callable[[Caller], Caller]) -> None:
         self._caller_in = caller_in
@@ -32,16 +32,16 @@ class Block:
 
     def __exit__(self, *raised: object) -> None:
         entered = _ENTERED.get()
-        if entered and entered[-1][0] is self:  # else it is left in another context than it was entered in
+        if entered and entered[-1][0] is self:  # else it was entered in another context
             _ENTERED.set(entered[:-1])
             with suppress(ValueError):
                 CALLER.reset(entered[-1][1])
 
     def __call__(self, function: _Function) -> _Function:
-        """The function, whatever kind it is of, as such a block.
+        """Return the function, of any kind, wrapped in this block.
 
         Raises:
-            ConfigError: it is no function.
+            ConfigError: the argument is not a function or method.
         """
         if not isroutine(function) and not isinstance(function, partial):
             raise ConfigError(f"stage(...) decorates functions and methods, not {function!r}")
@@ -54,18 +54,19 @@ class Block:
 
 
 def stage(path: str | None = None, session: str | None = None) -> Block:
-    """The calls made inside are of this stage, of whatever client that is instrumented.
+    """Tag the calls inside the block with this stage, for every instrumented client.
 
-    ``with stage("extract"):``, or ``@stage("extract")`` on a function, a coroutine or a generator of either
-    kind.
+    Use ``with stage("extract"):``, or ``@stage("extract")`` on a function, a coroutine or a generator of
+    either kind.
 
     Args:
-        path: 1 to 8 segments; None = that of the block around, of the framework's role, or the gateway
-            finds it. session: one run of the workflow; None = that of the block around.
+        path: 1 to 8 segments; None = stage of the enclosing block or the framework's role, else the gateway
+            infers it.
+        session: one run of the workflow; None = session of the enclosing block.
 
     Raises:
         StageError: ``path`` is malformed.
-        ConfigError: ``session`` does not fit a header, or neither is given.
+        ConfigError: ``session`` does not fit a header, or both arguments are missing.
     """
     if callable(path) or isinstance(path, staticmethod | classmethod):
         raise ConfigError('stage is called before it decorates: @stage("extract")')
@@ -81,8 +82,8 @@ def stage(path: str | None = None, session: str | None = None) -> Block:
 
 
 def untagged() -> Block:
-    """The calls made inside carry no tag: no stage, no session, no workflow; a ``stage(...)`` inside does.
+    """Send the calls inside the block without stage, session and workflow.
 
-    Headers that are given by hand stay.
+    A nested ``stage(...)`` tags its calls again. Explicit headers stay.
     """
     return Block(lambda around: Caller(is_untagged=True))

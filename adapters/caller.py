@@ -1,7 +1,7 @@
-"""Who is about to call a model: noted by a framework's hook, read where the request is made.
+"""The caller of a model: noted by a framework's hook, read where the request is made.
 
-A context variable carries it: the two are a framework's whole inside apart, and calls run side by side in
-threads and tasks.
+A context variable carries it from one to the other, through the framework. Concurrent calls in threads and
+tasks each see their own caller.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from agentspec.errors import StageError
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What a framework knows of a call.
+    """The known origin of a call.
 
     Attributes:
-        named: the stage, if somebody named it on purpose; it must be a good one.
-        role: else the names that the framework tells, from the outside in: an agent, a node, a step.
+        named: the stage, if named explicitly; it must be well-formed.
+        role: else the names known to the framework, outermost first: an agent, a node, a step.
         session: the run or conversation that the call is part of.
-        is_untagged: the call gets no tag at all.
-        by: what named the stage, for the log: ``"LangChain's node"``.
+        is_untagged: True if the call gets no tags.
+        by: source of the stage name, for the log: ``"LangChain's node"``.
     """
 
     named: str | None = None
@@ -37,14 +37,14 @@ class Caller:
     by: str | None = field(default=None, compare=False)
 
     def headers(self, workflow: str | None = None, stage: str | None = None) -> dict[str, str]:
-        """The headers that tag the call.
+        """Return the headers that tag the call.
 
         Args:
-            workflow: what goes before every stage.
-            stage: the stage of what makes the call, if nobody named the call's own.
+            workflow: prefix of every stage.
+            stage: the model's stage, used if the call itself has no explicit one.
 
         Raises:
-            StageError: the stage that was named is malformed.
+            StageError: the explicit stage is malformed.
         """
         if self.is_untagged:
             return {}
@@ -56,9 +56,9 @@ class Caller:
         return {name: Tag(value) for name, value in headers.items()}
 
     def _hinted_headers(self, workflow: str | None) -> dict[str, str]:
-        """As much of the role as fits, the innermost names first: a hint never makes a call fail.
+        """Return headers with as much of the role as fits, dropping outer names first.
 
-        Without a role the gateway finds the stage.
+        A hint never makes a call fail. Without a role the gateway infers the stage.
         """
         for num_left_out in range(len(self.role)):
             try:
@@ -70,11 +70,11 @@ class Caller:
 
 CALLER: ContextVar[Caller | None] = ContextVar("agentspec_caller", default=None)
 
-SESSION_VARIABLE = "AGENTSPEC_SESSION"  # of the run that this process is a part of
+SESSION_VARIABLE = "AGENTSPEC_SESSION"  # session of the run that this process is part of
 
 
 def made_up_session(own: str | None = None) -> str:
-    """The session of a run that has no id: that of the run around this process, else ``own`` or a new one."""
+    """Return a session for a run without an id: that of ``agentspec run``, else ``own``, else a new one."""
     given = os.environ.get(SESSION_VARIABLE, "")
     return given if is_session(given) else own or uuid4().hex
 
@@ -84,7 +84,7 @@ FINDERS: list[Callable[[], Caller]] = []
 
 
 def current_caller() -> Caller:
-    """Who makes a call now."""
+    """Return the caller of a call that is made now."""
     caller = CALLER.get() or Caller()
     if not FINDERS or caller.role or caller.named is not None or caller.is_untagged:
         return caller
@@ -95,16 +95,16 @@ _T = TypeVar("_T")
 
 
 def calling(caller: Caller) -> AbstractContextManager[None]:
-    """The calls made inside are this caller's."""
+    """Attribute the calls inside the block to this caller."""
     return holding(CALLER, caller)
 
 
 @contextmanager
 def holding(variable: ContextVar[_T], value: _T) -> Iterator[None]:
-    """The variable has this value inside."""
+    """Set the variable to this value inside the block."""
     token = variable.set(value)
     try:
         yield
     finally:
-        with suppress(ValueError):  # a coroutine that is closed from another context, where it has none
+        with suppress(ValueError):  # a coroutine closed in another context than the token's
             variable.reset(token)

@@ -1,4 +1,4 @@
-"""Requests of the clients of ``openai`` and ``anthropic``, of one shape: tagged where they are made."""
+"""Tag the requests of ``openai`` and ``anthropic`` clients when they are built; both share one structure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ logger = logging.getLogger("agentspec.adapters")
 
 
 def tagging_requests(base_client: type) -> Tagging:
-    """Tags what every client of this class sends, to servers that may have tags.
+    """Return a tagging of the requests that clients of this class send to allowed servers.
 
-    Headers that are given by hand stay; a header of the stage that is left out by hand (``Omit``) leaves
-    out all.
+    Explicit headers stay. If the stage header is explicitly omitted (``Omit``), the request gets no tags.
     """
 
     def replacing(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,14 +51,14 @@ def _tag(client: Any, options: Any, request: Any, workflow: str | None) -> None:
         return
     headers = request.headers
     for name, value in caller.headers(workflow).items():
-        if name not in by_hand:  # there it may be left out, too
+        if name not in by_hand:  # an explicitly omitted header stays omitted
             headers.setdefault(name, value)
     if logger.isEnabledFor(logging.DEBUG) and not any(isinstance(value, Tag) for value in given.values()):
         _log(options.json_data, headers, caller.by)
 
 
 def _strip(headers: Any, given: Mapping[str, Any]) -> None:
-    """Take off what no person put on: an adapter above, or the environment of a run."""
+    """Remove the headers that another adapter or the environment of a run set."""
     for name, value in given.items():
         if isinstance(value, Tag) and name in headers:
             del headers[name]
@@ -72,12 +71,12 @@ def _log(body: Any, headers: Mapping[str, str], by: str | None) -> None:
 
 
 def log_stranger(host: str | None) -> None:
-    """One line of a call that got no tag because of the server it asks."""
+    """Log that a call got no tags because its server is not allowed."""
     logger.debug("not tagged: %s is no host of hosts=[...], nor a private one", host)
 
 
 def log_tags(model: Any, headers: Mapping[str, str], by: str | None) -> None:
-    """One line of what a call was tagged as, and by what."""
+    """Log the tags of a call and the source of its stage."""
     stage, workflow = headers.get(STAGE_HEADER), headers.get(WORKFLOW_HEADER)
     if stage is not None:
         what = f"as {decode_stage(stage)} by {by or 'a header'}"

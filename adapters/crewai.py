@@ -1,9 +1,9 @@
-"""CrewAI: every call of a crew, a flow or a lone agent tagged with the role of its agent.
+"""CrewAI: tag every call of a crew, a flow or a single agent with the role of its agent.
 
     instrument(workflow="newsroom")
     Crew(agents=[...], tasks=[...]).kickoff()
 
-The methods that run an agent, a task, a crew or a step of a flow note it, and CrewAI's threads inherit that.
+Hooks on the methods that run agents, tasks, crews and flow steps note the role. CrewAI's threads inherit it.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ __all__ = ["instrument"]
 
 
 def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
-    """Tag the calls of every agent, also of those that exist, until it is undone.
+    """Tag the calls of every agent, existing ones included, until undone.
 
-    The stage is the agent's role as it was written, so that ``Expert in {topic}`` is one stage; outside of
-    agents it is the flow's method. The session is the run: of the outermost flow, crew or agent.
+    The stage is the agent's role as written, so ``Expert in {topic}`` is one stage. Outside of agents it is
+    the flow's method. The session is the run of the outermost flow, crew or agent.
 
     Args:
-        workflow: what goes before every stage, e.g. ``newsroom``.
-        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
+        workflow: prefix of every stage, e.g. ``newsroom``.
+        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
 
     Returns:
-        what undoes it.
+        function that removes the instrumentation.
 
     Raises:
         StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is.
+        ConfigError: ``hosts`` is malformed.
     """
     return _HOOKS.instrument(workflow, hosts)
 
@@ -63,7 +63,7 @@ def _crew(crew: Crew, *args: Any, **kwargs: Any) -> Caller:
 
 
 def _task(task: Task, agent: Any, *args: Any, **kwargs: Any) -> Caller:
-    """Its guardrails and the conversion of its output are called outside the agent."""
+    """Return the caller for a task, which calls its guardrails and output conversion outside the agent."""
     return _agent(agent or task.agent)
 
 
@@ -73,11 +73,11 @@ def _agent(agent: Any, *args: Any, **kwargs: Any) -> Caller:
 
 
 def _step(flow: Flow[Any], method_name: str, *args: Any, **kwargs: Any) -> Caller:
-    """Memories and the loop of an agent are flows too: their steps are nobody's role."""
+    """Return the caller for a flow step; CrewAI's own flows (memory, agent loop) add no role."""
     is_own = type(flow).__module__.startswith("crewai.")
     return hinted(*(() if is_own else (method_name,)), session=_run(), by="CrewAI's flow method")
 
 
 def _run() -> str:
-    """A flow has an id; what is no part of one gets a new one, unless it is part of a run already."""
+    """Return the id of the enclosing flow, else that of the run around this process, else a new one."""
     return current_flow_id.get() or made_up_session()

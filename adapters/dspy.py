@@ -1,10 +1,10 @@
-"""DSPy: every call of a program tagged with the path of names of its modules.
+"""DSPy: tag every call of a program with the path of its module names.
 
     instrument(workflow="newsroom")
     Article()(topic="bees")
 
-A module that is called notes the name that it has in the module around it. DSPy has an HTTP client of its
-own; where it leaves a model to LiteLLM, that has ``openai``'s.
+Each module call notes the module's name within its parent module. DSPy has its own HTTP client. Models that
+it delegates to LiteLLM use the ``openai`` client.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ __all__ = ["instrument"]
 
 
 def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
-    """Tag the calls of every program, also of those that exist, until it is undone.
+    """Tag the calls of every program, existing ones included, until undone.
 
-    The stage is the path of attributes from the outermost module in, ``Article/draft``; where a module has no
-    such name, its class or signature stands for it. The session is the call of the outermost module.
+    The stage is the path of attributes from the outermost module inwards: ``Article/draft``. A module that is
+    no attribute is named by its class or signature. The session is the call of the outermost module.
 
     Args:
-        workflow: what goes before every stage, e.g. ``newsroom``.
-        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
+        workflow: prefix of every stage, e.g. ``newsroom``.
+        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
 
     Returns:
-        what undoes it.
+        function that removes the instrumentation.
 
     Raises:
         StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is.
+        ConfigError: ``hosts`` is malformed.
     """
     return _HOOKS.instrument(workflow, hosts)
 
@@ -68,13 +68,13 @@ _HOOKS = Hooks(_put)
 def _module(module: dspy.Module, *args: Any, **kwargs: Any) -> Caller:
     around = (dspy.settings.caller_modules or [None])[-1]
     if isinstance(around, dspy.ChainOfThought):
-        return below()  # nothing but the one predictor in it
+        return below()  # it contains a single predictor
     name = _attribute(around, module) or _own_name(module)
     return below(name, session=made_up_session(), by="DSPy's module")
 
 
 def _attribute(around: dspy.Module | None, module: dspy.Module) -> str | None:
-    """The name that one module has in another one, as DSPy writes it: ``draft``, ``steps[2]``."""
+    """Return a module's name in its parent module, in DSPy's notation: ``draft``, ``steps[2]``."""
     attributes: dict[str, Any] = vars(around) if around else {}
     for name, value in attributes.items():
         if value is module:
@@ -86,7 +86,7 @@ def _attribute(around: dspy.Module | None, module: dspy.Module) -> str | None:
 
 
 def _entries(value: Any) -> Iterable[tuple[Any, Any]]:
-    """The keys and modules in a list or a dictionary of modules; one of anything else may be long."""
+    """Return the keys and modules of a list or dictionary of modules; skip others, which may be long."""
     if not isinstance(value, list | tuple | dict):
         return ()
     entries = value.values() if isinstance(value, dict) else value
@@ -96,7 +96,7 @@ def _entries(value: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def _own_name(module: dspy.Module) -> str:
-    """A class that somebody wrote stands for itself, DSPy's own for the signature that it was made with."""
+    """Return the name of a user-defined class; for DSPy's own classes, that of the signature."""
     if not type(module).__module__.startswith("dspy."):
         return type(module).__name__
     signature = getattr(module, "signature", None)
@@ -108,7 +108,7 @@ def _own_name(module: dspy.Module) -> str:
 
 
 def _handing_on(original: Callable[..., Any]) -> Callable[..., Any]:
-    """DSPy's threads take over its own settings alone."""
+    """Pass the caller to DSPy's threads, which inherit only DSPy's settings."""
 
     @wraps(original)
     def execute(executor: Any, function: Callable[[Any], Any], data: Any) -> Any:

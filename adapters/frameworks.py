@@ -1,4 +1,4 @@
-"""The packages that adapters are for, and what to install where one is missing."""
+"""Packages that have an adapter, and the advice if one of them is missing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from agentspec.distribution import DISTRIBUTION, DOCUMENTS
 
-# by the module that is imported
+# imported module -> pip requirement
 REQUIREMENTS = {
     "ag2": "ag2",
     "agents": "openai-agents",
@@ -28,7 +28,7 @@ REQUIREMENTS = {
 
 @contextmanager
 def framework() -> Iterator[None]:
-    """Say what to install, as a ModuleNotFoundError, if the body can't import its framework."""
+    """Raise a ModuleNotFoundError with installation advice if the body can't import its framework."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -36,6 +36,6 @@ def framework() -> Iterator[None]:
         if package not in REQUIREMENTS:
             raise
         advice = f"pip install {REQUIREMENTS[package]}"
-        if inner:  # another version has it
+        if inner:  # the package is installed, in a version without this module
             advice = f"install a version that {DOCUMENTS}/adapters.md names"
         raise ModuleNotFoundError(f"this adapter needs {error.name}: {advice}", name=error.name) from None

@@ -1,6 +1,6 @@
-"""Which role of a LangChain or LangGraph program calls, by what its runs carry in metadata and tags.
+"""Determine the calling role of a LangChain or LangGraph program from the metadata and tags of its runs.
 
-Knows the names of their fields and nothing else of LangChain. Ids of runs and instances never come out.
+Depends only on the names of these fields, not on LangChain. Results never contain ids of runs or instances.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from agentspec.wire import METADATA_STAGE
 AGENT_FIELD = "lc_agent_name"
 NODE_FIELD = "langgraph_node"
 PATH_FIELD = "langgraph_checkpoint_ns"  # team:<uuid>|1|writer:<uuid>
-THREAD_FIELDS = ("thread_id", "session_id", "conversation_id")  # those that LangSmith knows a thread by
+THREAD_FIELDS = ("thread_id", "session_id", "conversation_id")  # the fields that LangSmith uses for threads
 STAGE_TAG = "agentspec:"
 
-_NODE_TAG = "graph:step:"  # of the run of a node; its parent is the graph
-_MODEL_NODES = ("model", "agent")  # create_agent and create_react_agent call the model there
-_AGENT_NODE = re.compile(  # theirs, and those of their middleware: names that tell no role
+_NODE_TAG = "graph:step:"  # tag of a node's run, which has the graph as parent
+_MODEL_NODES = ("model", "agent")  # the nodes where create_agent and create_react_agent call the model
+_AGENT_NODE = re.compile(  # nodes of these agents and their middleware: names without a role
     r"model|agent|tools|pre_model_hook|post_model_hook|generate_structured_response"
     r"|.+\.(?:before|after)_(?:model|agent)"
 )
 
 
 def named_stage(metadata: Mapping[str, Any], tags: Iterable[str]) -> str | None:
-    """What somebody named on purpose: ``metadata["agentspec_stage"]``, or a tag ``agentspec:<stage>``."""
+    """Return the explicit stage: ``metadata["agentspec_stage"]``, or a tag ``agentspec:<stage>``."""
     named = metadata.get(METADATA_STAGE)
     if named is not None:
         return str(named)
@@ -42,18 +42,18 @@ def role_of(
     agent: tuple[str, ...] | None = None,
     run_name: str | None = None,
 ) -> tuple[str, ...]:
-    """The names, from the outside in, that stand for the caller; empty if nothing tells.
+    """Return the caller's names, outermost first; empty if unknown.
 
-    An agent with a name is that name, and what happens inside it is below it: ``writer``, ``writer/tools``.
-    Else it is the path of nodes, from the outermost graph in; without a graph the first tag of a person, or
-    the name of the run.
+    A named agent has its name, and its inner nodes are below it: ``writer``, ``writer/tools``. Else the role
+    is the path of nodes from the outermost graph inwards. Without a graph it is the first user-defined tag,
+    or the name of the run.
 
     Args:
-        metadata: the call's, with what it inherits.
-        tags: the call's, with what it inherits.
-        num_outer: how many nodes there are around the agent; None = all but the last one.
-        agent: the path that stands for the agent around; None = the name in the metadata.
-        run_name: of the run, if somebody gave it one.
+        metadata: metadata of the call, including inherited entries.
+        tags: tags of the call, including inherited ones.
+        num_outer: number of nodes around the agent; None = all but the last one.
+        agent: path of the enclosing agent; None = the name in the metadata.
+        run_name: explicit name of the run, if it has one.
     """
     told = agent_of(metadata)
     agent = agent or (told and (told,)) or None
@@ -69,7 +69,7 @@ def role_of(
 
 
 def named_by(metadata: Mapping[str, Any], tags: Iterable[str], *, has_agent: bool) -> str:
-    """Which kind of name it is that :func:`named_stage` and :func:`role_of` tell, for the log."""
+    """Return the kind of name that :func:`named_stage` and :func:`role_of` found, for the log."""
     if METADATA_STAGE in metadata:
         return "LangChain's metadata"
     if any(tag.startswith(STAGE_TAG) for tag in tags):
@@ -80,23 +80,23 @@ def named_by(metadata: Mapping[str, Any], tags: Iterable[str], *, has_agent: boo
 
 
 def agent_of(metadata: Mapping[str, Any]) -> str | None:
-    """The name of the agent that calls, or that is around the caller."""
+    """Return the name of the calling or enclosing agent."""
     name = metadata.get(AGENT_FIELD)
     return name if isinstance(name, str) and name else None
 
 
 def is_node_run(tags: Iterable[str]) -> bool:
-    """True if the run is a node's: its parent is the graph."""
+    """Return True if the run is that of a node; its parent is the graph."""
     return any(tag.startswith(_NODE_TAG) for tag in tags)
 
 
 def is_agents_node(nodes: Sequence[str]) -> bool:
-    """True if the innermost node is one that every agent has: its name tells no role."""
+    """Return True if the innermost node is one that every agent has, so that its name is not a role."""
     return bool(nodes) and _AGENT_NODE.fullmatch(nodes[-1]) is not None
 
 
 def nodes_of(metadata: Mapping[str, Any]) -> list[str]:
-    """The nodes around the caller, from the outside in; a number tells how often a node ran a graph."""
+    """Return the nodes around the caller, outermost first; skip numbers, which count a node's graph runs."""
     path = metadata.get(PATH_FIELD)
     if isinstance(path, str) and path:
         return [node.partition(":")[0] for node in path.split("|") if not node.isdigit()]
@@ -105,7 +105,7 @@ def nodes_of(metadata: Mapping[str, Any]) -> list[str]:
 
 
 def thread_of(metadata: Mapping[str, Any]) -> str | None:
-    """The conversation that the call belongs to, if it has one that fits a header."""
+    """Return the conversation of the call, if it has one that fits a header."""
     thread = next((metadata[field] for field in THREAD_FIELDS if metadata.get(field)), None)
     if thread is None:
         return None
@@ -114,5 +114,5 @@ def thread_of(metadata: Mapping[str, Any]) -> str | None:
 
 
 def _tags_of_people(tags: Iterable[str]) -> list[str]:
-    """LangChain's own have a colon: ``seq:step:1``."""
+    """Return the user-defined tags; LangChain's own contain a colon: ``seq:step:1``."""
     return [tag for tag in tags if isinstance(tag, str) and ":" not in tag and role_name(tag.strip())]

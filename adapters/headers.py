@@ -1,4 +1,4 @@
-"""The headers that tag a call, for any client that can send headers. Needs nothing but this package."""
+"""The headers that tag a call, for any client that can send headers. Depends only on this package."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentspec.wire import (
     encode_stage,
 )
 
-MANY_STAGES = 1024  # have their header looked up
+MANY_STAGES = 1024  # number of stage headers in the cache
 
 
 def agentspec_headers(
@@ -32,18 +32,18 @@ def agentspec_headers(
     max_draft: int | None = None,
     learn: bool | None = None,
 ) -> dict[str, str]:
-    """The headers that tag one call.
+    """Return the headers that tag one call.
 
     Args:
-        stage: the role or step that calls, a path of 1 to 8 segments: ``"agentic_sql/extract"``; None = the
-            gateway finds out.
+        stage: the calling role or step, a path of 1 to 8 segments: ``"agentic_sql/extract"``; None = the
+            gateway infers it.
         session: one run of the workflow; calls of one session draft for each other.
-        workflow: goes before the stage, also before one that the gateway finds.
-        max_draft: most draft tokens per step, 0 = no speculation for this call.
+        workflow: prefix of the stage, also of an inferred one.
+        max_draft: maximum draft tokens per step, 0 = no speculation for this call.
         learn: False keeps this call's output out of the stage's tree.
 
     Raises:
-        StageError: ``stage`` or ``workflow`` is malformed, or both are too long together.
+        StageError: ``stage`` or ``workflow`` is malformed, or their combination is too long.
         ConfigError: ``max_draft`` is out of range, or ``session`` does not fit a header.
     """
     headers = {}
@@ -63,18 +63,18 @@ def agentspec_headers(
 
 
 class Tag(str):
-    """The value of a header that an adapter set: what a person set is a plain ``str``, and stays."""
+    """A header value set by an adapter. Values set by users are plain ``str`` and stay."""
 
     __slots__ = ()
 
 
 def is_untagged(by_hand: Mapping[str, Any]) -> bool:
-    """The header of the stage is left out on purpose (``openai``'s ``Omit``); names are in small letters."""
+    """Return True if the stage header is explicitly omitted (``openai``'s ``Omit``); names are lower case."""
     return not isinstance(by_hand.get(STAGE_HEADER, ""), str | bytes)
 
 
 def lacking(tags: Mapping[str, str], *given: Mapping[str, Any] | None) -> dict[str, str]:
-    """The tags that join headers which were given by hand: no name twice, and none of a call without tags."""
+    """Return the tags that explicit headers lack; empty if the stage header is explicitly omitted."""
     by_hand = {name.lower(): value for headers in given if headers for name, value in headers.items()}
     if is_untagged(by_hand):
         return {}
@@ -84,12 +84,12 @@ def lacking(tags: Mapping[str, str], *given: Mapping[str, Any] | None) -> dict[s
 @lru_cache(maxsize=MANY_STAGES)
 def _encoded_stage(stage: str) -> str:
     encoded = encode_stage(StageKey.parse(stage).name)
-    decode_stage(encoded)  # it may be too long for a header only now
+    decode_stage(encoded)  # raises if the encoded form is too long for a header
     return encoded
 
 
 def is_session(text: str) -> bool:
-    """It fits a header."""
+    """Return True if the session fits a header."""
     try:
         _encoded(text)
     except ConfigError:

@@ -1,6 +1,6 @@
-"""Methods of a framework that note who calls, put in place by an adapter and taken out again.
+"""Hooks on a framework's methods that note the caller, installed and removed by an adapter.
 
-Knows no framework. What is noted is read where an ``openai`` client makes the request.
+Independent of any framework. The ``openai`` client's hook reads the note where it makes the request.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _END: Any = object()
 
 
 def hinted(*names: str, session: str | None = None, by: str | None = None) -> Caller:
-    """The caller that a framework tells of, below what is noted already.
+    """Return a caller with the names that a framework reports, on top of the caller noted already.
 
-    A stage that somebody named stays, and so does the session around; ids in names go.
+    An explicit stage and an enclosing session stay. Ids are removed from names.
 
     Args:
-        names: agents, steps, ... from the outside in; none = the role around.
-        session: the run or conversation, if it is known and none is around.
-        by: what the names are, for the log: ``"CrewAI's role"``.
+        names: agents, steps, ... outermost first; empty = the enclosing role.
+        session: the run or conversation, used if there is no enclosing session.
+        by: kind of the names, for the log: ``"CrewAI's role"``.
     """
     around = CALLER.get() or Caller()
     role = _role(names)
@@ -52,25 +52,25 @@ def _role(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def below(*names: str, session: str | None = None, by: str | None = None) -> Caller:
-    """The caller that is these names below the role around, else as :func:`hinted`."""
+    """Return a caller with these names below the enclosing role; otherwise like :func:`hinted`."""
     around = CALLER.get() or Caller()
     return hinted(*around.role, *names, session=session, by=by if any(names) else around.by)
 
 
 def note_caller(owner: type, name: str, caller_of: Callable[..., Caller]) -> Undo:
-    """Every call of the class's method, and all that is called in it, is by ``caller_of(*args, **kwargs)``.
+    """Note ``caller_of(*args, **kwargs)`` as caller during every call of the class's method.
 
     Returns:
-        what undoes it.
+        function that removes the hook.
     """
     return replace_method(owner, name, partial(_noting, caller_of=caller_of))
 
 
 class Hooks:
-    """The hooks of one framework, there once however many instrumentations are in force.
+    """The hooks of one framework, installed once for any number of active instrumentations.
 
     Args:
-        put: puts one after the other in place; yields what undoes it.
+        put: installs the hooks one by one and yields an undo function for each.
     """
 
     def __init__(self, put: Callable[[], Iterator[Undo]]) -> None:
@@ -80,11 +80,11 @@ class Hooks:
         self._lock = Lock()
 
     def instrument(self, workflow: str | None, hosts: Hosts | None = None) -> Undo:
-        """Tag the calls of every ``openai`` client by what the hooks note, until it is undone.
+        """Tag the calls of every ``openai`` client with the noted caller, until undone.
 
         Raises:
             StageError: ``workflow`` is malformed.
-            ConfigError: ``hosts`` is.
+            ConfigError: ``hosts`` is malformed.
         """
         undo_tagging = instrument(workflow=workflow, hosts=hosts)
         if is_disabled():
@@ -97,7 +97,7 @@ class Hooks:
 
         try:
             self._join(mine)
-        except BaseException:  # a version of the framework that has no such method
+        except BaseException:  # e.g. a version of the framework without such a method
             undo()
             raise
         return undo
@@ -118,7 +118,7 @@ class Hooks:
 
 
 def parts_by(caller: Caller, parts: Any) -> Iterator[Any]:
-    """The parts of a generator, each made by the caller; between them somebody else may call."""
+    """Yield the parts of a generator, with the caller noted only while each part is made."""
     try:
         while True:
             with calling(caller):
@@ -131,7 +131,7 @@ def parts_by(caller: Caller, parts: Any) -> Iterator[Any]:
 
 
 async def following_parts_by(caller: Caller, parts: Any) -> AsyncGenerator[Any, None]:
-    """The same of an asynchronous one."""
+    """Yield the parts of an asynchronous generator, with the caller noted only while each part is made."""
     try:
         while True:
             with calling(caller):
@@ -148,5 +148,5 @@ def _noting(original: Callable[..., Any], caller_of: Callable[..., Caller]) -> C
 
 
 def _bound(original: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any]:
-    """The method of ``args[0]`` with the other arguments: a decorator around it may look at what it is of."""
+    """Bind the method to ``args[0]`` and the other arguments: a decorator may need a bound method."""
     return partial(original.__get__(args[0], type(args[0])), *args[1:])

@@ -1,4 +1,4 @@
-"""Functions of every kind, with a caller noted while they run: plain, coroutine, generators of both kinds."""
+"""Wrap functions to note a caller while they run: plain functions, coroutines, sync and async generators."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ AnyFunction = Callable[..., Any]
 def noting(
     function: AnyFunction, caller_of: Callable[..., Caller], call: AnyFunction | None = None
 ) -> AnyFunction:
-    """``function`` as the same kind of function, all of whose calls are by ``caller_of(*args, **kwargs)``.
+    """Return a function of the same kind that notes ``caller_of(*args, **kwargs)`` as caller while it runs.
 
-    A generator's caller is noted while it runs, not between its parts. What a plain function returns is
-    followed too if it is a coroutine or a generator: decorators hide what they are around.
+    A generator's caller is noted while it runs, not between its parts. If a plain function returns a
+    coroutine or a generator, the result is wrapped too, since decorators hide the kind of function.
 
     Args:
-        call: how ``function`` is called, if not as it is.
+        call: callable to use instead of ``function`` itself.
     """
     called = call or function
 

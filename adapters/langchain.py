@@ -1,13 +1,13 @@
-"""LangChain and LangGraph: every call of a graph tagged with its stage, without a change to the graph.
+"""LangChain and LangGraph: tag every call of a graph with its stage, without changing the graph.
 
     model = ChatAgentSpec(model="agentspec-sql", base_url="http://127.0.0.1:8000/v1", api_key="none")
 
-or, for models that are there already, before they are used:
+or, for existing models, before their first use:
 
     instrument(workflow="agentic_sql")
 
-A listener among LangChain's callbacks notes, in a context variable, who is about to call a model; the model's
-request takes it from there. ``graph_roles`` makes a name of what was noted.
+A callback handler notes the caller of a model in a context variable, and the model's request reads it.
+``graph_roles`` derives the caller's names.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ from agentspec.adapters.replacement import Tagging, replace_method
 from agentspec.adapters.tagging import begin_tagging
 
 FIGURES_FIELD = "speculative_decoding"
-MANY_NAMES = 1024  # of runs are looked up
-MAX_RUNS = 1 << 15  # LangChain tells no end of a tool or a stream that was cancelled: the oldest are let go
+MANY_NAMES = 1024  # number of run names in the cache
+MAX_RUNS = 1 << 15  # evict the oldest beyond: LangChain reports no end of cancelled tools and streams
 
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
-    """A chain, graph, node or tool under way.
+    """A running chain, graph, node or tool.
 
     Attributes:
-        session: of its outermost run.
-        told_agent: the agent's name in the metadata, which runs inside inherit.
-        is_agent: True if that name begins here.
-        agent: the path that stands for the agent around.
-        num_outer: how many nodes there are around that agent.
-        name: its own, if somebody gave it one.
-        run_name: the same, or that of the nearest run around.
-        tool: the path of the tool around, if there is no graph in between.
+        session: session of the outermost run.
+        told_agent: the agent's name in the metadata, which inner runs inherit.
+        is_agent: True if that name was introduced by this run.
+        agent: path of the enclosing agent.
+        num_outer: number of nodes around that agent.
+        name: explicit name of this run, if it has one.
+        run_name: ``name``, else that of the nearest enclosing run.
+        tool: path of the enclosing tool, if there is no graph in between.
     """
 
     session: str
@@ -96,13 +96,13 @@ def _subclasses(of: type[Any]) -> Iterator[type[Any]]:
 
 @lru_cache(maxsize=MANY_NAMES)
 def is_class_name(name: str) -> bool:
-    """True if LangChain names runs so that have no name: ``RunnableSequence``, ``RunnableParallel<a>``."""
+    """Return True for LangChain's default run names: ``RunnableSequence``, ``RunnableParallel<a>``."""
     plain = name.partition("<")[0]
     return plain == _DEFAULT_GRAPH_NAME or any(one.__name__ == plain for one in _subclasses(Runnable))
 
 
 class Listener(BaseCallbackHandler):  # type: ignore[misc]
-    """Notes each call in the context it is made in; inline, since a thread or a task has one of its own."""
+    """A handler that notes each call in its own context; inline, since a thread or task has another one."""
 
     run_inline = True
 
@@ -119,7 +119,7 @@ class Listener(BaseCallbackHandler):  # type: ignore[misc]
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        """A graph, a node, a retriever, ... begins."""
+        """Record the start of a graph, a node, a retriever, ..."""
         self._begin(run_id, self._run(run_id, parent_run_id, metadata or {}, tags or [], name))
 
     def on_tool_start(
@@ -133,7 +133,7 @@ class Listener(BaseCallbackHandler):  # type: ignore[misc]
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        """A tool begins: an agent in it that has no name has the tool's."""
+        """Record the start of a tool; an unnamed agent inside takes the tool's name."""
         metadata, tags = metadata or {}, tags or []
         name = (serialized or {}).get("name") or name
         run = self._run(run_id, parent_run_id, metadata, tags, name)
@@ -178,7 +178,7 @@ class Listener(BaseCallbackHandler):  # type: ignore[misc]
             self._runs.popitem(last=False)
 
     def on_chain_end(self, *result: Any, run_id: UUID, **kwargs: Any) -> None:
-        """It is over, one way or the other."""
+        """Remove a run that ended or failed."""
         self._runs.pop(run_id, None)
 
     on_retriever_start = on_chain_start
@@ -191,7 +191,7 @@ class Listener(BaseCallbackHandler):  # type: ignore[misc]
         tags: list[str],
         name: str | None = None,
     ) -> Caller:
-        """What these make of a call, and the run it is part of."""
+        """Return the caller for this metadata, these tags and the enclosing run."""
         run = self._runs.get(parent_run_id) if parent_run_id else None
         is_inside = run is not None and run.told_agent == agent_of(metadata) and run.agent is not None
         return Caller(
@@ -216,20 +216,20 @@ class Listener(BaseCallbackHandler):  # type: ignore[misc]
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        """A model is about to be called, in this context."""
+        """Note the caller in this context, before the model call."""
         _CALLER.set(self.caller(parent_run_id, metadata or {}, tags or [], name))
 
     def on_llm_end(self, *result: Any, **kwargs: Any) -> None:
-        """The call was made: what is noted must not outlive it."""
+        """Remove the note after the call."""
         _CALLER.set(None)
 
     on_llm_error = on_llm_end
 
 
 class Listening:
-    """The one listener of this process, among the callbacks of all runs for as long as somebody needs it.
+    """The single listener of this process, added to the callbacks of all runs while in use.
 
-    It is inherited: LangGraph's nodes take the callbacks of their graph and ask for no others.
+    The callback is inheritable, because LangGraph's nodes take only the callbacks of their graph.
     """
 
     def __init__(self) -> None:
@@ -240,7 +240,7 @@ class Listening:
         self._lock = Lock()
 
     def begin(self) -> Callable[[], None]:
-        """Listen from now on; what undoes it is returned."""
+        """Start listening and return a function that stops it."""
         mine = object()
         with self._lock:
             if not self._in_force:
@@ -257,7 +257,7 @@ class Listening:
         return undo
 
     def begin_for_good(self) -> None:
-        """For models that were made to be tagged: they may be used at any time."""
+        """Start listening permanently, for tagging models, which may be used at any time."""
         if not self._is_for_good:
             self._is_for_good = True
             self.begin()
@@ -274,7 +274,7 @@ class Listening:
 
 
 def _take_out(hook: object) -> None:
-    """Others' hooks stay where they are, and the list is the same: it may be read in another thread."""
+    """Remove this hook from LangChain's list in place, since another thread may be reading the list."""
     for position, one in enumerate(_configure_hooks):
         if one is hook:
             del _configure_hooks[position]
@@ -285,7 +285,7 @@ _LISTENING = Listening()
 
 
 def _not_telling_listener(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Of completions LangChain tells the inline handlers alone, if there are any: ours is not to be there."""
+    """Hide our listener: if any handler is inline, LangChain notifies only inline handlers of completions."""
 
     @wraps(original)
     def on_llm_start(manager: Any, *args: Any, **kwargs: Any) -> Any:
@@ -296,7 +296,7 @@ def _not_telling_listener(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _current_caller() -> Caller:
-    """As it was noted; a call past LangChain's callbacks has at least the graph around it."""
+    """Return the noted caller; for a call without LangChain's callbacks, that of the enclosing graph."""
     caller = _CALLER.get()
     if caller is None:
         config = ensure_config()
@@ -305,7 +305,7 @@ def _current_caller() -> Caller:
 
 
 def _caller_of(run_manager: Any) -> Caller:
-    """Of a completion: LangChain hands its run to what makes the request."""
+    """Return the caller of a completion, for which LangChain passes the run to the request method."""
     if run_manager is None:
         return _current_caller()
     return _inside(
@@ -314,7 +314,7 @@ def _caller_of(run_manager: Any) -> Caller:
 
 
 def _inside(caller: Caller) -> Caller:
-    """The caller, with what a block of code or another framework around it tells and it does not."""
+    """Complete the caller with values from an enclosing block or framework."""
     around = CALLER.get() or Caller()
     return Caller(
         named=around.named if caller.named is None else caller.named,
@@ -335,7 +335,7 @@ StagePath = Annotated[str | None, AfterValidator(_checked)]
 
 
 class StagedModel(BaseModel):
-    """What both kinds of model have in common."""
+    """Common base of the chat and completion models."""
 
     stage: StagePath = None
     """The role that this model has, a path of 1 to 8 segments; None = taken from the graph."""
@@ -350,22 +350,22 @@ class StagedModel(BaseModel):
 
     @classmethod
     def get_lc_namespace(cls) -> list[str]:
-        """Where LangChain's loader finds the class."""
+        """Return the module path by which LangChain's loader finds the class."""
         return ["agentspec", "adapters", "langchain"]
 
 
 class ChatAgentSpec(StagedModel, ChatOpenAI):  # type: ignore[misc]
-    """``ChatOpenAI`` for a gateway of ours: every call is tagged with its stage and its session.
+    """``ChatOpenAI`` for an AgentSpec gateway: tags every call with its stage and its session.
 
-    The stage is, first that answers: ``metadata["agentspec_stage"]`` or a tag ``agentspec:<stage>`` of the
-    call; ``stage``; the agent's name or the path of nodes around the call; a tag; the name of the run.
-    ``workflow`` goes before all of them. The session is the thread, else the outermost run. Headers that are
-    given by hand stay.
+    The stage is the first that exists of: ``metadata["agentspec_stage"]`` or a tag ``agentspec:<stage>`` of
+    the call; ``stage``; the agent's name or the path of nodes around the call; a tag; the name of the run.
+    ``workflow`` is the prefix of all of them. The session is the thread, else the outermost run. Explicit
+    headers stay.
 
-    What speculation did is in ``response_metadata["speculative_decoding"]`` (chat completions with n = 1).
+    ``response_metadata["speculative_decoding"]`` has the speculation figures (chat completions with n = 1).
 
     Raises:
-        StageError: a call names a malformed stage. In a field it is pydantic's ValidationError.
+        StageError: a call names a malformed stage. A malformed field raises pydantic's ValidationError.
     """
 
     stream_usage: bool | None = True
@@ -389,9 +389,9 @@ class ChatAgentSpec(StagedModel, ChatOpenAI):  # type: ignore[misc]
 
 
 class AgentSpecLLM(StagedModel, OpenAI):  # type: ignore[misc]
-    """``OpenAI``, plain completions, for a gateway of ours: tagged as :class:`ChatAgentSpec` is.
+    """``OpenAI`` (plain completions) for an AgentSpec gateway, with the tags of :class:`ChatAgentSpec`.
 
-    A batch is one request, and has one stage; with a config for each prompt it is one request for each.
+    A batch is one request with one stage. With a config per prompt it is one request per prompt.
     """
 
     @property
@@ -414,41 +414,42 @@ class AgentSpecLLM(StagedModel, OpenAI):  # type: ignore[misc]
         return _tagged(kwargs, _caller_of(run_manager), self, self.workflow, self.stage)
 
     def batch(self, inputs: list[Any], config: Any = None, **kwargs: Any) -> list[str]:
-        """One request, or one for each config."""
+        """Send one request, or one per config."""
         batch = Runnable.batch if isinstance(config, list) else OpenAI.batch
         outputs: list[str] = batch(self, inputs, config, **kwargs)
         return outputs
 
     async def abatch(self, inputs: list[Any], config: Any = None, **kwargs: Any) -> list[str]:
-        """One request, or one for each config."""
+        """Send one request, or one per config."""
         abatch = Runnable.abatch if isinstance(config, list) else OpenAI.abatch
         outputs: list[str] = await abatch(self, inputs, config, **kwargs)
         return outputs
 
 
 def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Callable[[], None]:
-    """Tag the calls of every ``ChatOpenAI`` and ``OpenAI``, also of those that exist, until it is undone.
+    """Tag the calls of every ``ChatOpenAI`` and ``OpenAI``, existing ones included, until undone.
 
-    Stage, session and figures are as with :class:`ChatAgentSpec`, whose own instances stay as they are.
-    The workflow is that of the last instrumentation that is in force.
+    Stage, session and figures are as with :class:`ChatAgentSpec`. Instances of that class are not changed.
+    The latest active instrumentation sets the workflow.
 
     Args:
-        workflow: what goes before every stage, e.g. ``agentic_sql``.
-        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
+        workflow: prefix of every stage, e.g. ``agentic_sql``.
+        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
 
     Returns:
-        what undoes it, and leaves nothing behind but what a ``ChatAgentSpec`` or ``AgentSpecLLM`` needs.
+        function that removes the instrumentation, except the parts that ``ChatAgentSpec`` or ``AgentSpecLLM``
+        need.
 
     Raises:
         StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is.
+        ConfigError: ``hosts`` is malformed.
     """
     if is_disabled():
         return begin_tagging(_TAGGING, workflow, hosts)
     undo_listening = _LISTENING.begin()
     try:
         undo_tagging = begin_tagging(_TAGGING, workflow, hosts)
-    except BaseException:  # a version of the framework that has no such method
+    except BaseException:  # e.g. a version of the framework without such a method
         undo_listening()
         raise
 
@@ -471,7 +472,7 @@ def _tagging_payload(original: Callable[..., dict[str, Any]]) -> Callable[..., A
 
 
 def _tagging_completion(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Of whatever kind ``original`` is: it gets a keyword argument more, and what it returns is returned."""
+    """Add a keyword argument to the call of ``original``, of any kind, and return its result."""
 
     @wraps(original)
     def ask(model: Any, /, prompts: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
@@ -509,7 +510,7 @@ _TAGGING = Tagging(
 def _tagged(
     payload: dict[str, Any], caller: Caller, model: Any, workflow: str | None, stage: str | None = None
 ) -> dict[str, Any]:
-    """The payload with our headers, but for those that were given by hand for the call or the model."""
+    """Return the payload with our headers, except those set explicitly for the call or the model."""
     given = payload.get("extra_headers") or {}
     ours = lacking(caller.headers(workflow, stage), model.default_headers, given)
     if not ours or not gets_tags(model, is_ours=isinstance(model, StagedModel)):
@@ -521,7 +522,7 @@ def _tagged(
 
 
 def _with_figures(result: Any, answer: Any) -> Any:
-    """The chat result, its message with the answer's figures."""
+    """Add the response's figures to the messages of the chat result."""
     body = answer if isinstance(answer, dict) else answer.model_extra
     figures = _figures(body)
     if figures is not None:
@@ -531,7 +532,7 @@ def _with_figures(result: Any, answer: Any) -> Any:
 
 
 def _with_chunk_figures(generation: Any, chunk: Mapping[str, Any]) -> Any:
-    """The same of a stream's chunk, or of the event that has it inside."""
+    """Add the figures of a stream's chunk, or of the event that contains it, to the message."""
     figures = _figures(chunk) or _figures(chunk.get("chunk"))
     if figures is not None and generation is not None:
         generation.message.response_metadata[FIGURES_FIELD] = figures

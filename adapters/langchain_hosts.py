@@ -1,4 +1,4 @@
-"""The server that a model of langchain-openai asks, and whether it gets tags."""
+"""Check that the server of a langchain-openai model gets tags."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from agentspec.adapters.allowed_hosts import HOSTS, is_disabled
 
 
 def gets_tags(model: Any, *, is_ours: bool) -> bool:
-    """Whether the server of this model gets tags.
+    """Return True if the server of this model gets tags.
 
     Args:
-        is_ours: the model is one of ``ChatAgentSpec`` or ``AgentSpecLLM``: where it was given a base URL,
-            that is a gateway's.
+        is_ours: True for a ``ChatAgentSpec`` or ``AgentSpecLLM``, for which an explicit base URL is that of a
+            gateway.
     """
     if is_ours and (model.openai_api_base or os.environ.get("OPENAI_BASE_URL")):
         return not is_disabled()

@@ -1,10 +1,10 @@
-"""LiteLLM as a library: every completion tagged, whichever provider's client sends it.
+"""LiteLLM as a library: tag every completion, for the clients of all providers.
 
     instrument(workflow="agentic_sql")
     litellm.completion(model="hosted_vllm/agentspec-sql", ..., metadata={"agentspec_stage": "extract"})
 
-Only some providers go through the ``openai`` client. All calls, of routers too, are prepared by one function
-of LiteLLM: the headers join what it returns.
+Only some providers use the ``openai`` client. One function of LiteLLM prepares all calls, including those of
+routers. The adapter adds the headers to its result.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ from agentspec.wire import METADATA_STAGE
 __all__ = ["instrument"]
 
 _METADATA_FIELDS = ("metadata", "litellm_metadata")
-_SESSION_FIELDS = ("session_id", "trace_id")  # those that Langfuse knows
+_SESSION_FIELDS = ("session_id", "trace_id")  # the fields that Langfuse uses
 _HEADERS_FIELDS = {
     **dict.fromkeys(("completion", "acompletion", "text_completion", "atext_completion"), "headers"),
     **dict.fromkeys(("responses", "aresponses"), "extra_headers"),
 }
 
 
-# where the model stands among the arguments of what is replaced, after two of its own
+# position of the model among the arguments of the replaced function, after its own two
 _MODEL_ARGUMENT = {name: 2 if name in ("completion", "acompletion") else 3 for name in _HEADERS_FIELDS}
 _OPENAI_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
 
 
 def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
-    """Tag all completions and responses, also of routers that exist, until it is undone.
+    """Tag all completions and responses, also of existing routers, until undone.
 
-    The stage is, first that answers: ``metadata={"agentspec_stage": ...}`` of the call; the block of code
-    around; what the adapter of a framework that calls LiteLLM noted, with ``metadata["generation_name"]``
-    below. The session is that of the block or framework, else ``litellm_session_id`` or
-    ``metadata["session_id"]`` or ``["trace_id"]``. Headers that are given by hand stay; ``litellm.headers``
-    go with every tagged call that has none. The workflow is that of the last instrumentation in force.
+    The stage is the first that exists of: ``metadata={"agentspec_stage": ...}`` of the call; the enclosing
+    block; the note of a calling framework's adapter, with ``metadata["generation_name"]`` below. The session
+    is that of the block or framework, else ``litellm_session_id`` or ``metadata["session_id"]`` or
+    ``["trace_id"]``. Explicit headers stay. Tagged calls without explicit headers also send
+    ``litellm.headers``. The latest active instrumentation sets the workflow.
 
     Args:
-        workflow: what goes before every stage, e.g. ``agentic_sql``.
-        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
+        workflow: prefix of every stage, e.g. ``agentic_sql``.
+        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
 
     Returns:
-        what undoes it.
+        function that removes the instrumentation.
 
     Raises:
         StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is.
+        ConfigError: ``hosts`` is malformed.
     """
     return begin_tagging(_TAGGING, workflow, hosts)
 
@@ -83,7 +83,7 @@ def _tagging(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _keeping_caller(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A router that is called synchronously inside an event loop works in a thread without a context."""
+    """Pass the caller to the thread in which a router runs sync calls made inside an event loop."""
 
     @wraps(original)
     def run_async_function(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -104,10 +104,9 @@ _TAGGING = Tagging(
 
 
 def gets_tags(model: str, options: Mapping[str, Any]) -> bool:
-    """Whether LiteLLM sends a call with these options to servers that get tags, in all of its attempts.
+    """Return True if LiteLLM sends all attempts of a call with these options to servers that get tags.
 
-    What LiteLLM makes of an address is not known before it is made: where it is not certain, the answer is
-    no.
+    The final address is not known before the call. If it is uncertain, the result is False.
     """
     attempts = [(model, options)]
     for fallback in options.get("fallbacks") or litellm.model_fallbacks or ():
@@ -118,7 +117,7 @@ def gets_tags(model: str, options: Mapping[str, Any]) -> bool:
 
 
 def _addresses(model: str, options: Mapping[str, Any]) -> list[str | None]:
-    """The addresses that one attempt may go to."""
+    """Return the addresses to which one attempt may be sent; None = unknown."""
     client = getattr(options.get("client"), "base_url", None)
     explicit = [str(one) for one in (options.get("base_url"), options.get("api_base"), client) if one]
     if explicit:
@@ -127,7 +126,7 @@ def _addresses(model: str, options: Mapping[str, Any]) -> list[str | None]:
         return [None]
     try:
         _, provider, _, told = litellm.get_llm_provider(model, options.get("custom_llm_provider"))
-    except Exception:  # a model that LiteLLM does not know: it will say so itself
+    except Exception:  # unknown model: LiteLLM itself raises an error for it
         return [None]
     if told is None and "openai" in provider:
         told = next(filter(None, map(os.environ.get, _OPENAI_VARIABLES)), None)
@@ -135,7 +134,7 @@ def _addresses(model: str, options: Mapping[str, Any]) -> list[str | None]:
 
 
 def _tagged(options: dict[str, Any], field: str, model: str) -> dict[str, Any]:
-    """The options with our headers, but for those that were given by hand."""
+    """Return the options with our headers, except those set explicitly."""
     given = {**(options.get("headers") or {}), **(options.get("extra_headers") or {})}
     caller = _caller_of(options)
     ours = lacking(caller.headers(_TAGGING.workflow), given)
@@ -143,7 +142,7 @@ def _tagged(options: dict[str, Any], field: str, model: str) -> dict[str, Any]:
         return options
     if logger.isEnabledFor(logging.DEBUG):
         log_tags(model, {**ours, **given}, caller.by)
-    kept = options.get(field) or (not given and litellm.headers) or {}  # those hold where no others are given
+    kept = options.get(field) or (not given and litellm.headers) or {}  # default without explicit headers
     return {**options, field: {**kept, **ours}}
 
 

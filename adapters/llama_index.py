@@ -1,10 +1,10 @@
-"""LlamaIndex: every call of an agent, a workflow or a query engine tagged with its stage.
+"""LlamaIndex: tag every call of an agent, a workflow or a query engine with its stage.
 
     instrument(workflow="newsroom")
     await AgentWorkflow(agents=[researcher, writer], root_agent="researcher").run("Bees.")
 
-What runs a step of a workflow notes the agent or the step, and the parts of a query engine note themselves.
-The caller of a stream is kept until it is read.
+A hook around workflow steps notes the agent or the step. Hooks on the parts of query engines note the part.
+The caller of a stream is kept until the stream is read.
 """
 
 from __future__ import annotations
@@ -42,21 +42,22 @@ __all__ = ["instrument"]
 
 
 def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
-    """Tag the calls of every agent, workflow and query engine, also of those that exist, until it is undone.
+    """Tag the calls of every agent, workflow and query engine, existing ones included, until undone.
 
-    The stage is the agent's name; in other workflows the step, below that of the workflow around; in a query
-    engine the classes of its parts. The session is the run of the outermost workflow, or the query.
+    The stage is the agent's name. In other workflows it is the step, below that of the enclosing workflow. In
+    a query engine it is the path of its parts' classes. The session is the run of the outermost workflow, or
+    the query.
 
     Args:
-        workflow: what goes before every stage, e.g. ``newsroom``.
-        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
+        workflow: prefix of every stage, e.g. ``newsroom``.
+        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
 
     Returns:
-        what undoes it.
+        function that removes the instrumentation.
 
     Raises:
         StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is.
+        ConfigError: ``hosts`` is malformed.
     """
     return _HOOKS.instrument(workflow, hosts)
 
@@ -78,7 +79,7 @@ _HOOKS = Hooks(_put)
 
 
 def _noting_steps(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A step is bound to its event, and then called: in the event loop, or in a thread if it is plain."""
+    """Note the caller when a bound step is called: in the event loop, or in a thread if it is a sync step."""
 
     @wraps(original)
     async def partial(*args: Any, func: Any, event: Any, context: Any, workflow: Any, **kwargs: Any) -> Any:
@@ -106,7 +107,7 @@ async def _awaited(caller: Caller, result: Any) -> Any:
 
 
 async def _agent(workflow: Any, event: Any, context: Any) -> Any:
-    """The name of the agent whose step it is, if it is one's; of a team's tools the event doesn't tell."""
+    """Return the name of the step's agent, if any; for a team's tools the context has it, not the event."""
     if isinstance(workflow, BaseWorkflowAgent):
         return workflow.name
     if not isinstance(workflow, AgentWorkflow):
@@ -139,7 +140,7 @@ def _noting_later_answers(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _kept(caller: Caller, answer: Any) -> Any:
-    """A stream asks the model only when it is read."""
+    """Keep the caller for a stream, which calls the model only when it is read."""
     if isinstance(answer, StreamingResponse):
         answer.response_gen = parts_by(caller, answer.response_gen)
     elif isinstance(answer, AsyncStreamingResponse):

@@ -2,7 +2,7 @@
 
     client.chat.completions.create(..., extra_headers=agentspec_headers("sql/extract", session="run-1"))
 
-or, for clients that are there already, and inside frameworks that call one:
+or, for existing clients and frameworks that use one:
 
     instrument(workflow="agentic_sql")
     with stage("extract"):
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from agentspec.adapters.frameworks import framework
 
 with framework():
-    from openai._base_client import BaseClient  # sync and async, of openai 2 and 3, make their requests here
+    from openai._base_client import BaseClient  # sync and async clients of openai 2 and 3 build requests here
 
 from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.block import stage, untagged
@@ -29,29 +29,28 @@ __all__ = ["agentspec_headers", "instrument", "stage", "untagged"]
 
 
 def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Callable[[], None]:
-    """Tag the calls of every ``openai`` client, also of those that exist, until it is undone.
+    """Tag the calls of every ``openai`` client, existing ones included, until undone.
 
-    The stage is that of the block (:func:`stage`), else what a framework's adapter noted, else the gateway
-    finds it. Headers that are given by hand stay. The workflow is that of the last instrumentation that is
-    in force.
+    The stage is that of the block (:func:`stage`), else that noted by a framework's adapter. Without both the
+    gateway infers it. Explicit headers stay. The latest active instrumentation sets the workflow.
 
     Args:
-        workflow: what goes before every stage, e.g. ``agentic_sql``.
-        hosts: servers that get tags besides this machine's, private ones and the gateway of
+        workflow: prefix of every stage, e.g. ``agentic_sql``.
+        hosts: further servers that get tags, besides local and private ones and the gateway of
             ``$AGENTSPEC_URL``: names, addresses, ``*.example.com``, or ``"*"`` for all.
 
     Returns:
-        what undoes it.
+        function that removes the instrumentation.
 
     Raises:
         StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is.
+        ConfigError: ``hosts`` is malformed.
     """
     return begin_tagging(_TAGGING, workflow, hosts)
 
 
 def current_headers() -> dict[str, str]:
-    """What tags a call that is made now, if any instrumentation is in force: for clients of other kinds."""
+    """Return the tags of a call made now, for other kinds of clients; empty without instrumentation."""
     if not _TAGGING.is_in_force:
         return {}
     return current_caller().headers(_TAGGING.workflow)

@@ -1,9 +1,9 @@
-"""The OpenAI Agents SDK: every call of a run tagged with the agent that is at work.
+"""The OpenAI Agents SDK: tag every call of a run with the current agent.
 
     instrument(workflow="support")
     Runner.run_sync(Agent(name="triage", ...), "hi")
 
-A run notes its first agent, and every turn notes whose it is: with tracing and without.
+Hooks note the first agent of a run and the agent of every turn, with or without tracing.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _AROUND: ContextVar[Caller | None] = ContextVar("agentspec_openai_agents_around"
 
 
 def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
-    """Tag the calls of every agent, also of those that exist, until it is undone.
+    """Tag the calls of every agent, existing ones included, until undone.
 
-    The stage is the name of the agent, after a hand-off of the next one, in a tool or a guardrail of the one
-    that runs there. The session is the conversation, the SDK's session, the group or the trace around, else
-    the outermost run.
+    The stage is the name of the current agent: after a hand-off the next one, in a tool or guardrail the one
+    that runs there. The session is the conversation, the SDK's session, the group or the enclosing trace,
+    else the outermost run.
 
     Args:
-        workflow: what goes before every stage, e.g. ``support``.
-        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
+        workflow: prefix of every stage, e.g. ``support``.
+        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
 
     Returns:
-        what undoes it.
+        function that removes the instrumentation.
 
     Raises:
         StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is.
+        ConfigError: ``hosts`` is malformed.
     """
     return _HOOKS.instrument(workflow, hosts)
 
@@ -72,7 +72,7 @@ def _noting_run(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _noting_streamed_run(original: Callable[..., Any]) -> Callable[..., Any]:
-    """It begins a task, which takes over what is noted."""
+    """Note the first agent before the run starts its task, which inherits the note."""
 
     @wraps(original)
     def run_streamed(runner: Any, starting_agent: Any, *given: Any, **options: Any) -> Any:
@@ -83,9 +83,9 @@ def _noting_streamed_run(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _noting_turn(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A turn asks its agent for its tools first, in the run's own context: what is noted there holds.
+    """Note the agent when a turn lists the agent's tools, its first action in the run's own context.
 
-    The end of the run takes it back.
+    The end of the run removes the note.
     """
 
     @wraps(original)
@@ -111,7 +111,7 @@ def _by(agent: AgentBase[Any], around: Caller) -> Caller:
 
 
 def _session_of(options: Mapping[str, Any]) -> str:
-    """What the SDK groups a run by, else the trace around it; what has neither is its own."""
+    """Return the id by which the SDK groups a run, else that of the enclosing trace, else a made-up one."""
     config = options.get("run_config")
     group = config.get("group_id") if isinstance(config, dict) else getattr(config, "group_id", None)
     session = getattr(options.get("session"), "session_id", None)
@@ -119,7 +119,7 @@ def _session_of(options: Mapping[str, Any]) -> str:
 
 
 def _trace_around() -> str | None:
-    """Several runs may be in one; where tracing is off, all have the same, which is none."""
+    """Return the id of the enclosing trace; None with tracing off, where all runs share a no-op trace."""
     trace = get_current_trace()
     if trace is None or isinstance(trace, NoOpTrace):
         return None

@@ -1,11 +1,11 @@
-"""OpenHands: every call of its agents tagged with who makes it, without a change to the program.
+"""OpenHands: tag every call with the agent that makes it, without changing the program.
 
     instrument(workflow="repair")
     Conversation(agent=agent, workspace=folder).run()
 
-What a conversation knows of its calls (``LLMCallContext``) goes with them, and to the conversations of its
-sub-agents; ours also has the agent's name and the outermost conversation. What an agent does besides, such as
-condensing, is noted around the functions that do it. Knows the names of these and nothing else of OpenHands.
+A conversation passes its ``LLMCallContext`` to its calls and to the conversations of its sub-agents. The
+adapter adds the agent's name and the outermost conversation to it. Hooks note an agent's other duties, such
+as condensing, around the functions that do them. The adapter depends only on the names of these functions.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ __all__ = ["instrument"]
 MAIN_AGENT = "agent"
 
 _AGENT_HOOK = "agent-hook"
-_NAMELESS = ("default", MAIN_AGENT, "profile")  # usage ids that tell no role; a profile is a model
+_NAMELESS = ("default", MAIN_AGENT, "profile")  # usage ids without a role; a profile is a model
 _NAME = "_agentspec_name"
 
 
 @dataclass(frozen=True)
 class Lineage(LLMCallContext):  # type: ignore[misc]
-    """A conversation's call context that also knows whose it is.
+    """A conversation's call context extended by its agent.
 
     Attributes:
-        agent: the agent's name, below that of the agent it belongs to if it is a hook.
-        usage_id: what the agent's own model is known by.
-        outermost: the conversation that all this is part of.
+        agent: name of the agent; for a hook, below the name of the agent that it belongs to.
+        usage_id: usage id of the agent's own model.
+        outermost: id of the outermost conversation.
     """
 
     agent: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Lineage(LLMCallContext):  # type: ignore[misc]
 
     @classmethod
     def of(cls, context: LLMCallContext, agent: Any, parent: LLMCallContext | None = None) -> Self:
-        """``context``, which is this agent's; ``parent`` is that of the conversation which began this one."""
+        """Extend this agent's ``context``; ``parent`` is that of the conversation that started this one."""
         around = parent if isinstance(parent, Lineage) else cls()
         usage_id = agent.llm.usage_id
         return cls(
@@ -85,7 +85,7 @@ def _agent_name(name: str | None, usage_id: str, around: tuple[str, ...]) -> tup
         return (name,)
     if usage_id.startswith(_AGENT_HOOK):
         return (*around, *usage_id.split(":"))
-    return around or _usage_name(usage_id) or (MAIN_AGENT,)  # a conversation that was forked has its agent
+    return around or _usage_name(usage_id) or (MAIN_AGENT,)  # a forked conversation keeps its agent
 
 
 def _usage_name(usage_id: str) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ _DUTIES: tuple[tuple[type | ModuleType, str, _Name], ...] = (
 
 
 def _caller_of(llm: Any, context: LLMCallContext) -> Caller:
-    """Who asks this model: the agent, what it does besides, or else what the model is there for."""
+    """Return the caller of this model: the agent with its current duty, else with the model's usage id."""
     lineage = context if isinstance(context, Lineage) else Lineage(outermost=context.session_id)
     duty = _DUTY.get()
     if duty is None:
@@ -130,24 +130,24 @@ def _caller_of(llm: Any, context: LLMCallContext) -> Caller:
 
 
 def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
-    """Tag the calls of every conversation of this process, also of those that exist, until it is undone.
+    """Tag the calls of every conversation of this process, existing ones included, until undone.
 
-    The stage is the name of the agent: a sub-agent's is the one it is registered by, the main agent's its
-    model's ``usage_id``, else ``agent``. What an agent does besides is below it: ``agent/condenser``,
-    ``critic``, ``security``, ``title``, ``agent-hook/<name>``, ``prompt-hook/<name>``, or the name of the
-    tool that asks a model. The session is the outermost conversation. Headers that are given by hand stay.
-    The workflow is that of the last instrumentation that is in force.
+    The stage is the name of the agent. A sub-agent has its registered name, the main agent its model's
+    ``usage_id``, else ``agent``. Other duties are below the agent: ``agent/condenser``, ``critic``,
+    ``security``, ``title``, ``agent-hook/<name>``, ``prompt-hook/<name>``, or the name of a tool that calls a
+    model. The session is the outermost conversation. Explicit headers stay. The latest active
+    instrumentation sets the workflow.
 
     Args:
-        workflow: what goes before every stage, e.g. ``repair``.
-        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
+        workflow: prefix of every stage, e.g. ``repair``.
+        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
 
     Returns:
-        what undoes it.
+        function that removes the instrumentation.
 
     Raises:
         StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is.
+        ConfigError: ``hosts`` is malformed.
     """
     return begin_tagging(_TAGGING, workflow, hosts)
 
@@ -156,7 +156,7 @@ def _tagging(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str,
     @wraps(original)
     def options_of(llm: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         options = original(llm, *args, **kwargs)
-        if not _TAGGING.is_in_force:  # somebody may have wrapped this, and keep it
+        if not _TAGGING.is_in_force:  # other code may hold a wrapper of this
             return options
         caller = _caller_of(llm, resolve_llm_call_context(kwargs.get("call_context")))
         by_hand = dict(options.get("extra_headers") or {})
@@ -187,7 +187,7 @@ def _know_lineage(conversation: Any, parent: LLMCallContext | None = None) -> No
 
 
 def _naming(original: Any) -> property:
-    """Agents that a registered factory makes know its name; pydantic's copies of them, too."""
+    """Store a registered factory's name in the agents that it makes; pydantic copies the name with them."""
 
     def factory_of(factory: Any) -> Callable[[Any], Any]:
         make = original.__get__(factory, type(factory))
@@ -204,7 +204,7 @@ def _naming(original: Any) -> property:
 
 
 def _answering(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A step of an agent, also of a conversation that is older than this instrumentation."""
+    """Wrap an agent's step; also extend the context of conversations older than this instrumentation."""
     step = _dutiful(original, lambda *args, **kwargs: ())
 
     @wraps(original)

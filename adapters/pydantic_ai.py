@@ -1,10 +1,10 @@
-"""PydanticAI: every call of a run tagged with the agent that is at work.
+"""PydanticAI: tag every call of a run with the current agent.
 
     instrument(workflow="support")
     Agent(model, name="triage").run_sync("hi")
 
-What wraps a run notes its agent; as with all that a capability sets there, PydanticAI carries it to the run's
-requests, tools and output functions, whatever task they are in, and takes it back at the end.
+A hook on the capability that wraps a run notes its agent. PydanticAI carries context variables set there to
+the run's requests, tools and output functions in any task, and resets them at the end.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ __all__ = ["instrument"]
 
 
 def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
-    """Tag the calls of every agent, also of those that exist, until it is undone.
+    """Tag the calls of every agent, existing ones included, until undone.
 
-    The stage is the name of the agent, wherever it runs; the session the conversation of the outermost run.
+    The stage is the name of the agent. The session is the conversation of the outermost run.
 
     Args:
-        workflow: what goes before every stage, e.g. ``support``.
-        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
+        workflow: prefix of every stage, e.g. ``support``.
+        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
 
     Returns:
-        what undoes it.
+        function that removes the instrumentation.
 
     Raises:
         StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is.
+        ConfigError: ``hosts`` is malformed.
     """
     return _HOOKS.instrument(workflow, hosts)
 
 
 def _put() -> Iterator[Undo]:
-    yield note_caller(CombinedCapability, "wrap_run", _run)  # the root of every run's capabilities is one
+    yield note_caller(CombinedCapability, "wrap_run", _run)  # the root of every run's capabilities
 
 
 _HOOKS = Hooks(_put)

@@ -1,6 +1,6 @@
-"""Redirects of HTTPX: what tags a call stays behind when it is sent on to a stranger.
+"""HTTPX redirects: remove the tags of a call that is redirected to a server without tags.
 
-HTTPX itself takes off nothing but ``Authorization``.
+HTTPX itself removes only ``Authorization``.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def _guarding(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def redirects() -> list[Tagging]:
-    """What guards the redirects of each library that ``openai`` clients may send by.
+    """Return a guard for the redirects of each HTTP library that ``openai`` clients may use.
 
-    Version 3 has one of its own, and takes clients of the first one as well.
+    Version 3 of ``openai`` uses ``httpx2`` and also accepts ``httpx`` clients.
     """
     return [_redirects_of(name) for name in ("httpx", "httpx2") if name == "httpx" or name in sys.modules]
 

@@ -1,4 +1,4 @@
-"""A method of somebody else's class, or a function of a module, replaced, and put back."""
+"""Replacement of methods and module functions in other packages, with undo."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from agentspec.errors import AdapterError
 def replace_method(
     owner: type | ModuleType, name: str, replacing: Callable[[Any], Any]
 ) -> Callable[[], None]:
-    """Put ``replacing(original)`` in the place of the class's own method, or of a function of a module.
+    """Replace the class's own method, or the function of a module, with ``replacing(original)``.
 
     Returns:
-        what undoes it; if it was replaced again since then, that does nothing.
+        function that restores the original; it does nothing if the method was replaced again since.
 
     Raises:
-        AdapterError: there is none of this name, in a version of the framework that nobody tried.
+        AdapterError: the name does not exist, e.g. in an untested version of the framework.
     """
     if name not in owner.__dict__:
         whole = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
@@ -37,10 +37,10 @@ def replace_method(
 
 
 class Tagging:
-    """What makes requests, replaced by what tags them for as long as an instrumentation is in force.
+    """Replacements that tag requests while at least one instrumentation is active.
 
     Args:
-        replaced: the arguments of :func:`replace_method`, once for each method.
+        replaced: arguments of :func:`replace_method`, one tuple per method.
     """
 
     def __init__(self, *replaced: tuple[type | ModuleType, str, Callable[[Any], Any]]) -> None:
@@ -51,22 +51,22 @@ class Tagging:
 
     @property
     def is_in_force(self) -> bool:
-        """If not, a replacement that somebody wrapped, and kept, must do nothing."""
+        """True if an instrumentation is active. If not, replacements held by other code must do nothing."""
         return bool(self._in_force)
 
     @property
     def workflow(self) -> str | None:
-        """That of the last instrumentation that is in force; it goes before every stage."""
+        """The workflow of the latest active instrumentation, the prefix of every stage."""
         return self._in_force[-1][1] if self._in_force else None
 
     def instrument(self, workflow: str | None) -> Callable[[], None]:
-        """Tag from now on.
+        """Start tagging.
 
         Returns:
-            what undoes it; the methods are put back when no other is in force.
+            function that stops it; the last one to stop restores the methods.
 
         Raises:
-            AdapterError: one of the methods is not there; nothing was changed.
+            AdapterError: one of the methods does not exist; nothing was changed.
         """
         mine = (object(), workflow)
         with self._lock:

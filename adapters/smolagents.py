@@ -1,10 +1,10 @@
-"""smolagents: every call of a run tagged with the agent that is at work.
+"""smolagents: tag every call of a run with the current agent.
 
     instrument(workflow="research")
     CodeAgent(tools=[], model=OpenAIModel(...), name="writer", managed_agents=[...]).run("hi")
 
-Each step of a run is noted as its agent's; the thread in which a code agent's code runs, managed agents and
-tools with it, takes that over.
+A hook notes the agent during each step of a run. The thread that runs a code agent's code, with its managed
+agents and tools, inherits the note.
 """
 
 from __future__ import annotations
@@ -29,35 +29,34 @@ __all__ = ["instrument"]
 
 
 def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
-    """Tag the calls of every agent, also of those that exist, until it is undone.
+    """Tag the calls of every agent, existing ones included, until undone.
 
-    The stage is the name of the agent, if it has one, else that of the one that it runs in. The session is
-    the outermost run.
+    The stage is the name of the agent, else that of the enclosing agent. The session is the outermost run.
 
     Args:
-        workflow: what goes before every stage, e.g. ``research``.
-        hosts: servers that get tags besides private ones and the gateway, as in ``openai.instrument``.
+        workflow: prefix of every stage, e.g. ``research``.
+        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
 
     Returns:
-        what undoes it.
+        function that removes the instrumentation.
 
     Raises:
         StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is.
+        ConfigError: ``hosts`` is malformed.
     """
     return _HOOKS.instrument(workflow, hosts)
 
 
 class ContextKeepingExecutor(ThreadPoolExecutor):
-    """What runs in its threads has the context of who submitted it."""
+    """A thread pool that runs each task in the context of its submitter."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As the class above does."""
+        """Submit a task that runs in a copy of the current context."""
         return super().submit(copy_context().run, fn, *args, **kwargs)
 
 
 def _put() -> Iterator[Undo]:
-    yield replace_method(MultiStepAgent, "_run_stream", _noting)  # all runs go through it
+    yield replace_method(MultiStepAgent, "_run_stream", _noting)  # used by all runs
     yield replace_method(local_python_executor, "ThreadPoolExecutor", lambda original: ContextKeepingExecutor)
 
 

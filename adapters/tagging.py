@@ -1,4 +1,4 @@
-"""The beginning and the end of an instrumentation, the same for every adapter that tags requests itself."""
+"""Start and end of an instrumentation, shared by all adapters that tag requests themselves."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Undo = Callable[[], None]
 
 
 def begin_tagging(tagging: Tagging, workflow: str | None, hosts: Hosts | None) -> Undo:
-    """Tag the calls to servers that may have tags, until it is undone; nothing with ``$AGENTSPEC_DISABLE``.
+    """Tag the calls to allowed servers, until undone. Do nothing if ``$AGENTSPEC_DISABLE`` is set.
 
     Returns:
-        what undoes it.
+        function that removes the instrumentation.
 
     Raises:
         StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is.
-        AdapterError: a method of the framework or of HTTPX is not there. Nothing was changed.
+        ConfigError: ``hosts`` is malformed.
+        AdapterError: a method of the framework or of HTTPX does not exist; nothing was changed.
     """
     agentspec_headers(None, workflow=workflow)
     undoing = ExitStack()

@@ -1,8 +1,8 @@
-"""``python -m examples.debate``: several agents take a position, read the others', and take one again.
+"""``python -m examples.debate``: several agents take a position, read the others', and revise theirs.
 
-Each agent writes SQL in a style of its own, from notes of its own, sampled hot. In every round each sees all
-queries with their rows, its own first, and says which one it stands by now. The majority of the rows is the
-answer. (Du et al. 2023, arXiv 2305.14325.)
+Each agent writes SQL in its own style from its own notes, at a high temperature. In every round each agent
+sees all queries with their rows, its own first, and picks one. The majority of the rows is the answer.
+(Du et al. 2023, arXiv 2305.14325.)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Position = tuple[str, QueryResult]
 
 
 async def solve(task: Task, caller: Caller, options: argparse.Namespace) -> Solution:
-    """The opening, the rounds, the vote."""
+    """Solve a task: opening positions, rounds of replies, vote."""
     agents = range(options.agents)
     opening = await asyncio.gather(*(_open(agent, task, caller, options.temperature) for agent in agents))
     positions = opening
@@ -37,7 +37,7 @@ async def solve(task: Task, caller: Caller, options: argparse.Namespace) -> Solu
 
 
 async def _open(agent: int, task: Task, caller: Caller, temperature: float) -> Position:
-    """Its first position; agents share three styles."""
+    """Return an agent's first position; agents share three styles."""
     sampled = caller.sampled(temperature, task.seed + agent * _SEEDS_PER_AGENT)
     style = prompts.STYLES[agent % len(prompts.STYLES)]
     sql = await sampled.ask(f"open_{style}", task.asks_for_sql(await task.notes(sampled), style))
@@ -47,7 +47,7 @@ async def _open(agent: int, task: Task, caller: Caller, temperature: float) -> P
 async def _reply(
     agent: int, round_number: int, positions: Sequence[Position], task: Task, caller: Caller
 ) -> Position:
-    """The position it takes after reading all; it keeps its own if it says nothing that can be read."""
+    """Return an agent's position after reading all; it keeps its own if its response can't be parsed."""
     sampled = caller.sampled(_REPLY_TEMPERATURE, task.seed + agent * _SEEDS_PER_AGENT + round_number)
     read = [*positions[agent:], *positions[:agent]]
     sql = chosen_sql(await sampled.ask("reply", prompts.combine(task.text, read)))
@@ -65,7 +65,7 @@ PATTERN = Pattern(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """See :func:`examples.agentic_sql.pattern.run`."""
+    """Run the example; see :func:`examples.agentic_sql.pattern.run`."""
     parser = options_of(PATTERN)
     parser.add_argument("--agents", type=int, default=3, metavar="N", help="(%(default)s)")
     parser.add_argument("--rounds", type=int, default=2, metavar="N", help="of replies (%(default)s)")

@@ -1,7 +1,7 @@
 """``python -m examples.self_consistency``: many samples of one reasoning path, and a majority vote.
 
-Each sample works out features, notes and SQL for itself, at a temperature at which single paths go wrong. The
-queries' rows vote. (Wang et al. 2022, arXiv 2203.11171.)
+Each sample produces its own features, notes and SQL, at a temperature at which single paths fail. The rows of
+the queries are the votes. (Wang et al. 2022, arXiv 2203.11171.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from examples.saving.calls import Caller
 
 
 async def solve(task: Task, caller: Caller, options: argparse.Namespace) -> Solution:
-    """All samples at once, then the vote."""
+    """Draw all samples concurrently, then vote."""
     callers = (caller.sampled(options.temperature, task.seed + number) for number in range(options.samples))
     results = await asyncio.gather(*(_path(task, one) for one in callers))
     return Solution(vote(results), results)
@@ -31,7 +31,7 @@ async def _path(task: Task, caller: Caller) -> QueryResult:
 
 
 def vote(results: Sequence[QueryResult]) -> QueryResult:
-    """The result that most queries have; one that failed has no vote. Ties go to who was first."""
+    """Return the most frequent result. Failed queries have no vote. The first one wins ties."""
     votes = Counter(result.rows for result in results if result.error is None)
     if not votes:
         return results[0]
@@ -50,7 +50,7 @@ PATTERN = Pattern(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """See :func:`examples.agentic_sql.pattern.run`."""
+    """Run the example; see :func:`examples.agentic_sql.pattern.run`."""
     parser = options_of(PATTERN)
     parser.add_argument("--samples", type=int, default=16, metavar="N", help="of each task (%(default)s)")
     parser.add_argument("--temperature", type=float, default=1.3, metavar="T", help="(%(default)s)")

@@ -1,8 +1,8 @@
-"""``python -m examples.self_refinement``: a draft, feedback on it, a better one, until it holds.
+"""``python -m examples.self_refinement``: draft a query and refine it by feedback until it runs.
 
-The draft is sampled hot, so that it often fails. SQLite says what is wrong, and the model writes the query
-anew; then it looks at all its tries with their rows, and says which one to trust. (After Madaan et al. 2023,
-arXiv 2303.17651; there the feedback is the model's own.)
+The draft is sampled at a high temperature, so it often fails. SQLite reports the error, and the model
+rewrites the query. Then the model reads all tries with their rows and picks one. (After Madaan et al. 2023,
+arXiv 2303.17651, where the model itself gives the feedback.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from examples.saving.calls import Caller
 
 
 async def solve(task: Task, caller: Caller, options: argparse.Namespace) -> Solution:
-    """Draft, refine while SQLite refuses it, then choose."""
+    """Draft a query, refine it while SQLite rejects it, then choose."""
     asked = task.asks_for_sql(await task.notes(caller))
     sql = await caller.sampled(options.temperature, task.seed).ask("draft", asked)
     tries = [(sql, await task.run(sql))]
@@ -35,7 +35,7 @@ async def solve(task: Task, caller: Caller, options: argparse.Namespace) -> Solu
 
 
 def chosen_sql(judgement: str) -> str:
-    """The query in the judge's JSON; empty, which has no rows, if there is none."""
+    """Return the query in the judge's JSON; without one, the empty string, which has no rows."""
     try:
         value = json.loads(judgement)
     except json.JSONDecodeError:
@@ -55,7 +55,7 @@ PATTERN = Pattern(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """See :func:`examples.agentic_sql.pattern.run`."""
+    """Run the example; see :func:`examples.agentic_sql.pattern.run`."""
     parser = options_of(PATTERN)
     parser.add_argument("--rounds", type=int, default=4, metavar="N", help="at most (%(default)s)")
     parser.add_argument(

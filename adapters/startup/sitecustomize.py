@@ -1,10 +1,9 @@
-"""Tags what a Python program asks of models, without a change to it; ``agentspec run`` puts it in the way.
+"""Tag the model calls of an unchanged Python program; loaded by ``agentspec run``.
 
-Python imports the first ``sitecustomize`` on its path at every start: this one, whose folder ``agentspec
-run`` put into ``$PYTHONPATH``. It waits for the frameworks that have an adapter, calls the adapter's
-``instrument()`` as soon as one was imported, and hands on to the ``sitecustomize`` that would have been
-imported without it. Nothing here ever makes the program fail, and it runs in whatever Python the program
-has, with AgentSpec or without.
+Python imports the first ``sitecustomize`` on its path at every start. ``agentspec run`` puts the folder of
+this one into ``$PYTHONPATH``. It calls an adapter's ``instrument()`` as soon as the adapter's framework is
+imported, and then imports the ``sitecustomize`` that it shadows. Its errors never make the program fail. It
+runs in the program's own Python, with or without AgentSpec installed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-# the module that is waited for, a name in it that tells it from others' modules of that name, and the adapter
+# imported module, a name in it that distinguishes it from unrelated modules of that name, and the adapter
 FRAMEWORKS = {
     "ag2": ("Agent", "ag2"),
     "agents": ("Runner", "openai_agents"),
@@ -41,24 +40,24 @@ DISABLE_VARIABLE = "AGENTSPEC_DISABLE"
 SESSION_VARIABLE = "AGENTSPEC_SESSION"
 RUN_VARIABLE, PARENT_VARIABLE = "AGENTSPEC_RUN", "AGENTSPEC_RUN_PARENT"
 REPORT_VARIABLE = "AGENTSPEC_RUN_REPORT"
-SAID_VARIABLE = "AGENTSPEC_RUN_SAID"  # what a process said, those that it starts need not say again
+SAID_VARIABLE = "AGENTSPEC_RUN_SAID"  # names already reported, which child processes need not repeat
 
 
 class Waiting:
-    """A finder that finds nothing itself: it sees to it that a framework's import ends with its adapter.
+    """A meta path finder that delegates to the others and instruments a framework after its import.
 
-    Adapters are waited for too: where the program imports one itself, the framework is there before it is.
+    It also handles the import of adapters: if the program imports one, the framework is loaded first.
     """
 
     def __init__(self) -> None:
         self._frameworks = set(FRAMEWORKS)
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """The spec that the other finders have."""
+        """Return the spec of the finders behind this one."""
         if name not in FRAMEWORKS and name not in ADAPTERS and name not in CLIENTS:
             return None
         behind = sys.meta_path[sys.meta_path.index(self) + 1 :] if self in sys.meta_path else []
-        for finder in behind:  # one before this one is asked already, or is such a one too
+        for finder in behind:  # finders before this one ran already, or are of this kind too
             if not hasattr(finder, "find_spec"):
                 continue
             spec: ModuleSpec | None = finder.find_spec(name, path, target)
@@ -68,13 +67,13 @@ class Waiting:
         return None
 
     def instrument(self, framework: str) -> None:
-        """Have its calls tagged, once, as soon as it and its adapter are there."""
+        """Tag the framework's calls, once, as soon as it and its adapter are imported."""
         mark, adapter = FRAMEWORKS[framework]
         if framework not in self._frameworks or not hasattr(sys.modules.get(framework), mark):
             return
         try:
             module = importlib.import_module(f"agentspec.adapters.{adapter}")
-            if hasattr(module, "instrument"):  # else it is being imported, and we are inside of that
+            if hasattr(module, "instrument"):  # else its import is still in progress
                 self._frameworks.discard(framework)
                 self.begin(module)
         except Exception as error:
@@ -82,15 +81,15 @@ class Waiting:
             self.fail(framework, error)
 
     def begin(self, adapter: ModuleType) -> None:
-        """Tag the calls of this framework, as the environment says."""
+        """Tag the calls of this framework, with the workflow of the environment."""
         adapter.instrument(workflow=os.environ.get(WORKFLOW_VARIABLE) or None)
 
     def fail(self, framework: str, error: Exception) -> None:
-        """Say why its calls stay untagged; the program goes on."""
+        """Report why the framework's calls stay untagged; the program continues."""
         _say(framework, error)
 
     def _follow(self, loader: Any) -> None:
-        """Do what is to be done after what this loader executes; one loader may have several modules."""
+        """Hook into the loader to act after a module's execution; a loader may serve several modules."""
         original = getattr(loader, "exec_module", None)
         followers = getattr(original, "followers", ())
         if original is None or self in followers:
@@ -106,12 +105,12 @@ class Waiting:
                     _report_origins(module)
 
         exec_module.followers = (*followers, self)  # type: ignore[attr-defined]
-        with suppress(AttributeError):  # a loader that takes none
+        with suppress(AttributeError):  # a loader without assignable attributes
             loader.exec_module = exec_module
 
 
 def _report_origins(module: ModuleType) -> None:
-    """Have each server to which the process sends a POST named in the run's report, once."""
+    """Write each server to which the process sends a POST to the run's report, once."""
     reported: set[str] = set()
 
     def report(request: Any) -> None:
@@ -149,7 +148,7 @@ def _report_origins(module: ModuleType) -> None:
 
 
 def _join_session() -> None:
-    """A process that the program started is part of the run; the program itself tells its runs apart."""
+    """Join a child process of the program to the run's session; the program itself separates its runs."""
     run = os.environ.get(RUN_VARIABLE)
     is_program = os.environ.get(PARENT_VARIABLE) == str(os.getppid())
     if run and not is_program and not os.environ.get(SESSION_VARIABLE):
@@ -157,7 +156,7 @@ def _join_session() -> None:
 
 
 def _say(name: str, error: Exception) -> None:
-    """On standard error, once for each framework."""
+    """Report the error on standard error, once per framework."""
     said = os.environ.get(SAID_VARIABLE, "").split(",")
     if isinstance(error, ModuleNotFoundError) and error.name == "agentspec":
         name, reason = "agentspec", f"AgentSpec is not installed for {sys.executable}"
@@ -171,7 +170,7 @@ def _say(name: str, error: Exception) -> None:
 
 
 def _hand_on() -> None:
-    """Import the ``sitecustomize`` behind this one, if there is any; a failure is its own."""
+    """Import the next ``sitecustomize`` on the path, if there is one; its errors propagate."""
     here = os.path.realpath(os.path.dirname(__file__))
     sys.path[:] = [folder for folder in sys.path if os.path.realpath(folder or ".") != here]
     ours = sys.modules.pop(__name__, None)

@@ -1,5 +1,5 @@
 """AgenticSQL: text to SQL by a team of model calls, each tagged with its stage.
 
 Classify -> Extract -> Enrich -> SQL 1..3 in parallel (with a correction turn) -> Combine.
-The workflow of the SuffixDecoding paper (section 5, AgenticSQL) as a program that runs anywhere.
+A portable program of the workflow in the SuffixDecoding paper (section 5, AgenticSQL).
 """

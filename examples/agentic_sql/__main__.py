@@ -1,4 +1,4 @@
-"""``python -m examples.agentic_sql``: drive the workflow through a server and report what was saved."""
+"""``python -m examples.agentic_sql``: drive the workflow through a server and report the savings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from examples.saving.server import Server
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.agentic_sql",
         description="Text to SQL by a team of model calls, with and without speculation.",
@@ -75,7 +75,7 @@ def _pipeline(
 
 
 async def drive(options: argparse.Namespace, console: Console) -> Measurement:
-    """Run the questions, print the table, write what was asked for."""
+    """Run the questions, print the table, write the requested files."""
     directory = options.databases or Path(tempfile.mkdtemp(prefix="agentic_sql-"))
     databases = open_all(directory)
     questions = held_out(options.questions, databases)
@@ -103,7 +103,7 @@ async def drive(options: argparse.Namespace, console: Console) -> Measurement:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 0 if outputs were identical (or not compared), 1 if not, 2 if there is no server."""
+    """Return 0 if outputs were identical or not compared, 1 if not, 2 without a server."""
     options = parse(arguments)
     console = Console(width=None if sys.stdout.isatty() else 130)
     server = Server.start(options.base_url, console) if options.serve else None

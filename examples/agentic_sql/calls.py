@@ -1,4 +1,4 @@
-"""The calls of this workflow: its name, and which stages answer in JSON."""
+"""The calls of this workflow, its name, and its stages that answer in JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ JSON_STAGES = ("classify", "extract", "combine")
 
 
 class Caller(calls.Caller):
-    """Makes the calls of one question: one session, with or without speculation."""
+    """The calls of one question: one session, with or without speculation."""
 
     def __init__(self, client: AsyncOpenAI, model: str, session: str, *, speculate: bool = True) -> None:
         super().__init__(client, model, WORKFLOW, session, speculate=speculate, json_stages=JSON_STAGES)

@@ -1,4 +1,4 @@
-"""The four SQLite databases: made from a seed, opened read-only, queried with a time limit."""
+"""The four SQLite databases: generated from a seed, opened read-only, queried with a time limit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class QueryResult:
 
     @property
     def preview(self) -> str:
-        """At most three rows as text, as the Combine stage reads them."""
+        """At most three rows as text, for the Combine stage."""
         if self.error is not None:
             return f"error: {self.error}"
         if not self.rows:
@@ -39,7 +39,7 @@ class QueryResult:
         return f"{shown} ({len(self.rows)} rows)" if len(self.rows) > 1 else shown
 
     def matches(self, other: QueryResult, *, ordered: bool = False) -> bool:
-        """Same rows; as a multiset unless ``ordered``. Numbers are compared to 4 decimals."""
+        """Return True if the rows are equal; as a multiset unless ``ordered``, numbers to 4 decimals."""
         if self.error is not None or other.error is not None:
             return False
         mine, theirs = [[_key(row) for row in result.rows] for result in (self, other)]
@@ -47,7 +47,7 @@ class QueryResult:
 
 
 def format_value(value: object) -> str:
-    """A value as a person writes it: 12, 3.25, Lyon, none."""
+    """Return a value as readable text: 12, 3.25, Lyon, none."""
     if value is None:
         return "none"
     if isinstance(value, float):
@@ -60,14 +60,14 @@ def _key(row: Row) -> tuple[str, ...]:
 
 
 class Database:
-    """One of the example databases, for reading; every query has its own connection (thread-safe)."""
+    """A read-only example database. Every query has its own connection (thread-safe)."""
 
     def __init__(self, path: Path, *, timeout_s: float = 2.0) -> None:
         self._uri = f"{path.resolve().as_uri()}?mode=ro"
         self._timeout_s = timeout_s
 
     def query(self, sql: str) -> QueryResult:
-        """Run one SELECT. Whatever goes wrong comes back as ``error``, never as an exception."""
+        """Run one SELECT. Errors of SQLite are returned as ``error``, not raised."""
         deadline = time.monotonic() + self._timeout_s
         connection = sqlite3.connect(self._uri, uri=True)
         try:
@@ -89,7 +89,7 @@ def _value(column: Column, row_id: int, num_parents: dict[str, int], names: list
             return names[row_id - 1]
         case "category":
             pool = POOLS[column.pool]
-            # a skewed choice: real categories are not used equally often
+            # a skewed choice: in real data, categories differ in frequency
             return (
                 pool[min(int(rng.expovariate(2.5 / len(pool))), len(pool) - 1)]
                 if len(pool) > 12
@@ -127,7 +127,7 @@ def create(schema: Schema, path: Path, seed: int = 7) -> None:
 
 
 def open_all(directory: Path) -> dict[str, Database]:
-    """Every example database, made in ``directory`` where it is not there yet."""
+    """Open every example database in ``directory``; create missing ones."""
     directory.mkdir(parents=True, exist_ok=True)
     for schema in SCHEMAS.values():
         if not (directory / f"{schema.name}.sqlite").exists():

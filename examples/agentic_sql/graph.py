@@ -1,7 +1,7 @@
-"""The pipeline as a LangGraph graph without a single tag: its nodes' names become the stages.
+"""The pipeline as a LangGraph graph without any tags: its node names become the stages.
 
-Prompts, requests and routing are those of ``workflow.py``. Of AgentSpec it needs one call, before or after
-the models are made: ``agentspec.adapters.langchain.instrument(workflow="agentic_sql")``.
+Prompts, requests and routing are those of ``workflow.py``. The graph needs one call of AgentSpec, before or
+after the models are created: ``agentspec.adapters.langchain.instrument(workflow="agentic_sql")``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WRITERS = {f"sql_{number}": style for number, style in enumerate(prompts.STYLES,
 
 
 class State(TypedDict, total=False):
-    """What is known of a question so far; each writer adds its candidate."""
+    """The state of one question; each writer adds its candidate."""
 
     question: str
     database: str
@@ -40,7 +40,7 @@ Node = Callable[[State], Awaitable[State]]
 
 
 class Nodes:
-    """What each node does: asks the model, and runs queries."""
+    """The node functions, which call the model and run queries."""
 
     def __init__(self, model: ChatOpenAI, databases: dict[str, Database]) -> None:
         self._text = model
@@ -48,26 +48,26 @@ class Nodes:
         self._databases = databases
 
     async def classify(self, state: State) -> State:
-        """Which database?"""
+        """Choose the database."""
         name = as_json(await _said(self._json, prompts.classify(state["question"]))).get("database")
         return {"database": name} if name in SCHEMAS else {"answer": failed("classify")}
 
     async def extract(self, state: State) -> State:
-        """The question's parts; those of solved questions are sent along as a guess."""
+        """Extract the question's features; send those of solved questions as a prediction."""
         question, database = state["question"], state["database"]
         predicted = guess(similar(question, database, NUM_SOLVED))
         model = self._json.bind(prediction={"type": "content", "content": predicted})
         return {"features": await _said(model, prompts.extract(question, database))}
 
     async def enrich(self, state: State) -> State:
-        """Notes for the writers."""
+        """Write notes for the writers."""
         question, database = state["question"], state["database"]
         example = similar(question, database, 1)[0]
         asked = prompts.enrich(question, database, state["features"], example)
         return {"notes": await _said(self._text.bind(max_tokens=384), asked)}
 
     def writer(self, name: str, style: Style) -> Node:
-        """One of three: a query, and one more try with SQLite's words if it was refused."""
+        """Return a writer node: one query, and one retry with SQLite's error message if it was rejected."""
 
         async def write(state: State) -> State:
             query = self._databases[state["database"]].query
@@ -82,14 +82,14 @@ class Nodes:
         return write
 
     async def combine(self, state: State) -> State:
-        """The candidate to trust, and the answer in words."""
+        """Choose a candidate and write the answer in words."""
         candidates = [state["candidates"][name] for name in WRITERS]
         text = await _said(self._json, prompts.combine(state["question"], candidates))
         return {"answer": await settled(text, self._databases[state["database"]])}
 
 
 def build(model: ChatOpenAI, databases: dict[str, Database]) -> Any:
-    """The compiled graph: ``(await graph.ainvoke({"question": ...}))["answer"]``."""
+    """Return the compiled graph: ``(await graph.ainvoke({"question": ...}))["answer"]``."""
     nodes = Nodes(model, databases)
     graph = StateGraph(State)
     graph.add_node("classify", nodes.classify)

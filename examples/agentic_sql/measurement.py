@@ -1,4 +1,4 @@
-"""What was measured over a run: calls with and without speculation, stage by stage."""
+"""Measurements of a run: calls with and without speculation, by stage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from examples.saving.stage_row import StageRow, stage_rows
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One question taken through the pipeline once."""
+    """Result of one question in one pipeline run."""
 
     query: Query
     answer: Answer
@@ -22,7 +22,7 @@ class Outcome:
 
     @property
     def texts(self) -> list[tuple[str, str]]:
-        """Every stage's text, for comparing two runs; parallel stages in a fixed order."""
+        """Text of every call, for comparison of two runs; parallel stages in a fixed order."""
         return sorted((c.stage, c.text) for c in self.calls)
 
 
@@ -35,25 +35,25 @@ class Measurement:
 
     @property
     def rows(self) -> list[StageRow]:
-        """One row per stage in order of first use, then the whole."""
+        """One row per stage in pipeline order, then the total."""
         on = [c for o in self.on for c in o.calls]
         off = [c for o in self.off for c in o.calls]
         return stage_rows(sorted({c.stage for c in on}, key=_order), on, off)
 
     @property
     def outputs_identical(self) -> bool | None:
-        """True if every call of every question wrote the same text both times; None if not compared."""
+        """True if every call of every question returned the same text both times; None if not compared."""
         if not self.off:
             return None
         return all(a.texts == b.texts for a, b in zip(self.on, self.off, strict=True))
 
     @staticmethod
     def accuracy(outcomes: Sequence[Outcome]) -> float | None:
-        """Execution accuracy; None without questions."""
+        """Return the execution accuracy; None without questions."""
         return sum(o.is_correct for o in outcomes) / len(outcomes) if outcomes else None
 
     def summary(self) -> dict[str, object]:
-        """The figures people compare."""
+        """Return the main figures."""
         rows = {r.stage: r for r in self.rows}
         compared = bool(self.off)
         return {

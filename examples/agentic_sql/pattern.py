@@ -1,6 +1,6 @@
-"""A way in which agents solve a task, and what drafting saves there: run, measured and told alike for each.
+"""Agent patterns for solving a task, with one way to run, measure and report all of them.
 
-The tasks are held-out questions; each is solved with and without speculation, from the same seeds.
+The tasks are held-out questions. Each is solved with and without speculation, with the same seeds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SEEDS_PER_TASK = 1000
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The result that was settled on, and those of the tries it came from."""
+    """The final result, and those of the tries behind it."""
 
     result: QueryResult
     tries: Sequence[QueryResult]
@@ -44,14 +44,15 @@ Solve = Callable[[Task, Caller, argparse.Namespace], Awaitable[Solution]]
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One pattern.
+    """An agent pattern.
 
     Attributes:
-        name: of its workflow, before every stage.
-        stages: in the table's order.
-        json_stages: those that answer in JSON.
-        tries: what its tries are called.
-        solve: one task.
+        name: name of the workflow, the prefix of every stage.
+        description: text for the command line's help.
+        stages: stages in the order of the table.
+        json_stages: stages that answer in JSON.
+        tries: label of the tries in the report.
+        solve: function that solves one task.
     """
 
     name: str
@@ -64,7 +65,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One task solved once."""
+    """One attempt at one task."""
 
     is_right: bool
     tries_right: tuple[bool, ...]
@@ -73,12 +74,12 @@ class Attempt:
 
     @property
     def texts(self) -> list[tuple[str, str]]:
-        """What every call wrote, in a fixed order."""
+        """Text of every call, in a fixed order."""
         return sorted((call.stage, call.text) for call in self.calls)
 
     @property
     def num_plain_steps(self) -> int:
-        """Decode steps that the calls take without speculation: their first token comes with the prompt."""
+        """Number of decode steps without speculation; prefill produces the first token of a call."""
         return sum(max(call.num_output_tokens - 1, 0) for call in self.calls)
 
 
@@ -92,17 +93,17 @@ class Saving:
 
     @property
     def rows(self) -> list[StageRow]:
-        """By stage, then the whole."""
+        """One row per stage, then the total."""
         on, off = ([call for one in attempts for call in one.calls] for attempts in (self.on, self.off))
         return stage_rows(self.pattern.stages, on, off)
 
     @property
     def outputs_identical(self) -> bool:
-        """Every call wrote the same text both times."""
+        """True if every call returned the same text both times."""
         return all(a.texts == b.texts for a, b in zip(self.on, self.off, strict=True))
 
     def summary(self) -> dict[str, object]:
-        """What was saved."""
+        """Return the main figures."""
         seconds = {
             name: sum(one.elapsed_s for one in by) for name, by in (("on", self.on), ("off", self.off))
         }
@@ -122,7 +123,7 @@ class Saving:
         }
 
     def lines(self) -> list[str]:
-        """The same in words."""
+        """Return the main figures as lines of text."""
         figures = self.summary()
         steps = f"{figures['steps_without']:,} -> {figures['steps']:,}"
         fewer = int(str(figures["steps_without"])) / max(int(str(figures["steps"])), 1)
@@ -137,7 +138,7 @@ class Saving:
 
 
 def options_of(pattern: Pattern) -> argparse.ArgumentParser:
-    """The options that all patterns have."""
+    """Return a parser with the options of all patterns."""
     parser = argparse.ArgumentParser(
         prog=f"python -m examples.{pattern.name}",
         description=pattern.description,
@@ -152,7 +153,7 @@ def options_of(pattern: Pattern) -> argparse.ArgumentParser:
 
 
 def run(pattern: Pattern, options: argparse.Namespace) -> int:
-    """Solve, then tell; exit status 0 if outputs were identical, 1 if not, 2 if there is no server."""
+    """Solve and report; return 0 if outputs were identical, 1 if not, 2 without a server."""
     console = Console(width=None if sys.stdout.isatty() else 130)
     try:
         with _server(options, console) as url, tempfile.TemporaryDirectory() as folder:
@@ -180,7 +181,7 @@ def _server(options: argparse.Namespace, console: Console) -> AbstractContextMan
 async def measure(
     pattern: Pattern, url: str, options: argparse.Namespace, folder: Path, console: Console
 ) -> Saving:
-    """Each task with and without in turn; which goes first alternates."""
+    """Solve each task with and without speculation, in alternating order."""
     databases = open_all(folder)
     questions = held_out(options.questions, databases)
     saved = Saving(pattern)

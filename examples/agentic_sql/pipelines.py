@@ -1,4 +1,4 @@
-"""The ways to take a question through the stages: tagged by hand, or as an untagged graph."""
+"""The two pipelines for a question: with explicit tags, or as an untagged graph."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from examples.saving.openai_client import AsyncOpenAI
 
 
 class Pipeline(Protocol):
-    """Takes one question through all stages."""
+    """A pipeline that takes one question through all stages."""
 
     async def answer(self, question: str, session: str, *, speculate: bool) -> tuple[Answer, Sequence[Call]]:
-        """The answer, and the calls it took."""
+        """Return the answer and its calls."""
 
 
 class Tagged:
-    """Every call gets the header of its stage by hand (``workflow.py``)."""
+    """The pipeline of ``workflow.py``, which sets the stage header of every call explicitly."""
 
     def __init__(self, client: AsyncOpenAI, model: str, databases: dict[str, Database]) -> None:
         self._client = client
@@ -30,14 +30,14 @@ class Tagged:
         self._databases = databases
 
     async def answer(self, question: str, session: str, *, speculate: bool) -> tuple[Answer, Sequence[Call]]:
-        """See :class:`Pipeline`."""
+        """Return the answer and its calls; see :class:`Pipeline`."""
         caller = Caller(self._client, self._model, session, speculate=speculate)
         return await answer(question, caller, self._databases), caller.calls
 
 
 @contextmanager
 def untagged(base_url: str, api_key: str, model: str, databases: dict[str, Database]) -> Iterator[Pipeline]:
-    """The LangGraph graph; while it lasts, the calls of all LangChain models carry their stages.
+    """Yield the LangGraph pipeline; inside the block, calls of all LangChain models carry their stages.
 
     Raises:
         ConfigError: LangChain is not installed.

@@ -1,6 +1,6 @@
-"""What each stage is asked: the messages of every model call of the workflow.
+"""The prompts of each stage: messages of every model call of the workflow.
 
-Used by the workflow and by the training data alike, so that the two can't drift apart.
+Shared by the workflow and the training data, so that both stay consistent.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def _messages(system: str, user: str) -> Messages:
 
 
 def classify(question: str) -> Messages:
-    """Which database, which kind of question, which tables? Answered in JSON."""
+    """Return the prompt for database, kind of question and tables. The answer is JSON."""
     databases = "\n".join(schema.summary for schema in SCHEMAS.values())
     return _messages("Classify the question. Answer in JSON.", f"{databases}\nQuestion: {question}")
 
 
 def extract(question: str, database: str) -> Messages:
-    """The question's parts. Answered in JSON."""
+    """Return the prompt for the question's features. The answer is JSON."""
     return _messages(
         "Extract the features of the question. Answer in JSON.",
         f"{SCHEMAS[database].text}\nQuestion: {question}",
@@ -41,7 +41,7 @@ def extract(question: str, database: str) -> Messages:
 
 
 def enrich(question: str, database: str, features: str, example: Question) -> Messages:
-    """Notes for the SQL writers, from the retrieved schema and a similar question."""
+    """Return the prompt for the SQL writers' notes, with the retrieved schema and a similar question."""
     return _messages(
         "Write the notes that the SQL writers need.",
         f"{SCHEMAS[database].text}\nExample: {example.text}\nSQL: {example.query.sql()}\n"
@@ -50,12 +50,12 @@ def enrich(question: str, database: str, features: str, example: Question) -> Me
 
 
 def sql(question: str, notes: str, style: Style) -> Messages:
-    """One SQL candidate."""
+    """Return the prompt for one SQL candidate."""
     return _messages(_SQL_ROLES[style], f"{notes}\nQuestion: {question}")
 
 
 def correction(previous: Messages, bad_sql: str, error: str) -> Messages:
-    """The same writer again, with what SQLite said of its query."""
+    """Return the writer's second prompt, with SQLite's error message for its query."""
     return [
         *previous,
         {"role": "assistant", "content": bad_sql},
@@ -64,7 +64,7 @@ def correction(previous: Messages, bad_sql: str, error: str) -> Messages:
 
 
 def combine(question: str, candidates: Sequence[tuple[str, QueryResult]]) -> Messages:
-    """Pick the candidate to trust and answer in words. Answered in JSON."""
+    """Return the prompt for choosing a candidate and answering in words. The answer is JSON."""
     lines = [f"{i}. {text}\nRows: {result.preview}" for i, (text, result) in enumerate(candidates, 1)]
     return _messages(
         "Pick the best query and answer the question. Answer in JSON.",

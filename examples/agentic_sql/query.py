@@ -1,7 +1,7 @@
 """A question's meaning, and its gold forms: SQL in three styles, features, context.
 
-One :class:`Query` is what a question asks. Everything the stages should write follows from it, so
-that training targets and the gold answer can never disagree.
+A :class:`Query` is the meaning of a question. The expected outputs of all stages are derived from it, so
+training targets and the gold answer always agree.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Filter:
     values: tuple[str | int, ...]
 
     def sql(self, prefix: str) -> str:
-        """The condition, with the table written as ``prefix``."""
+        """Return the condition, with ``prefix`` for the table."""
         literals = [f"'{v}'" if isinstance(v, str) else str(v) for v in self.values]
         name = f"{prefix}.{self.column}" if prefix else self.column
         if self.op == "between":
@@ -52,9 +52,9 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What a question asks of ``table``: columns are ``(table, column)`` pairs.
+    """A question about ``table``; columns are ``(table, column)`` pairs.
 
-    ``column`` is what is listed or aggregated, ``group`` what is grouped by, ``order`` what ranks.
+    ``column`` is listed or aggregated, ``group`` is the grouping, ``order`` is the ranking column.
     """
 
     database: str
@@ -79,7 +79,7 @@ class Query:
 
     @property
     def shape(self) -> str:
-        """What stays of the query without its values: the unit of the train / held-out split."""
+        """The query without its values: the unit of the train / held-out split."""
         conditions = ",".join(sorted(f"{f.table}.{f.column}{f.op}" for f in self.filters))
         return f"{self.database}|{self.kind}|{self.table}|{self.column}|{self.group}|{conditions}"
 
@@ -89,7 +89,7 @@ class Query:
         return self.kind in ("top", "bottom")
 
     def sql(self, style: Style = "join") -> str:
-        """Gold SQL. All styles return the same rows."""
+        """Return the gold SQL. All styles return the same rows."""
         if style == "nested" and self._can_nest:
             return self._nested_sql()
         names = (
@@ -104,7 +104,7 @@ class Query:
 
     @property
     def _can_nest(self) -> bool:
-        """True if other tables only filter, so that a sub-query can stand for the join."""
+        """True if other tables only filter, so that a sub-query can replace the join."""
         return all(c is None or c[0] == self.table for c in (self.column, self.group, self.order))
 
     def _selection(self, names: dict[str, str]) -> str:
@@ -151,14 +151,14 @@ class Query:
         where = " WHERE " + " AND ".join(conditions) if conditions else ""
         return f"SELECT {self._selection(bare)} FROM {self.table}{where}{self._tail(bare)}"
 
-    # what the stages write
+    # expected outputs of the stages
 
     def classification(self) -> str:
-        """The Classify stage's JSON."""
+        """Return the Classify stage's JSON."""
         return json.dumps({"database": self.database, "kind": self.kind, "tables": self.tables})
 
     def features(self) -> str:
-        """The Extract stage's JSON."""
+        """Return the Extract stage's JSON."""
         return json.dumps(
             {
                 "kind": self.kind,
@@ -179,7 +179,7 @@ class Query:
         )
 
     def context(self, example_sql: str) -> str:
-        """The Enrich stage's notes: tables, joins, conditions, result, and the example to follow."""
+        """Return the Enrich stage's notes: tables, joins, conditions, result, and the example to follow."""
         names = {t: t for t in self.tables}
         joins = [self.schema.key(self.table, parent) for parent in self.tables[1:]]
         tail = self._tail(names).strip()
@@ -194,7 +194,7 @@ class Query:
         )
 
     def answer(self, preview: str) -> str:
-        """The Combine stage's answer in words, around the rows it was shown."""
+        """Return the Combine stage's answer in words, with the rows of its prompt."""
         if preview == "no rows":
             return f"No {self.table} match."
         match self.kind:

@@ -1,7 +1,7 @@
-"""The held-out questions: a fixed, fair list that training never saw.
+"""The held-out questions: a fixed, fair list, excluded from training.
 
-Fair means that the gold query returns something and that its answer does not hang on how ties are
-broken. The databases take turns.
+Fair means that the gold query returns rows and that its answer does not depend on the breaking of ties. The
+databases alternate.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SEED = 2026
 
 
 def held_out(num_questions: int, databases: dict[str, Database], seed: int = _SEED) -> list[Question]:
-    """The first ``num_questions`` held-out questions; the same for everyone."""
+    """Return the first ``num_questions`` held-out questions; a seed always gives the same ones."""
     questions: list[Question] = []
     seen: set[str] = set()
     rngs = {name: Random(f"held-out {seed} {name}") for name in SCHEMAS}
@@ -35,7 +35,7 @@ def held_out(num_questions: int, databases: dict[str, Database], seed: int = _SE
 
 
 def is_fair(query: Query, database: Database) -> bool:
-    """True if the gold answer is not empty and does not depend on the breaking of ties."""
+    """Return True if the gold answer is not empty and does not depend on the breaking of ties."""
     rows = database.query(query.sql()).rows
     if not rows or rows == ((0,),) or rows == ((None,),):
         return False
@@ -52,7 +52,7 @@ def is_fair(query: Query, database: Database) -> bool:
 
 
 def novelty(question: Question) -> str:
-    """How this held-out question differs most from training: wording, combination or values."""
+    """Return the main difference of a held-out question from training: wording, combination or values."""
     if question.query.database == REWORDED_DATABASE:
         return "wording"
     return "combination" if is_held_out_shape(question.query) else "values"

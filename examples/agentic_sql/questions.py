@@ -1,11 +1,11 @@
 """Questions in words, drawn at random from the schemas, split into train and held-out.
 
 Held-out questions differ from training in three ways:
-- **values**: a text value that training never asks about (``values.is_held_out``), wherever one is used;
-- **combinations**: half of them ask for a shape of query (kind, columns, conditions) that training
-  never sees (a hash of ``Query.shape``);
-- **wording**: for one database (``airline``) training only ever sees the everyday phrases and the
-  held-out questions only ever use the others, which training meets with the other databases alone.
+- **values**: text values are never those of training (``values.is_held_out``);
+- **combinations**: half of them have a shape of query (kind, columns, conditions) that training never sees
+  (a hash of ``Query.shape``);
+- **wording**: for one database (``airline``) training uses only the everyday phrases, and held-out questions
+  use only the other phrases. Training sees those only with the other databases.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from examples.agentic_sql.schema import SCHEMAS, Column, Schema, Table
 from examples.agentic_sql.values import invent, pool_values
 
 REWORDED_DATABASE = "airline"
-Wording = tuple[int, ...]  # which halves of the phrases may be used: 0 = everyday, 1 = other
+Wording = tuple[int, ...]  # allowed halves of the phrases: 0 = everyday, 1 = other
 _KINDS: tuple[Kind, ...] = get_args(Kind)
 
 # kind -> (everyday, other); {t} rows, {f} conditions, {c} column, {g} group, {m} ranking column, {n} limit
@@ -107,7 +107,7 @@ _NUMBER_PHRASES: dict[Op, tuple[tuple[str, str], tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question in words and what it means."""
+    """A question in words and its meaning."""
 
     text: str
     query: Query
@@ -115,7 +115,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What questions may be drawn: which wording, which values, which shapes of query."""
+    """Constraints for drawing questions: wording, values, shapes of query."""
 
     wording: Callable[[str], Wording]
     value: Callable[[Column, Random], str]
@@ -123,7 +123,7 @@ class Source:
 
 
 def is_held_out_shape(query: Query) -> bool:
-    """True if training never asks a question of this shape (about one shape in five)."""
+    """Return True if training excludes this shape (about one shape in five)."""
     return zlib.crc32(query.shape.encode()) % 5 == 0
 
 
@@ -151,7 +151,7 @@ HELD_OUT = Source(
 
 
 def draw(source: Source, rng: Random, database: str | None = None) -> Question:
-    """One random question."""
+    """Return one random question."""
     while True:
         schema = SCHEMAS[database or rng.choice(tuple(SCHEMAS))]
         kind = rng.choice(_KINDS)
@@ -162,7 +162,7 @@ def draw(source: Source, rng: Random, database: str | None = None) -> Question:
 
 
 def stream(source: Source, seed: int | str) -> Iterator[Question]:
-    """Endless questions; the same seed gives the same ones."""
+    """Yield an endless stream of questions; the same seed gives the same ones."""
     rng = Random(f"questions {seed}")
     while True:
         yield draw(source, rng)
@@ -174,7 +174,7 @@ def _draw_query(schema: Schema, kind: Kind, source: Source, rng: Random) -> tupl
         table.of_kind("name", "category", "number"),
         [table, *(schema.table(p) for _, p in table.parents)],
     )
-    numbers = [c for c in table.of_kind("number") if c.name != "year"]  # nobody averages or ranks years
+    numbers = [c for c in table.of_kind("number") if c.name != "year"]  # no averages or ranks of years
     column = group = order = None
     if kind in ("list", "top", "bottom"):
         column = rng.choice(own)

@@ -16,12 +16,12 @@ from examples.saving.stage_row import SOURCES
 
 
 def table(measurement: Measurement) -> Table:
-    """One row per stage and one for the whole."""
+    """Return a table with one row per stage and one for the total."""
     return saving.table("AgenticSQL: what speculation saved", measurement.rows)
 
 
 def verdict(measurement: Measurement, questions: list[Question]) -> list[str]:
-    """The lines below the table."""
+    """Return the lines below the table."""
     with_it, without = measurement.accuracy(measurement.on), measurement.accuracy(measurement.off)
     lines = [
         f"execution accuracy with speculation {with_it:.1%}"
@@ -39,7 +39,7 @@ def verdict(measurement: Measurement, questions: list[Question]) -> list[str]:
 
 
 def json_line(measurement: Measurement, arguments: dict[str, object]) -> str:
-    """Everything that was measured and where, as one line of JSON."""
+    """Return all figures with their provenance, as one line of JSON."""
     return json.dumps(
         {
             "summary": measurement.summary(),
@@ -50,7 +50,7 @@ def json_line(measurement: Measurement, arguments: dict[str, object]) -> str:
 
 
 def plot(measurement: Measurement, path: Path) -> None:
-    """TPOT with and without, and where the drafts come from, as a PNG."""
+    """Write a PNG of TPOT with and without speculation, and the share of each draft source."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-"""The bank of solved questions and the search for the most similar one. Lexical, deterministic."""
+"""The bank of solved questions and the search for similar ones. Lexical, deterministic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORD = re.compile(r"[a-z]+")
 
 
 def _words(text: str) -> frozenset[str]:
-    """The words that carry the question's form: lower-case ones; values are capitalized or numbers."""
+    """Return the lower-case words, which carry the question's form; values are capitalized or numbers."""
     return frozenset(_WORD.findall(text[0].lower() + text[1:]))
 
 
@@ -26,12 +26,12 @@ def _bank(database: str) -> tuple[tuple[frozenset[str], Question], ...]:
 
 
 def most_similar(question: str, database: str) -> Question:
-    """The solved question of this database whose wording is nearest by Jaccard index, never itself."""
+    """Return this database's solved question with the highest Jaccard index, never the question itself."""
     return similar(question, database, 1)[0]
 
 
 def similar(question: str, database: str, number: int) -> list[Question]:
-    """The nearest solved questions, the nearest first."""
+    """Return the nearest solved questions, the nearest first."""
     words = _words(question)
 
     def similarity(entry: tuple[frozenset[str], Question]) -> float:

@@ -1,4 +1,4 @@
-"""Questions taken through a pipeline, with and without speculation in turn."""
+"""Runs of questions through a pipeline, with and without speculation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from examples.agentic_sql.questions import Question
 
 
 class Run:
-    """One drive through the questions."""
+    """One run over the questions."""
 
     def __init__(self, pipeline: Pipeline, databases: dict[str, Database]) -> None:
         self._pipeline = pipeline
@@ -22,7 +22,7 @@ class Run:
         self._id = uuid.uuid4().hex[:8]
 
     async def outcome(self, number: int, question: Question, *, speculate: bool) -> Outcome:
-        """One question through the pipeline."""
+        """Run one question through the pipeline and compare its result with the gold query's."""
         session = f"{self._id}-{number}-{'on' if speculate else 'off'}"
         given, calls = await self._pipeline.answer(question.text, session, speculate=speculate)
         gold = self._databases[question.query.database].query(question.query.sql())
@@ -30,7 +30,7 @@ class Run:
         return Outcome(question.query, given, is_correct, tuple(calls))
 
     async def measure(self, questions: list[Question], console: Console, *, compare: bool) -> Measurement:
-        """All questions, each with and without in turn; which goes first alternates."""
+        """Run each question with and without speculation, in alternating order, or only with it."""
         measurement = Measurement([], [])
         columns = (
             TextColumn("{task.description}"),

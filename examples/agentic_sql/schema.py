@@ -1,6 +1,6 @@
-"""The four databases as data: tables, columns, how people speak of them, and their keys.
+"""The four databases as data: tables, columns, their names in questions, and keys.
 
-Owns the vocabulary of the domain. ``database`` fills the tables, ``questions`` asks about them.
+Defines the vocabulary of the domain. ``database`` fills the tables, ``questions`` asks about them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ ColumnKind = Literal["id", "key", "name", "category", "number"]
 
 @dataclass(frozen=True)
 class Column:
-    """A column; ``noun`` is what a person calls it, ``far_noun`` what they call it from a child table.
+    """A column; ``noun`` is its name in questions, ``far_noun`` its name in questions about a child table.
 
-    ``phrases`` are idiomatic filters (``{v}`` = the value). The first half is everyday wording, the
-    second half is kept for the held-out wording (see ``questions``). ``pool`` names the values.
+    ``phrases`` are idiomatic filters (``{v}`` = the value). The first half is everyday wording, the second
+    half is the held-out wording (see ``questions``). ``pool`` names the values.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; ``plural`` is what a person calls its rows, ``parents`` maps key column -> table."""
+    """A table; ``plural`` is the name of its rows in questions, ``parents`` maps key column -> table."""
 
     name: str
     plural: str
@@ -42,19 +42,19 @@ class Table:
     parents: tuple[tuple[str, str], ...] = ()
 
     def column(self, name: str) -> Column:
-        """The column of this name. Raises KeyError."""
+        """Return the column of this name. Raises KeyError."""
         for column in self.columns:
             if column.name == name:
                 return column
         raise KeyError(name)
 
     def of_kind(self, *kinds: ColumnKind) -> list[Column]:
-        """The columns of these kinds, in order."""
+        """Return the columns of these kinds, in order."""
         return [c for c in self.columns if c.kind in kinds]
 
     @property
     def signature(self) -> str:
-        """``orders(id, customer_id, ...)``, the form the prompts use."""
+        """The table as shown in prompts: ``orders(id, customer_id, ...)``."""
         return f"{self.name}({', '.join(c.name for c in self.columns)})"
 
 
@@ -66,7 +66,7 @@ class Schema:
     tables: tuple[Table, ...]
 
     def table(self, name: str) -> Table:
-        """The table of this name. Raises KeyError."""
+        """Return the table of this name. Raises KeyError."""
         return self._by_name[name]
 
     @cached_property
@@ -74,7 +74,7 @@ class Schema:
         return {t.name: t for t in self.tables}
 
     def key(self, child: str, parent: str) -> str:
-        """The join condition from child to parent: ``orders.customer_id = customers.id``."""
+        """Return the join condition from child to parent: ``orders.customer_id = customers.id``."""
         for column, table in self.table(child).parents:
             if table == parent:
                 return f"{child}.{column} = {parent}.id"
@@ -87,12 +87,12 @@ class Schema:
 
     @property
     def summary(self) -> str:
-        """``shop: customers, products, orders``."""
+        """The database and its tables: ``shop: customers, products, orders``."""
         return f"{self.name}: {', '.join(t.name for t in self.tables)}"
 
     @property
     def text(self) -> str:
-        """Tables and keys as the prompts show them."""
+        """Tables and keys as shown in prompts."""
         return "\n".join([*(t.signature for t in self.tables), "Keys: " + "; ".join(self.keys)])
 
 

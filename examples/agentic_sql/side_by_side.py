@@ -1,8 +1,8 @@
 """``python -m examples.agentic_sql.side_by_side``: the tagged pipeline and the untagged graph in one run.
 
-Each, with and without speculation, is a tenant of its own, so that nobody learns from others; questions take
-turns on one server, at one price of a draft token, so that what differs is the pipelines. The figures are the
-server's own: what a client's framework spends on each token is not in them.
+Each pipeline, with and without speculation, is a separate tenant, so none learns from another. Questions
+alternate on one server with a fixed draft token cost (``--price``), so only the pipelines differ. The figures
+are the server's: they exclude the overhead of the client's framework per token.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from examples.saving.table import provenance
 MOST_APART = 0.03
 TAGGED, GRAPH = "tagged", "graph"
 ALL = "all"
-PRICE = "0.25"  # one that does not follow the clock: drafts are the same in every run
-WAYS = tuple(product((TAGGED, GRAPH), (True, False)))  # whose questions, and whether with speculation
+PRICE = "0.25"  # fixed, independent of timing: drafts are the same in every run
+WAYS = tuple(product((TAGGED, GRAPH), (True, False)))  # pipeline, with speculation or not
 
 Way = tuple[str, bool]
 Texts = list[list[tuple[str, str]]]
@@ -46,7 +46,7 @@ Texts = list[list[tuple[str, str]]]
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What the server counted at one stage."""
+    """The server's counters at one stage."""
 
     num_requests: int = 0
     num_output_tokens: int = 0
@@ -60,7 +60,7 @@ class Counted:
         return (self.num_steps + self.num_accepted_tokens) / self.num_steps if self.num_steps else 0.0
 
     def plus(self, other: Counted) -> Counted:
-        """Both together."""
+        """Return the sum of both."""
         names = Counted.__slots__
         return Counted(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
@@ -69,8 +69,8 @@ class Counted:
 class Side:
     """One pipeline's counters at one stage, with and without speculation.
 
-    ``speedup`` is decode time without / with, the median over the questions: the tokens are the same, and
-    whatever else the machine did for a moment does not count.
+    ``speedup`` is decode time without / with, as the median over the questions. The tokens are the same, and
+    the median ignores short disturbances by other load on the machine.
     """
 
     on: Counted
@@ -88,16 +88,16 @@ class Row:
 
     @property
     def per_step_apart(self) -> float:
-        """By which share the tokens per step differ."""
+        """Relative difference of the tokens per step."""
         return apart(self.tagged.on.per_step, self.graph.on.per_step)
 
     @property
     def speedup_apart(self) -> float:
-        """By which share the speed-ups differ."""
+        """Relative difference of the speed-ups."""
         return apart(self.tagged.speedup, self.graph.speedup)
 
     def misses(self) -> list[str]:
-        """What is not as it should be. Of a single stage decoding takes too short a time to be held to it."""
+        """Return all deviations; speed-ups only of the total, as decode times of one stage are too short."""
         one, other = self.tagged.on, self.graph.on
         same = (one.num_requests, one.num_output_tokens) == (other.num_requests, other.num_output_tokens)
         wrong = [] if same else [f"{self.stage}: requests or output tokens differ"]
@@ -112,12 +112,12 @@ ByStage = Mapping[str, Counted]
 
 
 def apart(one: float, other: float) -> float:
-    """By which share of ``one`` they differ."""
+    """Return the difference relative to ``one``."""
     return abs(other - one) / one if one else float(other != one)
 
 
 def rows_of(counted: Mapping[Way, Sequence[ByStage]]) -> list[Row]:
-    """By stage, in order of first use, then the whole; of what was counted so far after each question."""
+    """Return rows by stage, in order of first use, then the total, from the counters after each question."""
     last = {way: after[-1] for way, after in counted.items()}
     stages = dict.fromkeys(stage for by_stage in last.values() for stage in by_stage if stage != ALL)
 
@@ -129,7 +129,7 @@ def rows_of(counted: Mapping[Way, Sequence[ByStage]]) -> list[Row]:
 
 
 def _median_ratio(off: Sequence[ByStage], on: Sequence[ByStage], stage: str) -> float:
-    """Of what each question took to decode at this stage."""
+    """Return the median over the questions of the decode time ratio at this stage."""
     seconds = zip(_each(off, stage), _each(on, stage), strict=True)
     return median([without / with_it for without, with_it in seconds if with_it > 0] or [0.0])
 
@@ -142,7 +142,7 @@ def _each(so_far: Sequence[ByStage], stage: str) -> list[float]:
 async def measure(
     base_url: str, num_questions: int, folder: Path, console: Console
 ) -> tuple[list[Row], bool]:
-    """The rows, and whether all four wrote the same texts. Who goes first alternates."""
+    """Return the rows, and True if all four runs have the same texts. The order rotates per question."""
     databases = open_all(folder)
     questions = held_out(num_questions, databases)
     texts: dict[Way, Texts] = {way: [] for way in WAYS}
@@ -172,12 +172,12 @@ async def _pipeline(
 
 
 def _key(name: str, speculate: bool) -> str:
-    """Of the gateway, and the name of its tenant."""
+    """Return the API key of the gateway, which is also the tenant's name."""
     return name if speculate else f"{name}-without"
 
 
 def _counted(base_url: str, key: str) -> dict[str, Counted]:
-    """The server's account of a tenant."""
+    """Return the server's counters of a tenant."""
     url = f"{base_url.removesuffix('/v1')}/agentspec/stages"
     answer = httpx.get(url, headers={"Authorization": f"Bearer {key}"}).raise_for_status()
     by_stage = {
@@ -187,7 +187,7 @@ def _counted(base_url: str, key: str) -> dict[str, Counted]:
 
 
 def table(rows: Iterable[Row]) -> Table:
-    """One row per stage and one for the whole."""
+    """Return a table with one row per stage and one for the total."""
     result = Table(title="AgenticSQL, tagged by hand and as an untagged graph", title_justify="left")
     result.add_column("stage")
     for heading in ("calls", "output tokens", "tokens/step", "apart", "speed-up", "apart"):
@@ -209,7 +209,7 @@ def table(rows: Iterable[Row]) -> Table:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 0 if stages and texts are the same and figures at most 3 % apart, else 1."""
+    """Return 0 if stages and texts are the same and figures at most 3 % apart, else 1; 2 if it can't run."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.agentic_sql.side_by_side",
         description="The pipeline tagged by hand and as a LangGraph graph without tags, on one server.",

@@ -1,4 +1,4 @@
-"""A held-out question as a task by itself, for agents that go about it in other ways than the pipeline."""
+"""A held-out question as a separate task, for agents that solve it without the pipeline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from examples.saving.calls import Caller
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A question about a known database; ``seed`` is what sampling for it begins at."""
+    """A question about a known database; ``seed`` is the first seed for sampling."""
 
     question: Question
     database: Database
@@ -28,7 +28,7 @@ class Task:
         return self.question.text
 
     async def notes(self, caller: Caller) -> str:
-        """What the SQL writers need, worked out by the model at the stages ``extract`` and ``enrich``."""
+        """Return the notes for the SQL writers, from the model's stages ``extract`` and ``enrich``."""
         name = self.question.query.database
         solved = similar(self.text, name, NUM_SOLVED)
         features = await caller.ask("extract", prompts.extract(self.text, name), prediction=guess(solved))
@@ -36,14 +36,14 @@ class Task:
         return await caller.ask("enrich", asked, max_tokens=384)
 
     def asks_for_sql(self, notes: str, style: Style = "join") -> prompts.Messages:
-        """What a SQL writer is asked."""
+        """Return the prompt of a SQL writer."""
         return prompts.sql(self.text, notes, style)
 
     async def run(self, sql: str) -> QueryResult:
-        """The query's rows, or SQLite's error."""
+        """Return the query's rows, or SQLite's error."""
         return await asyncio.to_thread(self.database.query, sql)
 
     def is_right(self, result: QueryResult) -> bool:
-        """The rows are those of the gold query."""
+        """Return True if the rows are those of the gold query."""
         query = self.question.query
         return result.matches(self.database.query(query.sql()), ordered=query.is_ordered)

@@ -1,4 +1,4 @@
-"""The graph, driven and timed as the tagged pipeline is. The timing listens; it tells the gateway nothing."""
+"""The graph with the interface and timing of the tagged pipeline. The timing sends nothing to the gateway."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from examples.saving.calls import Call
 
 
 class Untagged:
-    """One graph with and one without speculation; the adapter names the session, too."""
+    """One graph with and one without speculation; the adapter also sets the session."""
 
     def __init__(self, base_url: str, api_key: str, model: str, databases: dict[str, Database]) -> None:
         def graph(headers: dict[str, str]) -> Any:
@@ -41,7 +41,7 @@ class Untagged:
         self._off = graph(agentspec_headers(None, max_draft=0, learn=False))
 
     async def answer(self, question: str, session: str, *, speculate: bool) -> tuple[Answer, Sequence[Call]]:
-        """See :class:`Pipeline`; one run of a graph is a session, so that ``session`` goes nowhere."""
+        """Return the answer and its calls; ``session`` is unused, as one run of a graph is a session."""
         stopwatch = Stopwatch()
         graph = self._on if speculate else self._off
         state = await graph.ainvoke({"question": question}, {"callbacks": [stopwatch]})
@@ -50,7 +50,7 @@ class Untagged:
 
 @dataclass(slots=True)
 class LiveCall:
-    """A call under way: its node, when it began, and when its first and last token came."""
+    """A running call: its node, its start time, and the times of its first and last token."""
 
     node: str
     started: float
@@ -59,7 +59,7 @@ class LiveCall:
 
 
 class Stopwatch(AsyncCallbackHandler):  # type: ignore[misc]
-    """Times the calls of one run of a graph."""
+    """A callback that times the calls of one graph run."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -68,18 +68,18 @@ class Stopwatch(AsyncCallbackHandler):  # type: ignore[misc]
     async def on_chat_model_start(
         self, *asked: Any, run_id: UUID, metadata: dict[str, Any] | None = None, **kwargs: Any
     ) -> None:
-        """The request is about to be sent."""
+        """Record the start time, before the request is sent."""
         self._live[run_id] = LiveCall((metadata or {})["langgraph_node"], time.perf_counter())
 
     async def on_llm_new_token(self, token: str, *, chunk: Any = None, run_id: UUID, **kwargs: Any) -> None:
-        """A part of the text came; what has neither text nor the reason of the end does not count."""
+        """Record the time of a chunk; ignore chunks with neither text nor finish reason."""
         if token or (chunk is not None and (chunk.generation_info or {}).get("finish_reason")):
             live = self._live[run_id]
             live.last = time.perf_counter()
             live.first = live.first or live.last
 
     async def on_llm_end(self, response: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        """It is answered."""
+        """Record the finished call."""
         live = self._live.pop(run_id)
         message = response.generations[0][0].message
         first = live.first or live.last

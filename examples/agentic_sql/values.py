@@ -1,7 +1,7 @@
-"""The values in the databases: realistic pools, split into what training may ask about and what it may not.
+"""The values in the databases: realistic pools, split into training and held-out values.
 
-A value belongs to the held-out part by a hash of its own text, so that the split is the same
-everywhere and for ever. Invented words (``invent``) give training endless unseen names to copy.
+A hash of a value's text decides if it is held out, so the split is always the same. Invented words
+(``invent``) give training endless unseen names to copy.
 """
 
 from __future__ import annotations
@@ -93,18 +93,18 @@ _CODAS = ["", "", "", "l", "m", "n", "r", "s", "t", "x", "nd", "rk", "st", "ck"]
 
 
 def is_held_out(value: object) -> bool:
-    """True if training may not ask about this value (about a third of them)."""
+    """Return True if training questions exclude this value (about a third of all)."""
     return zlib.crc32(f"held-out {value}".encode()) % 3 == 0
 
 
 def pool_values(pool: str, *, held_out: bool) -> list[str]:
-    """The part of a pool that is (not) held out; never empty."""
+    """Return the part of a pool that is (not) held out; never empty."""
     values = [v for v in POOLS[pool] if is_held_out(v) == held_out]
     return values or list(POOLS[pool])
 
 
 def invent(rng: Random) -> str:
-    """A pronounceable capitalized word of one to four syllables that stands in no pool by design."""
+    """Return a pronounceable capitalized word of one to four syllables, meant to be in no pool."""
     num_syllables = rng.choice((1, 2, 2, 2, 3, 3, 4))
     word = "".join(
         rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(num_syllables)

@@ -1,6 +1,6 @@
 """The pipeline: Classify -> Extract -> Enrich -> SQL 1..3 in parallel -> Combine.
 
-Every text comes from the model; this program only routes, retrieves and runs the queries.
+The model writes all texts. This program only routes, retrieves and runs the queries.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from examples.agentic_sql.retrieval import similar
 from examples.agentic_sql.schema import SCHEMAS
 
 Candidate = tuple[str, QueryResult]
-NUM_SOLVED = 10  # solved questions that are retrieved; the nearest is also the Enrich stage's example
+NUM_SOLVED = 10  # retrieved solved questions; the nearest is also the Enrich stage's example
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the pipeline says: the query it trusts, its rows, and the answer in words.
+    """The pipeline's result: the chosen query, its rows, and the answer in words.
 
-    ``failure`` says at which stage the model's text could not be used, if it could not.
+    ``failure`` is the stage with an unusable text of the model, if any.
     """
 
     sql: str
@@ -54,14 +54,14 @@ async def answer(question: str, caller: Caller, databases: dict[str, Database]) 
 
 
 def guess(solved: Sequence[Question]) -> str:
-    """Solved questions' features: a good guess at this one's. Predicted output, as OpenAI calls it."""
+    """Return the features of solved questions as a prediction of this one's (OpenAI's predicted output)."""
     return "\n".join(other.query.features() for other in solved)
 
 
 async def write_sql(
     number: int, style: Style, question: str, notes: str, caller: Caller, database: Database
 ) -> Candidate:
-    """One writer: a query, and one more try with SQLite's words if it was refused."""
+    """Return one writer's query, after one retry with SQLite's error message if it was rejected."""
     stage = f"sql_{number}"
     messages = prompts.sql(question, notes, style)
     sql = await caller.ask(stage, messages)
@@ -77,7 +77,7 @@ async def _combine(question: str, candidates: list[Candidate], caller: Caller, d
 
 
 async def settled(combined_text: str, database: Database) -> Answer:
-    """The answer that the Combine stage's text gives."""
+    """Return the answer in the Combine stage's text, with its query's rows."""
     combined = as_json(combined_text)
     sql, text = combined.get("sql"), combined.get("answer")
     if not isinstance(sql, str) or not isinstance(text, str):
@@ -86,12 +86,12 @@ async def settled(combined_text: str, database: Database) -> Answer:
 
 
 def failed(stage: str) -> Answer:
-    """The answer when this stage's text can't be used."""
+    """Return the answer for an unusable text of this stage."""
     return Answer("", QueryResult(error=f"the {stage} stage wrote no usable JSON"), "", failure=stage)
 
 
 def as_json(text: str) -> dict[str, Any]:
-    """The object that the text is; empty if it is none."""
+    """Return the JSON object in the text; empty if the text is not a JSON object."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError:

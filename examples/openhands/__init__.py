@@ -2,7 +2,7 @@
 
 import os
 
-# read when OpenHands and LiteLLM are imported: no question to the network, no banner, no log of every step
+# read when OpenHands and LiteLLM are imported: no network access, no banner, no log of every step
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 os.environ.setdefault("OPENHANDS_SUPPRESS_BANNER", "1")
-os.environ.setdefault("LOG_LEVEL", "CRITICAL")  # a terminal that is closed says ERROR
+os.environ.setdefault("LOG_LEVEL", "CRITICAL")  # a closed terminal logs at level ERROR

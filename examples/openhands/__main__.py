@@ -1,4 +1,4 @@
-"""``python -m examples.openhands``: an agent of OpenHands repairs repositories; what speculation saves."""
+"""``python -m examples.openhands``: an OpenHands agent repairs repositories; report the savings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from examples.saving.server import serving
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.openhands",
         description="OpenHands repairs small repositories, with and without speculation. Without --url no "
@@ -59,7 +59,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 @contextmanager
 def _server(options: argparse.Namespace, chosen: list[Task], console: Console) -> Iterator[str]:
-    """The base URL to drive: the one that was given, or one where the record is replayed."""
+    """Yield the base URL to drive: the given one, or that of a server that replays the record."""
     if options.url:
         yield options.url
         return
@@ -84,7 +84,7 @@ def _record(chosen: list[Task], file: Path, console: Console) -> None:
 
 
 def drive(options: argparse.Namespace, chosen: list[Task], url: str, console: Console) -> Outcome:
-    """Repair everything, without speculation first, then with it."""
+    """Repair all tasks, first without speculation, then with it."""
     name = options.model or _first_model(url, options.api_key)
     undo = instrument(workflow=WORKFLOW)
     try:
@@ -139,10 +139,10 @@ def _show(outcome: Outcome, options: argparse.Namespace, console: Console) -> No
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 0 if all is repaired, with the same outputs if compared; else 1; 2 if it can't run."""
+    """Return 0 if all is repaired, with the same outputs if compared; else 1; 2 if it can't run."""
     options = parse(arguments)
     console = Console(width=None if sys.stdout.isatty() else 150)
-    warnings.filterwarnings("ignore", message="Cost calculation failed")  # of models without a price
+    warnings.filterwarnings("ignore", message="Cost calculation failed")  # for models of unknown cost
     try:
         chosen = tasks(options.task)
         with sandbox() as has_no_network:

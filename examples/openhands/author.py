@@ -1,7 +1,7 @@
-"""A server that answers as a person wrote it, and keeps what it was asked: how a session is recorded.
+"""A server that returns hand-written answers and records its calls, used to record a session.
 
-The answers are in ``answers/``, by task and role. The role is told by the stage that the adapter tags a call
-with, the task by the workspace that the conversation names.
+The answers are in ``answers/``, by task and role. The stage tag of a call determines the role. The workspace
+named in the conversation determines the task.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WORKSPACE = re.compile(re.escape(str(ROOT)) + r"/([\w-]+)")
 
 
 class Author:
-    """Hands out each role's answers in their order, task by task. ``calls`` are the lines of a record."""
+    """A server of each role's answers, in order and per task. ``calls`` are the lines of a record."""
 
     def __init__(self, tasks: Iterable[Task]) -> None:
         self._answers = {task.name: task.answers(ROOT / task.name) for task in tasks}
@@ -42,7 +42,7 @@ class Author:
         self.calls: list[str] = []
 
     async def answer(self, request: Request) -> JSONResponse:
-        """POST /v1/chat/completions."""
+        """Handle POST /v1/chat/completions."""
         body = await request.json()
         stage = decode_stage(request.headers[STAGE_HEADER])
         found = _WORKSPACE.search(json.dumps(body["messages"][1:]))
@@ -73,7 +73,7 @@ class Author:
 
 @contextmanager
 def _serving(author: Author) -> Iterator[str]:
-    """The base URL where the author answers."""
+    """Serve the author's answers and yield the base URL."""
     app = Starlette(routes=[Route("/v1/chat/completions", author.answer, methods=["POST"])])
     server = uvicorn.Server(uvicorn.Config(app, log_config=None))
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -87,7 +87,7 @@ def _serving(author: Author) -> Iterator[str]:
 
 
 def record(tasks: list[Task], file: Path) -> list[Repair]:
-    """Let OpenHands work by the answers written for these tasks, and keep every call of it in ``file``."""
+    """Run OpenHands with the written answers of these tasks and write every call to ``file``."""
     author = Author(tasks)
     undo = instrument(workflow=WORKFLOW)
     try:

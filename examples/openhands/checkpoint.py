@@ -1,7 +1,8 @@
-"""A model that only takes time: a small shape, to be filled with random weights, and tokens of its own.
+"""A model for timing only: a small shape, filled with random weights, and its own tokenizer.
 
-The bundled model's tokens are made for SQL: an agent's prompts have three times as many of them as of a usual
-model's tokens. So a vocabulary is made here of the record's texts, with some four characters to a token.
+The bundled model's tokenizer is made for SQL: it needs three times as many tokens for an agent's prompts as
+that of a usual model. So this module trains a vocabulary on the record's texts, with about four characters
+per token.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SHAPE = {
 
 
 def write_checkpoint(folder: Path, record: Path) -> None:
-    """Shape and tokens, for ``agentspec serve --engine replay --trace RECORD --model FOLDER``."""
+    """Write shape and tokenizer, for ``agentspec serve --engine replay --trace RECORD --model FOLDER``."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -50,7 +51,7 @@ def write_checkpoint(folder: Path, record: Path) -> None:
 
 
 def _texts(record: Path) -> Iterable[str]:
-    """Every message once."""
+    """Yield every distinct message once."""
     seen = set()
     for line in record.read_text(encoding="utf-8").splitlines():
         call = json.loads(line)

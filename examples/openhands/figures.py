@@ -1,4 +1,4 @@
-"""What a gateway counted per stage between two moments, from its ``/metrics``."""
+"""A gateway's counters per stage over an interval, from its ``/metrics``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COUNTERS = (
 
 
 def counted(base_url: str) -> dict[str, Counts]:
-    """All that was counted so far, by stage; nothing if the server is none of ours."""
+    """Return all counters by stage; empty if the server is not an AgentSpec gateway."""
     address = urlsplit(base_url)
     try:
         answer = httpx.get(f"{address.scheme}://{address.netloc}/metrics", timeout=10.0, trust_env=False)
@@ -45,7 +45,7 @@ def counted(base_url: str) -> dict[str, Counts]:
 
 
 def since(before: Mapping[str, Counts], now: Mapping[str, Counts]) -> dict[str, Counts]:
-    """What came in between, of the stages that were called."""
+    """Return the differences, for stages that were called in between."""
     grown = {
         stage: {name: value - before.get(stage, {}).get(name, 0.0) for name, value in counts.items()}
         for stage, counts in now.items()
@@ -54,7 +54,7 @@ def since(before: Mapping[str, Counts], now: Mapping[str, Counts]) -> dict[str, 
 
 
 def rows(on: Mapping[str, Counts], off: Mapping[str, Counts]) -> list[StageRow]:
-    """One row per stage, then the whole; ``off`` is the same without speculation, if it was run."""
+    """Return one row per stage, then the total; ``off`` has the counters without speculation, if any."""
     whole = {ALL: _sum(on.values())} if on else {}
     whole_off = {ALL: _sum(off.values())} if off else {}
     every, every_off = {**on, **whole}, {**off, **whole_off}
@@ -87,6 +87,6 @@ def _row(stage: str, on: Counts, off: Counts) -> StageRow:
 
 
 def _tpot(counts: Counts) -> float:
-    """Time per output token after the first of each call."""
+    """Return the time per output token after the first of each call, in seconds."""
     num_later = counts.get("output_tokens", 0) - counts.get("requests", 0)
     return counts.get("decode_seconds", 0) / num_later if num_later > 0 else 0.0

@@ -1,4 +1,4 @@
-"""One task given to an agent of OpenHands: what it did, and what the tests say of it."""
+"""Run one task with an OpenHands agent: its outputs and the test results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from openhands.tools.file_editor import FileEditorTool
 from openhands.tools.task import TaskToolSet
 
 MAX_STEPS = 60
-MAX_EVENTS = 20  # then the oldest are condensed; so few that each repair comes to it
+MAX_EVENTS = 20  # beyond, the oldest are condensed; low enough that each repair does so
 REVIEWER = (
     "You review a change that somebody else made. You change nothing. You say what is right and what is not."
 )
@@ -28,9 +28,9 @@ OFF = {"X-AgentSpec-Max-Draft": "0", "X-AgentSpec-Learn": "0"}
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A task before and after: the tests that pass by name, the agent's outputs, the files, the time.
+    """A task before and after its repair: test results by name, the agent's outputs, the files, the time.
 
-    ``failure`` says why the agent did not come to an end.
+    ``failure`` is the reason why the agent did not finish.
     """
 
     task: Task
@@ -43,16 +43,16 @@ class Repair:
 
     @property
     def is_repaired(self) -> bool:
-        """Every test that there was passes."""
+        """True if every original test exists and passes."""
         return set(self.after) == set(self.before) and all(self.after.values())
 
     def is_like(self, other: Repair) -> bool:
-        """The same was said, and the same was done."""
+        """Return True if outputs and files are the same."""
         return self.outputs == other.outputs and self.files == other.files
 
 
 def model_at(url: str, name: str, key: str, *, speculate: bool = True) -> LLM:
-    """The model, greedy."""
+    """Return the model, with greedy decoding."""
     return LLM(
         model=f"openai/{name}",
         base_url=url,
@@ -64,7 +64,7 @@ def model_at(url: str, name: str, key: str, *, speculate: bool = True) -> LLM:
 
 
 def repair(task: Task, llm: LLM) -> Repair:
-    """Have an agent repair it, in a workspace of its own."""
+    """Have an agent repair the task in a fresh workspace."""
     folder = fresh(task)
     before = results_of(folder)
     register_agent_if_absent("reviewer", _reviewer, "Reviews a change: looks at the diff and runs the tests.")
@@ -102,7 +102,7 @@ def _condenser(llm: LLM) -> LLMSummarizingCondenser:
 
 
 def _outputs(events: Any) -> Iterator[str]:
-    """What the agent wrote, call by call."""
+    """Yield the agent's outputs, call by call."""
     for event in events:
         if isinstance(event, ActionEvent):
             yield f"{event.tool_name} {event.tool_call.arguments}"

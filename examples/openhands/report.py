@@ -1,4 +1,4 @@
-"""What was repaired and what was saved: as tables and as one line of JSON."""
+"""Repairs and savings as tables and as one line of JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from examples.saving.stage_row import ALL, StageRow
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """All repairs with speculation, those without it if they were made, and the figures per stage."""
+    """All repairs with speculation, those without it if they were run, and the figures per stage."""
 
     on: list[Repair]
     off: list[Repair] = field(default_factory=list)
@@ -23,19 +23,19 @@ class Outcome:
 
     @property
     def are_all_repaired(self) -> bool:
-        """Every task."""
+        """True if every task is repaired in every run."""
         return all(repair.is_repaired for repair in (*self.on, *self.off))
 
     @property
     def are_outputs_identical(self) -> bool | None:
-        """With and without speculation the agents wrote the same and did the same; None if not compared."""
+        """True if outputs and files are the same with and without speculation; None if not compared."""
         if not self.off:
             return None
         return all(on.is_like(off) for on, off in zip(self.on, self.off, strict=True))
 
 
 def tasks_table(outcome: Outcome) -> Table:
-    """One row per task."""
+    """Return a table with one row per task."""
     result = Table(title="Repositories", title_justify="left")
     result.add_column("task")
     for heading in ("tests", "failed\nbefore", "failed\nafter", "agent's\noutputs", "off s", "on s"):
@@ -61,12 +61,12 @@ def _num_failed(tests: dict[str, bool]) -> int:
 
 
 def stages_table(outcome: Outcome) -> Table:
-    """One row per stage."""
+    """Return a table with one row per stage."""
     return table.table("Speculation by stage", outcome.rows)
 
 
 def notes(outcome: Outcome) -> list[str]:
-    """The lines below."""
+    """Return the lines below the tables."""
     same = outcome.are_outputs_identical
     lines = ["the tests are those that came with the repository, whatever the agent did to them"]
     lines += [f"{one.task.name}: {one.failure}" for one in (*outcome.off, *outcome.on) if one.failure]
@@ -84,7 +84,7 @@ def _verdict(is_same: bool) -> str:
 
 
 def json_line(outcome: Outcome, arguments: dict[str, object]) -> str:
-    """Everything, with where it was measured."""
+    """Return all figures with their provenance, as one line of JSON."""
     whole = next((row for row in outcome.rows if row.stage == ALL), None)
     summary = {
         "num_tasks": len(outcome.on),

@@ -1,4 +1,4 @@
-"""A repository with a bug, and the answers that were written by hand for it."""
+"""A repository with a bug, and its hand-written answers."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ and finish with a summary of the cause, the fix and the test."""
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """``files`` is the folder with the repository as it is before the repair."""
+    """A repair task; ``files`` is the folder with the repository before the repair."""
 
     name: str
     files: Path
 
     def question(self, workspace: Path) -> str:
-        """What the agent is asked."""
+        """Return the agent's instructions."""
         return QUESTION.replace(PLACE, str(workspace))
 
     def answers(self, workspace: Path) -> dict[str, list[dict[str, Any]]]:
-        """By role, the messages that were written by hand, in their order."""
+        """Return the hand-written messages by role, in order."""
         text = (HERE / "answers" / f"{self.name}.yaml").read_text(encoding="utf-8")
         by_role = yaml.safe_load(text.replace(PLACE, str(workspace)))
         condensed = [{"role": "assistant", "content": by_role.pop("condenser")}]
@@ -42,7 +42,7 @@ class Task:
 
 
 def _message(step: dict[str, Any]) -> dict[str, Any]:
-    """As OpenAI has it; the server that hands it out gives the call an id."""
+    """Return the step as an OpenAI message; the server adds an id to the tool call."""
     function = {"name": step["tool"], "arguments": json.dumps(step["arguments"], ensure_ascii=False)}
     return {
         "role": "assistant",
@@ -52,10 +52,10 @@ def _message(step: dict[str, Any]) -> dict[str, Any]:
 
 
 def tasks(names: Iterable[str] = ()) -> list[Task]:
-    """Those with these names, all without.
+    """Return the tasks with these names, or all tasks without names.
 
     Raises:
-        ConfigError: there is no such task.
+        ConfigError: a name is unknown.
     """
     every = {path.name: Task(path.name, path) for path in sorted((HERE / "repositories").iterdir())}
     unknown = [name for name in names if name not in every]

@@ -1,7 +1,8 @@
-"""OpenHands' terminal in the sandbox's shell, once that shell is there.
+"""OpenHands' terminal in the sandbox's shell, after that shell is ready.
 
-On a busy machine the shell's first prompts come late, and OpenHands takes one for the end of a command: what
-the agent then sees is the output of another one. So the first commands are ours, until each has its own.
+On a busy machine the shell's first prompts arrive late, and OpenHands takes one for the end of a command. The
+agent then sees the output of another command. So this module sends the first commands itself, until each gets
+its own output.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ PAUSE_S = 0.2
 
 
 class SteadyTerminalTool(TerminalTool):  # type: ignore[misc]
-    """``terminal`` to the model."""
+    """A terminal tool that waits for its shell; the model knows it as ``terminal``."""
 
     name = TerminalTool.name
 
     @classmethod
     def create(cls, *args: Any, **params: Any) -> Sequence[TerminalTool]:
-        """The tool of one conversation."""
+        """Return the tool of one conversation."""
         tools: Sequence[TerminalTool] = super().create(*args, **params)
         for tool in tools:
             _wait_until_in_step(tool.executor)
@@ -35,7 +36,7 @@ class SteadyTerminalTool(TerminalTool):  # type: ignore[misc]
 
 
 def terminal() -> Tool:
-    """The tool as an agent names it."""
+    """Return the tool for an agent's tool list."""
     register_tool(SteadyTerminalTool.__name__, SteadyTerminalTool)
     params = {"terminal_type": "subprocess", "shell_path": str(SHELL)}
     return Tool(name=SteadyTerminalTool.__name__, params=params)
@@ -48,5 +49,5 @@ def _wait_until_in_step(run: Any) -> None:
         num_in_step = num_in_step + 1 if said == f"step-{number}" else 0
         if num_in_step == NUM_IN_STEP:
             return
-        time.sleep(PAUSE_S)  # what comes late comes now, and is no answer to the next one
+        time.sleep(PAUSE_S)  # late output arrives now and is not taken for that of the next command
     raise ConfigError(f"the shell {str(SHELL)!r} does not do what it is told")

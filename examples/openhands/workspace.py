@@ -1,7 +1,7 @@
-"""Where an agent works: a fresh copy of a repository, in a folder whose name stays the same from run to run.
+"""An agent's workspace: a fresh copy of a repository, in a folder with the same name in every run.
 
-Recorded answers name that folder, so that it can't be a random one; a lock keeps two runs apart. It is a
-sandbox for an agent's mistakes and not for its malice: see README.md.
+Recorded answers name that folder, so it can't be random. A lock prevents concurrent runs. The sandbox
+protects against an agent's mistakes, not against malice: see README.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHELL = ROOT / "shell"
 TEST_LIMIT_S = 60.0
 
 _GIT = ("git", "-c", "user.name=example", "-c", "user.email=example@localhost", "-c", "commit.gpgsign=false")
-_DAY = "2026-01-01T00:00:00Z"  # commits have the same name every time
+_DAY = "2026-01-01T00:00:00Z"  # fixed, so that commits have the same hash in every run
 _RUN_TESTS = """
 import json, unittest
 suite = unittest.defaultTestLoader.discover(".")
@@ -52,10 +52,10 @@ exec {network}env -i HOME={home} PATH={path} TERM="$TERM" PS1="$PS1" PS2= LANG=C
 
 @contextmanager
 def sandbox() -> Iterator[bool]:
-    """The folder of all workspaces and the shell, for one run at a time; whether the shell has no network.
+    """Lock the folder of workspaces and write the shell; yield True if the shell has no network.
 
     Raises:
-        ConfigError: another run is under way, or the folder is somebody else's, whose shell it might be.
+        ConfigError: another run is active, or the folder belongs to another user, who may control the shell.
     """
     ROOT.mkdir(mode=0o700, exist_ok=True)
     if ROOT.is_symlink() or ROOT.stat().st_uid != os.getuid():
@@ -89,7 +89,7 @@ def _works(command: list[str]) -> bool:
 
 
 def fresh(task: Task) -> Path:
-    """The task's repository as it is before the repair, with one commit."""
+    """Return a copy of the task's repository before the repair, with one commit."""
     folder = ROOT / task.name
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(task.files, folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -100,7 +100,7 @@ def fresh(task: Task) -> Path:
 
 
 def results_of(folder: Path) -> dict[str, bool]:
-    """Which of the tests there pass; nothing if they can't be run."""
+    """Return True or False per test, passed or failed; empty if the tests can't run."""
     command = [sys.executable, "-B", "-c", _RUN_TESTS]
     try:
         run = subprocess.run(
@@ -113,7 +113,7 @@ def results_of(folder: Path) -> dict[str, bool]:
 
 
 def judged(task: Task, folder: Path) -> dict[str, bool]:
-    """Which of the task's own tests pass there, whatever became of the tests themselves."""
+    """Return the results of the task's original tests in the folder; ignore the agent's changes to tests."""
     with tempfile.TemporaryDirectory() as judging:
         copy = Path(judging) / task.name
         shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(".git", "test_*.py"))

@@ -1,1 +1,1 @@
-"""What the examples share: a server of their own, calls that are timed, and what drafting saved."""
+"""Shared code of the examples: a local server, timed calls, and the savings by drafting."""

@@ -1,4 +1,4 @@
-"""One model call: tagged with its stage, streamed, timed. Works against any OpenAI-compatible server."""
+"""Model calls, tagged with their stage, streamed and timed. They work with any OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ JSON_FORMAT = {"type": "json_object"}
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What one call returned and how long it took.
+    """Result and timing of one call.
 
-    ``decode_s``: from the first to the last streamed token, so that time per output token (TPOT) is
-    ``decode_s / (num_output_tokens - 1)``. ``speculation``: the server's own account, if it gives one.
+    ``decode_s``: from the first to the last streamed token. Time per output token (TPOT) is
+    ``decode_s / (num_output_tokens - 1)``. ``speculation``: the server's figures, if it reports any.
     """
 
     stage: str
@@ -32,9 +32,9 @@ class Call:
 
 
 class Caller:
-    """Makes the calls of one run of a workflow: one session, with or without speculation, greedy at first.
+    """The calls of one workflow run: one session, with or without speculation, greedy by default.
 
-    ``json_stages`` are those that must answer in JSON.
+    ``json_stages`` are the stages that must answer in JSON.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Caller:
         self.calls: list[Call] = []
 
     def sampled(self, temperature: float, seed: int) -> Self:
-        """One that samples; its calls are recorded here too."""
+        """Return a copy that samples; it records its calls in the same list."""
         other = copy(self)
         other._sampling = {"temperature": temperature, "seed": seed}
         return other
@@ -65,9 +65,9 @@ class Caller:
     async def ask(
         self, stage: str, messages: Messages, max_tokens: int = 256, prediction: str | None = None
     ) -> str:
-        """The model's answer; the call is recorded in ``calls``.
+        """Return the model's answer and record the call in ``calls``.
 
-        ``prediction``: text that the answer may resemble. It speeds the answer up and never changes it.
+        ``prediction``: text that the answer may resemble. It speeds up the answer and never changes it.
         """
         started = first = last = time.perf_counter()
         text, usage = "", None

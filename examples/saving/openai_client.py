@@ -1,4 +1,4 @@
-"""OpenAI's client, or one sentence on what to install."""
+"""OpenAI's client, or one line of installation advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``agentspec serve`` as a child process: started, waited for, stopped."""
+"""``agentspec serve`` as a subprocess: start, wait, stop."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Server:
 
     @classmethod
     def start(cls, base_url: str, console: Console, *options: str, python: str = sys.executable) -> Server:
-        """Start it on the base URL's host and port and wait until it is healthy.
+        """Start the server on the base URL's host and port and wait until it is healthy.
 
-        ``options`` are more of ``agentspec serve``, ``python`` is one that has agentspec-serving[engine].
+        ``options`` are further options of ``agentspec serve``. ``python`` needs agentspec-serving[engine].
 
         Raises:
-            SystemExit: it ended, or was not healthy in two minutes.
+            SystemExit: the server ended, or was not healthy in two minutes.
         """
         address = urlsplit(base_url)
         host, port = address.hostname or "127.0.0.1", str(address.port or 8000)
@@ -62,7 +62,7 @@ class Server:
         self._process.wait()
 
     def stop(self) -> None:
-        """End it as Ctrl-C would; kill it if it does not listen."""
+        """Interrupt the server as Ctrl-C would; kill it if it does not stop in time."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
         try:
@@ -74,7 +74,7 @@ class Server:
 
 @contextmanager
 def serving(console: Console, *options: str, python: str = sys.executable) -> Iterator[str]:
-    """The base URL of a server of our own, on a free port, that logs only what is wrong."""
+    """Run a server on a free port, with log level warning, and yield its base URL."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         base_url = f"http://127.0.0.1:{probe.getsockname()[1]}/v1"

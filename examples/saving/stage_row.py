@@ -1,4 +1,4 @@
-"""What drafting saved at one stage: its calls with and without, summed up."""
+"""Savings at one stage: totals of its calls with and without speculation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALL = "all"
 
 @dataclass(slots=True)
 class StageRow:
-    """One row of the table. TPOTs in seconds; NaN-free: 0 where nothing was measured."""
+    """One row of the table. TPOTs are in seconds; never NaN: 0 without measurements."""
 
     stage: str
     calls: int = 0
@@ -41,7 +41,7 @@ class StageRow:
         return self.tpot_off_s / self.tpot_on_s if self.tpot_on_s else 0.0
 
     def share(self, source: str) -> float:
-        """Share of the drafted tokens that came from this source."""
+        """Return the share of drafted tokens from this source."""
         return self.by_source.get(source, 0) / self.drafted if self.drafted else 0.0
 
 
@@ -51,7 +51,7 @@ def _tpot(calls: Iterable[Call]) -> float:
 
 
 def stage_row(stage: str, on: Sequence[Call], off: Sequence[Call]) -> StageRow:
-    """Sum up one stage's calls."""
+    """Return the totals of one stage's calls."""
     row = StageRow(stage, calls=len(on), output_tokens=sum(c.num_output_tokens for c in on))
     for call in on:
         row.steps += call.speculation.get("num_spec_steps", 0)
@@ -64,6 +64,6 @@ def stage_row(stage: str, on: Sequence[Call], off: Sequence[Call]) -> StageRow:
 
 
 def stage_rows(stages: Iterable[str], on: Sequence[Call], off: Sequence[Call]) -> list[StageRow]:
-    """One row for each stage, then the whole."""
+    """Return one row per stage, then the total."""
     rows = [stage_row(s, [c for c in on if c.stage == s], [c for c in off if c.stage == s]) for s in stages]
     return [*rows, stage_row(ALL, on, off)]

@@ -1,4 +1,4 @@
-"""Rows of stages as a table and as JSON, and where they were measured."""
+"""Stage rows as a table and as JSON, with the provenance of the measurement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from examples.saving.stage_row import ALL, SOURCES, StageRow
 
 
 def table(title: str, rows: Iterable[StageRow]) -> Table:
-    """One row per stage and one for the whole."""
+    """Return a table with one row per stage and one for the total."""
     result = Table(title=title, title_justify="left")
     result.add_column("stage")
     for heading in (
@@ -52,7 +52,7 @@ def _cells(row: StageRow) -> list[str]:
 
 
 def figures(rows: Iterable[StageRow]) -> dict[str, dict[str, object]]:
-    """The same by stage, for JSON."""
+    """Return the figures by stage, for JSON."""
     return {
         row.stage: {
             "calls": row.calls,
@@ -70,7 +70,7 @@ def figures(rows: Iterable[StageRow]) -> dict[str, dict[str, object]]:
 
 
 def provenance(arguments: dict[str, object]) -> dict[str, object]:
-    """Versions, commit, machine, arguments."""
+    """Return versions, commit, machine and arguments."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],
         capture_output=True,

@@ -1,1 +1,1 @@
-"""How the bundled model is made: data, tokenizer, training, evaluation. One command: see ``__main__``."""
+"""Build of the bundled model: data, tokenizer, training, evaluation. One command: see ``__main__``."""

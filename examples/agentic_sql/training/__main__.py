@@ -1,6 +1,6 @@
-"""``python -m examples.agentic_sql.training``: rebuild the bundled model from nothing.
+"""``python -m examples.agentic_sql.training``: rebuild the bundled model from scratch.
 
-Databases, tokenizer, training, export, evaluation. A run that was stopped goes on where it was.
+Databases, tokenizer, training, export, evaluation. An interrupted run continues from its checkpoint.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _tokenizer(work: Path, databases: dict[str, Database], size: int, max_len: i
 def evaluate(
     trained: network.Network, tokenizer: Tokenizer, databases: dict[str, Database]
 ) -> dict[str, float]:
-    """Exact greedy answers per stage on held-out samples, each stage given gold inputs."""
+    """Return the share of exact greedy answers per stage on held-out samples, with gold inputs."""
     stream: Iterator[batches.Batch] = batches.stream(
         samples.stream(databases, "evaluation", HELD_OUT), tokenizer, 8192, 0
     )

@@ -1,4 +1,4 @@
-"""Samples as padded batches of token ids, with the positions that are learned from."""
+"""Samples as padded batches of token ids, with the positions used for training."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _POOL = 256  # samples sorted by length at a time: little padding, still random 
 class Batch:
     """``ids`` int64 [batch, length]; ``wanted`` bool, the same shape: every position with a next token.
 
-    Per wanted position: ``labels`` int64, the next token; ``is_target`` bool, whether that token is the
-    answer's or still the prompt's; ``rows`` int64, its sample. ``stages`` names each sample's stage.
+    Per wanted position: ``labels`` int64, the next token; ``is_target`` bool, True if that token is part of
+    the answer, False for the prompt; ``rows`` int64, its sample. ``stages`` has each sample's stage.
     """
 
     ids: Tensor
@@ -34,13 +34,13 @@ class Batch:
 
 
 def encode(sample: Sample, tokenizer: Tokenizer) -> tuple[list[int], int]:
-    """Token ids of prompt + target + end, and the prompt's length."""
+    """Return the token ids of prompt + target + end, and the prompt's length."""
     prompt = tokenizer.encode(render(sample.messages)).ids
     return prompt + tokenizer.encode(sample.target + END).ids, len(prompt)
 
 
 def make(samples: list[tuple[list[int], int, str]]) -> Batch:
-    """One padded batch of encoded samples."""
+    """Return one padded batch of encoded samples."""
     length = max(len(ids) for ids, _, _ in samples)
     ids = torch.zeros(len(samples), length, dtype=torch.int64)
     wanted = torch.zeros(len(samples), length, dtype=torch.bool)
@@ -55,7 +55,7 @@ def make(samples: list[tuple[list[int], int, str]]) -> Batch:
 
 
 def stream(samples: Iterator[Sample], tokenizer: Tokenizer, num_tokens: int, seed: int) -> Iterator[Batch]:
-    """Endless batches of about ``num_tokens`` padded tokens, samples of like length together."""
+    """Yield endless batches of about ``num_tokens`` padded tokens, with samples of similar length."""
     rng = Random(seed)
     while True:
         pool = [(*encode(s, tokenizer), s.stage) for s in islice(samples, _POOL)]

@@ -1,7 +1,7 @@
-"""The network while it is trained: a plain Llama decoder, saved in Hugging Face form.
+"""The network for training: a plain Llama decoder, saved in Hugging Face format.
 
-Only training lives here; the engine has its own forward pass, and a test holds the saved model
-against transformers.
+Used only for training. The engine has its own forward pass, and a test compares the saved model with
+transformers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Block(nn.Module):
         self.down = nn.Linear(shape.intermediate, shape.hidden, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """[batch, length, hidden] -> the same shape."""
+        """Apply the block: [batch, length, hidden] -> the same shape."""
         batch, length, hidden = x.shape
         qkv = self.qkv(F.rms_norm(x, (hidden,), self.attention_norm, 1e-5))
         q, k, v = qkv.view(batch, length, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
@@ -60,7 +60,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Network(nn.Module):
-    """The decoder; it starts with copying already in place (see :func:`start_copying`)."""
+    """The decoder, initialized with a copying circuit (see :func:`start_copying`)."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Network(nn.Module):
         start_copying(self)
 
     def forward(self, ids: Tensor, wanted: Tensor) -> Tensor:
-        """Logits [number wanted, vocabulary] at the positions where ``wanted`` [batch, length] is true."""
+        """Return logits [number wanted, vocabulary] where ``wanted`` [batch, length] is true."""
         x = self.embedding(ids)
         cos, sin = self.cos[: ids.shape[1]].to(x.dtype), self.sin[: ids.shape[1]].to(x.dtype)
         for block in self.blocks:
@@ -95,25 +95,25 @@ class Network(nn.Module):
         return logits
 
     def matrices(self) -> list[nn.Parameter]:
-        """The blocks' weight matrices: what Muon updates."""
+        """Return the blocks' weight matrices, which Muon updates."""
         return [p for p in self.blocks.parameters() if p.dim() == 2]
 
     def others(self) -> list[nn.Parameter]:
-        """Embedding, head and norms: what AdamW updates."""
+        """Return embedding, head and norms, which AdamW updates."""
         chosen = {id(p) for p in self.matrices()}
         return [p for p in self.parameters() if id(p) not in chosen]
 
 
 @torch.no_grad()
 def start_copying(network: Network) -> None:
-    """Set layers 0 and 1 to the two-layer circuit that continues a repeated text, before any training.
+    """Initialize layers 0 and 1 with the two-layer circuit that continues a repeated text.
 
-    Small models learn to copy late and suddenly (Olsson et al. 2022, "induction heads"); starting from the
+    Small models learn to copy late and suddenly (Olsson et al. 2022, "induction heads"). Starting from the
     circuit saves most of the training. Head 0 of layer 0 attends to the previous token: query and key are
-    constants whose rotary phases differ by one position. It writes a projection of that token into the
-    last dimensions of the stream. Every head of layer 1 looks for a place whose previous token is the
-    current one, in the slow rotary dimensions, and adds the token found there to the stream. Training
-    is free to change all of it.
+    constants with rotary phases that differ by one position. It writes a projection of that token into the
+    last dimensions of the residual stream. Every head of layer 1 attends to positions where the previous
+    token equals the current one, in the slow rotary dimensions. It adds the token found there to the residual
+    stream. Training can change all of it.
     """
     shape, first, second = network.shape, network.blocks[0], network.blocks[1]
     assert isinstance(first, Block)
@@ -154,7 +154,7 @@ def start_copying(network: Network) -> None:
 
 
 def save(network: Network, directory: Path, eos_id: int, pad_id: int) -> None:
-    """Write config.json and model.safetensors (float16) as transformers' Llama reads them."""
+    """Write config.json and model.safetensors (float16) in the format of transformers' Llama."""
     shape = network.shape
     tensors: dict[str, Tensor] = {}
     tensors["model.embed_tokens.weight"] = network.embedding.weight
@@ -202,7 +202,7 @@ def save(network: Network, directory: Path, eos_id: int, pad_id: int) -> None:
 
 
 def restore(path: Path, shape: Shape) -> Network:
-    """A network from a training checkpoint (``checkpoint.safetensors``)."""
+    """Load a network from a training checkpoint (``checkpoint.safetensors``)."""
     network = Network(shape)
     network.load_state_dict(load_file(path))
     return network

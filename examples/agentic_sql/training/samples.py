@@ -1,7 +1,7 @@
-"""Training samples: what each stage is asked and should write, for random training questions.
+"""Training samples: prompt and expected output of each stage, for random training questions.
 
-The rows shown to Combine come from the real databases where the question's values exist there, and
-are invented otherwise; the errors shown to a correction turn are SQLite's own.
+Combine sees real rows if the query returns any, else mostly invented ones. Correction turns see SQLite's own
+error messages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from examples.agentic_sql.values import invent
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One model call: the messages and the text that should follow."""
+    """One model call: the messages and the expected text."""
 
     stage: str
     messages: prompts.Messages
@@ -29,14 +29,14 @@ class Sample:
 
 
 def stream(databases: dict[str, Database], seed: int | str, source: Source = TRAINING) -> Iterator[Sample]:
-    """Endless samples, a few per question, the harder stages more often."""
+    """Yield endless samples, a few per question, with the harder stages more often."""
     rng = Random(f"samples {seed}")
     while True:
         yield from of_question(draw(source, rng), databases, rng)
 
 
 def copying(seed: int | str) -> Iterator[Sample]:
-    """Endless samples that only ask for a text to be repeated: they teach copying early."""
+    """Yield endless samples that repeat a text, to teach copying early."""
     rng = Random(f"copying {seed}")
     while True:
         words = [
@@ -48,13 +48,13 @@ def copying(seed: int | str) -> Iterator[Sample]:
 
 
 def mixed(first: Iterator[Sample], second: Iterator[Sample]) -> Iterator[Sample]:
-    """One of each in turn."""
+    """Yield from both streams alternately."""
     for pair in zip(first, second, strict=False):
         yield from pair
 
 
 def of_question(question: Question, databases: dict[str, Database], rng: Random) -> Iterator[Sample]:
-    """The samples drawn from one question."""
+    """Yield the samples drawn from one question."""
     query, text = question.query, question.text
     database = databases[query.database]
     if rng.random() < 0.4:
@@ -85,7 +85,7 @@ def _sql_sample(question: Question, notes: str, database: Database, rng: Random)
 
 
 def _break(sql: str, rng: Random) -> str:
-    """The query with one mistake of the kinds a model makes: a word misspelt, lost or doubled."""
+    """Return the query with a typical mistake of models: one word misspelt, missing or doubled."""
     words = sql.split(" ")
     i = rng.randrange(len(words))
     word = words[i]
@@ -107,7 +107,7 @@ def _combine_sample(question: Question, database: Database, rng: Random) -> Samp
     right = _rows(query, database, rng)
     candidates = [(query.sql(style), right) for style in prompts.STYLES]
     choice = 0
-    if rng.random() < 0.35:  # one writer went wrong; the two that agree are to be trusted
+    if rng.random() < 0.35:  # one writer is wrong; the two that agree are right
         wrong = rng.randrange(3)
         candidates[wrong] = _wrong_candidate(question, candidates[wrong][0], database, rng)
         choice = 1 if wrong == 0 else 0
@@ -119,7 +119,7 @@ def _combine_sample(question: Question, database: Database, rng: Random) -> Samp
 
 
 def combination(choice: int, sql: str, answer: str) -> str:
-    """The Combine stage's JSON; ``choice`` counts from 0 here and from 1 in the text."""
+    """Return the Combine stage's JSON; ``choice`` counts from 0 here and from 1 in the text."""
     return json.dumps({"choice": choice + 1, "sql": sql, "answer": answer})
 
 

@@ -1,7 +1,7 @@
 """The training loop: Muon on the matrices, AdamW on the rest, warm-up, plateau, linear decay.
 
-Progress goes to standard output; a checkpoint is written at every report, and a run that was
-stopped goes on from it.
+Progress is printed to standard output. Every report writes a checkpoint, from which an interrupted run
+continues.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from examples.agentic_sql.training.network import Network, Shape, restore
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how fast to train."""
+    """Number of steps, learning rates and other training settings."""
 
     num_steps: int = 4500
     batch_tokens: int = 4096
-    copying_steps: int = 150  # at first every second sample is one of ``samples.copying``
-    prompt_weight: float = 0.25  # of a prompt's token in the loss; an answer's weighs 1
+    copying_steps: int = 150  # in these first steps every second sample is one of ``samples.copying``
+    prompt_weight: float = 0.25  # loss weight of prompt tokens; answer tokens have weight 1
     muon_lr: float = 0.015
     adam_lr: float = 4e-3
     warmup: int = 50
@@ -42,7 +42,7 @@ class Plan:
     seed: int = 1
 
     def scale(self, step: int) -> float:
-        """The learning rate's factor at a step."""
+        """Return the learning rate's factor at a step."""
         decay_steps = self.decay_share * self.num_steps
         return min(1.0, (step + 1) / self.warmup, (self.num_steps - step) / decay_steps)
 
@@ -55,7 +55,7 @@ def _precision(device: str) -> torch.autocast:
 def exact_match(
     network: Callable[[Tensor, Tensor], Tensor], batch_list: list[batches.Batch], device: str = "cpu"
 ) -> dict[str, float]:
-    """Share of samples per stage whose every target token is the argmax: exact greedy answers."""
+    """Return the share of samples per stage with the argmax at every target token: exact greedy answers."""
     right: dict[str, list[bool]] = {}
     for batch in batch_list:
         with _precision(device):
@@ -77,7 +77,7 @@ def train(
     *,
     is_compiled: bool = False,
 ) -> Network:
-    """Train a network; writes ``checkpoint.safetensors`` and ``progress.jsonl`` into ``directory``."""
+    """Train a network; write ``checkpoint.safetensors`` and ``progress.jsonl`` into ``directory``."""
     torch.manual_seed(plan.seed)
     network, start = _restored(tokenizer.get_vocab_size(), directory)
     network.to(device)
@@ -105,7 +105,7 @@ def train(
 
 
 def _restored(vocab_size: int, directory: Path) -> tuple[Network, int]:
-    """The network to go on with, and how many steps it has had."""
+    """Return the network to continue with, and its number of completed steps."""
     shape, checkpoint = Shape(vocab_size=vocab_size), directory / "checkpoint.safetensors"
     if not checkpoint.exists():
         return Network(shape), 0

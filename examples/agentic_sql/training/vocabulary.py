@@ -1,7 +1,7 @@
-"""The model's tokenizer: byte-level BPE of its own, trained on the samples, and the chat template.
+"""The model's tokenizer, byte-level BPE trained on the samples, and the chat template.
 
-Capitalized words and digits never carry the space before them, so that a value ("Lyon", 2019) has the
-same tokens in a question, in JSON and in SQL: copying is what a small model finds hardest.
+Tokens of capitalized words and digits exclude the preceding space, so a value ("Lyon", 2019) has the same
+tokens in a question, in JSON and in SQL. This helps with copying, the hardest task for a small model.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _PIECES = Regex(r" ?[a-z_]+|[A-Z][a-z]+| ?[A-Z]{2,}|[A-Z]|[0-9]| ?[^\sA-Za-z0-9_
 
 
 def render(messages: Messages) -> str:
-    """The chat template in Python, for the trainer; a test holds it against the real one."""
+    """Render the messages like the chat template, for the trainer; a test compares both."""
     return "".join(f"<|{m['role']}|>{m['content']}{END}" for m in messages) + ASSISTANT
 
 
 def train(samples: Iterable[Sample], size: int) -> Tokenizer:
-    """A tokenizer of ``size`` tokens learned from the samples' text."""
+    """Train a tokenizer of ``size`` tokens on the samples' text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -1,5 +1,5 @@
-"""What can go wrong with a ledger."""
+"""Errors of a ledger."""
 
 
 class LedgerError(Exception):
-    """It was not done, and nothing was changed."""
+    """The operation was refused, and nothing was changed."""

@@ -4,15 +4,15 @@ from errors import LedgerError
 
 
 class Ledger:
-    """The balance of each account; an account begins with nothing."""
+    """The balance of each account; the default balance is zero."""
 
     def __init__(self):
-        """No accounts."""
+        """Create a ledger without accounts."""
         self.balances = {}
         self.history = []
 
     def open(self, account: str, amount: int = 0) -> None:
-        """Begin an account."""
+        """Open an account."""
         if account in self.balances:
             raise LedgerError(f"account {account!r} exists already")
         self.balances[account] = amount
@@ -30,5 +30,5 @@ class Ledger:
         self.history.append((source, target, amount))
 
     def total(self) -> int:
-        """All the money there is."""
+        """Return the sum of all balances."""
         return sum(self.balances.values())

@@ -4,14 +4,14 @@ from table import render
 
 
 def rows(text: str) -> list[dict[str, str]]:
-    """The lines below the heading, by the names in it."""
+    """Return the lines below the header as dicts, with the header's names as keys."""
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     names = lines[0].split(",")
     return [dict(zip(names, line.split(","))) for line in lines[1:]]
 
 
 def sums(records: list[dict[str, str]], group: str, amount: str) -> dict[str, float]:
-    """The amounts of each group, the largest first; groups with the same sum by name."""
+    """Return the sum of each group, largest first; groups with the same sum by name."""
     totals: dict[str, float] = {}
     for record in records:
         totals[record[group]] = float(record[amount])
@@ -19,5 +19,5 @@ def sums(records: list[dict[str, str]], group: str, amount: str) -> dict[str, fl
 
 
 def report(text: str, group: str, amount: str) -> str:
-    """The sums as a table."""
+    """Return the sums as a table."""
     return render(sums(rows(text), group, amount))

@@ -16,44 +16,44 @@ ann,hotel,90.00
 
 
 class RowsTest(unittest.TestCase):
-    """Reading."""
+    """Tests of rows()."""
 
     def test_names(self):
-        """Of the heading."""
+        """The header has the names."""
         self.assertEqual(rows("a,b\n1,2\n"), [{"a": "1", "b": "2"}])
 
     def test_comments(self):
-        """They don't count."""
+        """Comments don't count."""
         self.assertEqual(rows("# hello\na,b\n1,2\n"), [{"a": "1", "b": "2"}])
 
     def test_empty_lines(self):
-        """They don't count either."""
+        """Empty lines don't count either."""
         self.assertEqual(rows("a,b\n\n1,2\n\n"), [{"a": "1", "b": "2"}])
 
 
 class SumsTest(unittest.TestCase):
-    """Adding up."""
+    """Tests of sums()."""
 
     def test_one_each(self):
-        """The largest first."""
+        """The largest sum is first."""
         records = [{"who": "bob", "amount": "1"}, {"who": "ann", "amount": "2"}]
         self.assertEqual(list(sums(records, "who", "amount").items()), [("ann", 2.0), ("bob", 1.0)])
 
     def test_several_of_one(self):
-        """They are added."""
+        """Amounts of one group are added."""
         records = [{"who": "ann", "amount": "1.5"}, {"who": "ann", "amount": "2"}]
         self.assertEqual(sums(records, "who", "amount"), {"ann": 3.5})
 
 
 class ReportTest(unittest.TestCase):
-    """The whole."""
+    """Tests of the whole report."""
 
     def test_table(self):
-        """Names to the left, numbers to the right."""
+        """Names are left-aligned, numbers right-aligned."""
         self.assertEqual(render({"ann": 2.0}), "ann       2.00")
 
     def test_report(self):
-        """Two people."""
+        """A report has one line per person."""
         expected = "ann     102.50\nbob       8.00"
         self.assertEqual(report(TEXT, "who", "amount"), expected)
 

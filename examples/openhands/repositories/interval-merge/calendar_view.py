@@ -1,13 +1,13 @@
-"""Intervals as people read them."""
+"""Intervals as readable text."""
 
 from intervals import Interval
 
 
 def clock(minutes: int) -> str:
-    """615 is 10:15."""
+    """Format minutes: 615 is 10:15."""
     return f"{minutes // 60:02d}:{minutes % 60:02d}"
 
 
 def line(interval: Interval) -> str:
-    """(540, 615) is 09:00-10:15."""
+    """Format an interval: (540, 615) is 09:00-10:15."""
     return f"{clock(interval[0])}-{clock(interval[1])}"

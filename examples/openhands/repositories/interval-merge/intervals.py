@@ -4,7 +4,7 @@ Interval = tuple[int, int]
 
 
 def merge(intervals: list[Interval]) -> list[Interval]:
-    """The same times as few intervals, in order; those that touch become one."""
+    """Merge overlapping and touching intervals; return them in order."""
     merged: list[Interval] = []
     for start, end in sorted(intervals):
         if merged and start <= merged[-1][1]:
@@ -15,7 +15,7 @@ def merge(intervals: list[Interval]) -> list[Interval]:
 
 
 def free(intervals: list[Interval], day: Interval = (540, 1020)) -> list[Interval]:
-    """What of the day is not in any of the intervals."""
+    """Return the parts of the day outside all intervals."""
     gaps: list[Interval] = []
     begin = day[0]
     for start, end in merge(intervals):

@@ -1,13 +1,13 @@
-"""A cache that forgets what was not used for the longest time."""
+"""A cache that evicts the least recently used entry."""
 
 from statistics_of_cache import Counts
 
 
 class Cache:
-    """At most ``size`` entries."""
+    """A cache of at most ``size`` entries."""
 
     def __init__(self, size: int):
-        """An empty one."""
+        """Create an empty cache."""
         if size < 1:
             raise ValueError(f"a cache has room for at least one entry, not {size!r}")
         self.size = size
@@ -15,7 +15,7 @@ class Cache:
         self.entries: dict[str, object] = {}
 
     def get(self, key: str, default: object = None) -> object:
-        """The entry, which counts as used now; ``default`` if there is none."""
+        """Return the entry, which counts as used now, or ``default`` if it is missing."""
         if key not in self.entries:
             self.counts.misses += 1
             return default
@@ -23,11 +23,11 @@ class Cache:
         return self.entries[key]
 
     def put(self, key: str, value: object) -> None:
-        """Keep an entry, which counts as used now."""
+        """Store an entry, which counts as used now."""
         self.entries[key] = value
         if len(self.entries) > self.size:
             self.entries.pop(next(iter(self.entries)))
 
     def __len__(self) -> int:
-        """How many entries there are."""
+        """Return the number of entries."""
         return len(self.entries)

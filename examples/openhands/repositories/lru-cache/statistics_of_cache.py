@@ -1,15 +1,15 @@
-"""How useful a cache is."""
+"""Statistics of a cache."""
 
 
 class Counts:
-    """Hits and misses."""
+    """Number of hits and misses."""
 
     def __init__(self):
-        """None yet."""
+        """Start at zero."""
         self.hits = 0
         self.misses = 0
 
     def hit_rate(self) -> float:
-        """Hits of all; 0 if nothing was asked for."""
+        """Return the share of hits; 0 without lookups."""
         asked = self.hits + self.misses
         return self.hits / asked if asked else 0.0

@@ -1,10 +1,10 @@
-"""Whole texts, paragraph by paragraph."""
+"""Layout of whole texts by paragraph."""
 
 from wrapping import wrap
 
 
 def layout(text: str, width: int, indent: str = "") -> str:
-    """Each paragraph wrapped, an empty line between two; ``indent`` before every line."""
+    """Wrap each paragraph, with an empty line between two and ``indent`` before every line."""
     paragraphs = [part for part in text.split("\n\n") if part.strip()]
     wrapped = [
         "\n".join(indent + line for line in wrap(part, width - len(indent))) for part in paragraphs

@@ -1,8 +1,8 @@
-"""Text in lines of at most ``width`` characters."""
+"""Wrap text into lines of at most ``width`` characters."""
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """The words in as few lines as they fit in; a word that is too long has a line of its own."""
+    """Return the words in as few lines as possible; a word that is too long has its own line."""
     lines: list[str] = []
     line = ""
     for word in text.split():
@@ -17,5 +17,5 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def longest(lines: list[str]) -> int:
-    """How many characters the longest line has."""
+    """Return the length of the longest line."""
     return max((len(line) for line in lines), default=0)
