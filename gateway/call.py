@@ -61,7 +61,7 @@ class CallLog:
         tags: None until they are read, and for calls that generate nothing.
         upstream: name of the engine that answered, or was asked last.
         num_tries: number of attempts on engines.
-        told: the payload with the usage at the end of the response, see ``UsageTail``.
+        reported: the payload with the usage at the end of the response, see ``UsageTail``.
         outcome: None for a complete response.
         trace_headers: the call's trace context as headers for the engine. If empty, the client's are used.
     """
@@ -71,7 +71,7 @@ class CallLog:
     tags: Tags | None = None
     upstream: str | None = None
     num_tries: int = 0
-    told: Mapping[str, Any] = field(default_factory=dict)
+    reported: Mapping[str, Any] = field(default_factory=dict)
     outcome: Outcome | None = None
     trace_headers: Mapping[bytes, bytes] = field(default_factory=dict)
 

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from agentspec.gateway.auth.api_keys import Principal
-from agentspec.gateway.auth.middleware import CALLER_KEY
+from agentspec.gateway.auth.middleware import PRINCIPAL_KEY
 from agentspec.gateway.auth.runtime_config import RuntimeConfig
 from agentspec.gateway.auth.tenant_access import is_for_tenants, refuse_forged
 from agentspec.gateway.call import RECORD_KEY, ApiCall, Endpoint, Outcome
@@ -74,36 +74,36 @@ class CallHandler:
     async def _answer(
         self, scope: Scope, receive: Receive, response: ApiResponse, cancel_scope: CancelScope
     ) -> None:
-        caller: Principal = scope[CALLER_KEY]
-        scope[RECORD_KEY].tenant = caller.tenant
-        with caller.limits.admitted():
-            call = await self._read(scope, receive, caller)
+        principal: Principal = scope[PRINCIPAL_KEY]
+        scope[RECORD_KEY].tenant = principal.tenant
+        with principal.limits.admitted():
+            call = await self._read(scope, receive, principal)
             cancel_scope.cancel_on_disconnect(scope, receive)
             if call.tags is None:
                 await self._upstream.answer(call, response)
                 return
             response.headers.extend(call.tags.answer_headers)
-            visit = self._traffic_stats.begin(call.tags)
+            in_flight = self._traffic_stats.begin(call.tags)
             parts = self._recorder.listen(response) if self._recorder else None
             try:
                 await self._upstream.answer(call, response)
             finally:
-                self._traffic_stats.end(visit, response.status)
+                self._traffic_stats.end(in_flight, response.status)
             if self._recorder and parts and response.status == 200:
                 self._recorder.record(call, parts)
 
-    async def _read(self, scope: Scope, receive: Receive, caller: Principal) -> ApiCall:
+    async def _read(self, scope: Scope, receive: Receive, principal: Principal) -> ApiCall:
         method, path, headers = scope["method"], scope["path"], headers_of(scope)
         is_tagged = method == "POST" and path in TAGGED_PATHS
         if not is_tagged:
-            _check_passing(method, path, caller)
+            _check_passing(method, path, principal)
         raw_body = await read_body(receive, self._runtime.limits)
         if self._runtime.limits.log_bodies:
             log_body(scope[REQUEST_ID_KEY], "request", raw_body)
         tags = None
         if is_tagged:
             body: dict[str, Any] | None = parse_body(raw_body)
-            tags = read_tags(caller.tenant, headers, scope.get(URL_STAGE_KEY), body or {}, self._discovery)
+            tags = read_tags(principal.tenant, headers, scope.get(URL_STAGE_KEY), body or {}, self._discovery)
         else:
             body = guess_body(raw_body)
             refuse_forged(raw_body, body)
@@ -112,7 +112,7 @@ class CallHandler:
             path=path if is_tagged else scope["raw_path"].decode("latin-1").partition("?")[0],
             query=scope["query_string"].decode("latin-1"),
             request_id=scope[REQUEST_ID_KEY],
-            tenant=caller.tenant,
+            tenant=principal.tenant,
             headers=headers,
             raw_body=raw_body,
             body=body,
@@ -123,7 +123,7 @@ class CallHandler:
         return call
 
 
-def _check_passing(method: str, path: str, caller: Principal) -> None:
+def _check_passing(method: str, path: str, principal: Principal) -> None:
     """Raise UnknownUrlError or ForbiddenError if an untagged call may not be forwarded."""
     segments = path[1:].split("/")
     leads_elsewhere = not DOTS.isdisjoint(segments) or "" in segments[:-1] or "\\" in path
@@ -131,5 +131,5 @@ def _check_passing(method: str, path: str, caller: Principal) -> None:
         raise UnknownUrlError(
             method, path
         )  # a server that normalizes paths may map it to the engine's controls
-    if not caller.is_operator and not is_for_tenants(method, path):
+    if not principal.is_operator and not is_for_tenants(method, path):
         raise ForbiddenError(f"{method} {path} is closed: tenants have API keys here")

@@ -17,29 +17,29 @@ READY = "serving "
 @contextmanager
 def own_gateway(options: Sequence[str]) -> Iterator[str]:
     """Yield its root URL. Its messages appear on our standard error. EngineError if it does not start."""
-    guard_end, lifeline = os.pipe()
+    watchdog_end, our_end = os.pipe()
     try:
         process = subprocess.Popen(
-            _argv(options), stdin=guard_end, stdout=subprocess.PIPE, text=True, start_new_session=True
+            _argv(options), stdin=watchdog_end, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
     except BaseException:
-        os.close(lifeline)
+        os.close(our_end)
         raise
     finally:
-        os.close(guard_end)
+        os.close(watchdog_end)
     with process:
         try:
             yield _root(process)
         finally:
-            os.close(lifeline)
+            os.close(our_end)
 
 
 def _argv(options: Sequence[str]) -> list[str]:
     """Return the parent watchdog's command line. The terminal's signals do not reach its session."""
-    from agentspec.gateway.engine_process.child_process import GUARD
+    from agentspec.gateway.engine_process.child_process import WATCHDOG
 
     serve = (sys.executable, "-m", "agentspec", "serve", "--port", "0", "--log-level", "warning", *options)
-    return [sys.executable, "-I", str(GUARD), str(STOP_TIMEOUT_S), *serve]
+    return [sys.executable, "-I", str(WATCHDOG), str(STOP_TIMEOUT_S), *serve]
 
 
 def _root(process: subprocess.Popen[str]) -> str:

@@ -115,7 +115,7 @@ def behind_gateway(
     )
     engine = UpstreamSettings(url=root, api_key=key, sends_xargs=args.xargs, control_token=token)
     fleet = Fleet(fleet_of(settings, [engine], runtime))
-    return fleet, _name(args), EngineSupervisor(command, root, patience=_patience(args))
+    return fleet, _name(args), EngineSupervisor(command, root, timeouts=_timeouts(args))
 
 
 def zero_hop(args: argparse.Namespace, settings: Settings, port: int) -> tuple[EngineSupervisor, str]:
@@ -132,7 +132,7 @@ def zero_hop(args: argparse.Namespace, settings: Settings, port: int) -> tuple[E
         stop_timeout_s=shutdown_s + 10,
     )
     host = EVERYWHERE.get(server.host, f"[{server.host}]" if ":" in server.host else server.host)
-    return EngineSupervisor(command, f"http://{host}:{port}", patience=_patience(args)), _name(args)
+    return EngineSupervisor(command, f"http://{host}:{port}", timeouts=_timeouts(args)), _name(args)
 
 
 def _written_keys(args: argparse.Namespace, settings: Settings) -> list[str]:
@@ -187,7 +187,7 @@ def _name(args: argparse.Namespace) -> str:
     return name
 
 
-def _patience(args: argparse.Namespace) -> EngineTimeouts:
+def _timeouts(args: argparse.Namespace) -> EngineTimeouts:
     return EngineTimeouts(start_timeout_s=args.engine_start_timeout_s or DEFAULT_START_TIMEOUT_S)
 
 

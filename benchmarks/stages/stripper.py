@@ -131,8 +131,8 @@ def _note(
 def _told(request: Request, body: dict[str, Any]) -> str | None:
     """The stage that the client named; None if it named none, or none that is one."""
     try:
-        signs = StageHints(DEFAULT_TENANT, request.headers, request.scope.get(URL_STAGE_KEY), body)
-        stage, source = resolve_stage(signs)
+        hints = StageHints(DEFAULT_TENANT, request.headers, request.scope.get(URL_STAGE_KEY), body)
+        stage, source = resolve_stage(hints)
     except RequestError:
         return None
     return None if source == DEFAULT_STAGE else stage.name

@@ -63,12 +63,12 @@ class ApiKeys:
 
     def __init__(self, keys: Iterable[ApiKey] = (), before: ApiKeys | None = None) -> None:
         self._secret: bytes = secrets.token_bytes(32) if before is None else before._secret
-        known = {} if before is None else before._callers
+        known = {} if before is None else before._principals
         self._keys: dict[bytes, ApiKey] = {}
-        self._callers: dict[ApiKey, Principal] = {}
+        self._principals: dict[ApiKey, Principal] = {}
         for key in keys:
             self._keys[self._index(key.digest)] = key
-            self._callers[key] = known.get(key) or Principal(key.tenant, _limits(key))
+            self._principals[key] = known.get(key) or Principal(key.tenant, _limits(key))
         self._nobody = Principal(DEFAULT_TENANT, RateLimits(None, None, time.monotonic))
 
     @classmethod
@@ -94,7 +94,7 @@ class ApiKeys:
         """Return the tenant of each key, in no particular order."""
         return [key.tenant for key in self._keys.values()]
 
-    def caller(self, given: str | None) -> Principal:
+    def principal(self, given: str | None) -> Principal:
         """Return the principal of the key that a request carries. Raises AuthError."""
         if not self._keys:
             return self._nobody
@@ -104,7 +104,7 @@ class ApiKeys:
         key = self._keys.get(self._index(digest))
         if key is None or not hmac.compare_digest(key.digest, digest):
             raise AuthError("this API key is not known here")
-        return self._callers[key]
+        return self._principals[key]
 
     def _index(self, digest: bytes) -> bytes:
         return blake2b(digest, key=self._secret, digest_size=16).digest()

@@ -19,7 +19,7 @@ from agentspec.gateway.http.response_writer import writer_of
 from agentspec.stages import DEFAULT_TENANT
 
 TENANT_KEY = "agentspec.tenant"
-CALLER_KEY = "agentspec.caller"
+PRINCIPAL_KEY = "agentspec.principal"
 # sent by a web page in a local browser, or by a proxy on this machine for another client
 FROM_ELSEWHERE = frozenset(("origin", "forwarded", "x-forwarded-for"))
 OPERATOR_PATHS = frozenset(("/agentspec/save", "/agentspec/load"))
@@ -70,11 +70,11 @@ class AuthMiddleware:
                     raise ForbiddenError(
                         "the operator's key sees every tenant and changes none: use a key of the tenant"
                     )
-                scope[TENANT_KEY], scope[CALLER_KEY] = _named_tenant(scope), self._operator
+                scope[TENANT_KEY], scope[PRINCIPAL_KEY] = _named_tenant(scope), self._operator
                 return
             is_operators = self._is_admin(given) and not is_tenants
-            caller = self._operator if is_operators else self._runtime.keys.caller(given)
-            scope[TENANT_KEY], scope[CALLER_KEY] = caller.tenant, caller
+            principal = self._operator if is_operators else self._runtime.keys.principal(given)
+            scope[TENANT_KEY], scope[PRINCIPAL_KEY] = principal.tenant, principal
 
     def _is_admin(self, given: str | None) -> bool:
         if self._runtime.admin_key is None:

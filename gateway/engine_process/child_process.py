@@ -14,7 +14,7 @@ from pathlib import Path
 
 from agentspec.gateway.engine_process.output import EngineOutput
 
-GUARD = Path(__file__).with_name("watchdog.py")
+WATCHDOG = Path(__file__).with_name("watchdog.py")
 LAST_WORDS_S = 2.0
 
 logger = logging.getLogger("agentspec.gateway")
@@ -47,31 +47,32 @@ class EngineSubprocess:
         self._command = command
 
     async def __aenter__(self) -> EngineSubprocess:
-        guard_end, self._lifeline = os.pipe()  # only we hold it: no other process of ours inherits it
+        watchdog_end, self._our_end = os.pipe()  # only we hold it: no other process of ours inherits it
         output, child_end = os.pipe()
         try:
             # no asyncio pipes: with them wait() waits for every process that holds them, grandchildren too
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", str(GUARD), str(self._command.stop_timeout_s), *self._command.argv),
-                stdin=guard_end,
+                *(sys.executable, "-I", str(WATCHDOG), str(self._command.stop_timeout_s)),
+                *self._command.argv,
+                stdin=watchdog_end,
                 stdout=child_end,
                 stderr=child_end,
                 env={**os.environ, **self._command.environment},
                 start_new_session=True,
             )
         except BaseException:
-            os.close(self._lifeline)
+            os.close(self._our_end)
             os.close(output)
             raise
         finally:
-            os.close(guard_end)
+            os.close(watchdog_end)
             os.close(child_end)
         self._ended = asyncio.create_task(self._process.wait())
         self._reading = asyncio.create_task(self._read(output))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        os.close(self._lifeline)
+        os.close(self._our_end)
         try:
             if not await self.ends_within(self._command.stop_timeout_s + LAST_WORDS_S):
                 logger.warning("the engine did not end in %.0f s and is killed", self._command.stop_timeout_s)

@@ -55,11 +55,11 @@ class EngineSupervisor:
         command: EngineCommand,
         root: str,
         *,
-        patience: EngineTimeouts | None = None,
+        timeouts: EngineTimeouts | None = None,
     ) -> None:
         self.command = command
         self._health_url = f"{root}/health"
-        self._patience = patience or EngineTimeouts()
+        self._timeouts = timeouts or EngineTimeouts()
         self._has_served = False
         self.is_ready = False
 
@@ -105,7 +105,7 @@ class EngineSupervisor:
             if await self._answers(client):
                 return None
             waited_s = time.monotonic() - start
-            if waited_s >= self._patience.start_timeout_s:
+            if waited_s >= self._timeouts.start_timeout_s:
                 return f"was not ready after {waited_s:.0f} s"
             if waited_s >= next_report_s:
                 next_report_s += PROGRESS_S
@@ -125,10 +125,10 @@ class EngineSupervisor:
         self.is_ready = True
         try:
             answered_at = time.monotonic()
-            while not await child.ends_within(min(WATCH_S, self._patience.silence_s)):
+            while not await child.ends_within(min(WATCH_S, self._timeouts.silence_s)):
                 if await self._answers(client):
                     answered_at = time.monotonic()
-                elif time.monotonic() - answered_at >= self._patience.silence_s:
+                elif time.monotonic() - answered_at >= self._timeouts.silence_s:
                     return f"did not answer {self._health_url} for {self._patience.silence_s:.0f} s"
             return child.ending
         finally:

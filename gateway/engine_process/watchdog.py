@@ -21,19 +21,19 @@ def main() -> int:
     """Run the command and return its exit status, 128 + N if signal N killed it."""
     stop_timeout_s, *command = sys.argv[1:]
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    let_go = threading.Event()
+    must_stop = threading.Event()
     threading.Thread(
-        target=_end_when_let_go, args=(child, let_go, float(stop_timeout_s)), daemon=True
+        target=_stop_when_asked, args=(child, must_stop, float(stop_timeout_s)), daemon=True
     ).start()
     status = child.wait()
-    if let_go.is_set():
+    if must_stop.is_set():
         _kill_group()
     return status if status >= 0 else 128 - status
 
 
-def _end_when_let_go(child: subprocess.Popen[bytes], let_go: threading.Event, timeout_s: float) -> None:
+def _stop_when_asked(child: subprocess.Popen[bytes], must_stop: threading.Event, timeout_s: float) -> None:
     os.read(sys.stdin.fileno(), 1)  # the other end never writes: this returns when it is closed
-    let_go.set()
+    must_stop.set()
     child.terminate()
     with suppress(subprocess.TimeoutExpired):
         child.wait(timeout_s)

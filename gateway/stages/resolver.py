@@ -40,23 +40,23 @@ class StageHints:
     discovery: Discovery | None = None
 
 
-Rung = Callable[[StageHints], StageKey | None]
+StageResolver = Callable[[StageHints], StageKey | None]
 
 
-def from_header(signs: StageHints) -> StageKey | None:
+def from_header(hints: StageHints) -> StageKey | None:
     """Return the stage in ``X-AgentSpec-Stage``."""
-    value = signs.headers.get(STAGE_HEADER)
-    return None if value is None else _stated(f"header {STAGE_HEADER}", value, signs.tenant)
+    value = hints.headers.get(STAGE_HEADER)
+    return None if value is None else _stated(f"header {STAGE_HEADER}", value, hints.tenant)
 
 
-def from_url(signs: StageHints) -> StageKey | None:
+def from_url(hints: StageHints) -> StageKey | None:
     """Return the stage in ``/stages/<path>/v1/...``."""
-    return None if signs.url_stage is None else _stated("the URL", signs.url_stage, signs.tenant)
+    return None if hints.url_stage is None else _stated("the URL", hints.url_stage, hints.tenant)
 
 
-def from_metadata(signs: StageHints) -> StageKey | None:
+def from_metadata(hints: StageHints) -> StageKey | None:
     """Return the stage in the body's ``metadata.agentspec_stage``, plain text."""
-    metadata = signs.body.get("metadata")
+    metadata = hints.body.get("metadata")
     value = metadata.get(METADATA_STAGE) if isinstance(metadata, dict) else None
     if value is None:
         return None
@@ -64,60 +64,60 @@ def from_metadata(signs: StageHints) -> StageKey | None:
     if not isinstance(value, str):
         raise RequestError(f"{param} must be a string, not {value!r}", param=param, code="invalid_stage")
     try:
-        return _plain(value, signs.tenant)
+        return _plain(value, hints.tenant)
     except StageError as error:
         raise RequestError(f"{param}: {error}", param=param, code="invalid_stage") from None
 
 
-def from_baggage(signs: StageHints) -> StageKey | None:
+def from_baggage(hints: StageHints) -> StageKey | None:
     """Return the path of OpenTelemetry's workflow and agent names in W3C baggage."""
-    _, agent = _baggage_names(signs.headers)
-    return _in_workflow(signs, agent) if agent else None
+    _, agent = _baggage_names(hints.headers)
+    return _in_workflow(hints, agent) if agent else None
 
 
-def from_framework(signs: StageHints) -> StageKey | None:
+def from_framework(hints: StageHints) -> StageKey | None:
     """Return the role that an agent or its framework sends, in headers or in ``metadata``.
 
     Ids of agents and runs are never used.
     """
-    given = signs.body.get("metadata")
+    given = hints.body.get("metadata")
     metadata = given if isinstance(given, dict) else {}
     roles = (
         _openhands_role(metadata),
         _langchain_role(metadata),
-        claude_code_role(signs.headers, signs.body),
-        codex_role(signs.headers),
+        claude_code_role(hints.headers, hints.body),
+        codex_role(hints.headers),
     )
-    stages = (_in_workflow(signs, role) for role in roles if role)
+    stages = (_in_workflow(hints, role) for role in roles if role)
     return next((stage for stage in stages if stage is not None), None)
 
 
-def from_fingerprint(signs: StageHints) -> StageKey | None:
+def from_fingerprint(hints: StageHints) -> StageKey | None:
     """Return the stage that ``discovery`` finds for the prompt, below the workflow if one is named.
 
     A stage that a user assigned to a cluster is returned unchanged. A prompt without a cluster gets the
     workflow itself, the parent of all stages discovered in it.
     """
-    found = None if signs.discovery is None else signs.discovery.stage_of(signs.tenant, signs.body)
+    found = None if hints.discovery is None else hints.discovery.stage_of(hints.tenant, hints.body)
     if found is None or found.path[0] != WIDER_STAGE:
         return found
-    workflow = _workflow(signs)
+    workflow = _workflow(hints)
     if workflow is None:
         return found
     return workflow if len(found.path) == 1 else _below(workflow, StageKey(found.tenant, found.path[1:]))
 
 
-def from_workflow(signs: StageHints) -> StageKey | None:
+def from_workflow(hints: StageHints) -> StageKey | None:
     """Return the stage in ``X-AgentSpec-Workflow`` if neither a name nor the prompt identifies the agent."""
-    return _workflow(signs) if WORKFLOW_HEADER in signs.headers else None
+    return _workflow(hints) if WORKFLOW_HEADER in hints.headers else None
 
 
-def from_baggage_workflow(signs: StageHints) -> StageKey | None:
+def from_baggage_workflow(hints: StageHints) -> StageKey | None:
     """Return the workflow that the baggage names. Tried last."""
-    return _workflow(signs)
+    return _workflow(hints)
 
 
-LADDER: tuple[tuple[str, Rung], ...] = (
+RESOLVERS: tuple[tuple[str, StageResolver], ...] = (
     ("header", from_header),
     ("url", from_url),
     ("metadata", from_metadata),
@@ -129,17 +129,17 @@ LADDER: tuple[tuple[str, Rung], ...] = (
 )
 
 
-def resolve_stage(signs: StageHints) -> tuple[StageKey, str]:
+def resolve_stage(hints: StageHints) -> tuple[StageKey, str]:
     """Return the stage and the name of the resolver that found it; ``default`` if none did.
 
     Raises:
         RequestError: the client named a stage explicitly, but it is malformed.
     """
-    for name, rung in LADDER:
-        stage = rung(signs)
+    for name, resolver in RESOLVERS:
+        stage = resolver(hints)
         if stage is not None:
             return stage, name
-    return StageKey(signs.tenant, (DEFAULT_STAGE,)), "default"
+    return StageKey(hints.tenant, (DEFAULT_STAGE,)), "default"
 
 
 @lru_cache(maxsize=MANY_STAGES)
@@ -184,19 +184,19 @@ def _baggage_names(headers: Headers) -> tuple[str | None, str | None]:
     return members.get("gen_ai.workflow.name") or None, members.get("gen_ai.agent.name") or None
 
 
-def _workflow(signs: StageHints) -> StageKey | None:
+def _workflow(hints: StageHints) -> StageKey | None:
     """Return the call's workflow: ``X-AgentSpec-Workflow``, which must be valid, else the baggage's."""
-    value = signs.headers.get(WORKFLOW_HEADER)
+    value = hints.headers.get(WORKFLOW_HEADER)
     if value is not None:
-        return _stated(f"header {WORKFLOW_HEADER}", value, signs.tenant, WORKFLOW_HEADER)
-    named, _ = _baggage_names(signs.headers)
-    return role_stage(named, signs.tenant) if named else None
+        return _stated(f"header {WORKFLOW_HEADER}", value, hints.tenant, WORKFLOW_HEADER)
+    named, _ = _baggage_names(hints.headers)
+    return role_stage(named, hints.tenant) if named else None
 
 
-def _in_workflow(signs: StageHints, role: str) -> StageKey | None:
+def _in_workflow(hints: StageHints, role: str) -> StageKey | None:
     """Return the stage of a role, below the workflow if one is named; None if the role is no valid stage."""
-    stage = role_stage(role, signs.tenant)
-    workflow = _workflow(signs) if stage is not None else None
+    stage = role_stage(role, hints.tenant)
+    workflow = _workflow(hints) if stage is not None else None
     return stage if stage is None or workflow is None else _below(workflow, stage) or stage
 
 

@@ -93,8 +93,8 @@ def _attributes(endpoint: str, record: CallLog) -> Iterator[tuple[str, Attribute
     named = {
         "gen_ai.operation.name": OPERATIONS.get(endpoint),
         "gen_ai.request.model": record.named_model,
-        "gen_ai.response.id": _text(record.told, "id"),
-        "gen_ai.response.model": _text(record.told, "model"),
+        "gen_ai.response.id": _text(record.reported, "id"),
+        "gen_ai.response.model": _text(record.reported, "model"),
         "agentspec.tenant": record.tenant,
         "agentspec.stage": record.tags and record.tags.stage.name,
         "agentspec.stage_source": record.tags and record.tags.stage_source,
@@ -103,11 +103,11 @@ def _attributes(endpoint: str, record: CallLog) -> Iterator[tuple[str, Attribute
         "agentspec.num_retries": record.num_retries if record.num_tries else None,
     }
     yield from ((name, value) for name, value in named.items() if isinstance(value, str | int))
-    if "usage" in record.told:
-        yield "gen_ai.usage.input_tokens", num_input_tokens(record.told)
-        yield "gen_ai.usage.output_tokens", num_output_tokens(record.told)
+    if "usage" in record.reported:
+        yield "gen_ai.usage.input_tokens", num_input_tokens(record.reported)
+        yield "gen_ai.usage.output_tokens", num_output_tokens(record.reported)
 
 
-def _text(told: Mapping[str, object], name: str) -> str | None:
-    value = told.get(name)
+def _text(reported: Mapping[str, object], name: str) -> str | None:
+    value = reported.get(name)
     return value[:MAX_TOLD_CHARS] if isinstance(value, str) else None

@@ -179,8 +179,8 @@ class Replica:
 
     async def stats(self) -> Stages:
         """What the engine counted, if it runs our plugin; else what answers told on their way."""
-        told = await self.control.stages()
-        return self._ledger.stats if told is None else told
+        reported = await self.control.stages()
+        return self._ledger.stats if reported is None else reported
 
     async def close(self) -> None:
         """End all that is idle."""
@@ -211,8 +211,8 @@ class Replica:
         await connection.stream_to(response)
         await response.end()
         if connection.status == 200 and call.tags is not None:
-            call.record.told = tail.payload()
-            self._ledger.count_answer(call.tags.stage, call.record.told)
+            call.record.reported = tail.payload()
+            self._ledger.count_answer(call.tags.stage, call.record.reported)
 
     async def _get(self, path: str) -> tuple[int, bytes]:
         return await self._fetch(self._forwarding.own_request(path))

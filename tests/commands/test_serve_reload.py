@@ -133,7 +133,7 @@ def test_the_gateway_opens_where_that_is_meant(file: Path) -> None:
 def test_keys_of_the_command_line_stay(file: Path) -> None:
     running = Running(file, ENGINE + keys("acme"), "--api-key", "mine=bolt", "--admin-key", "boss")
     running.become(ENGINE)
-    assert running.runtime.keys.caller("mine").tenant == "bolt"
+    assert running.runtime.keys.principal("mine").tenant == "bolt"
     assert running.runtime.admin_key is not None
 
 

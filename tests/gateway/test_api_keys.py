@@ -32,7 +32,7 @@ BAD_TENANTS = ["../x", "a b", "a/b", "..", ".", "a:b", "bad\ttenant", "caf\u00e9
     ],
 )
 def test_how_keys_are_written(text: str, key: str, tenant: str) -> None:
-    assert ApiKeys.parse([text]).caller(key).tenant == tenant
+    assert ApiKeys.parse([text]).principal(key).tenant == tenant
 
 
 def test_bad_keys_are_refused_and_not_shown() -> None:
@@ -59,7 +59,7 @@ def test_a_tenants_name_is_a_plain_word_wherever_it_is_given(tenant: str, tmp_pa
 
 @pytest.mark.parametrize("tenant", ["acme", "Acme_2.eu-west", "..a", "7", "x" * 64])
 def test_plain_names_of_tenants(tenant: str) -> None:
-    assert ApiKeys.parse([f"k={tenant}"]).caller("k").tenant == tenant
+    assert ApiKeys.parse([f"k={tenant}"]).principal("k").tenant == tenant
 
 
 @pytest.mark.parametrize("options", [["--admin-key", ""], ["--api-key", "="]])
@@ -75,14 +75,14 @@ def test_an_option_whose_variable_is_not_set_stops_the_start(
 )
 def test_no_other_key_opens(header: str | None) -> None:
     with pytest.raises(AuthError):
-        ApiKeys.parse(["k1=acme"]).caller(
+        ApiKeys.parse(["k1=acme"]).principal(
             given_key(Headers({} if header is None else {"authorization": header}))
         )
 
 
 def test_without_keys_everybody_is_the_default_tenant() -> None:
     assert not ApiKeys()
-    assert ApiKeys().caller("whatever").tenant == "default"
+    assert ApiKeys().principal("whatever").tenant == "default"
 
 
 def test_the_tenant_comes_from_the_key_alone() -> None:

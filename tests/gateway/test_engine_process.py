@@ -28,7 +28,7 @@ ENGINE_SERVER = Path(__file__).with_name("engine_server.py")
 class Engine:
     """An engine of the test's own, and what is known of its processes."""
 
-    def __init__(self, folder: Path, way: str = "", *, stop_timeout_s: float = 10, **patience: float) -> None:
+    def __init__(self, folder: Path, way: str = "", *, stop_timeout_s: float = 10, **timeouts: float) -> None:
         reserved = ExitStack()
         port = reserved.enter_context(reserved_port())
         weakref.finalize(self, reserved.close)
@@ -36,7 +36,7 @@ class Engine:
         self.root = f"http://127.0.0.1:{port}"
         argv = [sys.executable, str(ENGINE_SERVER), str(port), str(self.starts), *([way] if way else [])]
         self.command = EngineCommand(argv, {"AGENTSPEC_TEST": "from us"}, stop_timeout_s)
-        self.process = EngineSupervisor(self.command, self.root, patience=EngineTimeouts(**patience))
+        self.process = EngineSupervisor(self.command, self.root, timeouts=EngineTimeouts(**timeouts))
 
     @property
     def pids(self) -> list[list[int]]:

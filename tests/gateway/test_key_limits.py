@@ -73,7 +73,7 @@ def test_a_client_is_told_when_to_come_back_and_others_are_not_touched() -> None
 def test_a_key_that_stays_the_same_keeps_its_state() -> None:
     key = ApiKey(digest_of("ka"), "acme", 1, None)
     before = ApiKeys([key])
-    use(before.caller("ka").limits)
+    use(before.principal("ka").limits)
     with pytest.raises(RateLimitError):
-        use(ApiKeys([key], before).caller("ka").limits)
-    use(ApiKeys([ApiKey(digest_of("ka"), "acme", 2, None)], before).caller("ka").limits)
+        use(ApiKeys([key], before).principal("ka").limits)
+    use(ApiKeys([ApiKey(digest_of("ka"), "acme", 2, None)], before).principal("ka").limits)

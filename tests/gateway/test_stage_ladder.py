@@ -172,8 +172,8 @@ def test_tenants_share_no_workflow() -> None:
     body = {"messages": [{"role": "system", "content": "Plan."}]}
     discovery = Discovery(in_background=False)
     for tenant in ("one", "two"):
-        signs = StageHints(tenant, Headers(WORKFLOW), None, body, discovery)
-        resolve_stage(signs)
+        hints = StageHints(tenant, Headers(WORKFLOW), None, body, discovery)
+        resolve_stage(hints)
         discovery.catch_up()
-        assert resolve_stage(signs)[0].tenant == tenant
+        assert resolve_stage(hints)[0].tenant == tenant
     discovery.close()
