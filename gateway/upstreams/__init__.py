@@ -1,1 +1,1 @@
-"""The engines behind the gateway: choice, admission, connections, health."""
+"""Upstream engines: routing, admission, connections and health."""

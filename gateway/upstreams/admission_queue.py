@@ -1,4 +1,4 @@
-"""Requests that wait until an engine has room: first come, first served, and no more than so many."""
+"""A bounded FIFO queue of requests that wait for an engine with room."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class _Waiter(Generic[Place]):
 
 
 class AdmissionQueue(Generic[Place]):
-    """A bounded FIFO line in front of whatever has room or has not.
+    """A bounded FIFO queue in front of places with limited room.
 
     Args:
-        max_waiting: whoever comes when so many wait is refused.
-        timeout_s: whoever waited so long is refused too.
+        max_waiting: largest number of waiters; a further one is refused.
+        timeout_s: seconds after which a waiter is refused.
     """
 
     def __init__(self, max_waiting: int, timeout_s: float) -> None:
@@ -39,14 +39,15 @@ class AdmissionQueue(Generic[Place]):
     async def enter(
         self, kind: Hashable, take: Callable[[], Place | None], leave: Callable[[Place], None]
     ) -> Place:
-        """Wait until ``take`` gives a place: now, if nobody waits already, or at a ``move``.
+        """Wait until ``take`` returns a place: immediately if the queue is empty, or at a ``move``.
 
         Args:
-            kind: where one is not given a place, others of its kind behind it are not either.
-            leave: gives a place back, if whoever waited for it has left in the moment in which it came.
+            kind: group of the waiter. If ``take`` returns None for one waiter, ``move`` skips the later ones
+                of its kind.
+            leave: returns a place, if the waiter left at the moment in which it was served.
 
         Raises:
-            QueueFullError, QueueTimeoutError, and what ``take`` raises
+            QueueFullError, QueueTimeoutError, and any error of ``take``
         """
         if not self._waiters and (place := take()) is not None:
             return place
@@ -54,7 +55,7 @@ class AdmissionQueue(Generic[Place]):
             raise QueueFullError(f"all engines are busy and {len(self._waiters)} requests wait already")
         waiter = _Waiter(kind, take, asyncio.get_running_loop().create_future())
         self._waiters[waiter] = None
-        self.move()  # who waits may wait for another engine than the one that has room
+        self.move()  # earlier waiters may be waiting for other engines than the one with room
         try:
             async with asyncio.timeout(self.timeout_s):
                 return await asyncio.shield(waiter.served)
@@ -68,7 +69,7 @@ class AdmissionQueue(Generic[Place]):
             self._waiters.pop(waiter, None)
 
     def move(self) -> None:
-        """Something has changed: serve whoever can be served now, in order."""
+        """Serve every waiter for which there is room now, in order. Call after each change."""
         refused: set[Hashable] = set()
         for waiter in list(self._waiters):
             if waiter.kind in refused:

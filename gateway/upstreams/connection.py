@@ -1,7 +1,7 @@
-"""One connection to an engine: a request goes out, its answer comes back part by part, as bytes.
+"""One HTTP/1.1 connection to an engine, which streams the response body as bytes.
 
-The stream path in its lower half. httptools finds where head, parts and end are; nothing of a body is read,
-copied or held back: what comes goes on in the same call.
+The lower half of the stream path. httptools finds the head, the parts and the end of a response. Bodies are
+not decoded: each part is forwarded in the call that received it.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from agentspec.gateway.errors import UpstreamDownError, UpstreamTimeoutError
 from agentspec.gateway.http.response_writer import RawHeader
 
 MAX_HEAD_BYTES = 1 << 17
-MOST_UNREAD_BYTES = 1 << 18  # more than that waits in the kernel, and then in the engine
+MOST_UNREAD_BYTES = 1 << 18  # beyond this, reading pauses: data waits in the kernel, then in the engine
 
 
 class ByteSink(Protocol):
-    """Where the parts of an answer go."""
+    """A destination for the parts of a response body."""
 
     def write_nowait(self, part: bytes) -> None:
-        """Take the next one."""
+        """Write the next part without waiting."""
 
     @property
     def is_full(self) -> bool:
-        """It should not get more for now."""
+        """True if the sink should get no more for now."""
 
     async def drain(self) -> None:
-        """Wait until it may."""
+        """Wait until the sink may get more."""
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """HTTP/1.1 to one engine, one request at a time.
+    """An HTTP/1.1 connection to one engine, for one request at a time.
 
-    ``send``, then ``stream_to``, or ``read`` until it gives nothing; ``is_reusable`` then says if another may
-    follow. Whoever stops before that calls ``abort``. What goes wrong is raised as UpstreamDownError or
+    Call ``send``, then ``stream_to``, or ``read`` until it returns nothing. If ``is_reusable`` is then true,
+    another request may follow. To stop earlier, call ``abort``. Failures are raised as UpstreamDownError or
     UpstreamTimeoutError.
 
     Attributes:
-        status: of the answer.
-        headers: of the answer, as they came.
+        status: status of the response.
+        headers: headers of the response, as received.
     """
 
     def __init__(self, root: str) -> None:
@@ -62,12 +62,12 @@ class UpstreamConnection(asyncio.Protocol):
     async def send(
         self, head: bytes, body: bytes, *, is_head: bool, first_byte_s: float, idle_s: float
     ) -> None:
-        """Send a request and wait for the head of its answer: ``status`` and ``headers``.
+        """Send a request and wait for the head of its response: ``status`` and ``headers``.
 
         Args:
-            is_head: the method is HEAD, so that no body follows whatever the headers say.
-            first_byte_s: seconds until the head must be there.
-            idle_s: seconds between two parts of the body.
+            is_head: True if the method is HEAD: no body follows, even if the headers announce one.
+            first_byte_s: time-out for the head, in seconds.
+            idle_s: time-out between two parts of the body, in seconds.
         """
         self._begin()
         self._is_idle = False
@@ -83,19 +83,19 @@ class UpstreamConnection(asyncio.Protocol):
             await self._news()
 
     async def stream_to(self, sink: ByteSink) -> None:
-        """Give all of the body to ``sink``, each part in the call that brings it."""
+        """Write the whole body to ``sink``, each part in the call that received it."""
         try:
             while part := await self.read():
                 sink.write_nowait(part)
                 if sink.is_full:
                     self._sink = None
-                    await sink.drain()  # what comes meanwhile is read afterwards
+                    await sink.drain()  # parts received meanwhile are read afterwards
                 self._sink = sink
         finally:
             self._sink = None
 
     async def read(self) -> bytes:
-        """What came of the body since the last time; waits for some. Empty at its end."""
+        """Return the body received since the last call, waiting for some. Empty at its end."""
         while not self._parts:
             if self._is_complete:
                 return b""
@@ -104,18 +104,18 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def has_answered(self) -> bool:
-        """Anything at all came back for the last request."""
+        """True if any byte was received for the last request."""
         return self._has_answered
 
     @property
     def is_reusable(self) -> bool:
-        """The last answer is complete, and the connection still there for another."""
+        """True if the last response is complete and the connection can carry another request."""
         is_sent = self._transport is not None and not self._transport.get_write_buffer_size()
         is_whole = self._is_complete and self._keeps_alive and is_sent
         return is_whole and not self._is_lost and not self._is_paused
 
     def abort(self) -> None:
-        """Hang up at once: whatever the engine does for it, it stops."""
+        """Close the connection immediately, which cancels the request in the engine."""
         self._stop_clock()
         self._is_lost = True
         if self._transport is not None:
@@ -124,12 +124,12 @@ class UpstreamConnection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ready to send."""
+        """Keep the transport, which is ready to send."""
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """The next bytes of the answer."""
-        if self._is_idle:  # nobody asked: it is no longer clear what belongs to what
+        """Parse the next bytes of the response."""
+        if self._is_idle:  # unsolicited data: later responses could no longer be matched to requests
             self.abort()
             return
         self._heard_s = self._loop.time()
@@ -141,7 +141,7 @@ class UpstreamConnection(asyncio.Protocol):
             reason = str(error) or type(error).__name__
             self._break(f"sent what is no HTTP answer: {reason}")
             return
-        if self._num_framing_bytes > MAX_HEAD_BYTES:  # of a head or of trailers
+        if self._num_framing_bytes > MAX_HEAD_BYTES:  # a head or trailers
             self._break("sent an endless head")
             return
         if self._sink is not None and self._parts and not self._sink.is_full:
@@ -153,7 +153,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._wake()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The other side hung up; the end of a body that has no other end."""
+        """Handle a closed connection, which ends a body without a length and is else an error."""
         self._is_lost = True
         if self._is_idle or self._is_complete:
             return
@@ -166,19 +166,19 @@ class UpstreamConnection(asyncio.Protocol):
     # httptools
 
     def on_message_begin(self) -> None:
-        """A head begins; an answer more than was asked for ends the connection."""
+        """Raise ValueError if a second response begins, which ends the connection."""
         if self._is_complete:
             raise ValueError("a second answer")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; after the body, a trailer, which nobody wants."""
+        """Keep a header. Trailers after the body are ignored."""
         if not self._has_head:
             self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """The head is whole."""
+        """Read status and framing from the complete head. Raises ValueError for an invalid status."""
         self.status = self._parser.get_status_code()
-        if 100 <= self.status < 200:  # "continue", or a hint: the answer is still to come
+        if 100 <= self.status < 200:  # informational: the final response follows
             self.headers = []
             return
         if not 200 <= self.status < 600:
@@ -187,7 +187,7 @@ class UpstreamConnection(asyncio.Protocol):
         names = {name.lower() for name, _ in self.headers}
         self._ends_with_connection = not names & {b"content-length", b"transfer-encoding"}
         self._has_head = True
-        if self._idle_s < self._silence_s:  # the timer that runs would ring too late
+        if self._idle_s < self._silence_s:  # the running timer would fire too late
             self._stop_clock()
             self._timer = self._loop.call_later(self._idle_s, self._look_at_the_clock)
         self._silence_s = self._idle_s
@@ -196,14 +196,14 @@ class UpstreamConnection(asyncio.Protocol):
             self._stop_clock()
 
     def on_body(self, part: bytes) -> None:
-        """The next part."""
+        """Keep the next part of the body."""
         self._num_framing_bytes = 0
         if not self._has_no_body:
             self._parts.append(part)
             self._num_unread += len(part)
 
     def on_message_complete(self) -> None:
-        """The answer is whole."""
+        """Mark the response as complete, unless it was an informational one."""
         if self._has_head:
             self._is_complete = True
             self._is_idle = True
@@ -220,7 +220,7 @@ class UpstreamConnection(asyncio.Protocol):
     def _put(self, sink: ByteSink) -> None:
         try:
             sink.write_nowait(self._taken())
-        except Exception as error:  # of the client's side; whoever pours is told
+        except Exception as error:  # on the client's side; stream_to raises it
             self._fail(error)
 
     def _pause(self) -> None:
@@ -234,7 +234,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._num_unread = 0
         if self._is_paused:
             self._is_paused = False
-            self._heard_s = self._loop.time()  # until now it was not the engine that kept us waiting
+            self._heard_s = self._loop.time()  # the time spent paused does not count against the engine
             cast(asyncio.Transport, self._transport).resume_reading()
         return part
 
@@ -251,7 +251,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._waiting.set_result(None)
 
     def _break(self, what: str) -> None:
-        """End for what the engine did; if the answer was whole before, nobody needs to know."""
+        """Close the connection and raise UpstreamDownError in the reader, unless the response is complete."""
         if self._is_complete:
             self.abort()
             self._wake()
@@ -265,9 +265,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._wake()
 
     def _look_at_the_clock(self) -> None:
-        """One timer for a whole answer: it is set again when it rings too early."""
+        """Check the time-out. One timer serves a whole response: if it fires too early, it is set again."""
         left_s = self._heard_s + self._silence_s - self._loop.time()
-        if left_s > 0 or self._is_paused:  # paused: it is our reader who is slow
+        if left_s > 0 or self._is_paused:  # paused: our reader is slow, not the engine
             self._timer = self._loop.call_later(max(left_s, 0.1), self._look_at_the_clock)
             return
         phase = "said nothing more" if self._has_head else "did not answer"

@@ -1,4 +1,4 @@
-"""The connections to one engine: those that are idle are used again, the youngest first."""
+"""A pool of keep-alive connections to one engine, which reuses the most recently used one first."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 from agentspec.gateway.errors import UnreachableError, UpstreamDownError
 from agentspec.gateway.upstreams.connection import UpstreamConnection
 
-# below the 5 s after which common servers close an idle connection: never use one they just closed
+# common servers close an idle connection after 5 s: stay below, so as not to use one that was just closed
 KEEPALIVE_S = 2.0
 MOST_IDLE = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamRequest:
-    """A request as bytes. ``head`` ends with the empty line."""
+    """A request as bytes. ``head`` includes the empty line at its end."""
 
     head: bytes
     body: bytes
@@ -26,11 +26,11 @@ class UpstreamRequest:
 
 
 class ConnectionPool:
-    """As many connections to the server at ``root`` as there are requests at a time.
+    """A pool of connections to the server at ``root``, one for each concurrent request.
 
     Args:
-        root: ``http://host:port`` or ``https://...``; what comes after is left to the requests.
-        connect_s: seconds until a new connection must stand.
+        root: ``http://host:port`` or ``https://...``; any path is ignored.
+        connect_s: time-out for a new connection, in seconds.
         first_byte_s, idle_s: as in :meth:`UpstreamConnection.send`.
     """
 
@@ -48,9 +48,9 @@ class ConnectionPool:
         self._reaper: asyncio.TimerHandle | None = None
 
     async def send(self, request: UpstreamRequest) -> UpstreamConnection:
-        """The connection on which the answer to ``request`` comes; its head is there.
+        """Send one request and return its connection, with the head of the response received.
 
-        To be given back by ``put_back`` or ended by its ``abort``.
+        The caller must release the connection with ``put_back`` or ``UpstreamConnection.abort``.
 
         Raises:
             UpstreamDownError, UpstreamTimeoutError
@@ -61,12 +61,12 @@ class ConnectionPool:
             except UpstreamDownError:
                 if connection.has_answered:
                     raise
-                # it was closed in the moment in which we used it: that says nothing of the engine. Once only,
-                # and on a new connection: it may be this request that kills what it is sent to
+                # the idle connection was closed just as it was used, which is not a failure of the engine.
+                # Retry only once, on a new connection: the request itself may crash the engine
         return await self._sent(await self._connect(), request)
 
     def put_back(self, connection: UpstreamConnection) -> None:
-        """Keep it for the next request if it can be used again; else end it."""
+        """Keep ``connection`` for the next request if it is reusable; else close it."""
         if not connection.is_reusable or len(self._idle) >= MOST_IDLE:
             connection.abort()
             return
@@ -76,7 +76,7 @@ class ConnectionPool:
             self._reaper = asyncio.get_running_loop().call_later(KEEPALIVE_S, self._reap)
 
     def close(self) -> None:
-        """End the idle ones."""
+        """Close the idle connections."""
         if self._reaper is not None:
             self._reaper.cancel()
             self._reaper = None

@@ -1,7 +1,7 @@
-"""The control channel of an engine that runs our vLLM plugin: its figures and its trees, by HTTP.
+"""HTTP client for the control channel of an engine with our vLLM plugin: its counters and its trees.
 
-Many an engine has none. Figures are for whoever watches: asking never fails and never takes long. What
-changes trees (evict, save, ...) says why it failed.
+Engines without the plugin have no such channel. Reading counters never fails and never takes long. Commands
+that change trees (evict, save, ...) raise an error that states the reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from agentspec.generation import PastOutput
 from agentspec.stages import StageKey
 
 CONNECT_TIMEOUT_S = 5.0
-# below the 5 s after which common servers close an idle connection: never reuse one they just closed
+# common servers close an idle connection after 5 s: stay below, so as not to reuse one that was just closed
 KEEPALIVE_S = 2.0
 FIGURES_TIMEOUT_S = 1.0
 FRESH_S = 1.0
@@ -34,7 +34,7 @@ logger = logging.getLogger("agentspec.gateway")
 
 @contextmanager
 def told_as_ours(root: str) -> Iterator[None]:
-    """Raise UpstreamTimeoutError or UpstreamDownError, which name ``root``, where httpx raises its own."""
+    """Convert errors of httpx to UpstreamTimeoutError and UpstreamDownError, which name ``root``."""
     try:
         yield
     except httpx.TimeoutException as error:
@@ -47,7 +47,7 @@ def told_as_ours(root: str) -> Iterator[None]:
 
 
 class EngineControl:
-    """Talks to ``/agentspec/...`` of the engine at ``root``. Used from one event loop.
+    """A client for ``/agentspec/...`` of the engine at ``root``, to be used from one event loop.
 
     Args:
         token: the engine's ``$AGENTSPEC_CONTROL_TOKEN``, if it has one.
@@ -68,9 +68,9 @@ class EngineControl:
         self._asking = asyncio.Lock()
 
     async def stages(self) -> Stages | None:
-        """Counters per stage, at most a second old if the engine answers, else the last known.
+        """Return the counters per stage: at most a second old if the engine responds, else the last known.
 
-        None if it never told any: it has no plugin, or was down from the start.
+        None if the engine has no plugin, or has not responded yet.
         """
         async with self._asking:
             if time.monotonic() >= self._stale_from:
@@ -78,16 +78,16 @@ class EngineControl:
         return self._stages
 
     async def evict(self, stage: StageKey) -> dict[str, Any]:
-        """Forget what the stage's own tree has learned. Raises as every command here.
+        """Clear the stage's own tree. The other commands raise the same errors.
 
         Raises:
-            RequestError: the engine refused what was asked.
-            EngineError: it has no plugin, refuses our token, failed, or can't be reached.
+            RequestError: the engine rejected the request.
+            EngineError: the engine has no plugin, rejects our token, failed, or can't be reached.
         """
         return await self._command("evict", {"tenant": stage.tenant, "stage": stage.name})
 
     async def trace(self, tenant: str | None, request_id: str) -> list[Any] | None:
-        """The decode steps of a traced request of the tenant, or of any if that is None.
+        """Return the decode steps of a traced request of the tenant, or of any tenant if that is None.
 
         None if the engine has no such trace.
         """
@@ -95,16 +95,16 @@ class EngineControl:
         return steps if isinstance(steps, list) else None
 
     async def warm(self, tenant: str, outputs: Sequence[PastOutput]) -> dict[str, Any]:
-        """Learn past outputs of the tenant."""
+        """Insert past outputs of the tenant into the trees."""
         described = [{"stage": output.stage.name, "response": output.text} for output in outputs]
         return await self._command("warm", {"tenant": tenant, "outputs": described})
 
     async def save(self, path: str | None) -> dict[str, Any]:
-        """Write all trees to a file of the engine's machine; None = the one it was configured with."""
+        """Write all trees to a file on the engine's machine; None = the file it was configured with."""
         return await self._command("save", {} if path is None else {"path": path})
 
     async def load(self, path: str | None) -> dict[str, Any]:
-        """Add the trees of such a file."""
+        """Add the trees of a file that ``save`` wrote."""
         return await self._command("load", {} if path is None else {"path": path})
 
     async def close(self) -> None:
@@ -119,15 +119,15 @@ class EngineControl:
             fresh_s = FRESH_S if self._has_plugin else ABSENT_S
             self._is_failing = False
         except (httpx.HTTPError, TimeoutError, ValueError) as error:
-            if not self._is_failing:  # once, not with every scrape
+            if not self._is_failing:  # log once, not at every scrape
                 logger.warning("no figures from the engine: %s", str(error) or type(error).__name__)
             self._is_failing = True
-            self._has_plugin = False  # what comes up again may be another server
+            self._has_plugin = False  # the server that starts next may be another one
         self._stale_from = time.monotonic() + fresh_s
 
     async def _ask(self) -> Stages | None:
         if not self._has_plugin:
-            # not by its stages: a gateway has those too, one tenant's
+            # /agentspec/stages does not identify the plugin: a gateway serves it too, for one tenant
             status = await self._client.get(f"{self._root}/agentspec/status")
             if status.status_code == httpx.codes.NOT_FOUND:
                 return None
@@ -153,7 +153,7 @@ class EngineControl:
 
 
 def _told(answer: httpx.Response) -> dict[str, Any]:
-    """The JSON object of an answer, which has OpenAI's form if it is an error. Raises EngineError."""
+    """Return the JSON object of a response; errors have OpenAI's form. Raises EngineError if malformed."""
     try:
         told = answer.json()
         if isinstance(told, dict) and isinstance(told.get("error", {}), dict):

@@ -1,4 +1,4 @@
-"""The upstream in this process: an :class:`agentspec.generation.Engine`, with no hop between."""
+"""An upstream in this process: an :class:`agentspec.generation.Engine`, without a network hop."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class EmbeddedAnswer(Protocol):
 
     @property
     def requests(self) -> Sequence[GenerationRequest]:
-        """What the engine is asked."""
+        """Requests for the engine."""
 
     async def write(self, deltas: AsyncIterator[Indexed], response: ApiResponse) -> None:
-        """The answer, as the deltas come."""
+        """Write the answer while the deltas arrive."""
 
 
 ANSWERS: Mapping[str, Callable[[Mapping[str, Any], Tags, str], EmbeddedAnswer]] = {
@@ -51,9 +51,11 @@ ANSWERS: Mapping[str, Callable[[Mapping[str, Any], Tags, str], EmbeddedAnswer]] 
 
 
 class EmbeddedUpstream:
-    """Answers from an engine in this process.
+    """An upstream that answers from an engine in this process.
 
-    ``forests``: where its trees may be kept. ``any_model``: it answers by any name.
+    Args:
+        forests: folder in which its trees may be saved.
+        any_model: True to accept any model name.
     """
 
     def __init__(
@@ -64,10 +66,10 @@ class EmbeddedUpstream:
         self._trees = TreeControl(engine, forests)
 
     async def start(self) -> None:
-        """Nothing to do: the engine runs."""
+        """Do nothing: the engine runs already."""
 
     async def answer(self, call: ApiCall, response: ApiResponse) -> None:
-        """Generate, tokenize, or tell of the model; see :meth:`Upstream.answer`."""
+        """Generate, tokenize, or describe the model; see :meth:`Upstream.answer`."""
         path = unquote(call.path)
         if path in ANSWERS:
             await self._generate(call, response)
@@ -100,7 +102,7 @@ class EmbeddedUpstream:
         return await detokenize(self._engine, tokens)
 
     def _models(self, model_id: str) -> dict[str, Any]:
-        """The one model, as a list if none is named."""
+        """Describe the one model, in a list if ``model_id`` is empty."""
         card = self._engine.model
         described = {
             "id": card.name,
@@ -115,34 +117,34 @@ class EmbeddedUpstream:
         return described
 
     async def is_healthy(self) -> bool:
-        """As the engine says."""
+        """True if the engine is healthy."""
         return self._engine.is_healthy
 
     async def stats(self) -> Mapping[StageKey, StageStats]:
-        """The engine's counters."""
+        """Return the engine's counters."""
         return self._engine.stats()
 
     async def metrics(self) -> Iterable[Metric]:
-        """None: nothing lies between."""
+        """Return no metrics: there is no connection to measure."""
         return ()
 
     async def trace(self, tenant: str | None, request_id: str) -> None:
-        """None is kept: its answers tell their steps."""
+        """Return None: answers contain their own traces, and no copy is kept."""
 
     async def evict(self, stage: StageKey) -> dict[str, Any]:
-        """From the engine's trees; see :meth:`Upstream.evict`."""
+        """Clear a tree of the engine; see :meth:`Upstream.evict`."""
         return await self._trees.evict(stage)
 
     async def warm(self, tenant: str, outputs: Sequence[PastOutput]) -> dict[str, Any]:
-        """Into the engine's trees, beside its decode steps; see :meth:`Upstream.warm`."""
+        """Insert into the engine's trees, concurrently with its decode steps; see :meth:`Upstream.warm`."""
         return await self._trees.warm(outputs)
 
     async def save(self, path: str | None) -> dict[str, Any]:
-        """The engine's trees; see :meth:`Upstream.save`."""
+        """Save the engine's trees; see :meth:`Upstream.save`."""
         return await self._trees.save(path)
 
     async def load(self, path: str | None) -> dict[str, Any]:
-        """Into the engine's trees; see :meth:`Upstream.load`."""
+        """Load into the engine's trees; see :meth:`Upstream.load`."""
         return await self._trees.load(path)
 
     async def close(self) -> None:

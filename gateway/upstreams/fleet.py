@@ -1,4 +1,4 @@
-"""All engines behind HTTP as one upstream: a request waits for room, goes to one of them, or to another."""
+"""All HTTP engines as one upstream: a request waits for room, is sent to one engine, and may be retried."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ NONE: frozenset[int] = frozenset()
 
 
 class Fleet:
-    """Forwards every call to one of its engines.
+    """An upstream that forwards every call to one of its engines.
 
     Raises:
-        ConfigError: the URL of one is none.
+        ConfigError: an engine's URL is invalid.
     """
 
     def __init__(self, settings: FleetSettings) -> None:
@@ -50,19 +50,19 @@ class Fleet:
 
     @property
     def upstreams(self) -> tuple[UpstreamSettings, ...]:
-        """The engines as they are set at present."""
+        """Current settings of the engines."""
         return self._settings.upstreams
 
     async def start(self) -> None:
-        """Look after the engines from now on, in this event loop."""
+        """Start the health checks of the engines, in this event loop."""
         self._replicas = [self._replica(one) for one in self._settings.upstreams]
         self._watching = asyncio.create_task(self._watch())
 
     def apply(self, settings: FleetSettings) -> None:
-        """Go by these settings from now on.
+        """Apply new settings.
 
-        Engines of which nothing has changed keep their connections and what is known of their health; the
-        others end when their last request is over.
+        Engines with unchanged settings keep their connections and their health state. The others close when
+        their last request is over.
         """
         kept = (
             {}
@@ -81,7 +81,7 @@ class Fleet:
         self._line.move()
 
     async def answer(self, call: ApiCall, response: ApiResponse) -> None:
-        """Forward and stream back; see :meth:`Upstream.answer`."""
+        """Forward ``call`` and stream the response back; see :meth:`Upstream.answer`."""
         if call.path == MODELS_PATH and call.method == "GET" and len(self._replicas) > 1:
             await response.send_json(200, await self._all_models(call))
             return
@@ -101,15 +101,15 @@ class Fleet:
             except NoUpstreamError:
                 if failure is None:
                     raise
-                raise failure from None  # it was our own tries that were one too many
+                raise failure from None  # our own tries opened the last circuit: report their failure
             await asyncio.sleep(retries.backoff_s * 2**retry * random.uniform(0.5, 1.0))
 
     async def is_healthy(self) -> bool:
-        """True if any engine answers."""
+        """True if any engine responds."""
         return any(await asyncio.gather(*(replica.is_answering() for replica in self._replicas)))
 
     async def stats(self) -> Mapping[StageKey, StageStats]:
-        """All engines' counters, added up."""
+        """Return the sums of all engines' counters."""
         total: dict[StageKey, StageStats] = {}
         for stages in await asyncio.gather(*(replica.stats() for replica in self._replicas)):
             for stage, stats in stages.items():
@@ -117,13 +117,13 @@ class Fleet:
         return total
 
     async def metrics(self) -> Iterable[Metric]:
-        """Of every engine, and of the line before them."""
-        if len(self._replicas) == 1:  # nobody else looks at it
+        """Return the metrics of every engine and of the admission queue."""
+        if len(self._replicas) == 1:  # _watch does not probe a single engine
             await self._replicas[0].look()
         return upstream_metrics(self._replicas, len(self._line))
 
     async def trace(self, tenant: str | None, request_id: str) -> list[Any] | None:
-        """The longest: an engine that broke off may have a beginning; see :meth:`Upstream.trace`."""
+        """Return the longest trace: an engine that broke off may have a part; see :meth:`Upstream.trace`."""
         told = await asyncio.gather(
             *(replica.control.trace(tenant, request_id) for replica in self._replicas),
             return_exceptions=True,
@@ -135,23 +135,23 @@ class Fleet:
         return steps
 
     async def evict(self, stage: StageKey) -> dict[str, Any]:
-        """On every engine; see :meth:`Upstream.evict`."""
+        """Clear the stage's tree on every engine; see :meth:`Upstream.evict`."""
         return await self._on_all(lambda replica: replica.control.evict(stage))
 
     async def warm(self, tenant: str, outputs: Sequence[PastOutput]) -> dict[str, Any]:
-        """Every engine; see :meth:`Upstream.warm`."""
+        """Warm every engine; see :meth:`Upstream.warm`."""
         return await self._on_all(lambda replica: replica.control.warm(tenant, outputs))
 
     async def save(self, path: str | None) -> dict[str, Any]:
-        """Every engine, on its own machine; see :meth:`Upstream.save`."""
+        """Save the trees of every engine on its own machine; see :meth:`Upstream.save`."""
         return await self._on_all(lambda replica: replica.control.save(path))
 
     async def load(self, path: str | None) -> dict[str, Any]:
-        """Every engine; see :meth:`Upstream.load`."""
+        """Load the trees of every engine; see :meth:`Upstream.load`."""
         return await self._on_all(lambda replica: replica.control.load(path))
 
     async def close(self) -> None:
-        """Look after nothing any more, and end what is idle."""
+        """Stop the health checks and close all replicas, also those that still serve their last requests."""
         tasks = [task for task in (self._watching, *self._retiring) if task is not None]
         for task in tasks:
             task.cancel()
@@ -164,7 +164,7 @@ class Fleet:
     async def _try(
         self, call: ApiCall, response: ApiResponse, tried: list[Replica], refused: frozenset[int]
     ) -> int:
-        """Wait for an engine, let it answer; the answer's status."""
+        """Wait for an engine, let it answer, and return the status of the response."""
         replica = await self._line.enter(
             (call.tenant, call.model),
             lambda: self._take(call, tried),
@@ -180,7 +180,7 @@ class Fleet:
             self._on_disconnect(replica, call.tenant)
 
     def _take(self, call: ApiCall, tried: Sequence[Replica]) -> Replica | None:
-        """The engine for ``call``, entered; None if all that could answer are full."""
+        """Choose and enter an engine for ``call``; None if all suitable ones are full."""
         able = [replica for replica in self._replicas if replica.may_serve(call.model)]
         if not able:
             raise UnknownModelError(f"no engine here serves {call.model!r}")
@@ -214,7 +214,7 @@ class Fleet:
         return str(call.tags.stage)
 
     async def _all_models(self, call: ApiCall) -> dict[str, Any]:
-        """The models of every engine that answers, each once."""
+        """List the models of all engines that respond, without duplicates."""
         told = await asyncio.gather(*(replica.models(call) for replica in self._replicas))
         models = {model["id"]: model for listed in told for model in listed}
         if not models:
@@ -222,7 +222,7 @@ class Fleet:
         return {"object": "list", "data": list(models.values())}
 
     async def _on_all(self, work: Callable[[Replica], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
-        """What all engines told: numbers added up, the rest as the last one says."""
+        """Run ``work`` on all engines and merge the results: sums of numbers, else the last value."""
         total: dict[str, Any] = {}
         for told in await asyncio.gather(*map(work, self._replicas)):
             for name, value in told.items():
@@ -231,27 +231,27 @@ class Fleet:
 
     async def _watch(self) -> None:
         while True:
-            if len(self._replicas) > 1:  # else there is nothing to choose
+            if len(self._replicas) > 1:  # with one engine there is no choice to make
                 await asyncio.gather(*(replica.look() for replica in self._replicas))
                 self._line.move()
             await asyncio.sleep(self._settings.health.interval_s)
 
 
 def _differ_in_common(one: FleetSettings, other: FleetSettings) -> bool:
-    """What concerns every engine is not the same."""
+    """True if a setting that concerns every engine differs."""
     common = ("timeouts", "health", "forwards_authorization")
     return any(getattr(one, name) != getattr(other, name) for name in common)
 
 
 def _preferred(replicas: list[Replica], *wishes: Callable[[Replica], bool]) -> list[Replica]:
-    """Those that meet the wishes, one after the other; a wish that nobody meets is dropped."""
+    """Filter by each wish in turn, skipping a wish that no replica meets."""
     for wish in wishes:
         replicas = [replica for replica in replicas if wish(replica)] or replicas
     return replicas
 
 
 def _is_repeatable(call: ApiCall) -> bool:
-    """To ask twice does no harm: it generates, or it only reads."""
+    """True if repeating the call is harmless: it generates, or only reads."""
     return call.tags is not None or call.method in SAFE_METHODS
 
 

@@ -1,4 +1,4 @@
-"""What of a request goes on to an engine, and what of its answer comes back: nearly everything, as it was."""
+"""Forwarding of requests and response headers between client and engine, unchanged but for a few headers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     )
 )
-# the client's length and encodings are not the forwarded body's; id and stage are sent as we understood them
+# length and encodings may differ in the forwarded request; id and stage are written by the gateway
 NOT_FORWARDED = HOP_BY_HOP | {
     b"host",
     b"content-length",
@@ -32,9 +32,9 @@ NOT_FORWARDED = HOP_BY_HOP | {
     REQUEST_ID_HEADER.encode(),
     STAGE_HEADER.encode(),
 }
-# a span of ours, if there is one, stands between the client's and the engine's
+# replaced if the gateway records a span of its own, between those of client and engine
 TRACE_HEADERS = frozenset((b"traceparent", b"tracestate"))
-# which pages may read an answer is our setting, whatever the engine's is: vLLM's lets all pages by default
+# the gateway's CORS settings replace the engine's: vLLM allows all origins by default
 CORS_HEADERS = frozenset(
     b"access-control-" + name
     for name in (
@@ -48,7 +48,7 @@ CORS_HEADERS = frozenset(
         *(b"expose-headers", b"max-age"),
     )
 )
-# ours say it instead
+# the gateway writes its own, or drops them
 NOT_RETURNED = HOP_BY_HOP | {
     b"date",
     b"server",
@@ -60,7 +60,7 @@ NOT_RETURNED = HOP_BY_HOP | {
 
 
 class Forwarding:
-    """How requests for one engine are written.
+    """A writer of requests for one engine.
 
     Args:
         authority: host and port, for the ``Host`` header.
@@ -73,7 +73,7 @@ class Forwarding:
     ) -> None:
         self._prefix = prefix
         self._sends_xargs = settings.sends_xargs
-        # the bytes go back as they are, to a client we did not ask
+        # response bodies are forwarded unchanged, to a client that may not support other encodings
         lines = [f"host: {authority}", "accept-encoding: identity"]
         self._dropped = NOT_FORWARDED
         if settings.api_key:
@@ -83,7 +83,7 @@ class Forwarding:
         self._own_lines = "\r\n".join(lines).encode("latin-1")
 
     def request(self, call: ApiCall) -> UpstreamRequest:
-        """``call`` as bytes. Raises RequestError if its ``vllm_xargs`` is no object."""
+        """Encode ``call`` for the engine. Raises RequestError if its ``vllm_xargs`` is not an object."""
         body = self._body(call)
         target = f"{self._prefix}{call.path}" + (f"?{call.query}" if call.query else "")
         lines = [f"{call.method} {target} HTTP/1.1".encode("latin-1"), self._own_lines]
@@ -101,7 +101,7 @@ class Forwarding:
         return UpstreamRequest(b"\r\n".join([*lines, b"", b""]), body, is_head=call.method == "HEAD")
 
     def own_request(self, path: str) -> UpstreamRequest:
-        """A GET that nobody asked us for."""
+        """Encode a GET of the gateway itself, without a client's call."""
         line = f"GET {self._prefix}{path} HTTP/1.1".encode("latin-1")
         return UpstreamRequest(b"\r\n".join([line, self._own_lines, b"", b""]), b"")
 
@@ -118,15 +118,15 @@ class Forwarding:
 
 
 def returned(status: int, headers: Sequence[RawHeader]) -> list[RawHeader]:
-    """The headers of an answer that the client gets."""
+    """Return the response headers to be sent to the client."""
     dropped = NOT_RETURNED | _named_by_connection(headers)
     if status in BODILESS_STATUSES:
-        dropped |= {b"content-length"}  # of a body that does not follow
+        dropped |= {b"content-length"}  # no body follows
     lowered = ((name.lower(), value) for name, value in headers)
     return [header for header in lowered if header[0] not in dropped]
 
 
 def _named_by_connection(headers: Iterable[RawHeader]) -> frozenset[bytes]:
-    """Headers that are for the next hop alone, because ``Connection`` says so."""
+    """Return the names of the hop-by-hop headers that ``Connection`` lists."""
     values = [value for name, value in headers if name.lower() == b"connection"]
     return frozenset(name.strip().lower() for value in values for name in value.split(b","))

@@ -1,4 +1,4 @@
-"""``/metrics`` per engine of a fleet: what it is doing, whether it is in order, how it has answered."""
+"""Prometheus metrics per engine of a fleet: load, health, requests, failures and latency."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ FIRST_BYTE_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10,
 
 @dataclass(slots=True)
 class UpstreamMetrics:
-    """What one engine was asked and how it answered; sums that only grow. Of the event loop only.
+    """Counters of one engine, which only grow. Not thread-safe: used in the event loop only.
 
     Attributes:
-        num_requests: tries that were sent to it.
-        num_failures: those of them that it did not answer, or answered with its own failure.
-        num_retries: those of them that came after a failed one, here or elsewhere.
-        first_byte_s: seconds until the head of an answer, summed over all.
-        num_by_bucket: answers by that time, the last those beyond every bound.
+        num_requests: number of tries sent to the engine.
+        num_failures: number of tries that it did not answer, or answered with a failure of its own.
+        num_retries: number of tries after a failed one, on this or another engine.
+        first_byte_s: sum of the times until the head of a response, in seconds.
+        num_by_bucket: number of responses per bucket of that time; the last bucket has no upper bound.
     """
 
     num_requests: int = 0
@@ -38,13 +38,13 @@ class UpstreamMetrics:
     num_by_bucket: list[int] = field(default_factory=lambda: [0] * (len(FIRST_BYTE_BUCKETS_S) + 1))
 
     def add_first_byte(self, seconds: float) -> None:
-        """The head of an answer came."""
+        """Record the time until the head of one response."""
         self.first_byte_s += seconds
         self.num_by_bucket[bisect_left(FIRST_BYTE_BUCKETS_S, seconds)] += 1
 
 
 class Observable(Protocol):
-    """What is told of one engine."""
+    """An engine whose metrics are exported."""
 
     name: str
     num_running: int
@@ -53,7 +53,7 @@ class Observable(Protocol):
 
     @property
     def is_left_alone(self) -> bool:
-        """Its breaker is open, to one tenant at least."""
+        """True if its circuit breaker is open to at least one tenant."""
 
 
 GAUGES = (
@@ -73,7 +73,7 @@ COUNTERS = (
 
 
 def upstream_metrics(upstreams: Sequence[Observable], num_waiting: int) -> Iterator[Metric]:
-    """All families of a fleet; ``num_waiting`` requests are in line for any of its engines."""
+    """Yield all metric families of a fleet, which has ``num_waiting`` requests in its admission queue."""
     yield GaugeMetricFamily(
         "agentspec_gateway_waiting", "Requests in line for an engine that has room", value=num_waiting
     )

@@ -1,4 +1,4 @@
-"""Whether there is an engine at a URL, and whether our plugin is in it."""
+"""A probe that checks for an engine at a URL, and for our plugin in it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ TIMEOUT_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What an engine's ``/agentspec/status`` told.
+    """The result of a request to an engine's ``/agentspec/status``.
 
     Attributes:
-        root: where it was asked.
-        problem: why nothing is known; empty if something is.
-        plugin: the plugin's version; empty without one.
-        vllm: vLLM's.
-        num_speculative_tokens: most draft tokens of a request in a step.
+        root: URL of the engine.
+        problem: reason why the probe failed; empty if it did not.
+        plugin: version of the plugin; empty without one.
+        vllm: version of vLLM.
+        num_speculative_tokens: largest number of draft tokens per request and step.
     """
 
     root: str
@@ -39,7 +39,7 @@ class ProbeResult:
 
 
 def look(root: str, control_token: str | None = None) -> ProbeResult:
-    """Ask the engine at ``root``, a URL without ``/v1``. Never raises; takes some seconds at most."""
+    """Probe the engine at ``root``, a URL without ``/v1``. Never raises, and takes a few seconds at most."""
     headers = {"authorization": f"Bearer {control_token}"} if control_token else {}
     try:
         answer = httpx.get(f"{root}/agentspec/status", headers=headers, timeout=TIMEOUT_S, trust_env=False)

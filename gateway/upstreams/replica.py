@@ -1,4 +1,4 @@
-"""One engine of the fleet: its connections, its load, and what is known of its health."""
+"""One engine of the fleet: its connections, its load and its health."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ logger = logging.getLogger("agentspec.gateway")
 
 
 class Replica:
-    """Forwards to one engine.
+    """An engine that calls are forwarded to; a target of ``routing``.
 
     Attributes:
-        name, weight: see UpstreamSettings; a target of ``routing``.
-        num_running: requests that it answers now.
-        is_up: it answered when it was looked at last.
-        listed: the models of its ``/v1/models``; None until it told.
-        figures: how it has answered so far; they go on where another of the same name left off.
+        name, weight: see UpstreamSettings.
+        num_running: number of requests in flight.
+        is_up: False after a number of failed health checks in a row.
+        listed: models of its ``/v1/models``; None until the first list was received.
+        figures: its counters, which continue those of a former replica with the same name.
     """
 
     def __init__(
@@ -73,33 +73,33 @@ class Replica:
 
     @property
     def has_room(self) -> bool:
-        """It may get one more request."""
+        """True if the engine may get one more request."""
         limit = self.settings.max_concurrent
         return limit is None or self.num_running < limit
 
     @property
     def is_left_alone(self) -> bool:
-        """It has failed too often to get a request now, at least of one tenant."""
+        """True if its circuit breaker is open to at least one tenant."""
         return self.breaker.is_open_to_any
 
     def may_serve(self, model: str | None) -> bool:
-        """The configuration lets ``model`` come here."""
+        """True if the configuration allows ``model`` on this engine."""
         return not self.settings.models or model is None or model in self.settings.models
 
     def enter(self, tenant: str) -> None:
-        """A request is on its way here."""
+        """Count a request that will be sent to this engine."""
         self.num_running += 1
         self.breaker.enter(tenant)
 
     def leave(self, tenant: str) -> None:
-        """It is over, whichever way."""
+        """Count the end of a request, successful or not."""
         self.num_running -= 1
         self.breaker.forget(tenant)
         if not self.num_running:
             self._is_idle.set()
 
     async def retire(self) -> None:
-        """Close, once nothing is under way any more."""
+        """Close when no request is in flight any more."""
         try:
             while self.num_running:
                 self._is_idle.clear()
@@ -110,14 +110,14 @@ class Replica:
     async def answer(
         self, call: ApiCall, response: ApiResponse, refused: frozenset[int], *, is_again: bool
     ) -> int:
-        """Forward ``call`` and stream the answer back.
+        """Forward ``call`` and stream the response back.
 
         Args:
-            refused: an answer with one of these statuses is discarded.
-            is_again: the call failed here before; another failure does not count against the engine.
+            refused: statuses with which a response is discarded.
+            is_again: True if the call failed here before. Another failure does not count against the engine.
 
         Returns:
-            The answer's status.
+            The status of the response.
 
         Raises:
             RequestError: the request is at fault.
@@ -144,7 +144,7 @@ class Replica:
         return connection.status
 
     async def look(self) -> None:
-        """Find out if it is up, and what it serves. Never raises."""
+        """Check the engine's health and update the list of its models. Never raises."""
         try:
             async with asyncio.timeout(self._health.timeout_s):
                 status, _ = await self._get("/health")
@@ -161,7 +161,7 @@ class Replica:
         self.is_up = is_up
 
     async def is_answering(self) -> bool:
-        """True if the engine answers at all; not every server has a ``/health``."""
+        """True if the engine responds, even with 404: not every server has a ``/health``."""
         try:
             async with asyncio.timeout(self._health.timeout_s):
                 status, _ = await self._get("/health")
@@ -170,7 +170,7 @@ class Replica:
         return status < 500
 
     async def models(self, call: ApiCall) -> list[dict[str, Any]]:
-        """What it lists for whoever asks by ``call``; nothing if it does not answer soon. Never raises."""
+        """List the engine's models for ``call``; empty if it does not respond in time. Never raises."""
         try:
             async with asyncio.timeout(self._health.timeout_s):
                 return _models(*await self._fetch(self._forwarding.request(call)))
@@ -178,12 +178,12 @@ class Replica:
             return []
 
     async def stats(self) -> Stages:
-        """What the engine counted, if it runs our plugin; else what answers told on their way."""
+        """Return the counters of the engine's plugin; without one, those read from forwarded responses."""
         reported = await self.control.stages()
         return self._ledger.stats if reported is None else reported
 
     async def close(self) -> None:
-        """End all that is idle."""
+        """Close the idle connections and the control client."""
         self._connections.close()
         await self.control.close()
 
@@ -229,7 +229,7 @@ class Replica:
 
 
 def _models(status: int, body: bytes) -> list[dict[str, Any]]:
-    """Those in an answer of ``/v1/models``; none if it is no such answer."""
+    """Return the models in a response of ``/v1/models``; none if it is malformed."""
     try:
         models = json.loads(body)["data"] if status == 200 else []
         return [model for model in models if isinstance(model["id"], str)]

@@ -1,8 +1,9 @@
-"""Which of several engines a request goes to.
+"""Choice of an engine for a request.
 
-A stage's tree is warm where its requests were before, so a stage stays with one engine as long as that one
-is not busier than the others: consistent hashing with bounded loads (Mirrokni et al., arXiv 1608.01350) over
-rendezvous hashing. What spills goes to the stage's second engine, always the same one, and so on.
+A stage's tree is warm on the engine that served its earlier requests. So a stage stays with one engine as
+long as that one is not busier than the others. The algorithm is consistent hashing with bounded loads
+(Mirrokni et al., arXiv 1608.01350) over rendezvous hashing. Requests that spill are sent to the stage's
+second engine, which is always the same, then to its third, and so on.
 """
 
 from __future__ import annotations
@@ -14,30 +15,30 @@ from typing import Protocol, TypeVar
 
 
 class Target(Protocol):
-    """What a request can be sent to."""
+    """An engine that a request can be sent to."""
 
     @property
     def name(self) -> str:
-        """Stable over restarts: it decides which stages come here."""
+        """Name that determines which stages are routed here; stable over restarts."""
 
     @property
     def weight(self) -> float:
-        """Its share of the load."""
+        """Share of the load."""
 
     @property
     def num_running(self) -> int:
-        """Requests that it answers now."""
+        """Number of requests in flight."""
 
 
 AnyTarget = TypeVar("AnyTarget", bound=Target)
 
 
 def choose(targets: Sequence[AnyTarget], affinity: str | None, spill: float) -> AnyTarget:
-    """The one of ``targets`` (at least one) for the next request.
+    """Return the one of ``targets`` (at least one) for the next request.
 
     Args:
-        affinity: what should stay together; None = nothing: the least loaded.
-        spill: a target takes at most so many times its share of the load before others must help, at least 1.
+        affinity: key of requests that should stay together; None = choose the least loaded target.
+        spill: factor by which a target may exceed its share of the load before others are used, at least 1.
     """
     if affinity is None or len(targets) == 1:
         return min(targets, key=_load)
@@ -46,7 +47,7 @@ def choose(targets: Sequence[AnyTarget], affinity: str | None, spill: float) -> 
     for target in sorted(targets, key=lambda one: _score(one, affinity), reverse=True):
         if target.num_running < math.ceil(spill * num_running * target.weight / total_weight):
             return target
-    return min(targets, key=_load)  # rounding
+    return min(targets, key=_load)  # reached only by rounding
 
 
 def _load(target: Target) -> float:
@@ -54,7 +55,7 @@ def _load(target: Target) -> float:
 
 
 def _score(target: Target, affinity: str) -> float:
-    """Highest wins: each target is the first of its share of all affinities (weighted rendezvous hashing)."""
+    """Return the score of weighted rendezvous hashing: the highest wins, in proportion to the weights."""
     digest = blake2b(f"{target.name}\0{affinity}".encode(), digest_size=8).digest()
     chance = (int.from_bytes(digest) + 1) / (2**64 + 1)
     return -target.weight / math.log(chance)

@@ -1,4 +1,4 @@
-"""One stage's counters as JSON, both ways: engines tell them to the gateway, the gateway to its clients."""
+"""Counters per stage as JSON: read from engines, and written for the gateway's clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SOURCES = {source.name.lower(): source for source in Source if source is not So
 
 
 class _StageFigures(BaseModel):
-    """What is missing counts as 0, what is new is ignored: engine and gateway may differ in version."""
+    """One stage's counters. Missing ones are 0 and unknown ones ignored: versions may differ."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
@@ -45,12 +45,12 @@ class _AllFigures(BaseModel):
 
 
 def read_stages(raw: bytes) -> Stages:
-    """The counters in ``{"stages": [...]}``, in their order. Raises ValueError if there are none in it."""
+    """Parse the counters in ``{"stages": [...]}``, keeping their order. Raises ValueError if malformed."""
     return dict(_read(one) for one in _AllFigures.model_validate_json(raw).stages)
 
 
 def describe_stages(stages: Stages) -> dict[str, list[dict[str, Any]]]:
-    """The inverse of :func:`read_stages`; rates are written as well."""
+    """Describe stages in the form that :func:`read_stages` reads, with the rates added."""
     return {"stages": [_describe(stage, stats) for stage, stats in stages.items()]}
 
 
@@ -75,5 +75,5 @@ def _describe(stage: StageKey, stats: StageStats) -> dict[str, Any]:
 
 
 def by_name(counts: Mapping[Source, int]) -> dict[str, int]:
-    """Counts by source as JSON has them."""
+    """Return counts keyed by the source's name, as in JSON."""
     return {name: counts[source] for name, source in _SOURCES.items() if source in counts}

@@ -1,4 +1,4 @@
-"""What operators and tenants ask of the trees of an engine in this process."""
+"""Commands for the trees of an engine in this process."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from agentspec.stages import StageKey
 
 
 class TreeControl:
-    """The engine's trees, worked on beside its decode steps; ``files`` are where they may be kept.
+    """Commands for an engine's trees, which run in threads, concurrently with its decode steps.
 
-    All raise NoControlError if the engine keeps none; :class:`~agentspec.gateway.upstreams.upstream.Upstream`
-    has the same.
+    ``files`` is the folder in which trees may be saved. All commands raise NoControlError if the engine has
+    no trees. They implement those of :class:`~agentspec.gateway.upstreams.upstream.Upstream`.
     """
 
     def __init__(self, engine: Engine, files: ForestFolder) -> None:
@@ -26,20 +26,20 @@ class TreeControl:
         self._files = files
 
     async def evict(self, stage: StageKey) -> dict[str, Any]:
-        """Forget what the stage's own tree has learned."""
+        """Clear the stage's own tree."""
         return {"freed_bytes": await asyncio.to_thread(self._trees.evict, stage)}
 
     async def warm(self, outputs: Sequence[PastOutput]) -> dict[str, Any]:
-        """Learn past outputs."""
+        """Insert past outputs into the trees."""
         num_tokens = await asyncio.to_thread(self._trees.learn, outputs)
         return {"num_outputs": len(outputs), "num_tokens": num_tokens}
 
     async def save(self, path: str | None) -> dict[str, Any]:
-        """Write all trees to a file. Raises RequestError if it can't be written."""
+        """Write all trees to a file. Raises RequestError if the file can't be written."""
         return await self._with_file(path, self._trees.save)
 
     async def load(self, path: str | None) -> dict[str, Any]:
-        """Add what a file holds. Raises RequestError if it can't be read."""
+        """Add the trees in a file. Raises RequestError if the file can't be read."""
         return await self._with_file(path, self._trees.load)
 
     @property

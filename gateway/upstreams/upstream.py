@@ -1,4 +1,4 @@
-"""The seam between the gateway and whatever generates the tokens."""
+"""The interface between the gateway and the engine or engines that generate tokens."""
 
 from __future__ import annotations
 
@@ -15,61 +15,60 @@ from agentspec.stats import StageStats
 
 
 class Upstream(Protocol):
-    """Answers the calls of one gateway."""
+    """An engine, or a fleet of engines, that answers the calls of one gateway."""
 
     async def start(self) -> None:
-        """Calls come from now on, in this event loop."""
+        """Prepare for calls, which are made in this event loop."""
 
     async def answer(self, call: ApiCall, response: ApiResponse) -> None:
-        """Answer ``call`` by ``response``. Cancelled when the client leaves: releases all it holds.
+        """Answer ``call`` by ``response``. A disconnect of the client cancels it, which frees its resources.
 
         Raises:
             RequestError: the request is at fault.
-            EngineError: the upstream is.
+            EngineError: the upstream is at fault.
         """
 
     async def is_healthy(self) -> bool:
-        """True if a request would be answered now."""
+        """True if the upstream can answer requests now."""
 
     async def stats(self) -> Mapping[StageKey, StageStats]:
-        """Counters per stage since the start, in the order in which the stages were first seen.
+        """Return the counters per stage since the start, in the order in which the stages were first seen.
 
-        Never fails: of an upstream that is down it tells the last known.
+        Never fails: if the upstream is down, the last known counters are returned.
         """
 
     async def metrics(self) -> Iterable[Metric]:
-        """What Prometheus should know of it beside the stages. Never fails."""
+        """Return the Prometheus metrics other than those per stage. Never fails."""
 
     async def trace(self, tenant: str | None, request_id: str) -> Sequence[Any] | None:
-        """The decode steps of a traced request of the tenant, or of any if that is None.
+        """Return the decode steps of a traced request of the tenant, or of any tenant if that is None.
 
-        They have the form of ``TracedStep.describe``.
-
-        None if none are kept under this id: of requests whose answers told their steps there are none.
+        They have the form of ``TracedStep.describe``. None if no trace is kept under this id, as for requests
+        that already have the trace in their answer.
 
         Raises:
-            EngineError: an engine that may have them can't be asked.
+            EngineError: an engine that may have the trace can't be reached.
         """
 
     async def evict(self, stage: StageKey) -> dict[str, Any]:
-        """Forget what the stage's own tree has learned: ``freed_bytes``.
+        """Clear the stage's own tree and return ``freed_bytes``.
 
-        Raises (like all that concerns the trees):
-            RequestError: what was asked can't be done.
-            EngineError: there are no trees within reach, or the upstream failed.
+        Raises (as do the other tree commands):
+            RequestError: the request can't be fulfilled.
+            EngineError: no trees are accessible, or the upstream failed.
         """
 
     async def warm(self, tenant: str, outputs: Sequence[PastOutput]) -> dict[str, Any]:
-        """Learn past outputs of the tenant's stages: ``num_outputs``, ``num_tokens``."""
+        """Insert past outputs into the tenant's trees and return ``num_outputs`` and ``num_tokens``."""
 
     async def save(self, path: str | None) -> dict[str, Any]:
-        """Write the trees of all tenants to a file where the engine runs: ``path`` and sizes.
+        """Write the trees of all tenants to a file on the engine's machine and return ``path`` and sizes.
 
         None = the file it was configured with.
         """
 
     async def load(self, path: str | None) -> dict[str, Any]:
-        """Add what such a file holds: ``path`` and sizes."""
+        """Add the trees in a file that ``save`` wrote and return ``path`` and sizes."""
 
     async def close(self) -> None:
-        """Release everything; requests under way end with an error."""
+        """Release all resources. Requests in flight end with an error."""

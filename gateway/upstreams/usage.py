@@ -1,4 +1,4 @@
-"""Tokens and drafts of answers from engines behind HTTP, counted by stage."""
+"""Token and draft counts per stage, read from the responses of HTTP engines."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from agentspec.stats import MAX_STAGES, StageStats, StageTable
 TAIL_LIMIT_BYTES = 1 << 14
 HEAD_LIMIT_BYTES = 1 << 12
 BODY_LIMIT_BYTES = 1 << 20
-# in messages, tokens of a cache are counted apart; in responses they are among the input_tokens
+# the messages API counts cached tokens separately; in responses they are included in input_tokens
 INPUT_NAMES = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-_USAGE = b'"usage":'  # in a text of the answer its quotes are escaped
+_USAGE = b'"usage":'  # inside generated text the quotes would be escaped
 _METRICS = b'"metrics":'
 _decode_strictly = msgspec.json.Decoder().decode
 _decode = json.JSONDecoder().raw_decode
 
 
 class UsageTail:
-    """Keeps the last bytes of a stream, or a whole body if it is not too large to be worth it."""
+    """The last bytes of a stream, or a whole body up to ``BODY_LIMIT_BYTES``."""
 
     __slots__ = ("_head", "_is_event_stream", "_limit_bytes", "_num_bytes", "_older", "_parts")
 
@@ -37,14 +37,14 @@ class UsageTail:
         self._head = b""
 
     def add(self, part: bytes) -> None:
-        """Take the next bytes of the answer."""
+        """Add the next bytes of the response."""
         self._parts.append(part)
         self._num_bytes += len(part)
         if self._num_bytes > self._limit_bytes:
             self._turn_over()
 
     def payload(self) -> dict[str, Any]:
-        """The object with the counts, ``usage`` and perhaps ``metrics``; empty if there is none in reach."""
+        """Return the object with ``usage`` and perhaps ``metrics``; empty if the kept bytes have none."""
         data = b"".join((*self._older, *self._parts))
         if not self._is_event_stream:
             return _object(data)
@@ -56,7 +56,7 @@ class UsageTail:
         return payload
 
     def _turn_over(self) -> None:
-        """Forget all but the last full measure of a stream, in one go; of a body all."""
+        """Drop older parts: all but the last full batch of a stream, all parts of a body."""
         if self._is_event_stream:
             self._head = self._head or b"".join(self._parts)[:HEAD_LIMIT_BYTES]
             self._older, self._num_bytes = self._parts, 0
@@ -64,13 +64,13 @@ class UsageTail:
 
 
 def _counted(data: bytes) -> dict[str, Any]:
-    """The object around the last ``usage`` in the events at the end of a stream."""
+    """Return the object around the last ``usage`` in the events at the end of a stream."""
     place = data.rfind(_USAGE)
     if place < 0:
         return {}
     start, end = data.rfind(b"\n", 0, place) + 1, data.find(b"\n", place)
     line = data[start:] if end < 0 else data[start:end]
-    event = _event(line) if len(line) <= TAIL_LIMIT_BYTES else {}  # not all of an answer again
+    event = _event(line) if len(line) <= TAIL_LIMIT_BYTES else {}  # longer lines repeat the whole answer
     event = event or {"usage": _cut(line, _USAGE), "metrics": _cut(line, _METRICS)}
     return _member(event, "response") or event
 
@@ -80,12 +80,12 @@ def _first_event(data: bytes) -> dict[str, Any]:
 
 
 def _event(line: bytes) -> dict[str, Any]:
-    """The object of a ``data:`` line; empty if the line is none, or has lost its beginning."""
+    """Return the object of a ``data:`` line; empty if it is another line or lost its beginning."""
     return _object(line.removeprefix(b"data:")) if line.startswith(b"data:") else {}
 
 
 def _cut(line: bytes, name: bytes) -> object:
-    """The last member of this name in an object that is too large, or whose beginning is lost."""
+    """Return the last member of this name in an object that is too large or lost its beginning."""
     _, found, rest = line.rpartition(name)
     try:
         return _decode(rest.decode().lstrip())[0] if found else None
@@ -94,7 +94,7 @@ def _cut(line: bytes, name: bytes) -> object:
 
 
 def _object(data: bytes) -> dict[str, Any]:
-    for decode in (_decode_strictly, json.loads):  # the first is fast; there are engines that write NaN
+    for decode in (_decode_strictly, json.loads):  # the first is fast, the second accepts NaN of some engines
         try:
             payload = decode(data)
         except (ValueError, RecursionError):
@@ -104,24 +104,24 @@ def _object(data: bytes) -> dict[str, Any]:
 
 
 class StageUsage:
-    """Adds up answers."""
+    """The sums of requests, tokens and drafts per stage."""
 
     def __init__(self, max_stages: int = MAX_STAGES) -> None:
         self._stages = StageTable(max_stages)
 
     @property
     def stats(self) -> Mapping[StageKey, StageStats]:
-        """The counters so far."""
+        """Counters per stage so far."""
         return self._stages.all
 
     def count_request(self, stage: StageKey) -> None:
-        """A request was forwarded."""
+        """Count a forwarded request."""
         self._stages.of(stage).num_requests += 1
 
     def count_answer(self, stage: StageKey, payload: Mapping[str, Any]) -> None:
-        """Add the ``usage`` and ``metrics.speculative_decoding`` of an answer, as far as it has them.
+        """Add the ``usage`` and ``metrics.speculative_decoding`` of a response, if present.
 
-        The names in ``usage`` may be those of completions, of responses or of messages.
+        The names in ``usage`` may be those of completions, responses or messages.
         """
         stats = self._stages.of(stage)
         num_output = num_output_tokens(payload)
@@ -130,8 +130,8 @@ class StageUsage:
         figures = _member(_member(payload, "metrics"), "speculative_decoding")
         num_accepted = _count(figures, "num_accepted_draft_tokens")
         if figures:
-            # vLLM's num_spec_steps are those with a draft; each step adds one token to the accepted ones, and
-            # the first token comes before any step
+            # vLLM's num_spec_steps counts only steps with a draft. Each decode step adds one token to the
+            # accepted ones, and the first token precedes all steps
             num_steps = num_output - 1 - num_accepted
             stats.num_steps += max(num_steps, _count(figures, "num_spec_steps"))
         stats.num_draft_tokens += _count(figures, "num_draft_tokens")
@@ -141,13 +141,13 @@ class StageUsage:
 
 
 def num_input_tokens(payload: Mapping[str, Any]) -> int:
-    """Of the ``usage`` of an answer, whichever API's it is; 0 if it does not tell."""
+    """Return the number of input tokens in the ``usage`` of a response of any API; 0 if missing."""
     usage = _member(payload, "usage")
     return _count(usage, "prompt_tokens") or sum(_count(usage, name) for name in INPUT_NAMES)
 
 
 def num_output_tokens(payload: Mapping[str, Any]) -> int:
-    """As ``num_input_tokens``, of what was written."""
+    """Return the number of output tokens in the ``usage`` of a response of any API; 0 if missing."""
     usage = _member(payload, "usage")
     return _count(usage, "completion_tokens") or _count(usage, "output_tokens")
 
