@@ -1,1 +1,1 @@
-"""The page at /ui and its live figures."""
+"""The dashboard at /ui and its live feed."""

@@ -1,7 +1,7 @@
-"""Live figures for whoever looks at them: what engines count and what the gateway sees, once a second.
+"""Live feed of the engines' counters and the gateway's traffic stats, updated once a second.
 
-As long as nobody looks, nothing is asked and nothing kept. One look serves all who look, and its figures are
-written once per tenant, and once for all operators; who reads slowly misses some and is waited for by nobody.
+The feed costs nothing when unused. All clients share one poll, and each event is encoded once per tenant, and
+once for all operators. A slow client misses events and delays no other.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ MAX_LOOKING = 32  # of one tenant at a time
 
 
 class LiveFeed:
-    """Looks at one upstream while somebody asks. Used from the event loop only.
+    """A live feed that polls one upstream while clients are connected. Used from the event loop only.
 
-    The tenant None stands for all of them, which an operator looks at.
+    The tenant None stands for all tenants, which operators see.
     """
 
     def __init__(
@@ -43,17 +43,17 @@ class LiveFeed:
         self._looking: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._stats: Mapping[StageKey, StageStats] = {}
-        self._events: dict[str | None, bytes] = {}  # of the last look, written so far
+        self._events: dict[str | None, bytes] = {}  # events of the last poll, encoded on demand
 
     def check_room(self, tenant: str | None) -> None:
-        """Raise RateLimitError if nobody else of this tenant may look."""
+        """Raise RateLimitError if the tenant has reached its limit of live streams."""
         if self._num_looking[tenant] >= MAX_LOOKING:
             raise RateLimitError(
                 f"{MAX_LOOKING} live streams are open with keys of this tenant; close one", retry_after_s=10
             )
 
     async def events(self, tenant: str | None) -> AsyncGenerator[bytes, None]:
-        """A tenant's figures after each look, as server-sent events, until it is closed."""
+        """Yield a tenant's figures after each poll, as server-sent events, until closed."""
         with self._looked_at(tenant):
             while True:
                 await self._news.wait()
@@ -101,7 +101,7 @@ class LiveFeed:
 
 
 def _of(tenant: str | None, stats: Mapping[StageKey, StageStats]) -> dict[Path, StageStats]:
-    """A tenant's counters by path; of all tenants, by tenant and path."""
+    """Return a tenant's counters by path, or those of all tenants by tenant and path."""
     if tenant is None:
         return {(stage.tenant, *stage.path): one for stage, one in stats.items()}
     return {stage.path: one for stage, one in stats.items() if stage.tenant == tenant}

@@ -1,7 +1,7 @@
-"""The page at ``/ui`` and the stream of figures behind it, ``GET /agentspec/events``.
+"""Routes of the dashboard: the page at ``/ui`` and its live feed, ``GET /agentspec/events``.
 
-The page is one file with nothing in it but itself: whoever can reach the gateway can open it. The figures are
-a tenant's, and need its key or the operator's, like all of ``/agentspec/``.
+The page is one file without data, open to every client that can reach the gateway. The feed belongs to a
+tenant, and requires its key or the operator's, like all of ``/agentspec/``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PAGE_FILE = Path(__file__).with_name("ui.html")
 
 
 def ui_routes(lookout: LiveFeed, runtime: RuntimeConfig, shutdown: GracefulShutdown) -> list[Route]:
-    """The page, and what it reads."""
+    """Return the routes of the page and of its live feed."""
     text = PAGE_FILE.read_text(encoding="utf-8")
     headers = {"content-security-policy": content_security_policy(text), **_HEADERS}
 
@@ -44,9 +44,9 @@ def ui_routes(lookout: LiveFeed, runtime: RuntimeConfig, shutdown: GracefulShutd
 
 
 class Events:
-    """Live figures until the client leaves, the keys change or the server is to end.
+    """The live feed of a tenant, or of all tenants for an operator.
 
-    A tenant's, or all tenants' for an operator.
+    Ends when the client disconnects, the keys change or a graceful shutdown begins.
     """
 
     def __init__(self, lookout: LiveFeed, runtime: RuntimeConfig, shutdown: GracefulShutdown) -> None:
@@ -55,7 +55,7 @@ class Events:
         self._shutdown = shutdown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The stream. Raises RateLimitError, before anything is sent, if the tenant has too many."""
+        """Stream the feed. Raises RateLimitError, before anything is sent, if the tenant has too many."""
         tenant = scope[TENANT_KEY]
         self._lookout.check_room(tenant)
         response, cancel_scope = ApiResponse(AsgiResponseWriter(send)), CancelScope()
@@ -64,7 +64,7 @@ class Events:
             cancel_scope.cancel_on_disconnect(scope, receive)
             await self._tell(tenant, response)
 
-        with suppress(ClientGoneError):  # as every such stream ends
+        with suppress(ClientGoneError):  # the normal end of such a stream
             await cancel_scope.run(tell())
 
     async def _tell(self, tenant: str | None, response: ApiResponse) -> None:
@@ -76,15 +76,16 @@ class Events:
         keys = self._runtime.keys
         async with aclosing(self._lookout.events(tenant)) as events:
             async for event in events:
-                if self._runtime.keys is not keys:  # whoever still has one may ask again
+                if self._runtime.keys is not keys:  # clients with a valid key may reconnect
                     return
                 await response.write(event)
 
 
 def content_security_policy(page: str) -> str:
-    """The page's own script, style and icon alone, by hashes; it talks to this server only, in no frame.
+    """Return a policy that allows only the page's own script and style, by their hashes.
 
-    Trusted types: no text ever becomes markup, whatever the script would like.
+    The page may connect to this server only, use images from data URLs only, and not be framed. Trusted types
+    prevent the script from turning text into markup.
     """
     script, style = (_hashes(page, name) for name in ("script", "style"))
     return (

@@ -1,4 +1,4 @@
-"""The recent past of one stage: what its counters gained, in pieces of some seconds."""
+"""A sliding window over the counters of one stage, in buckets of a few seconds."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from agentspec.stats import StageStats
 
 BUCKET_S = 2.0
 NUM_BUCKETS = 90  # three minutes
-NUM_NOW = 3  # buckets that "now" means: four to six seconds
+NUM_NOW = 3  # number of buckets that count as "now": four to six seconds
 
 
 @dataclass(slots=True)
 class Gain:
-    """What counters gained in so many seconds, or what they stand at."""
+    """The increase of counters in a number of seconds, or their values at a time."""
 
     seconds: float = 0.0
     num_requests: int = 0
@@ -24,21 +24,21 @@ class Gain:
 
     @property
     def requests_per_s(self) -> float:
-        """Requests that began."""
+        """Started requests per second."""
         return self.num_requests / self.seconds if self.seconds else 0.0
 
     @property
     def tokens_per_s(self) -> float:
-        """Output tokens."""
+        """Output tokens per second."""
         return self.num_output_tokens / self.seconds if self.seconds else 0.0
 
     @property
     def accepted_per_step(self) -> float | None:
-        """As StageStats has it: output tokens per decode step; None without steps."""
+        """Output tokens per decode step, as in StageStats; None without steps."""
         return 1 + self.num_accepted_tokens / self.num_steps if self.num_steps else None
 
     def add(self, other: Gain, sign: int = 1) -> None:
-        """Add what was gained in another piece of time, or take it back."""
+        """Add the gain of another period, or subtract it if ``sign`` is -1."""
         self.seconds += sign * other.seconds
         self.num_requests += sign * other.num_requests
         self.num_output_tokens += sign * other.num_output_tokens
@@ -47,10 +47,10 @@ class Gain:
 
 
 class SlidingWindow:
-    """Looked at once in a while; the last ``NUM_BUCKETS`` times ``BUCKET_S`` seconds are kept.
+    """A sliding window of ``NUM_BUCKETS`` buckets with ``BUCKET_S`` seconds each.
 
     Attributes:
-        recent: what was gained in all of that time.
+        recent: gain in the whole window.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class SlidingWindow:
         self._last: Gain | None = None
 
     def look(self, now_s: float, stats: StageStats) -> None:
-        """Take the counters as they are now."""
+        """Add the present values of the counters."""
         last = self._last
         self._last = Gain(
             now_s, stats.num_requests, stats.num_output_tokens, stats.num_steps, stats.num_accepted_tokens
@@ -71,7 +71,7 @@ class SlidingWindow:
 
     @property
     def now(self) -> Gain:
-        """What was gained in the last seconds."""
+        """Gain in the last ``NUM_NOW`` buckets."""
         total = Gain()
         for gain in list(self._buckets)[-NUM_NOW:]:
             total.add(gain)
@@ -79,7 +79,7 @@ class SlidingWindow:
 
     @property
     def series(self) -> list[float | None]:
-        """Output tokens per decode step, oldest first; None where there was none."""
+        """Output tokens per decode step of each bucket, oldest first; None without steps."""
         return [gain.accepted_per_step for gain in self._buckets]
 
     def _bucket(self) -> Gain:
@@ -91,7 +91,7 @@ class SlidingWindow:
 
 
 def _between(last: Gain, now: Gain) -> Gain:
-    """The gain from one look to the next. An engine that began anew has gained nothing by that."""
+    """Return the gain between two readings; 0 for counters that decreased because the engine restarted."""
     return Gain(
         now.seconds - last.seconds,
         max(0, now.num_requests - last.num_requests),

@@ -1,6 +1,6 @@
-"""Figures of one moment as JSON, for the page and ``agentspec top``: one tenant's, or all for an operator.
+"""A snapshot of one or all tenants' figures as JSON, for the dashboard and ``agentspec top``.
 
-docs/ui.md explains them. Where all tenants are shown, a path begins with the tenant, and rows name it.
+docs/ui.md explains the figures. In a snapshot of all tenants, paths begin with the tenant and rows name it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ MAX_TOLD_EDGES = 200  # those seen most often
 
 
 class SlidingWindows:
-    """The recent past of one tenant: of its stages with the most requests, and of all together.
+    """The sliding windows of one tenant: for its stages with the most requests, and for the total.
 
     Attributes:
-        stats: the counters of every stage at the last look.
-        stages: the trails of those that are told.
-        total: the trail of all.
+        stats: counters of every stage at the last update.
+        stages: sliding windows of the stages in the snapshot.
+        total: sliding window of the total.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class SlidingWindows:
         self.total = SlidingWindow()
 
     def look(self, now_s: float, stats: Mapping[Path, StageStats]) -> None:
-        """Take the counters as they are now."""
+        """Add the present values of the counters."""
         self.stats = stats
         self.total.look(now_s, _sum(stats.values()))
         told = heapq.nlargest(MAX_TOLD_STAGES, stats, key=lambda path: stats[path].num_requests)
@@ -45,14 +45,14 @@ class SlidingWindows:
 
 
 def describe_tenant(trails: SlidingWindows, watch: TenantTraffic, interval_s: float) -> dict[str, Any]:
-    """Everything that a page shows of a tenant."""
+    """Return the snapshot of one tenant."""
     return _described(trails, watch.stages, watch.flow.edges, interval_s, _named)
 
 
 def describe_all(
     trails: SlidingWindows, tenants: Mapping[str, TenantTraffic], interval_s: float
 ) -> dict[str, Any]:
-    """Everything that a page shows an operator. The trails' paths begin with the tenant."""
+    """Return the snapshot of all tenants. Paths in ``trails`` begin with the tenant."""
     stages = {
         (tenant, *path): traffic
         for tenant, watch in tenants.items()
@@ -142,12 +142,12 @@ def _edges(
 
 
 def _edge(one: dict[str, str], other: dict[str, str], count: int) -> dict[str, Any]:
-    tenant = {name: text for name, text in one.items() if name != "stage"}  # an edge lies within one tenant
+    tenant = {name: text for name, text in one.items() if name != "stage"}  # edges stay within one tenant
     return {**tenant, "from": one["stage"], "to": other["stage"], "count": count}
 
 
 def _sum(stages: Iterable[StageStats]) -> StageStats:
-    """All plain counters added up; of sources and times nothing is said."""
+    """Return the sums of the plain counters, without sources and times."""
     total = StageStats()
     for stats in stages:
         total.num_requests += stats.num_requests

@@ -18,12 +18,12 @@ FIRST_FAILURE = 400
 
 
 class StageTraffic:
-    """The calls of one stage so far.
+    """Traffic stats of one stage.
 
     Attributes:
-        num_ended, num_failed: the failed ones are among those that ended.
-        seconds: that those took, summed.
-        tag_sources: how often the stage was found on which rung (``stage_ladder``).
+        num_ended, num_failed: number of ended calls, and of those among them that failed.
+        seconds: sum of the durations of ended calls.
+        tag_sources: number of calls by the stage resolver that found the stage (``stages.resolver``).
     """
 
     __slots__ = ("num_ended", "num_failed", "num_running", "seconds", "tag_sources")
@@ -35,11 +35,11 @@ class StageTraffic:
 
 
 class TenantTraffic:
-    """One tenant's calls.
+    """Traffic stats of one tenant.
 
     Attributes:
-        stages: by path; beyond ``max_stages`` new ones are not kept apart, nor drawn.
-        flow: which follows which.
+        stages: stats by path. Stages beyond ``max_stages`` share one entry and are not in the workflow graph.
+        flow: workflow graph.
     """
 
     def __init__(self, max_stages: int = MAX_STAGES) -> None:
@@ -49,7 +49,7 @@ class TenantTraffic:
         self._max_stages = max_stages
 
     def traffic(self, path: Path) -> tuple[StageTraffic, bool]:
-        """Where to count a stage's calls, and whether that is its own place."""
+        """Return the entry for a stage's calls, and True if that is its own."""
         known = self.stages.get(path)
         if known is not None:
             return known, True
@@ -59,7 +59,7 @@ class TenantTraffic:
 
 
 class InFlightCall:
-    """One call under way."""
+    """One call in flight."""
 
     __slots__ = ("began_s", "flow", "step", "traffic")
 
@@ -73,10 +73,10 @@ class InFlightCall:
 
 
 class TrafficStats:
-    """All tenants' calls. Used from the event loop only.
+    """Traffic stats of all tenants. Used from the event loop only.
 
     Args:
-        clock: seconds from any beginning.
+        clock: clock in seconds, with any origin.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -84,16 +84,16 @@ class TrafficStats:
         self._clock = clock
 
     def of(self, tenant: str) -> TenantTraffic:
-        """What was seen of a tenant; live."""
+        """Return the stats of a tenant; a live object."""
         known = self._tenants.get(tenant)
         return known if known is not None else self._tenants.setdefault(tenant, TenantTraffic())
 
     def all(self) -> Mapping[str, TenantTraffic]:
-        """What was seen of every tenant; live."""
+        """Return the stats of every tenant; a live object."""
         return self._tenants
 
     def begin(self, tags: Tags) -> InFlightCall:
-        """A call has begun; :meth:`end` follows, whatever becomes of it."""
+        """Count the start of a call. :meth:`end` must follow in any case."""
         stage = tags.stage
         path = stage.path
         watch = self.of(stage.tenant)
@@ -105,7 +105,7 @@ class TrafficStats:
         return InFlightCall(traffic, watch.flow, step, self._clock())
 
     def end(self, visit: InFlightCall, status: int) -> None:
-        """It is over. ``status``: of the answer, 0 if there was none."""
+        """Count the end of a call. ``status`` is that of the response, 0 without one."""
         traffic = visit.traffic
         traffic.num_running -= 1
         traffic.num_ended += 1

@@ -1,8 +1,8 @@
-"""A workflow as its calls draw it: which stage follows which, learned from sessions.
+"""A workflow graph of the stages that follow each other, learned from the calls of sessions.
 
-Within its session a call follows every call that had ended when it began, but those that yet another one
-had followed by then: what fans out and what comes together is drawn as such. Calls without a session draw
-nothing: who overlaps or follows whom among them is chance.
+A call follows every call of its session that had ended when it began, except those that another ended call
+had already followed. So fan-out and fan-in appear in the graph. Calls without a session are ignored: their
+order is a matter of chance.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import OrderedDict
 
 MAX_SESSIONS = 4096
 MAX_EDGES = 1024
-MAX_ABREAST = 64  # stages of one session that nothing has followed yet
+MAX_ABREAST = 64  # ended stages of one session that no other call has followed yet
 
 Path = tuple[str, ...]
 
@@ -20,8 +20,8 @@ class _Session:
     """One run of the workflow.
 
     Attributes:
-        now: counts its begins and ends.
-        ended: stages whose last call nothing has followed to an end yet, with the time of that call's end.
+        now: logical time: number of starts and ends of calls so far.
+        ended: stages without an ended successor to their last call, with the time of that call's end.
     """
 
     __slots__ = ("ended", "now")
@@ -32,7 +32,7 @@ class _Session:
 
 
 class GraphStep:
-    """A call under way: its stage, the stages it follows, and when it began, as its session counts."""
+    """A call in flight: its stage, the stages it follows, and its start in the session's logical time."""
 
     __slots__ = ("after", "began", "session", "stage")
 
@@ -41,15 +41,15 @@ class GraphStep:
         self.session = session
         self.stage = stage
         self.began = session.now
-        # what has just ended and begins again is another try, and no step that the others lead to
+        # a stage that has just ended and starts again is a retry, which the other stages do not lead to
         self.after = (stage,) if stage in session.ended else tuple(session.ended)
 
 
 class WorkflowGraph:
-    """One tenant's workflows. Sessions that were idle longest are forgotten first, edges never.
+    """The workflow graph of one tenant. Evicts the sessions idle longest, but never an edge.
 
     Attributes:
-        edges: (stage, next stage), and how often that was seen. Beyond ``max_edges`` no new one is learned.
+        edges: number of occurrences by (stage, next stage). Beyond ``max_edges`` no new edge is added.
     """
 
     def __init__(self, max_sessions: int = MAX_SESSIONS, max_edges: int = MAX_EDGES) -> None:
@@ -59,7 +59,7 @@ class WorkflowGraph:
         self._max_edges = max_edges
 
     def begin(self, session: str, stage: Path) -> GraphStep:
-        """A call of the session has begun."""
+        """Record the start of a call of the session."""
         known = self._sessions.get(session)
         if known is None:
             known = self._sessions[session] = _Session()
@@ -70,7 +70,7 @@ class WorkflowGraph:
         return GraphStep(known, stage)
 
     def end(self, step: GraphStep) -> None:
-        """It has ended well; one that failed is not told of, and was no step of the workflow."""
+        """Record the end of a successful call. Failed calls are not steps, and must not be passed."""
         session, edges = step.session, self.edges
         for before in step.after:
             edge = (before, step.stage)
@@ -79,7 +79,7 @@ class WorkflowGraph:
             elif len(edges) < self._max_edges:
                 edges[edge] = 1
         ended = session.ended
-        if session.now == step.began:  # nothing went on beside it: all had ended before
+        if session.now == step.began:  # no other call started or ended meanwhile: all others ended before
             ended.clear()
         else:
             for before in [stage for stage, end in ended.items() if end < step.began]:

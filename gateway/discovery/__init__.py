@@ -1,1 +1,1 @@
-"""Stages found by what prompts have in common."""
+"""Discovery of stages for untagged requests, by the text that their prompts have in common."""

@@ -1,4 +1,4 @@
-"""Prompts whose words are remembered, so that those that are alike find each other."""
+"""Unclustered prompts, which are compared to find groups of similar ones."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from agentspec.gateway.discovery.fingerprint import DIGEST_BYTES, Fingerprint
 from agentspec.gateway.discovery.templates import Sketch
 
 MAX_PROMPTS = 128
-FEWEST_ALIKE = 6  # prompts that make a template if they differ in little
-MORE_ALIKE = 12  # and so many more if they differ in nearly all
-STANDING_ALIKE = 4  # times as many, if they stand for themselves
-KINSHIP = 0.5  # kin have so much of what the nearest has in common
+FEWEST_ALIKE = 6  # prompts needed for a template if they hardly differ
+MORE_ALIKE = 12  # additional prompts needed if they have nearly nothing in common
+STANDING_ALIKE = 4  # factor on both if the prompts are recurring
+KINSHIP = 0.5  # least similarity of a neighbour, relative to the nearest one
 MAX_ENDINGS = 1024
 NUM_ALIKE_ENDINGS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class UnclusteredPrompt:
-    """A prompt whose words are remembered. Prompts of different shapes are not compared."""
+    """A prompt that is kept for comparison. Prompts of different shapes are not compared."""
 
     member: Member
     fingerprint: Fingerprint
@@ -30,18 +30,18 @@ class UnclusteredPrompt:
 
     @property
     def is_loose(self) -> bool:
-        """Whether it may still become part of a template's cluster."""
+        """True if the prompt may still become a member of a template's cluster."""
         cluster = self.member.cluster
         is_taken = cluster is not None and (cluster.is_standing or not cluster.is_free)
         return not (is_taken or self.member.is_standing)
 
 
 class UnclusteredPrompts:
-    """The last prompts of one tenant that had no place yet, and how users' texts end."""
+    """The latest unclustered prompts of one tenant, and counts of the last lines of users' texts."""
 
     def __init__(self) -> None:
         self._prompts: OrderedDict[bytes, UnclusteredPrompt] = OrderedDict()
-        self._num_ending: dict[bytes, int] = {}  # prompts by their cue, that seen last at the end
+        self._num_ending: dict[bytes, int] = {}  # number of prompts by cue, the latest cue last
 
     def __contains__(self, digest: bytes) -> bool:
         return digest in self._prompts
@@ -53,30 +53,30 @@ class UnclusteredPrompts:
         return iter(list(self._prompts.values()))
 
     def shape(self, fingerprint: Fingerprint) -> bytes:
-        """What prompts must share to be compared: also how they end, if many different ones end so."""
+        """Return the shape that prompts must share to be compared. Includes the cue if that is frequent."""
         is_cue = self._num_ending.get(fingerprint.cue, 0) >= NUM_ALIKE_ENDINGS
         return fingerprint.shape + fingerprint.cue if is_cue else fingerprint.shape
 
     def note_ending(self, fingerprint: Fingerprint) -> None:
-        """That one more prompt ends so."""
+        """Count the cue of one more prompt."""
         cue = fingerprint.cue
         if not cue:
             return
         self._num_ending[cue] = self._num_ending.pop(cue, 0) + 1
         if len(self._num_ending) > MAX_ENDINGS:
             del self._num_ending[next(iter(self._num_ending))]
-        if self._num_ending[cue] == NUM_ALIKE_ENDINGS:  # those before had to wait for that
+        if self._num_ending[cue] == NUM_ALIKE_ENDINGS:  # the shapes of earlier prompts now include it
             for digest, prompt in self._prompts.items():
                 if prompt.fingerprint.cue == cue:
                     self._prompts[digest] = replace(prompt, shape=self.shape(prompt.fingerprint))
 
     def keep_ending(self, shape: bytes) -> None:
-        """That prompts end as the shape of a template says, which was saved."""
+        """Mark the cue in the shape of a saved template as frequent."""
         if cue := shape[DIGEST_BYTES:]:
             self._num_ending.setdefault(cue, NUM_ALIKE_ENDINGS)
 
     def add(self, member: Member, fingerprint: Fingerprint) -> list[UnclusteredPrompt]:
-        """Remember a prompt; those that it makes a template with, if they are enough by now."""
+        """Keep a prompt and return its neighbours, if they are enough for a template."""
         prompt = UnclusteredPrompt(member, fingerprint, self.shape(fingerprint), Sketch.of(fingerprint.words))
         kin = self._kin(prompt)
         self._prompts[member.digest] = prompt
@@ -85,13 +85,13 @@ class UnclusteredPrompts:
         return kin
 
     def remove(self, digest: bytes) -> None:
-        """Forget a prompt, if it is one of these."""
+        """Remove a prompt if present."""
         self._prompts.pop(digest, None)
 
     def _kin(self, prompt: UnclusteredPrompt) -> list[UnclusteredPrompt]:
-        """Prompts about as near to this one as the nearest is; none if there are too few to tell a template.
+        """Return the prompts about as similar as the nearest one; empty if too few for a template.
 
-        Prompts that stand for themselves count if there are a great many: a slot that few sessions share.
+        Recurring prompts count only in large numbers: they then differ in a slot that few sessions share.
         """
         others = [one for one in self._prompts.values() if one.shape == prompt.shape]
         if not others:

@@ -1,4 +1,4 @@
-"""A cluster: fingerprints that are one stage."""
+"""Clusters of fingerprints, and their members."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from agentspec.gateway.discovery.templates import Template
 from agentspec.stages import StageKey
 
-NUM_STANDING = 3  # conversations after which a prompt stands for itself
+NUM_STANDING = 3  # conversations after which a prompt is recurring
 
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One fingerprint, and the cluster it is in.
+    """One fingerprint and its cluster.
 
-    ``num_openings`` counts how often another conversation than the last one came with it.
+    Attributes:
+        num_openings: number of changes of the conversation between successive requests, plus one.
     """
 
     digest: bytes
@@ -26,7 +27,7 @@ class Member:
     last_opening: int | None = None
 
     def count(self, opening: int) -> None:
-        """One more request, of the conversation that ``opening`` stands for."""
+        """Count one more request, of the conversation identified by ``opening``."""
         self.num_requests += 1
         if opening != self.last_opening:
             self.last_opening = opening
@@ -37,21 +38,21 @@ class Member:
 
     @property
     def is_standing(self) -> bool:
-        """Whether it was seen in enough conversations to be no instance of anything."""
+        """True if recurring: seen in too many conversations to be an instance of a template."""
         return self.is_system and self.num_openings >= NUM_STANDING
 
 
 @dataclass(slots=True, eq=False)
 class Cluster:
-    """Fingerprints that are one stage.
+    """A set of fingerprints that form one stage.
 
     Attributes:
-        stage: where its requests go: ``own_stage``, or what a person named.
-        is_settled: people merged or split it; nothing but they changes what is in it.
-        templates: with the shape of the prompts each is for.
-        text: what its prompts say, masked.
-        num_saved: requests that the file knows of.
-        is_saved: the file knows of the cluster; if it does not any more, somebody else took it out.
+        stage: stage of its requests: ``own_stage``, or the one that a user named.
+        is_settled: True if user-edited, that is, merged or split. Only users then change its contents.
+        templates: pairs of a shape and the template for prompts of that shape.
+        text: masked text of its prompts.
+        num_saved: number of requests in the file.
+        is_saved: True if the file had the cluster. If it is missing there later, another process removed it.
     """
 
     id: str
@@ -70,11 +71,11 @@ class Cluster:
 
     @property
     def is_free(self) -> bool:
-        """Whether it may be changed without being asked for."""
+        """True if discovery may change it, because no user named, pinned or edited it."""
         return not (self.is_named or self.is_pinned or self.is_settled)
 
     @property
     def is_standing(self) -> bool:
-        """Whether it is more than one prompt of one conversation."""
+        """True if recurring: it has more than a single prompt of few conversations."""
         members = self.members.values()
         return bool(self.templates) or len(members) > 1 or any(member.is_standing for member in members)

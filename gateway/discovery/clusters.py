@@ -1,16 +1,16 @@
-"""The clusters of one tenant: which fingerprints are one stage, and what people said of them.
+"""The clusters of one tenant, and the changes that users made to them.
 
-Knows neither threads nor files nor bodies. The rules:
+This module handles no threads, files or bodies. The rules:
 
-* A system prompt is a cluster of its own at once: most agents' prompts are the same each time.
-* A prompt that was seen in few conversations is *loose*. When enough loose prompts are alike, the words they
-  have in common are a template, and they are one cluster. How many are enough grows with how much they
-  differ.
-* A slot of a template with few values, all of which come back, is none: it says which stage a prompt is of,
-  and there is a cluster for each value.
-* A prompt that came back in conversation after conversation stands for itself and is never put together with
-  others: two roles that differ in one word stay two stages, and a stage that is in use keeps its name.
-* What people named, pinned, merged or split stays as they left it.
+* A new system prompt immediately gets a cluster of its own: most agents' prompts are the same each time.
+* A prompt that was seen in few conversations is *unclustered*. When enough unclustered prompts are similar,
+  the words that they have in common form a template, and they form one cluster. The required number grows
+  with their difference.
+* A slot of a template with few values, all of which recur, identifies the stage. Each of its values gets a
+  cluster of its own.
+* A prompt that recurs in several conversations keeps its own cluster and is not merged with others. So two
+  roles that differ in one word stay two stages, and a stage in use keeps its name.
+* Discovery does not change clusters that users named, pinned, merged or split.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from agentspec.gateway.discovery.templates import Slots, Template
 from agentspec.gateway.errors import UnknownClusterError
 from agentspec.stages import StageKey
 
-WIDER_STAGE = "discovered"  # of all that has no cluster yet, and the parent of those that have
+WIDER_STAGE = "discovered"  # stage of requests without a cluster, and parent of the discovered stages
 MAX_FOUNDERS = 16
-MAX_MEMBERS = 64  # known by digest; others of the same template are found by it
+MAX_MEMBERS = 64  # found by digest; further prompts are found by their template
 MAX_TEXT_CHARS = 2000
 IDLE_S = 3600.0
 
 
 class Clusters:
-    """All clusters of one tenant; at most ``max_clusters``.
+    """All clusters of one tenant, at most ``max_clusters``.
 
-    :meth:`find` and :meth:`match` may be called by any thread beside the one that changes things.
+    Any thread may call :meth:`find` and :meth:`match` while one thread makes changes.
 
     Attributes:
-        version: another number whenever prompts that are no members may have another cluster.
-        changed: clusters that differ from what was saved.
-        gone: ids of those that are no more.
-        refused: templates that people split.
+        version: number that changes whenever the cluster of non-member prompts may change.
+        changed: clusters with unsaved changes.
+        gone: ids of removed clusters.
+        refused: templates that users split.
     """
 
     def __init__(self, tenant: str, max_clusters: int) -> None:
@@ -68,20 +68,20 @@ class Clusters:
         return len(self._clusters)
 
     def get(self, cluster_id: str) -> Cluster | None:
-        """The cluster with this id."""
+        """Return the cluster with this id, or None."""
         return self._clusters.get(cluster_id)
 
     def find(self, digest: bytes) -> Member | None:
-        """The member with this digest, if any cluster knows it."""
+        """Return the member with this digest, or None."""
         return self._members.get(digest)
 
     def match(self, fingerprint: Fingerprint) -> Cluster | None:
-        """The cluster whose template the prompt has the most words of."""
+        """Return the cluster of the template with the most words in the prompt, or None."""
         found = self._match(fingerprint)
         return found and found[1]
 
     def place(self, member: Member, fingerprint: Fingerprint) -> None:
-        """Find or make the cluster of a prompt that is not known; it may have to wait for others like it."""
+        """Find or create the cluster of a new prompt, which may have to wait for similar ones."""
         known = self._members.get(member.digest)
         if known is not None:
             member.cluster = known.cluster
@@ -101,10 +101,10 @@ class Clusters:
             self._join(cluster, member)
 
     def name(self, cluster_id: str, path: str | None) -> Cluster:
-        """From now on requests of the cluster go to the stage ``path``; None = to its own again.
+        """Assign the cluster's requests to the stage ``path``; None = to its own stage again.
 
         Raises:
-            StageError: that is no stage.
+            StageError: the path is invalid.
             UnknownClusterError: there is no such cluster.
         """
         cluster = self._known(cluster_id)
@@ -114,18 +114,18 @@ class Clusters:
         return cluster
 
     def pin(self, cluster_id: str, is_pinned: bool) -> Cluster:
-        """A pinned cluster makes room for no other. Raises UnknownClusterError."""
+        """Pin or unpin a cluster. Pinned ones are never evicted. Raises UnknownClusterError."""
         cluster = self._known(cluster_id)
         cluster.is_pinned = is_pinned
         self.changed.add(cluster)
         return cluster
 
     def merge(self, cluster_id: str, into: str) -> Cluster:
-        """Put all of one cluster into another, which keeps its stage.
+        """Merge one cluster into another, which keeps its stage.
 
         Raises:
             UnknownClusterError: there is no such cluster.
-            RequestError: both are one.
+            RequestError: both ids name the same cluster.
         """
         cluster, target = self._known(cluster_id), self._known(into)
         if cluster is target:
@@ -135,13 +135,13 @@ class Clusters:
         return target
 
     def split(self, cluster_id: str, digests: Sequence[str] | None = None) -> list[Cluster]:
-        """Take a cluster apart: each fingerprint for itself, or those given into a cluster of their own.
+        """Split a cluster: move every fingerprint to its own cluster, or the given ones to a new cluster.
 
-        The cluster keeps what is left: the fingerprint with the most requests, or those that were not given.
+        The cluster keeps the fingerprint with the most requests, or those that were not given.
 
         Raises:
             UnknownClusterError: there is no such cluster.
-            RequestError: it has no such fingerprint, nothing would be left, or there would be too many
+            RequestError: a fingerprint is unknown, none would stay or leave, or there would be too many
                 clusters.
         """
         cluster = self._known(cluster_id)
@@ -162,20 +162,20 @@ class Clusters:
         return [cluster, *parts]
 
     def adopt(self, kept: Mapping[str, Cluster], refused: Sequence[tuple[bytes, Template]]) -> None:
-        """Take over what others wrote: these clusters, by id, are those in the file.
+        """Apply changes that other processes wrote. ``kept`` is all clusters in the file, by id.
 
-        What was found here and is not written yet stays; what people said there wins.
+        Unsaved clusters of this process stay. Edits by users in the file take precedence.
         """
         self.refused = list(refused)
         for cluster in kept.values():
             if cluster.id in self.gone and cluster.is_free:
-                continue  # not written yet
+                continue  # removed here, but not yet in the file
             self.gone.discard(cluster.id)
             self._adopt_one(cluster)
         for cluster in self:
             if cluster.id not in kept and cluster.is_saved:
                 self.drop(cluster)
-                self.gone.discard(cluster.id)  # it is already
+                self.gone.discard(cluster.id)  # already removed from the file
 
     def _adopt_one(self, kept: Cluster) -> None:
         here = self._clusters.get(kept.id)
@@ -196,7 +196,7 @@ class Clusters:
             self._restore(kept)
 
     def _restore(self, cluster: Cluster) -> None:
-        """Put a cluster, as it was saved, in the place of the one with its id."""
+        """Replace the cluster with the same id by a saved one."""
         before = self._clusters.pop(cluster.id, None)
         if before is not None:
             self._forget_members(before)
@@ -206,7 +206,7 @@ class Clusters:
         self._index_templates()
 
     def drop(self, cluster: Cluster) -> None:
-        """Forget a cluster; its prompts, when they come back, are new ones."""
+        """Remove a cluster. Its prompts count as new ones later."""
         del self._clusters[cluster.id]
         self.changed.discard(cluster)
         if cluster.is_saved:
@@ -225,7 +225,7 @@ class Clusters:
         return candidates[scores.index(best)] if best else None
 
     def _noted(self, template: Template, cluster: Cluster, fingerprint: Fingerprint) -> Cluster:
-        """The cluster of a prompt that fits this template, after a look at what stands in its slots."""
+        """Return the cluster of a prompt that fits ``template``, after recording the values of its slots."""
         slots = self._slots.setdefault(template, Slots())
         slots.note(template.values_in(f" {fingerprint.words} "))
         telling = slots.telling() if cluster.is_free else None
@@ -238,14 +238,14 @@ class Clusters:
     def _refine(
         self, template: Template, cluster: Cluster, shape: bytes, place: int, values: Sequence[str]
     ) -> None:
-        """A cluster for each of these values of a slot; what has another one stays where it was."""
+        """Create a cluster for each of these values of a slot. Prompts with other values stay."""
         for value in values:
             narrower = template.with_value(place, value)
             seed = blake2b(narrower.text.encode() + shape, digest_size=16).digest()
             words = slug((value, template.text))
             part = self._clusters.get(seed.hex()[:12]) or self._added(seed, words, narrower.text)
             part.templates.append((shape, narrower))
-        self._forget_members(cluster)  # they fit one of the narrower ones
+        self._forget_members(cluster)  # they fit one of the narrower templates
         cluster.members.clear()
         self.changed.add(cluster)
         self._index_templates()
@@ -258,7 +258,7 @@ class Clusters:
             self._loose.remove(digest)
 
     def _opened(self, member: Member, fingerprint: Fingerprint) -> Cluster | None:
-        """The cluster of a template that this prompt and loose ones like it have in common, if it is time."""
+        """Create a cluster from this prompt and its neighbours; None if too few or too different."""
         kin, shape = self._loose.add(member, fingerprint), self._loose.shape(fingerprint)
         if not kin:
             return None
@@ -275,7 +275,7 @@ class Clusters:
         words = slug((template.text, *fingerprint.tools, fingerprint.schema))
         seed = blake2b(words.encode() + shape, digest_size=16).digest()
         cluster = self._clusters.get(seed.hex()[:12])
-        if cluster is None or cluster.templates or not cluster.is_free:  # else it was saved without its text
+        if cluster is None or cluster.templates or not cluster.is_free:  # else it was saved without text
             cluster = self._added(fingerprint.digest if cluster else seed, words, template.text)
         cluster.templates.append((shape, template))
         for prompt in self._loose:
@@ -291,7 +291,7 @@ class Clusters:
         return cluster
 
     def _begun(self, fingerprint: Fingerprint) -> Cluster | None:
-        """A cluster of this one prompt; None if there is no room."""
+        """Return the cluster of this single prompt, or create it; None if there is no room."""
         known = self._clusters.get(fingerprint.digest.hex()[:12])
         if known is not None:
             return known
@@ -301,10 +301,11 @@ class Clusters:
         return self._added(fingerprint.digest, words, fingerprint.words)
 
     def _has_room(self) -> bool:
-        """Whether there is room for another cluster; one that hardly anybody would miss makes room.
+        """True if there is room for another cluster, after evicting a little-used one if needed.
 
-        That is the one idle longest of those of one conversation, else of those idle for an hour. A stage in
-        use never gives way to a new one: its tree is worth more, and two that push each other out have none.
+        The candidates are clusters that are not recurring, else those idle for an hour; the one idle longest
+        is evicted. A stage in use is never evicted for a new one: its tree is worth more, and two stages that
+        evict each other would both lose their trees.
         """
         if len(self._clusters) < self._max_clusters:
             return True
@@ -381,7 +382,7 @@ class Clusters:
         members = list(members)
         words = cluster.own_stage.path[-1].rpartition("-")[0]
         seed = members[0].digest
-        if seed.hex()[:12] in self._clusters:  # the cluster that is split began with it
+        if seed.hex()[:12] in self._clusters:  # the split cluster was created from this prompt
             seed = blake2b(seed + cluster.id.encode(), digest_size=16).digest()
         part = self._added(seed, words, "")
         part.is_settled = True

@@ -1,8 +1,8 @@
-"""What of a body tells its stage when nobody says it: system prompt, tool names, response schema.
+"""Features of a request body that identify its stage: system prompt, tool names and response schema.
 
-Reads the four forms of bodies: chat, completions, responses and messages (Anthropic's). A body that is
-malformed is somebody else's to refuse: here it only holds no clue. Of a long text its head and its tail
-count, so that the time is bounded, and nothing outside of this file looks into a body for a stage.
+Reads the bodies of four APIs: chat, completions, responses and messages (Anthropic's). A malformed body
+raises no error here; it only has no features. Long texts are cut to head and tail, which bounds the time. No
+other module reads features from bodies.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from agentspec.gateway.discovery.masking import masked
 from agentspec.gateway.discovery.naming import roles
 from agentspec.role_names import mask_ids
 
-# of a text that is longer than both together
+# parts kept of a text that is longer than both together
 HEAD_CHARS = 6144
 TAIL_CHARS = 2048
-# of a user's message, which changes more often and is looked at anew each time
+# the same for a user's message, which changes more often and so is rarely found in the cache
 USER_HEAD_CHARS = 3072
 USER_TAIL_CHARS = 1024
 OPENING_CHARS = 256
@@ -31,20 +31,21 @@ DIGEST_BYTES = 16
 
 _SYSTEM_ROLES = ("system", "developer")
 _TEXT_TYPES = ("text", "input_text")
-# Claude Code's first block: a checksum of the request, in plain text
+# the first block that Claude Code sends: a checksum of the request, in plain text
 NO_PROMPT = "x-anthropic-billing-header:"
 
 
 @dataclass(frozen=True, slots=True)
 class PromptFeatures:
-    """What a body shows of its stage.
+    """Features of a body that identify its stage.
 
     Attributes:
-        text: the system prompt, or without one the first message of a user; cut.
-        is_system: which of the two it is.
-        tools: sorted names.
-        schema: of the answer: kind, name and the names of its fields.
-        opening: tells conversations apart: a hash, of this process alone, of how the user begins.
+        text: system prompt, or without one the first user message; cut.
+        is_system: True if ``text`` is the system prompt.
+        tools: sorted names of the tools.
+        schema: kind, name and field names of the response schema.
+        opening: hash of the beginning of the first user message, which identifies a conversation. Valid in
+            this process only.
     """
 
     text: str
@@ -54,21 +55,21 @@ class PromptFeatures:
     opening: int
 
     def raw_digest(self, key: bytes) -> bytes:
-        """A digest of the clues as they came."""
+        """Return a digest of the unmasked features."""
         return _digest(key, self.is_system, self.text, self.tools, self.schema)
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Clues without what changes from one request to the next.
+    """Prompt features with the parts masked that change from request to request.
 
     Attributes:
-        digest: of everything.
-        shape: of tools, schema and what the text calls its reader: prompts of different shapes are never
+        digest: digest of all features.
+        shape: digest of tools, schema and the roles named in the text. Prompts of different shapes are never
             compared.
-        words: the masked text, words with single spaces between.
-        cue: a digest of a user's last line, which may say what is wanted, like ``Thought 3:``; empty if it
-            is long or all there is.
+        words: masked text, its words separated by single spaces.
+        cue: digest of the last line of a user's text, which may state the task, like ``Thought 3:``. Empty if
+            that line is long or the only one.
     """
 
     digest: bytes
@@ -81,7 +82,7 @@ class Fingerprint:
 
     @classmethod
     def of(cls, clues: PromptFeatures, key: bytes) -> Fingerprint:
-        """The fingerprint of these clues; ``key`` keeps others from trying out which prompt has a digest."""
+        """Compute the fingerprint. The secret ``key`` prevents guessing prompts from their digests."""
         words = masked(clues.text)
         tools = tuple(mask_ids(name) for name in clues.tools)
         shape = _digest(key, clues.is_system, " ".join(roles(words)), tools, clues.schema)
@@ -91,7 +92,7 @@ class Fingerprint:
 
 
 def read_clues(body: Mapping[str, Any]) -> PromptFeatures | None:
-    """The signs in a body of any form; None if there is nothing to go by."""
+    """Return the features of a body of any API; None if it has none."""
     texts = _Texts.of(body)
     tools = tuple(sorted(set(islice(_tool_names(body), MAX_NAMES))))
     schema = _schema(body)
@@ -109,7 +110,7 @@ def read_clues(body: Mapping[str, Any]) -> PromptFeatures | None:
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
-    """The system prompt and the first message of a user; empty where there is none."""
+    """The system prompt and the first user message; empty if missing."""
 
     system: str
     user: str
@@ -129,7 +130,7 @@ class _Texts:
 
 
 def _first_texts(messages: object) -> tuple[str, str]:
-    """What the system says before anybody else does, and what the user says first."""
+    """Return the text of the system messages before the first user message, and the text of the latter."""
     system: list[str] = []
     for message in messages if isinstance(messages, list) else ():
         if not isinstance(message, dict):
@@ -142,7 +143,7 @@ def _first_texts(messages: object) -> tuple[str, str]:
 
 
 def _blocks(content: object) -> str:
-    """The text of a content: a string, or blocks some of which are text."""
+    """Return the text of a message's content, which is a string or a list of blocks."""
     if isinstance(content, str):
         return content
     texts = []

@@ -1,8 +1,8 @@
-"""What changes from one request to the next and is easily seen: numbers, ids, dates, paths, addresses.
+"""Masking of numbers, ids, dates, paths and addresses, which change from request to request.
 
-Each is replaced by a mark, so that two prompts that differ in such things only become one text. Free text in
-a prompt's slots (names, tasks, documents) is not seen here: ``discovery_templates`` finds slots by comparing.
-Quoted text stays, since a role may stand in quotes. Time is linear in the text: no pattern goes back.
+Each is replaced by a mark, so that prompts that differ only in such details become the same text. Free text
+in slots (names, tasks, documents) is not masked: ``templates`` finds slots by comparison. Quoted text stays,
+since a role may be quoted. Time is linear in the text: no pattern backtracks.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _DIGITS = re.compile(r"[0-9]++")
 
 
 def masked(text: str) -> str:
-    """``text`` with marks for what changes, and single spaces for white space."""
+    """Return ``text`` with variable parts replaced by marks and white space by single spaces."""
     words = text.split()
-    plain = str.isalpha  # most words are: they are not looked at any closer
+    plain = str.isalpha  # a fast check that excludes most words
     odd = [
         word
         for word in set(words)
@@ -37,8 +37,8 @@ def masked(text: str) -> str:
 
 
 def mask_word(word: str) -> str:
-    """A word without white space, or what stands for it."""
-    if len(word) > MAX_WORD_CHARS and word.isascii():  # no word: data
+    """Return a word (without white space) or the mark that replaces it."""
+    if len(word) > MAX_WORD_CHARS and word.isascii():  # too long for a word
         return "<data>"
     if word.isalpha():
         return "<day>" if word in _DAYS_AND_MONTHS else word
@@ -50,7 +50,7 @@ def mask_word(word: str) -> str:
 
 
 def is_path(word: str) -> bool:
-    """``/etc/hosts``, ``~/notes``, ``src/main.py``, ``C:\\temp``; not ``and/or`` nor ``TCP/IP``."""
+    """True for ``/etc/hosts``, ``~/notes``, ``src/main.py``, ``C:\\temp``; not ``and/or`` or ``TCP/IP``."""
     if "\\" in word:
         return word[1:3] == ":\\" or word.count("\\") > 1
     if word.startswith(("/", "~/", "./", "../")):

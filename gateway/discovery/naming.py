@@ -1,9 +1,8 @@
-"""Names for what was discovered: a few words of what the prompt is about, and a short digest.
+"""Names for discovered stages: a few words on the topic of the prompt, and a short digest.
 
-A name may stand in metrics and in headers, and what a slot of a prompt held must not. When the first prompt
-of a kind is seen nobody knows which words are its slots'. So only words of this list can come into a name,
-whatever a prompt
-says: they are what the steps of agents do, and to what.
+Names appear in metrics and headers, where the contents of a prompt's slots must not leak. For the first
+prompt of a kind the slots are still unknown. So names contain only words of the lists below: actions of
+agents and their objects.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ repository request research researcher response retail review reviewer router ru
 sentiment shell sql sqlite story student style summary support table task teacher telecom terminal test
 ticket title tool topic translator travel tutor tweet user verifier vote web website weather workflow writer
 """.split()
-# what an agent is in a workflow; not what people are, who may be what a prompt is about, nor just "agent"
+# roles of agents in a workflow; without occupations of people, which may be a prompt's topic, and "agent"
 _ROLES = frozenset(
     """
 analyst architect auditor classifier coder coordinator corrector critic debater debugger designer developer
@@ -54,7 +53,7 @@ _WORD = re.compile(r"[A-Za-z]{2,20}+")
 
 
 def slug(texts: Iterable[str]) -> str:
-    """Up to three words for what these texts are, the first that say something: ``classify-question``."""
+    """Return the first three or fewer listed words in these texts: ``classify-question``."""
     found: dict[str, None] = {}
     for text in texts:
         for word in _WORD.findall(text[:HEAD_CHARS]):
@@ -65,9 +64,9 @@ def slug(texts: Iterable[str]) -> str:
 
 
 def roles(words: str) -> tuple[str, ...]:
-    """What a masked prompt says its reader is: of ``You are the planner`` this is ``planner``.
+    """Return the roles that a masked prompt assigns: ``planner`` for ``You are the planner``.
 
-    Prompts that differ in this are of different stages, however alike they are.
+    Prompts with different roles belong to different stages, however similar they are.
     """
     text = words.lower()
     said = sorted(place for phrase in _SAYS_ROLE for place in islice(_places(phrase, text), MAX_ROLES))
@@ -75,7 +74,7 @@ def roles(words: str) -> tuple[str, ...]:
 
 
 def _places(phrase: str, text: str) -> Iterator[int]:
-    """Where in ``text`` the phrase ends."""
+    """Yield the positions in ``text`` after each occurrence of the phrase."""
     place = text.find(phrase)
     while place >= 0:
         yield place + len(phrase)
@@ -83,7 +82,7 @@ def _places(phrase: str, text: str) -> Iterator[int]:
 
 
 def _phrase(text: str, place: int) -> Iterator[str]:
-    """The next few words, up to a stop."""
+    """Yield the next few words, up to a punctuation mark."""
     for word in text[place : place + MAX_ROLE_CHARS].split()[:MAX_ROLE_WORDS]:
         yield word.rstrip(_STOPS)
         if word[-1] in _STOPS:
@@ -91,7 +90,7 @@ def _phrase(text: str, place: int) -> Iterator[str]:
 
 
 def _forms(word: str) -> list[str]:
-    """``write``, ``writes``, ``writing``; ``planner`` is a word of its own."""
+    """Return the inflected forms of a verb, such as ``write``, ``writes``, ``writing``."""
     stem = word.removesuffix("e")
     doubled = stem + stem[-1]
     british = word[:-2] + "se" if word.endswith("ze") else word
@@ -108,7 +107,7 @@ def _forms(word: str) -> list[str]:
 
 
 def _listed() -> dict[str, str]:
-    """Every form of every word, and the word."""
+    """Map every form of every listed word to the word."""
     listed = {form: word for word in _ACTIONS for form in _forms(word)}
     listed.update({word + "s": word for word in _NOUNS})
     listed.update({word: word for word in (*_NOUNS, *_ACTIONS)})

@@ -1,8 +1,8 @@
-"""Stages of requests that carry no tag: found by what their prompts have in common.
+"""Discovery of stages for requests without a tag, by the text that their prompts have in common.
 
-The hot path is a look-up by a digest of what was seen before, or of the masked prompt, or a template that
-fits. What is none of these goes to the stage ``discovered``, and to a thread that finds out what it is.
-Whatever has a cluster goes to ``discovered/<name>``, or to the stage that a person named.
+The hot path looks up the digest of the raw prompt, then that of the masked prompt, then a matching template.
+A prompt without a match gets the stage ``discovered``, and a background thread clusters it. Requests of a
+cluster get the stage ``discovered/<name>``, or the one that a user named.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from agentspec.gateway.discovery.store import DiscoveryStore
 from agentspec.gateway.settings import DiscoverySettings
 from agentspec.stages import StageKey
 
-MAX_RECENT = 4096  # prompts of a tenant that are known as they come
+MAX_RECENT = 4096  # cached raw prompts per tenant
 MAX_WAITING = 1024
-ASK_AGAIN = 16  # requests after which a prompt without a cluster may have one, there being room by now
-# without a file names must be the same in every process: nothing is kept that the digests would have to
-# protect
+ASK_AGAIN = 16  # requests of an unclustered prompt after which clustering is tried again: room may be free
+# without a file, a fixed key gives the same names in every process; no digests are stored that need a secret
 _SHARED_KEY = b"agentspec"
 
 Result = TypeVar("Result")
@@ -36,7 +35,7 @@ logger = logging.getLogger("agentspec.gateway")
 
 
 class _Tenant:
-    """What one tenant's requests are looked up in."""
+    """The clusters of one tenant, and a cache of its recent prompts."""
 
     def __init__(self, clusters: Clusters) -> None:
         self.clusters = clusters
@@ -45,9 +44,9 @@ class _Tenant:
         self._lock = threading.Lock()
 
     def recall(self, raw: bytes) -> Member | None:
-        """The member that a prompt, just as it is, turned out to be."""
+        """Return the cached member of a raw prompt, or None."""
         with self._lock:
-            if self._version != self.clusters.version:  # they may be others' by now
+            if self._version != self.clusters.version:  # clusters of cached members may have changed
                 self._version = self.clusters.version
                 self.recent.clear()
             member = self.recent.get(raw)
@@ -56,7 +55,7 @@ class _Tenant:
             return member
 
     def remember(self, raw: bytes, member: Member) -> None:
-        """That the prompt is this member."""
+        """Cache the member of a raw prompt."""
         with self._lock:
             self.recent[raw] = member
             if len(self.recent) > MAX_RECENT:
@@ -64,13 +63,13 @@ class _Tenant:
 
 
 class Discovery:
-    """Finds stages for requests that name none. Safe from several threads; its own starts when it is needed.
+    """Stage discovery for requests without a stage. Thread-safe; starts its own thread on demand.
 
     Args:
-        in_background: False: what is to be found out waits for :meth:`catch_up`.
+        in_background: False to leave clustering to :meth:`catch_up`.
 
     Raises:
-        ConfigError: the file is none of ours, or its folder is not there.
+        ConfigError: the file has another format, or its folder does not exist.
     """
 
     def __init__(self, settings: DiscoverySettings | None = None, *, in_background: bool = True) -> None:
@@ -88,7 +87,7 @@ class Discovery:
         self.save()  # reads what the file holds
 
     def stage_of(self, tenant: str, body: Mapping[str, Any]) -> StageKey | None:
-        """The stage by what the body asks; None if it says nothing to go by."""
+        """Return the stage of a body; None if the body has no prompt features."""
         clues = read_clues(body)
         if clues is None:
             return None
@@ -104,7 +103,7 @@ class Discovery:
         return cluster.stage
 
     def clusters(self, tenant: str | None) -> list[Cluster]:
-        """A tenant's clusters, those with the most requests first; of all tenants if it is None."""
+        """Return the clusters of a tenant, or of all tenants if None, those with the most requests first."""
 
         def found() -> list[Cluster]:
             here = [one.clusters for one in list(self._tenants.values())]
@@ -114,7 +113,7 @@ class Discovery:
         return self._change(found)
 
     def name(self, tenant: str, cluster_id: str, path: str | None) -> Cluster:
-        """See :meth:`Clusters.name`. This and what follows is in the file when it returns."""
+        """See :meth:`Clusters.name`. This and the next methods save before they return."""
         return self._change(lambda: self._met(tenant).clusters.name(cluster_id, path))
 
     def pin(self, tenant: str, cluster_id: str, is_pinned: bool) -> Cluster:
@@ -130,17 +129,17 @@ class Discovery:
         return self._change(lambda: self._met(tenant).clusters.split(cluster_id, digests))
 
     def catch_up(self) -> None:
-        """Find out now whatever is waiting to be, and write it to the file."""
+        """Cluster all waiting prompts now, and save."""
         while self._place_next(timeout_s=0):
             pass
         self.save()
 
     def save(self, *, with_counts: bool = True) -> None:
-        """Write what is new to the file, and read what others wrote."""
+        """Write changes to the file, and read those of other processes."""
         self._change(lambda: None, with_counts=with_counts)
 
     def close(self) -> None:
-        """Write what was not written yet, and end the thread. The last call; more do nothing."""
+        """Stop the thread, save, and close the file. Must be the last call; repeated calls do nothing."""
         self._has_ended.set()
         if self._thread is not None:
             with suppress(Full):
@@ -150,7 +149,7 @@ class Discovery:
         self._store.close()
 
     def _change(self, work: Callable[[], Result], *, with_counts: bool = True) -> Result:
-        """Do this to the clusters as the file has them, with nobody else writing meanwhile."""
+        """Run ``work`` on the clusters as they are in the file, which is locked for other writers."""
         with self._changing:
             self._store.begin()
             try:
@@ -166,7 +165,7 @@ class Discovery:
             return result
 
     def _work(self) -> None:
-        """The thread: place what waits, at leisure; save what was found, and at times the counts."""
+        """Run the thread: cluster prompts within ``cpu_share``, save results and, less often, counts."""
         next_save_s = 0.0
         while not self._has_ended.is_set():
             try:
@@ -179,11 +178,11 @@ class Discovery:
                     self.save(with_counts=False)
                 busy_s = time.thread_time() - begun_s
                 self._has_ended.wait(busy_s / self._settings.cpu_share - busy_s)
-            except Exception as error:  # not its text: that may be the prompt's
+            except Exception as error:  # its text is not logged: it may contain a prompt
                 logger.error("a stage could not be discovered: %s", type(error).__name__)
 
     def _place_next(self, timeout_s: float) -> bool:
-        """Find the cluster of the prompt that waits the longest; False if none came in time."""
+        """Place the prompt that has waited longest in a cluster; False if none arrived in time."""
         try:
             waiting = self._waiting.get(block=timeout_s > 0, timeout=timeout_s or None)
         except Empty:
@@ -198,7 +197,7 @@ class Discovery:
             self._waiting.task_done()
 
     def _recognised(self, here: _Tenant, raw: bytes, clues: PromptFeatures) -> Member:
-        """The member of a prompt that is new as it is, but maybe not when it is masked."""
+        """Return the member of a prompt that is not cached, by its masked form or by a template."""
         fingerprint = Fingerprint.of(clues, self._key)
         member = here.clusters.find(fingerprint.digest)
         if member is None:
@@ -208,7 +207,7 @@ class Discovery:
         return member
 
     def _ask(self, here: _Tenant, member: Member, fingerprint: Fingerprint) -> None:
-        with suppress(Full):  # it will come again
+        with suppress(Full):  # a later request of the prompt asks again
             self._waiting.put_nowait((here, member, fingerprint))
         if self._thread is None and self._in_background and not self._has_ended.is_set():
             self._start()

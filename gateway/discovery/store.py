@@ -1,8 +1,8 @@
-"""The file of discovered stages: SQLite, so that several gateways share it and none leaves it half written.
+"""The file of discovered stages: an SQLite database, so that several gateways can share it safely.
 
-Holds keyed digests, stages, counts, and templates (masked text, which can be left out); no prompt and no key
-of a client. A file that can't be written any more, for instance on a full disk, is told once; what was found
-stays in memory and is written when that works again.
+Contains keyed digests, stages, counts, and templates (masked text, which can be left out). Contains no
+prompts and no keys of clients. If the file can't be written, for instance on a full disk, that is logged
+once. The clusters then stay in memory, and are saved when writing works again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from agentspec.stages import StageKey
 
 VERSION = 1
 BUSY_TIMEOUT_S = 2.0
-REFUSED = ""  # in the place of a cluster's id
+REFUSED = ""  # replaces a cluster's id for templates that users split
 _TABLES = """
 create table if not exists facts (name text primary key, value) without rowid;
 create table if not exists clusters (
@@ -37,7 +37,7 @@ create table if not exists templates (
     primary key (tenant, cluster, shape, runs)) without rowid;
 create index if not exists members_by_cluster on members (tenant, cluster);
 """
-# with these the file may well be all right another time
+# transient errors
 _PASSING = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_READONLY")
 
 logger = logging.getLogger("agentspec.gateway")
@@ -45,22 +45,23 @@ logger = logging.getLogger("agentspec.gateway")
 
 @dataclass(slots=True)
 class StoredTenant:
-    """What the file holds of one tenant."""
+    """The stored clusters and refused templates of one tenant."""
 
     clusters: dict[str, Cluster] = field(default_factory=dict)
     refused: list[tuple[bytes, Template]] = field(default_factory=list)
 
 
 class DiscoveryStore:
-    """The file, or none (``path=None``). Not thread-safe.
+    """The store of discovered stages. Does nothing without a file (``path=None``). Not thread-safe.
 
-    Use: :meth:`begin`, :meth:`news`, then :meth:`commit` or :meth:`rollback`; in between nobody else writes.
+    Call :meth:`begin`, :meth:`news`, then :meth:`commit` or :meth:`rollback`. Other writers are locked out
+    in between.
 
     Attributes:
-        key: makes the digests of this file; None without a file.
+        key: secret key of the digests in this file; None without a file.
 
     Raises:
-        ConfigError: the file is none of ours, or it can't be opened.
+        ConfigError: the file has another format, or it can't be opened.
     """
 
     def __init__(self, path: Path | None, *, keeps_text: bool = True) -> None:
@@ -74,7 +75,7 @@ class DiscoveryStore:
             self._open(path)
 
     def begin(self) -> None:
-        """Nobody else writes from now on."""
+        """Begin a transaction, which locks out other writers."""
         if self._file is None or self._is_open:
             return
         try:
@@ -84,7 +85,7 @@ class DiscoveryStore:
             self._fail(error)
 
     def news(self) -> dict[str, StoredTenant] | None:
-        """All of the file, by tenant, if somebody else wrote to it since the last time; else None."""
+        """Read the whole file, by tenant; None if no other process wrote to it since the last call."""
         if self._file is None or not self._is_open:
             return None
         try:
@@ -100,7 +101,7 @@ class DiscoveryStore:
             return None
 
     def commit(self, tenants: Sequence[Clusters], *, with_counts: bool = True) -> None:
-        """Write what changed, and let others write. What can't be written stays to be written."""
+        """Write changes and end the transaction. If that fails, the changes stay marked as unsaved."""
         if self._file is None or not self._is_open:
             return
         changed = [_changed(clusters, with_counts) for clusters in tenants]
@@ -120,12 +121,12 @@ class DiscoveryStore:
             logger.warning("discovered stages are saved to %s again", self._path)
 
     def rollback(self) -> None:
-        """Let others write; nothing was changed."""
+        """End the transaction without changes."""
         if self._file is not None and self._is_open:
             self._is_open = False
             try:
                 self._file.execute("rollback")
-            except sqlite3.Error:  # SQLite did so by itself
+            except sqlite3.Error:  # SQLite has rolled back already
                 return
 
     def close(self) -> None:
@@ -138,7 +139,7 @@ class DiscoveryStore:
         if not path.absolute().parent.is_dir():
             raise ConfigError(f"discovery file {str(path)!r}: there is no such folder")
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # what prompts say is nobody else's
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # texts of prompts are private
             file = sqlite3.connect(
                 path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
             )
@@ -254,7 +255,7 @@ class DiscoveryStore:
 
 
 def _prepared(file: sqlite3.Connection) -> bytes:
-    """Make the tables if there are none; the file's key. Raises ConfigError if another version wrote it."""
+    """Create missing tables and return the file's key. Raises ConfigError if the version differs."""
     file.execute("pragma journal_mode = wal")
     file.execute("pragma synchronous = normal")
     file.executescript(f"begin immediate; {_TABLES} commit;")
@@ -269,7 +270,7 @@ def _prepared(file: sqlite3.Connection) -> bytes:
 
 
 def _changed(clusters: Clusters, with_counts: bool) -> dict[Cluster, int]:
-    """What is to be written of a tenant, with the requests counted so far: more may come meanwhile."""
+    """Return the clusters to be written, with their present request counts, which may grow meanwhile."""
     return {
         cluster: cluster.num_requests
         for cluster in clusters

@@ -1,8 +1,7 @@
-"""Templates: which words a group of prompts has in common, and whether another prompt has them too.
+"""Templates: the words that a group of prompts has in common, and their detection in other prompts.
 
-Knows words alone, nothing of stages or requests. Prompts are compared by anchors, words that occur once in
-both, so that comparing takes O(n log n) for n words whatever they are; a slot is what lies between the words
-in common.
+This module handles words only, not stages or requests. Prompts are compared by anchors, which are words that
+occur once in both. A comparison takes O(n log n) for any n words. A slot is the text between common words.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from dataclasses import dataclass
 
 SLOT = "<...>"
 MIN_WORDS = 3
-MIN_WORDS_OF_LONG = 12  # that many in common are no chance, however much lies between them
-MIN_SHARE = 0.4  # of a shorter text so much must be in common
+MIN_WORDS_OF_LONG = 12  # this many common words are never a coincidence, however long the slots
+MIN_SHARE = 0.4  # with fewer common words, their least share of the text
 MIN_MATCH = 0.8
-MIN_RUN = 3  # in a template of many words a shorter run is a chance
-MAX_RUNS = 32  # each is looked for in every new prompt
+MIN_RUN = 3  # in a template of many words, shorter runs are a coincidence
+MAX_RUNS = 32  # each is searched for in every new prompt
 SKETCH_SIZE = 384
 MOST_VALUES = 8
 MOST_VALUE_CHARS = 200
@@ -30,13 +29,13 @@ Words = Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Runs of words that prompts of one kind have in common, in order.
+    """Runs of words that similar prompts have in common, in order.
 
     Attributes:
-        runs: each with a space at both ends, as they are looked for in a text with spaces around.
-        num_words: of all runs together.
-        least_share: such a part of every founder's words is in common; a prompt with much less is of another
-            kind.
+        runs: runs with a space at both ends, as they are searched for in a text with such spaces.
+        num_words: number of words in all runs.
+        least_share: share of common words in the longest founder. A prompt with less than half of it does
+            not match.
     """
 
     runs: tuple[str, ...]
@@ -45,7 +44,7 @@ class Template:
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Template | None:
-        """What these texts have in common, two or more; None if that is too little to tell a kind."""
+        """Return the template of two or more texts; None if they have too little in common."""
         words = [text.split() for text in texts]
         common = words[0]
         for other in words[1:]:
@@ -68,11 +67,11 @@ class Template:
 
     @property
     def text(self) -> str:
-        """The runs as people read them, with marks for the slots between."""
+        """The runs as readable text, with marks for the slots between them."""
         return f" {SLOT} ".join(run.strip() for run in self.runs)
 
     def values_in(self, text: str) -> list[str]:
-        """What stands before, between and behind the runs; empty if one of them is missing."""
+        """Return the texts before, between and after the runs; empty if a run is missing."""
         values, place = [], 0
         for run in self.runs:
             at = text.find(run, place)
@@ -83,23 +82,23 @@ class Template:
         return [*values, text[place:].strip()]
 
     def with_value(self, place: int, value: str) -> Template:
-        """The template of those prompts that have this value there."""
+        """Return the narrower template that has ``value`` in the slot ``place``."""
         around = (self.runs[place - 1] if place else "", value, *self.runs[place : place + 1])
         run = f" {' '.join(part.strip() for part in around if part)} "
         runs = (*self.runs[: max(place - 1, 0)], run, *self.runs[place + 1 :])
         return Template(runs, self.num_words + len(value.split()), self.least_share)
 
     def num_words_in(self, text: str) -> int:
-        """How many of the words ``text`` has, if it is of this kind, else 0. O(len(text)) for each run.
+        """Return the number of the template's words in ``text``; 0 without a match. O(len(text)) per run.
 
-        ``text`` has a space at both ends. The runs must come in order; a few may be missing, since what the
-        founders had in common by chance others need not have.
+        ``text`` has a space at both ends. The runs must occur in order. A few may be missing, since the
+        founders may have had some in common by chance.
         """
         place, found = 0, self.num_words
         for run in self.runs:
             at = text.find(run, place)
             if at >= 0:
-                place = at + len(run) - 1  # the space may be the next one's first
+                place = at + len(run) - 1  # the last space may be the first of the next run
                 continue
             found -= run.count(" ") - 1
             if found < MIN_MATCH * self.num_words:
@@ -108,9 +107,9 @@ class Template:
 
 
 class Slots:
-    """What stood in a template's slots, prompt by prompt: is there one whose few values all come back?
+    """Counts of the values in a template's slots, to find a slot with a few recurring values.
 
-    That one is no slot: it says which stage a prompt is of. Knows at most ``MOST_VALUES`` values of a slot.
+    Such a slot identifies the stage of a prompt. Keeps at most ``MOST_VALUES`` values per slot.
     """
 
     def __init__(self) -> None:
@@ -119,7 +118,7 @@ class Slots:
         self._open: set[int] = set()
 
     def note(self, values: Sequence[str]) -> None:
-        """One more prompt, and what stood in its slots."""
+        """Count the slot values of one more prompt."""
         self._num_prompts += 1
         for place, value in enumerate(values):
             if place not in self._open:
@@ -130,7 +129,10 @@ class Slots:
                     self._open.add(place)
 
     def telling(self) -> tuple[int, list[str]] | None:
-        """The first slot with few values, and these; None if there is none, or it is too early to say."""
+        """Return the first slot with few values, and these values.
+
+        None if there is no such slot, if no other slot varies freely, or if too few prompts were counted.
+        """
         if self._num_prompts < ENOUGH_PROMPTS or not self._open:
             return None
         for place, counts in self._values.items():
@@ -141,10 +143,10 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """A small sample of a text's pairs of words, by which many texts are compared quickly.
+    """A small sample of the word pairs of a text, for fast comparison of many texts.
 
-    The sample is of the same pairs in every text (those with the lowest hashes), so that samples can be
-    compared (bottom-k sketches, Broder 1997). Hashes are this process's own.
+    The sample has the pairs with the lowest hashes, so that samples are comparable (bottom-k sketches,
+    Broder 1997). Hashes are valid in this process only.
     """
 
     pairs: frozenset[int]
@@ -152,21 +154,21 @@ class Sketch:
 
     @classmethod
     def of(cls, text: str) -> Sketch:
-        """The sketch of a masked text."""
+        """Return the sketch of a masked text."""
         words = text.split()
         pairs = set(map(hash, zip(["", *words], [*words, ""], strict=True)))
         lowest = sorted(pairs)[:SKETCH_SIZE] if len(pairs) > SKETCH_SIZE else pairs
         return cls(frozenset(lowest), len(pairs))
 
     def num_common(self, other: Sketch) -> float:
-        """About how many pairs of words both texts have."""
-        # what both samples hold lies among the lowest of the longer text, which is sampled more thinly
+        """Estimate the number of word pairs that both texts have."""
+        # common pairs are in the sample of the longer text, which has the lower sampling rate
         rate = min(SKETCH_SIZE / max(self.num_pairs, other.num_pairs, 1), 1)
         return len(self.pairs & other.pairs) / rate
 
 
 def _broken(common: Words, other: Words) -> list[str]:
-    """``common`` without what ``other`` lacks; a break where words fell out, or stand apart in ``other``."""
+    """Return ``common`` without the words that ``other`` lacks, with a slot between the remaining runs."""
     result: list[str] = []
     for begin, end in _blocks(common, other):
         if result:
@@ -186,12 +188,12 @@ def _runs(words: Iterable[str]) -> list[list[str]]:
 
 
 def _blocks(left: Words, right: Words) -> list[tuple[int, int]]:
-    """Where in ``left`` the runs are that ``right`` has too, in the same order, as (begin, end)."""
+    """Return the (begin, end) in ``left`` of the runs that ``right`` has in the same order."""
     blocks: list[tuple[int, int]] = []
     left_end = right_end = 0  # of the last block
     for i, j in _in_order(_anchors(left, right)):
         if i < left_end or j < right_end:
-            continue  # inside of the last block
+            continue  # inside the last block
         begin, end, offset = i, i + 1, j - i
         while begin > left_end and begin + offset > right_end and _same(left, right, begin - 1, offset):
             begin -= 1
@@ -207,7 +209,7 @@ def _same(left: Words, right: Words, at: int, offset: int) -> bool:
 
 
 def _anchors(left: Words, right: Words) -> list[tuple[int, int]]:
-    """Pairs of places of the words that occur once in both, by the place in ``left``."""
+    """Return the pairs of positions of words that occur once in both, ordered by that in ``left``."""
     once_left, once_right = _once(left), _once(right)
     return [(i, once_right[word]) for word, i in once_left.items() if word in once_right]
 
@@ -218,8 +220,8 @@ def _once(words: Words) -> dict[str, int]:
 
 
 def _in_order(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The longest part of ``pairs``, whose first numbers rise, in which the second rise too."""
-    tails: list[int] = []  # the lowest last number of a rising run, by its length
+    """Return the longest subsequence of ``pairs`` with rising second numbers; the first ones rise already."""
+    tails: list[int] = []  # lowest last number of a rising subsequence, by length
     at_tail: list[int] = []
     before: list[int] = []
     for index, (_, second) in enumerate(pairs):

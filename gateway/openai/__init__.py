@@ -1,1 +1,1 @@
-"""OpenAI's API for an engine in this process: requests in, answers out."""
+"""OpenAI's API for an engine in this process: parsing of requests and writing of answers."""

@@ -1,4 +1,4 @@
-"""From an engine's deltas to OpenAI's choices, whole or in chunks. One form per endpoint."""
+"""Conversion of an engine's deltas to OpenAI's choices, whole or in chunks. One form per endpoint."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from agentspec.generation import GenerationDelta, TokenLogprob
 
 @dataclass(slots=True)
 class Choice:
-    """One choice as collected so far."""
+    """The collected deltas of one choice."""
 
     texts: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
 
     def add(self, delta: GenerationDelta) -> None:
-        """Take the next delta."""
+        """Add the next delta."""
         self.texts.append(delta.text)
         self.logprobs.extend(delta.logprobs)
         self.finish_reason = finish_reason(delta)
 
 
 class AnswerForm(Protocol):
-    """How one endpoint writes its answers."""
+    """The answer format of one endpoint."""
 
     id_prefix: str
     object_whole: str
     object_chunk: str
 
     def whole(self, index: int, choice: Choice, has_logprobs: bool) -> dict[str, Any]:
-        """A choice of a whole answer."""
+        """Return a choice of a whole answer."""
 
     def opening(self, index: int) -> dict[str, Any] | None:
-        """The choice of a stream's first chunk, if the form has one."""
+        """Return the choice of a stream's first chunk, or None if the form has no such chunk."""
 
     def chunk(self, index: int, delta: GenerationDelta, has_logprobs: bool) -> dict[str, Any] | None:
-        """The choice of the chunk for ``delta``; None if that would tell nothing."""
+        """Return the choice of the chunk for ``delta``; None if the chunk would be empty."""
 
 
 class ChatForm:
-    """``chat.completion`` and ``chat.completion.chunk``. One object per answer: calls are numbered.
+    """``chat.completion`` and ``chat.completion.chunk``. One object per answer, as it numbers the tool calls.
 
-    ``reads_calls``: calls of tools are told apart from text.
+    ``reads_calls``: True to separate tool calls from text.
     """
 
     id_prefix = "chatcmpl"
@@ -58,7 +58,7 @@ class ChatForm:
         self._readers: dict[int, ToolCallReader] = {}
 
     def whole(self, index: int, choice: Choice, has_logprobs: bool) -> dict[str, Any]:
-        """A message."""
+        """Return a choice with a message."""
         text, calls = self._read(index, "".join(choice.texts), is_last=True)
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
         if calls:
@@ -71,12 +71,12 @@ class ChatForm:
         }
 
     def opening(self, index: int) -> dict[str, Any] | None:
-        """The role comes first."""
+        """Return the choice with the role, which precedes the text."""
         delta = {"role": "assistant", "content": ""}
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
     def chunk(self, index: int, delta: GenerationDelta, has_logprobs: bool) -> dict[str, Any] | None:
-        """One decode step's text, or the calls that it completed."""
+        """Return the choice with one decode step's text and the tool calls that it completed."""
         reason = finish_reason(delta)
         text, calls = self._read(index, delta.text, is_last=reason is not None)
         if not (text or calls or reason or (has_logprobs and delta.logprobs)):
@@ -93,7 +93,7 @@ class ChatForm:
         }
 
     def _read(self, index: int, text: str, *, is_last: bool) -> tuple[str, list[ToolCall]]:
-        """The choice's further text, and its further calls."""
+        """Return the new text and the new tool calls of the choice."""
         if not self._reads_calls:
             return text, []
         reader = self._readers.setdefault(index, ToolCallReader())
@@ -107,7 +107,7 @@ class ChatForm:
 
 
 class CompletionForm:
-    """``text_completion``. One object per answer: text offsets run on from chunk to chunk."""
+    """``text_completion``. One object per answer, as text offsets continue from chunk to chunk."""
 
     id_prefix = "cmpl"
     object_whole = "text_completion"
@@ -117,7 +117,7 @@ class CompletionForm:
         self._offsets: dict[int, int] = {}
 
     def whole(self, index: int, choice: Choice, has_logprobs: bool) -> dict[str, Any]:
-        """A text."""
+        """Return a choice with a text."""
         return {
             "index": index,
             "text": "".join(choice.texts),
@@ -126,11 +126,11 @@ class CompletionForm:
         }
 
     def opening(self, index: int) -> dict[str, Any] | None:
-        """Nothing comes before the text."""
+        """Return None: the form has no opening chunk."""
         return None
 
     def chunk(self, index: int, delta: GenerationDelta, has_logprobs: bool) -> dict[str, Any] | None:
-        """One decode step's text."""
+        """Return the choice with one decode step's text."""
         if not (delta.text or delta.finish_reason or (has_logprobs and delta.logprobs)):
             return None
         return {
@@ -154,14 +154,14 @@ class CompletionForm:
 
 
 def finish_reason(delta: GenerationDelta) -> str | None:
-    """OpenAI's reason. Raises EngineError if the engine gave the request up."""
+    """Return OpenAI's finish reason. Raises EngineError if the engine aborted the request."""
     if delta.finish_reason in ("abort", "error"):
         raise EngineError(f"the engine gave this request up: {delta.finish_reason}")
     return delta.finish_reason
 
 
 def describe_logprobs(tokens: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
-    """The tokens with their alternatives, as chat and responses tell of them."""
+    """Describe tokens and their alternatives in the format of chat and responses."""
     return [
         {
             **_chat_logprob(token.text, token.logprob),
@@ -176,7 +176,7 @@ def _chat_logprobs(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
 
 
 def _completion_top(token: TokenLogprob) -> dict[str, float]:
-    """The alternatives by their text, and always the token itself; of two with one text, the likelier."""
+    """Return log probabilities by text, including the token itself. Of equal texts, the likelier stays."""
     top: dict[str, float] = {}
     for _, text, logprob in (*token.top, (token.token_id, token.text, token.logprob)):
         top.setdefault(text, logprob)

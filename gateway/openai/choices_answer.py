@@ -22,7 +22,7 @@ from agentspec.generation import GenerationRequest
 
 @dataclass(slots=True)
 class ChoicesAnswer:
-    """An answer being written: what was asked, its form, its envelope and its counts."""
+    """An answer in progress: its requests, form, envelope and usage."""
 
     form: AnswerForm
     answer_id: str
@@ -34,20 +34,20 @@ class ChoicesAnswer:
 
     @classmethod
     def of_chat(cls, given: Mapping[str, Any], tags: Tags, model: str) -> ChoicesAnswer:
-        """To ``POST /v1/chat/completions``. Raises RequestError."""
+        """Create the answer to ``POST /v1/chat/completions``. Raises RequestError."""
         body, answer_id = read_as(ChatBody, given), _answer_id(ChatForm.id_prefix)
         request = chat_request(body, tags, answer_id)
         return cls(ChatForm(reads_calls=may_call(request)), answer_id, model, body, [request])
 
     @classmethod
     def of_completion(cls, given: Mapping[str, Any], tags: Tags, model: str) -> ChoicesAnswer:
-        """To ``POST /v1/completions``. Raises RequestError."""
+        """Create the answer to ``POST /v1/completions``. Raises RequestError."""
         body, answer_id = read_as(CompletionBody, given), _answer_id(CompletionForm.id_prefix)
         requests = completion_requests(body, tags, answer_id)
         return cls(CompletionForm(), answer_id, model, body, requests)
 
     async def write(self, deltas: AsyncIterator[Indexed], response: ApiResponse) -> None:
-        """The answer, as the deltas come. Raises EngineError if they end too early."""
+        """Write the answer while the deltas arrive. Raises EngineError if they end too early."""
         await (self._stream(deltas, response) if self.body.stream else self._collect(deltas, response))
 
     async def _collect(self, deltas: AsyncIterator[Indexed], response: ApiResponse) -> None:
@@ -61,7 +61,7 @@ class ChoicesAnswer:
         await response.send_json(200, {**payload, "usage": self.tally.usage(), **self.tally.metrics()})
 
     async def _stream(self, deltas: AsyncIterator[Indexed], response: ApiResponse) -> None:
-        """One event per decode step, at once. The status waits for the first delta: it may be an error."""
+        """Write one event per decode step, without delay. The status waits for the first delta or error."""
         null_usage = {"usage": None} if self._includes_usage else {}
         opened: set[int] = set()
         num_finished = 0
@@ -103,13 +103,13 @@ class ChoicesAnswer:
         return bool(options and options.include_usage)
 
     def _count(self, indexed: Indexed) -> int:
-        """Count a delta; the index of the choice it belongs to, over all prompts."""
+        """Count a delta and return the index of its choice over all prompts."""
         prompt_index, delta = indexed
         self.tally.add(prompt_index, delta)
         return prompt_index * self._num_choices_per_prompt + delta.index
 
     def _envelope(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        """The members around the choices."""
+        """Return the answer object with these choices."""
         return {
             "id": self.answer_id,
             "object": kind,
@@ -120,5 +120,5 @@ class ChoicesAnswer:
 
 
 def _answer_id(prefix: str) -> str:
-    """Not the client's id: that need not be unique."""
+    """Return a new answer id. The client's request id is not used, as it need not be unique."""
     return f"{prefix}-{uuid.uuid4().hex}"

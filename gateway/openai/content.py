@@ -1,4 +1,4 @@
-"""Content of messages: text in parts, roles that templates know, the predicted output."""
+"""Parsing of message contents, roles and the predicted output."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ RESPONSES_PARTS = ("input_text", "output_text", "text")
 
 
 def read_text(content: object, param: str, kinds: Collection[str] = CHAT_PARTS) -> str:
-    """The text; parts are lines, as in vLLM.
+    """Return the text of ``content``, its parts joined by newlines as in vLLM.
 
-    ``kinds``: the types of a part that is text. Raises RequestError, which names ``param``, if it is no text.
+    ``kinds`` are the accepted types of text parts. Raises RequestError, which names ``param``, for others.
     """
     if isinstance(content, str):
         return content
@@ -34,12 +34,12 @@ def read_text(content: object, param: str, kinds: Collection[str] = CHAT_PARTS) 
 
 
 def read_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """With text content, and no role that templates do not know. Raises RequestError."""
+    """Return the messages with contents as text, and roles that templates support. Raises RequestError."""
     return [_message(f"messages[{index}]", message) for index, message in enumerate(messages)]
 
 
 def template_role(role: object, param: str) -> str:
-    """The role by the name that templates know. Raises RequestError if it is no name."""
+    """Return the role under the name that templates support. Raises RequestError if it is not a name."""
     if not isinstance(role, str) or not role:
         raise RequestError(f"{param} must be a string, not {role!r}", param=param)
     return "system" if role == "developer" else role
@@ -50,19 +50,19 @@ def _message(param: str, message: dict[str, Any]) -> dict[str, Any]:
     has_calls = _has_tool_calls(message.get("tool_calls"), f"{param}.tool_calls")
     content = message.get("content")
     if content is None and has_calls:
-        content = ""  # not null: most templates add it to a text
+        content = ""  # not null: most templates concatenate it
     return {**message, "role": role, "content": read_text(content, f"{param}.content")}
 
 
 def _has_tool_calls(calls: object, param: str) -> bool:
-    """True if there are any. Raises RequestError if they are no list of objects."""
+    """True if there are tool calls. Raises RequestError if ``calls`` is not a list of objects."""
     if calls is not None and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
         raise RequestError(f"{param} must be a list of objects, not {calls!r}", param=param)
     return bool(calls)
 
 
 def read_prediction(body: Mapping[str, Any]) -> str | None:
-    """The predicted text; None without one. Raises RequestError if it is malformed or too long."""
+    """Return the predicted text, or None. Raises RequestError if it is malformed or too long."""
     prediction = body.get("prediction")
     if prediction is None:
         return None

@@ -1,4 +1,4 @@
-"""The deltas of several generations as one stream."""
+"""Merging of the deltas of several generations into one stream."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Indexed = tuple[int, GenerationDelta]
 
 
 async def fan_in(generations: Sequence[AsyncIterator[GenerationDelta]]) -> AsyncGenerator[Indexed, None]:
-    """Each delta with the index of its generation, as they come.
+    """Yield each delta with the index of its generation, in order of arrival.
 
-    Closing this closes every generation. The first error of one ends all of them.
+    Closing this iterator closes every generation. The first error of a generation ends all of them.
     """
     if len(generations) == 1:
         async with aclosing(_closable(generations[0])) as deltas:

@@ -1,4 +1,4 @@
-"""The objects of the responses API: a response, and the items of its output."""
+"""Objects of the responses API: a response, and the items of its output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentspec.gateway.openai.answer_forms import describe_logprobs
 from agentspec.gateway.openai.tools import Piece, ToolCall
 from agentspec.generation import TokenLogprob
 
-# what a client said and finds again in the answer, and what it reads there if it said nothing
+# request fields that the answer repeats, with their defaults
 ECHOED = {
     "instructions": None,
     "max_output_tokens": None,
@@ -30,7 +30,7 @@ ECHOED = {
     "user": None,
     "metadata": {},
 }
-# what it may have asked for and doesn't get: nothing is kept, nothing waits, nothing is cut off
+# fields with fixed values: storage, background runs and truncation are not supported
 FIXED = {
     "background": False,
     "previous_response_id": None,
@@ -42,7 +42,7 @@ FIXED = {
 
 @dataclass(slots=True)
 class ResponseObject:
-    """All of a response that is known before its first token, and its states from then on."""
+    """The response object in its successive states."""
 
     response_id: str
     model: str
@@ -50,19 +50,19 @@ class ResponseObject:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def in_progress(self) -> dict[str, Any]:
-        """While it is written."""
+        """Return the response in progress."""
         return self._state("in_progress", [], None)
 
     def ended(
         self, output: Sequence[dict[str, Any]], usage: Mapping[str, Any], *, is_complete: bool
     ) -> dict[str, Any]:
-        """At its end; ``is_complete``: the model ended it, and not ``max_output_tokens``."""
+        """Return the ended response. ``is_complete``: True unless ``max_output_tokens`` ended it."""
         if is_complete:
             return self._state("completed", output, usage, completed_at=int(time.time()))
         return self._state("incomplete", output, usage, incomplete_details={"reason": "max_output_tokens"})
 
     def failed(self, output: Sequence[dict[str, Any]], message: str) -> dict[str, Any]:
-        """When the engine gave it up."""
+        """Return the response that failed in the engine."""
         return self._state("failed", output, None, error={"code": "server_error", "message": message})
 
     def _state(
@@ -94,7 +94,7 @@ Item = dict[str, Any]
 
 
 class OpenMessage:
-    """The message that is written at present: one item with one part of text."""
+    """A message in progress: one item with one text part."""
 
     def __init__(self, output_index: int) -> None:
         self._item_id = f"msg_{uuid.uuid4().hex}"
@@ -103,21 +103,21 @@ class OpenMessage:
         self._logprobs: list[dict[str, Any]] = []
 
     def opening(self) -> list[Event]:
-        """Before its first text."""
+        """Return the events that precede the text."""
         return [
             self._event("output_item.added", item=self._item("in_progress", [])),
             self._text_event("content_part.added", part=_text_part("", [])),
         ]
 
     def add(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[Event]:
-        """Further text."""
+        """Add text and return its events."""
         self._texts.append(text)
         described = describe_logprobs(logprobs)
         self._logprobs.extend(described)
         return [self._text_event("output_text.delta", delta=text, logprobs=described)] if text else []
 
     def closing(self, status: str) -> tuple[Item, list[Event]]:
-        """The whole item, and what tells of its end."""
+        """Return the complete item and the events of its end."""
         part = _text_part("".join(self._texts), self._logprobs)
         item = self._item(status, [part])
         return item, [
@@ -143,10 +143,10 @@ class OpenMessage:
 
 
 class ResponseOutput:
-    """Takes the pieces of one output in order.
+    """The output of one response, built from its pieces in order.
 
     Attributes:
-        items: those that are whole.
+        items: complete items.
     """
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class ResponseOutput:
         self._message: OpenMessage | None = None
 
     def add(self, piece: Piece, logprobs: Sequence[TokenLogprob] = ()) -> list[Event]:
-        """Text goes on with the open message, a call ends it. ``logprobs``: those of a text's tokens."""
+        """Add text to the open message, or close it and add a call. ``logprobs``: of the text's tokens."""
         if isinstance(piece, ToolCall):
             return [*self._close("completed"), *self._call(piece)]
         events = []
@@ -164,9 +164,9 @@ class ResponseOutput:
         return events + self._message.add(piece, logprobs)
 
     def end(self, status: str, logprobs: Sequence[TokenLogprob] = ()) -> list[Event]:
-        """Nothing follows. An output without anything is a message without text.
+        """End the output. An empty output becomes a message without text.
 
-        ``logprobs``: those of tokens that came after the last text and have none themselves.
+        ``logprobs`` belong to tokens without text at the end.
         """
         events = self.add("", logprobs) if self._message or not self.items else []
         return events + self._close(status)

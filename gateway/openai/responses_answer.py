@@ -1,4 +1,4 @@
-"""One answer of the responses API: an object, or the events that build it up."""
+"""One answer of the responses API, as an object or as a stream of events."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ FIELD_NAMES = {
 
 @dataclass(slots=True)
 class ResponsesAnswer:
-    """An answer being written: what was asked, what has come of it and what was counted.
+    """An answer in progress: its requests, output and usage.
 
-    ``reader``: tells calls of tools and text apart; None where there are no tools.
+    ``reader`` separates tool calls from text; None if the model may not call tools.
     """
 
     response: ResponseObject
@@ -45,14 +45,14 @@ class ResponsesAnswer:
 
     @classmethod
     def of_body(cls, given: Mapping[str, Any], tags: Tags, model: str) -> ResponsesAnswer:
-        """To ``POST /v1/responses``. Raises RequestError."""
+        """Create the answer to ``POST /v1/responses``. Raises RequestError."""
         body = read_as(ResponsesBody, given)
         request = responses_request(body, tags, f"resp_{uuid.uuid4().hex}")
         response = ResponseObject(request.request_id, model, given)
         return cls(response, bool(body.stream), [request], ToolCallReader() if may_call(request) else None)
 
     async def write(self, deltas: AsyncIterator[Indexed], api_response: ApiResponse) -> None:
-        """The answer, as the deltas come. Raises EngineError if they end before it has begun."""
+        """Write the answer while the deltas arrive. Raises EngineError if they end before it has begun."""
         try:
             await (
                 self._stream(deltas, api_response)
@@ -70,7 +70,7 @@ class ResponsesAnswer:
         await api_response.send_json(200, self._ended())
 
     async def _stream(self, deltas: AsyncIterator[Indexed], api_response: ApiResponse) -> None:
-        """The events of a decode step at once. The status waits for the first delta: it may be an error."""
+        """Write the events of each decode step together. The status waits for the first delta or error."""
         events = EventStream(api_response)
         try:
             async for _, delta in deltas:
@@ -95,7 +95,7 @@ class ResponsesAnswer:
         return [{"type": f"response.{name}", "response": begun} for name in ("created", "in_progress")]
 
     def _take(self, delta: GenerationDelta) -> list[Event]:
-        """Count a delta and add it to the output; log probabilities wait for the text they belong to."""
+        """Count a delta and add it to the output. Log probabilities are kept until their text follows."""
         self.tally.add(0, delta)
         self.finish_reason = finish_reason(delta)
         self.logprobs.extend(delta.logprobs)
@@ -114,7 +114,7 @@ class ResponsesAnswer:
         return taken
 
     def _end(self) -> list[Event]:
-        """Raises EngineError if the engine stopped before the output's end."""
+        """End the output. Raises EngineError if the engine stopped before its end."""
         if self.finish_reason is None:
             raise EngineError("the engine stopped before the answer was complete")
         return self.output.end("completed" if self._is_complete else "incomplete", self._take_logprobs())
@@ -130,7 +130,7 @@ class ResponsesAnswer:
 
 
 def _rename(error: RequestError) -> None:
-    """Name the field as this API does: the engine knows the names of chat."""
+    """Rename the field in an error from its name in chat, which the engine uses, to that in this API."""
     name = FIELD_NAMES.get(error.param or "")
     if name is not None:
         error.args = (re.sub(rf"^{error.param}(?=:)|\b{error.param}(?==)", name, str(error)),)
@@ -138,14 +138,14 @@ def _rename(error: RequestError) -> None:
 
 
 class EventStream:
-    """Writes named events and numbers them."""
+    """A stream of named, numbered events."""
 
     def __init__(self, api_response: ApiResponse) -> None:
         self._api_response = api_response
         self._num_written = 0
 
     async def write(self, events: Sequence[Event]) -> None:
-        """All of them at once."""
+        """Write all events in one call."""
         await self._api_response.write(b"".join(self._numbered(events)))
 
     def _numbered(self, events: Sequence[Event]) -> Iterator[bytes]:

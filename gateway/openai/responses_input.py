@@ -1,7 +1,7 @@
-"""``input`` and ``tools`` of the responses API as the chat messages and tools that they stand for.
+"""Conversion of ``input`` and ``tools`` of the responses API to chat messages and tools.
 
-A call of a function is an item of its own there and a part of the assistant's message here; items of
-reasoning are left out, since no template takes them back.
+A function call is an item in the responses API, and a part of the assistant's message in chat. Reasoning
+items are dropped, since no template accepts them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Message = dict[str, Any]
 
 
 def read_input(given: object, instructions: str | None) -> list[Message]:
-    """The messages, ``instructions`` first. Raises RequestError, which names the item."""
+    """Return the messages, ``instructions`` first. Raises RequestError, which names the item."""
     messages = [{"role": "system", "content": instructions}] if instructions else []
     if isinstance(given, str):
         return [*messages, {"role": "user", "content": given}]
@@ -30,7 +30,7 @@ def read_input(given: object, instructions: str | None) -> list[Message]:
 
 
 def read_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Functions, as chat has them. Raises RequestError on a tool that is none."""
+    """Return functions in the format of chat. Raises RequestError for other kinds of tools."""
     return [_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
 
 
@@ -57,7 +57,7 @@ def _add(messages: list[Message], item: object, param: str) -> None:
 
 
 def _add_call(messages: list[Message], item: Mapping[str, Any], param: str) -> None:
-    """To the assistant's message before it, or to one without text."""
+    """Add the call to the preceding assistant's message, or to a new one without text."""
     call = {
         "id": _name(item, "call_id", param),
         "type": "function",

@@ -1,7 +1,7 @@
-"""The bodies of the generating endpoints, checked: types and ranges, field by field.
+"""Schemas of the bodies of the generating endpoints, with types and ranges of each field.
 
-What OpenAI and vLLM know and we do not act on is ignored; what would change the output and is not
-supported is refused (``to_generation``).
+Unsupported fields of OpenAI and vLLM are ignored. Those that would change the output are rejected in
+``to_generation``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TextSettings(_Strict):
 
 
 class SamplingBody(_Strict):
-    """What all endpoints share. ``null`` is the same as absent, as with OpenAI."""
+    """Fields of all generating endpoints. ``null`` means absent, as with OpenAI."""
 
     model: str | None = None
     stream: bool | None = None
@@ -77,7 +77,7 @@ class SamplingBody(_Strict):
 
 
 class GenerationBody(SamplingBody):
-    """What the endpoints share that answer with choices."""
+    """Fields of the endpoints that answer with choices."""
 
     stream_options: StreamOptions | None = None
     n: int | None = Field(None, ge=1, le=128)
@@ -97,7 +97,7 @@ class ChatBody(GenerationBody):
 
 
 class CompletionBody(GenerationBody):
-    """``POST /v1/completions``. ``prompt`` has four forms; ``to_generation`` tells them apart."""
+    """``POST /v1/completions``. ``to_generation`` distinguishes the four forms of ``prompt``."""
 
     prompt: Any
     logprobs: int | None = Field(None, ge=0, le=20)
@@ -107,10 +107,10 @@ class CompletionBody(GenerationBody):
 
 
 class ResponsesBody(SamplingBody):
-    """``POST /v1/responses``. ``input`` is a string or a list of items; ``responses_input`` reads it.
+    """``POST /v1/responses``. ``input`` is a string or a list of items, parsed by ``responses_input``.
 
-    What stands under ``Any`` alone is here to be refused: another API's name for a field, or something that
-    would have to be kept between two calls.
+    The last fields of type ``Any`` exist only to be rejected: names of other APIs, or features that need
+    state between calls.
     """
 
     input: Any
@@ -134,12 +134,12 @@ class ResponsesBody(SamplingBody):
 
     @property
     def has_logprobs(self) -> bool:
-        """True if the text's tokens are to come with their log probabilities."""
+        """True if the log probabilities of the text's tokens are requested."""
         return LOGPROBS_INCLUDED in (self.include or ())
 
 
 class TokenizeBody(_Strict):
-    """``POST /tokenize``, as vLLM has it: of ``prompt`` or of ``messages``."""
+    """``POST /tokenize`` as in vLLM, for ``prompt`` or ``messages``."""
 
     model: str | None = None
     prompt: str | None = None
@@ -153,7 +153,7 @@ class TokenizeBody(_Strict):
 
 
 class DetokenizeBody(_Strict):
-    """``POST /detokenize``, as vLLM has it."""
+    """``POST /detokenize`` as in vLLM."""
 
     model: str | None = None
     tokens: list[Annotated[int, Field(ge=0)]]
@@ -163,7 +163,7 @@ Body = TypeVar("Body", bound=_Strict)
 
 
 def read_as(kind: type[Body], body: object) -> Body:
-    """``body`` as ``kind``. Raises RequestError that names the first bad field."""
+    """Validate ``body`` as ``kind``. Raises RequestError, which names the first invalid field."""
     try:
         return kind.model_validate(body)
     except ValidationError as error:
@@ -174,7 +174,7 @@ def read_as(kind: type[Body], body: object) -> Body:
 
 
 def _field_name(location: tuple[int | str, ...]) -> str:
-    """``messages[0].role``, as OpenAI writes it."""
+    """Return the name of a field in OpenAI's notation: ``messages[0].role``."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(
         "."
     )

@@ -1,4 +1,4 @@
-"""From OpenAI's bodies to what an engine is asked: ``GenerationRequest``."""
+"""Conversion of OpenAI's bodies to ``GenerationRequest``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 
 
 def chat_request(body: ChatBody, tags: Tags, request_id: str) -> GenerationRequest:
-    """The one request of a chat call. Raises RequestError."""
+    """Return the request for a chat call. Raises RequestError."""
     _refuse_unsupported(body)
     if body.top_logprobs is not None and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
@@ -58,7 +58,7 @@ def chat_request(body: ChatBody, tags: Tags, request_id: str) -> GenerationReque
 
 
 def responses_request(body: ResponsesBody, tags: Tags, request_id: str) -> GenerationRequest:
-    """The one request of a responses call. Raises RequestError."""
+    """Return the request for a responses call. Raises RequestError."""
     _refuse_unsupported(body)
     for name, reason in RESPONSES_REFUSED.items():
         if getattr(body, name):
@@ -78,7 +78,7 @@ def responses_request(body: ResponsesBody, tags: Tags, request_id: str) -> Gener
 
 
 def completion_requests(body: CompletionBody, tags: Tags, request_id: str) -> list[GenerationRequest]:
-    """One request per prompt of a completion call. Raises RequestError."""
+    """Return one request per prompt of a completion call. Raises RequestError."""
     _refuse_unsupported(body)
     if body.echo:
         raise RequestError("echo is not supported", param="echo", code="unsupported_parameter")
@@ -170,7 +170,7 @@ def _text_schema(body: ResponsesBody) -> Mapping[str, Any] | None:
 def _json_schema(
     kind: str, schema: Mapping[str, Any] | None, param: str, schema_name: str
 ) -> Mapping[str, Any] | None:
-    """As ``SamplingParams`` wants it; ``param`` and ``schema_name`` are where it stood."""
+    """Return the schema for ``SamplingParams``. Errors name the fields ``param`` and ``schema_name``."""
     if kind == "text":
         return None
     if kind == "json_object":

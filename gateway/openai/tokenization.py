@@ -15,7 +15,7 @@ UNSUPPORTED = ("chat_template", "continue_final_message")
 
 
 async def tokenize(engine: Engine, body: TokenizeBody) -> dict[str, Any]:
-    """The token ids of a prompt or of messages. Raises RequestError."""
+    """Return the token ids of a prompt or of messages. Raises RequestError."""
     for name in UNSUPPORTED:
         if getattr(body, name):
             raise RequestError(f"{name} is not supported", param=name, code="unsupported_parameter")
@@ -23,7 +23,7 @@ async def tokenize(engine: Engine, body: TokenizeBody) -> dict[str, Any]:
 
 
 async def detokenize(engine: Engine, body: DetokenizeBody) -> dict[str, Any]:
-    """The text of token ids. Raises RequestError."""
+    """Return the text of token ids. Raises RequestError."""
     return {"prompt": await asyncio.to_thread(engine.detokenize, body.tokens)}
 
 

@@ -1,4 +1,4 @@
-"""Tools: calls in the text of an answer, and the grammar of a call that ``tool_choice`` asks for."""
+"""Tool calls: parsing from generated text, and the grammar that ``tool_choice`` requires."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentspec.generation import GenerationRequest
 OPEN = "<tool_call>"
 CLOSE = "</tool_call>"
 ANY_ARGUMENTS = {"type": "object"}
-# a model that would rather write something else may put in white space for ever, wherever some is allowed
+# without fixed white space, a model that is forced to call may generate white space without end
 WRITTEN = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 Tools = Sequence[Mapping[str, Any]]
@@ -22,14 +22,14 @@ Tools = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call; ``arguments`` is JSON, as OpenAI has it."""
+    """One tool call. ``arguments`` is a JSON string, as with OpenAI."""
 
     name: str
     arguments: str
     call_id: str = field(default_factory=lambda: f"call_{uuid.uuid4().hex}")
 
     def chat_form(self) -> dict[str, Any]:
-        """As a member of ``tool_calls`` in chat."""
+        """Return the call as an element of ``tool_calls`` in chat."""
         function = {"name": self.name, "arguments": self.arguments}
         return {"id": self.call_id, "type": "function", "function": function}
 
@@ -38,18 +38,18 @@ Piece = str | ToolCall
 
 
 class ToolCallReader:
-    """Tells text and calls of one output apart while it comes in.
+    """An incremental parser that separates the text and the tool calls of one output.
 
-    White space before a call is a part of it. Without a call, the texts join to what was pushed.
+    White space before a call belongs to the call. Without a call, the texts join to the text that was pushed.
     """
 
     def __init__(self) -> None:
         self._held = ""
-        self._num_searched = 0  # characters held in which no call ends
+        self._num_searched = 0  # number of held characters in which no call ends
         self.num_calls = 0
 
     def push(self, text: str) -> list[Piece]:
-        """What is certain now: text outside of calls, and whole calls."""
+        """Add text and return the pieces that are certain now: text outside calls, and complete calls."""
         self._held += text
         pieces: list[Piece] = []
         while piece := self._next():
@@ -57,7 +57,7 @@ class ToolCallReader:
         return pieces
 
     def flush(self) -> list[Piece]:
-        """What is left at the end: a call that was not closed, or else text."""
+        """Return the rest at the end: an unclosed call, or else text."""
         rest, self._held = self._held, ""
         _, opened, inside = rest.partition(OPEN)
         if opened and (call := _parsed(inside)) is not None:
@@ -66,7 +66,7 @@ class ToolCallReader:
         return [rest] if rest and not (self.num_calls and rest.isspace()) else []
 
     def _next(self) -> Piece | None:
-        """Cut the next piece off what is held; None if more must come first."""
+        """Cut the next piece off the held text; None if more text is needed first."""
         start = _opening(self._held)
         if text := self._cut(len(self._held[:start].rstrip())):
             return text
@@ -90,7 +90,7 @@ class ToolCallReader:
 
 
 def may_call(request: GenerationRequest) -> bool:
-    """True if calls are to be looked for in the answer."""
+    """True if the answer may contain tool calls."""
     sampling = request.sampling
     return bool(request.tools) and (sampling.json_schema is None or sampling.grammar is not None)
 
@@ -109,7 +109,7 @@ def _parsed(text: str) -> ToolCall | None:
 
 
 def _ends_in_string(text: str) -> bool:
-    """True of JSON that was cut off inside a string: what stands there is said, and no end of a call."""
+    """True for JSON cut off inside a string: the closing tag is then part of the string."""
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
@@ -120,7 +120,7 @@ def _ends_in_string(text: str) -> bool:
 
 
 def _opening(text: str) -> int:
-    """Where a call begins, or may begin at the very end; else the length."""
+    """Return the position where a call begins, or may begin at the very end; else the length."""
     if (start := text.find(OPEN)) >= 0:
         return start
     starts = (len(text) - num for num in range(len(OPEN) - 1, 0, -1) if text.endswith(OPEN[:num]))
@@ -129,11 +129,11 @@ def _opening(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ChosenTools:
-    """What a request's tools come to.
+    """The tools of a request after ``tool_choice``.
 
     Attributes:
-        tools: as chat has them; those that the model is told of.
-        grammar: Lark, of an output that is one call of one of them; None = the model is free.
+        tools: tools for the prompt, in the format of chat.
+        grammar: Lark grammar of an output that is one call; None = unconstrained output.
     """
 
     tools: Tools | None = None
@@ -141,7 +141,7 @@ class ChosenTools:
 
 
 def choose(tools: Tools | None, choice: object) -> ChosenTools:
-    """By ``tool_choice``: none, auto, required, or one function by its name. Raises RequestError."""
+    """Apply ``tool_choice``: none, auto, required, or a function by its name. Raises RequestError."""
     if choice in (None, "auto"):
         return ChosenTools(tools)
     if choice == "none":
@@ -157,7 +157,7 @@ def choose(tools: Tools | None, choice: object) -> ChosenTools:
 
 
 def _forced_name(choice: object) -> str | None:
-    """The function that has to be called, as chat or the responses API names it; None = any."""
+    """Return the name of the function to be called, in the form of chat or of responses; None = any."""
     if choice == "required":
         return None
     if isinstance(choice, dict) and choice.get("type") == "function":
@@ -172,7 +172,7 @@ def _forced_name(choice: object) -> str | None:
 
 
 def _call_grammar(functions: Sequence[Mapping[str, Any]]) -> str:
-    """A grammar of one call in the form of ``tool_calls``; each schema has references of its own."""
+    """Return a grammar of one call of one of ``functions``. Each schema resolves its own references."""
     calls, schemas, after = [], [], json.dumps(f"}}\n{CLOSE}")
     for index, function in enumerate(functions):
         before = f'{OPEN}\n{{"name": {json.dumps(function["name"])}, "arguments": '

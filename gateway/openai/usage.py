@@ -1,4 +1,4 @@
-"""Counting one answer: its tokens, and what speculation did for it."""
+"""Token and speculation counts of one answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentspec.stats import SpeculationStats
 
 
 class AnswerUsage:
-    """Tokens over all prompts and choices of one answer."""
+    """Counts over all prompts and choices of one answer."""
 
     def __init__(self) -> None:
         self._prompt_tokens: dict[int, int] = {}
@@ -28,11 +28,11 @@ class AnswerUsage:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Of all prompts."""
+        """Number of tokens in all prompts."""
         return sum(self._prompt_tokens.values())
 
     def usage(self) -> dict[str, int]:
-        """``usage`` in OpenAI's completions."""
+        """Return ``usage`` in the form of OpenAI's completions."""
         return {
             "prompt_tokens": self.num_prompt_tokens,
             "completion_tokens": self._num_output_tokens,
@@ -40,7 +40,7 @@ class AnswerUsage:
         }
 
     def responses_usage(self) -> dict[str, Any]:
-        """``usage`` in OpenAI's responses. Nothing comes from a cache here, and no reasoning is set apart."""
+        """Return ``usage`` in the form of OpenAI's responses. Cached and reasoning tokens are always 0."""
         return {
             "input_tokens": self.num_prompt_tokens,
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -50,7 +50,7 @@ class AnswerUsage:
         }
 
     def metrics(self) -> dict[str, Any]:
-        """The body's ``metrics`` member, in vLLM's shape; empty unless there was exactly one choice."""
+        """Return the body's ``metrics`` member in vLLM's form; empty unless there was exactly one choice."""
         if len(self._speculation) != 1:
             return {}
         told = describe_speculation(self._speculation[0])
@@ -60,7 +60,7 @@ class AnswerUsage:
 
 
 def describe_speculation(stats: SpeculationStats) -> dict[str, Any]:
-    """vLLM's per-request figures, and ours by source.
+    """Return vLLM's per-request figures, extended by counts per source.
 
     ``mean_acceptance_length`` is the mean number of output tokens per decode step.
     """
