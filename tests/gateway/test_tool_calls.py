@@ -24,7 +24,7 @@ STEPS = ("I ", "look.\n", "<tool", "_call>\n" + CALL[12:30], CALL[30:-5], CALL[-
 
 
 def read(text: str, sizes: Iterator[int]) -> list[str | tuple[str, str]]:
-    """The pieces, texts side by side joined."""
+    """Return the pieces, with adjacent texts joined."""
     reader, pieces = ToolCallReader(), []
     while text:
         size = next(sizes)
