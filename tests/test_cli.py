@@ -1,4 +1,4 @@
-"""The ``agentspec`` command, run as a process: before a small server of the test's own, then with torch."""
+"""The ``agentspec`` command, run as a process: in front of a small test server, then with torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.serving import TIMEOUT_S, finish, serving
 
 
 class EndlessAnswers(BaseHTTPRequestHandler):
-    """Streams dots until somebody hangs up."""
+    """A server that streams dots until the client disconnects."""
 
     protocol_version = "HTTP/1.1"
 
@@ -91,7 +91,7 @@ def test_the_help_of_serve_shows_examples_and_every_option(capsys: pytest.Captur
         ["serve", "--price", "2"],
         ["serve", "--device", "abacus"],
         ["bench", "load", "--clients", "1,0"],
-        ["serve", "--max-num-seqs", "8"],  # of vLLM, which does not serve the bundled model by itself
+        ["serve", "--max-num-seqs", "8"],  # an option of vLLM, which does not serve the bundled model
         ["replay", "calls.jsonl", "--max-num-seqs", "8"],
     ],
 )
@@ -126,7 +126,7 @@ def test_settings_that_cannot_be(arguments: list[str], said: str, capsys: pytest
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
 def test_loopback_needs_no_key(host: str) -> None:
-    assert main(["serve", "--host", host, "--engine-url", "no-url"]) == 1  # got as far as the engine
+    assert main(["serve", "--host", host, "--engine-url", "no-url"]) == 1  # it reached the engine
 
 
 def test_a_port_in_use(engine_url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,7 @@ def root(engine: Misbehaving) -> Iterator[str]:
 
 
 def arrived(engine: Misbehaving) -> dict[str, Any]:
-    """Return the last body, in which each key occurs once, as read by a parser that keeps the last duplicate."""
+    """Return the last body. Each key must occur once, as a parser may keep only the last duplicate."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs if name == "vllm_xargs" or name.startswith("agentspec_")]

@@ -62,7 +62,7 @@ def test_a_request_that_ends_within_the_grace_period_is_whole() -> None:
 def test_what_has_served_is_freed_while_its_process_goes_on() -> None:
     """A server exempts existing objects from garbage collection, but only until it stops."""
     engine = ScriptedEngine()
-    engine.counters[StageKey("default", ("itself",))] = cast(Any, engine)  # a cycle: only the collector frees it
+    engine.counters[StageKey("default", ("itself",))] = cast(Any, engine)  # only the collector frees it
     is_there = weakref.ref(engine)
     with serving_engine(engine) as root:
         assert httpx.get(f"{root}/health").status_code == 200
