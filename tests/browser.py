@@ -18,7 +18,7 @@ BROWSER_VARIABLE = "AGENTSPEC_BROWSER"
 
 @contextmanager
 def browser() -> Iterator[Any]:
-    """Yield Playwright's ``Browser``, a Chromium: ``$AGENTSPEC_BROWSER``, the system's, or Playwright's own."""
+    """Yield a Playwright ``Browser``: Chromium from ``$AGENTSPEC_BROWSER``, the system or Playwright."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
     with playwright.sync_playwright() as driver:
         own = driver.chromium.executable_path

@@ -68,7 +68,7 @@ def peak_mib() -> int:
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[PEAKS] = {}
     for number in (signal.SIGINT, signal.SIGQUIT):
-        if signal.getsignal(number) is signal.SIG_IGN:  # a shell's background job: subprocesses would inherit it
+        if signal.getsignal(number) is signal.SIG_IGN:  # a background job: subprocesses inherit it
             signal.signal(number, signal.SIG_DFL)
     if interval_s := os.environ.get(SWITCH_VARIABLE):
         sys.setswitchinterval(float(interval_s))
