@@ -130,9 +130,9 @@ def accepted_gain(tallies: Mapping[Trial, Tally]) -> float | None:
 
 
 def draft_ratio(tallies: Mapping[Trial, Tally]) -> float | None:
-    """Return the ratio of draft tokens needed to match the paper's rule with alpha 4 to those that it drafts.
+    """Return the ratio of two numbers of draft tokens: the learned rule's, and the paper's with alpha 4.
 
-    Both accept the same number of draft tokens.
+    Both rules accept the same number of draft tokens.
     """
     peer = _peer(tallies, 4.0)
     drafted = _accepted(tallies).drafted(peer.accepted_per_step)

@@ -38,7 +38,7 @@ class Curve:
         return None
 
     def drafted(self, gained: float) -> float | None:
-        """Return the fewest draft tokens per step for a gain, or None if it is not reached."""
+        """Return the fewest draft tokens per step that reach a gain, or None if no point reaches it."""
         for left, right in pairwise(self._points):
             if left.gained <= gained <= right.gained:
                 return _between(gained, left.gained, right.gained, left.drafted, right.drafted)

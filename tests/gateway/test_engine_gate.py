@@ -72,7 +72,7 @@ async def until_it_listens(client: httpx.AsyncClient, process: Process) -> None:
 
 
 async def until_it_is_ending(client: httpx.AsyncClient) -> None:
-    """Wait until it refuses connections. The engine must still be running then."""
+    """Wait until it refuses connections. An engine stopped before that would have exited by now."""
     async with asyncio.timeout(TIMEOUT_S):
         with suppress(*HUNG_UP):
             while True:

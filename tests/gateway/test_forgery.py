@@ -174,7 +174,7 @@ def ask(root: str, line: str, *headers: str, body: bytes = b"{}") -> bytes:
 )
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_by_the_path(root: str, engine: Misbehaving, path: str, method: str) -> None:
-    """A tenant reaches no operator's path, in the gateway or the engine."""
+    """A tenant reaches no operator endpoint, in the gateway or the engine."""
     before = len(engine.requests)
     answer = ask(root, f"{method} {path} HTTP/1.1", f"authorization: {KEY}")
     assert answer.split()[1] in (b"403", b"404", b"405")
