@@ -18,14 +18,14 @@ BROWSER_VARIABLE = "AGENTSPEC_BROWSER"
 
 @contextmanager
 def browser() -> Iterator[Any]:
-    """Playwright's ``Browser``: a Chromium: ``$AGENTSPEC_BROWSER``, the system's, or its own."""
+    """Yield a Playwright ``Browser``: Chromium from ``$AGENTSPEC_BROWSER``, the system or Playwright."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
     with playwright.sync_playwright() as driver:
         own = driver.chromium.executable_path
         named = os.environ.get(BROWSER_VARIABLE) or next(filter(None, map(shutil.which, NAMES)), own)
         if not Path(named).exists():
             pytest.skip("needs a Chromium: apt-get install chromium, or playwright install chromium")
-        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # root has none
+        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # root can't use it
         chromium = driver.chromium.launch(executable_path=named, args=sandbox)
         try:
             yield chromium
@@ -35,7 +35,7 @@ def browser() -> Iterator[Any]:
 
 @contextmanager
 def page(chromium: Any, **options: Any) -> Iterator[Any]:
-    """A tab of its own, with nothing kept from others."""
+    """Yield a tab with a context of its own."""
     context = chromium.new_context(**options)
     context.set_default_timeout(TIMEOUT_MS)
     try:

@@ -1,4 +1,4 @@
-"""Small random checkpoints of each family, as transformers writes them, with a byte-level tokenizer."""
+"""Small random checkpoints of each family, as written by transformers, with a byte-level tokenizer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SIZES: dict[str, Any] = {
     "bos_token_id": 0,
     "eos_token_id": 2,
     "pad_token_id": 3,
-    "initializer_range": 0.15,  # large enough that logits, and so their differences, are not tiny
+    "initializer_range": 0.15,  # large enough for distinct logits
 }
 _LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -81,7 +81,7 @@ FAMILIES: dict[str, Callable[[], Any]] = {
 
 
 def make_tokenizer(directory: Path) -> None:
-    """tokenizer.json, tokenizer_config.json and chat_template.jinja of a small byte-level BPE."""
+    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja of a small byte-level BPE."""
     raw = tokenizers.Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     raw.decoder = decoders.ByteLevel()
@@ -112,7 +112,7 @@ def make_checkpoint(
     shard_size: str = "1GB",
     **fields: Any,
 ) -> Path:
-    """A random checkpoint of one of :data:`FAMILIES`; ``fields`` override its configuration."""
+    """Write a random checkpoint of one of :data:`FAMILIES`. ``fields`` override its configuration."""
     directory.mkdir(parents=True, exist_ok=True)
     config = FAMILIES[family]()
     for name, value in fields.items():
@@ -120,7 +120,7 @@ def make_checkpoint(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = transformers.AutoModelForCausalLM.from_config(config)
-        with torch.no_grad():  # norms and biases start out trivial; make them matter
+        with torch.no_grad():  # norms and biases are initially trivial; randomize them
             for name, parameter in model.named_parameters():
                 if parameter.ndim == 1:
                     parameter.normal_(float("norm" in name), 0.2)
@@ -131,7 +131,7 @@ def make_checkpoint(
 
 
 def load_reference(directory: Path) -> Any:
-    """The same checkpoint as transformers runs it, in float32 and with eager attention."""
+    """Load the same checkpoint in transformers, in float32 and with eager attention."""
     model = transformers.AutoModelForCausalLM.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager"
     )

@@ -1,7 +1,7 @@
-"""Fixtures shared by all tests, and how they may be run: in which order, with which threads, how much memory.
+"""Fixtures shared by all tests, and options for their order, thread switching and memory.
 
-``TEST_SEED`` shuffles the tests by this number: files, and the tests of each file.
-``TEST_SWITCH_S`` is after how long Python lets another thread run (``sys.setswitchinterval``).
+``TEST_SEED`` shuffles the files, and the tests of each file, by this number.
+``TEST_SWITCH_S`` is the thread switch interval in seconds (``sys.setswitchinterval``).
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ HTTPX_TIMEOUT_S = 60.0
 PEAKS: pytest.StashKey[dict[str, int]] = pytest.StashKey()
 IS_OVER: pytest.StashKey[bool] = pytest.StashKey()
 
-with suppress(ImportError):  # the environments of other packages have none
+with suppress(ImportError):  # the environments of other packages lack it
     from hypothesis import HealthCheck, settings
 
-    # how long an example takes depends on what else the machine does
+    # an example's duration depends on the machine's load
     settings.register_profile("agentspec", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("agentspec")
 
 with suppress(ImportError):
     import httpx
 
-    # the five seconds that requests have by default are few on a busy machine
+    # the default time-out of five seconds is too short on a busy machine
     default: Any = inspect.signature(httpx.get).parameters["timeout"].default
     default.connect = default.read = default.write = default.pool = HTTPX_TIMEOUT_S
 
 
 def resident_mib() -> int:
-    """Memory of this process; 0 where nobody says."""
+    """Return this process's resident memory in MiB, or 0 if psutil is not installed."""
     try:
         import psutil
     except ImportError:
@@ -54,13 +54,13 @@ def resident_mib() -> int:
 
 
 def give_back_free_memory() -> None:
-    """Free blocks between those in use are not what a test has left: glibc returns their pages."""
+    """Make glibc return the pages of free blocks to the system, so that they do not count as a leak."""
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def peak_mib() -> int:
-    """The most memory that this process has had."""
+    """Return this process's peak memory in MiB."""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most // (MIB if sys.platform == "darwin" else 1024)
 
@@ -68,7 +68,7 @@ def peak_mib() -> int:
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[PEAKS] = {}
     for number in (signal.SIGINT, signal.SIGQUIT):
-        if signal.getsignal(number) is signal.SIG_IGN:  # a shell's background job: programs would inherit it
+        if signal.getsignal(number) is signal.SIG_IGN:  # a background job: subprocesses inherit it
             signal.signal(number, signal.SIG_DFL)
     if interval_s := os.environ.get(SWITCH_VARIABLE):
         sys.setswitchinterval(float(interval_s))
@@ -81,7 +81,7 @@ def pytest_report_header() -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files in random order, and the tests in each, if there is a seed."""
+    """Shuffle the files, and the tests in each, if there is a seed."""
     if not (seed := os.environ.get(SEED_VARIABLE)):
         return
     drawn = random.Random(int(seed))
@@ -92,22 +92,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """A test may not leave its process with more memory than there may be."""
+    """Fail a test that leaves its process with too much memory."""
     result = yield
     resident = resident_mib()
     is_last_of_file = nextitem is None or nextitem.path != item.path
     if resident > MOST_RESIDENT_MIB or (is_last_of_file and resident > MOST_RESIDENT_MIB // 2):
-        gc.collect()  # models are in circles of references
+        gc.collect()  # models have reference cycles
         give_back_free_memory()
         resident = resident_mib()
     if resident > MOST_RESIDENT_MIB and not item.config.stash.get(IS_OVER, False):
-        item.config.stash[IS_OVER] = True  # one is named, not all that follow
+        item.config.stash[IS_OVER] = True  # report only one test, not all that follow
         pytest.fail(f"after {item.nodeid} this process has {resident} MiB, more than {MOST_RESIDENT_MIB}")
     return result
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker's peak is known to itself alone."""
+    """Send a worker's peak memory to the controller."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["peak_mib"] = peak_mib()
@@ -126,7 +126,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @pytest.fixture
 def free_port() -> Iterator[int]:
-    """A port for this test alone, on which nothing listens yet."""
+    """Yield a port reserved for this test, on which no process listens yet."""
     from tests.ports import reserved_port
 
     with reserved_port() as port:
@@ -135,7 +135,7 @@ def free_port() -> Iterator[int]:
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Directory of the random checkpoint of a family, made once. Not to be written to."""
+    """Return a function that makes a family's random checkpoint once. The directory is read-only."""
     from tests.checkpoints import make_checkpoint
 
     return cache(lambda family: make_checkpoint(tmp_path_factory.mktemp(family), family))
@@ -143,5 +143,5 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 @pytest.fixture(scope="session")
 def llama_checkpoint(checkpoint: Callable[[str], Path]) -> Path:
-    """Directory of a small random Llama with tokenizer and chat template. Not to be written to."""
+    """Return the directory of a small random Llama with tokenizer and chat template. Read-only."""
     return checkpoint("llama")

@@ -1,4 +1,4 @@
-"""Examples in documents and help texts, run as they stand there: only the server's address is replaced."""
+"""Examples in documents and help texts, run unchanged except for the server's address."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ TIMEOUT_S = 120.0
 
 
 def python_blocks(document: str) -> list[str]:
-    """The Python blocks of a document, named by its path from the repository's root."""
+    """Return the Python blocks of a document, given by its path from the repository's root."""
     text = (ROOT / document).read_text(encoding="utf-8")
     return re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def run_python(block: str, url: str, folder: Path) -> str:
-    """What the block prints, run as a script of its own in ``folder``."""
+    """Run the block as a script in ``folder`` and return its output."""
     return _output([sys.executable, "-c", block.replace(URL, url)], folder)
 
 
 def promised_output(block: str) -> str:
-    """What the block says that it prints: the comment on a line with ``print(``, or those right below it."""
+    """Return the block's documented output: comments on a line with ``print(`` or directly below it."""
     promised, is_printed = [], False
     for line in block.splitlines():
         code, _, comment = line.partition("# ")
@@ -39,12 +39,12 @@ def promised_output(block: str) -> str:
 
 
 def curl_commands(text: str) -> list[str]:
-    """The calls of curl in a text, with the lines that each goes on in."""
+    """Return the curl commands in a text, including continuation lines."""
     return [command.strip() for command in re.findall(r"^ *curl (?:.*\\\n)*.*$", text, flags=re.MULTILINE)]
 
 
 def run_curl(command: str, url: str, folder: Path) -> str:
-    """What a call of curl prints; where there is no curl, the body of the answer to the same request."""
+    """Run a curl command and return its output. Without curl, send the same request with httpx."""
     command = command.replace(URL, url)
     if shutil.which("curl"):
         return _output(["sh", "-c", command], folder)

@@ -1,4 +1,4 @@
-"""Light stand-ins for heavy things: proposers that draft on command, an engine that steps on command."""
+"""Light test doubles: proposers with controlled drafts, an engine with controlled steps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STAGE = StageKey.parse("tests/stage")
 
 
 def make_draft(tokens: Sequence[int], parents: Sequence[int] | None = None) -> Draft:
-    """A draft of these tokens; a chain unless ``parents`` says otherwise."""
+    """Return a draft of these tokens. Without ``parents`` it is a chain."""
     parents = range(-1, len(tokens) - 1) if parents is None else parents
     return Draft(
         np.array(tokens, np.int32),
@@ -43,11 +43,11 @@ def make_draft(tokens: Sequence[int], parents: Sequence[int] | None = None) -> D
 
 
 class RecordingProposer:
-    """A strict proposer that drafts nothing and remembers what it was told.
+    """A strict proposer that drafts no tokens and records its calls.
 
     Attributes:
-        told: per request, the tokens it was told of, in order.
-        learned: per finished request, whether its output was to be learned.
+        told: reported tokens per request, in order.
+        learned: per finished request, True if its output was to be learned.
         prices: the price of a draft token in each step.
     """
 
@@ -91,12 +91,12 @@ class RecordingProposer:
         self.learned[request_id] = learn
 
     def guess(self, request_id: str, max_tokens: int) -> Draft:
-        """What to draft; subclasses say."""
+        """Return the draft. Subclasses override it."""
         return Draft()
 
 
 class RandomProposer(RecordingProposer):
-    """Drafts random chains or trees of tokens that occur in the request."""
+    """A proposer of random chains or trees of tokens that occur in the request."""
 
     def __init__(self, *, is_tree: bool, seed: int = 0) -> None:
         super().__init__()
@@ -111,10 +111,10 @@ class RandomProposer(RecordingProposer):
 
 
 class OracleProposer(RecordingProposer):
-    """Knows each prompt's output and drafts it, with some tokens wrong.
+    """A proposer that knows each prompt's output and drafts it, with some tokens wrong.
 
-    As a tree, every right token gets wrong siblings before and behind it, some with children, so that
-    the accepted path is scattered over the draft.
+    In a tree, every right token has wrong siblings before and after it, some with children. The accepted path
+    is therefore scattered over the draft.
     """
 
     def __init__(
@@ -151,16 +151,16 @@ class OracleProposer(RecordingProposer):
             tokens += siblings
             parents += [here] * len(siblings)
             here = first + siblings.index(token)
-            if self._rng.random() < 0.5:  # a child of whichever sibling came first
+            if self._rng.random() < 0.5:  # a child of the first sibling
                 tokens.append(self._rng.randrange(256))
                 parents.append(first)
         return make_draft(tokens[:max_tokens], parents[:max_tokens])
 
 
 class RecordingModel:
-    """A model that remembers which segments each forward pass had.
+    """A model that records the segments of each forward pass.
 
-    ``fail_next`` makes the next pass raise it.
+    If ``fail_next`` is set, the next pass raises it.
     """
 
     def __init__(self, model: Transformer) -> None:
@@ -179,7 +179,7 @@ class RecordingModel:
 
 
 class SteppedEngine:
-    """The decoding half of the engine without its thread: the test says when a step is taken."""
+    """The decoding half of the engine without its thread. The test triggers each step."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ class SteppedEngine:
         return live
 
     def run(self, max_steps: int = 10_000) -> int:
-        """Step until there is nothing left to do; return the number of steps."""
+        """Step until no work is left and return the number of steps."""
         for step in range(max_steps):
             if not self.decoder.has_work:
                 return step
@@ -237,7 +237,7 @@ class SteppedEngine:
         raise AssertionError(f"still at work after {max_steps} steps")
 
     def deltas(self, request_id: str, index: int = 0) -> list[GenerationDelta]:
-        """What choice ``index`` of a request received; an error is raised."""
+        """Return the deltas of choice ``index`` of a request. Raise its error, if any."""
         deltas = []
         for item in self.received[request_id]:
             if isinstance(item, Exception):
@@ -246,9 +246,9 @@ class SteppedEngine:
         return [delta for delta in deltas if delta.index == index]
 
     def output(self, request_id: str, index: int = 0) -> list[int]:
-        """All token ids of one choice."""
+        """Return all token ids of one choice."""
         return [token for delta in self.deltas(request_id, index) for token in delta.token_ids]
 
     def text(self, request_id: str, index: int = 0) -> str:
-        """All text of one choice."""
+        """Return all text of one choice."""
         return "".join(delta.text for delta in self.deltas(request_id, index))

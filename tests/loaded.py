@@ -1,8 +1,8 @@
-"""The tests on a busy machine: several runs side by side, each in an order and with threads of its own.
+"""The tests on a busy machine: several concurrent runs, each with its own order and thread switching.
 
     python -m tests.loaded [--runs 5] [--at-once 5] [--jobs 2] [--seed N] [-- ARGUMENTS OF PYTEST]
 
-Prints for each run what it takes to do it again, and how it ended. The runs' output is in ``out/loaded``.
+Prints the settings and the result of each run. The runs' output is in ``out/loaded``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.conftest import SEED_VARIABLE, SWITCH_VARIABLE
 
 OUT = Path("out/loaded")
-SWITCH_S = (0.00001, 0.005, 0.1)  # hurried, Python's own, slowed
+SWITCH_S = (0.00001, 0.005, 0.1)  # fast, Python's default, slow
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Run:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Its settings."""
+        """Environment variables that repeat the run."""
         return {SEED_VARIABLE: str(self.seed), SWITCH_VARIABLE: str(self.switch_s)}
 
     def do(self) -> bool:
-        """Do it, and say how it went; True if all tests passed."""
+        """Run the tests and print the result. Return True if all tests passed."""
         log = OUT / f"{self.seed}.log"
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", str(self.jobs)]
         began_s, load = time.monotonic(), os.getloadavg()[0]
@@ -65,7 +65,7 @@ class Run:
 
 
 def main() -> int:
-    """All runs. Returns 0 if every test passed in each of them."""
+    """Do all runs. Return 0 if every test passed in each of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--at-once", type=int, default=5, help="runs side by side")

@@ -22,7 +22,7 @@ WIDTH, HEIGHT = 1360, 900
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve, drive, look."""
+    """Serve the example, drive it and save the pictures."""
     parser = argparse.ArgumentParser(prog="python -m tests.pictures", description=__doc__)
     parser.add_argument("--to", type=Path, default=IMAGES, metavar="DIR", help="(default: docs/images)")
     parser.add_argument("--questions", type=int, default=12, metavar="N", help="(%(default)s)")
@@ -42,13 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def drive(base_url: str, num_questions: int) -> None:
-    """Some questions through the workflow."""
+    """Send some questions through the workflow."""
     command = [sys.executable, "-m", "examples.agentic_sql", "--no-compare", "--base-url", base_url]
     subprocess.run([*command, "--questions", str(num_questions)], check=True, stdout=subprocess.DEVNULL)
 
 
 def trace(tab: Any) -> None:
-    """One request of the page's own."""
+    """Run one request on the page."""
     system, user = (message["content"] for message in prompts.classify(QUESTION))
     tab.fill("#trace-stage", "agentic_sql/classify")
     tab.fill("#trace-system", system)
@@ -58,7 +58,7 @@ def trace(tab: Any) -> None:
 
 
 def keep(picture: bytes, file: Path) -> None:
-    """In a palette that keeps rare colours: a third of the size."""
+    """Save the picture with a palette that keeps rare colours, at a third of the size."""
     Image.open(io.BytesIO(picture)).convert("RGB").quantize(128, Image.Quantize.MAXCOVERAGE).save(file)
 
 

@@ -1,4 +1,4 @@
-"""Ports for tests that name one themselves."""
+"""Ports for tests that need a fixed port."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """A port on which nothing listens, and which the system gives to no other process meanwhile.
+    """Yield a port on which no process listens, reserved against use by other processes.
 
-    A server of the test's own, which sets ``SO_REUSEADDR``, may listen on it.
+    A test's own server may listen on it if it sets ``SO_REUSEADDR``.
     """
     with socket.socket() as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -13,7 +13,7 @@ TIMEOUT_S = 60.0
 
 @contextmanager
 def serving(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A running ``agentspec serve`` and the base URL from its ready line."""
+    """Yield a running ``agentspec serve`` and the base URL from its ready line."""
     command = [sys.executable, "-m", "agentspec", "serve", "--port", "0", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -26,7 +26,7 @@ def serving(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def finish(process: subprocess.Popen[str], number: signal.Signals | None = None) -> tuple[int, str]:
-    """The exit status, and what was written that is no mere information."""
+    """Wait for the process. Return its exit status and its stderr without INFO lines."""
     if number is not None:
         process.send_signal(number)
     _, errors = process.communicate(timeout=TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""The ``agentspec`` command, run as a process: before a small server of the test's own, then with torch."""
+"""The ``agentspec`` command, run as a process: in front of a small test server, then with torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.serving import TIMEOUT_S, finish, serving
 
 
 class EndlessAnswers(BaseHTTPRequestHandler):
-    """Streams dots until somebody hangs up."""
+    """A server that streams dots until the client disconnects."""
 
     protocol_version = "HTTP/1.1"
 
@@ -91,7 +91,7 @@ def test_the_help_of_serve_shows_examples_and_every_option(capsys: pytest.Captur
         ["serve", "--price", "2"],
         ["serve", "--device", "abacus"],
         ["bench", "load", "--clients", "1,0"],
-        ["serve", "--max-num-seqs", "8"],  # of vLLM, which does not serve the bundled model by itself
+        ["serve", "--max-num-seqs", "8"],  # an option of vLLM, which does not serve the bundled model
         ["replay", "calls.jsonl", "--max-num-seqs", "8"],
     ],
 )
@@ -126,7 +126,7 @@ def test_settings_that_cannot_be(arguments: list[str], said: str, capsys: pytest
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
 def test_loopback_needs_no_key(host: str) -> None:
-    assert main(["serve", "--host", host, "--engine-url", "no-url"]) == 1  # got as far as the engine
+    assert main(["serve", "--host", host, "--engine-url", "no-url"]) == 1  # it reached the engine
 
 
 def test_a_port_in_use(engine_url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,12 +160,12 @@ def test_without_torch_the_embedded_engine_says_what_to_install() -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_idle_server_stops_quietly(engine_url: str, number: signal.Signals) -> None:
     with serving("--engine-url", engine_url) as (process, base_url):
-        assert httpx.get(base_url.replace("/v1", "/health")).status_code == 503  # no GET: 501
+        assert httpx.get(base_url.replace("/v1", "/health")).status_code == 503  # the test engine has no GET
         assert finish(process, number) == (0, "")
 
 
 def assert_one_answer_broke_off(process: subprocess.Popen[str]) -> None:
-    """And nothing else is said at the end."""
+    """Check that one answer broke off, with one message on stderr."""
     status, said = finish(process)
     assert (status, said.count("\n")) == (0, 1)
     assert "an answer broke off: the server is shutting down" in said
@@ -185,7 +185,7 @@ def test_a_stream_under_way_is_ended_and_the_engine_freed(engine_url: str) -> No
 
 
 def until_it_takes_no_more(base_url: str) -> None:
-    """The server has begun to end."""
+    """Wait until the server refuses connections."""
     while True:
         try:
             httpx.get(f"{base_url}/nothing", headers={"connection": "close"})
@@ -199,7 +199,7 @@ def test_a_second_signal_ends_the_grace_period(engine_url: str) -> None:
             parts = answer.iter_text()
             assert "dot" in next(parts)
             process.send_signal(signal.SIGINT)
-            until_it_takes_no_more(base_url)  # two signals that come together are one
+            until_it_takes_no_more(base_url)  # two simultaneous signals count as one
             assert "dot" in next(parts)
             process.send_signal(signal.SIGINT)
             assert "shutting_down" in "".join(parts)
@@ -234,7 +234,7 @@ def test_the_embedded_engine_end_to_end(llama_checkpoint: Path, draft: str) -> N
         draft,
         "--threads",
         "1",
-        *(("--price", "0.2") if draft != "off" else ()),  # not by what steps take on this machine
+        *(("--price", "0.2") if draft != "off" else ()),  # not measured on this machine
     ]
     with serving(*options) as (process, base_url), openai.OpenAI(base_url=base_url, api_key="none") as client:
         answers = [
@@ -265,7 +265,7 @@ def test_a_damaged_forest_file_is_moved_aside_unless_it_is_to_be_strict(
     llama_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forest = tmp_path / "forest"
-    forest.write_bytes(b"AgentSpec forest")  # and no more
+    forest.write_bytes(b"AgentSpec forest")  # truncated
     options = ["--model", str(llama_checkpoint), "--engine", "torch", "--forest-file", str(forest)]
     assert main(["serve", "--port", "0", *options, "--strict-forest"]) == 1
     assert "is no whole forest file, it is cut off" in capsys.readouterr().err

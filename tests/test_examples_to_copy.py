@@ -1,4 +1,4 @@
-"""What README and help tell a reader to copy does what they promise, before the bundled model."""
+"""Examples in README and help texts work as documented, in front of the bundled model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentspec.cli import main
 from tests.documents import curl_commands, promised_output, python_blocks, run_curl, run_python
 from tests.serving import serving
 
-# their Python blocks run on their own, at most with a server at the default address
+# their Python blocks run independently, at most with a server at the default address
 DOCUMENTS = ("README.md",)
 BLOCKS = [(document, number) for document in DOCUMENTS for number in range(len(python_blocks(document)))]
 

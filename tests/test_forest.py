@@ -1,4 +1,4 @@
-"""The forest's contracts: sources, walls, errors that change nothing, budgets, threads."""
+"""The forest's contracts: sources, isolation, errors without effect, budgets, threads."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_prompt_drafts_for_the_output():
     forest: Proposer = Forest()
     forest.start("a", EXTRACT, ids(1, 2, 3, 4, 5, 6))
     (draft,) = forest.step([("a", ids(9, 1, 2))])
-    assert draft.token_ids.tolist() == [3, 4, 5, 6, 9, 1, 2]  # MAX_SPEC is 8, but here the text ends
+    assert draft.token_ids.tolist() == [3, 4, 5, 6, 9, 1, 2]  # MAX_SPEC is 8, but the text ends here
     assert draft.token_ids.dtype == draft.parents.dtype == np.int32
     assert draft.probs.dtype == np.float32
     assert (draft.is_chain, draft.source, draft.match_length, draft.score) == (True, Source.REQUEST, 2, 7.0)
@@ -333,7 +333,7 @@ def test_a_start_that_is_refused_leaves_no_name_behind(wrong, error):
 
 
 class Failing:
-    """A core in which one call fails."""
+    """A core with one call that fails."""
 
     def __init__(self, core: ForestCore, name: str, error: Exception) -> None:
         self._core, self._name, self._error = core, name, error
@@ -364,7 +364,7 @@ def test_names_go_also_where_the_core_runs_out_of_memory():
 def test_a_request_that_the_core_does_not_know_yet_is_named():
     forest = Forest()
     forest.start("a", EXTRACT, ids(1))
-    forest._core.finish(forest._requests["a"].number, True)  # as if start() were just on its way there
+    forest._core.finish(forest._requests["a"].number, True)  # as if start() had not reached the core yet
     for call in (forest.wait, forest.finish, lambda name: forest.observe(name, ids(1))):
         with pytest.raises(UnknownRequestError, match="'a'"):
             call("a")
@@ -401,7 +401,7 @@ def test_evict_frees_the_stage_and_leaves_the_others():
     assert forest.memory_bytes(EXTRACT) == 0
     assert forest.memory_bytes() <= held - stage + 1024
     assert forest.memory_bytes(COMBINE) > 1000 * 4
-    forest.step([("a", ids(5, 6, 7))])  # a live request goes on
+    forest.step([("a", ids(5, 6, 7))])  # a live request continues
     forest.finish("a")
     forest.learn(EXTRACT, ids(20, 21, 22))
     assert forest.stats(EXTRACT).num_tokens == 3
@@ -461,7 +461,7 @@ def test_how_deep_a_tenants_stages_are_is_not_held_against_it():
     held = forest.stats(deep)
     for i in range(3000):
         forest.learn(flat, np.arange(20 * i, 20 * i + 20, dtype=np.int32))
-    assert forest.memory_bytes() > 14 << 17  # the whole is full, and others hold more
+    assert forest.memory_bytes() > 14 << 17  # the forest is full, and other stages hold more
     assert forest.stats(deep) == held
 
 
@@ -503,17 +503,17 @@ def test_a_stage_per_call_does_not_grow_the_forest():
         for i in range(200):
             run_request(forest, "a", StageKey("acme", ("w", f"call{i}")), ids(30, 31, 32, i))
             run_request(forest, "a", StageKey("acme", ("often",)), ids(40, 41, 42))
-            forest.step([("live", ids(50 + i))])  # goes on without its own tree
+            forest.step([("live", ids(50 + i))])  # continues without its own tree
         forest.check_integrity()
     forest = forests[0]
     assert forest.memory_bytes() < forests[1].memory_bytes()
-    # an output counts in each tree: 20 trees are w, often, the tenant's and those of the last 17 calls
+    # an output counts in each tree: the 20 are w, often, the tenant's and those of the last 17 calls
     assert forests[1].stats().num_sequences - forest.stats().num_sequences == 1 + 200 - 17
     assert forest.memory_bytes(StageKey("acme", ("w", "first"))) == 0
     assert forest.memory_bytes(StageKey("acme", ("w", "call0"))) == 0
     assert forest.stats(StageKey("acme", ("w", "call199"))).num_sequences == 1
-    assert forest.stats(StageKey("acme", ("often",))).num_sequences == 200  # what is used stays
-    assert forest.stats(StageKey("rival", ("x",))).num_sequences == 1  # and so does another tenant's
+    assert forest.stats(StageKey("acme", ("often",))).num_sequences == 200  # a stage in use stays
+    assert forest.stats(StageKey("rival", ("x",))).num_sequences == 1  # another tenant's stays too
     forest.start("b", StageKey("acme", ("w", "call7")), ids(1))
     assert forest.step([("b", ids(30, 31))])[0].source == Source.WORKFLOW
 
@@ -582,7 +582,7 @@ def test_a_tenant_has_so_many_sessions_and_no_more():
     for i in range(5):
         run_request(forest, "a", EXTRACT, ids(10, 11, 12), session=f"s{i}")
     assert forest.stats().num_sequences == 1 + 3
-    forest.start("oldest", EXTRACT, ids(), session="s2")  # s3 is now the one idle longest
+    forest.start("oldest", EXTRACT, ids(), session="s2")  # s3 is now idle longest
     run_request(forest, "a", EXTRACT, ids(10, 11, 12), session="new")
     for session, is_known in (("s2", True), ("s4", True), ("s3", False)):
         forest.start("b", EXTRACT, ids(), session=session, learn=False)
@@ -693,7 +693,7 @@ def test_a_prompt_that_is_indexed_in_the_background_drafts_once_it_is_there():
     forest = Forest()
     prompt = text(1, 40_000)
     forest.start("a", EXTRACT, prompt, wait=False)
-    forest.observe("a", prompt[:3])  # output may come before the index is there
+    forest.observe("a", prompt[:3])  # output may arrive before the index is ready
     forest.wait("a")
     draft = forest.draft("a")
     assert draft.source == Source.REQUEST
@@ -741,7 +741,7 @@ def test_a_waiting_thread_returns_when_its_request_is_finished():
         forest.start(request_id, EXTRACT, text(1, 200_000), wait=False)
 
     def wait() -> None:
-        with contextlib.suppress(UnknownRequestError):  # finish may come first
+        with contextlib.suppress(UnknownRequestError):  # finish may be earlier
             forest.wait("b")
 
     waiting = threading.Thread(target=wait)
@@ -753,11 +753,11 @@ def test_a_waiting_thread_returns_when_its_request_is_finished():
 
 
 LONG = text(1, 300_000)
-MANY = 100  # times that the system may choose to let one thread do all of its work before another
+MANY = 100  # attempts, as the system may let one thread finish all its work before another
 
 
 def turns_while_observed() -> int:
-    """How often another call has its turn in the middle of a long output, which one thread observes."""
+    """Return how often another call has a turn while a thread observes a long output."""
     forest = Forest()
     for request_id in ("long", "short"):
         forest.start(request_id, EXTRACT, ids(1))
@@ -778,7 +778,7 @@ def test_others_get_their_turns_while_a_long_output_is_observed():
 
 
 def learned_until_finished(learn: bool) -> int:
-    """Tokens that were learned of a request that finishes, and begins anew, while its output is observed."""
+    """Return the tokens learned of a request that finishes and restarts while its output is observed."""
     forest = Forest()
     forest.start("a", EXTRACT, ids(1), session="s")
     observer = threading.Thread(target=forest.observe, args=("a", LONG))
@@ -818,7 +818,7 @@ def test_a_long_output_is_taken_as_if_it_came_at_once():
 
 
 def run_workload(forest: Forest) -> list[tuple[object, ...]]:
-    """Forty requests in lockstep, some of them alike; what was drafted for each at each step."""
+    """Run forty requests in lockstep, some of them equal, and return the drafts of each step."""
     drafts: list[tuple[object, ...]] = []
     for wave in range(3):
         names = [f"{wave}.{i}" for i in range(40)]
@@ -864,7 +864,7 @@ def test_a_learned_tree_goes_from_tree_to_tree():
     run_request(forest, "a", EXTRACT, ids(4, 5, 6, 7, 8, 4, 5, 6, 7, 8))
     forest.start("b", EXTRACT, ids(1, 2, 3, 4), draft=LEARNED_TREE)
     (draft,) = forest.step([("b", ids(9, 1, 2))])
-    # the prompt knows what follows 1 2, the stage what follows 4
+    # the prompt has a match for 1 2, the stage for 4
     assert draft.token_ids.tolist()[:3] == [3, 4, 5]
     assert {6, 7, 8} <= set(draft.token_ids.tolist())
     assert (draft.source, draft.match_length) == (Source.REQUEST, 2)
@@ -878,7 +878,7 @@ def test_the_price_of_a_draft_token_can_rise():
     dear = forest.draft("a", min_prob=0.999 * float(cheap.probs[2]))
     assert dear.token_ids.tolist() == cheap.token_ids.tolist()[:3]
     assert len(forest.draft("a", min_prob=1.0)) == 0
-    forest.start("b", EXTRACT, ids(1, 2, 3, 1, 2, 4, 1, 2))  # by the paper's rule it does the same
+    forest.start("b", EXTRACT, ids(1, 2, 3, 1, 2, 4, 1, 2))  # min_prob applies to the paper's rule too
     assert len(forest.draft("b")) > 0
     assert len(forest.draft("b", min_prob=0.9)) == 0
 
@@ -892,7 +892,7 @@ def test_an_impossible_price_is_refused(min_prob):
 
 
 def teach(forest: Forest, stage: StageKey, name: str, *, is_right: bool) -> float:
-    """Runs a request whose prompt promises 3 after 1 2; the probability of that at the end."""
+    """Run a request with the prompt 1 2 3 and return the final probability of 3 after 1 2."""
     forest.start(name, stage, ids(1, 2, 3), draft=LEARNED)
     prob = 0.0
     for i in range(200):

@@ -1,4 +1,4 @@
-"""A forest that is saved and loaded: the same drafts, walls and budgets, and never half a file."""
+"""A forest saved to and loaded from a file: equal drafts, isolation and budgets, and no partial file."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def load(path: Path, config: ForestConfig | None = None) -> Forest:
 
 
 def drafts_for(forest: Forest, stage: StageKey, context: np.ndarray) -> list[int]:
-    """What one request is drafted for that has just produced this."""
+    """Return the draft for a request that has just produced this context."""
     forest.start("reader", stage, ids(), learn=False)
     (draft,) = forest.step([("reader", context)])
     forest.finish("reader", learn=False)
@@ -70,14 +70,14 @@ def path(tmp_path: Path) -> Path:
 
 
 class Traffic:
-    """Random requests of several tenants, one after another, drafted for by all rules."""
+    """Random requests of several tenants, one after another, with all drafting rules."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.phrases = [text(seed + i, self.rng.randint(1, 9), 30) for i in range(12)]
 
     def output(self) -> np.ndarray:
-        """Phrases in any order; some outputs are equal."""
+        """Return phrases in random order. Some outputs are equal."""
         return np.concatenate(
             self.rng.choices(self.phrases[: self.rng.randint(1, 12)], k=self.rng.randint(1, 6))
         )
@@ -86,7 +86,7 @@ class Traffic:
         return StageKey(self.rng.choice("tu"), tuple(self.rng.choices("ab", k=self.rng.randint(1, 3))))
 
     def serve(self, forests: list[Forest], number: int) -> None:
-        """Some requests in each of the forests, whose drafts have to be equal."""
+        """Serve some requests in each of the forests. Their drafts must be equal."""
         for i in range(number):
             stage, prompt, output = self.stage(), self.output(), self.output()
             for forest in forests:
@@ -143,7 +143,7 @@ def test_an_empty_forest_is_a_file_too(path):
 
 def test_an_output_that_occurs_very_often_takes_its_place_once(path):
     forest = Forest(ForestConfig(sources=(Source.STAGE,)))
-    for _ in range(70_000):  # more than one text stands for
+    for _ in range(70_000):  # more than one text can represent
         forest.learn(EXTRACT, ids(1, 2, 3))
     assert save(forest, path).num_outputs == 70_000
     assert path.stat().st_size < 500
@@ -195,7 +195,7 @@ def test_what_is_loaded_adds_to_what_is_there(path):
 
 
 def teach(forest: Forest, stage: StageKey, is_right: bool) -> None:
-    """Whether 3 is right after 1, 2."""
+    """Run a request that continues 1, 2 with 3 if ``is_right``, else with other tokens."""
     forest.start("pupil", stage, ids(1, 2, 3), draft=LEARNED)
     for i in range(100):
         forest.step([("pupil", ids(1, 2))])
@@ -248,7 +248,7 @@ def test_trees_find_a_place_beside_those_that_are_there(path):
     assert drafts_for(small, EXTRACT, ids(1, 2)) == [99]
     for i in range(25, 40):
         assert small.stats(StageKey("t", (f"s{i}",))).num_tokens == 3
-    small.learn(COMBINE, ids(1))  # one more: what was used longest ago makes place
+    small.learn(COMBINE, ids(1))  # one more evicts the least recently used
     assert small.stats(StageKey("t", ("s25",))).num_tokens == 0
     assert small.stats(StageKey("t", ("s26",))).num_tokens == 3
 
@@ -282,11 +282,11 @@ def test_budgets_hold_and_the_youngest_outputs_stay(path, name):
     small.check_integrity()
 
 
-# ---- beside other calls ----
+# ---- concurrent calls ----
 
 
 class Decoding:
-    """A thread that serves requests until it is told to stop."""
+    """A thread that serves requests until it is stopped."""
 
     def __init__(self, forest: Forest) -> None:
         self._forest = forest
@@ -374,7 +374,7 @@ def test_several_saves_at_once_wait_for_each_other(path):
 
 @pytest.fixture
 def saved(path: Path) -> bytes:
-    """A small file with two trees, at ``path``."""
+    """Save a small file with two trees at ``path`` and return its bytes."""
     forest = Forest(ForestConfig(sources=(Source.STAGE,)))
     forest.learn(EXTRACT, ids(1, 2, 3))
     forest.learn(OTHER, ids(4, 5))
@@ -490,7 +490,7 @@ def test_a_file_with_an_unknown_kind_of_chunk_is_refused(path):
 def test_the_file_is_its_owners_alone(path):
     save(Forest(), path)
     path.chmod(0o644)
-    path.with_name("forest.saving").write_bytes(path.read_bytes()[:30])  # of a process that was killed
+    path.with_name("forest.saving").write_bytes(path.read_bytes()[:30])  # of a killed process
     path.with_name("forest.saving").chmod(0o666)
     save(Forest(), path)
     assert path.stat().st_mode & 0o777 == 0o600

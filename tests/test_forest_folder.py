@@ -1,4 +1,4 @@
-"""Which files a client of a running server may name."""
+"""The files that a client of a running server may name."""
 
 from __future__ import annotations
 

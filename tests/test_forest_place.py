@@ -1,4 +1,4 @@
-"""The place of a forest's file, when a server starts: it can be written, and an unusable file gives way."""
+"""The location of a forest's file at server start: it is writable, and an unusable file is moved aside."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_place_in_which_another_process_is_saving_can_be_written(path: Path) -
 def test_a_place_that_can_not_be_written(tmp_path: Path) -> None:
     with pytest.raises(ForestFileError, match="there is no such folder"):
         check_place(tmp_path / "gone" / "forest")
-    with pytest.raises(ForestFileError, match="File name too long"):  # of the file beside it, not its own
+    with pytest.raises(ForestFileError, match="File name too long"):  # of the temporary file, not the file
         check_place(tmp_path / ("f" * (NAME_MAX - 3)))
     (tmp_path / "forest.saving").mkdir()
     with pytest.raises(ForestFileError, match="Is a directory"):

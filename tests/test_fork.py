@@ -1,4 +1,4 @@
-"""A forest and a process that is forked: the parent's stays whole, the child's says that it is none."""
+"""A forest in a forked process: the parent's stays intact, the child's raises an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arrows between the parts, proved by walking every import of every source file."""
+"""The permitted dependencies between the parts, checked against every import of every source file."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def module_name(path: Path) -> str:
 
 
 def imported_by(source: str, package: str) -> Iterator[str]:
-    """Every module that ``source`` imports anywhere, also inside functions."""
+    """Yield every module that ``source`` imports, including imports inside functions."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -82,7 +82,7 @@ IMPORTS = sources()
 
 
 def users_of(*targets: str) -> set[str]:
-    """The modules that import any of ``targets`` or something inside it; benchmarks may import everything."""
+    """Return the modules that import any of ``targets`` or their contents, except benchmarks."""
     return anyone_importing(*targets) - inside(set(IMPORTS), BENCHMARKS)
 
 
@@ -123,7 +123,7 @@ def test_the_gateway_knows_no_adapter_no_engine_and_no_tree() -> None:
     assert inside(users, "agentspec.gateway") == set()
 
 
-GATEWAY_LAYERS = (  # from the bottom up: a folder or file imports those before it, and its own
+GATEWAY_LAYERS = (  # from the bottom up: a folder or file may import earlier ones and its own contents
     ("errors", "settings", "tags"),
     ("call", "environment", "http", "reload"),
     ("auth", "config_file", "discovery", "openai"),
@@ -136,7 +136,7 @@ GATEWAY_LAYERS = (  # from the bottom up: a folder or file imports those before 
 
 
 def gateway_part(module: str) -> str | None:
-    """The folder or file of the gateway that a module or a name in it belongs to."""
+    """Return the gateway's folder or file to which a module or name belongs."""
     names = module.split(".")
     return names[2] if module.startswith("agentspec.gateway.") else None
 
@@ -208,7 +208,7 @@ def test_nobody_imports_the_command_line() -> None:
 
 
 def test_the_package_does_not_need_the_benchmarks() -> None:
-    assert users_of(BENCHMARKS) == {"agentspec.commands.bench"}  # which does without them, too
+    assert users_of(BENCHMARKS) == {"agentspec.commands.bench"}  # which works without them, too
 
 
 @pytest.mark.parametrize(

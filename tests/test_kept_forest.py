@@ -15,7 +15,7 @@ TIMEOUT_S = 60.0
 
 
 class WrittenTrees:
-    """Trees that are a number, and files that hold it."""
+    """Trees represented by a number, and files that contain it."""
 
     def __init__(self, number: int = 0) -> None:
         self.number = number

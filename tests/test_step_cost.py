@@ -1,4 +1,4 @@
-"""The price against examples worked by hand, and what it must survive."""
+"""The price of a draft token: examples computed by hand, and robustness."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Seconds = Callable[[int], float]
 
 
 def serve(cost: StepCost, rows: Iterable[int], seconds: Seconds, tokens: int = 4) -> float:
-    """The price after steps of so many rows, each of which gave as many tokens."""
+    """Return the price after steps with the given rows, which each gave ``tokens`` tokens."""
     for num_rows in rows:
         cost.observe(seconds(num_rows), 1, num_rows - 1, tokens)
     return cost.price
@@ -43,7 +43,7 @@ def test_a_linear_cost() -> None:
 
 def test_rows_that_cost_nothing_and_rows_that_cost_everything() -> None:
     assert serve(StepCost(), around(10, 5), lambda rows: 0.01) == pytest.approx(0, abs=0.02)
-    # plain decoding of 10 requests at 1 ms a row: a row less saves as much as a token is worth
+    # plain decoding of 10 requests at 1 ms a row: saving a row is worth as much as a token
     price = serve(StepCost(), around(10, 5), lambda rows: 0.001 * rows, tokens=10)
     assert price == pytest.approx(1, rel=0.05)
 
@@ -71,7 +71,7 @@ def test_a_load_that_comes_within_a_second() -> None:
 
 
 def test_prompts_beside_decoding_are_no_cost_of_drafts() -> None:
-    """2 ms, 0.1 ms a row, 0.05 ms a prompt row: as if there were no prompts."""
+    """2 ms, 0.1 ms a row, 0.05 ms a prompt row: the price is the same as without prompts."""
     cost, rng = StepCost(), random.Random(3)
     for rows in around(10, 5):
         prompt_rows = rng.choice([0, 0, 40, 256])
@@ -80,7 +80,7 @@ def test_prompts_beside_decoding_are_no_cost_of_drafts() -> None:
 
 
 def test_requests_that_come_and_go_are_no_cost_of_drafts() -> None:
-    """1 ms, 1 ms a request, of which there are 1 to 7, 0.1 ms a draft token, of which each has up to 6."""
+    """1 ms, 1 ms a request (1 to 7 requests), 0.1 ms a draft token (0 to 6 each)."""
     cost, rng = StepCost(), random.Random(3)
     for _ in range(1000):
         num_requests = rng.randint(1, 7)
@@ -92,18 +92,18 @@ def test_requests_that_come_and_go_are_no_cost_of_drafts() -> None:
 
 
 def test_what_moves_slowly_is_no_cost_of_drafts() -> None:
-    """0.1 ms a draft token on 2 ms, then on 6 ms while drafts are long too, in turns of 60 steps."""
+    """0.1 ms a draft token on 2 ms, then on 6 ms with longer drafts, alternating every 60 steps."""
     cost, rng = StepCost(), random.Random(3)
     for number in range(1200):
         is_slow = number // 60 % 2
         num_drafted = rng.randint(0, 4) + 10 * is_slow
         cost.observe(0.002 + 0.004 * is_slow + 0.0001 * num_drafted, 1, num_drafted, 4)
-    # a step takes 4.7 ms on the mean; against levels a draft token would have seemed to cost 0.5 ms
+    # a mean step takes 4.7 ms; by levels, a draft token would seem to cost 0.5 ms
     assert cost.price == pytest.approx(4 / 0.0047 * 0.0001, rel=0.5)
 
 
 def test_from_one_request_to_many() -> None:
-    """2 ms, 0.5 ms a request, 0.1 ms a draft token; half of 6 drafted tokens are accepted."""
+    """2 ms, 0.5 ms a request, 0.1 ms a draft token. Half of 6 drafted tokens are accepted."""
     cost, rng = StepCost(), random.Random(3)
 
     def serve(num_requests: int, num_steps: int) -> float:
@@ -115,7 +115,7 @@ def test_from_one_request_to_many() -> None:
 
     assert serve(1, 500) == pytest.approx(4 / 0.0031 * 0.0001, rel=0.1)
     assert serve(32, 3 * WINDOW) == pytest.approx(128 / 0.0372 * 0.0001, rel=0.1)
-    # the busy steps were the longer ones, and count for longer
+    # the busy steps were longer, so their weight lasts longer
     assert serve(1, 5 * WINDOW) == pytest.approx(4 / 0.0031 * 0.0001, rel=0.2)
 
 
@@ -123,7 +123,7 @@ def test_prompts_in_every_step() -> None:
     cost = StepCost()
     for rows in around(10, 5):
         cost.observe(0.002 + 0.0001 * rows + 0.0128, 1, rows - 1, 4, 256)
-    # their share of a step can't be told: a row's cost is right, tokens a second are too few
+    # their share of a step can't be separated: a row's cost is right, tokens a second are too few
     assert cost.price == pytest.approx(4 / 0.0158 * 0.0001, rel=0.25)
 
 
@@ -159,7 +159,7 @@ def test_rows_that_never_vary_leave_the_first_price() -> None:
 
 
 def test_a_price_that_stopped_all_drafts_falls_again_without_any() -> None:
-    """Rows were dear, nothing is drafted any more: after a while the first price has it tried again."""
+    """Rows were expensive, so drafting stopped. After a while the first price applies again."""
     cost, rng = StepCost(), random.Random(5)
 
     def seconds(rows: int) -> float:
@@ -178,7 +178,7 @@ def test_the_same_steps_give_the_same_price() -> None:
 def test_a_time_that_can_not_be_is_passed_over(seconds: float) -> None:
     cost = StepCost()
     cost.observe(seconds, 1, 9, 4)
-    cost.observe(0.001, 0, 0, 0, 256)  # a pass of prompts alone
+    cost.observe(0.001, 0, 0, 0, 256)  # a pass with prompts only
     assert cost.price == FIRST_PRICE
     assert serve(cost, around(10, 5), lambda rows: 0.001 * rows) > 0
 

@@ -1,4 +1,4 @@
-"""What holds of the tests themselves: no clock decides, and each can be run in another order."""
+"""Rules for the tests themselves: no clock decides an outcome, and any order works."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_after(): pass
 
 
 def run_of(folder: Path, code: str, *options: str, **environment: str) -> str:
-    """What pytest says of these tests with our own conftest."""
+    """Return pytest's output for these tests with our own conftest."""
     (folder / "test_example.py").write_text(code)
     (folder / "conftest.py").write_text(
         f"from tests.conftest import *\nfrom tests import conftest\n{options[0] if options else ''}\n"

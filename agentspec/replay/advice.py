@@ -1,4 +1,4 @@
-"""What a replay recommends for a file: whether to speculate, how, and what it saves."""
+"""Recommendation from a replay: whether to speculate, with which method, and the decode steps saved."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from agentspec.replay.jobs import Replayed
 from agentspec.replay.methods import Rule
 from agentspec.replay.tally import Tally, total
 
-ROW_COSTS = {0.005: "GPU, memory bound", 0.1: "CPU or a full batch"}  # of a verified token, in plain steps
+ROW_COSTS = {0.005: "GPU, memory bound", 0.1: "CPU or a full batch"}  # per verified token, in plain steps
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The fastest method where a verified token costs so much.
+    """The fastest method at a given cost of a verified token.
 
     Attributes:
         row_cost: c, in plain decode steps.
-        speedup: over decoding without drafts.
+        speedup: speed-up over decoding without drafts.
     """
 
     row_cost: float
@@ -28,13 +28,13 @@ class Choice:
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether any method makes decoding faster."""
+        """True if drafting makes decoding faster."""
         return self.speedup > 1
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage under the best method; its entropy in bits."""
+    """One stage under the best method. ``entropy`` is in bits."""
 
     entropy: float
     tokens_per_step: float
@@ -45,10 +45,10 @@ class Advice:
     """The best of the methods that were run on a file.
 
     Attributes:
-        method: which has the most tokens per step.
-        rule: the settings that it ran with.
-        saving: the share of decode steps that it saves.
-        choices: the fastest methods by what verifying costs.
+        method: the method with the most tokens per step.
+        rule: the settings of the run.
+        saving: the share of decode steps that the method saves.
+        choices: the fastest method for each cost in ROW_COSTS.
     """
 
     method: str
@@ -60,15 +60,16 @@ class Advice:
 
 
 def speedup(tally: Tally, row_cost: float) -> float:
-    """Over decoding without drafts, if a step that verifies k draft tokens costs 1 + c * k of a plain one.
+    """Return the speed-up over decoding without drafts.
 
-    Drafting itself counts as free: microseconds where a step takes milliseconds.
+    A step that verifies k draft tokens costs 1 + c * k plain steps. Drafting counts as free: it takes
+    microseconds, and a step takes milliseconds.
     """
     return tally.tokens_per_step / (1 + row_cost * tally.drafted_per_step)
 
 
 def advise(replayed: Replayed, rule: Rule) -> Advice:
-    """Of methods that are equally good the first one counts."""
+    """Return the advice for a replayed file. If methods are equally good, the first one wins."""
     totals = {method: total(by_stage.values()) for method, by_stage in replayed.by_method.items()}
     best = max(totals, key=lambda method: totals[method].tokens_per_step)
     tally = totals[best]
@@ -92,7 +93,7 @@ def _fastest(totals: Mapping[str, Tally], row_cost: float) -> Choice:
 
 
 def lines(name: str, advice: Advice) -> Iterator[str]:
-    """Plain text."""
+    """Yield the advice as lines of plain text."""
     yield f"{name}: {_saved(advice)}"
     for choice in advice.choices:
         yield f"  {_judged(choice)}"
@@ -102,7 +103,7 @@ def lines(name: str, advice: Advice) -> Iterator[str]:
 
 
 def markdown(advice: Advice) -> Iterator[str]:
-    """The same as a paragraph and a table."""
+    """Yield the advice as a Markdown paragraph and a table."""
     yield " ".join((_saved(advice), *map(_judged, advice.choices)))
     yield ""
     yield "| stage | entropy, bits | tokens/step |"
@@ -113,7 +114,7 @@ def markdown(advice: Advice) -> Iterator[str]:
 
 
 def settings(rule: Rule) -> str:
-    """The rule's, as the command line has them."""
+    """Return the rule's settings as command-line options."""
     sizes = f"--max-draft {rule.max_tokens} --alpha {rule.alpha:g} --min-prob {rule.min_prob:g}"
     return f"--mode {rule.mode} {sizes}"
 
@@ -130,7 +131,7 @@ def _judged(choice: Choice) -> str:
 
 
 def figures(advice: Advice) -> dict[str, Any]:
-    """For the JSON."""
+    """Return the advice's figures for the JSON report."""
     return {
         "method": advice.method,
         "settings": settings(advice.rule),

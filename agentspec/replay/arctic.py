@@ -1,4 +1,4 @@
-"""The peer: arctic-inference's suffix cache, a tree per live call and one of all outputs."""
+"""Peer drafter: arctic-inference's suffix cache, with one tree per live call and one of all outputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEPTH = 64
 
 
 class ArcticDrafter:
-    """As vLLM's proposer calls it."""
+    """A drafter that calls the cache in the same way as vLLM's proposer."""
 
     def __init__(self, is_tree: bool, num_draft: int, alpha: float, min_prob: float) -> None:
         self._cache = SuffixDecodingCache(DEPTH, -1)
@@ -37,13 +37,13 @@ class ArcticDrafter:
         self._requests: dict[str, str] = {}
 
     def start(self, name: str, call: Call) -> None:
-        """Names are not used again: the cache keeps outputs under them."""
+        """Start a request under a new name. The cache keeps outputs under old names."""
         self._requests[name] = f"{name}-{next(self._numbers)}"
         self._cache.start_request(self._requests[name], call.prompt)
         self._contexts[name] = call.prompt[-DEPTH:]
 
     def step(self, name: str, accepted: Tokens) -> Draft:
-        """Both trees; the higher score wins."""
+        """Draft from both trees. The draft with the higher score wins."""
         self._take(name, accepted)
         made = self._cache.speculate(self._requests[name], self._contexts[name], **self._rule)
         return Draft(
@@ -56,7 +56,7 @@ class ArcticDrafter:
         )
 
     def finish(self, name: str, accepted: Tokens) -> None:
-        """Its output stays in the shared tree."""
+        """Finish the request. Its output stays in the shared tree."""
         self._take(name, accepted)
         self._cache.stop_request(self._requests.pop(name))
         del self._contexts[name]

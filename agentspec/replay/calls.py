@@ -1,9 +1,11 @@
 """Recorded model calls: JSON lines in, token ids out.
 
-Three forms of line. A call: ``{"prompt": text, "response": text}``, with ``session``, ``stage``, ``step``,
-``task`` where they are known. The same in OpenAI's form: ``{"messages": [...], "response": ...}``, as
-``agentspec serve --engine replay`` reads it. A chat: ``{"messages": [...]}``, in which every answer of the
-assistant is a call whose prompt is everything before it.
+A line has one of three forms:
+
+- A call: ``{"prompt": text, "response": text}``, with optional ``session``, ``stage``, ``step`` and ``task``.
+- A call in OpenAI's form: ``{"messages": [...], "response": ...}``. ``agentspec serve --engine replay`` reads
+  the same form.
+- A chat: ``{"messages": [...]}``. Each assistant message is a call. Its prompt is everything before it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from agentspec.recorded.calls import read_answers, read_lines, read_messages
 Encode = Callable[[str], Tokens]
 
 DEFAULT_STAGE = "default"
-END = 1 << 24  # beyond every vocabulary; after each response: that it ends has to be verified too
+END = 1 << 24  # beyond every vocabulary; follows each response, so that its end must be verified too
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,8 @@ class RecordedCall:
     """One model call as text.
 
     Attributes:
-        session: the run of the workflow that it belongs to; calls without one are each their own.
-        group: what may not be divided between halves, such as the trials of one task.
+        session: the workflow run of the call. A call without one is a session of its own.
+        group: calls that must stay in the same half, such as the trials of one task.
     """
 
     stage: str
@@ -43,13 +45,13 @@ class RecordedCall:
     response: str
 
     def half(self) -> int:
-        """0 or 1, by the group's name: what is tuned on one half is reported on the other."""
+        """Return 0 or 1, by the group's name. Tune on one half and report on the other."""
         return crc32(self.group.encode()) & 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """One model call as int32 token ids; the response ends with a token of its own."""
+    """One model call as int32 token ids. The response ends with the token END."""
 
     stage: str
     session: str
@@ -58,10 +60,10 @@ class Call:
 
 
 def read(path: Path) -> Iterator[RecordedCall]:
-    """The calls of a ``*.jsonl`` or ``*.jsonl.gz`` file, in order.
+    """Yield the calls of a ``*.jsonl`` or ``*.jsonl.gz`` file, in order.
 
     Raises:
-        ConfigError: a line is no call; file, line and what is wrong are named.
+        ConfigError: a line is not a call. The message names the file, the line and the fault.
     """
     for number, record in read_lines(path):
         try:
@@ -90,7 +92,10 @@ def _text(record: Mapping[str, Any], key: str, default: str | None = None) -> st
 
 
 def _chat(messages: object, response: object) -> Iterator[tuple[str, str]]:
-    """Prompt and answer of each call: the response, if there is one, else all that the assistant said."""
+    """Yield prompt and answer of each call.
+
+    If there is a response, its answers are the calls. Otherwise each assistant message is one.
+    """
     if response is None:
         yield from _turns(messages)
         return
@@ -102,7 +107,7 @@ def _chat(messages: object, response: object) -> Iterator[tuple[str, str]]:
 
 
 def _turns(messages: object, first: int = 0) -> Iterator[tuple[str, str]]:
-    """Everything before each answer of the assistant from the ``first`` message on, and the answer."""
+    """Yield each assistant message from index ``first`` on, with everything before it as its prompt."""
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise ConfigError(f"'messages' must be a list of objects, not {str(messages)[:40]!r}")
     before = ""
@@ -114,7 +119,7 @@ def _turns(messages: object, first: int = 0) -> Iterator[tuple[str, str]]:
 
 
 def _said(message: Mapping[str, Any]) -> str:
-    """Text and tool calls of a message, as a model would have written them."""
+    """Return text and tool calls of a message in the form that a model would write them."""
     content = message.get("content") or ""
     if isinstance(content, list):
         content = "".join(part.get("text", "") for part in content if isinstance(part, dict))
@@ -124,6 +129,6 @@ def _said(message: Mapping[str, Any]) -> str:
 
 
 def encoded(record: RecordedCall, encode: Encode) -> Call:
-    """The call as token ids."""
+    """Return the call as token ids."""
     response = np.append(encode(record.response), np.int32(END))
     return Call(record.stage, record.session, encode(record.prompt), response)

@@ -1,4 +1,4 @@
-"""The learned rule against the paper's at matched budgets: figures of each data set, and their summary."""
+"""Comparison of the learned rule with the paper's at matched budgets: figures per data set, and a summary."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from agentspec.replay.trials import (
 )
 
 Outcomes = Mapping[Trial, Outcome]
-Figures = Mapping[str, Mapping[str, Any]]  # by data set, then by name
+Figures = Mapping[str, Mapping[str, Any]]  # by data set, then by figure
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "≥": operator.ge,
@@ -38,13 +38,13 @@ COMPARISONS: dict[str, Callable[[float, float], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A figure over all data sets and what is good enough.
+    """A figure over all data sets, and its acceptance criterion.
 
     Attributes:
-        label: what was measured, for the table.
+        label: the measured quantity, for the table.
         figure: its name among a data set's figures.
-        fold: what is made of the data sets' figures: ``"mean"``, ``"min"`` or ``"max"``.
-        sign: how the result compares with the bar: a key of COMPARISONS.
+        fold: reduction over the data sets: ``"mean"``, ``"min"`` or ``"max"``.
+        sign: comparison of the result with the bar: a key of COMPARISONS.
         key: the result's name in the summary.
     """
 
@@ -56,19 +56,19 @@ class Row:
     key: str
 
     def result(self, figures: Figures) -> float | None:
-        """None if a data set has no such figure: what was not reached is not left out."""
+        """Return the folded figure, or None if any data set lacks it. An unreached figure is not skipped."""
         values = [one[self.figure] for one in figures.values()]
         if not values or None in values:
             return None
         return float(FOLDS[self.fold](values))
 
     def passes(self, figures: Figures) -> bool:
-        """Whether the bar is met; no result meets none."""
+        """Return True if the bar is met. A missing result does not meet it."""
         result = self.result(figures)
         return result is not None and COMPARISONS[self.sign](result, self.bar)
 
     def worst(self, figures: Figures) -> str:
-        """The data set that is farthest on the wrong side, or one without the figure."""
+        """Return the data set that is farthest on the wrong side, or one without the figure."""
         lacking = [name for name, one in figures.items() if one[self.figure] is None]
         if lacking:
             return lacking[0]
@@ -93,15 +93,15 @@ ROWS = (
 
 
 def summary(figures: Figures) -> dict[str, float | None]:
-    """The rows' results by key."""
+    """Return the rows' results by key."""
     return {row.key: row.result(figures) for row in ROWS}
 
 
 def figures(outcomes: Outcomes) -> dict[str, Any]:
-    """What the trials of one data set come to, and every point that was run.
+    """Return the figures of one data set's trials, and every point that was run.
 
-    Shares are fractions: 0.1 is a tenth more. None where there is nothing to compare with, or where no price
-    that was run draws level.
+    Shares are fractions: 0.1 is a tenth more. A figure is None if there is no peer to compare with, or if no
+    price that was run reaches the peer.
     """
     tallies = {trial: outcome.tally for trial, outcome in outcomes.items()}
     plain = outcomes[learned_chain(PRICE)]
@@ -124,20 +124,23 @@ def figures(outcomes: Outcomes) -> dict[str, Any]:
 
 
 def accepted_gain(tallies: Mapping[Trial, Tally]) -> float | None:
-    """More accepted draft tokens per step than the paper's rule with alpha 1 at as many draft tokens."""
+    """Return the gain in accepted draft tokens per step over the paper's rule, alpha 1, at equal drafts."""
     peer = _peer(tallies, 1.0)
     return _gain(_accepted(tallies).gained(peer.drafted_per_step), peer.accepted_per_step)
 
 
 def draft_ratio(tallies: Mapping[Trial, Tally]) -> float | None:
-    """Draft tokens for as many accepted ones as the paper's rule with alpha 4 has, over what that drafts."""
+    """Return the ratio of two numbers of draft tokens: the learned rule's, and the paper's with alpha 4.
+
+    Both rules accept the same number of draft tokens.
+    """
     peer = _peer(tallies, 4.0)
     drafted = _accepted(tallies).drafted(peer.accepted_per_step)
     return None if drafted is None or not peer.drafted else drafted / peer.drafted_per_step
 
 
 def tree_gain(tallies: Mapping[Trial, Tally]) -> float | None:
-    """More tokens per step with trees of as many nodes at most, mean over the sizes."""
+    """Return the gain in tokens per step with trees of equal maximum size, as a mean over the sizes."""
     gains = []
     for size in TREE_SIZES:
         peer = max(tallies[tree(method, size)].tokens_per_step for method in PAPER)
@@ -147,7 +150,10 @@ def tree_gain(tallies: Mapping[Trial, Tally]) -> float | None:
 
 
 def stage_gain(tallies: Mapping[Trial, Tally]) -> float | None:
-    """More tokens per step with a tree per stage than with one, in as many bytes, at as many draft tokens."""
+    """Return the gain in tokens per step of a tree per stage over one tree.
+
+    Both have the same memory limit and the same number of draft tokens.
+    """
     staged = [tallies[learned_chain(price, is_limited=True)] for price in STAGE_PRICES]
     curve = Curve([Point(one.drafted_per_step, one.tokens_per_step) for one in staged], at_zero=1.0)
     together = tallies[_one_tree()]
@@ -155,7 +161,7 @@ def stage_gain(tallies: Mapping[Trial, Tally]) -> float | None:
 
 
 def distractor_loss(tallies: Mapping[Trial, Tally]) -> float | None:
-    """Fewer tokens per step where a sibling stage has learned an unrelated corpus."""
+    """Return the loss in tokens per step if a sibling stage has learned an unrelated corpus."""
     gain = _gain(tallies[_distracted()].tokens_per_step, tallies[learned_chain(PRICE)].tokens_per_step)
     return None if gain is None else -gain
 
@@ -169,7 +175,7 @@ def _distracted() -> Trial:
 
 
 def _peer(tallies: Mapping[Trial, Tally], alpha: float) -> Tally:
-    """The better of the paper's: one tree, or one per stage."""
+    """Return the better of the paper's two methods: one tree, or one per stage."""
     return max(
         (tallies[paper_chain(method, alpha)] for method in PAPER), key=lambda one: one.accepted_per_step
     )

@@ -1,4 +1,4 @@
-"""The comparison drawn: a panel for each data set, and how good the estimates are."""
+"""Plot of the comparison: one panel for each data set, and one for the calibration of the estimates."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from agentspec.replay.trials import LEARNED, PAPER
 from agentspec.reporting import plots
 
 COLUMNS = 4
-LEAST_ESTIMATES = 100  # in a bin, for it to be drawn
+LEAST_ESTIMATES = 100  # minimum in a bin for it to be drawn
 MARKERS = {1.0: "o", 4.0: "s"}  # by alpha
 
 
 def plot(figures: Figures, path: Path) -> None:
-    """Accepted against drafted tokens per step; of the learned rule predicted against observed as well."""
+    """Plot accepted against drafted tokens per step, and the calibration of the learned rule."""
     rows = -(-(len(figures) + 1) // COLUMNS)
     figure, axes = plots.panels(min(COLUMNS, len(figures) + 1), rows, width=3.0, height=2.5)
     for one, (name, measured) in zip(axes, figures.items(), strict=False):
@@ -57,7 +57,7 @@ def _draw_trade(axes: Axes, measured: Mapping[str, Any]) -> None:
 
 
 def _draw_calibration(axes: Axes, figures: Figures) -> None:
-    """A line for each data set; on the diagonal estimates are what comes true."""
+    """Draw a line for each data set. On the diagonal, estimates equal the observed shares."""
     axes.plot((0, 1), (0, 1), "--", color="black", linewidth=0.8)
     for measured in figures.values():
         bins = [one for one in measured["calibration"] if one["num"] >= LEAST_ESTIMATES]

@@ -13,7 +13,7 @@ PLAIN = ("num_calls", "num_tokens", "one_tree_bytes", "limit_bytes")
 
 
 def table(by_half: Mapping[str, Figures]) -> Table:
-    """A row for each bar; of each half the result and the data set that is farthest from it."""
+    """Return a row for each bar, with each half's result and its worst data set."""
     shown = Table(title="learned against the paper's rule", title_justify="left")
     shown.add_column("", no_wrap=True)
     shown.add_column("bar", justify="right", no_wrap=True)
@@ -32,7 +32,7 @@ def _cells(row: Row, figures: Figures) -> tuple[str, str, str]:
 
 
 def markdown(by_half: Mapping[str, Figures]) -> str:
-    """A table for each half, with a row for each data set."""
+    """Return a Markdown table for each half, with a row for each data set."""
     names = list(dict.fromkeys(row.figure for row in ROWS))
     lines = []
     for half, figures in by_half.items():

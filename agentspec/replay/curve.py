@@ -1,4 +1,4 @@
-"""What is gained for what is drafted, between the settings that were run."""
+"""Gain as a function of draft tokens, interpolated between the settings that were run."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ class Point:
 
 
 class Curve:
-    """Straight lines from point to point, by what they draft; nothing is known beyond the last one.
+    """Straight lines from point to point, ordered by draft tokens. Undefined beyond the last point.
 
     Args:
-        at_zero: what is gained where nothing is drafted: 0 accepted draft tokens, or 1 token per step.
+        at_zero: gain without drafts: 0 accepted draft tokens, or 1 token per step.
     """
 
     def __init__(self, points: Iterable[Point], at_zero: float = 0.0) -> None:
         self._points = [Point(0.0, at_zero), *sorted(points)]
 
     def gained(self, drafted: float) -> float | None:
-        """Gained per step for so many draft tokens per step; None beyond the last point."""
+        """Return the gain per step at a number of draft tokens per step, or None beyond the last point."""
         for left, right in pairwise(self._points):
             if left.drafted <= drafted <= right.drafted:
                 return _between(drafted, left.drafted, right.drafted, left.gained, right.gained)
         return None
 
     def drafted(self, gained: float) -> float | None:
-        """The fewest draft tokens per step for so much; None if it is not reached."""
+        """Return the fewest draft tokens per step that reach a gain, or None if no point reaches it."""
         for left, right in pairwise(self._points):
             if left.gained <= gained <= right.gained:
                 return _between(gained, left.gained, right.gained, left.drafted, right.drafted)

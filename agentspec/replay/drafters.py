@@ -1,4 +1,4 @@
-"""What is compared: every method behind one interface. Tokens are int32 arrays."""
+"""The common interface of the compared methods, and several of them. Tokens are int32 arrays."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ WORKFLOW = "workflow"
 
 
 class Drafter(Protocol):
-    """A method under test. Calls run side by side under names; a finished output may help later calls."""
+    """A method under test. Calls run concurrently under names. A finished output may help later calls."""
 
     def start(self, name: str, call: Call) -> None:
-        """A call begins; of its response nothing may be read."""
+        """Start a call. Must not read its response."""
 
     def step(self, name: str, accepted: Tokens) -> Draft:
-        """Take the newly accepted tokens, draft what follows."""
+        """Take the newly accepted tokens and draft the next ones."""
 
     def finish(self, name: str, accepted: Tokens) -> None:
-        """Take the last tokens; the call is over: learn its output."""
+        """Take the last tokens, end the call and learn its output."""
 
 
 class ForestDrafter:
-    """A forest as an engine uses it.
+    """A forest in the same use as in an engine.
 
     Args:
-        draft: the rule.
+        draft: the drafting rule.
         sources: the shared trees.
         by_stage: False puts every call into one stage, so that there is one shared tree.
-        limit_bytes: of all trees together.
+        limit_bytes: memory limit of all trees together.
 
     Attributes:
         learns: False keeps the outputs of calls that start from now on out of the shared trees.
@@ -73,11 +73,11 @@ class ForestDrafter:
         )
 
     def step(self, name: str, accepted: Tokens) -> Draft:
-        """One request's part of a decode step."""
+        """Take one decode step of one request."""
         return self._forest.step([(name, accepted)], self._draft.max_tokens)[0]
 
     def finish(self, name: str, accepted: Tokens) -> None:
-        """Its output stays in the shared trees, if they learn."""
+        """Finish a call. Its output stays in the shared trees if ``learns`` was set at its start."""
         self._forest.observe(name, accepted)
         self._forest.finish(name)
 
@@ -86,12 +86,14 @@ class ForestDrafter:
 
 
 class PromptLookup:
-    """Prompt look-up as vLLM's ``method: ngram`` does it: the longest n-gram at the end of the text, ``most``
-    tokens down to ``least``, that occurs earlier in it; of several occurrences the first. The tokens that
-    followed it there are the draft.
+    """Prompt look-up like vLLM's ``method: ngram``.
 
-    With ``only_prompt`` n-grams are found in the prompt alone: LLMA (arXiv 2304.04487), whose reference texts
-    are part of the prompt. O(most) per token of the text.
+    The match is the longest n-gram at the end of the text, from ``most`` down to ``least`` tokens, that
+    occurs earlier in it. Of several occurrences the first counts. The draft is the tokens that followed it
+    there.
+
+    With ``only_prompt``, n-grams are found only in the prompt. This is LLMA (arXiv 2304.04487), which has its
+    reference texts in the prompt. O(most) per token of the text.
     """
 
     def __init__(self, num_draft: int, least: int = 2, most: int = 5, *, only_prompt: bool = False) -> None:
@@ -103,13 +105,13 @@ class PromptLookup:
         self._num_prompt: dict[str, int] = {}
 
     def start(self, name: str, call: Call) -> None:
-        """The text is the prompt at first."""
+        """Start a call. The text is initially the prompt."""
         self._texts[name], self._ends[name] = [], {}
         self._extend(name, call.prompt.tolist())
         self._num_prompt[name] = len(call.prompt)
 
     def step(self, name: str, accepted: Tokens) -> Draft:
-        """Look for the end of the text in what is before its last token."""
+        """Match the end of the text against the part before its last token."""
         self._extend(name, accepted.tolist())
         text, ends = self._texts[name], self._ends[name]
         known = self._num_prompt[name] if self._only_prompt else len(text)
@@ -120,11 +122,11 @@ class PromptLookup:
         return Draft()
 
     def finish(self, name: str, accepted: Tokens) -> None:
-        """Nothing is learned."""
+        """Forget the call. Prompt look-up learns no outputs."""
         del self._texts[name], self._ends[name], self._num_prompt[name]
 
     def _extend(self, name: str, tokens: list[int]) -> None:
-        """An n-gram can be found once another token follows it."""
+        """Append tokens. An n-gram can be found once another token follows it."""
         text, ends = self._texts[name], self._ends[name]
         for token in tokens:
             for length in self._lengths:
@@ -134,8 +136,10 @@ class PromptLookup:
 
 
 class Datastore:
-    """REST (arXiv 2311.08252), its datastore being all finished outputs: behind the longest match of the
-    text, of at most ``most`` tokens, the tree of what followed most often.
+    """REST (arXiv 2311.08252), with all finished outputs as the datastore.
+
+    The longest match of the text's end has at most ``most`` tokens. The draft is the tree of its most
+    frequent continuations.
     """
 
     def __init__(self, num_draft: int, most: int = 16, reach: int = 16) -> None:
@@ -146,12 +150,12 @@ class Datastore:
         self._outputs: dict[str, list[Tokens]] = {}
 
     def start(self, name: str, call: Call) -> None:
-        """The end of the prompt is what the first match is looked for with."""
+        """Start a call. The end of the prompt is the context of the first match."""
         self._prompts[name] = call.prompt[-self._most :]
         self._outputs[name] = []
 
     def step(self, name: str, accepted: Tokens) -> Draft:
-        """The tree behind the longest match."""
+        """Draft the tree of continuations of the longest match."""
         self._outputs[name].append(accepted)
         context = np.concatenate([self._prompts[name], *self._outputs[name][-self._most :]])[-self._most :]
         length = self._match(context)
@@ -163,14 +167,14 @@ class Datastore:
         return Draft(token_ids, parents, probs.astype(np.float32), score, length, Source.TENANT)
 
     def finish(self, name: str, accepted: Tokens) -> None:
-        """The output joins the datastore."""
+        """Finish a call and add its output to the datastore."""
         sequence = self._index.open_sequence()
         self._index.append(sequence, np.concatenate([*self._outputs.pop(name), accepted]))
         self._index.close_sequence(sequence)
         del self._prompts[name]
 
     def _match(self, context: Tokens) -> int:
-        """Tokens at the context's end that occur; what is longer than that does not."""
+        """Return the length of the longest suffix of the context that occurs in the datastore."""
         length = 0
         while length < len(context) and self._index.count(context[-length - 1 :]):
             length += 1
@@ -178,7 +182,7 @@ class Datastore:
 
 
 def forest_config(sources: tuple[Source, ...], limit_bytes: int = UNLIMITED_BYTES) -> ForestConfig:
-    """A forest whose only limit is that of all trees of a tenant together."""
+    """Return a configuration whose only limit is that of all trees of a tenant together."""
     return ForestConfig(
         stage_limit_bytes=UNLIMITED_BYTES,
         session_limit_bytes=UNLIMITED_BYTES,
@@ -189,7 +193,7 @@ def forest_config(sources: tuple[Source, ...], limit_bytes: int = UNLIMITED_BYTE
 
 
 def chain(token_ids: Tokens, match_length: int, source: Source = Source.REQUEST) -> Draft:
-    """A draft of tokens one after another, without estimates: their probabilities are nan."""
+    """Return a draft of consecutive tokens without estimates. Their probabilities are nan."""
     size = len(token_ids)
     return Draft(
         token_ids,

@@ -1,4 +1,4 @@
-"""How predictable a stage's outputs are, before anything is drafted (paper, appendix A.2.3)."""
+"""Predictability of a stage's outputs, measured before drafting (paper, appendix A.2.3)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from agentspec.forest import Tokens
 from agentspec.replay.calls import Call
 
-NUM_EXAMPLES = 100  # outputs of a stage: the paper finds so many to be enough
+NUM_EXAMPLES = 100  # outputs of a stage; the paper finds this number to be enough
 DEPTH = 64
 
 
 def entropy_by_stage(calls: Iterable[Call], num_examples: int = NUM_EXAMPLES) -> dict[str, float]:
-    """Empirical entropy in bits of each stage's first ``num_examples`` outputs."""
+    """Return the empirical entropy in bits of each stage's first ``num_examples`` outputs."""
     outputs: defaultdict[str, list[Tokens]] = defaultdict(list)
     for call in calls:
         if len(outputs[call.stage]) < num_examples:
@@ -25,21 +25,21 @@ def entropy_by_stage(calls: Iterable[Call], num_examples: int = NUM_EXAMPLES) ->
 
 
 def empirical_entropy(texts: Sequence[Tokens], depth: int = DEPTH) -> float:
-    """Mean uncertainty about the next token, in bits.
+    """Return the mean uncertainty about the next token, in bits.
 
-    A node is a string of 0 to ``depth`` tokens that occurs in the texts and that a token follows at least
-    twice (the suffix tree's root, and every place on its edges that two suffixes share). Its entropy is that
-    of the tokens that followed it, by how often each did. Nodes are weighted with how often they were
-    followed. 0 if there are no nodes.
+    A node is a string of 0 to ``depth`` tokens that occurs in the texts and is followed by a token at least
+    twice. Nodes are the suffix tree's root and every place on its edges that two suffixes share. A node's
+    entropy is that of the tokens that followed it, by frequency. Its weight is the number of times that it
+    was followed. The result is 0 if there are no nodes.
 
-    The paper names neither unit, weights nor depth: its figures are of the same kind, not the same digits.
-    What occurs once is left out: its entropy is 0 whatever the text is like. The end of a text counts as a
-    token if the texts end with one. O(n * depth * log n), less where strings stop recurring.
+    The paper names neither unit, weights nor depth. Its figures are of the same kind but not equal to these.
+    Strings that occur once are left out: their entropy is always 0. The end of a text counts as a token if
+    the texts end with one. O(n * depth * log n), less where strings stop recurring.
     """
     lengths = [len(text) for text in texts]
     tokens = np.concatenate([np.empty(0, np.int32), *texts]).astype(np.int64)
     ends = np.repeat(np.cumsum(lengths, dtype=np.int64), lengths)
-    following = np.arange(len(tokens))  # of each occurrence of a node: where the token is that follows
+    following = np.arange(len(tokens))  # for each occurrence of a node: index of the next token
     nodes = np.zeros(len(tokens), np.int64)
     bits, weight = 0.0, 0
     for _ in range(depth + 1):
@@ -55,7 +55,7 @@ def empirical_entropy(texts: Sequence[Tokens], depth: int = DEPTH) -> float:
 
 
 def _recurring(nodes: NDArray[np.int64], *columns: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """The rows whose node has several."""
+    """Return the rows of the nodes that have several rows."""
     if not len(nodes):
         return list(columns)
     _, which, counts = np.unique(nodes, return_inverse=True, return_counts=True)
@@ -63,6 +63,9 @@ def _recurring(nodes: NDArray[np.int64], *columns: NDArray[np.int64]) -> list[ND
 
 
 def _total_bits(nodes: NDArray[np.int64], counts: NDArray[np.int64]) -> float:
-    """The nodes' entropies, each times its weight; of each child its node and how often it followed."""
+    """Return the sum of the nodes' entropies, each times its weight.
+
+    Each row is a child: ``nodes`` holds its node and ``counts`` the number of times that it followed.
+    """
     of_node = np.bincount(nodes, counts)[nodes]
     return float(-(counts * np.log2(counts / of_node)).sum())

@@ -1,4 +1,4 @@
-"""Files shared out among processes; one process tokenizes a file and replays it for all methods."""
+"""Distribution of files among processes. One process tokenizes a file and replays it for all methods."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ TEKKEN = "tekken"
 Result = TypeVar("Result")
 ByMethod = dict[str, dict[str, Tally]]  # method -> stage -> counts
 
-_done: SimpleQueue[int] | None = None  # in a worker: where calls that have ended are reported
+_done: SimpleQueue[int] | None = None  # in a worker: the queue for numbers of finished calls
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which calls of a file are replayed, and how they are read.
+    """The calls of a file to replay, and their tokenizer.
 
     Attributes:
         tokenizer: ``"tekken"`` or a folder with a tokenizer.json.
-        num_sessions: how many run at the same time.
-        limit: calls of each file, at most.
-        half: 0 or 1 for those of one half only, whole groups (tasks, databases) in either.
+        num_sessions: number of sessions that run concurrently.
+        limit: maximum number of calls per file.
+        half: 0 or 1 to replay one half only. Whole groups (tasks, databases) are in one half.
     """
 
     tokenizer: str = TEKKEN
@@ -49,18 +49,18 @@ class Selection:
     half: int | None = None
 
     def chosen(self, path: Path) -> Iterable[RecordedCall]:
-        """The calls of a file that are replayed."""
+        """Return the calls of a file to replay."""
         records = (record for record in read(path) if self.half is None or record.half() == self.half)
         return islice(records, self.limit)
 
     def size(self, path: Path) -> int:
-        """How many they are."""
+        """Return the number of calls to replay."""
         return sum(1 for _ in self.chosen(path))
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is done with each file."""
+    """The work to do for each file."""
 
     methods: tuple[str, ...]
     rule: Rule
@@ -69,7 +69,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What came of a file.
+    """The results of one file.
 
     Attributes:
         entropy: by stage, in bits.
@@ -80,10 +80,10 @@ class Replayed:
 
 
 def run(paths: Sequence[Path], plan: Plan, num_processes: int) -> dict[str, Replayed]:
-    """Counts by file name; progress is shown on stderr.
+    """Return counts by file name. Shows progress on stderr.
 
     Raises:
-        ConfigError: a file is no record of calls, or the tokenizer can't be loaded.
+        ConfigError: a file is not a record of calls, or the tokenizer can't be loaded.
     """
     total = len(plan.methods) * sum(plan.selection.size(path) for path in paths)
     replayed = share_out(_replay_file, [(path, plan) for path in paths], num_processes, total)
@@ -93,10 +93,10 @@ def run(paths: Sequence[Path], plan: Plan, num_processes: int) -> dict[str, Repl
 def share_out(
     job: Callable[..., Result], arguments: Sequence[tuple[Any, ...]], num_processes: int, num_calls: int
 ) -> list[Result]:
-    """Results of a function that replays, in the order of its arguments; progress is shown on stderr.
+    """Run the job on each tuple of arguments and return the results in order. Shows progress on stderr.
 
     Args:
-        num_calls: how many calls all of them replay.
+        num_calls: total number of calls that the jobs replay.
     """
     context = multiprocessing.get_context("spawn")
     done: SimpleQueue[int] = context.SimpleQueue()
@@ -117,7 +117,7 @@ def share_out(
 
 
 def name_of(path: Path) -> str:
-    """What a file is called in a report."""
+    """Return the file's name in reports."""
     return path.name.removesuffix(".gz").removesuffix(".jsonl")
 
 
@@ -142,7 +142,7 @@ def _join(done: SimpleQueue[int]) -> None:
 
 
 def reporter() -> Callable[[int], None] | None:
-    """In a worker: takes how many calls have ended."""
+    """Return a function that takes the number of finished calls, or None outside a worker."""
     return None if _done is None else _done.put
 
 
@@ -158,10 +158,10 @@ def _replay_file(path: Path, plan: Plan) -> Replayed:
 
 @lru_cache(maxsize=1)
 def load_tokenizer(name: str) -> Encode:
-    """Text to token ids, without special tokens.
+    """Return a function that encodes text as token ids, without special tokens.
 
     Raises:
-        CheckpointError: the folder has no tokenizer.json that can be read.
+        CheckpointError: the folder has no readable tokenizer.json.
     """
     if name == TEKKEN:
         return traces.tokenizer()

@@ -1,4 +1,4 @@
-"""The methods by name."""
+"""The drafting methods by name."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from agentspec.replay.recycling import TokenRecycling
 from agentspec.replay.sam import SuffixAutomata
 from agentspec.replay.stage_trees import StageTrees
 
-# in a replay there is one workflow, so that the tenant's tree would be a second one of the same
+# a replay has one workflow, so the tenant's tree would duplicate its tree
 LEARNED_SOURCES = (Source.SESSION, Source.STAGE, Source.WORKFLOW)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What methods are asked for.
+    """Settings of a method.
 
     Attributes:
-        mode: ``"chain"`` or ``"tree"``, for methods that have both.
-        max_tokens: most tokens in one draft.
+        mode: ``"chain"`` or ``"tree"``, for methods that support both.
+        max_tokens: maximum number of tokens in one draft.
         alpha: drafts are at most ``alpha * match_length`` long (the paper's MAX_SPEC).
-        min_prob: tokens of a smaller estimated probability are not drafted.
+        min_prob: tokens with a smaller estimated probability are not drafted.
     """
 
     mode: str = "chain"
@@ -34,13 +34,13 @@ class Rule:
 
     @property
     def draft(self) -> DraftConfig:
-        """The same for a forest."""
+        """The same settings for a forest."""
         return DraftConfig(self.mode, self.max_tokens, self.alpha, min_prob=self.min_prob)
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method: what it is, in a line, and how it is made."""
+    """One method: its summary in one line, and its factory."""
 
     summary: str
     make: Callable[[Rule], Drafter]

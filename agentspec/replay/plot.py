@@ -1,4 +1,4 @@
-"""What a replay counted, drawn: a row of panels for each file."""
+"""Plot of a replay's counts: one row of panels for each file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MATCHES = dict(zip(MATCH_LABELS, plots.shades(len(MATCH_LABELS)), strict=True))
 
 
 def plot(results: Mapping[str, ByMethod], path: Path) -> None:
-    """Tokens per step, drafted and accepted tokens, and where accepted ones came from, of each method."""
+    """Plot each method's tokens per step, drafted and accepted tokens, and accepted tokens by origin."""
     num_methods = max(map(len, results.values()))
     figure, axes = plots.panels(4, len(results), height=max(2.6, 1.1 + 0.22 * num_methods))
     for row, (name, by_method) in enumerate(results.items()):
@@ -42,7 +42,7 @@ def plot(results: Mapping[str, ByMethod], path: Path) -> None:
 
 
 def _explain(panels: Sequence[Axes]) -> None:
-    """The colours of the last row's shares, below it."""
+    """Add legends for the colours of the shares below the last row."""
     by_tree = {source.name.lower(): colour for source, colour in SOURCES.items()}
     by_match = {label: MATCHES[size] for size, label in MATCH_LABELS.items()}
     for axes, colours in zip(panels, (by_tree, by_match), strict=True):
@@ -76,7 +76,7 @@ def _draw_drafts(axes: Axes, tallies: Mapping[str, Tally]) -> None:
 
 
 def _draw_shares(axes: Axes, shares: Sequence[Mapping[Kind, float]], colours: Mapping[Kind, str]) -> None:
-    """A bar of 100 % for each method, in the order of the first panel."""
+    """Draw a bar of 100 % for each method, in the order of the first panel."""
     for row, one in enumerate(shares):
         begin = 0.0
         for kind, colour in colours.items():

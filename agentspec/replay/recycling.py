@@ -1,9 +1,8 @@
-"""Token Recycling (arXiv 2408.08696): candidates for the token after each token, and a draft tree of a fixed
-shape that is filled with them.
+"""Token Recycling (arXiv 2408.08696): a table of candidates for the token after each token.
 
-A record does not say what else the model held likely, so that this is an approximation: in place of the
-model's eight best tokens at a position, a token's candidates are the last eight different ones that followed
-it.
+The candidates fill a draft tree of a fixed shape. A record does not contain the model's other likely tokens,
+so this is an approximation. The last eight different tokens that followed a token stand in for the model's
+eight best tokens.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from agentspec.replay.calls import Call
 
 NUM_CANDIDATES = 8  # the paper's k
 
-Shape = list[tuple[int, int]]  # a node: the place of its parent, -1 = the root; its rank among the candidates
+Shape = list[tuple[int, int]]  # a node: the index of its parent, -1 = the root; its rank among the candidates
 
 
 class TokenRecycling:
-    """One table of candidates for all calls, made of their prompts and outputs; the most recent ranks first.
+    """One table of candidates for all calls, built from prompts and outputs. The most recent ranks first.
 
-    The shape is a tree or, in chain mode, a path of first candidates, which the paper does not have; either
-    has ``num_draft`` nodes. Where a token has too few candidates, nodes and what is below them are left out;
-    the paper's tree is always full.
+    The shape is a tree or, in chain mode, a path of first candidates. The paper has no chain mode. Both
+    shapes have ``num_draft`` nodes. If a token has too few candidates, the missing nodes and their
+    descendants are left out. The paper's tree is always full.
     """
 
     def __init__(self, num_draft: int, *, is_tree: bool) -> None:
@@ -35,18 +34,18 @@ class TokenRecycling:
         self._last: dict[str, int | None] = {}
 
     def start(self, name: str, call: Call) -> None:
-        """The prompt's tokens are candidates too."""
+        """Start a call. The prompt's tokens become candidates too."""
         self._last[name] = None
         self._observe(name, call.prompt)
 
     def step(self, name: str, accepted: Tokens) -> Draft:
-        """Fill the shape from the last token on."""
+        """Fill the shape, beginning at the last token."""
         self._observe(name, accepted)
         last = self._last[name]
         return Draft() if last is None else self._fill(last)
 
     def finish(self, name: str, accepted: Tokens) -> None:
-        """What followed what is kept."""
+        """Finish a call. Its candidates stay in the table."""
         self._observe(name, accepted)
         del self._last[name]
 
@@ -70,7 +69,7 @@ class TokenRecycling:
     def _fill(self, root: int) -> Draft:
         token_ids: list[int] = []
         parents: list[int] = []
-        drafted = {-1: -1}  # place in the shape -> place in the draft
+        drafted = {-1: -1}  # index in the shape -> index in the draft
         for place, (parent, rank) in enumerate(self._shape):
             if (above := drafted.get(parent)) is None:
                 continue
@@ -83,7 +82,7 @@ class TokenRecycling:
 
 
 def _draft(token_ids: list[int], parents: list[int]) -> Draft:
-    """Without estimates; one token was matched."""
+    """Return a draft without estimates and with a match length of 1."""
     size = len(token_ids)
     return Draft(
         np.array(token_ids, np.int32),
@@ -96,17 +95,17 @@ def _draft(token_ids: list[int], parents: list[int]) -> Draft:
 
 
 def path_shape(size: int) -> Shape:
-    """The first candidate of the first candidate, and so on."""
+    """Return a path of first candidates."""
     return [(place - 1, 0) for place in range(size)]
 
 
 def tree_shape(size: int) -> Shape:
-    """The ``size`` nodes of highest weight, parents before children.
+    """Return the ``size`` nodes of highest weight, parents before children.
 
-    A node weighs its parent's weight times 1 / (2 + 2 * rank), rank 0 being the first candidate: a path of
-    first candidates halves at every level, and the root's eighth candidate weighs as much as the end of such
-    a path of four. Of nodes that weigh the same that of the earlier parent comes first, then the lower rank.
-    The paper fixes a tree of 80 nodes that favours first candidates alike.
+    A node's weight is its parent's times 1 / (2 + 2 * rank). Rank 0 is the first candidate. A path of first
+    candidates halves at every level, so the root's eighth candidate weighs as much as the end of a path of
+    four. Of equal weights, the node of the earlier parent is first, then the lower rank. The paper fixes a
+    tree of 80 nodes that favours first candidates in a similar way.
     """
     shape: Shape = []
     leaves: list[tuple[int, int, int]] = []  # inverse weight, parent, rank

@@ -1,4 +1,4 @@
-"""The simulated verifier: the record is what the model would say (paper, section 4.1)."""
+"""The simulated verifier. The recorded response stands for the model's output (paper, section 4.1)."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from agentspec.replay.tally import Tally
 
 _NO_TOKENS: Tokens = np.empty(0, np.int32)
 
-Progress = Callable[[int], None]  # is told how many calls have ended
+Progress = Callable[[int], None]  # receives the number of finished calls
 
 
 @dataclass(slots=True)
 class _Running:
     name: str
     call: Call
-    size: int = 0  # of the response, as far as it is accepted
+    size: int = 0  # accepted tokens of the response
     new: Tokens = field(default_factory=lambda: _NO_TOKENS)
 
 
 def replay(
     calls: Iterable[Call], drafter: Drafter, num_sessions: int = 1, progress: Progress | None = None
 ) -> dict[str, Tally]:
-    """Tallies by stage. All running calls take a step in turn; a response is learned when it is over.
+    """Replay the calls and return tallies by stage. Deterministic except for the times.
 
-    Deterministic but for the times.
+    All running calls take a step in turn. The drafter learns a response when it is complete.
     """
     tallies: defaultdict[str, Tally] = defaultdict(Tally)
     schedule = Schedule(calls, num_sessions)
@@ -64,7 +64,7 @@ def _start(drafter: Drafter, call: Call, number: int) -> _Running:
 
 
 def _step(drafter: Drafter, one: _Running, tally: Tally) -> None:
-    """One token more than was accepted is new: the model's own, unless the response has ended before."""
+    """Take one step. New tokens are the accepted ones and the model's next one, unless the response ends."""
     begin = time.perf_counter_ns()
     draft = drafter.step(one.name, one.new)
     elapsed_ns = time.perf_counter_ns() - begin
@@ -76,7 +76,7 @@ def _step(drafter: Drafter, one: _Running, tally: Tally) -> None:
 
 
 def verify(draft: Draft, ahead: Tokens, tally: Tally) -> int:
-    """How many draft tokens the model accepts: the path of the tree that agrees with what it says."""
+    """Return the number of draft tokens accepted: the path of the tree that agrees with the response."""
     node, accepted, reached = -1, 0, 1.0
     wanted = ahead.tolist()
     tokens = zip(draft.token_ids.tolist(), draft.parents.tolist(), draft.probs.tolist(), strict=True)

@@ -19,7 +19,7 @@ ALL = "all"
 
 
 def table(results: Mapping[str, ByMethod]) -> Table:
-    """A row for each file and method."""
+    """Return a table with a row for each file and method."""
     shown = Table(title="replay", title_justify="left")
     for heading in ("calls of", "method", *HEADINGS):
         shown.add_column(heading, justify="left" if heading in ("calls of", "method") else "right")
@@ -31,7 +31,7 @@ def table(results: Mapping[str, ByMethod]) -> Table:
 
 
 def markdown(results: Mapping[str, ByMethod], advised: Mapping[str, Advice]) -> str:
-    """For each file a table, with a row for each method and stage, and what is recommended."""
+    """Return a Markdown table for each file, with a row for each method and stage, and the advice."""
     lines = []
     for name, by_method in results.items():
         lines += [
@@ -48,7 +48,7 @@ def markdown(results: Mapping[str, ByMethod], advised: Mapping[str, Advice]) -> 
 
 
 def _origins(by_method: ByMethod) -> Iterator[str]:
-    """Which trees and which match lengths the accepted draft tokens of each method came from."""
+    """Yield a table of the accepted draft tokens' sources and match lengths, for each method."""
     yield "Accepted draft tokens by source and by match length (tokens):"
     yield ""
     sources = [source for source in Source if source is not Source.NONE]
@@ -74,7 +74,7 @@ def _cells(tally: Tally) -> list[str]:
 
 
 def figures(results: Mapping[str, ByMethod]) -> dict[str, Any]:
-    """Everything that was counted, by file, method and stage."""
+    """Return all counts by file, method and stage."""
     return {
         name: {
             method: {

@@ -1,4 +1,4 @@
-"""``agentspec replay``: recorded calls through every method, or the comparison; then the report."""
+"""``agentspec replay``: run recorded calls through the methods, or run the comparison, and report."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ HALVES = ("first", "second")
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Files that are written besides what is printed."""
+    """Files to write in addition to the printed output."""
 
     json: Path | None = None
     markdown: Path | None = None
     plot: Path | None = None
 
     def check_plot(self) -> None:
-        """Raise ConfigError if the plot's name has another ending; only a plot needs matplotlib."""
+        """Raise ConfigError if the plot's name has another ending. Only a plot needs matplotlib."""
         if self.plot:
             from agentspec.reporting import plots
 
@@ -42,10 +42,10 @@ class Outputs:
 
 
 def run(inputs: Sequence[Path], plan: Plan, num_processes: int, outputs: Outputs) -> int:
-    """Replay; print the table, the advice and, as the last line, the JSON; the exit status.
+    """Replay, print the table, the advice and a last line of JSON, and return the exit status.
 
     Raises:
-        ConfigError: there is nothing to replay, it can't be read, or the plot's name has another ending.
+        ConfigError: there are no calls, a file can't be read, or the plot's name has another ending.
     """
     outputs.check_plot()
     paths = _paths(inputs)
@@ -84,12 +84,12 @@ def run_compare(
     num_processes: int,
     outputs: Outputs,
 ) -> int:
-    """Compare the learned rule with the paper's; print the table and the JSON; the exit status.
+    """Compare the learned rule with the paper's, print the table and the JSON, and return the exit status.
 
-    The JSON's ``summary`` is the last half's, as the plot is; its ``figures`` are by half and data set.
+    The JSON's ``summary`` and the plot are those of the last half. Its ``figures`` are by half and data set.
 
     Raises:
-        ConfigError: a file has no calls in one of the halves, or can't be read; as for :func:`run`.
+        ConfigError: a file has no calls in one of the halves, or for the reasons of :func:`run`.
     """
     outputs.check_plot()
     paths = _paths(inputs)
@@ -114,7 +114,10 @@ def run_compare(
 def _measured(
     paths: Sequence[Path], selections: Mapping[str, Selection], num_processes: int
 ) -> dict[str, compare.Figures]:
-    """Every trial on every file, by half; a file's follow one another, so that few processes tokenize it."""
+    """Run every trial on every file and return the figures by half.
+
+    A file's trials are consecutive, so that few processes tokenize it.
+    """
     arguments, num_calls = [], 0
     for half, selection in selections.items():
         for path in paths:
@@ -142,7 +145,7 @@ def _origin(paths: Sequence[Path], arguments: Mapping[str, Any]) -> dict[str, ob
 
 
 def _paths(inputs: Sequence[Path]) -> list[Path]:
-    """The files of all inputs; each has a name of its own in the reports."""
+    """Return the files of all inputs. Each must have a unique name in the reports."""
     paths = [path for given in inputs for path in _files(given)]
     first: dict[str, Path] = {}
     for path in paths:
@@ -155,7 +158,7 @@ def _paths(inputs: Sequence[Path]) -> list[Path]:
 
 
 def _files(given: Path) -> list[Path]:
-    """A file, or those of a folder that may be recorded calls, by name."""
+    """Return a file, or the files of a folder that may be recorded calls, sorted by name."""
     if not given.is_dir():
         if not given.is_file():
             raise ConfigError(f"there is no file {str(given)!r}")

@@ -1,4 +1,4 @@
-"""SAM-Decoding (arXiv 2411.10666): what followed the longest match, which suffix automata find."""
+"""SAM-Decoding (arXiv 2411.10666): suffix automata find the longest match and its continuation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentspec.replay.calls import Call
 from agentspec.replay.drafters import chain
 
 ROOT = 0
-SEPARATOR = -1  # no token: behind every output in the common automaton
+SEPARATOR = -1  # not a token; follows every output in the common automaton
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Match:
 
 
 class SuffixAutomaton:
-    """All strings of a text that grows at its end (Blumer et al., 1984; the paper's appendix A.1).
+    """All substrings of a text that grows at its end (Blumer et al., 1984; the paper's appendix A.1).
 
     A state stands for the strings that end in the same places. Its link leads to the state of their longest
     suffix that ends in more places.
@@ -32,24 +32,27 @@ class SuffixAutomaton:
     Args:
         least: shorter strings may be found at an older occurrence than their last.
 
-    A token costs O(1) amortized, and a visit of each state of at least ``least`` tokens on the path of links
-    from the whole text: the paper keeps the first occurrence instead, which never changes. Only text that
-    repeats itself at once, such as one token over and over, makes these paths long.
+    A token costs O(1) amortized. In addition, it visits each state of at least ``least`` tokens on the path
+    of links from the whole text. The paper avoids these visits: it keeps the first occurrence, which never
+    changes. These paths are long only for text that repeats itself immediately, such as one token over and
+    over.
     """
 
     def __init__(self, least: int = 1) -> None:
         self.text: list[int] = []
         self._least = max(least, 1)
         self._whole = ROOT  # the state of the whole text
-        # by state:
-        self._lengths = [0]  # of its longest string
+        # indexed by state:
+        self._lengths = [0]  # length of its longest string
         self._links = [-1]
-        self._next: list[dict[int, int]] = [{}]  # where each token leads
-        self._ends = [0]  # the place in the text behind its last occurrence
+        self._next: list[dict[int, int]] = [{}]  # token -> next state
+        self._ends = [0]  # position in the text after its last occurrence
 
     def append(self, token: int) -> tuple[int, int]:
-        """The longest suffix of the text that has occurred before: its length, the place behind its last
-        occurrence but this one. The two may overlap.
+        """Append a token and return the longest suffix of the text that has occurred before.
+
+        Returns:
+            its length, and the position after its previous occurrence. The two occurrences may overlap.
         """
         self.text.append(token)
         new = self._add(len(self.text), {}, len(self.text))
@@ -60,9 +63,9 @@ class SuffixAutomaton:
         return before
 
     def follow(self, match: Match, token: int) -> Match:
-        """The match of a string and one token more, from that of the string (algorithm 1); O(1) amortized.
+        """Extend a match by one token (algorithm 1). O(1) amortized.
 
-        If the text has grown since that was found, it is a match still, but there may be a longer one.
+        If the text has grown since the match was found, it is still a match, but there may be a longer one.
         """
         state, length = match.state, match.length
         while length and token not in self._next[state]:
@@ -72,10 +75,10 @@ class SuffixAutomaton:
         return Match() if following is None else Match(following, length + 1)
 
     def end(self, match: Match) -> int:
-        """The place in the text behind the match's last occurrence."""
+        """Return the position in the text after the match's last occurrence."""
         state = match.state
         while match.length and match.length <= self._lengths[self._links[state]]:
-            state = self._links[state]  # strings so short were split off since
+            state = self._links[state]  # strings of this length were split off since
         return self._ends[state]
 
     def _add(self, length: int, following: dict[int, int], end: int) -> int:
@@ -86,7 +89,7 @@ class SuffixAutomaton:
         return len(self._lengths) - 1
 
     def _lead(self, state: int, token: int, new: int) -> int:
-        """Let the token lead to the new state wherever it led nowhere before; where the new one links to."""
+        """Add a transition to the new state in every state that has none. Return the new state's link."""
         while state >= 0 and token not in self._next[state]:
             self._next[state][token] = new
             state = self._links[state]
@@ -98,7 +101,7 @@ class SuffixAutomaton:
         return self._split(state, token, target)
 
     def _split(self, state: int, token: int, target: int) -> int:
-        """A state of its own for the target's strings that are no longer than the state's and the token."""
+        """Split off a state for the target's strings that are no longer than the state's plus the token."""
         shorter = self._add(self._lengths[state] + 1, dict(self._next[target]), self._ends[target])
         self._links[shorter] = self._links[target]
         self._links[target] = shorter
@@ -108,7 +111,7 @@ class SuffixAutomaton:
         return shorter
 
     def _renew(self, state: int) -> None:
-        """The state's strings and all their suffixes have just occurred."""
+        """Mark the state's strings and all their suffixes as having just occurred."""
         while self._lengths[state] >= self._least:
             self._ends[state] = len(self.text)
             state = self._links[state]
@@ -117,7 +120,7 @@ class SuffixAutomaton:
 @dataclass(slots=True)
 class _Request:
     own: SuffixAutomaton
-    length: int = 0  # of the longest suffix that has occurred before
+    length: int = 0  # length of the longest suffix that has occurred before
     end: int = 0
     common: Match = field(default_factory=Match)
     output: list[int] = field(default_factory=list)
@@ -126,15 +129,14 @@ class _Request:
 class SuffixAutomata:
     """An automaton of each call's own text and a common one of all finished outputs.
 
-    The draft is what followed the longest match in the call's own text, or in the common one if the match
-    there is longer by more than ``bias`` (section 3.2); of several occurrences the last. A match below
-    ``least`` tokens drafts nothing. Outputs that are finished while a call runs are matched with what it says
-    from then on.
+    The draft is the continuation of the longest match in the call's own text. The common automaton's match is
+    used if it is longer by more than ``bias`` (section 3.2). Of several occurrences the last counts. A match
+    below ``least`` tokens drafts no tokens. Outputs that finish while a call runs are matched with its later
+    tokens.
 
     The paper differs: it builds the common automaton beforehand, takes the first occurrence and drafts a tree
-    from the common automaton; its limits of 5 are those beside a second method, which drafts where matches
-    are short. Alone it has a bias of 0 (section 4) and nothing to leave short matches to:
-    ``least=1, bias=0``.
+    from the common automaton. Its limits of 5 assume a second method, which drafts where matches are short.
+    Without a second method it has a bias of 0 (section 4) and must use short matches: ``least=1, bias=0``.
     """
 
     def __init__(self, num_draft: int, least: int = 5, bias: int = 5) -> None:
@@ -145,12 +147,12 @@ class SuffixAutomata:
         self._requests: dict[str, _Request] = {}
 
     def start(self, name: str, call: Call) -> None:
-        """The text is the prompt at first."""
+        """Start a call. The text is initially the prompt."""
         request = self._requests[name] = _Request(SuffixAutomaton(self._least))
         self._extend(request, call.prompt.tolist())
 
     def step(self, name: str, accepted: Tokens) -> Draft:
-        """Copy what followed the better match."""
+        """Copy the tokens that followed the better match."""
         request = self._requests[name]
         self._take(request, accepted)
         if request.common.length > max(request.length + self._bias, self._least - 1):
@@ -161,7 +163,7 @@ class SuffixAutomata:
         return Draft()
 
     def finish(self, name: str, accepted: Tokens) -> None:
-        """The output joins the common text."""
+        """Finish a call and add its output to the common text."""
         request = self._requests.pop(name)
         self._take(request, accepted)
         for token in [*request.output, SEPARATOR]:
@@ -178,7 +180,7 @@ class SuffixAutomata:
             request.common = self._common.follow(request.common, token)
 
     def _copy(self, automaton: SuffixAutomaton, begin: int) -> Tokens:
-        """The text from there on, as far as one draft and one output go."""
+        """Return the text from ``begin`` on, up to the length of a draft and the end of one output."""
         copied = automaton.text[begin : begin + self._num_draft]
         if SEPARATOR in copied:
             del copied[copied.index(SEPARATOR) :]

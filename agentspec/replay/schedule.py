@@ -1,6 +1,6 @@
-"""Which calls run at the same time: sessions one after another, or several side by side.
+"""The order of calls: sessions one after another, or several concurrently.
 
-A session's calls follow one another; of those that are open, each has one call running.
+A session's calls follow one another. Each open session has one running call.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from agentspec.replay.calls import Call
 
 
 class Schedule:
-    """Hands out calls: ``begin`` says which start now, ``end`` that one of them is over."""
+    """A schedule of calls. ``begin`` returns the calls to start now. ``end`` takes a finished call."""
 
     def __init__(self, calls: Iterable[Call], num_sessions: int = 1) -> None:
         if num_sessions < 1:
@@ -25,7 +25,7 @@ class Schedule:
         self._num_free = num_sessions
 
     def begin(self) -> list[Call]:
-        """Calls that start now."""
+        """Return the calls to start now."""
         begun = []
         while self._num_free and (session := next(self._next, None)) is not None:
             self._num_free -= 1
@@ -33,7 +33,7 @@ class Schedule:
         return begun
 
     def end(self, call: Call) -> Call | None:
-        """The call that follows in its session; None if that was the last."""
+        """Return the next call of the session, or None if this was the last."""
         if waiting := self._waiting[call.session]:
             return waiting.popleft()
         self._num_free += 1

@@ -16,9 +16,9 @@ DEPTH = 64  # tokens of context
 
 
 class StageTrees:
-    """A tree of finished outputs per stage, which alone drafts: the paper's global tree.
+    """A drafter with only a tree of finished outputs per stage: the paper's global tree.
 
-    Contexts may begin in the prompt, as those of a forest do.
+    A context may begin in the prompt, as in a forest.
     """
 
     def __init__(self, draft: DraftConfig) -> None:
@@ -29,12 +29,12 @@ class StageTrees:
         self._outputs: dict[str, Tokens] = {}
 
     def start(self, name: str, call: Call) -> None:
-        """Nothing is drafted from the prompt."""
+        """Start a call. The prompt serves as context only: no tokens are drafted from it."""
         self._calls[name] = call
         self._outputs[name] = np.empty(0, np.int32)
 
     def step(self, name: str, accepted: Tokens) -> Draft:
-        """The best draft of the stage's tree."""
+        """Return the best draft of the stage's tree."""
         call = self._calls[name]
         output = self._outputs[name] = np.append(self._outputs[name], accepted)
         context = np.append(call.prompt[-DEPTH:], output[-DEPTH:])[-DEPTH:]
@@ -45,7 +45,7 @@ class StageTrees:
         return Draft(token_ids, parents, probs.astype(np.float32), score, match_length, source)
 
     def finish(self, name: str, accepted: Tokens) -> None:
-        """The output joins its stage's tree."""
+        """Finish a call and add its output to its stage's tree."""
         tree = self._trees[self._calls.pop(name).stage]
         sequence = tree.open_sequence()
         tree.append(sequence, np.append(self._outputs.pop(name), accepted))

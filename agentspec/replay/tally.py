@@ -1,4 +1,4 @@
-"""What a replay counts."""
+"""Counts of a replay."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Kind = TypeVar("Kind", Source, int)
 
 NUM_BINS = 20  # of estimated probabilities
 MATCH_LABELS = {1: "1", 2: "2-3", 4: "4-7", 8: "8-15", 16: "16-31", 32: "32-63", 64: "64+"}
-MATCH_BUCKETS = tuple(MATCH_LABELS)  # tokens; a match counts with the largest that it reaches
+MATCH_BUCKETS = tuple(MATCH_LABELS)  # tokens; a match counts in the largest bucket that it reaches
 
 
 @dataclass(slots=True)
 class Counts:
-    """Drafts of one kind: how many, their tokens, those of them that were accepted."""
+    """Number of drafts of one kind, of their tokens, and of the tokens accepted."""
 
     drafts: int = 0
     drafted: int = 0
     accepted: int = 0
 
     def add(self, drafts: int, drafted: int, accepted: int) -> None:
-        """So many more."""
+        """Add to the counts."""
         self.drafts += drafts
         self.drafted += drafted
         self.accepted += accepted
@@ -37,7 +37,7 @@ def _by_kind() -> defaultdict[Any, Counts]:
 
 @dataclass(slots=True)
 class Bin:
-    """Draft tokens that were estimated alike: how many, their estimates' sum, how many were right."""
+    """A bin of estimated probabilities: number of draft tokens, sum of their estimates, number accepted."""
 
     num: int = 0
     expected: float = 0.0
@@ -46,7 +46,7 @@ class Bin:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of any number of steps; of estimates only those whose token was reached."""
+    """Counts of any number of steps. Estimates count only for tokens that were reached."""
 
     steps: int = 0
     tokens: int = 0
@@ -58,7 +58,7 @@ class Tally:
     bins: list[Bin] = field(default_factory=lambda: [Bin() for _ in range(NUM_BINS)])
 
     def add(self, draft: Draft, accepted: int, new: int, elapsed_ns: int) -> None:
-        """A step: so many of the draft's tokens were accepted, so many tokens are new in all."""
+        """Count a step: ``accepted`` tokens of the draft, ``new`` tokens in total."""
         self.steps += 1
         self.tokens += new
         self.drafted += len(draft)
@@ -71,14 +71,14 @@ class Tally:
             counts.add(1, len(draft), accepted)
 
     def add_estimate(self, probability: float, is_right: bool) -> None:
-        """A draft token whose parent was accepted: its estimated probability, given that, and the outcome."""
+        """Count a draft token with an accepted parent: its conditional probability, and the outcome."""
         one = self.bins[min(int(probability * NUM_BINS), NUM_BINS - 1)]
         one.num += 1
         one.expected += probability
         one.hits += is_right
 
     def include(self, other: Tally) -> Tally:
-        """Add another's counts to this one's."""
+        """Add another tally's counts and return this one."""
         for name in ("steps", "tokens", "drafted", "accepted", "draft_ns"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         _add(self.by_source, other.by_source)
@@ -91,7 +91,7 @@ class Tally:
 
     @property
     def tokens_per_step(self) -> float:
-        """Mean accepted tokens per step, the model's own one included."""
+        """Mean new tokens per step, including the model's own."""
         return _share(self.tokens, self.steps)
 
     @property
@@ -111,11 +111,11 @@ class Tally:
 
     @property
     def draft_us_per_step(self) -> float:
-        """Time to draft, in microseconds."""
+        """Drafting time per step, in microseconds."""
         return _share(self.draft_ns / 1e3, self.steps)
 
     def figures(self) -> dict[str, float]:
-        """For the JSON."""
+        """Return the main counts for the JSON report."""
         return {
             "steps": self.steps,
             "tokens": self.tokens,
@@ -127,7 +127,7 @@ class Tally:
 
     @property
     def calibration(self) -> list[dict[str, float]]:
-        """Of the bins that have any: how many draft tokens, their mean estimate, the share that was right."""
+        """For each non-empty bin: number of draft tokens, mean estimate, share accepted."""
         return [
             {"num": one.num, "expected": one.expected / one.num, "observed": one.hits / one.num}
             for one in self.bins
@@ -136,19 +136,19 @@ class Tally:
 
     @property
     def calibration_error(self) -> float | None:
-        """Expected calibration error, the mean distance of estimate and outcome; None without estimates."""
+        """Expected calibration error: mean distance of estimate and outcome. None without estimates."""
         num = sum(one.num for one in self.bins)
         return sum(abs(one.expected - one.hits) for one in self.bins) / num if num else None
 
 
 def accepted_shares(counts: Mapping[Kind, Counts]) -> dict[Kind, float]:
-    """Each kind's share of the accepted draft tokens."""
+    """Return each kind's share of the accepted draft tokens."""
     accepted = sum(one.accepted for one in counts.values())
     return {kind: _share(one.accepted, accepted) for kind, one in sorted(counts.items())}
 
 
 def total(tallies: Iterable[Tally]) -> Tally:
-    """The sum."""
+    """Return the sum of the tallies."""
     summed = Tally()
     for tally in tallies:
         summed.include(tally)

@@ -1,7 +1,7 @@
 """Recorded model calls as text and as token ids.
 
-Knows the trace files (gzip'd JSON lines with ``session``, ``prompt`` and ``response``) and the tokenizer
-(Tekken, 131,072 tokens, out of the package mistral-common).
+Trace files are gzip'd JSON lines with ``session``, ``prompt`` and ``response``. The tokenizer is Tekken
+(131,072 tokens) from the package mistral-common.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Encode = Callable[[str], Tokens]
 
 
 def files(directory: Path) -> list[Path]:
-    """The trace files of a folder, by name.
+    """Return the trace files of a folder, by name.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: the folder has no trace files.
     """
     paths = sorted(directory.glob("*.jsonl.gz"))
     if not paths:
@@ -32,13 +32,13 @@ def files(directory: Path) -> list[Path]:
 
 
 def calls(path: Path) -> Iterator[dict[str, str]]:
-    """The model calls of one file, in order."""
+    """Yield the model calls of one file, in order."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         yield from map(json.loads, lines)
 
 
 def tokenizer() -> Encode:
-    """Text to int32 token ids, without special tokens."""
+    """Return a function that encodes text as int32 token ids, without special tokens."""
     from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 
     tekken = MistralTokenizer.v3(is_tekken=True).instruct_tokenizer.tokenizer
@@ -46,7 +46,7 @@ def tokenizer() -> Encode:
 
 
 def encoded(texts: Iterable[str], encode: Encode, num_tokens: int) -> list[Tokens]:
-    """As many of the texts, as token ids, as it takes to have so many tokens; all if they have fewer."""
+    """Encode texts until they have ``num_tokens`` tokens, or all if they have fewer."""
     documents, left = [], num_tokens
     for text in texts:
         if left <= 0:

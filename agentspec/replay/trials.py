@@ -1,4 +1,4 @@
-"""What the comparison runs on each file: drafters, their settings, and what they know before."""
+"""The trials of the comparison: drafters, their settings, and the outputs that they learn beforehand."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ PRICE = 0.25
 CALIBRATION_PRICE = 0.11
 TREE_SIZES = (16, 32, 64)
 ONE_TREE_SOURCES = (Source.SESSION, Source.WORKFLOW)
-LEAST_LIMIT_BYTES = 2 << 20  # for what does not grow with the outputs: live requests, models
-LIMIT_SHARE = 3  # beside that, the limit is a third of what one tree of all outputs takes
-DISTRACTION = 5  # times the tokens of the data set's responses
+LEAST_LIMIT_BYTES = 2 << 20  # for memory that does not grow with the outputs: live requests, models
+LIMIT_SHARE = 3  # in addition, the limit is a third of the memory of one tree of all outputs
+DISTRACTION = 5  # multiple of the tokens of the data set's responses
 SIBLING = "unrelated"
 
 
@@ -51,9 +51,9 @@ class Trial:
 
     Attributes:
         method: a key of METHODS.
-        by_stage: for the learned rule; False: one tree of all stages.
-        is_limited: for the learned rule; all trees together have no more than the data set's limit_bytes.
-        is_distracted: for the learned rule; a sibling stage has learned an unrelated corpus before.
+        by_stage: for the learned rule: False uses one tree for all stages.
+        is_limited: for the learned rule: all trees together have at most the data set's limit_bytes.
+        is_distracted: for the learned rule: a sibling stage has learned an unrelated corpus beforehand.
     """
 
     method: str
@@ -64,20 +64,20 @@ class Trial:
 
 
 def paper_chain(method: str, alpha: float) -> Trial:
-    """The paper's rule; drafts of at most alpha tokens for each that matches."""
+    """Return a trial of the paper's rule, with drafts of at most alpha tokens for each matching token."""
     return Trial(method, Rule("chain", MAX_DRAFT, alpha, PAPER_PRICE))
 
 
 def learned_chain(
     price: float, *, by_stage: bool = True, is_limited: bool = False, is_distracted: bool = False
 ) -> Trial:
-    """The learned rule at a price in accepted tokens per draft token."""
+    """Return a trial of the learned rule at a price in accepted tokens per draft token."""
     rule = Rule("chain", MAX_DRAFT, min_prob=price)
     return Trial(LEARNED, rule, by_stage, is_limited, is_distracted)
 
 
 def tree(method: str, size: int) -> Trial:
-    """Trees of so many nodes, as far as there is anything to draft."""
+    """Return a trial of trees of up to ``size`` nodes."""
     return Trial(method, Rule("tree", size, NO_ALPHA, 0.0))
 
 
@@ -93,17 +93,17 @@ TRIALS = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DataSet:
-    """The calls of a file that are compared on."""
+    """The calls of a file."""
 
     calls: list[Call]
 
     @property
     def num_tokens(self) -> int:
-        """Of the responses, their ends included."""
+        """Number of response tokens, including their END tokens."""
         return sum(len(call.response) for call in self.calls)
 
     def one_tree_bytes(self) -> int:
-        """What one tree of all responses takes."""
+        """Return the memory of one tree of all responses."""
         forest, stage = Forest(forest_config((Source.STAGE,))), StageKey(TENANT, ("all",))
         for call in self.calls:
             forest.learn(stage, call.response)
@@ -112,11 +112,11 @@ class DataSet:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a trial counted, and on what.
+    """The counts of a trial, and the size of its data.
 
     Attributes:
-        one_tree_bytes: of one tree of all responses, without a limit; 0 where the trial had no limit.
-        distractor_tokens: learned by the sibling stage; 0 where there is none.
+        one_tree_bytes: memory of one unlimited tree of all responses. 0 if the trial had no limit.
+        distractor_tokens: tokens learned by the sibling stage. 0 if there is none.
     """
 
     tally: Tally
@@ -127,7 +127,7 @@ class Outcome:
 
 
 def limit_bytes(one_tree_bytes: int) -> int:
-    """Of all trees together."""
+    """Return the memory limit of all trees together."""
     return LEAST_LIMIT_BYTES + one_tree_bytes // LIMIT_SHARE
 
 
@@ -141,7 +141,7 @@ def run(trial: Trial, path: Path, others: Sequence[Path], selection: Selection) 
     return Outcome(tally, len(data.calls), data.num_tokens, one_tree_bytes, sum(map(len, corpus)))
 
 
-@lru_cache(maxsize=1)  # the trials of a file follow one another
+@lru_cache(maxsize=1)  # the trials of a file are consecutive
 def _data_set(path: Path, selection: Selection) -> DataSet:
     encode = load_tokenizer(selection.tokenizer)
     return DataSet([encoded(record, encode) for record in selection.chosen(path)])
@@ -162,8 +162,10 @@ def _drafter(trial: Trial, most_bytes: int, corpus: Sequence[Tokens]) -> Drafter
 
 
 def distractor(data: DataSet, others: Sequence[Path], selection: Selection) -> list[Tokens]:
-    """Responses of the other files, in order and over again, until there are DISTRACTION times the data
-    set's tokens. Without other files: its own responses, every token replaced by a fixed other one.
+    """Return the unrelated corpus: DISTRACTION times the data set's tokens.
+
+    It repeats the responses of the other files, in order. Without other files, it repeats the data set's own
+    responses, with every token replaced by a fixed other one.
     """
     left = DISTRACTION * data.num_tokens
     responses = list(_responses(others, selection, left)) if others else _permuted(data)
@@ -177,7 +179,7 @@ def distractor(data: DataSet, others: Sequence[Path], selection: Selection) -> l
 
 
 def _responses(paths: Sequence[Path], selection: Selection, num_tokens: int) -> Iterator[Tokens]:
-    """As many as it takes to have so many tokens, or all."""
+    """Yield responses until they have ``num_tokens`` tokens, or all."""
     encode = load_tokenizer(selection.tokenizer)
     for path in paths:
         for record in selection.chosen(path):
@@ -189,7 +191,7 @@ def _responses(paths: Sequence[Path], selection: Selection, num_tokens: int) -> 
 
 
 def _permuted(data: DataSet) -> list[Tokens]:
-    """The end of a response stays what it is."""
+    """Permute the tokens of all responses. The END tokens stay."""
     size = 1 + max((int(call.response[:-1].max(initial=0)) for call in data.calls), default=0)
     order = np.random.default_rng(0).permutation(size).astype(np.int32)
     return [np.append(order[call.response[:-1]], np.int32(END)) for call in data.calls]

@@ -1,4 +1,4 @@
-"""How the benchmarks draw: one style, the same picture for the same figures."""
+"""Plotting for the benchmarks: one style, and the same picture for the same figures."""
 
 from __future__ import annotations
 
@@ -41,23 +41,26 @@ STYLE: dict[Any, Any] = {
 
 
 def colour(method: str) -> str:
-    """The same for a method in every picture."""
+    """Return a method's colour, which is the same in every picture."""
     return COLOURS.get(method, "black")
 
 
 def shades(number: int) -> list[str]:
-    """Of one colour, from light to dark."""
+    """Return shades of one colour, from light to dark."""
     return [to_hex(colormaps["GnBu"](0.2 + 0.8 * i / max(number - 1, 1))) for i in range(number)]
 
 
 def check(path: Path | None) -> None:
-    """Raise ConfigError if nothing can be drawn into such a file."""
+    """Raise ConfigError if the file's format is not supported."""
     if path is not None and path.suffix not in ENDINGS:
         raise ConfigError(f"a plot's name ends with {' or '.join(ENDINGS)}, not {path.name!r}")
 
 
 def panels(columns: int, rows: int = 1, width: float = 3.2, height: float = 2.7) -> tuple[Figure, list[Axes]]:
-    """A figure of so many panels, each so many inches wide and high; the panels row by row."""
+    """Return a figure of ``columns`` x ``rows`` panels, and the panels row by row.
+
+    Width and height are those of one panel, in inches.
+    """
     with rc_context(STYLE):
         figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False)
@@ -68,14 +71,14 @@ def panels(columns: int, rows: int = 1, width: float = 3.2, height: float = 2.7)
 
 
 def legend_below(figure: Figure, axes: Axes, columns: int) -> None:
-    """One legend for all panels, with what is drawn in one of them."""
+    """Add one legend for all panels, with the entries of one of them."""
     handles, labels = axes.get_legend_handles_labels()
     with rc_context(STYLE):
         figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
 def dots(axes: Axes, rows: Sequence[str], by_label: Mapping[str, tuple[str, Sequence[float]]]) -> None:
-    """A line for each row, from the top, and on it a dot for each label, of its colour, side by side."""
+    """Draw a line for each row, from the top, with a dot of its own colour for each label, side by side."""
     middle = (len(by_label) - 1) / 2
     for i, (label, (colour, values)) in enumerate(by_label.items()):
         places = [row + 0.7 * (i - middle) / len(by_label) for row in range(len(rows))]
@@ -88,7 +91,7 @@ def dots(axes: Axes, rows: Sequence[str], by_label: Mapping[str, tuple[str, Sequ
 
 
 def save(figure: Figure, path: Path) -> None:
-    """As PNG or SVG."""
+    """Write the figure as PNG or SVG."""
     metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else None
     with rc_context(STYLE):
         figure.savefig(path, dpi=120, metadata=metadata)

@@ -1,4 +1,4 @@
-"""The process that is measured: a fresh one, its resident memory, its garbage."""
+"""Measurement utilities: a fresh process, resident memory, garbage collection."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Result = TypeVar("Result")
 def in_fresh_process(
     function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> Result:
-    """What the function returns, or raises, in a process that does nothing else."""
+    """Run the function in a process of its own and return its result or raise its exception."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
         return process.submit(function, *args, **kwargs).result()
 
 
 def resident_bytes(*, trim: bool = False) -> int:
-    """Memory of this process as the system counts it; with ``trim`` after all that is free was given back."""
+    """Return this process's resident memory in bytes. With ``trim``, free memory is released first."""
     if trim:
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
@@ -36,7 +36,7 @@ def resident_bytes(*, trim: bool = False) -> int:
 
 @contextmanager
 def without_gc() -> Iterator[None]:
-    """Collect Python's garbage before and not during a measurement."""
+    """Collect Python's garbage before a measurement, and not during it."""
     gc.collect()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Where figures come from: versions, commit, machine, time."""
+"""Provenance of figures: versions, commit, machine, time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import agentspec
 
 
 def provenance() -> dict[str, object]:
-    """What has to be known to judge or repeat a measurement; nothing that names the machine or its user."""
+    """Return the facts needed to judge or repeat a measurement, without the names of machine or user."""
     return {
         "versions": {
             "agentspec": agentspec.__version__,
@@ -35,7 +35,7 @@ def provenance() -> dict[str, object]:
 
 
 def _git(*arguments: str) -> str | None:
-    """What git answers about the checkout that this file is in, None if it is in none."""
+    """Return git's output for the checkout of this file, or None if it is not in a checkout."""
     command = ["git", "-C", str(Path(__file__).parent), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)

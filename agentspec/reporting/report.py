@@ -1,4 +1,4 @@
-"""What every benchmark leaves behind: progress on stderr, a table, and one line of JSON as the last."""
+"""Output of every benchmark: progress on stderr, a table, and a last line of JSON."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Announce = Callable[[str], None]
 
 
 def announcer() -> Announce:
-    """Says on stderr what is going on, and since when."""
+    """Return a function that prints progress and elapsed seconds on stderr."""
     console, begin_s = Console(stderr=True), time.monotonic()
     return lambda what: console.print(f"{time.monotonic() - begin_s:5.1f} s  {what}", highlight=False)
 
 
 def json_line(measured: Mapping[str, Any], provenance: Mapping[str, object]) -> str:
-    """What was measured and where, numbers to four significant digits."""
+    """Return the measurements and their provenance as JSON, with numbers to four significant digits."""
     return json.dumps({**rounded(measured), "provenance": provenance})
 
 
 def rounded(value: Any) -> Any:
-    """Floats to four significant digits, also inside of mappings and lists."""
+    """Return the value with floats to four significant digits, including those in mappings and lists."""
     if isinstance(value, Mapping):
         return {name: rounded(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -37,18 +37,18 @@ def rounded(value: Any) -> Any:
 
 
 def verdict(passes: bool | None) -> str:
-    """A table's cell: whether a bar is met."""
+    """Return a table's cell that shows if a bar is met."""
     return {True: "[green]pass[/green]", False: "[red]FAIL[/red]", None: ""}[passes]
 
 
 def make_room_for(*paths: Path | None) -> None:
-    """Make the folders that files will be written to."""
+    """Create the parent folders of output files."""
     for path in filter(None, paths):
         path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def publish(table: Table, line: str, json_path: Path | None, notes: Sequence[str] = ()) -> None:
-    """Print the table, the notes below it, then the JSON, which also goes into a file."""
+    """Print the table, the notes below it, then the JSON. Also write the JSON to a file if one is given."""
     if json_path:
         json_path.write_text(line + "\n")
     Console(width=COLUMNS).print(table)

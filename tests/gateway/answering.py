@@ -1,4 +1,4 @@
-"""A server that gives every POST the same answer."""
+"""A server that returns the same response to every POST."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from live import TIMEOUT_S
 
 @dataclass(frozen=True)
 class Seen:
-    """One request. The names of its headers are in lower case."""
+    """One request. Header names are in lower case."""
 
     path: str
     headers: dict[str, str]
@@ -23,7 +23,7 @@ class Seen:
 
 @contextmanager
 def answering(status: int = 200, answer: object = None) -> Iterator[tuple[str, list[Seen]]]:
-    """Its URL, and what it has seen so far. It answers ``answer``, as JSON."""
+    """Yield the server's URL and the list of received requests. The response is ``answer`` as JSON."""
     seen: list[Seen] = []
     body = json.dumps(answer or {}).encode()
 

@@ -1,11 +1,14 @@
-"""An engine for tests: a real HTTP server in a process of its own, which starts a process of its own too.
+"""An engine for tests: a real HTTP server in its own process, which starts a child process.
 
     python engine_server.py PORT FILE [WAY]
 
-Every start is a line in FILE: its process id and the one of its child. WAY is how it behaves: ``fails`` (ends
-while it starts), ``stubborn`` (does not end when asked), ``silent`` (stops answering after its first health),
-``slow`` (starts when there is a file "go" beside FILE). A POST is answered when there is
-one, and is seen by a file "posted".
+Every start appends a line to FILE: the process ids of the server and its child. A POST creates a file
+"posted" next to FILE. Its response waits for a file "go" there. WAY is the server's behaviour:
+
+- ``fails``: exits during start-up.
+- ``stubborn``: does not exit on SIGTERM.
+- ``silent``: stops responding after its first health check.
+- ``slow``: starts only when there is a file "go" next to FILE.
 """
 
 from __future__ import annotations
@@ -58,7 +61,7 @@ if __name__ == "__main__":
     port, starts, way = int(sys.argv[1]), Path(sys.argv[2]), "".join(sys.argv[3:])
     answered: list[str] = []
     signal.signal(signal.SIGTERM, end)
-    # what ends with nobody's help, holds our output, and does not hear of the end
+    # a child that does not exit with its parent, inherits our output, and is not notified of the exit
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     with starts.open("a") as file:
         print(os.getpid(), child.pid, file=file, flush=True)

@@ -1,4 +1,4 @@
-"""A real gateway on a real port, for as long as a test needs it."""
+"""A real gateway on a real port, for the duration of a test."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from agentspec.gateway.auth.api_keys import digest_of
 from agentspec.gateway.server import GatewayServer, bind
 from agentspec.generation import Engine
 
-TIMEOUT_S = 60.0  # only against hanging: the machine may be busy
+TIMEOUT_S = 60.0  # only a guard against hanging: the machine may be busy
 
 
 class GatewayUrl(str):
-    """The root URL of a gateway whose event loop runs in this process."""
+    """The root URL of a gateway with an event loop in this process."""
 
     loop: asyncio.AbstractEventLoop
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The gateway accepts and reads nothing meanwhile: its time limits start after all that was sent."""
+        """Pause the gateway's event loop, so that its time limits start only after all data was sent."""
         is_paused, is_over = threading.Event(), threading.Event()
 
         def pause() -> None:
@@ -62,7 +62,7 @@ def serving(
     settings: GatewaySettings | None = None,
     **options: Any,
 ) -> Any:
-    """The root URL of a gateway in front of ``upstream``."""
+    """Yield the root URL of a gateway in front of ``upstream``."""
     admin = digest_of(admin_key) if admin_key else None
     runtime = RuntimeConfig(keys or ApiKeys(), admin, settings or GatewaySettings())
     shutdown = GracefulShutdown()
@@ -79,7 +79,7 @@ def serving_app(
     port: int = 0,
     runtime: RuntimeConfig | None = None,
 ) -> Iterator[GatewayUrl]:
-    """The root URL of any ASGI application."""
+    """Yield the root URL of any ASGI application."""
     shutdown, ready = shutdown or GracefulShutdown(), threading.Event()
     with bind("127.0.0.1", port) as bound:
         url = GatewayUrl(f"http://127.0.0.1:{bound.getsockname()[1]}")
@@ -101,21 +101,21 @@ def serving_app(
 
 
 def serving_engine(engine: Engine, **options: Any) -> Any:
-    """A gateway in front of an engine in this process."""
+    """Yield the root URL of a gateway in front of an engine in this process."""
     return serving(EmbeddedUpstream(engine), **options)
 
 
 def serving_proxy(
     *urls: str, settings: dict[str, Any] | None = None, fleet: dict[str, Any] | None = None, **options: Any
 ) -> Any:
-    """A gateway in front of other servers, which all have the same ``settings``."""
+    """Yield the root URL of a gateway in front of other servers, all with the same ``settings``."""
     upstreams = [UpstreamSettings(url=url, **(settings or {})) for url in urls]
     return serving(Fleet(FleetSettings(upstreams=upstreams, **(fleet or {}))), **options)
 
 
 @contextmanager
 def client_of(url: str, **options: Any) -> Iterator[openai.OpenAI]:
-    """The real client, which does not try again."""
+    """Yield the real client, without retries."""
     with openai.OpenAI(
         base_url=f"{url}/v1", max_retries=0, timeout=TIMEOUT_S, **{"api_key": "none", **options}
     ) as client:
@@ -123,12 +123,12 @@ def client_of(url: str, **options: Any) -> Iterator[openai.OpenAI]:
 
 
 def post(url: str, body: Any, path: str = "/v1/chat/completions", **headers: str) -> httpx.Response:
-    """What curl would do; ``x_agentspec_stage="..."`` is a header."""
+    """Send a POST request, as curl would. ``x_agentspec_stage="..."`` is a header."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     content = {"content": body} if isinstance(body, bytes) else {"json": body}
     return httpx.post(f"{url}{path}", headers=named, timeout=TIMEOUT_S, trust_env=False, **content)
 
 
 def chat_body(**fields: Any) -> dict[str, Any]:
-    """A small chat body."""
+    """Return a small chat body."""
     return {"model": "scripted", "messages": [{"role": "user", "content": "hi"}], **fields}

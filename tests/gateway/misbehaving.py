@@ -1,4 +1,4 @@
-"""An engine that speaks HTTP badly: what it does with a request, the request's ``x-way`` header says."""
+"""An engine that violates HTTP. The request's ``x-way`` header selects its behaviour."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def chunk(data: bytes) -> bytes:
 
 
 class Peer:
-    """One connection from the gateway, and the request that is answered now."""
+    """One connection from the gateway, with its current request."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -30,7 +30,7 @@ class Peer:
         self.num_requests = 0
 
     async def read(self) -> bytes:
-        """The next request; empty when there is none any more."""
+        """Return the next request, or empty bytes after the last one."""
         head = await self._reader.readuntil(b"\r\n\r\n")
         self.num_requests += 1
         length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
@@ -42,19 +42,19 @@ class Peer:
             await self._writer.drain()
 
     async def hang(self) -> None:
-        """Until the other side hangs up."""
+        """Wait until the other side closes the connection."""
         while await self._reader.read(65536):
             pass
 
     async def flood(self, part: bytes) -> None:
-        """Until the other side hangs up; TimeoutError if it takes all that."""
+        """Send until the other side closes the connection. Raise TimeoutError if it accepts all data."""
         for _ in range(1_000):
             await self.send(part)
         raise TimeoutError
 
 
 async def falls_silent(peer: Peer) -> None:
-    """Three events, one after the other; then nothing."""
+    """Send three events, one after the other, then no more data."""
     await peer.send(EVENTS + chunk(EVENT))
     for _ in range(2):
         await asyncio.sleep(0.05)
@@ -66,7 +66,7 @@ Way = Callable[[Peer], Awaitable[None]]
 
 
 def sends(*parts: bytes, stays: bool = True) -> Way:
-    """Sends this; then keeps the connection, or hangs up."""
+    """Return a behaviour that sends the parts, then keeps the connection open or closes it."""
 
     async def way(peer: Peer) -> None:
         await peer.send(*parts)
@@ -93,7 +93,7 @@ def floods(start: bytes, part: bytes) -> Way:
 
 
 async def closes_on_reuse(peer: Peer) -> None:
-    """Answers the first request of a connection; hangs up at the second."""
+    """Respond to the first request of a connection and close it at the second."""
     if peer.num_requests > 1:
         raise ConnectionError
     await peer.send(WHOLE)
@@ -158,9 +158,9 @@ class Misbehaving:
     """The server, in a thread of its own.
 
     Attributes:
-        num_open: connections that are not closed yet.
-        requests: what came, in order.
-        has_request, has_lost: a request came; a connection was ended, by whichever side.
+        num_open: number of open connections.
+        requests: received requests, in order.
+        has_request, has_lost: set when a request arrives, and when either side ends a connection.
     """
 
     def __init__(self) -> None:
@@ -172,7 +172,7 @@ class Misbehaving:
 
     @property
     def num_posts(self) -> int:
-        """Requests of clients: the gateway has questions of its own, which it GETs."""
+        """Number of requests from clients. The gateway's own probes are GETs."""
         return sum(request.startswith(b"POST ") for request in self.requests)
 
     def start(self, server: asyncio.Server) -> None:
@@ -200,7 +200,7 @@ class Misbehaving:
 
 @contextmanager
 def misbehaving() -> Iterator[Misbehaving]:
-    """A running one."""
+    """Yield a running server."""
     engine, ready, loop = Misbehaving(), threading.Event(), asyncio.new_event_loop()
     ended: asyncio.Future[None] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""An engine that plays a script: the Engine protocol with no model behind it."""
+"""A scripted engine: the Engine protocol without a model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TRACE = (
 
 @dataclass
 class ScriptedTrees:
-    """Trees that remember what they were told; a token is a word. A missing file can't be loaded."""
+    """Trees that record the calls made to them. A token is a word. Loading a missing file fails."""
 
     learned: list[PastOutput] = field(default_factory=list)
     evicted: list[StageKey] = field(default_factory=list)
@@ -71,10 +71,11 @@ class ScriptedTrees:
 
 @dataclass
 class ScriptedEngine:
-    """Answers every request with ``steps``, one delta of two tokens each.
+    """An engine that responds to every request with ``steps``, one delta of two tokens each.
 
-    ``refusal`` is raised before the first delta, ``failure`` after the last step instead of finishing
-    by ``end``. ``is_silent``: no delta ever comes. ``is_endless``: dots follow the steps until it is closed.
+    ``refusal`` is raised before the first delta. ``failure`` is raised after the last step, instead of
+    finishing with ``end``. With ``is_silent`` no delta is ever sent. With ``is_endless`` dots follow the
+    steps until the stream is closed.
     """
 
     steps: tuple[str, ...] = STEPS
@@ -117,7 +118,7 @@ class ScriptedEngine:
             self.released.set()
 
     def tokenize(self, prompt: str | Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
-        """Each character is a token; of messages, each of their JSON."""
+        """Return a token per character of the prompt, or of the JSON of messages."""
         self.tokenized.append((prompt, options))
         return [ord(char) for char in (prompt if isinstance(prompt, str) else json.dumps(prompt))]
 

@@ -1,4 +1,4 @@
-"""A client that goes away takes its request to the engine with it, wherever that is just then."""
+"""A disconnect of the client cancels its request in the engine, in every phase."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def engine() -> Iterator[Misbehaving]:
 
 @contextmanager
 def asking(root: str, endpoint: str, way: str, *, missing: int = 0) -> Iterator[socket.socket]:
-    """A client that has sent all of a request but its last bytes. It leaves at the end."""
+    """Send a request except its last ``missing`` bytes, and disconnect at the end."""
     url = httpx.URL(root)
     body = json.dumps(BODIES[Endpoint(endpoint)]).encode()
     head = f"POST {endpoint} HTTP/1.1\r\nhost: x\r\nx-way: {way}\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -43,12 +43,12 @@ def asking(root: str, endpoint: str, way: str, *, missing: int = 0) -> Iterator[
 
 
 def num_waiting(root: str) -> float:
-    """Requests in line for the engine."""
+    """Return the number of requests in the engine's admission queue."""
     return scrape(root)["agentspec_gateway_waiting", ()]
 
 
 def has_left(root: str) -> bool:
-    """The gateway is done with a request whose client went away."""
+    """Return True if the gateway has finished a request of a disconnected client."""
     samples = scrape(root).items()
     return any(
         name == "agentspec_gateway_requests_total" and ("status", "499") in labels
@@ -71,7 +71,7 @@ def test_while_the_engine_works(engine: Misbehaving, endpoint: Endpoint, way: st
 
 @pytest.mark.parametrize("endpoint", list(Endpoint))
 def test_in_the_midst_of_a_flood(engine: Misbehaving, endpoint: Endpoint) -> None:
-    """Both sides' buffers are full: nothing moves when the client leaves."""
+    """Both sides' buffers are full, so no data moves when the client disconnects."""
     with serving_proxy(engine.url) as root:
         with asking(root, endpoint, "streams for ever") as connection:
             assert connection.recv(1)
@@ -91,7 +91,7 @@ def test_while_it_waits_in_line(engine: Misbehaving, endpoint: Endpoint) -> None
             assert engine.num_posts == 1
         assert engine.has_lost.wait(TIMEOUT_S)
         assert post(root, {"prompt": "hi"}, "/v1/completions").content == b"{}"
-        assert engine.num_posts == 2  # the one that waited was never sent
+        assert engine.num_posts == 2  # the queued one was never sent
 
 
 @pytest.mark.parametrize("endpoint", list(Endpoint))

@@ -40,7 +40,7 @@ def test_bad_keys_are_refused_and_not_shown() -> None:
         with pytest.raises(ConfigError) as caught:
             ApiKeys.parse(texts)
         assert "s3cret" not in str(caught.value)
-    for text in ("=", "==", "===", "==acme"):  # "$KEY=$TENANT" with variables that are not set
+    for text in ("=", "==", "===", "==acme"):  # "$KEY=$TENANT" with unset variables
         with pytest.raises(ConfigError, match="KEY=TENANT"):
             ApiKeys.parse([text])
 

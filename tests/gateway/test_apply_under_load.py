@@ -1,4 +1,4 @@
-"""A fleet that changes while it works: nobody notices."""
+"""A fleet reconfigured under load: no request fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUM_CHANGES = 12
 
 
 class Within(Fleet):
-    """Remembers the event loop that it is in."""
+    """A fleet that records its event loop."""
 
     async def start(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -29,7 +29,7 @@ class Within(Fleet):
 
 
 def settings_of(urls: list[str], change: int) -> FleetSettings:
-    """Engines come and go, get other limits, or all other connections."""
+    """Return settings that add and remove engines, change limits, or replace all connections."""
     chosen = [urls[change % 3], urls[(change + 1) % 3]][: 1 + change % 2]
     upstreams = tuple(UpstreamSettings(url=url, max_concurrent=2 + change % 3) for url in chosen)
     return FleetSettings.model_validate(

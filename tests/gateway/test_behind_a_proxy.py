@@ -1,4 +1,4 @@
-"""The blocks for nginx and Caddy in docs/gateway.md, in the real programs where they are installed."""
+"""The blocks for nginx and Caddy in docs/gateway.md, tested in the real programs where installed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def block(name: str) -> str:
 
 @contextmanager
 def proxy(name: str, gateway: str, folder: Path) -> Iterator[str]:
-    """The root URL of the program before ``gateway``, with the document's block and other ports."""
+    """Yield the program's root URL in front of ``gateway``, with the document's block and other ports."""
     program = shutil.which(name)
     if program is None:
         pytest.skip(f"{name} is not installed: apt-get install {name}")
@@ -91,7 +91,7 @@ def is_before_2_7(caddy: str) -> bool:
 
 
 def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Until it listens; there is nothing else that would say so."""
+    """Wait until it listens. There is no other signal."""
     deadline = time.monotonic() + TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
         with socket.socket() as trial:
@@ -132,7 +132,7 @@ def test_events_pass_and_a_client_that_leaves_is_noticed(name: str, tmp_path: Pa
         ) as answer:
             assert answer.status_code == 200, answer.read()
             got, parts = b"", answer.iter_raw()
-            while got.count(EVENT) < 3:  # the rest never comes: it times out if one was held back
+            while got.count(EVENT) < 3:  # the rest is never sent: else a time-out
                 got += next(parts)
         assert engine.has_lost.wait(TIMEOUT_S)
 

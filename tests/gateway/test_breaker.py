@@ -1,4 +1,4 @@
-"""When an engine is left alone, and by whom."""
+"""When a circuit breaker opens, and to which tenants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentspec.gateway.upstreams.circuit_breaker import Circuit, CircuitBreaker
 
 
 class Clock:
-    """Seconds, set by hand."""
+    """A manual clock, in seconds."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -38,12 +38,12 @@ def breaker(clock: Clock) -> CircuitBreaker:
 
 
 def is_open(breaker: CircuitBreaker) -> tuple[bool, bool]:
-    """To the tenants a and b."""
+    """Return the breaker's state for the tenants a and b."""
     return breaker.is_open("a"), breaker.is_open("b")
 
 
 def fail(breaker: CircuitBreaker, *failures: str) -> None:
-    """As in "a1": the tenant and the body, each one character."""
+    """Record failures such as "a1": the tenant and the body, one character each."""
     for tenant, body in failures:
         breaker.enter(tenant)
         breaker.fail(tenant, ord(body))
@@ -60,12 +60,12 @@ def test_a_circuit_opens_tries_and_closes(clock: Clock) -> None:
     clock.now_s = 10.0
     assert not circuit.is_open
     circuit.enter()
-    assert circuit.is_open  # one tries, the others wait for what becomes of it
+    assert circuit.is_open  # one request is the trial, the others wait for its outcome
     circuit.fail(3)
     assert circuit.is_open
     clock.now_s = 20.0
     circuit.enter()
-    circuit.forget()  # that client has left
+    circuit.forget()  # the trial's client has disconnected
     assert not circuit.is_open
     circuit.enter()
     circuit.succeed()
@@ -125,7 +125,7 @@ def test_an_answer_ends_the_row(breaker: CircuitBreaker) -> None:
     breaker.succeed("c")
     fail(breaker, "b4")
     assert is_open(breaker) == (False, False)
-    fail(breaker, "a5", "a6")  # a's own row goes on
+    fail(breaker, "a5", "a6")  # a's own sequence continues
     assert breaker.is_open("a")
 
 
@@ -150,7 +150,7 @@ def test_one_tries_and_closes_it_for_all(breaker: CircuitBreaker, clock: Clock) 
 
 
 def test_a_try_that_fails_closes_it_to_that_tenant(breaker: CircuitBreaker, clock: Clock) -> None:
-    """Another one may try: else who always fails, and tries first, keeps the others out."""
+    """Another tenant may try. Otherwise a tenant that always fails first would lock out the others."""
     fail(breaker, "a1", "a2", "b3", "b4")
     clock.now_s = 10.0
     fail(breaker, "a1")

@@ -1,4 +1,4 @@
-"""An answer that breaks off after its head: log, span and metrics say so, and name the request."""
+"""A response that breaks off after its head: log, span and metrics report it with the request id."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ with misbehaving() as engine:
 
 @contextmanager
 def engine_process() -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A ``misbehaving`` engine in a process of its own."""
+    """Yield a ``misbehaving`` engine in a process of its own."""
     command = [sys.executable, "-c", ENGINE]
     folder = str(Path(__file__).parent)
     with subprocess.Popen(
@@ -56,7 +56,7 @@ def engine_process() -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 @contextmanager
 def stream(root: str, way: str, request_id: str) -> Iterator[Iterator[bytes]]:
-    """The parts of a stream that has begun."""
+    """Yield the parts of a stream that has begun."""
     with httpx.stream(
         "POST",
         f"{root}{CHAT}",
@@ -73,7 +73,7 @@ def stream(root: str, way: str, request_id: str) -> Iterator[Iterator[bytes]]:
 
 
 def broken(root: str) -> dict[str, float]:
-    """Broken chats by reason; each reason has a figure from the start."""
+    """Return broken chats by reason. Every reason has a count from the start."""
     counts = {
         dict(labels)["reason"]: value
         for (name, labels), value in scrape(root).items()
@@ -84,7 +84,7 @@ def broken(root: str) -> dict[str, float]:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The ids that warnings of broken answers name."""
+    """Return the request ids in warnings about broken responses."""
     return [
         record.fields["request_id"]  # type: ignore[attr-defined]
         for record in caplog.records

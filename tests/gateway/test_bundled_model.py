@@ -1,4 +1,4 @@
-"""The gateway over the bundled model: every endpoint says the same, whatever is drafted."""
+"""The gateway over the bundled model: all endpoints return the same text, with and without drafts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A line per call, and what never stands in a log."""
+"""One log line per call, and data that must never be logged."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from agentspec.gateway import ApiKeys, GatewaySettings
 
 KEY, PROMPT = "sk-k3y-of-acme", "pr0mpt-of-acme"
 AUTHORIZATION = {"authorization": f"Bearer {KEY}"}
-CLIENTS = ("httpx", "httpcore", "openai", "urllib3")  # those of the test itself
+CLIENTS = ("httpx", "httpcore", "openai", "urllib3")  # loggers of the test's own clients
 PATHS = ("chat/completions", "completions", "responses", "messages")
 
 
 def lines(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[dict[str, Any]]:
-    """The fields of the calls."""
+    """Return the logged fields of the calls."""
     return [
         record.fields  # type: ignore[attr-defined]
         for record in caplog.records

@@ -14,7 +14,7 @@ from test_gateway_metrics import scrape
 
 
 def leave_midway(root: str) -> None:
-    """Read two pieces of an endless stream, then close the connection."""
+    """Read two parts of an endless stream, then close the connection."""
     with httpx.stream("POST", f"{root}/v1/chat/completions", json=chat_body(stream=True)) as answer:
         parts = answer.iter_raw()
         assert next(parts)
@@ -24,7 +24,7 @@ def leave_midway(root: str) -> None:
 def leave_before_the_first_byte(
     engine: ScriptedEngine, root: str, path: str = "/v1/chat/completions", **fields: Any
 ) -> None:
-    """Send a request that is never answered, wait until the engine has it, then close the connection."""
+    """Send a request that gets no response, wait until the engine has it, then close the connection."""
     body = json.dumps(chat_body(**fields)).encode()
     url = httpx.URL(root)
     with socket.create_connection((url.host, url.port or 0)) as connection:

@@ -1,4 +1,4 @@
-"""Clients that speak HTTP badly, slowly or with intent: clear errors, closed connections, others unharmed."""
+"""Clients that violate HTTP, are slow or hostile: clear errors, closed connections, no effect on others."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ WHOLE = POST + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
 
 @pytest.fixture(scope="module")
 def root() -> Iterator[GatewayUrl]:
-    """Has time: a test's thread may be held up in the middle of a request."""
+    """Yield a gateway with long time limits: a test's thread may be delayed within a request."""
     yield from without_connections_left(LIMITS)
 
 
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[GatewayUrl]:
-    """Has none, for tests that want to be too slow."""
+    """Yield a gateway with short time limits, for tests that exceed them."""
     yield from without_connections_left(HASTY)
 
 
 def without_connections_left(limits: GatewaySettings) -> Iterator[GatewayUrl]:
-    """In the end, the gateway has no connection left over."""
+    """Yield a gateway and check that it has no open connection at the end."""
     with serving_engine(ScriptedEngine(), settings=limits) as root:
         yield root
         port = httpx.URL(root).port
@@ -66,7 +66,7 @@ def without_connections_left(limits: GatewaySettings) -> Iterator[GatewayUrl]:
 
 @contextmanager
 def connected(root: GatewayUrl, start: bytes = b"") -> Iterator[socket.socket]:
-    """A connection whose ``start`` is there before the gateway accepts it."""
+    """Yield a connection that has received ``start`` before the gateway accepts it."""
     url = httpx.URL(root)
     with ExitStack() as while_paused:
         while_paused.enter_context(root.paused())
@@ -77,7 +77,7 @@ def connected(root: GatewayUrl, start: bytes = b"") -> Iterator[socket.socket]:
 
 
 def until_closed(connection: socket.socket) -> bytes:
-    """All that comes. The end may be a reset, if some of what we sent was not read."""
+    """Return all data until the end. A reset also ends it, if the gateway did not read all our data."""
     parts: list[bytes] = []
     with suppress(ConnectionResetError):
         parts.extend(iter(lambda: connection.recv(65536), b""))
@@ -85,7 +85,7 @@ def until_closed(connection: socket.socket) -> bytes:
 
 
 def flooded(connection: socket.socket, part: bytes) -> bytes:
-    """What comes first while we send this again and again."""
+    """Send ``part`` repeatedly and return the first data received."""
     connection.settimeout(0.01)
     while True:
         with suppress(TimeoutError, ConnectionResetError, BrokenPipeError):
@@ -98,7 +98,7 @@ def flooded(connection: socket.socket, part: bytes) -> bytes:
 
 
 def error_of(answer: bytes) -> tuple[int, str]:
-    """Status and code of the last answer in these bytes, which must end the connection."""
+    """Return status and code of the last response in these bytes, which must close the connection."""
     head, _, body = answer.rpartition(b"\r\n\r\n")
     head = head[head.rfind(b"HTTP/1.1 ") :]
     assert b"connection: close" in head
@@ -121,7 +121,7 @@ def test_half_a_head(hasty: GatewayUrl, start: bytes) -> None:
 
 
 def drip(connection: socket.socket, drop: bytes) -> bytes:
-    """Something every now and then, as long as it is taken; what came back."""
+    """Send ``drop`` periodically while it is accepted, and return the response."""
     connection.settimeout(0.05)
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
@@ -157,7 +157,7 @@ def test_whoever_says_nothing_is_not_kept(hasty: GatewayUrl) -> None:
 
 
 def test_the_rest_of_a_body_that_nobody_wants(hasty: GatewayUrl) -> None:
-    """It was refused at once; it may not go on for ever."""
+    """The request was refused immediately. Its body may not continue forever."""
     start = b"POST /v1/nothing HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
     with connected(hasty, start + b"POST") as connection:
         drip(connection, b"1\r\nx\r\n")
@@ -179,7 +179,7 @@ def test_too_large_a_head(root: GatewayUrl, head: bytes) -> None:
 
 
 def test_an_endless_head_is_told_why(root: GatewayUrl) -> None:
-    """The answer is there although the client is still sending."""
+    """The response arrives although the client is still sending."""
     with connected(root) as connection:
         connection.sendall(POST)
         answer = flooded(connection, b"x-more: 1234567890\r\n" * 1000) + until_closed(connection)
@@ -188,7 +188,7 @@ def test_an_endless_head_is_told_why(root: GatewayUrl) -> None:
 
 @pytest.mark.parametrize("end", [b"0\r\nx: ", b"2;"])
 def test_endless_trailers_and_extensions(root: GatewayUrl, end: bytes) -> None:
-    """What comes in one piece with the body is let pass; what follows is not."""
+    """Data received together with the body is accepted, later data is not."""
     start = POST + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n" + end
     with connected(root) as connection:
         connection.sendall(start)
@@ -262,7 +262,7 @@ def test_trailers_are_no_headers(root: GatewayUrl) -> None:
 
 
 def test_requests_one_upon_the_other(root: GatewayUrl) -> None:
-    """Pipelined: each gets its answer, in order."""
+    """Pipelined requests get their responses in order."""
     asked = [
         POST + b"x-request-id: r%d\r\ncontent-length: %d\r\n\r\n" % (number, len(BODY)) + BODY
         for number in range(5)
@@ -286,7 +286,7 @@ def test_garbage_after_a_request_does_not_end_up_in_its_answer() -> None:
     "upgrade", [b"connection: upgrade\r\nupgrade: websocket\r\n", b"connection: upgrade\r\nupgrade: h2c\r\n"]
 )
 def test_nothing_else_is_spoken_here(root: GatewayUrl, upgrade: bytes) -> None:
-    """The offer is not taken up: the request is answered, its body read, and the next one too."""
+    """The upgrade is ignored: the request, its body and the next request are processed."""
     asked = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n" + upgrade + b"\r\n"
     whole = POST + upgrade + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
     chunked = POST + upgrade + b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
@@ -297,7 +297,7 @@ def test_nothing_else_is_spoken_here(root: GatewayUrl, upgrade: bytes) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for part in (whole[:-5], whole[-5:] + chunked[:-9], chunked[-9:] + last):
             connection.sendall(part)
-            time.sleep(0.02)  # only so that the parts come one by one, which they need not
+            time.sleep(0.02)  # so that the parts usually arrive separately
         assert until_closed(connection).count(b"HTTP/1.1 200 OK") == 3
 
 

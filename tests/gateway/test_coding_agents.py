@@ -1,6 +1,6 @@
-"""What Claude Code 2.1.197 and Codex 0.169.0 send, with prompts of our own in the place of theirs.
+"""Requests as sent by Claude Code 2.1.197 and Codex 0.169.0, with our own prompts in place of theirs.
 
-``tests/clients/test_real_coding_agents.py`` runs the real ones, where they are installed.
+``tests/clients/test_real_coding_agents.py`` runs the real programs where they are installed.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def test_logprobs_carry_text_offsets(url: str, client: openai.OpenAI, stream: bo
     tops = [top for choice in choices for top in choice.logprobs.top_logprobs]
     assert tokens == list(STEPS)
     assert offsets == [0, 5, 7, 12]
-    assert tops[0] == {"Hello0": -0.25, "Hello": -0.25}  # the token itself is always there
+    assert tops[0] == {"Hello0": -0.25, "Hello": -0.25}  # the token itself is always included
 
 
 def test_of_two_alternatives_with_one_text_the_likelier_is_shown() -> None:
@@ -128,7 +128,7 @@ def test_many_prompts_at_once(url: str) -> None:
 
 
 class PickyEngine(ScriptedEngine):
-    """Refuses the prompt ``bad`` and keeps silent on the others."""
+    """An engine that rejects the prompt ``bad`` and never responds to others."""
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[GenerationDelta]:
         if request.prompt == "bad":

@@ -21,7 +21,7 @@ def chunk(data: bytes) -> bytes:
 
 
 class Wire(asyncio.Transport):
-    """Takes all that is written; says if it is read."""
+    """A transport that accepts all writes and records if it is being read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Wire(asyncio.Transport):
 
 
 class Basin:
-    """Is full when it is told to be."""
+    """A sink that is full on demand."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -66,7 +66,7 @@ class Basin:
 
 
 class Clock:
-    """An event loop's clock that a test moves."""
+    """An event loop's clock that a test advances."""
 
     def __init__(self) -> None:
         self._now_s = 0.0
@@ -82,7 +82,7 @@ class Clock:
         return timer
 
     def advance(self, seconds: float) -> None:
-        """Let so much time pass; what is due then is done, whatever of it a timer set anew included."""
+        """Advance the clock and run due timers, including those that a timer sets."""
         end_s = self._now_s + seconds
         while due := [timer for timer in self._timers if timer.when() <= end_s and not timer.cancelled()]:
             first = min(due)
@@ -93,7 +93,7 @@ class Clock:
 
 
 async def asked(clock: Clock | None = None, *, first_byte_s: float = 60) -> tuple[UpstreamConnection, Wire]:
-    """A connection with a request on its way, and the head of the answer."""
+    """Return a connection that has sent a request and received the response's head."""
     connection, wire = UpstreamConnection("http://engine"), Wire()
     if clock is not None:
         connection._loop = cast(asyncio.AbstractEventLoop, clock)
@@ -129,7 +129,7 @@ async def test_a_part_goes_on_in_the_call_that_brings_it() -> None:
 
 @given(st.lists(st.one_of(st.binary(min_size=1, max_size=9), st.booleans(), st.none()), max_size=30))
 def test_nothing_is_lost_or_turned_round(happenings: list[bytes | bool | None]) -> None:
-    """Bytes come, a basin is full or not, or the loop goes round, in any order."""
+    """Data arrives, a sink fills or empties, or the loop runs, in any order."""
 
     async def run() -> None:
         connection, _ = await asked()
@@ -157,7 +157,7 @@ async def test_what_a_slow_client_does_not_take_stays_with_the_engine() -> None:
     pouring = asyncio.create_task(connection.stream_to(basin))
     connection.data_received(chunk(LARGE))
     await settled()
-    assert wire.is_reading  # what came was read, and waits in the basin
+    assert wire.is_reading  # received data was read and waits in the sink
     connection.data_received(chunk(LARGE) + chunk(b"x"))
     await settled()
     assert not wire.is_reading
@@ -170,7 +170,7 @@ async def test_what_a_slow_client_does_not_take_stays_with_the_engine() -> None:
 
 
 async def test_a_slow_reader_is_no_silent_engine() -> None:
-    """The clock of the engine does not run while it is we who take nothing."""
+    """The engine's time-out does not run while the gateway does not read."""
     clock = Clock()
     connection, wire = await asked(clock)
     basin = Basin()
@@ -179,7 +179,7 @@ async def test_a_slow_reader_is_no_silent_engine() -> None:
     connection.data_received(chunk(b"x"))
     await settled()
     connection.data_received(chunk(LARGE) + chunk(b"x"))
-    clock.advance(600)  # longer than idle_s, with more under way than is kept
+    clock.advance(600)  # longer than idle_s, with more data pending than is buffered
     basin.fill(False)
     await settled()
     assert wire.is_reading
@@ -187,14 +187,14 @@ async def test_a_slow_reader_is_no_silent_engine() -> None:
     connection.data_received(chunk(b"y"))
     clock.advance(59)
     assert not pouring.done()
-    clock.advance(2)  # now it is the engine that is slow
+    clock.advance(2)  # now the engine is slow
     with pytest.raises(UpstreamTimeoutError, match="60 s"):
         await pouring
     assert b"".join(basin.parts) == b"x" + LARGE + b"xy"
 
 
 async def test_a_stream_that_stands_still_is_noticed_in_its_own_time() -> None:
-    """That may be much shorter than what an answer has to begin."""
+    """The idle time-out may be much shorter than the first-byte time-out."""
     clock = Clock()
     connection, _ = await asked(clock, first_byte_s=600)
     pouring = asyncio.create_task(connection.stream_to(Basin()))
@@ -209,7 +209,7 @@ async def test_a_stream_that_stands_still_is_noticed_in_its_own_time() -> None:
 
 
 async def test_a_connection_that_is_not_read_is_not_used_again() -> None:
-    """The client left, and all of the answer had come."""
+    """The client disconnected after the whole response had arrived."""
     connection, wire = await asked()
     basin = Basin()
     basin.fill(True)

@@ -227,7 +227,7 @@ def test_what_is_the_operators(engine: ScriptedEngine, tmp_path: Path, path: str
         assert [ask(root, path, key=key, body=body).status_code for key in (None, "ka")] == [403] * 2
     with serving_engine(engine, admin_key="boss") as root:
         assert ask(root, path, body=body).status_code == 401
-    with serving_engine(engine) as root:  # a web page in a local browser comes from this machine too
+    with serving_engine(engine) as root:  # a web page in a local browser connects from this machine too
         page = httpx.post(f"{root}/agentspec/{path}", json=body, headers={"origin": "http://evil.example"})
         assert page.status_code == 403
         behind = httpx.post(f"{root}/agentspec/{path}", json=body, headers={"x-forwarded-for": "10.1.2.3"})

@@ -1,4 +1,4 @@
-"""Web pages of other origins: none by default, those that are named, by raw requests and by a browser."""
+"""Web pages of other origins: none allowed by default, and named ones, by raw requests and by a browser."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_every_answer_to_a_named_page_can_be_read_and_no_other() -> None:
             assert answer.headers["vary"] == "origin"
         for origin in OTHERS:
             answer = ask(root, json=chat_body(), headers=key, origin=origin)
-            assert answer.status_code == 200  # it is the browser that keeps it from the page
+            assert answer.status_code == 200  # the browser hides it from the page
             assert not is_open(answer)
 
 
@@ -131,7 +131,7 @@ def test_an_engine_that_lets_every_page_in_does_not_speak_for_the_gateway(
     anyone = Middleware(CORSMiddleware, allow_origins=["*"], allow_credentials=True, expose_headers=["*"])
     engine = Starlette(routes=[Route(CHAT, answer, methods=["POST"])], middleware=[anyone])
     with serving_app(engine) as url:
-        assert is_open(ask(url))  # as vLLM is
+        assert is_open(ask(url))  # as in vLLM
         fleet = Fleet(FleetSettings(upstreams=(UpstreamSettings(url=url),)))
         with serving_app(create_app(fleet, runtime=runtime(*origins))) as root:
             through = ask(root, json=chat_body(), headers={"authorization": "Bearer ka"})

@@ -1,4 +1,4 @@
-"""The files that operators start from: what they say of the gateway is so."""
+"""The deployment files for operators agree with the gateway."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read(name: str) -> Any:
 
 
 def uncommented(text: str) -> str:
-    """The file with all its examples in it: what follows a # at once, or two spaces behind it."""
+    """Return the file with its examples uncommented: text directly after a #, or two spaces after it."""
     text = text.replace("tracing: {}", "tracing:")
     return re.sub(r"^#(?=[a-z]|  )", "", text, flags=re.MULTILINE)
 

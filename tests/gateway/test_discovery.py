@@ -36,7 +36,7 @@ def helping(number: int) -> dict[str, Any]:
 
 @contextmanager
 def discovering(path: Path | None = None, **settings: Any) -> Iterator[Discovery]:
-    """Without a thread: what is to be found out is found out by ``catch_up``."""
+    """Yield a discovery without a background thread. ``catch_up`` does its work."""
     with closing(Discovery(DiscoverySettings(path=path, **settings), in_background=False)) as discovery:
         yield discovery
 
@@ -87,7 +87,7 @@ def test_tenants_share_nothing() -> None:
         found = discovery.stage_of("bolt", body("Plan."))
         assert found is not None
         assert found.tenant == "bolt"
-        [plan] = discovery.clusters("bolt")  # has the same id as the other's, and is another
+        [plan] = discovery.clusters("bolt")  # has the same id as the other tenant's, but is another cluster
         discovery.name("bolt", plan.id, "mine/plan")
         assert "mine/plan" not in stages(discovery, "acme").values()
         [code] = set(stages(discovery, "acme")) - {plan.id}
@@ -199,7 +199,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """No file can grow."""
+    """Prevent every file from growing."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
     try:
@@ -286,7 +286,7 @@ def test_what_people_did_at_one_gateway_is_not_undone_by_the_other(path: Path) -
         other.save()
         [plan] = [cluster for cluster, name in stages(one).items() if "plan" in name]
         [helps] = set(stages(one)) - {plan}
-        for number in range(20, 40):  # new to the other, and not saved there yet
+        for number in range(20, 40):  # new to the other gateway, and not saved there yet
             other.stage_of("acme", helping(number))
         while other._place_next(timeout_s=0):
             pass
@@ -298,7 +298,7 @@ def test_what_people_did_at_one_gateway_is_not_undone_by_the_other(path: Path) -
 
 
 def test_what_the_other_gateway_did_first_is_refused_and_changes_nothing(path: Path) -> None:
-    """The list that a person acts on may be older than what another did."""
+    """The list that a person acts on may be older than another person's change."""
     with discovering(path) as one, discovering(path) as other:
         for text in ("Plan.", "Code.", "Test."):
             stage(one, body(text))
@@ -318,7 +318,7 @@ def test_what_the_other_gateway_did_first_is_refused_and_changes_nothing(path: P
 
 
 def test_two_processes_can_not_corrupt_the_file(path: Path) -> None:
-    """What one of them is about to change, the other may just have merged away: that is refused."""
+    """One process may change a cluster that the other has merged into another: that is refused."""
     code = f"""
 import sys
 from contextlib import suppress
@@ -381,7 +381,7 @@ def test_many_threads_at_once(path: Path) -> None:
                     discovery.stage_of("acme", helping(number % 80))
                     if number % 20 == 0:
                         for cluster in discovery.clusters("acme"):
-                            with suppress(UnknownClusterError):  # it was put into another meanwhile
+                            with suppress(UnknownClusterError):  # it was merged into another meanwhile
                                 discovery.pin("acme", cluster.id, number % 40 == 0)
             except BaseException as error:
                 failed.append(error)

@@ -15,14 +15,14 @@ HELP = "You are helping {} with {} today, and you are kind to everybody."
 
 
 class Traffic:
-    """One tenant's requests, each with a system prompt of a conversation."""
+    """One tenant's requests, each with a system prompt and a conversation."""
 
     def __init__(self, max_clusters: int = 200) -> None:
         self.clusters = Clusters("acme", max_clusters)
         self.members: dict[bytes, Member] = {}
 
     def send(self, text: str, conversation: int = 0, *, is_system: bool = True) -> Cluster | None:
-        """One request, and the cluster that the next one like it gets."""
+        """Send one request and return the cluster of the next request like it."""
         fingerprint = Fingerprint.of(PromptFeatures(text, is_system, (), "", conversation), b"")
         member = self.clusters.find(fingerprint.digest) or self.members.setdefault(
             fingerprint.digest, Member(fingerprint.digest, is_system)
@@ -33,7 +33,7 @@ class Traffic:
         return member.cluster
 
     def help(self, number: int) -> Cluster | None:
-        """A request of a template with two slots."""
+        """Send a request of a template with two slots."""
         name, task = f"{_letters(number)} von {_letters(7 * number)}", f"the {_letters(number % 5)}"
         return self.send(HELP.format(name, task))
 
@@ -92,11 +92,11 @@ def test_a_slot_with_few_values_that_all_come_back_tells_stages_apart(traffic: T
     ]
     assert found[0] == found[1]
     assert len(set(found[0])) == 3
-    assert len(traffic.clusters) == 4  # and the one for what else there may be
+    assert len(traffic.clusters) == 4  # plus one for all other values
 
 
 def test_a_slot_that_many_conversations_share_is_a_slot_all_the_same(traffic: Traffic) -> None:
-    """Users who come one after another, each with many conversations, are no stage each for ever."""
+    """Consecutive users with many conversations each do not become permanent stages."""
     for user in range(60):
         for conversation in range(5):
             traffic.send(HELP.format(f"{_letters(user)} von {_letters(7 * user)}", "tax"), conversation)

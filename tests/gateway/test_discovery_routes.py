@@ -43,7 +43,7 @@ def ask(root: ASGIApp, method: str, path: str = "", body: Any = None, key: str =
 
 
 def clusters(root: ASGIApp, key: str = "ka") -> dict[str, dict[str, Any]]:
-    """By what their prompts say."""
+    """Return the clusters by prompt text."""
     return {one["text"]: one for one in ask(root, "GET", key=key).json()["clusters"]}
 
 

@@ -33,7 +33,7 @@ def test_slots_are_what_differs() -> None:
         ("You are helping nobody today.", 0),
         ("Be kind. with today. You are helping", 0),
         ("", 0),
-        (HELP.format("Zoe", "much " * 200), 0),  # a text of another kind that begins and ends alike
+        (HELP.format("Zoe", "much " * 200), 0),  # a text of another kind with the same beginning and end
     ],
 )
 def test_a_prompt_is_of_the_kind_or_not(text: str, num_words: int) -> None:
@@ -84,7 +84,7 @@ def test_the_order_of_the_founders_does_not_matter() -> None:
 
 
 def test_random_texts_never_lose_what_all_have_in_common() -> None:
-    """Whatever a template says is in every founder, in order."""
+    """Every founder contains the template's words, in order."""
     for seed in range(200):
         rng = Random(seed)
         pool = [words(rng, rng.randint(1, 4)) for _ in range(8)] + ["the", "of the"]

@@ -1,4 +1,4 @@
-"""Answers that are there before the request's body is: they arrive, and the rest of the body costs little."""
+"""Responses sent before the whole body has arrived: they reach the client, and the rest costs little."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from agentspec.gateway.http.protocol import UNKNOWN_CLIENT_BYTES, HttpProtocol
 
 LIMIT_BYTES = 64 << 10
 SETTINGS = GatewaySettings(body_limit_bytes=LIMIT_BYTES, head_s=TIMEOUT_S)
-READ_BYTES = 256 << 10  # the most that asyncio reads at a time
-MOST_READ_BYTES = UNKNOWN_CLIENT_BYTES + 2 * READ_BYTES  # the first read has the head
+READ_BYTES = 256 << 10  # the most that asyncio reads in one call
+MOST_READ_BYTES = UNKNOWN_CLIENT_BYTES + 2 * READ_BYTES  # the first read includes the head
 CHUNK = b"10000\r\n%b\r\n" % (b" " * 65536)
 GOOD, USED_UP = b"authorization: Bearer good", b"authorization: Bearer used-up"
 EARLY = {
     "401": (b"/v1/chat/completions", b"authorization: Bearer wrong"),
-    "400": (b"/v1/chat/completions", b"no header: " + GOOD),  # which is no HTTP
+    "400": (b"/v1/chat/completions", b"no header: " + GOOD),  # not valid HTTP
     "403": (b"/v1/nothing", GOOD),
     "404": (b"/agentspec/nothing", GOOD),
     "413": (b"/v1/chat/completions", GOOD),
@@ -35,7 +35,7 @@ EARLY = {
 
 @pytest.fixture(scope="module")
 def root() -> Iterator[str]:
-    """``good`` may do all, ``used-up`` sends one request a minute."""
+    """Yield a gateway. ``good`` has no limits, ``used-up`` may send one request a minute."""
     keys = ApiKeys([ApiKey(digest_of("good"), "a"), ApiKey(digest_of("used-up"), "b", requests_per_minute=1)])
     with serving_engine(ScriptedEngine(), settings=SETTINGS, keys=keys) as root:
         yield root
@@ -53,7 +53,7 @@ def request(path: bytes, *headers: bytes, version: bytes = b"1.1") -> bytes:
 
 
 def answer_of(connection: socket.socket) -> bytes:
-    """One answer with a length."""
+    """Return one response with a content length."""
     got = b""
     while b"\r\n\r\n" not in got:
         got += connection.recv(65536) or pytest.fail(f"no whole head: {got!r}")
@@ -83,7 +83,7 @@ def test_a_client_that_sends_all_and_then_reads(
     with connected(root) as connection:
         connection.sendall(request(path, key, framing, hop, version=version) + body)
         told = answer_of(connection).split()[1].decode()
-        assert told == status or (status, told) == ("400", "431")  # too much of the body came with the head
+        assert told == status or (status, told) == ("400", "431")  # too much body came with the head
         if kind == "keep-alive" and status != "400":
             connection.sendall(request(b"/agentspec/nothing", GOOD, b"content-length: 0"))
             assert answer_of(connection).startswith(b"HTTP/1.1 404 ")
@@ -93,7 +93,7 @@ def test_a_client_that_sends_all_and_then_reads(
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Sizes in bytes of all reads of the gateway."""
+    """Return the sizes in bytes of all the gateway's reads."""
     sizes: list[int] = []
     receive = HttpProtocol.data_received
 
@@ -106,7 +106,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def send_until_cut(connection: socket.socket) -> None:
-    """More than the gateway reads and the kernel holds; its sockets' buffers grow to 36 MiB."""
+    """Send more than gateway and kernel accept. Socket buffers grow to 36 MiB."""
     num_sent = 0
     with suppress(ConnectionError):
         while num_sent < 1 << 30:
@@ -131,7 +131,7 @@ def test_bytes_that_are_no_request_are_cut_too(root: str, reads: list[int]) -> N
 
 
 def test_chunks_over_the_limit_are_refused_when_they_pass_it(root: str) -> None:
-    """The body's end never comes."""
+    """The end of the body is never sent."""
     with connected(root) as connection:
         connection.sendall(request(b"/v1/chat/completions", GOOD, b"transfer-encoding: chunked") + CHUNK * 2)
         assert answer_of(connection).startswith(b"HTTP/1.1 413 ")
@@ -157,7 +157,7 @@ def test_a_request_behind_the_last_one_of_a_connection_is_not_answered(root: str
 
 
 def test_a_body_that_waits_for_a_word_is_not_taken_for_a_request(root: str) -> None:
-    """The client may leave it out: what follows could be either, so nothing may follow."""
+    """The client may omit the body. Later data would be ambiguous, so the connection is closed."""
     path, key = EARLY["401"]
     with connected(root) as connection:
         connection.sendall(request(path, key, b"content-length: 1000000", b"expect: 100-continue"))
@@ -188,5 +188,5 @@ def test_the_pace() -> None:
     assert pace.take(0) == 0
     assert pace.take(BYTES_PER_S // 2) == 0.5
     now_s = 1000.0
-    assert pace.take(BURST_BYTES) == 0  # it holds no more than a burst
+    assert pace.take(BURST_BYTES) == 0  # it holds at most one burst
     assert pace.take(BYTES_PER_S) == 1

@@ -42,9 +42,9 @@ FIGURES = {
 
 @dataclass
 class Workers:
-    """Stands for vLLM's engine client: answers ``collective_rpc`` as the plugin's workers would.
+    """A stand-in for vLLM's engine client: answers ``collective_rpc`` as the plugin's workers would.
 
-    ``is_stuck``: as in a long prefill, nothing comes.
+    With ``is_stuck`` it never returns, as in a long prefill.
     """
 
     stages: list[dict[str, Any]] = field(default_factory=lambda: [FIGURES])
@@ -68,7 +68,7 @@ class Workers:
 
 
 def engine_app(workers: Workers, *, has_plugin: bool = True) -> Starlette:
-    """A server with the control channel of vLLM's plugin, and a completion that tells nothing of itself."""
+    """Return a server with the control channel of vLLM's plugin. Its completion has no trace of its own."""
 
     async def complete(request: Any) -> JSONResponse:
         return JSONResponse({"usage": {"prompt_tokens": 3, "completion_tokens": 2}})
@@ -136,7 +136,7 @@ def test_an_engine_without_the_plugin_is_asked_once(workers: Workers) -> None:
 
 
 def test_a_gateway_behind_is_no_plugin() -> None:
-    """It has stages too, but those of one tenant."""
+    """A gateway as the engine has stages too, but those of one tenant."""
     with serving_engine(ScriptedEngine()) as behind, serving_proxy(behind) as root:
         post(behind, chat_body(), x_agentspec_stage="direct")
         assert not [key for key in scrape(root) if ("stage", "direct") in key[1]]
@@ -144,7 +144,7 @@ def test_a_gateway_behind_is_no_plugin() -> None:
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine's workers are not taken for stuck ones."""
+    """Give a busy machine's workers more time before they count as stuck."""
     monkeypatch.setattr(module, "FIGURES_TIMEOUT_S", TIMEOUT_S)
 
 

@@ -1,4 +1,4 @@
-"""Engines that speak HTTP badly: clients get clear errors, nobody hangs, no connection is left over."""
+"""Engines that violate HTTP: clients get clear errors, no request hangs, no connection stays open."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def root(engine: Misbehaving) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def hasty(engine: Misbehaving) -> Iterator[str]:
-    """Of this one only what is to end by a time limit is asked."""
+    """Yield a gateway with short time limits, for requests that exceed them."""
     yield from without_connections_left(engine, HASTE)
 
 
 def without_connections_left(engine: Misbehaving, fleet: dict[str, Any]) -> Iterator[str]:
-    """In the end, every connection to the engine is closed, at both sides."""
+    """Yield a gateway and check that both sides close every connection to the engine at the end."""
     with serving_proxy(engine.url, fleet=fleet) as root:
         yield root
         assert eventually(lambda: engine.num_open == 0)
@@ -135,7 +135,7 @@ def test_half_a_body_is_not_passed_off_as_a_whole_one(root: str) -> None:
 
 
 def test_nor_is_one_that_stands_still(engine: Misbehaving) -> None:
-    """The head came in good time; the rest never does."""
+    """The head arrives in time, the rest never does."""
     with serving_proxy(engine.url, fleet=BRIEF_SILENCE) as root, pytest.raises(httpx.RemoteProtocolError):
         ask(root, "hangs in the body")
 
@@ -166,7 +166,7 @@ def test_a_redirect_is_the_clients_to_follow(root: str, engine: Misbehaving) -> 
 )
 def test_an_answer_without_a_body(root: str, way: str, status: int) -> None:
     with httpx.Client(base_url=root) as client:
-        for _ in range(2):  # the second one comes on the same connection
+        for _ in range(2):  # the second one uses the same connection
             answer = client.post("/v1/chat/completions", json=chat_body(), headers={"x-way": way})
             assert (answer.status_code, answer.content) == (status, b"")
 
@@ -183,7 +183,7 @@ def test_a_failure_of_the_engine_is_passed_on(root: str) -> None:
 
 
 def test_a_request_that_kills_engines_is_sent_to_few(engine: Misbehaving) -> None:
-    """Not once per idle connection."""
+    """The gateway does not retry it on every idle connection."""
     with serving_proxy(engine.url, fleet={**BRIEF_SILENCE, "retries": {"num_retries": 0}}) as root:
         with ThreadPoolExecutor(4) as pool:
             streams = [pool.submit(ask, root, "hangs in the stream", stream=True) for _ in range(4)]
@@ -214,7 +214,7 @@ def test_a_list_of_models_that_is_none(listed: bytes) -> None:
 def test_an_engine_that_hangs_does_not_hold_the_models_of_the_others(
     engine: Misbehaving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only its own time is short here: the other's may be slow because the machine is busy."""
+    """Only this engine's time limit is short. The other may be slow because the machine is busy."""
     patient = Replica.__init__
 
     def hasty(replica: Replica, settings: Any, fleet: Any, *more: Any, **named: Any) -> None:

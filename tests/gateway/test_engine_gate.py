@@ -1,4 +1,4 @@
-"""A gateway with an engine of its own, as one process serves them."""
+"""A gateway with its own engine, served by one process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from live import TIMEOUT_S
 
 from tests.ports import reserved_port
 
-HUNG_UP = (httpx.NetworkError, httpx.RemoteProtocolError)  # or refused; no time-out
+HUNG_UP = (httpx.NetworkError, httpx.RemoteProtocolError)  # or refused; not a time-out
 ENGINE_SERVER = Path(__file__).with_name("engine_server.py")
 CODE = """
 import sys
@@ -33,7 +33,7 @@ with bind("127.0.0.1", int(port)) as bound:
 
 @asynccontextmanager
 async def gateway(folder: Path, way: str) -> AsyncIterator[tuple[Process, httpx.AsyncClient]]:
-    """The process and a client of it, from the moment on that it listens."""
+    """Yield the process and a client for it as soon as it listens."""
     with reserved_port() as port, reserved_port() as engine_port:
         async with gateway_on(port, engine_port, folder, way) as running:
             yield running
@@ -60,7 +60,7 @@ async def gateway_on(
 
 
 async def until_it_listens(client: httpx.AsyncClient, process: Process) -> None:
-    """Or until it has ended: one that is to fail may be quicker."""
+    """Wait until it listens or exits. A process that fails may exit first."""
     async with asyncio.timeout(TIMEOUT_S):
         while process.returncode is None:
             try:
@@ -72,7 +72,7 @@ async def until_it_listens(client: httpx.AsyncClient, process: Process) -> None:
 
 
 async def until_it_is_ending(client: httpx.AsyncClient) -> None:
-    """It takes no more connections: had it ended its engine first, that would be gone by now."""
+    """Wait until it refuses connections. An engine stopped before that would have exited by now."""
     async with asyncio.timeout(TIMEOUT_S):
         with suppress(*HUNG_UP):
             while True:

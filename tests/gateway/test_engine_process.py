@@ -1,4 +1,4 @@
-"""The engine's process, with a real one: started, watched, restarted, and gone at the end."""
+"""The engine supervisor with a real subprocess: start, monitoring, restart and end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENGINE_SERVER = Path(__file__).with_name("engine_server.py")
 
 
 class Engine:
-    """An engine of the test's own, and what is known of its processes."""
+    """A test engine and the ids of its processes."""
 
     def __init__(self, folder: Path, way: str = "", *, stop_timeout_s: float = 10, **timeouts: float) -> None:
         reserved = ExitStack()
@@ -40,7 +40,7 @@ class Engine:
 
     @property
     def pids(self) -> list[list[int]]:
-        """Of the engine and its child, by start."""
+        """Process ids of the engine and its child, by start."""
         if not self.starts.exists():
             return []
         return [list(map(int, line.split())) for line in self.starts.read_text().splitlines()]
@@ -58,7 +58,7 @@ class Engine:
 
 
 def runs(pid: int) -> bool:
-    """True if the process is there and no zombie."""
+    """Return True if the process exists and is not a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -67,7 +67,7 @@ def runs(pid: int) -> bool:
 
 
 async def gone(*pids: int) -> None:
-    """Wait for the end of processes that were killed: it takes a moment."""
+    """Wait until killed processes have exited, which takes a moment."""
     await until(lambda: not any(map(runs, pids)))
 
 

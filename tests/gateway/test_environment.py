@@ -1,4 +1,4 @@
-"""Variables of the environment that are nearly settings, and those of others."""
+"""Environment variables that resemble settings, and those of other programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentspec.gateway.config_file import load_settings
 from agentspec.gateway.environment import OTHER_VARIABLES, unknown_variables
 
 ROOT = Path(__file__).resolve().parents[2]
-OF_KUBERNETES = {  # for Services called agentspec, agentspec-engine and agentspec-server
+OF_KUBERNETES = {  # for Services named agentspec, agentspec-engine and agentspec-server
     "AGENTSPEC_SERVICE_HOST": "10.0.0.7",
     "AGENTSPEC_SERVICE_PORT": "80",
     "AGENTSPEC_SERVICE_PORT_HTTP": "80",
@@ -95,7 +95,7 @@ def test_a_variable_that_the_file_names_may_be_called_anything(
 
 
 def test_every_variable_of_ours_is_known() -> None:
-    """A name in quotes in the sources is one that somebody reads or sets."""
+    """A quoted name in the sources is a variable that the code reads or sets."""
     files = [file for part in ("agentspec", "gateway", "adapters") for file in (ROOT / part).rglob("*.py")]
     found = {
         name for file in files for name in re.findall(r"[\"'](AGENTSPEC_[A-Z_]+)[\"']", file.read_text())

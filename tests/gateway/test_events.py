@@ -1,4 +1,4 @@
-"""``GET /agentspec/events`` through a real gateway: one snapshot a second for as long as somebody reads."""
+"""``GET /agentspec/events`` through a real gateway: one snapshot a second while a client reads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEYS = ApiKeys.parse(["ka=acme", "kb=bolt"])
 
 @contextmanager
 def reading(root: str, key: str = "none", query: str = "") -> Iterator[Iterator[dict[str, Any]]]:
-    """The snapshots as they come."""
+    """Yield the snapshots as they arrive."""
     headers = {"authorization": f"Bearer {key}"}
     with httpx.stream(
         "GET", f"{root}/agentspec/events{query}", headers=headers, timeout=TIMEOUT_S, trust_env=False
@@ -37,7 +37,7 @@ def reading(root: str, key: str = "none", query: str = "") -> Iterator[Iterator[
 
 
 class Counting(EmbeddedUpstream):
-    """Remembers how often it was asked for its counters."""
+    """An upstream that counts the reads of its counters."""
 
     def __init__(self, engine: ScriptedEngine) -> None:
         super().__init__(engine)
@@ -75,7 +75,7 @@ def test_a_tenant_sees_its_own_stages_and_how_they_follow() -> None:
 
 def test_an_operator_sees_the_stages_and_workflows_of_all_tenants() -> None:
     with serving_engine(ScriptedEngine(), keys=KEYS, admin_key="boss") as root:
-        for key, stages in (("ka", "xy"), ("kb", "xyy")):  # of the same names
+        for key, stages in (("ka", "xy"), ("kb", "xyy")):  # tenants with the same stage names
             for stage in stages:
                 tags = {"x_agentspec_stage": f"flow/{stage}", "x_agentspec_session": "s"}
                 post(root, chat_body(), authorization=f"Bearer {key}", **tags)
@@ -133,8 +133,8 @@ def test_nobody_is_asked_unless_somebody_looks() -> None:
             next(snapshots)
         assert upstream.num_asked >= 2
         while 'endpoint="/agentspec/events"' not in httpx.get(f"{root}/metrics", trust_env=False).text:
-            pass  # until the server has seen that the reader left
-        with reading(root) as snapshots:  # what the first one had looked at is over
+            pass  # until the server has noticed the disconnect
+        with reading(root) as snapshots:  # the first client's window has ended
             assert next(snapshots)["total"]["series"] == []
 
 

@@ -32,7 +32,7 @@ from agentspec.gateway.server import bind
 
 @contextmanager
 def serving_elsewhere(app: ASGIApp) -> Iterator[str]:
-    """The root URL of an application in a plain uvicorn, which knows nothing of exchanges."""
+    """Yield the root URL of an application in a plain uvicorn, without the gateway's response writers."""
     with bind("127.0.0.1", 0) as bound:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))
         thread = threading.Thread(target=server.run, args=([bound],))
@@ -54,7 +54,7 @@ POST_TO_ENGINE = (
 
 
 def told(root: str, request: bytes) -> bytes:
-    """All that comes back until the connection is closed."""
+    """Return all data until the connection is closed."""
     url = httpx.URL(root)
     with socket.create_connection((url.host, url.port or 0), timeout=TIMEOUT_S) as connection:
         connection.sendall(request)
@@ -62,13 +62,13 @@ def told(root: str, request: bytes) -> bytes:
 
 
 def counted(status: str) -> Any:
-    """What chats that ended so are called among the metrics."""
+    """Return the metric key of chats that ended with ``status``."""
     labels = (("endpoint", "/v1/chat/completions"), ("status", status))
     return "agentspec_gateway_requests_total", labels
 
 
 def without_new(answer: httpx.Response) -> str:
-    """The text of an answer but for what is new in each: its id, and when it was made."""
+    """Return the response's text without its id and creation time."""
     return re.sub(r'"id":"[^"]*"|"created":[0-9]+', "", answer.text)
 
 
@@ -122,7 +122,7 @@ def test_in_another_server_no_event_waits_for_the_next() -> None:
 
 
 def test_clients_that_leave_in_the_middle_of_a_pipeline(caplog: pytest.LogCaptureFixture) -> None:
-    """The request behind is never answered; nothing is written to who has left, and nobody is blamed."""
+    """The second request gets no response. No data is written after a disconnect, and no error is logged."""
     request = POST_TO_ENGINE % b"streams for ever"
     with misbehaving() as engine, serving_proxy(engine.url) as root:
         url = httpx.URL(root)
@@ -139,7 +139,7 @@ def test_clients_that_leave_in_the_middle_of_a_pipeline(caplog: pytest.LogCaptur
 
 
 def test_nothing_of_a_call_is_kept_after_it() -> None:
-    """Not by the connection that it came on, nor until garbage is collected."""
+    """Neither its connection nor uncollected garbage keeps it."""
     with serving_engine(ScriptedEngine()) as root, httpx.Client(trust_env=False, timeout=TIMEOUT_S) as client:
         gc.collect()
         gc.disable()
@@ -159,7 +159,7 @@ def alive(kind: type) -> list[object]:
 
 
 async def test_what_fails_after_the_end_is_told_to_nobody() -> None:
-    """The client is slow; the server shuts down while the last bytes wait."""
+    """The client is slow, and the server shuts down while the last bytes wait."""
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
@@ -206,7 +206,7 @@ def test_a_client_of_http_1_0_gets_a_stream_without_chunks() -> None:
 
 
 def answering(*messages: dict[str, Any], fails: bool = False) -> ASGIApp:
-    """An application that has only this to say."""
+    """Return an application that sends only these messages."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

@@ -1,4 +1,4 @@
-"""Several engines behind one gateway: who gets a request, and what happens when one fails."""
+"""Several engines behind one gateway: selection of an engine, and failover."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IMPATIENT = {"retries": {"backoff_s": 0.001}}
 
 @contextmanager
 def fleet(*engines: ScriptedEngine, **options: Any) -> Iterator[str]:
-    """The root URL of a gateway in front of them."""
+    """Yield the root URL of a gateway in front of the engines."""
     with ExitStack() as stack:
         urls = [stack.enter_context(serving_engine(engine)) for engine in engines]
         yield stack.enter_context(serving_proxy(*urls, **options))
@@ -34,9 +34,7 @@ def fleet(*engines: ScriptedEngine, **options: Any) -> Iterator[str]:
 def test_a_stage_stays_with_one_engine() -> None:
     engines = [ScriptedEngine() for _ in range(3)]
     with fleet(*engines) as root:
-        for stage in [
-            f"s{number}" for number in range(24)
-        ] * 2:  # so many that each engine is sure to get some
+        for stage in [f"s{number}" for number in range(24)] * 2:  # enough for each engine to get some
             assert post(root, chat_body(), x_agentspec_stage=stage).status_code == 200
     homes = Counter(stage for engine in engines for stage in {one.stage for one in engine.requests})
     assert set(homes.values()) == {1}
@@ -107,7 +105,7 @@ def test_another_engine_answers_for_one_that_can_not(status: int) -> None:
         for number in range(8):
             assert post(root, chat_body(), x_agentspec_stage=f"s{number}").status_code == 200
     assert len(engine.requests) == 8
-    assert seen  # it was asked
+    assert seen  # it received a request
 
 
 @pytest.mark.parametrize("status", [400, 404, 429, 500, 501])
@@ -141,7 +139,7 @@ def test_a_request_that_fails_at_every_try_is_one_failure() -> None:
         answers = [post(root, chat_body(user=f"{number}")).json() for number in range(3)]
         codes = [answer.get("error", {}).get("code") for answer in answers]
     assert codes == [None, "no_upstream", "no_upstream"]
-    assert len(seen) == 4  # three tries; then one, which is the second failure
+    assert len(seen) == 4  # three tries, then one, which is the second failure
 
 
 def test_who_finds_no_room_waits_in_line() -> None:

@@ -10,7 +10,7 @@ def drawn(flow: WorkflowGraph) -> dict[str, int]:
 
 
 def play(flow: WorkflowGraph, script: Sequence[str], session: str = "s") -> None:
-    """``+a`` begins a call of stage ``a``, ``-a`` ends it; ``a`` does both."""
+    """Play a script: ``+a`` begins a call of stage ``a``, ``-a`` ends it, ``a`` does both."""
     live: dict[str, GraphStep] = {}
     for event in script:
         name = event.lstrip("+-")

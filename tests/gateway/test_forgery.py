@@ -1,4 +1,4 @@
-"""Who somebody is, the API key says; no other way to say it gets through to an engine."""
+"""Only the API key identifies the principal: no other claim of an identity reaches an engine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def root(engine: Misbehaving) -> Iterator[str]:
 
 
 def arrived(engine: Misbehaving) -> dict[str, Any]:
-    """The last body, as a parser reads it that keeps the last of equal keys; each key is there once."""
+    """Return the last body. Each key must occur once, as a parser may keep only the last duplicate."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs if name == "vllm_xargs" or name.startswith("agentspec_")]
@@ -120,7 +120,7 @@ def test_by_a_header(root: str, engine: Misbehaving, name: str, value: str) -> N
 
 
 def test_by_two_headers_of_a_name(root: str, engine: Misbehaving) -> None:
-    """The first is meant by us, and all that the engine gets."""
+    """The first header is the valid one, and the only one that the engine receives."""
     headers = [
         ("authorization", KEY),
         ("Authorization", "Bearer theirs"),
@@ -145,7 +145,7 @@ def test_by_a_body_that_gets_no_tags(root: str, engine: Misbehaving, encoding: s
 
 
 def ask(root: str, line: str, *headers: str, body: bytes = b"{}") -> bytes:
-    """As it stands here, with nothing tidied up on the way."""
+    """Send the lines unchanged, without normalisation, and return the response."""
     url = httpx.URL(root)
     lines = [line, "host: x", "connection: close", f"content-length: {len(body)}", *headers]
     with socket.create_connection((url.host, url.port or 0), timeout=TIMEOUT_S) as connection:
@@ -174,7 +174,7 @@ def ask(root: str, line: str, *headers: str, body: bytes = b"{}") -> bytes:
 )
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_by_the_path(root: str, engine: Misbehaving, path: str, method: str) -> None:
-    """A tenant reaches nothing that is the operator's, here or at the engine."""
+    """A tenant reaches no operator endpoint, in the gateway or the engine."""
     before = len(engine.requests)
     answer = ask(root, f"{method} {path} HTTP/1.1", f"authorization: {KEY}")
     assert answer.split()[1] in (b"403", b"404", b"405")

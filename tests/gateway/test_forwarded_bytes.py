@@ -61,7 +61,7 @@ def told(stream: bytes, step: int = 1000) -> dict[str, Any]:
 
 
 def events(*payloads: dict[str, Any]) -> bytes:
-    """As responses and messages have them, each with its name."""
+    """Return events in the format of responses and messages, each with its name."""
     return b"".join(
         f"event: {payload['type']}\ndata: {json.dumps(payload)}\n\n".encode() for payload in payloads
     )
@@ -170,7 +170,7 @@ def test_a_tenant_with_many_stages_takes_none_from_another() -> None:
 @pytest.mark.parametrize(
     ("answer", "num_steps"),
     [
-        # what vLLM 0.32 wrote of 40 tokens: eleven steps had a draft, seven had none
+        # vLLM 0.32's record of 40 tokens: eleven steps had a draft, seven had none
         ({"num_spec_steps": 11, "num_draft_tokens": 31, "num_accepted_draft_tokens": 21}, 18),
         ({"num_spec_steps": 5, "num_draft_tokens": 36, "num_accepted_draft_tokens": 36}, 5),
         ({}, 0),

@@ -78,11 +78,11 @@ def test_so_many_stages_have_a_name_the_rest_is_other() -> None:
         (("stage", "s1"), ("tenant", "acme")): 1,
     }
     assert of_stage(samples, "agentspec_tree_bytes", "other") == 40
-    assert of_stage(later, "agentspec_requests_total", "other") == 4 + 5 + 6 + 100  # no counter ever falls
+    assert of_stage(later, "agentspec_requests_total", "other") == 4 + 5 + 6 + 100  # counters never decrease
 
 
 class BrokenEngine(ScriptedEngine):
-    """Fails where nobody expects it."""
+    """An engine that fails in an unexpected place."""
 
     def stats(self) -> dict[StageKey, StageStats]:
         if not self.is_healthy:

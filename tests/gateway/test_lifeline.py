@@ -13,7 +13,7 @@ from agentspec.gateway.http.response_writer import WRITER_KEY
 
 
 class Exchange:
-    """As our own server's, which tells when its client leaves."""
+    """A response writer of our own server, which reports a disconnect."""
 
     reports_disconnect = True
     on_disconnect: Any = None
@@ -33,7 +33,7 @@ async def test_work_ends_by_itself() -> None:
 
     await cancel_scope.run(work())
     assert writer.on_disconnect is None
-    cancel_scope.cancel(ClientGoneError())  # too late, and no harm
+    cancel_scope.cancel(ClientGoneError())  # too late, no effect
     await asyncio.sleep(0)
 
 

@@ -1,4 +1,4 @@
-"""Lines are whole, whatever becomes of the process and of the disk."""
+"""Lines stay whole when the process or the disk fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentspec.gateway.telemetry.recorder import LineFile
 
 @contextmanager
 def room_for(num_bytes: int) -> Iterator[None]:
-    """A file of this process can't grow beyond it."""
+    """Limit the size of this process's files to ``num_bytes``."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))

@@ -63,6 +63,6 @@ def test_ids_in_names(name: str, expected: str) -> None:
     "piece", ["a", "1", "a-", "ab1", "/", "a/", "\\", "@.", "deadbeef-", "f" * 8 + "-", "<", "a1 "]
 )
 def test_time_is_linear_in_the_text(piece: str) -> None:
-    """A pattern that goes back would take minutes for a megabyte."""
+    """A backtracking pattern would take minutes for a megabyte."""
     text = (piece * (1 << 20))[: 1 << 20]
     assert len(masked(text)) <= len(text) + 8

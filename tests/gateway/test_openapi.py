@@ -1,6 +1,6 @@
-"""What the gateway serves is described in docs/openapi.yaml, and nothing made from that makes it stumble.
+"""The gateway agrees with docs/openapi.yaml, and requests generated from that file cause no server error.
 
-``$AGENTSPEC_FUZZ_CASES`` says how many requests are made up (``make fuzz-gateway``).
+``$AGENTSPEC_FUZZ_CASES`` is the number of generated requests (``make fuzz-gateway``).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def test_it_names_all_that_generates_and_all_that_is_counted() -> None:
 
 
 def check(answer: httpx.Response) -> None:
-    """Nothing that is made up is the server's fault, and every refusal is in OpenAI's form."""
+    """Check that a generated request causes no server error and that a refusal has OpenAI's form."""
     assert answer.status_code < 500, answer.text
     assert answer.headers["x-request-id"]
     if answer.status_code < 400 or answer.request.method == "HEAD":
@@ -72,7 +72,7 @@ def check(answer: httpx.Response) -> None:
 
 
 def sent(client: httpx.Client, case: schemathesis.Case) -> httpx.Response:
-    """Sends what was made up, as far as HTTP can say it."""
+    """Send a generated request, as far as HTTP can represent it."""
     made = case.as_transport_kwargs(base_url=str(client.base_url))
     body = {"json": made["json"]} if "json" in made else {"content": made.get("data")}
     if "json" in body:
@@ -92,7 +92,7 @@ def statuses() -> Iterator[Counter[int]]:
 @pytest.mark.parametrize("label", sorted(OPERATIONS))
 def test_what_is_made_up_from_it(client: httpx.Client, label: str, statuses: Counter[int]) -> None:
     operation = OPERATIONS[label]
-    num_left = len(OPERATIONS) - sorted(OPERATIONS).index(label)  # some have little that can be made up
+    num_left = len(OPERATIONS) - sorted(OPERATIONS).index(label)  # some allow few generated requests
     cases = st.one_of(
         operation.as_strategy(generation_mode=GenerationMode.POSITIVE),
         operation.as_strategy(generation_mode=GenerationMode.NEGATIVE),

@@ -1,4 +1,4 @@
-"""What docs/gateway.md says of codes, settings and metrics, held against the code."""
+"""The codes, settings and metrics in docs/gateway.md agree with the code."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def proxy_url(url: str) -> Iterator[str]:
 
 @contextmanager
 def raw_server(answer: bytes) -> Iterator[tuple[str, list[bytes]]]:
-    """A server that reads one request, sends ``answer`` and hangs up; what it read is in the list."""
+    """Yield a server that sends ``answer`` to one request and disconnects, and the bytes that it read."""
     seen: list[bytes] = []
 
     def run(listening: socket.socket) -> None:
@@ -197,7 +197,7 @@ def test_a_stream_that_breaks_off_ends_with_an_error_event(event: bytes) -> None
         answer = post(root, chat_body(stream=True))
     assert answer.status_code == 200
     *_, blank, last = answer.text.rstrip().splitlines()
-    assert blank == ""  # or the error would be a part of the event before
+    assert blank == ""  # otherwise the error would be part of the previous event
     assert json.loads(last.removeprefix("data: "))["error"]["code"] == "upstream_unavailable"
 
 

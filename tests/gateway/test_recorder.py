@@ -1,4 +1,4 @@
-"""What is recorded can be replayed."""
+"""Recordings can be replayed."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_answers_that_would_be_recorded_by_half(message: dict[str, Any]) -> None
 
 def test_what_waits_is_bounded_by_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "calls.jsonl"
-    os.mkfifo(path)  # nobody reads: the thread stays in the first call's line
+    os.mkfifo(path)  # no reader: the thread blocks in the first call's line
     reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     monkeypatch.setattr("agentspec.gateway.telemetry.recorder.MAX_WAITING_BYTES", 1 << 20)
     recorder = Recorder(path)

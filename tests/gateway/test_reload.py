@@ -1,4 +1,4 @@
-"""A configuration that changes under a running gateway, as ``agentspec serve --config`` has it."""
+"""A configuration change in a running gateway, as with ``agentspec serve --config``."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def test_another_engine_while_a_stream_goes_on(tmp_path: Path) -> None:
             root = url.removesuffix("/v1")
             stream = iter(client.chat.completions.create(**chat_body(stream=True)))
             next(stream)
-            file.write_text(config(two))  # noticed without being told
+            file.write_text(config(two))  # noticed without a signal
             wait_until(lambda: client.models.list().data[0].id == "second")
-            for _ in range(20):  # of the first engine, which is no longer in the file
+            for _ in range(20):  # from the first engine, which is no longer in the file
                 next(stream)
             assert post(root, chat_body(model="second")).status_code == 200
             assert (len(first.requests), len(second.requests)) == (1, 1)

@@ -60,7 +60,7 @@ def test_a_request_that_ends_within_the_grace_period_is_whole() -> None:
 
 
 def test_what_has_served_is_freed_while_its_process_goes_on() -> None:
-    """A server keeps the garbage collector from what is there when it starts, but not for ever."""
+    """A server exempts existing objects from garbage collection, but only until it stops."""
     engine = ScriptedEngine()
     engine.counters[StageKey("default", ("itself",))] = cast(Any, engine)  # only the collector frees it
     is_there = weakref.ref(engine)
@@ -76,7 +76,7 @@ def test_a_body_that_is_still_coming_does_not_hold_up_the_end() -> None:
         url = httpx.URL(root)
         connection = socket.create_connection((url.host, url.port or 0), timeout=TIMEOUT_S)
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
-        assert httpx.get(f"{root}/health").status_code == 200  # so the server has read what came before
+        assert httpx.get(f"{root}/health").status_code == 200  # so the server has read the earlier bytes
     with connection:
         answer = b"".join(iter(lambda: connection.recv(65536), b""))
     assert answer.startswith(b"HTTP/1.1 503 ")

@@ -19,12 +19,12 @@ LOOK_TOOL: dict[str, Any] = {"name": "look", "parameters": {"type": "object"}}
 CHAT_TOOLS: list[Any] = [{"type": "function", "function": LOOK_TOOL}]
 TOOLS: list[Any] = [{"type": "function", **LOOK_TOOL}]
 HI: list[Any] = [{"role": "user", "content": "hi"}]
-# text, a call whose tags are split, white space, a second call
+# text, a call with split tags, white space, a second call
 STEPS = ("I ", "look.\n", "<tool", "_call>\n" + CALL[12:30], CALL[30:-5], CALL[-5:] + "\n", CALL)
 
 
 def read(text: str, sizes: Iterator[int]) -> list[str | tuple[str, str]]:
-    """The pieces, texts side by side joined."""
+    """Return the pieces, with adjacent texts joined."""
     reader, pieces = ToolCallReader(), []
     while text:
         size = next(sizes)

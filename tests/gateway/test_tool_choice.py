@@ -1,4 +1,4 @@
-"""A call that is forced: the engine can write nothing else, with drafts and without."""
+"""Forced tool calls: the engine can generate only an allowed call, with and without drafts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decode steps of traced requests to engines that do not tell them in their answers."""
+"""Decode steps of traced requests, for engines that do not include them in their responses."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ STEPS = json.loads(json.dumps([step.describe() for step in TRACE]))
 
 @dataclass
 class TracingEngine:
-    """Stands for vLLM with the plugin: it keeps a trace of a call that says so, and tells it when asked.
+    """A stand-in for vLLM with the plugin. It keeps traces of calls that request one, and returns them.
 
-    ``num_late``: so often it has no trace yet.
+    ``num_late`` is the number of times that it has no trace yet.
     """
 
     seen: list[dict[str, Any]] = field(default_factory=list)
@@ -83,7 +83,7 @@ def root(engine: TracingEngine) -> Iterator[str]:
 
 
 def ask(root: str, key: str = "ka", **headers: str) -> str:
-    """A call; its request id."""
+    """Send a call and return its request id."""
     answer = post(root, chat_body(), authorization=f"Bearer {key}", **headers)
     assert answer.status_code == 200
     return answer.headers["x-request-id"]

@@ -1,4 +1,4 @@
-"""Spans, as OpenTelemetry's own exporter for tests gets them."""
+"""Spans, as received by OpenTelemetry's own exporter for tests."""
 
 from __future__ import annotations
 

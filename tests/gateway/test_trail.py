@@ -15,7 +15,7 @@ def test_rates_are_what_counters_gained() -> None:
         stats.num_output_tokens += 30
         stats.num_steps += 10
         stats.num_accepted_tokens += 20
-        trail.look(5.0 + second, stats)  # the same object, as live counters are
+        trail.look(5.0 + second, stats)  # the same object, as with live counters
     assert (trail.now.requests_per_s, trail.now.tokens_per_s) == (3.0, 30.0)
     assert (trail.now.accepted_per_step, trail.series) == (3.0, [3.0])
 

@@ -1,4 +1,4 @@
-"""The page in a real browser, in front of the embedded engine; skipped where there is no browser."""
+"""The page in a real browser, in front of the embedded engine. Skipped without a browser."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def root() -> Iterator[str]:
-    """A gateway that has seen two short runs of a workflow and one call of a hostile stage."""
+    """Yield a gateway that has served two short workflow runs and one call of a hostile stage."""
     before = torch.get_num_threads()
     config = EngineConfig(
         bundled_model_dir(), BUNDLED_MODEL, threads=1, price=0.2, draft=DraftConfig(mode="tree", max_tokens=8)
@@ -59,7 +59,7 @@ def ask(root: str, stage: str, session: str | None, key: str = KEY) -> None:
 
 @pytest.fixture
 def tab(chromium: Any, root: str) -> Iterator[Any]:
-    """The page, with the key given, and live."""
+    """Yield the page after entering the key, with live data."""
     with page(chromium, viewport={"width": 1280, "height": 900}) as tab:
         tab.goto(f"{root}/ui")
         tab.fill("#key-input", KEY)
@@ -78,9 +78,9 @@ def test_the_page_needs_no_key_and_says_what_a_browser_may_do_with_it() -> None:
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "unsafe" not in policy
     assert policy.count("'sha256-") == 2
-    assert "://" not in answer.text.replace("http://www.w3.org/2000/svg", "")  # nothing from elsewhere
+    assert "://" not in answer.text.replace("http://www.w3.org/2000/svg", "")  # no external resources
     assert "innerHTML" not in answer.text
-    assert '<link rel="icon" href="data:' in answer.text  # else browsers ask for /favicon.ico, now or later
+    assert '<link rel="icon" href="data:' in answer.text  # otherwise browsers request /favicon.ico
     assert "img-src data:;" in policy
 
 
@@ -100,7 +100,7 @@ def test_a_key_is_asked_for_once(chromium: Any, root: str) -> None:
         tab.fill("#key-input", "other")
         tab.click("#key-form button")
         tab.wait_for_selector("#state.live")
-        assert tab.inner_text("#stages-note") == "No stage has been seen yet."  # they are another tenant's
+        assert tab.inner_text("#stages-note") == "No stage has been seen yet."  # stages are another tenant's
         tab.reload()
         tab.wait_for_selector("#state.live")
         assert not tab.is_visible("#key")
@@ -108,7 +108,7 @@ def test_a_key_is_asked_for_once(chromium: Any, root: str) -> None:
         assert not tab.is_visible("#clusters")
     assert all(url.startswith(f"{root}/") for url in asked)
     assert not any("other" in url for url in asked)
-    assert all("Failed to load resource" in text for text in broken)  # what was refused, and nothing else
+    assert all("Failed to load resource" in text for text in broken)  # only the refused requests
 
 
 def test_stages_and_the_workflow_are_shown_live(tab: Any, root: str) -> None:
@@ -141,7 +141,7 @@ def test_an_operator_sees_the_stages_of_all_tenants(chromium: Any, root: str) ->
         tab.wait_for_selector("#stages td:has-text('cora: agentic_sql/classify')")
         names = tab.locator("#stages tbody tr td:first-child").all_inner_texts()
         assert names[0] == "acme: agentic_sql/classify"
-        assert tab.locator("#stages button.name").count() == 0  # no call goes to them with this key
+        assert tab.locator("#stages button.name").count() == 0  # this key can't call them
         titles = tab.locator("#graph path.edge title").all_text_contents()
         assert "acme: agentic_sql/classify → acme: agentic_sql/extract: 2" in titles
 
@@ -157,7 +157,7 @@ def test_one_request_is_shown_token_by_token(tab: Any) -> None:
     tab.wait_for_selector("#trace:not([hidden])")
     assert "per step" in tab.inner_text("#trace-note")
     assert tab.inner_text("#output").startswith('{"database')
-    assert tab.locator("#output .token.stage").count() > 0  # the same question was answered before
+    assert tab.locator("#output .token.stage").count() > 0  # the same question was asked before
     first = tab.locator("#steps tr").first.locator("td").all_inner_texts()
     assert first[:3] == ["prompt", "–", "–"]
     assert tab.locator("#steps tr").count() > 1
@@ -174,7 +174,7 @@ def test_a_cluster_can_be_named(chromium: Any) -> None:
         tab.goto(f"{root}/ui")
         rows = tab.locator("#cluster-rows tr")
         rows.nth(1).wait_for()
-        assert "<b>Fix</b> it." in rows.nth(0).inner_text()  # those without a name come first
+        assert "<b>Fix</b> it." in rows.nth(0).inner_text()  # those without a name are first
         assert rows.nth(1).locator("input").input_value() == "flow/done"
         rows.nth(0).locator("input").fill("flow/fix")
         with tab.expect_response("**/agentspec/clusters/**"):
@@ -183,7 +183,7 @@ def test_a_cluster_can_be_named(chromium: Any) -> None:
 
 
 def trace(tab: Any, root: str) -> None:
-    """Open the page and let it run a request."""
+    """Open the page and run a request."""
     tab.goto(f"{root}/ui")
     tab.wait_for_selector("#state.live")
     tab.fill("#trace-prompt", "hi")
@@ -205,7 +205,7 @@ def test_the_steps_of_an_engine_behind_http_are_fetched(chromium: Any) -> None:
     with serving_app(engine.app) as url, serving_proxy(url) as root, page(chromium) as tab:
         trace(tab, root)
         tab.wait_for_selector("#trace:not([hidden])")
-        assert len(engine.asked) == 2  # it was not there at once
+        assert len(engine.asked) == 2  # the first attempt had no trace
         assert tab.inner_text("#trace-note") == (
             "4 tokens in 1 decode steps and the prompt's: 3.00 per step; 2 of 3 draft tokens accepted"
         )

@@ -24,9 +24,9 @@ PIECES = (b'data: {"odd":   "spacing"}\n\n', b": ping\n\n", b"data: [DONE]\n\n")
 
 
 class Server:
-    """Stands for vLLM's server: remembers each request and streams ``PIECES`` back.
+    """A stand-in for vLLM's server: records each request and streams ``PIECES`` back.
 
-    A body that says ``"wait": true`` is never answered; ``has_left`` tells that its client went away.
+    A body with ``"wait": true`` gets no response. ``has_left`` is True after its client disconnected.
     """
 
     def __init__(self) -> None:
@@ -256,7 +256,7 @@ def test_what_needs_no_tenant_stays_open(locked_url: str, server: Server) -> Non
         ("GET", "/health"),
         ("GET", "/metrics"),
         ("OPTIONS", "/v1/completions"),
-        ("POST", "/agentspec/evict"),  # the control channel has a token of its own
+        ("POST", "/agentspec/evict"),  # the control channel has its own token
     ):
         assert send(locked_url, path, b"", method=method).status_code == 200
     assert send(locked_url, "/tokenize", b"", method="POST").status_code == 401

@@ -1,6 +1,6 @@
-"""``agentspec bench engine``: real time per output token on recorded calls, for any shape of a model.
+"""``agentspec bench engine``: real time per output token on recorded calls, for any model shape.
 
-The embedded engine takes every step of the recorded answers (forced outputs); weights may be random.
+The embedded engine takes every step of the recorded answers (forced outputs). Weights may be random.
 """
 
 from __future__ import annotations

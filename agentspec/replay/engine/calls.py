@@ -1,4 +1,4 @@
-"""The calls that are measured, and those before them that are learned."""
+"""The measured calls, and the earlier calls that the forest learns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORKFLOW = "trace"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EngineCall:
-    """One call as int32 token ids, cut to size; ``is_cut``: the answer went on."""
+    """One call as int32 token ids, cut to size. ``is_cut`` is True if the answer was cut."""
 
     stage: str
     session: str
@@ -28,28 +28,28 @@ class EngineCall:
 
     @property
     def key(self) -> StageKey:
-        """Its stage in the forest."""
+        """The stage's key in the forest."""
         return stage_key(self.stage)
 
 
 def stage_key(stage: str) -> StageKey:
-    """The forest's name of a recorded stage."""
+    """Return the forest's key of a recorded stage."""
     return StageKey("default", (WORKFLOW, stage.replace("/", "_")))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """Answers that were given before, by stage, and the calls that are measured."""
+    """Earlier answers by stage, and the measured calls."""
 
     history: list[tuple[str, Tokens]]
     calls: list[EngineCall]
 
 
 def load(path: Path, sizes: Sizes, encode: Callable[[str], Tokens]) -> Work:
-    """The work of a file. A file that is short has less history.
+    """Return the work of a file. A short file has less history.
 
     Raises:
-        ConfigError: the file is no record of calls, or has none.
+        ConfigError: the file is not a record of calls, or has none.
     """
     records = list(islice(read(path), sizes.history + sizes.calls))
     num_history = max(0, len(records) - sizes.calls)

@@ -1,4 +1,4 @@
-"""One way to draft: an engine of its own, driven step by step in the caller's thread."""
+"""One drafting method with its own engine, driven step by step in the calling thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_BATCH_TOKENS = 256
 
 @dataclass(slots=True)
 class Decoded:
-    """What the decode steps of calls came to; the prefill's token is none of theirs."""
+    """Totals of the decode steps of calls. The token of the prefill does not count."""
 
     num_calls: int = 0
     seconds: float = 0.0
@@ -34,7 +34,7 @@ class Decoded:
     num_accepted: int = 0
 
     def add(self, other: Decoded) -> None:
-        """Take in another's."""
+        """Add another's totals."""
         self.num_calls += other.num_calls
         self.seconds += other.seconds
         self.num_tokens += other.num_tokens
@@ -44,7 +44,7 @@ class Decoded:
 
 
 class Lane:
-    """Decodes calls whose prompts are in slot 0 of a cache that all lanes share."""
+    """A decoder for calls whose prompts are in slot 0 of a cache that all lanes share."""
 
     def __init__(self, measured: Measured, cache: KVCache, proposer: Proposer, draft: DraftConfig) -> None:
         model, tokenizer = measured.model, measured.tokenizer
@@ -63,17 +63,17 @@ class Lane:
         self._tokens: list[int] = []
 
     def decode(self, request_id: str, call: EngineCall) -> Decoded:
-        """Take every step of a call; the entries of its prompt are in the cache but for the last one's.
+        """Decode a call. The cache must hold its prompt's entries, except the last token's.
 
         Raises:
-            EngineError: what came out is not what is recorded.
+            EngineError: the output differs from the recorded one.
         """
         self._tokens = []
         live = LiveRequest(_request(request_id, call), cast(asyncio.AbstractEventLoop, None))
         (choice,) = self._admission.admit(live)
         choice.num_cached = len(call.prompt) - 1
         self._decoder.add([choice])
-        self._decoder.step()  # the prompt's last token gives the first one of the answer
+        self._decoder.step()  # the prompt's last token gives the answer's first token
         begin_s = time.perf_counter()
         while self._decoder.has_work:
             self._decoder.step()

@@ -1,4 +1,4 @@
-"""Rounds of calls, each decoded by every method in turn."""
+"""Rounds of calls. Every method decodes each call in turn."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from agentspec.replay.engine.sizes import Sizes
 from agentspec.reporting.process import without_gc
 from agentspec.reporting.report import Announce
 
-Round = Mapping[str, Mapping[str, Decoded]]  # method -> stage -> what its steps came to
+Round = Mapping[str, Mapping[str, Decoded]]  # method -> stage -> totals of its steps
 ANNOUNCE_EVERY = 5  # calls
 
 
 def measure(measured: Measured, work: Work, sizes: Sizes, announce: Announce) -> list[Round]:
-    """Each round begins with fresh trees; the methods take turns call by call, the first one in turn too."""
+    """Measure rounds of calls, each with fresh trees.
+
+    The methods alternate call by call, and a different one is first each time.
+    """
     model, until_s = measured.model, time.monotonic() + 60 * sizes.minutes
     max_len = sizes.prompt_tokens + sizes.output_tokens + max(one.max_tokens for one in DRAFTS.values()) + 2
     cache = KVCache(model.config, 1, max_len, model.dtype, model.device)
@@ -47,7 +50,7 @@ def measure(measured: Measured, work: Work, sizes: Sizes, announce: Announce) ->
 
 
 def _read_prompt(measured: Measured, cache: KVCache, call: EngineCall) -> None:
-    """Write the entries of the prompt, but for its last token's, into the slot that the lanes go on from."""
+    """Write the prompt's entries, except the last token's, into the slot from which the lanes continue."""
     prompt = call.prompt[:-1]
     for start in range(0, len(prompt), MAX_BATCH_TOKENS):
         chunk = prompt[start : start + MAX_BATCH_TOKENS]
@@ -55,7 +58,7 @@ def _read_prompt(measured: Measured, cache: KVCache, call: EngineCall) -> None:
 
 
 def _warm_up(measured: Measured, cache: KVCache, call: EngineCall) -> None:
-    """The first passes of each kind take longer: memory, and kernels that are chosen."""
+    """Run each kind of pass once. The first passes take longer: they allocate memory and select kernels."""
     _read_prompt(measured, cache, call)
     for name in METHODS:
         Lane(measured, cache, proposer(name, ()), DRAFTS[name]).decode("warm-up", call)

@@ -1,4 +1,4 @@
-"""What is compared: ways to draft, each as the engine's proposer."""
+"""The compared drafting methods, each as the engine's proposer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agentspec.stages import StageKey
 OFF, NGRAM, OURS = "off", "ngram", "ours"
 METHODS = (OFF, NGRAM, OURS)
 NGRAM_DRAFT = 8
-# as `agentspec serve` drafts
+# same settings as `agentspec serve`
 DRAFTS = {
     OFF: DraftConfig(mode="off"),
     NGRAM: DraftConfig(mode="chain", max_tokens=NGRAM_DRAFT),
@@ -28,7 +28,7 @@ DRAFTS = {
 
 
 def proposer(method: str, history: Sequence[tuple[str, Tokens]]) -> Proposer:
-    """A fresh one; the forest has learned the history."""
+    """Return a new proposer. A forest has learned the history."""
     if method == OFF:
         return NoDrafts()
     if method == NGRAM:
@@ -40,27 +40,27 @@ def proposer(method: str, history: Sequence[tuple[str, Tokens]]) -> Proposer:
 
 
 class DrafterProposer:
-    """A method of ``agentspec replay`` as a proposer; it knows no price of a draft token."""
+    """A method of ``agentspec replay`` as a proposer. It ignores ``min_prob``."""
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
         self._untold: defaultdict[str, list[Tokens]] = defaultdict(list)
 
     def start(self, request_id: str, stage: StageKey, prompt_ids: Tokens, **_: object) -> None:
-        """The text begins with the prompt."""
+        """Start a request. Its text begins with the prompt."""
         self._drafter.start(request_id, Call(str(stage), request_id, prompt_ids, np.empty(0, np.int32)))
 
     def step(
         self, updates: Sequence[tuple[str, Tokens]], max_tokens: int = 32, min_prob: float = 0.0
     ) -> list[Draft]:
-        """One draft each."""
+        """Return one draft per request."""
         return [self._drafter.step(name, tokens) for name, tokens in updates]
 
     def observe(self, request_id: str, token_ids: Tokens) -> None:
-        """Kept until the end."""
+        """Keep the tokens until the request finishes."""
         self._untold[request_id].append(token_ids)
 
     def finish(self, request_id: str, learn: bool = True) -> None:
-        """Forget the request."""
+        """Finish the request."""
         tokens = self._untold.pop(request_id, [])
         self._drafter.finish(request_id, np.concatenate([np.empty(0, np.int32), *tokens]))

@@ -12,7 +12,7 @@ COLOURS = {OFF: "black", NGRAM: plots.colour("pld"), OURS: plots.colour("learned
 
 
 def draw(figures: Mapping[str, Mapping[str, Mapping[str, float]]], name: str, path: Path) -> None:
-    """The report's figures as a picture."""
+    """Plot the report's figures."""
     height = 1.2 + 0.3 * len(figures)
     figure, (axes,) = plots.panels(1, width=5.2, height=height)
     by_method = {

@@ -1,4 +1,4 @@
-"""What the rounds came to: time per output token by method and stage."""
+"""Report of the rounds: time per output token by method and stage."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ALL = "all"
 
 
 def stages(rounds: Sequence[Round]) -> list[str]:
-    """In the order of their first calls."""
+    """Return the stages in the order of their first calls."""
     return list(dict.fromkeys(stage for one in rounds for stage in one[OFF]))
 
 
 def total(rounds: Sequence[Round], method: str, stage: str = ALL) -> Decoded:
-    """Of all rounds, of one stage or of all."""
+    """Return the sum over all rounds, for one stage or for all."""
     result = Decoded()
     for one in rounds:
         for name, decoded in one[method].items():
@@ -31,12 +31,12 @@ def total(rounds: Sequence[Round], method: str, stage: str = ALL) -> Decoded:
 
 
 def tpot_s(decoded: Decoded) -> float:
-    """Seconds per output token."""
+    """Return the seconds per output token."""
     return decoded.seconds / max(1, decoded.num_tokens)
 
 
 def figures(rounds: Sequence[Round]) -> dict[str, dict[str, dict[str, float]]]:
-    """By stage, "all" last, and method."""
+    """Return the figures by stage, "all" last, and method."""
     return {
         stage: {method: _figures(rounds, method, stage) for method in METHODS}
         for stage in (*stages(rounds), ALL)
@@ -57,7 +57,7 @@ def _figures(rounds: Sequence[Round], method: str, stage: str) -> dict[str, floa
 
 
 def summary(rounds: Sequence[Round]) -> dict[str, Any]:
-    """The figures of all stages together, and each round's speed-up."""
+    """Return the figures of all stages together, and each round's speed-up."""
     by_round = [figures([one])[ALL] for one in rounds]
     return {
         method: {**one, "speedup_by_round": [each[method]["speedup"] for each in by_round]}
@@ -66,7 +66,7 @@ def summary(rounds: Sequence[Round]) -> dict[str, Any]:
 
 
 def table(name: str, rounds: Sequence[Round]) -> Table:
-    """A row per stage; calls and tokens of all rounds."""
+    """Return a table with a row per stage. Calls and tokens are those of all rounds."""
     result = Table(title=f"ms per output token, {name}, one call at a time", title_justify="left")
     result.add_column("stage", overflow="ellipsis", no_wrap=True)
     times = ("calls", "tokens", *METHODS)
@@ -88,7 +88,7 @@ def table(name: str, rounds: Sequence[Round]) -> Table:
 
 
 def notes(work: Work) -> list[str]:
-    """What was measured on."""
+    """Return notes on the conditions of the measurement."""
     return [
         f"the forest had learned {len(work.history)} earlier answers of the file; every output was the"
         " recorded one; reading prompts is not in the times; tokens/step and accepted are ours"
@@ -96,6 +96,6 @@ def notes(work: Work) -> list[str]:
 
 
 def shape(config: Any) -> Mapping[str, int]:
-    """What makes a step take as long as it does."""
+    """Return the dimensions that determine the duration of a step."""
     names = ("hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "vocab_size")
     return {name: getattr(config, name) for name in names}

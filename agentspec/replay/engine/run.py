@@ -18,10 +18,10 @@ from agentspec.reporting.report import announcer, json_line, make_room_for, publ
 def run(
     trace: Path, chosen: shapes.Chosen, sizes: Sizes, json_path: Path | None, plot_path: Path | None
 ) -> int:
-    """Measure; print progress on stderr, the table and, as the last line, the JSON; the exit status.
+    """Measure, print progress on stderr, the table and a last line of JSON, and return the exit status.
 
     Raises:
-        ConfigError: the trace has no calls, or there is no such shape or device.
+        ConfigError: the trace has no calls, or the shape or device does not exist.
         CheckpointError: the model can't be loaded.
     """
     plots.check(plot_path)

@@ -1,4 +1,4 @@
-"""The model that is measured: a checkpoint, or a shape with random weights; and what its tokens are."""
+"""The measured model: a checkpoint, or a shape with random weights; and its tokenizer."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _SHARED = {"vocab_size": TEKKEN_SIZE, "max_position_embeddings": 32768, "tie_wor
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What the options say; ``model`` goes before ``shape``."""
+    """The chosen options. ``model`` takes precedence over ``shape``."""
 
     model: Path | None
     shape: str
@@ -70,7 +70,7 @@ class Chosen:
 
     @property
     def name(self) -> str:
-        """As the report calls it."""
+        """The model's name in the report."""
         if self.model is not None:
             return self.model.resolve().name
         path = Path(self.shape)
@@ -82,8 +82,8 @@ class Measured:
     """A model and its tokens.
 
     Attributes:
-        tokenizer: whose end token ends an output. Of shapes without a tokenizer it is the bundled one's.
-        vocabulary: what text is told in, as ``load_tokenizer`` knows it.
+        tokenizer: its end token ends an output. Shapes without a tokenizer use the bundled one.
+        vocabulary: the tokenizer for texts, as a name for ``load_tokenizer``.
     """
 
     name: str
@@ -92,10 +92,10 @@ class Measured:
     vocabulary: str
 
     def encode(self, text: str) -> Tokens:
-        """Token ids of a text, without any that ends an output.
+        """Return the token ids of a text, except those that end an output.
 
         Raises:
-            ConfigError: the model has no such tokens.
+            ConfigError: the model's vocabulary lacks a token of the text.
         """
         ids = load_tokenizer(self.vocabulary)(text)
         if len(ids) and (highest := int(ids.max())) >= self.model.config.vocab_size:
@@ -107,16 +107,16 @@ class Measured:
 
 
 def load(chosen: Chosen) -> Measured:
-    """The model.
+    """Load the model and its tokenizer.
 
     Raises:
-        ConfigError: there is no such shape, device or dtype.
+        ConfigError: the shape, device or dtype does not exist.
         CheckpointError: a folder or a config.json can't be loaded.
     """
     if chosen.dtype is not None and chosen.dtype not in DTYPES:
         raise ConfigError(f"dtype must be one of {DTYPES}, not {chosen.dtype!r}")
     is_bundled = chosen.model is None and chosen.shape == BUNDLED
-    threads = chosen.threads or (1 if is_bundled else None)  # a second one makes each of its steps slower
+    threads = chosen.threads or (1 if is_bundled else None)  # a second thread slows down each of its steps
     if threads is not None:
         torch.set_num_threads(threads)
     dtype = None if chosen.dtype is None else getattr(torch, chosen.dtype)
@@ -136,7 +136,7 @@ def load(chosen: Chosen) -> Measured:
 
 
 def _config(shape: str) -> tuple[ModelConfig, Path]:
-    """The shape's configuration, and where a tokenizer may lie."""
+    """Return the shape's configuration, and the folder that may have a tokenizer."""
     if shape in CONFIGS:
         return ModelConfig.from_json({**CONFIGS[shape], **_SHARED}), Path(f"no folder of {shape}")
     path = Path(shape)

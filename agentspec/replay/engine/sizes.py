@@ -1,4 +1,4 @@
-"""How much is measured."""
+"""Size of a measurement."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Calls that are measured, calls before them that are learned, tokens of each at most, rounds.
+    """Number of measured calls, of earlier calls to learn, of tokens per call at most, and of rounds.
 
     Attributes:
-        minutes: after so long no further call is begun.
+        minutes: time limit after which no further call starts.
     """
 
     calls: int = 40
