@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from agentspec.gateway.discovery.fingerprint import read_clues
+from agentspec.gateway.discovery.fingerprint import read_features
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.replay import traces
 from agentspec.reporting.report import Announce
@@ -84,8 +84,8 @@ def _timed(method: Method, calls: Sequence[Untagged]) -> tuple[list[str], float]
     """The groups as calls come, and microseconds of CPU for each prompt that differs from all before."""
     served, seen, busy_s = [], set(), 0.0
     for call in calls:
-        clues = read_clues(call.body)
-        prompt = clues and (clues.text, clues.tools, clues.schema)
+        features = read_features(call.body)
+        prompt = features and (features.text, features.tools, features.schema)
         begun_s = time.thread_time()
         served.append(method.see(call.body))
         if prompt not in seen:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from agentspec.gateway.discovery.fingerprint import Fingerprint, read_clues
+from agentspec.gateway.discovery.fingerprint import Fingerprint, read_features
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.settings import DiscoverySettings
 
@@ -54,12 +54,12 @@ class Drain:
 
     def see(self, body: Body) -> str:
         """See :class:`Method`."""
-        clues = read_clues(body)
-        if clues is None:
+        features = read_features(body)
+        if features is None:
             return NO_STAGE
-        raw = clues.raw_digest(_KEY)
+        raw = features.raw_digest(_KEY)
         if raw not in self._seen:
-            fingerprint = Fingerprint.of(clues, _KEY)
+            fingerprint = Fingerprint.of(features, _KEY)
             miner = self._miners.get(fingerprint.shape) or self._begun(fingerprint.shape)
             number = miner.add_log_message(fingerprint.words)["cluster_id"]
             self._seen[raw] = f"{fingerprint.shape.hex()} {number}"
@@ -67,10 +67,10 @@ class Drain:
 
     def label(self, body: Body) -> str:
         """See :class:`Method`."""
-        clues = read_clues(body)
-        if clues is None:
+        features = read_features(body)
+        if features is None:
             return NO_STAGE
-        fingerprint = Fingerprint.of(clues, _KEY)
+        fingerprint = Fingerprint.of(features, _KEY)
         match = self._miners[fingerprint.shape].match(fingerprint.words)
         return f"{fingerprint.shape.hex()} {match.cluster_id}" if match else NO_STAGE
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from agentspec.gateway.discovery.fingerprint import read_clues
+from agentspec.gateway.discovery.fingerprint import read_features
 from agentspec.replay import traces
 from benchmarks.load import calls as example
 
@@ -65,10 +65,10 @@ def truth(calls: Iterable[Untagged]) -> list[str]:
         return stage
 
     for call in calls:
-        clues = read_clues(call.body)
-        if clues is None:
+        features = read_features(call.body)
+        if features is None:
             continue
-        seen = (tuple(clues.text.split()), clues.is_system, clues.tools, clues.schema)
+        seen = (tuple(features.text.split()), features.is_system, features.tools, features.schema)
         one, other = find(first.setdefault(seen, call.stage)), find(call.stage)
         leader[max(one, other)] = min(one, other)
     return [find(call.stage) for call in calls]

@@ -13,8 +13,8 @@ from agentspec.gateway.discovery.templates import Sketch
 MAX_PROMPTS = 128
 FEWEST_ALIKE = 6  # prompts needed for a template if they hardly differ
 MORE_ALIKE = 12  # additional prompts needed if they have nearly nothing in common
-STANDING_ALIKE = 4  # factor on both if the prompts are recurring
-KINSHIP = 0.5  # least similarity of a neighbour, relative to the nearest one
+RECURRING_SHARE = 4  # factor on both if the prompts are recurring
+NEIGHBOUR_SHARE = 0.5  # least similarity of a neighbour, relative to the nearest one
 MAX_ENDINGS = 1024
 NUM_ALIKE_ENDINGS = 3
 
@@ -29,11 +29,11 @@ class UnclusteredPrompt:
     sketch: Sketch
 
     @property
-    def is_loose(self) -> bool:
+    def is_unclustered(self) -> bool:
         """True if the prompt may still become a member of a template's cluster."""
         cluster = self.member.cluster
-        is_taken = cluster is not None and (cluster.is_standing or not cluster.is_free)
-        return not (is_taken or self.member.is_standing)
+        is_taken = cluster is not None and (cluster.is_recurring or not cluster.is_free)
+        return not (is_taken or self.member.is_recurring)
 
 
 class UnclusteredPrompts:
@@ -78,17 +78,17 @@ class UnclusteredPrompts:
     def add(self, member: Member, fingerprint: Fingerprint) -> list[UnclusteredPrompt]:
         """Keep a prompt and return its neighbours, if they are enough for a template."""
         prompt = UnclusteredPrompt(member, fingerprint, self.shape(fingerprint), Sketch.of(fingerprint.words))
-        kin = self._kin(prompt)
+        neighbours = self._neighbours(prompt)
         self._prompts[member.digest] = prompt
         while len(self._prompts) > MAX_PROMPTS:
             self._prompts.popitem(last=False)
-        return kin
+        return neighbours
 
     def remove(self, digest: bytes) -> None:
         """Remove a prompt if present."""
         self._prompts.pop(digest, None)
 
-    def _kin(self, prompt: UnclusteredPrompt) -> list[UnclusteredPrompt]:
+    def _neighbours(self, prompt: UnclusteredPrompt) -> list[UnclusteredPrompt]:
         """Return the prompts about as similar as the nearest one; empty if too few for a template.
 
         Recurring prompts count only in large numbers: they then differ in a slot that few sessions share.
@@ -99,9 +99,9 @@ class UnclusteredPrompts:
         near = [(prompt.sketch.num_common(one.sketch), one) for one in others]
         near.sort(key=lambda pair: -pair[0])
         most = near[0][0]
-        kin = [one for common, one in near if common >= KINSHIP * most > 0]
+        neighbours = [one for common, one in near if common >= NEIGHBOUR_SHARE * most > 0]
         num_enough = FEWEST_ALIKE + MORE_ALIKE * (1 - min(most / prompt.sketch.num_pairs, 1))
-        loose = [one for one in kin if one.is_loose]
-        if len(loose) + 1 >= num_enough:
-            return loose
-        return kin if len(kin) + 1 >= STANDING_ALIKE * num_enough else []
+        unclustered = [one for one in neighbours if one.is_unclustered]
+        if len(unclustered) + 1 >= num_enough:
+            return unclustered
+        return neighbours if len(neighbours) + 1 >= RECURRING_SHARE * num_enough else []

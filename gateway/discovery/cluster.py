@@ -37,7 +37,7 @@ class Member:
             self.cluster.last_seen_s = time.time()
 
     @property
-    def is_standing(self) -> bool:
+    def is_recurring(self) -> bool:
         """True if recurring: seen in too many conversations to be an instance of a template."""
         return self.is_system and self.num_openings >= NUM_STANDING
 
@@ -75,7 +75,7 @@ class Cluster:
         return not (self.is_named or self.is_pinned or self.is_settled)
 
     @property
-    def is_standing(self) -> bool:
+    def is_recurring(self) -> bool:
         """True if recurring: it has more than a single prompt of few conversations."""
         members = self.members.values()
-        return bool(self.templates) or len(members) > 1 or any(member.is_standing for member in members)
+        return bool(self.templates) or len(members) > 1 or any(member.is_recurring for member in members)

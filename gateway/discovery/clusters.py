@@ -58,7 +58,7 @@ class Clusters:
         self._clusters: dict[str, Cluster] = {}
         self._members: dict[bytes, Member] = {}
         self._matching: dict[bytes, tuple[tuple[Template, Cluster], ...]] = {}  # by shape
-        self._loose = UnclusteredPrompts()
+        self._unclustered = UnclusteredPrompts()
         self._slots: dict[Template, Slots] = {}
 
     def __iter__(self) -> Iterator[Cluster]:
@@ -86,9 +86,9 @@ class Clusters:
         if known is not None:
             member.cluster = known.cluster
             return
-        is_new = member.digest not in self._loose
+        is_new = member.digest not in self._unclustered
         if is_new:
-            self._loose.note_ending(fingerprint)
+            self._unclustered.note_ending(fingerprint)
         found = self._match(fingerprint)
         cluster = found and found[1]
         if found and is_new:
@@ -216,7 +216,7 @@ class Clusters:
             self._index_templates()
 
     def _match(self, fingerprint: Fingerprint) -> tuple[Template, Cluster] | None:
-        candidates = self._matching.get(self._loose.shape(fingerprint))
+        candidates = self._matching.get(self._unclustered.shape(fingerprint))
         if not candidates:
             return None
         text = f" {fingerprint.words} "
@@ -232,7 +232,7 @@ class Clusters:
         if telling is None or len(self._clusters) + len(telling[1]) > self._max_clusters:
             return cluster
         self._slots[template] = Slots()
-        self._refine(template, cluster, self._loose.shape(fingerprint), *telling)
+        self._refine(template, cluster, self._unclustered.shape(fingerprint), *telling)
         return self.match(fingerprint) or cluster
 
     def _refine(
@@ -255,14 +255,16 @@ class Clusters:
             if self._members.get(digest) is member:
                 del self._members[digest]
             member.cluster = None
-            self._loose.remove(digest)
+            self._unclustered.remove(digest)
 
     def _opened(self, member: Member, fingerprint: Fingerprint) -> Cluster | None:
         """Create a cluster from this prompt and its neighbours; None if too few or too different."""
-        kin, shape = self._loose.add(member, fingerprint), self._loose.shape(fingerprint)
-        if not kin:
+        neighbours, shape = self._unclustered.add(member, fingerprint), self._unclustered.shape(fingerprint)
+        if not neighbours:
             return None
-        template = Template.of([fingerprint.words, *(one.fingerprint.words for one in kin[:MAX_FOUNDERS])])
+        template = Template.of(
+            [fingerprint.words, *(one.fingerprint.words for one in neighbours[:MAX_FOUNDERS])]
+        )
         if template is None or self._is_refused(fingerprint, shape) or not self._has_room():
             return None
         return self._founded(template, fingerprint, shape)
@@ -278,10 +280,10 @@ class Clusters:
         if cluster is None or cluster.templates or not cluster.is_free:  # else it was saved without text
             cluster = self._added(fingerprint.digest if cluster else seed, words, template.text)
         cluster.templates.append((shape, template))
-        for prompt in self._loose:
+        for prompt in self._unclustered:
             text = f" {prompt.fingerprint.words} "
-            if prompt.shape == shape and prompt.is_loose and template.num_words_in(text):
-                self._loose.remove(prompt.member.digest)
+            if prompt.shape == shape and prompt.is_unclustered and template.num_words_in(text):
+                self._unclustered.remove(prompt.member.digest)
                 before = prompt.member.cluster
                 if before is not None:
                     self._absorb(cluster, before)
@@ -311,7 +313,7 @@ class Clusters:
             return True
         idle_since_s = time.time() - IDLE_S
         free = [one for one in self._clusters.values() if one.is_free]
-        losable = [one for one in free if not one.is_standing] or [
+        losable = [one for one in free if not one.is_recurring] or [
             one for one in free if one.last_seen_s < idle_since_s
         ]
         if losable:
@@ -405,7 +407,7 @@ class Clusters:
             for shape, template in cluster.templates:
                 matching.setdefault(shape, []).append((template, cluster))
         for shape in matching:
-            self._loose.keep_ending(shape)
+            self._unclustered.keep_ending(shape)
         self._matching = {shape: tuple(pairs) for shape, pairs in matching.items()}
         known = {template for pairs in matching.values() for template, _ in pairs}
         self._slots = {template: slots for template, slots in self._slots.items() if template in known}

@@ -81,17 +81,17 @@ class Fingerprint:
     cue: bytes = b""
 
     @classmethod
-    def of(cls, clues: PromptFeatures, key: bytes) -> Fingerprint:
+    def of(cls, features: PromptFeatures, key: bytes) -> Fingerprint:
         """Compute the fingerprint. The secret ``key`` prevents guessing prompts from their digests."""
-        words = masked(clues.text)
-        tools = tuple(mask_ids(name) for name in clues.tools)
-        shape = _digest(key, clues.is_system, " ".join(roles(words)), tools, clues.schema)
-        digest = _digest(key, clues.is_system, words, tools, clues.schema)
-        cue = b"" if clues.is_system else _cue(clues.text, key)
-        return cls(digest, shape, words, clues.is_system, tools, clues.schema, cue)
+        words = masked(features.text)
+        tools = tuple(mask_ids(name) for name in features.tools)
+        shape = _digest(key, features.is_system, " ".join(roles(words)), tools, features.schema)
+        digest = _digest(key, features.is_system, words, tools, features.schema)
+        cue = b"" if features.is_system else _cue(features.text, key)
+        return cls(digest, shape, words, features.is_system, tools, features.schema, cue)
 
 
-def read_clues(body: Mapping[str, Any]) -> PromptFeatures | None:
+def read_features(body: Mapping[str, Any]) -> PromptFeatures | None:
     """Return the features of a body of any API; None if it has none."""
     texts = _Texts.of(body)
     tools = tuple(sorted(set(islice(_tool_names(body), MAX_NAMES))))

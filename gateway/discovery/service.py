@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from agentspec.gateway.discovery.cluster import Cluster, Member
 from agentspec.gateway.discovery.clusters import Clusters
-from agentspec.gateway.discovery.fingerprint import Fingerprint, PromptFeatures, read_clues
+from agentspec.gateway.discovery.fingerprint import Fingerprint, PromptFeatures, read_features
 from agentspec.gateway.discovery.store import DiscoveryStore
 from agentspec.gateway.settings import DiscoverySettings
 from agentspec.stages import StageKey
@@ -88,17 +88,17 @@ class Discovery:
 
     def stage_of(self, tenant: str, body: Mapping[str, Any]) -> StageKey | None:
         """Return the stage of a body; None if the body has no prompt features."""
-        clues = read_clues(body)
-        if clues is None:
+        features = read_features(body)
+        if features is None:
             return None
         here = self._tenants.get(tenant) or self._met(tenant)
-        raw = clues.raw_digest(self._raw_key)
-        member = here.recall(raw) or self._recognised(here, raw, clues)
-        member.count(clues.opening)
+        raw = features.raw_digest(self._raw_key)
+        member = here.recall(raw) or self._recognised(here, raw, features)
+        member.count(features.opening)
         cluster = member.cluster
         if cluster is None:
             if member.num_requests % ASK_AGAIN == 0:
-                self._ask(here, member, Fingerprint.of(clues, self._key))
+                self._ask(here, member, Fingerprint.of(features, self._key))
             return here.clusters.wider
         return cluster.stage
 
@@ -196,9 +196,9 @@ class Discovery:
         finally:
             self._waiting.task_done()
 
-    def _recognised(self, here: _Tenant, raw: bytes, clues: PromptFeatures) -> Member:
+    def _recognised(self, here: _Tenant, raw: bytes, features: PromptFeatures) -> Member:
         """Return the member of a prompt that is not cached, by its masked form or by a template."""
-        fingerprint = Fingerprint.of(clues, self._key)
+        fingerprint = Fingerprint.of(features, self._key)
         member = here.clusters.find(fingerprint.digest)
         if member is None:
             member = Member(fingerprint.digest, fingerprint.is_system, here.clusters.match(fingerprint))

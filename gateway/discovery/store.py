@@ -229,7 +229,7 @@ class DiscoveryStore:
                 cluster.is_named,
                 cluster.is_pinned,
                 cluster.is_settled,
-                cluster.text if self._keeps_text and cluster.is_standing else "",
+                cluster.text if self._keeps_text and cluster.is_recurring else "",
                 num_more,
                 cluster.last_seen_s,
             ),

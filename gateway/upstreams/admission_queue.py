@@ -36,7 +36,7 @@ class AdmissionQueue(Generic[Place]):
     def __len__(self) -> int:
         return len(self._waiters)
 
-    async def enter(
+    async def acquire(
         self, kind: Hashable, take: Callable[[], Place | None], leave: Callable[[Place], None]
     ) -> Place:
         """Wait until ``take`` returns a place: immediately if the queue is empty, or at a ``move``.
@@ -55,7 +55,7 @@ class AdmissionQueue(Generic[Place]):
             raise QueueFullError(f"all engines are busy and {len(self._waiters)} requests wait already")
         waiter = _Waiter(kind, take, asyncio.get_running_loop().create_future())
         self._waiters[waiter] = None
-        self.move()  # earlier waiters may be waiting for other engines than the one with room
+        self.notify()  # earlier waiters may be waiting for other engines than the one with room
         try:
             async with asyncio.timeout(self.timeout_s):
                 return await asyncio.shield(waiter.served)
@@ -68,7 +68,7 @@ class AdmissionQueue(Generic[Place]):
         finally:
             self._waiters.pop(waiter, None)
 
-    def move(self) -> None:
+    def notify(self) -> None:
         """Serve every waiter for which there is room now, in order. Call after each change."""
         refused: set[Hashable] = set()
         for waiter in list(self._waiters):

@@ -43,7 +43,7 @@ class Fleet:
         self._replicas: list[Replica] = []
         self._figures: dict[str, UpstreamMetrics] = defaultdict(UpstreamMetrics)  # by the engine's name
         self._retiring: set[asyncio.Task[None]] = set()
-        self._line: AdmissionQueue[Replica] = AdmissionQueue(
+        self._queue: AdmissionQueue[Replica] = AdmissionQueue(
             settings.routing.max_waiting, settings.timeouts.queue_s
         )
         self._watching: asyncio.Task[None] | None = None
@@ -71,14 +71,14 @@ class Fleet:
         )
         before, self._settings = self._replicas, settings
         self._replicas = [kept.get(one) or self._replica(one) for one in settings.upstreams]
-        self._line.max_waiting = settings.routing.max_waiting
-        self._line.timeout_s = settings.timeouts.queue_s
+        self._queue.max_waiting = settings.routing.max_waiting
+        self._queue.timeout_s = settings.timeouts.queue_s
         for replica in before:
             if replica not in self._replicas:
                 retiring = asyncio.create_task(replica.retire())
                 self._retiring.add(retiring)
                 retiring.add_done_callback(self._retiring.discard)
-        self._line.move()
+        self._queue.notify()
 
     async def answer(self, call: ApiCall, response: ApiResponse) -> None:
         """Forward ``call`` and stream the response back; see :meth:`Upstream.answer`."""
@@ -119,8 +119,8 @@ class Fleet:
     async def metrics(self) -> Iterable[Metric]:
         """Return the metrics of every engine and of the admission queue."""
         if len(self._replicas) == 1:  # _watch does not probe a single engine
-            await self._replicas[0].look()
-        return upstream_metrics(self._replicas, len(self._line))
+            await self._replicas[0].probe_health()
+        return upstream_metrics(self._replicas, len(self._queue))
 
     async def trace(self, tenant: str | None, request_id: str) -> list[Any] | None:
         """Return the longest trace: an engine that broke off may have a part; see :meth:`Upstream.trace`."""
@@ -165,7 +165,7 @@ class Fleet:
         self, call: ApiCall, response: ApiResponse, tried: list[Replica], refused: frozenset[int]
     ) -> int:
         """Wait for an engine, let it answer, and return the status of the response."""
-        replica = await self._line.enter(
+        replica = await self._queue.acquire(
             (call.tenant, call.model),
             lambda: self._take(call, tried),
             lambda replica: self._on_disconnect(replica, call.tenant),
@@ -203,7 +203,7 @@ class Fleet:
 
     def _on_disconnect(self, replica: Replica, tenant: str) -> None:
         replica.leave(tenant)
-        self._line.move()
+        self._queue.notify()
 
     def _affinity(self, call: ApiCall) -> str | None:
         policy = self._settings.routing.policy
@@ -232,8 +232,8 @@ class Fleet:
     async def _watch(self) -> None:
         while True:
             if len(self._replicas) > 1:  # with one engine there is no choice to make
-                await asyncio.gather(*(replica.look() for replica in self._replicas))
-                self._line.move()
+                await asyncio.gather(*(replica.probe_health() for replica in self._replicas))
+                self._queue.notify()
             await asyncio.sleep(self._settings.health.interval_s)
 
 

@@ -52,7 +52,7 @@ class Observable(Protocol):
     figures: UpstreamMetrics
 
     @property
-    def is_left_alone(self) -> bool:
+    def is_ejected(self) -> bool:
         """True if its circuit breaker is open to at least one tenant."""
 
 
@@ -61,7 +61,7 @@ GAUGES = (
     ("agentspec_upstream_up", "is_up", "1 if the engine answered when it was looked at last"),
     (
         "agentspec_upstream_breaker_open",
-        "is_left_alone",
+        "is_ejected",
         "1 while the engine gets no request, of one tenant or of all, after failures",
     ),
 )

@@ -54,7 +54,7 @@ class Replica:
         self.listed: frozenset[str] | None = None
         self.figures = figures or UpstreamMetrics()
         self.control = EngineControl(root, settings.control_token)
-        self._ledger = StageUsage()
+        self._usage = StageUsage()
         self._forwarding = Forwarding(
             parts.netloc, parts.path, settings, forwards_authorization=fleet.forwards_authorization
         )
@@ -78,7 +78,7 @@ class Replica:
         return limit is None or self.num_running < limit
 
     @property
-    def is_left_alone(self) -> bool:
+    def is_ejected(self) -> bool:
         """True if its circuit breaker is open to at least one tenant."""
         return self.breaker.is_open_to_any
 
@@ -143,7 +143,7 @@ class Replica:
             self.breaker.succeed(call.tenant)
         return connection.status
 
-    async def look(self) -> None:
+    async def probe_health(self) -> None:
         """Check the engine's health and update the list of its models. Never raises."""
         try:
             async with asyncio.timeout(self._health.timeout_s):
@@ -180,7 +180,7 @@ class Replica:
     async def stats(self) -> Stages:
         """Return the counters of the engine's plugin; without one, those read from forwarded responses."""
         reported = await self.control.stages()
-        return self._ledger.stats if reported is None else reported
+        return self._usage.stats if reported is None else reported
 
     async def close(self) -> None:
         """Close the idle connections and the control client."""
@@ -205,14 +205,14 @@ class Replica:
         kind = next((value for name, value in headers if name == b"content-type"), b"")
         tail = UsageTail(is_event_stream=kind.startswith(b"text/event-stream"))
         if call.tags is not None:
-            self._ledger.count_request(call.tags.stage)
+            self._usage.count_request(call.tags.stage)
         response.listeners.append(tail.add)
         await response.start(connection.status, headers)
         await connection.stream_to(response)
         await response.end()
         if connection.status == 200 and call.tags is not None:
             call.record.reported = tail.payload()
-            self._ledger.count_answer(call.tags.stage, call.record.reported)
+            self._usage.count_answer(call.tags.stage, call.record.reported)
 
     async def _get(self, path: str) -> tuple[int, bytes]:
         return await self._fetch(self._forwarding.own_request(path))

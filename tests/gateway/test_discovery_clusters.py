@@ -182,7 +182,7 @@ def test_memory_is_bounded(traffic: Traffic) -> None:
     rng = Random(1)
     for _ in range(300):
         traffic.send(" ".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=12)), is_system=False)
-    assert len(traffic.clusters._loose) <= MAX_PROMPTS
+    assert len(traffic.clusters._unclustered) <= MAX_PROMPTS
     for number in range(2 * MAX_MEMBERS):
         traffic.help(number)
     assert all(len(cluster.members) <= MAX_MEMBERS for cluster in traffic.clusters)

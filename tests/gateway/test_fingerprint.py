@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentspec.gateway.discovery.fingerprint import HEAD_CHARS, TAIL_CHARS, Fingerprint, read_clues
+from agentspec.gateway.discovery.fingerprint import HEAD_CHARS, TAIL_CHARS, Fingerprint, read_features
 
 FIELDS = (
     "messages role content type text system instructions input prompt tools functions function name"
@@ -27,9 +27,9 @@ TOOL = {"type": "object", "properties": {}}
 
 
 def fingerprint(body: dict[str, Any]) -> Fingerprint:
-    clues = read_clues(body)
-    assert clues is not None
-    return Fingerprint.of(clues, KEY)
+    features = read_features(body)
+    assert features is not None
+    return Fingerprint.of(features, KEY)
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def fingerprint(body: dict[str, Any]) -> Fingerprint:
     ],
 )
 def test_a_system_prompt_is_found_in_every_form(body: dict[str, Any]) -> None:
-    clues = read_clues(body)
-    assert clues is not None
-    assert (clues.text.split(), clues.is_system) == (SYSTEM.split(), True)
-    assert clues.opening == hash("To Rome.")
+    features = read_features(body)
+    assert features is not None
+    assert (features.text.split(), features.is_system) == (SYSTEM.split(), True)
+    assert features.opening == hash("To Rome.")
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_a_system_prompt_is_found_in_every_form(body: dict[str, Any]) -> None:
     ],
 )
 def test_without_one_the_first_message_counts(body: dict[str, Any]) -> None:
-    clues = read_clues(body)
-    assert clues is not None
-    assert (clues.text, clues.is_system) == ("To Rome.", False)
+    features = read_features(body)
+    assert features is not None
+    assert (features.text, features.is_system) == ("To Rome.", False)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_without_one_the_first_message_counts(body: dict[str, Any]) -> None:
     ],
 )
 def test_a_body_with_nothing_to_go_by(body: dict[str, Any]) -> None:
-    assert read_clues(body) is None
+    assert read_features(body) is None
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,9 @@ def test_a_body_with_nothing_to_go_by(body: dict[str, Any]) -> None:
     ],
 )
 def test_tools_are_names_in_order(tools: list[dict[str, Any]]) -> None:
-    clues = read_clues({"messages": [USER], "tools": tools})
-    assert clues is not None
-    assert clues.tools == ("find", "web_search")
+    features = read_features({"messages": [USER], "tools": tools})
+    assert features is not None
+    assert features.tools == ("find", "web_search")
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,9 @@ def test_tools_are_names_in_order(tools: list[dict[str, Any]]) -> None:
     ],
 )
 def test_the_answers_schema(form: dict[str, Any], expected: str) -> None:
-    clues = read_clues({"messages": [USER], **form})
-    assert clues is not None
-    assert clues.schema == expected
+    features = read_features({"messages": [USER], **form})
+    assert features is not None
+    assert features.schema == expected
 
 
 def test_what_changes_from_request_to_request_is_not_in_it() -> None:
@@ -170,19 +170,19 @@ def test_roles_are_never_compared() -> None:
 
 
 def test_the_key_makes_the_digest() -> None:
-    clues = read_clues({"prompt": "To Rome."})
-    assert clues is not None
-    assert Fingerprint.of(clues, b"a").digest != Fingerprint.of(clues, b"b").digest
-    assert clues.raw_digest(b"a") != clues.raw_digest(b"b")
+    features = read_features({"prompt": "To Rome."})
+    assert features is not None
+    assert Fingerprint.of(features, b"a").digest != Fingerprint.of(features, b"b").digest
+    assert features.raw_digest(b"a") != features.raw_digest(b"b")
 
 
 def test_of_a_long_text_head_and_tail_count() -> None:
     middle = "long " * 20_000
-    clues = read_clues({"instructions": f"begin {middle} end"})
-    assert clues is not None
-    assert len(clues.text) == HEAD_CHARS + TAIL_CHARS + 1
-    assert clues.text.startswith("begin ")
-    assert clues.text.endswith(" end")
+    features = read_features({"instructions": f"begin {middle} end"})
+    assert features is not None
+    assert len(features.text) == HEAD_CHARS + TAIL_CHARS + 1
+    assert features.text.startswith("begin ")
+    assert features.text.endswith(" end")
 
 
 def test_half_a_surrogate_pair_is_no_text_and_no_failure() -> None:
@@ -191,7 +191,7 @@ def test_half_a_surrogate_pair_is_no_text_and_no_failure() -> None:
 
 @given(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=5))
 def test_no_body_is_a_failure(body: dict[str, Any]) -> None:
-    clues = read_clues(body)
-    if clues is not None:
-        assert Fingerprint.of(clues, KEY) == Fingerprint.of(clues, KEY)
-        assert clues.raw_digest(KEY) == clues.raw_digest(KEY)
+    features = read_features(body)
+    if features is not None:
+        assert Fingerprint.of(features, KEY) == Fingerprint.of(features, KEY)
+        assert features.raw_digest(KEY) == features.raw_digest(KEY)
