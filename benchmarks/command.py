@@ -113,9 +113,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command(build_parser(), argv)
 
 
-def build_parser() -> CommandParser:
+def build_parser() -> argparse.ArgumentParser:
     """Return the command line's parser."""
-    parser = CommandParser(prog="python -m benchmarks", description="Measure what this project promises.")
+    parser: argparse.ArgumentParser = CommandParser(
+        prog="python -m benchmarks", description="Measure what this project promises."
+    )
     benchmarks = parser.add_subparsers(title="benchmarks", required=True, metavar="BENCHMARK")
     _add_core(benchmarks)
     _add_churn(benchmarks)

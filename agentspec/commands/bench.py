@@ -9,7 +9,6 @@ from functools import partial
 from agentspec.commands import bench_engine
 from agentspec.errors import ConfigError
 
-IN_CHECKOUT = {"load": "the embedded engine under load, by the price of a draft token (in a checkout)"}
 RENAMED = ("churn", "core", "gateway", "paper", "saving", "stages", "tagging", "vllm")
 NO_OPTIONS = "\0"  # no argument starts with it: each is passed on
 
@@ -21,11 +20,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     benchmarks = parser.add_subparsers(title="benchmarks", required=True, metavar="BENCHMARK")
     bench_engine.add_options(benchmarks)
-    for name in (*IN_CHECKOUT, *RENAMED):
-        shown = {"help": IN_CHECKOUT[name]} if name in IN_CHECKOUT else {}
-        one = benchmarks.add_parser(name, prefix_chars=NO_OPTIONS, add_help=False, **shown)
-        one.add_argument("arguments", nargs="*")
-        one.set_defaults(run=partial(_run_in_checkout, name))
+    load = benchmarks.add_parser(
+        "load", help="the embedded engine under load (in a checkout)", prefix_chars=NO_OPTIONS, add_help=False
+    )
+    _forward(load, "load")
+    for name in RENAMED:
+        _forward(benchmarks.add_parser(name, prefix_chars=NO_OPTIONS, add_help=False), name)
+
+
+def _forward(parser: argparse.ArgumentParser, name: str) -> None:
+    parser.add_argument("arguments", nargs="*")
+    parser.set_defaults(run=partial(_run_in_checkout, name))
 
 
 def _run_in_checkout(name: str, args: argparse.Namespace) -> int:

@@ -129,7 +129,7 @@ class EngineSupervisor:
                 if await self._answers(client):
                     answered_at = time.monotonic()
                 elif time.monotonic() - answered_at >= self._timeouts.silence_s:
-                    return f"did not answer {self._health_url} for {self._patience.silence_s:.0f} s"
+                    return f"did not answer {self._health_url} for {self._timeouts.silence_s:.0f} s"
             return child.ending
         finally:
             self.is_ready = False
