@@ -611,17 +611,21 @@ except ForestFileError as error:
     assert [file.name for file in path.parent.iterdir()] == ["forest"]
 
 
-def test_a_process_that_is_killed_while_it_saves_leaves_a_whole_file(path, saved):
+@pytest.mark.parametrize("num_bytes", [1, 500_000, 1_000_000, 1_500_000])
+def test_a_process_that_is_killed_while_it_saves_leaves_a_whole_file(path, saved, num_bytes):
+    """The kernel kills it, as by SIGKILL, at the first write beyond this size."""
     beside = path.with_name("forest.saving")
-    for turn in range(4):
-        script = 'while True: forest.save(sys.argv[1], vocabulary="tekken")'
-        process = subprocess.Popen([sys.executable, "-c", SCRIPT + script, str(path)])
-        deadline = time.monotonic() + 60
-        while not (beside.exists() and beside.stat().st_size > turn * 500_000):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert load(path).stats().num_tokens in (7, 600_000)
+    script = f"""
+import signal
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.setrlimit(resource.RLIMIT_FSIZE, ({num_bytes}, {num_bytes}))
+forest.save(sys.argv[1], vocabulary="tekken")
+"""
+    done = subprocess.run([sys.executable, "-c", SCRIPT + script, str(path)], timeout=120)
+    assert done.returncode == -signal.SIGXFSZ
+    assert beside.stat().st_size == num_bytes
+    assert path.read_bytes() == saved
+    assert load(path).stats().num_tokens == 7
     save(Forest(), path)
     assert not beside.exists()

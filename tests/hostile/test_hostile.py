@@ -37,7 +37,12 @@ class Log:
     def __init__(self, pipe: IO[str]) -> None:
         self._lines: list[str] = []
         self._more = Condition()
-        Thread(target=self._read, args=(pipe,), daemon=True).start()
+        self._reading = Thread(target=self._read, args=(pipe,), daemon=True)
+        self._reading.start()
+
+    def join(self) -> None:
+        """Wait for the pipe's end. Only then may it be closed."""
+        self._reading.join()
 
     def wait_for(self, *texts: str) -> str:
         """The next line with one of these, which is then taken."""
@@ -64,8 +69,12 @@ def attacked(file: Path, text: str, *options: str) -> Iterator[tuple[Target, sub
     file.write_text(text)
     with serving("--config", str(file), *options) as (process, url):
         assert process.stderr is not None
-        target = Target(url.removesuffix("/v1"), MINE, THEIRS, OPERATOR)
-        yield target, process, Log(process.stderr)
+        log = Log(process.stderr)
+        try:
+            yield Target(url.removesuffix("/v1"), MINE, THEIRS, OPERATOR), process, log
+        finally:
+            process.kill()
+            log.join()
 
 
 @pytest.fixture(scope="module")
