@@ -32,7 +32,7 @@ from benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS
 NUM_LIVE = 64
 MOST_PROMPT_TOKENS = 4_096
 MOST_OUTPUT_TOKENS = 1_024
-MOST_CHARS_PER_TOKEN = 6  # a longer text has more tokens than are taken anyway
+MOST_CHARS_PER_TOKEN = 6  # a longer text exceeds the token limit anyway
 WARM_UP_STEPS = 20
 OURS, THEIRS = "ours", "suffix"
 

@@ -29,7 +29,7 @@ from benchmarks.vllm.speculators import NONE, Engine, Speculator
 SEED = 31
 NUM_CLIENTS = 16
 NUM_TENANTS = 2
-LEAVES = 0.15  # share of the requests whose client hangs up
+LEAVES = 0.15  # share of the requests with a client that hangs up
 MOST_SEEN = 48  # maximum number of tokens before it does
 BUDGET_MB = 1
 SETTINGS = {f"{scope}_budget_mb": BUDGET_MB for scope in ("stage", "tenant", "total")}
