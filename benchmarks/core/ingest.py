@@ -28,7 +28,7 @@ OUTPUT_TOKENS = 8_192
 
 
 def measure(peer: Side | None, corpus: Corpus, sizes: Sizes) -> dict[str, dict[str, Spread]]:
-    """Return ms per prompt of each size: ``ingest_ms_*`` in total, ``ingest_in_step_ms_*`` in a decode step."""
+    """Return ms per prompt of each size: ``ingest_ms_*`` in total, ``ingest_in_step_ms_*`` in a step."""
     decoders: dict[str, Decoder] = {"ours": OurDecoder()}
     if peer:
         decoders["peer"] = peer.decoder()
@@ -69,8 +69,8 @@ class DecodeLoop:
     def admit(self, prompt: Tokens) -> float:
         """Return the maximum number of seconds by which a new request extends one decode step.
 
-        This is the call that starts it, plus the excess over the usual time of the slowest step until its prompt
-        is indexed.
+        This is the call that starts it, plus the excess over the usual time of the slowest step until its
+        prompt is indexed.
         """
         usual_s = float(np.median([self._step() for _ in range(NUM_USUAL_STEPS)]))
         name, ready = f"new-{next(self._names)}", threading.Event()

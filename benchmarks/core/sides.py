@@ -1,7 +1,7 @@
 """The sides that are measured: one interface, with an implementation for us and one for each peer.
 
-Every side follows the same rule. Contexts have at most ``DEPTH`` tokens. A draft is no longer than the match
-(factor 1) and ``MAX_DRAFT`` tokens, and its estimated probability is at least ``MIN_PROB``.
+Every side follows the same rule. Contexts have at most ``DEPTH`` tokens. A draft ends at the length of its
+match (factor 1), at ``MAX_DRAFT`` tokens, or where the estimated probability falls below ``MIN_PROB``.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One implementation; other processes too create the types without arguments."""
+    """One implementation; the types are constructed without arguments, also in other processes."""
 
     version: str
     index: type[Index]
