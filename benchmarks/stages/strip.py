@@ -2,8 +2,8 @@
 
     strip --to http://127.0.0.1:8000 -- python -m examples.agentic_sql --no-compare --base-url {url}
 
-puts a proxy in front of a running gateway, runs the command with the proxy's URL in place of ``{url}``, and
-compares the stages that the command sent with those that the gateway found by fingerprint.
+This puts a proxy in front of a running gateway, and runs the command with the proxy's URL in place of
+``{url}``. It compares the stages that the command sent with those that the gateway found by fingerprint.
 """
 
 from __future__ import annotations

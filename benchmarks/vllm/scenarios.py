@@ -53,8 +53,8 @@ def with_stops(chat: Chat) -> Chat:
 def with_choices(chat: Chat) -> Chat:
     """Request two choices with one candidate token per step: vLLM refuses greedy n=2.
 
-    Uses top_p in place of top_k=1, and no seed. On the CPU, vLLM 0.32 crashes with top_k in a step without
-    drafts, and with a seed in a step that reads a part of a prompt.
+    Uses top_p in place of top_k=1, and no seed. On the CPU, vLLM 0.32 crashes on top_k in a step without
+    drafts. It also crashes on a seed in a step that reads a part of a prompt.
     """
     return chat.asking(n=2, temperature=1.0, top_p=ALMOST_NOTHING)
 
