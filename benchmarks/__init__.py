@@ -1,5 +1,4 @@
-"""What this project measures about itself: run by ``python -m benchmarks``, imported by nothing else.
+"""The project's own benchmarks, run by ``python -m benchmarks`` and imported by no other package.
 
-Every benchmark ends with one JSON line. Where there is a peer to compare with, it runs beside us in the same
-process and the same minute.
+Every benchmark ends with one JSON line. A peer to compare with runs in the same process and the same minute.
 """

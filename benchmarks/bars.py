@@ -1,4 +1,4 @@
-"""Benchmarks in parts: figures against bars, and one file that parts are added to as they are measured."""
+"""Figures compared with bars, and one JSON file to which a benchmark adds its parts."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from rich.table import Table
 from agentspec.errors import ConfigError
 from agentspec.reporting.report import rounded, verdict
 
-Parts = Mapping[str, Mapping[str, Any]]  # by name: figures and their provenance
+Parts = Mapping[str, Mapping[str, Any]]  # figures and provenance, by name of the part
 
 SIGNS = {ge: "at least", le: "at most", lt: "under"}
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A figure of a part, and what is good enough.
+    """A figure of a part, and the limit that is good enough.
 
     Attributes:
         meets: compares the figure with the limit.
-        is_summed: whether the summary has it.
+        is_summed: true if the summary includes the figure.
     """
 
     label: str
@@ -36,17 +36,17 @@ class Bar:
     is_summed: bool = True
 
     def value(self, parts: Parts) -> Any:
-        """The figure; None if it was not measured."""
+        """Return the figure; None if it was not measured."""
         return parts.get(self.part, {}).get(self.figure)
 
     def passes(self, parts: Parts) -> bool | None:
-        """Whether the bar is met; None if it was not measured."""
+        """Return True if the figure meets the bar; None if it was not measured."""
         value = self.value(parts)
         return None if value is None else bool(self.meets(value, self.limit))
 
 
 def table(title: str, bars: Sequence[Bar], parts: Parts) -> Table:
-    """One row per bar."""
+    """Return a table with one row per bar."""
     result = Table(title=title, title_justify="left")
     for heading in ("", "measured", "bar", ""):
         result.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
@@ -58,10 +58,10 @@ def table(title: str, bars: Sequence[Bar], parts: Parts) -> Table:
 
 
 def parts_in(path: Path | None, benchmark: str) -> dict[str, Any]:
-    """What was measured earlier; nothing without a file.
+    """Return the parts measured earlier; empty if there is no file.
 
     Raises:
-        ConfigError: the file is none of this benchmark's.
+        ConfigError: the file does not belong to this benchmark.
     """
     if path is None or not path.exists():
         return {}

@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: the options of every benchmark. A benchmark is imported when it runs."""
+"""Options of ``python -m benchmarks``; a benchmark's modules are imported when it runs."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ are one. `pip install drain3==0.9.11` adds the comparison.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a benchmark; returns the exit status."""
+    """Run a benchmark and return the exit status."""
     return run_command(build_parser(), argv)
 
 
@@ -263,7 +263,7 @@ def _add_saving(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser])
 
 
 def run_core(args: argparse.Namespace) -> int:
-    """``python -m benchmarks core``."""
+    """Run ``python -m benchmarks core``."""
     with needed("bench"):
         from benchmarks.core.run import run
         from benchmarks.core.sizes import FULL, QUICK
@@ -272,7 +272,7 @@ def run_core(args: argparse.Namespace) -> int:
 
 
 def run_churn(args: argparse.Namespace) -> int:
-    """``python -m benchmarks churn``."""
+    """Run ``python -m benchmarks churn``."""
     with needed("bench"):
         from benchmarks.churn.run import run
         from benchmarks.churn.sizes import FULL, QUICK
@@ -286,7 +286,7 @@ def run_churn(args: argparse.Namespace) -> int:
 
 
 def run_paper(args: argparse.Namespace) -> int:
-    """``python -m benchmarks paper``."""
+    """Run ``python -m benchmarks paper``."""
     with needed("bench"):
         from benchmarks.paper.run import run
 
@@ -294,7 +294,7 @@ def run_paper(args: argparse.Namespace) -> int:
 
 
 def run_load(args: argparse.Namespace) -> int:
-    """``python -m benchmarks load``."""
+    """Run ``python -m benchmarks load``."""
     with needed("bench", "engine"):
         from benchmarks.load.measure import Sizes
         from benchmarks.load.run import run
@@ -303,7 +303,7 @@ def run_load(args: argparse.Namespace) -> int:
 
 
 def run_saving(args: argparse.Namespace) -> int:
-    """``python -m benchmarks saving``."""
+    """Run ``python -m benchmarks saving``."""
     with needed("bench", "engine"):
         from benchmarks.saving import run
 
@@ -311,7 +311,7 @@ def run_saving(args: argparse.Namespace) -> int:
 
 
 def run_tagging(args: argparse.Namespace) -> int:
-    """``python -m benchmarks tagging``."""
+    """Run ``python -m benchmarks tagging``."""
     with needed("bench"):
         from benchmarks.tagging import run
 
@@ -319,7 +319,7 @@ def run_tagging(args: argparse.Namespace) -> int:
 
 
 def run_stages(args: argparse.Namespace) -> int:
-    """``python -m benchmarks stages``."""
+    """Run ``python -m benchmarks stages``."""
     with needed("bench"):
         from benchmarks.stages.run import run
 

@@ -1,9 +1,9 @@
-"""How long a forest takes to be saved and loaded, and what decode steps beside that have to wait.
+"""Time to save and load a forest, and the effect on decode steps meanwhile.
 
     python -m benchmarks.persistence --traces DIR
 
-Recorded outputs fill the trees of some stages; 64 live requests decode, alone and while the forest is saved,
-or loaded by a new one. Ends with one JSON line.
+Recorded outputs fill the trees of some stages. 64 live requests decode: undisturbed, while the forest is
+saved, and while a new one loads it. Ends with one JSON line.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from benchmarks.core.sizes import FULL, QUICK
 NUM_LIVE = 64
 PROMPT_TOKENS = 2_048
 OUTPUT_TOKENS = 8_192
-FORWARD_PASS_S = 1e-3  # between two steps the processor waits for the model
+FORWARD_PASS_S = 1e-3  # pause between two steps, for the model
 ALONE_S = 3.0
-NUM_SAVES = 10  # one is over after a few steps
-PIECE_TOKENS = 256  # that are learned before others get the lock
+NUM_SAVES = 10  # one takes only a few steps
+PIECE_TOKENS = 256  # learned before others get the lock
 GIB = 1 << 30
 CONFIG = ForestConfig(stage_limit_bytes=GIB, tenant_limit_bytes=2 * GIB, total_limit_bytes=2 * GIB)
 STAGES = tuple(StageKey("benchmark", ("workflow", f"stage-{i}")) for i in range(4))
@@ -41,7 +41,7 @@ Figures = dict[str, float]
 
 
 class DecodeLoop:
-    """Live requests of all stages that take a step every millisecond or so, until the loop is left."""
+    """Live requests of all stages that decode, FORWARD_PASS_S between two steps, until the block ends."""
 
     def __init__(self, forest: Forest, live: list[Request]) -> None:
         self._forest = forest
@@ -65,12 +65,12 @@ class DecodeLoop:
             self._forest.finish(request.name, learn=False)
 
     def beside(self, work: Callable[[], object], num_times: int = 1) -> Figures:
-        """How long the work takes, the mean of so many times, and the steps meanwhile."""
+        """Return the work's time, the mean of ``num_times`` runs, and the times of the steps meanwhile."""
         first, begin = len(self._steps_s), time.perf_counter()
         for _ in range(num_times):
             work()
         total_s = time.perf_counter() - begin
-        while len(self._steps_s) == first:  # short work may end before the first step does
+        while len(self._steps_s) == first:  # short work may end before the first step
             time.sleep(FORWARD_PASS_S)
         steps_ms = [1e3 * step_s for step_s in self._steps_s[first:]]
         return {"s": total_s / num_times, "num_steps": len(steps_ms), **_spread(steps_ms)}
@@ -85,9 +85,9 @@ class DecodeLoop:
 
 
 def wait(outputs: list[np.ndarray]) -> dict[str, Figures]:
-    """CPU time of the pieces of which a decode step waits for one at most, on a tree of all outputs.
+    """Return CPU times of the pieces of work of which a decode step waits for at most one.
 
-    Time on the clock is also that of whoever else has the processor just then.
+    The tree holds all outputs. Wall time would include other processes on the same core.
     """
     core = ForestCore(CONFIG.depth + 1, CONFIG.total_limit_bytes)
     index = core.create_index(core.create_group(CONFIG.tenant_limit_bytes), CONFIG.stage_limit_bytes)
@@ -107,7 +107,7 @@ def wait(outputs: list[np.ndarray]) -> dict[str, Figures]:
 
 
 def _spread(times_ms: list[float]) -> Figures:
-    """Quantiles of some times."""
+    """Return the median, 99th percentile and maximum."""
     return {
         "ms_median": float(np.median(times_ms)),
         "ms_p99": float(np.quantile(times_ms, 0.99)),
@@ -116,7 +116,7 @@ def _spread(times_ms: list[float]) -> Figures:
 
 
 def measure(outputs: list[np.ndarray], live: list[Request], path: Path) -> dict[str, Figures]:
-    """Seconds of each kind of work, and the times of the steps beside it."""
+    """Return the seconds that saving and loading take, and the times of decode steps meanwhile."""
     forest = Forest(CONFIG)
     for i, output in enumerate(outputs):
         forest.learn(STAGES[i % len(STAGES)], output)

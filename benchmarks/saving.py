@@ -1,8 +1,8 @@
 """The server's estimate of the time that drafts saved, against the same calls without drafts.
 
-Blocks of questions are asked with drafts and without; which comes first alternates. The server's counters
-before and after each block give both figures: ``saved_s`` of the calls with drafts, and the difference of the
-decode times. Outputs are the same, so both decode the same tokens.
+Blocks of questions are asked with drafts and without; the order alternates. The server's counters before and
+after each block give both figures: ``saved_s`` of the calls with drafts, and the difference of the decode
+times. Outputs are the same, so both decode the same tokens.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from agentspec.errors import ConfigError
 from agentspec.reporting.provenance import provenance
 from agentspec.reporting.report import announcer, json_line, make_room_for, publish
 
-BLOCK = 2  # questions, at least
+BLOCK = 2  # minimum number of questions
 ALL = "all"
 TIMEOUT_S = 60.0
 
@@ -32,7 +32,7 @@ Stages = list[dict[str, Any]]
 
 @dataclass(slots=True)
 class Compared:
-    """Seconds of one stage, summed over its calls; ``known_s`` of ``with_s`` is behind the estimate."""
+    """Seconds of one stage, summed over its calls; the estimate covers ``known_s`` of ``with_s``."""
 
     with_s: float = 0.0
     without_s: float = 0.0
@@ -41,16 +41,16 @@ class Compared:
 
     @property
     def saved_s(self) -> float:
-        """By comparison."""
+        """Seconds saved, by comparison."""
         return self.without_s - self.with_s
 
     @property
     def ratio(self) -> float | None:
-        """Estimated / compared; None if nothing was saved."""
+        """Estimated / compared; None if no time was saved."""
         return self.estimated_s / self.saved_s if self.saved_s > 0 else None
 
     def add(self, stage: Mapping[str, Any], *, speculate: bool) -> None:
-        """What a stage gained in a block."""
+        """Add a stage's seconds of one block."""
         if not speculate:
             self.without_s += stage["decode_s"]
             return
@@ -59,7 +59,7 @@ class Compared:
         self.estimated_s += stage["saved_s"] or 0.0
 
     def plus(self, other: Compared) -> Compared:
-        """Both together."""
+        """Return the sums of both."""
         return Compared(
             self.with_s + other.with_s,
             self.without_s + other.without_s,
@@ -68,7 +68,7 @@ class Compared:
         )
 
     def figures(self) -> dict[str, float | None]:
-        """For the JSON line."""
+        """Return the figures for the JSON line."""
         return {
             "with_s": self.with_s,
             "without_s": self.without_s,
@@ -80,10 +80,10 @@ class Compared:
 
 
 def run(num_questions: int, clients: Sequence[int], threads: int | None, json_path: Path | None) -> int:
-    """Measure; print progress on stderr, the tables and, as the last line, the JSON; the exit status.
+    """Measure; print progress on stderr, then the tables and the JSON line; return the exit status.
 
     Raises:
-        ConfigError: the example is not there: it comes with the repository, not with the package.
+        ConfigError: the example is missing: it is in the repository, not in the package.
     """
     try:
         from examples.saving.server import serving
@@ -96,7 +96,7 @@ def run(num_questions: int, clients: Sequence[int], threads: int | None, json_pa
     options = [] if threads is None else ["--threads", str(threads)]
     for number in clients:
         announce(f"{number} at a time")
-        with serving(Console(stderr=True), *options) as url:  # each from nothing
+        with serving(Console(stderr=True), *options) as url:  # a new server each time
             by_clients[number] = asyncio.run(_measure(url, num_questions, number))
     announce("done")
     figures = {str(number): _figures(stages) for number, stages in by_clients.items()}
@@ -158,7 +158,7 @@ def _figures(stages: Mapping[str, Compared]) -> dict[str, dict[str, float | None
 
 
 def table(by_clients: Mapping[int, Mapping[str, Compared]]) -> Table:
-    """A row per number of clients and stage, in seconds."""
+    """Return a table of seconds, with a row per number of clients and stage."""
     result = Table(title="decode time, summed over calls, in seconds", title_justify="left")
     for heading in ("clients", "stage", "without", "with", "of it known", "saved", "estimated", "ratio"):
         result.add_column(heading, justify="left" if heading == "stage" else "right", no_wrap=True)

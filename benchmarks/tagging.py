@@ -1,7 +1,7 @@
-"""What tagging costs a call, in processor time: the headers of a request, and one level of who calls.
+"""Processor time that tagging adds to a call: a request's headers, and one level of caller.
 
-Nothing is sent: a request of the ``openai`` client is built, by a caller of three levels and without one; a
-method is called that an adapter's hook notes, and one that none does. The least of many rounds counts.
+No request is sent. A request of the ``openai`` client is built with a caller of three levels and without one.
+A method is called with an adapter's hook and without it. The minimum of many rounds counts.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ ROLE = ("editorial-office", "Senior Researcher", "find_sources")
 
 
 class Agent:
-    """A framework's, with a method that a hook may note."""
+    """A framework's agent, with a method that a hook may wrap."""
 
     def ask(self) -> None:
-        """It does nothing."""
+        """Do nothing."""
 
 
 def run() -> int:
-    """Prints the figures, then one line of JSON; 1 if a call of three levels costs more than the bar."""
+    """Print the figures and one line of JSON; return 1 if a call of three levels exceeds the bar."""
     figures = measure()
     console = Console()
     for name, value in figures.items():
@@ -45,7 +45,7 @@ def run() -> int:
 
 
 def measure() -> dict[str, float]:
-    """Microseconds of processor time."""
+    """Return microseconds of processor time."""
     with openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="none") as client:
         options = FinalRequestOptions.construct(method="post", url="/chat/completions", json_data={"n": 1})
         agent = Agent()

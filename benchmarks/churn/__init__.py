@@ -1,5 +1,5 @@
-"""Many more tokens than a budget holds: does memory stay within it, and does any call take long?
+"""Churn: far more tokens than a budget holds. Memory must stay within it, and no call may take long.
 
-Endless outputs (``texts``) of requests that come and go (``traffic``) flow through a forest, of which a scope
-(``scopes``) has a budget. Every call is timed (``meter``); ``markers`` show what is forgotten first.
+Endless outputs (``texts``) of requests that start and finish (``traffic``) pass through a forest, of which a
+scope (``scopes``) has a budget. Every call is timed (``meter``). ``markers`` show the order of eviction.
 """

@@ -1,4 +1,4 @@
-"""What is learned and what is forgotten first: outputs that nobody else has, put in from time to time."""
+"""Markers, outputs with unique tokens: the trees that still draft them show the order of eviction."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from benchmarks.churn.meter import Meter
 from benchmarks.churn.scopes import Scope, Tree
 
 FIRST_TOKEN = 1 << 20  # beyond every vocabulary
-NUM_TOKENS = 4096  # that markers are made of: any few in a row occur once
-MARKER_TOKENS = 256  # as long as an output, so that it takes as much room
+NUM_TOKENS = 4096  # number of different tokens in markers: any few in a row occur once
+MARKER_TOKENS = 256  # as long as an output, so that it takes the same memory
 STEP_TOKENS = 16
 CONTEXT_TOKENS = 8
 END_TOKENS = 16
@@ -23,7 +23,7 @@ PROBE = "probe"
 
 
 def marker(number: int) -> Tokens:
-    """One of them: random tokens, the same ones for the same number."""
+    """Return a marker: random tokens, the same for the same number."""
     return (
         np.random.default_rng(number).integers(NUM_TOKENS, size=MARKER_TOKENS, dtype=np.int32) + FIRST_TOKEN
     )
@@ -31,30 +31,30 @@ def marker(number: int) -> Tokens:
 
 @dataclass(slots=True)
 class _Trail:
-    """A tree's markers by number, the one learned last at the end, and whether each was known at last."""
+    """A tree's markers by number, in order of learning, and whether each was known at the last check."""
 
     tree: Tree
     known: dict[int, bool] = field(default_factory=dict)
 
     def append(self, number: int, is_known: bool) -> None:
-        """One was learned, perhaps again: it is as young as its last occurrence."""
+        """Note a marker that was learned, perhaps again: its age counts from its last occurrence."""
         self.known.pop(number, None)
         self.known[number] = is_known
 
     def update(self, now: dict[int, bool]) -> bool:
-        """Take what is known now; whether that is just the newest ones, and none that had been forgotten."""
+        """Store the current state; return True if only the newest are known, and none became known again."""
         came_back = any(is_known and not self.known[number] for number, is_known in now.items())
         self.known = now
         return not came_back and list(now.values()) == sorted(now.values())
 
 
 class Markers:
-    """Learns markers into every tree, and asks which ones it still knows by drafting from it.
+    """Learns markers into every tree, and probes for known ones by drafting from it.
 
     Attributes:
-        num_known: markers that were known at the last check, over all trees.
-        num_forgotten: markers that were not.
-        num_refused: markers that were not known right after they were learned.
+        num_known: number of markers known at the last check, over all trees.
+        num_forgotten: number of markers not known at the last check.
+        num_refused: number of markers not known right after they were learned.
     """
 
     def __init__(self, forest: Forest, scope: Scope, meter: Meter) -> None:
@@ -67,7 +67,7 @@ class Markers:
         self.num_known = self.num_forgotten = self.num_refused = 0
 
     def learn(self) -> None:
-        """For each stage its first one again, as a past output, and a new one, as that of a live request."""
+        """Learn two markers per stage: its first again as a past output, a new one from a live request."""
         for first, stage in enumerate(self._stages):
             self._meter.call("learn", self._forest.learn, stage, marker(first))
             self._append(stage, first)
@@ -76,7 +76,7 @@ class Markers:
             self._append(stage, new)
 
     def check(self) -> None:
-        """Note whether every tree knows exactly the newest ones, and none that it had forgotten."""
+        """Note whether every tree knows exactly the newest markers, and none that it had evicted."""
         known: list[bool] = []
         for trail in self._trails:
             now = {number: self._is_known(trail.tree, number) for number in trail.known}
@@ -87,7 +87,7 @@ class Markers:
 
     @property
     def in_order(self) -> bool | None:
-        """Whether the oldest went first in every check; None if the last one found nothing to tell it by."""
+        """True if every check found the oldest evicted first; None if the last check is inconclusive."""
         if not self._is_in_order:
             return False
         return True if self.num_known and self.num_forgotten else None
@@ -99,7 +99,7 @@ class Markers:
         self._meter.call("finish", self._forest.finish, PROBE)
 
     def _append(self, stage: StageKey, number: int) -> None:
-        """Note one that the stage's tree and its parents' have learned, or should have."""
+        """Note a marker in each tree that learns from the stage."""
         for trail in self._trails:
             if trail.tree.learns_from(stage):
                 is_known = self._is_known(trail.tree, number)
@@ -110,7 +110,7 @@ class Markers:
         return self._meter.call(PROBE, self._probe, tree, marker(number))
 
     def _probe(self, tree: Tree, tokens: Tokens) -> bool:
-        """Whether the tree drafts the marker's end for a new request that says what comes before it."""
+        """Return True if the tree drafts the marker's end for a new request with the context before it."""
         context, end = tokens[-CONTEXT_TOKENS - END_TOKENS : -END_TOKENS], tokens[-END_TOKENS:]
         self._forest.start(PROBE, tree.seen_from, context[:0], learn=False)
         [draft] = self._forest.step([(PROBE, context)])

@@ -1,4 +1,4 @@
-"""One scope's measurement, in a process that does nothing else."""
+"""The measurement of one scope, in its own process."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from benchmarks.churn.traffic import Traffic
 NUM_SAMPLES = 100
 SAMPLES_PER_CHECKPOINT = 2
 WARM_UP_BYTES = 1 << 20
-WARM_UP_TOKENS = 100_000  # at most; of a small run a tenth of its tokens
+WARM_UP_TOKENS = 100_000  # at most; in a small run a tenth of its tokens
 MIB = 1 << 20
 
 Figures = Mapping[str, Any]
 
 
 class Churn:
-    """Traffic through a forest with a budget, watched after every step."""
+    """Traffic through a forest with a budget; memory is read after every step."""
 
     def __init__(self, scope: Scope, budget_bytes: int, texts: Texts) -> None:
         self.forest = scope.forest(budget_bytes)
@@ -39,22 +39,22 @@ class Churn:
         self.max_resident_bytes = 0
 
     def advance(self, num_tokens: int, total: int) -> None:
-        """Steps until there were so many tokens, of a total."""
+        """Run steps until ``num_tokens`` tokens of ``total``."""
         while self.num_tokens < num_tokens:
             self.num_tokens += self.traffic.step(self.num_tokens / total)
             self.max_resident_bytes = max(self.max_resident_bytes, resident_bytes())
 
     def pass_checkpoint(self) -> None:
-        """See which markers are still known, then learn new ones."""
+        """Check which markers are still known, then learn new ones."""
         self.markers.check()
         self.markers.learn()
 
 
 def measure(scope: Scope, datasets: list[list[Tokens]], sizes: Sizes) -> Figures:
-    """All figures of one scope; progress is shown on stderr.
+    """Return all figures of one scope; progress is shown on stderr.
 
     Raises:
-        AssertionError: the trees are not what they should be, counted anew at the end.
+        AssertionError: the final integrity check of the trees failed.
     """
     with _progress() as progress, without_gc():
         task = progress.add_task(scope.name, total=sizes.tokens, state="")
@@ -78,7 +78,7 @@ def measure(scope: Scope, datasets: list[list[Tokens]], sizes: Sizes) -> Figures
 
 
 def _progress() -> Progress:
-    """Drawn when it is updated: a thread of its own would disturb what is timed."""
+    """Return a display drawn only on update: a refresh thread would disturb the timing."""
     return Progress(
         TextColumn("{task.description:7}"),
         BarColumn(30),
@@ -91,7 +91,7 @@ def _progress() -> Progress:
 
 
 def _warm_up(scope: Scope, texts: Texts, num_tokens: int) -> None:
-    """The code's own pages, and what Python keeps for itself, are no part of the forest."""
+    """Run a small churn first: code pages and Python's own memory are not part of the forest."""
     churn = Churn(scope, WARM_UP_BYTES, texts)
     churn.markers.learn()
     churn.advance(num_tokens, num_tokens)

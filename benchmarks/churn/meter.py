@@ -1,4 +1,4 @@
-"""How long calls take, and what memory is after each."""
+"""Duration of calls, and memory after each."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from itertools import count
 from typing import Any, ParamSpec, TypeVar
 
 LIMIT_MS = 5.0
-SLOW_MS = 4.0  # such calls are remembered one by one
-WITHDRAWAL = (
-    "withdraw"  # the kind of call that neither evicts nor compacts; it takes as long as its output is
-)
+SLOW_MS = 4.0  # such calls are recorded individually
+WITHDRAWAL = "withdraw"  # neither evicts nor compacts; its time grows with the length of the output
 BINS_PER_MS = 100
-FULL = 0.8  # share of its budget from which on a forest counts as full
+FULL = 0.8  # share of the budget from which a forest counts as full
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
 class Times:
-    """Durations, kept as counts by hundredths of a millisecond: a million of them take no memory."""
+    """Durations in bins of a hundredth of a millisecond: a million of them take little memory."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -29,14 +27,14 @@ class Times:
         self.max_ms = 0.0
 
     def add(self, seconds: float) -> None:
-        """Note one."""
+        """Add one duration."""
         self.total_s += seconds
         ms = 1e3 * seconds
         self.max_ms = max(self.max_ms, ms)
         self._counts[int(ms * BINS_PER_MS)] += 1
 
     def include(self, others: Iterable[Times]) -> Times:
-        """Note all of the others'; itself."""
+        """Add all durations of the others; return itself."""
         for other in others:
             self._counts.update(other._counts)
             self.total_s += other.total_s
@@ -47,11 +45,11 @@ class Times:
         return self._counts.total()
 
     def num_over(self, limit_ms: float) -> int:
-        """How many took at least so long."""
+        """Return the number of durations of at least ``limit_ms``."""
         return sum(number for place, number in self._counts.items() if place >= limit_ms * BINS_PER_MS)
 
     def quantile_ms(self, share: float) -> float:
-        """What this share of them did not exceed, to a hundredth of a millisecond."""
+        """Return the duration that this share did not exceed, to a hundredth of a millisecond."""
         left = share * len(self)
         for place, number in sorted(self._counts.items()):
             left -= number
@@ -60,7 +58,7 @@ class Times:
         return self.max_ms
 
     def figures(self) -> dict[str, float]:
-        """Distribution in ms, and how many are over the limit."""
+        """Return the distribution in ms, and the number over the limit."""
         return {
             "p50": self.quantile_ms(0.5),
             "p99.9": self.quantile_ms(0.999),
@@ -70,14 +68,14 @@ class Times:
 
 
 class Meter:
-    """Makes calls, and notes CPU time of the calling thread, wall time and the memory afterwards.
+    """Makes calls; records the calling thread's CPU time, wall time and the memory afterwards.
 
     Attributes:
         max_bytes: the most memory after any call.
-        min_bytes: the least after any call since it was full for the first time; None if it never was.
+        min_bytes: the least memory after any call since it was first full; None if it never was.
         cpu: CPU times by kind of call.
         wall: wall times by kind of call.
-        slow: CPU time in ms by number of call, of slow calls other than withdrawals.
+        slow: CPU time in ms by number of call, for slow calls other than withdrawals.
     """
 
     def __init__(self, memory_bytes: Callable[[], int], budget_bytes: int) -> None:
@@ -97,7 +95,7 @@ class Meter:
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> Result:
-        """What the function returns."""
+        """Call the function, record its times, and return its result."""
         begin_s, begin_cpu_s = time.perf_counter(), time.thread_time()
         result = function(*args, **kwargs)
         cpu_s, wall_s = time.thread_time() - begin_cpu_s, time.perf_counter() - begin_s
@@ -115,11 +113,11 @@ class Meter:
             self.min_bytes = memory_bytes if self.min_bytes is None else min(self.min_bytes, memory_bytes)
 
     def total_s(self) -> float:
-        """Wall time of all calls."""
+        """Return the wall time of all calls."""
         return sum(times.total_s for times in self.wall.values())
 
     def figures(self) -> dict[str, Any]:
-        """Distributions by kind of call, in ms."""
+        """Return distributions by kind of call, in ms."""
         return {
             kind: {"count": len(cpu), "cpu_ms": cpu.figures(), "wall_ms": self.wall[kind].figures()}
             for kind, cpu in self.cpu.items()

@@ -1,8 +1,8 @@
-"""What is the code's and what is the machine's: every scope is run twice.
+"""Two runs per scope, to separate the code's time from the machine's.
 
-Every run of a scope makes the same calls in the same order. CPU time of a thread still holds what the machine
-did meanwhile: interrupts, and the caches and the core that others use. So a call took as long as in the run
-in which it took the least. The number of runs does not depend on what they show.
+Every run of a scope makes the same calls in the same order. A thread's CPU time includes the machine's
+influence: interrupts, and shared caches and cores. So each call counts with the least time of any run. The
+number of runs does not depend on their results.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ SAME_IN_EVERY_RUN = (
 
 
 def measure(scope: Scope, datasets: list[list[Tokens]], sizes: Sizes) -> Figures:
-    """All figures of one scope, of all runs."""
+    """Return all figures of one scope, from all runs."""
     return combined([in_fresh_process(one_run.measure, scope, datasets, sizes) for _ in range(NUM_RUNS)])
 
 
 def combined(runs: Sequence[Figures]) -> Figures:
-    """The first run's figures, but the most memory of any, and of each call the least time."""
+    """Return the first run's figures, with the most memory of any run and each call's least time."""
     first = runs[0]
     for run in runs:
         assert all(run[name] == first[name] for name in SAME_IN_EVERY_RUN), "the runs did different things"
@@ -51,5 +51,5 @@ def combined(runs: Sequence[Figures]) -> Figures:
 
 
 def _least(runs: Sequence[Mapping[int, float]]) -> list[float]:
-    """Least time of each call that was slow in every run."""
+    """Return the least time of each call that was slow in every run."""
     return [min(run[number] for run in runs) for number in runs[0] if all(number in run for run in runs)]

@@ -23,10 +23,10 @@ class Row:
     """A figure of every scope.
 
     Attributes:
-        label: what it is, for the table.
-        figure: its name among a scope's figures.
-        at_most: a bar: it must not exceed this.
-        at_least: a bar: it must not be below this; True: it must be true.
+        label: text for the table.
+        figure: name among a scope's figures.
+        at_most: upper bar.
+        at_least: lower bar; True: the figure must be true.
     """
 
     label: str
@@ -35,7 +35,7 @@ class Row:
     at_least: float | None = None
 
     def passes(self, figures: ByScope) -> bool | None:
-        """Whether every scope meets the bar, which a figure of None does not; None without bar or scopes."""
+        """Return True if every scope meets the bar, which None does not; None without bar or scopes."""
         if not figures or (self.at_most is None and self.at_least is None):
             return None
         return all(self._is_met(by_name.get(self.figure)) for by_name in figures.values())
@@ -49,7 +49,7 @@ class Row:
 
     @property
     def bar(self) -> str:
-        """For the table."""
+        """Text of the bar for the table."""
         if self.at_most is not None:
             return f"≤ {self.at_most:g}"
         if self.at_least is not None:
@@ -79,7 +79,7 @@ ROWS = (
 
 
 def table(figures: ByScope) -> Table:
-    """One row per figure, one column per scope."""
+    """Return a table with one row per figure, one column per scope."""
     result = Table(title="churn: many more tokens than a budget holds", title_justify="left")
     result.add_column("", no_wrap=True)
     for heading in (*SCOPES, "bar", ""):
@@ -101,7 +101,7 @@ def _shown(value: float | None) -> str:
 
 
 def summary(figures: ByScope) -> dict[str, float | bool | None]:
-    """What is judged, by scope or of the worst scope; None where nothing was measured."""
+    """Return the figures with a bar, by scope or of the worst scope; None if not measured."""
     by_scope = {
         f"{figure}_{scope}": figures.get(scope, {}).get(figure)
         for figure in ("rss_max_ratio", "slowest_call_ms")
@@ -117,13 +117,13 @@ def summary(figures: ByScope) -> dict[str, float | bool | None]:
 
 
 def _worst(of: Callable[[list[Any]], Any], figures: ByScope, figure: str) -> Any:
-    """Of all scopes; None, which is no pass, if one has none."""
+    """Return the worst value of all scopes; None, which is no pass, if any scope has None."""
     values = [by_name.get(figure) for by_name in figures.values()]
     return of(values) if values and None not in values else None
 
 
 def plot(figures: ByScope, path: Path) -> None:
-    """Memory against tokens, one picture per scope."""
+    """Plot memory against tokens, one picture per scope."""
     figure = Figure(figsize=(4 * len(figures), 3.6), layout="constrained")
     pictures = figure.subplots(1, len(figures), squeeze=False)[0]
     for axes, (scope, measured) in zip(pictures, figures.items(), strict=True):

@@ -1,4 +1,4 @@
-"""``python -m benchmarks churn``: one scope after the other, then the report."""
+"""``python -m benchmarks churn``: measures one scope after the other, then reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.churn.texts import load
 def run(
     traces: Path, scopes: Sequence[str], sizes: Sizes, json_path: Path | None, plot_path: Path | None
 ) -> int:
-    """Measure; print progress on stderr, the table and, as the last line, the JSON; the exit status.
+    """Measure; print progress on stderr, then the table and the JSON line; return the exit status.
 
     Raises:
         ConfigError: there are no traces.

@@ -1,4 +1,4 @@
-"""What a budget is for: a stage's tree, all trees of a tenant, or the whole forest; and what goes in."""
+"""Scopes of a budget: a stage's tree, all trees of a tenant, or the whole forest; and their outputs."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ class Tree:
     """One shared tree.
 
     Attributes:
-        seen_from: a stage for which no more specific tree than this has learned anything.
-        source: what a draft from this tree names as its source there.
+        seen_from: a stage for which no more specific tree than this has learned an output.
+        source: the source of a draft from this tree there.
     """
 
     seen_from: StageKey
     source: Source
 
     def learns_from(self, stage: StageKey) -> bool:
-        """Whether the stage's outputs go into this tree."""
+        """Return True if the tree learns the stage's outputs."""
         is_parent = self.source is not Source.STAGE and self.seen_from.tenant == stage.tenant
         return is_parent or self.seen_from == stage
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A forest with one budget, everything else without limit.
+    """A forest with one budget and no other limit.
 
     Attributes:
         limit: the setting that is the budget.
         tenants: owners of the requests.
         num_stages: stages of each tenant, all of one workflow.
         sources: the trees that are kept.
-        outputs: what requests put out.
+        outputs: outputs of the requests.
     """
 
     name: str
@@ -54,11 +54,11 @@ class Scope:
 
     @property
     def is_hard(self) -> bool:
-        """Whether the outputs are made to hurt."""
+        """True for outputs made to stress eviction."""
         return self.outputs is not Texts
 
     def forest(self, budget_bytes: int) -> Forest:
-        """An empty forest."""
+        """Return an empty forest."""
         limits = dict.fromkeys(
             ("stage_limit_bytes", "tenant_limit_bytes", "total_limit_bytes"), UNLIMITED_BYTES
         )
@@ -66,20 +66,20 @@ class Scope:
         return Forest(ForestConfig(sources=self.sources, **limits))
 
     def memory_of(self, forest: Forest) -> Callable[[], int]:
-        """Reads the bytes that the budget is for; of a tenant or the forest, live requests are a part."""
+        """Return a reader of the bytes under the budget; a tenant's or forest's include live requests."""
         only_stage = self.limit == "stage_limit_bytes"
         return partial(forest.memory_bytes, self.stages()[0]) if only_stage else forest.memory_bytes
 
     def stages(self) -> list[StageKey]:
-        """Where requests come from."""
+        """Return all stages of the requests."""
         return [self.stage(tenant, i) for tenant in self.tenants for i in range(self.num_stages)]
 
     def stage(self, tenant: str, number: int) -> StageKey:
-        """One of them."""
+        """Return one stage."""
         return StageKey(tenant, (WORKFLOW, f"stage-{number}"))
 
     def trees(self) -> list[Tree]:
-        """Every shared tree."""
+        """Return every shared tree."""
         trees = [Tree(stage, Source.STAGE) for stage in self.stages()]
         for tenant in self.tenants:
             if Source.WORKFLOW in self.sources:

@@ -1,4 +1,4 @@
-"""How much is measured."""
+"""Sizes of the full and the quick churn benchmark."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Sizes:
     """Amounts of data.
 
     Attributes:
-        tokens: accepted output tokens that flow through each scope.
-        budget_mb: what the scope may hold, MiB.
-        hard_tokens: the same for a scope whose outputs are made to hurt.
-        hard_budget_mb: the same for such a scope.
-        dataset_tokens: tokens of each trace file that texts are made of, at most.
+        tokens: accepted output tokens in each scope.
+        budget_mb: budget of the scope, MiB.
+        hard_tokens: tokens of a scope with outputs made to stress eviction.
+        hard_budget_mb: budget of such a scope, MiB.
+        dataset_tokens: maximum number of tokens that texts use of each trace file.
     """
 
     tokens: int = 20_000_000
@@ -26,14 +26,14 @@ class Sizes:
     dataset_tokens: int = 1_500_000
 
     def of(self, scope: Scope) -> Sizes:
-        """Those of this scope, as its tokens and budget."""
+        """Return sizes with this scope's tokens and budget."""
         return (
             replace(self, tokens=self.hard_tokens, budget_mb=self.hard_budget_mb) if scope.is_hard else self
         )
 
     @property
     def budget_bytes(self) -> int:
-        """The budget in bytes."""
+        """Budget in bytes."""
         return self.budget_mb << 20
 
 

@@ -1,4 +1,4 @@
-"""Outputs without end, made of recorded ones."""
+"""Endless outputs, made of recorded ones."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from agentspec.errors import ConfigError
 from agentspec.forest import Tokens
 from agentspec.replay import traces
 
-NUM_ROUNDS = 2  # in which every dataset has its turn
-MAJORITY = 0.7  # share of the outputs that are of the dataset whose turn it is, at least
-MOST_KEPT = 7  # of these, tokens that are kept between two replaced ones, at most
+NUM_ROUNDS = 2  # every dataset has one turn in each
+MAJORITY = 0.7  # minimum share of outputs from the dataset that has its turn
+MOST_KEPT = 7  # maximum number of tokens kept between two replaced ones
 
 
 class Texts:
     """Recorded outputs in random order, half of them varied, so that they are not mere repeats.
 
-    The datasets take turns in being what most outputs are from: what was learned last and what goes first
-    differ, and an index's mix of states and edges drifts.
+    The datasets take turns in supplying most outputs. So new outputs differ from the evicted ones, and an
+    index's mix of states and edges drifts.
     """
 
-    VARIED = 0.5  # share of the outputs that have some tokens replaced
+    VARIED = 0.5  # share of the outputs with some tokens replaced
 
     def __init__(self, datasets: list[list[Tokens]]) -> None:
         self._datasets = datasets
@@ -30,7 +30,7 @@ class Texts:
         self._random = np.random.default_rng(0)
 
     def next(self, progress: float) -> tuple[int, Tokens]:
-        """The number of a dataset, and an output of it, int32 ``[n]``; progress is from 0 to 1."""
+        """Return a dataset's number and one of its outputs, int32 ``[n]``; progress is from 0 to 1."""
         rng = self._random
         number = int(progress * NUM_ROUNDS * len(self._datasets)) % len(self._datasets)
         if rng.random() >= MAJORITY:
@@ -40,7 +40,7 @@ class Texts:
         return number, self._varied(text) if rng.random() < self.VARIED else text
 
     def _varied(self, text: Tokens) -> Tokens:
-        """Every so-manieth token replaced by one from anywhere, frequent ones more often."""
+        """Replace every n-th token by a random one of all datasets, frequent ones more often."""
         varied = text.copy()
         places = slice(None, None, int(self._random.integers(1, MOST_KEPT + 1)) + 1)
         drawn = self._random.integers(len(self._every_token), size=len(varied[places]))
@@ -49,10 +49,10 @@ class Texts:
 
 
 def load(directory: Path, dataset_tokens: int) -> list[list[Tokens]]:
-    """Recorded outputs as token ids, the first ones of each file.
+    """Return the first recorded outputs of each file as token ids.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: there are no outputs.
     """
     encode = traces.tokenizer()
     files = traces.files(directory)

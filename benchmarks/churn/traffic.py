@@ -1,4 +1,4 @@
-"""Requests that come and go: all live ones take a step together, and who is done makes room for another."""
+"""Requests that start and finish: all live ones step together, and a finished one is replaced."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from benchmarks.churn.texts import Texts
 
 NUM_LIVE = 32
 STEP_TOKENS = 16  # accepted by every request in every step
-WITHDRAWN = 0.1  # share of the outputs that are not to be learned, as it turns out when they are finished
+WITHDRAWN = 0.1  # share of the outputs that are withdrawn from learning when they finish
 
 NO_PROMPT = slice(0, 0)
 
 
 @dataclass(slots=True)
 class _Live:
-    """A live request, its whole output, and how much of that was accepted."""
+    """A live request, its whole output, and the number of its accepted tokens."""
 
     name: str
     output: Tokens
     size: int = 0
 
     def advance(self) -> Tokens:
-        """The next accepted tokens."""
+        """Return the next accepted tokens."""
         begin = self.size
         self.size = min(begin + STEP_TOKENS, len(self.output))
         return self.output[begin : self.size]
 
 
 class Traffic:
-    """Live requests of a forest, always as many; each dataset's outputs are one stage's, of any tenant."""
+    """A constant number of live requests; a dataset's outputs belong to one stage, of any tenant."""
 
     def __init__(self, forest: Forest, scope: Scope, texts: Texts, meter: Meter) -> None:
         self._forest = forest
@@ -48,7 +48,7 @@ class Traffic:
         self.num_learned = 0
 
     def step(self, progress: float) -> int:
-        """One decode step of all live requests; how many tokens that were."""
+        """Run one decode step of all live requests; return its number of tokens."""
         updates = [(request.name, request.advance()) for request in self._live]
         self._meter.call("step", self._forest.step, updates)
         for i, request in enumerate(self._live):
@@ -65,7 +65,7 @@ class Traffic:
         return request
 
     def _finish(self, request: _Live) -> None:
-        """Withdrawing an output is no part of keeping within budgets: it counts apart."""
+        """Finish a request; withdrawals have their own kind, since they are no part of keeping budgets."""
         if self._random.random() < WITHDRAWN:
             self._meter.call(WITHDRAWAL, self._forest.finish, request.name, learn=False)
         else:

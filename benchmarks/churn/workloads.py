@@ -1,4 +1,4 @@
-"""Outputs that hurt: their eldest free little memory when they go, and what comes in changes all at once."""
+"""Outputs that stress eviction: the oldest free little memory, and the input changes abruptly."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from benchmarks.churn.texts import Texts
 
 
 class Router(Texts):
-    """Answers of one to three tokens with a few long outputs among them; then long ones only.
+    """Outputs of one to three tokens with a few long ones among them; then long ones only.
 
-    The budget is full of short ones, a hundred for each long one, when room for long ones is needed.
+    Short outputs, a hundred for each long one, fill the budget when long ones need room.
     """
 
-    CHANGE = 0.5  # the progress at which what comes in changes
+    CHANGE = 0.5  # progress at which the input changes
     SHORT = 0.99  # share of the outputs until then
     MOST_TOKENS = 3
 
     def next(self, progress: float) -> tuple[int, Tokens]:
-        """A dataset's number and an output, as for all texts; short ones are of the first."""
+        """Return a dataset's number and an output, as for all texts; short ones are of the first."""
         number, text = super().next(progress)
         if progress >= self.CHANGE or self._random.random() >= self.SHORT:
             return number, text
@@ -27,9 +27,9 @@ class Router(Texts):
 
 
 class Popular(Texts):
-    """One output of 1,000 tokens, again and again, with a few others among them; then others only.
+    """One output of 1,000 tokens repeated, with a few others among them; then others only.
 
-    All of its occurrences free no more memory than one.
+    Evicting all of its occurrences frees no more memory than one.
     """
 
     VARIED = 1.0
@@ -42,7 +42,7 @@ class Popular(Texts):
         self._popular = np.resize(self._every_token, self.NUM_TOKENS)
 
     def next(self, progress: float) -> tuple[int, Tokens]:
-        """A dataset's number and an output, as for all texts; the popular one is of the first."""
+        """Return a dataset's number and an output, as for all texts; the popular one is of the first."""
         number, text = super().next(progress)
         if progress >= self.CHANGE or self._random.random() >= self.POPULAR:
             return number, text

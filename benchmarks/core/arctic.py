@@ -17,11 +17,11 @@ VERSION = version("arctic-inference")
 
 
 class ArcticIndex:
-    """One native suffix tree; documents are numbered as they come."""
+    """One native suffix tree; documents are numbered in order of arrival."""
 
     def __init__(self) -> None:
         self._tree = SuffixTree(DEPTH)
-        self._sizes = array("i")  # a few bytes a document: its memory is measured with the tree's
+        self._sizes = array("i")  # a few bytes per document, since its memory is measured with the tree's
         self._oldest = 0
 
     def add(self, document: Tokens) -> None:
@@ -30,7 +30,7 @@ class ArcticIndex:
         self._sizes.append(len(document))
 
     def evict(self, num_tokens: int) -> int:
-        """Take the oldest documents out, at least so many tokens or all there are; how many went."""
+        """Evict the oldest documents, at least ``num_tokens`` tokens or all; return the number evicted."""
         num_gone = 0
         while num_gone < num_tokens and self._oldest < len(self._sizes):
             self._tree.remove(self._oldest)
@@ -40,7 +40,7 @@ class ArcticIndex:
 
 
 class ArcticDecoder:
-    """The cache that vLLM's proposer keeps: a tree per live prompt, one tree of all outputs, no limit."""
+    """The cache of vLLM's proposer: a tree per live prompt, one tree of all outputs, no limit."""
 
     def __init__(self) -> None:
         self._cache = SuffixDecodingCache(DEPTH, -1)
@@ -54,7 +54,7 @@ class ArcticDecoder:
         self._cache.stop_request(request)
 
     def start(self, request: str, prompt: Tokens) -> None:
-        """Admit a request; its prompt is indexed when this returns."""
+        """Admit a request and index its prompt."""
         self._cache.start_request(request, prompt)
 
     def step(self, batch: Batch) -> Sequence[Draft]:

@@ -1,4 +1,4 @@
-"""What is compared with what, and what is good enough: the rows of the table and the keys of the summary."""
+"""The comparisons and their bars: the rows of the table and the keys of the summary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Figures = Mapping[str, Mapping[str, Any]]
 
 
 class Kind(Enum):
-    """What a row's result is."""
+    """The kind of a row's result."""
 
     SPEEDUP = "theirs / ours"
     SHARE = "ours / theirs"
@@ -24,14 +24,14 @@ class Row:
     """One comparison.
 
     Attributes:
-        label: what was measured, for the table.
-        figure: its name among the figures.
-        kind: what the result is.
-        bar: a speed-up must be at least this, a share or a value at most this; what is alike, so near to 1.
+        label: text for the table.
+        figure: name among the figures.
+        kind: kind of the result.
+        bar: minimum of a speed-up, maximum of a share or a value; maximum distance from 1 of ALIKE.
         key: the result's name in the summary.
-        side: whose figure is judged.
-        against: the figure and the side it is compared with, if not the same figure of the peer.
-        against_label: what that is, for the table.
+        side: side of the judged figure.
+        against: figure and side to compare with, if not the same figure of the peer.
+        against_label: text for it in the table.
     """
 
     label: str
@@ -44,15 +44,15 @@ class Row:
     against_label: str = ""
 
     def ours(self, figures: Figures) -> float | None:
-        """The figure that is judged; None if it was not measured."""
+        """Return the judged figure; None if it was not measured."""
         return _number(figures, self.figure, self.side)
 
     def theirs(self, figures: Figures) -> float | None:
-        """What it is compared with; None if it was not measured."""
+        """Return the figure to compare with; None if it was not measured."""
         return _number(figures, *(self.against or (self.figure, "peer")))
 
     def result(self, figures: Figures) -> float | None:
-        """Speed-up, share or value; None if one side was not measured, or did nothing."""
+        """Return speed-up, share or value; None if a side was not measured, or the divisor is 0."""
         ours, theirs = self.ours(figures), self.theirs(figures)
         if self.kind is Kind.VALUE:
             return ours
@@ -62,7 +62,7 @@ class Row:
         return above / below if below else None
 
     def passes(self, figures: Figures) -> bool | None:
-        """Whether the bar is met; None if there is none, or no result."""
+        """Return True if the bar is met; None without a bar or a result."""
         result = self.result(figures)
         if self.bar is None or result is None:
             return None
@@ -77,13 +77,13 @@ def _number(figures: Figures, figure: str, side: str) -> float | None:
 
 
 def _left(label: str, state: str, bar: float | None) -> Row:
-    """Of the mixed corpus's memory, what removal does not give back."""
+    """Return the share of the mixed corpus's memory that removal does not return."""
     full = ("bytes_per_token_mixed", "ours")
     return Row(label, f"{full[0]}_{state}", Kind.SHARE, bar, against=full, against_label="full")
 
 
 def _drafts(batch_size: int) -> list[Row]:
-    """Whether both sides did the same work, but for ties and the peer's contexts of 63 tokens at most."""
+    """Check that both sides did the same work, but for ties and the peer's contexts of at most 63 tokens."""
     drafted = f"drafted_per_request_b{batch_size}"
     is_large, is_largest = batch_size in (64, 256), batch_size == 256
     rows = [
@@ -196,5 +196,5 @@ ROWS: tuple[Row, ...] = (
 
 
 def summary(figures: Figures) -> dict[str, float | None]:
-    """The results that have a key, None where a side is missing."""
+    """Return the results that have a key; None where a side is missing."""
     return {row.key: row.result(figures) for row in ROWS if row.key}

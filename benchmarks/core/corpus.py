@@ -1,4 +1,4 @@
-"""What both sides are fed: real model outputs and prompts as token ids."""
+"""The input of both sides: real model outputs and prompts as token ids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentspec.replay.traces import Encode
 from benchmarks.core.sides import Tokens
 from benchmarks.core.sizes import Sizes
 
-HELD_OUT = 4  # every so-manieth session is kept for prompts, so that no prompt quotes the history
+HELD_OUT = 4  # every fourth session is reserved for prompts, so that no prompt quotes the history
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Corpus:
         repeated: fewer responses, each occurring several times, in random order.
         history: responses that the decoders have learned.
         text: prompts and responses of other sessions, end to end.
-        outputs: responses of those, end to end.
+        outputs: responses of those sessions, end to end.
     """
 
     mixed: list[Tokens]
@@ -38,7 +38,7 @@ class Corpus:
     outputs: Tokens
 
     def prompts(self, number: int, num_tokens: int, seed: int) -> list[Tokens]:
-        """Random stretches of the text."""
+        """Return random stretches of the text."""
         begins = np.random.default_rng(seed).integers(0, len(self.text) - num_tokens + 1, number)
         return [self.text[begin : begin + num_tokens].copy() for begin in begins]
 
@@ -46,11 +46,11 @@ class Corpus:
 @dataclass(slots=True)
 class _Session:
     responses: list[str] = field(default_factory=list)
-    longest_call: str = ""  # later prompts of a session quote the earlier ones: one call stands for all
+    longest_call: str = ""  # later prompts of a session quote the earlier ones: one call represents all
 
 
 def load(directory: Path, sizes: Sizes) -> Corpus:
-    """Read and tokenize as much of the traces as is needed.
+    """Read and tokenize the required part of the traces.
 
     Raises:
         ConfigError: there are no traces, or too few.

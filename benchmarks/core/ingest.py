@@ -1,7 +1,7 @@
-"""Time to index a prompt: in all, and the part of it that a decode step has to wait for.
+"""Time to index a prompt: in total, and the part that delays a decode step.
 
-The peer indexes a prompt inside the step that admits the request. We do it in the background: a step pays
-for the call that starts it, and for what the indexing beside it slows it down.
+The peer indexes a prompt inside the step that admits the request. We index in the background: a step includes
+the call that starts it, and is slowed down by the indexing.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from benchmarks.core.sizes import Sizes
 from benchmarks.core.turns import Spread, Turns, spread
 
 NUM_LIVE = 16
-FORWARD_PASS_S = 1e-3  # between two steps the processor waits for the model
+FORWARD_PASS_S = 1e-3  # pause between two steps, for the model
 NUM_USUAL_STEPS = 50
 OUTPUT_TOKENS = 8_192
 
 
 def measure(peer: Side | None, corpus: Corpus, sizes: Sizes) -> dict[str, dict[str, Spread]]:
-    """ms per prompt of each size: ``ingest_ms_*`` in all, ``ingest_in_step_ms_*`` within a decode step."""
+    """Return ms per prompt of each size: ``ingest_ms_*`` in total, ``ingest_in_step_ms_*`` in a step."""
     decoders: dict[str, Decoder] = {"ours": OurDecoder()}
     if peer:
         decoders["peer"] = peer.decoder()
@@ -67,9 +67,9 @@ class DecodeLoop:
             self._decoder.start(request.name, request.prompt)
 
     def admit(self, prompt: Tokens) -> float:
-        """Seconds that one decode step is longer, at most, for a new request.
+        """Return the maximum number of seconds by which a new request extends one decode step.
 
-        That is the call that starts it, and how much longer than usual the slowest step takes until its
+        This is the call that starts it, plus the excess over the usual time of the slowest step until its
         prompt is indexed.
         """
         usual_s = float(np.median([self._step() for _ in range(NUM_USUAL_STEPS)]))

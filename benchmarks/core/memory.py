@@ -1,4 +1,4 @@
-"""Memory as the operating system counts it: resident bytes of a fresh process that does nothing else."""
+"""Memory as the operating system counts it: resident bytes of a separate process."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ WARM_UP_TOKENS = 256
 
 
 def of_trees(sides: Mapping[str, Side], corpus: str, documents: list[Tokens]) -> dict[str, dict[str, float]]:
-    """Bytes per token of each side's tree of the documents.
+    """Return bytes per token of each side's tree of the documents.
 
-    The whole tree; ``half``: without the older half of its documents; ``empty``: without all of them;
-    ``empty_trimmed``: after the allocator was asked to give back what it keeps.
+    No suffix: the whole tree; ``half``: without the older half of its documents; ``empty``: without all of
+    them; ``empty_trimmed``: after the allocator returned its free memory.
     """
     figures: dict[str, dict[str, float]] = {}
     for name, side in sides.items():
@@ -24,13 +24,13 @@ def of_trees(sides: Mapping[str, Side], corpus: str, documents: list[Tokens]) ->
 
 
 def of_requests(sides: Mapping[str, Side], prompts: list[Tokens]) -> dict[str, dict[str, float]]:
-    """Bytes per prompt token of live requests."""
+    """Return bytes per prompt token of live requests."""
     sizes = {name: in_fresh_process(_request_size, side.decoder, prompts) for name, side in sides.items()}
     return {"request_bytes_per_prompt_token": sizes}
 
 
 def _tree_sizes(index_type: type[Index], documents: list[Tokens]) -> dict[str, float]:
-    warm_up = index_type()  # the code's own pages are no part of a tree
+    warm_up = index_type()  # code pages are not part of a tree
     warm_up.add(documents[0][:WARM_UP_TOKENS])
     warm_up.evict(WARM_UP_TOKENS)
     num_tokens, num_older = (sum(map(len, some)) for some in (documents, documents[: len(documents) // 2]))

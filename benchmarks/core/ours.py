@@ -27,12 +27,12 @@ class OurIndex:
         self._index.close_sequence(number)
 
     def evict(self, num_tokens: int) -> int:
-        """Take the oldest documents out, at least so many tokens or all there are; how many went."""
+        """Evict the oldest documents, at least ``num_tokens`` tokens or all; return the number evicted."""
         return self._index.evict(num_tokens)
 
 
 class OurDecoder:
-    """A forest with one stage. By default it keeps what the peer does: requests' trees and one of outputs."""
+    """A forest with one stage; by default it has the peer's trees: one per request and one of outputs."""
 
     def __init__(
         self, threads: int = 1, sources: tuple[Source, ...] = (Source.STAGE,), rule: str = "paper"
@@ -61,7 +61,7 @@ class OurDecoder:
         self._forest.start(request, self._stage, prompt, session=session, draft=self._draft, wait=wait)
 
     def wait(self, request: str) -> None:
-        """Until the request's prompt is indexed."""
+        """Wait until the request's prompt is indexed."""
         self._forest.wait(request)
 
     def step(self, batch: Batch) -> Sequence[Draft]:
@@ -74,21 +74,21 @@ class OurDecoder:
 
 
 class OurDecoderTwoThreads(OurDecoder):
-    """The same, a step's requests shared by two threads."""
+    """The same with two threads that share a step's requests."""
 
     def __init__(self) -> None:
         super().__init__(threads=2)
 
 
 class OurDecoderEverySource(OurDecoder):
-    """The same with the session's, the workflow's and the tenant's trees, as the forest is by default."""
+    """The same with the session's, the workflow's and the tenant's trees, the forest's default."""
 
     def __init__(self) -> None:
         super().__init__(sources=EVERY_SOURCE)
 
 
 class OurDecoderLearned(OurDecoder):
-    """The same by the learned rule, which knows no factor: it learns from every step, too."""
+    """The same with the learned rule, which has no factor and also learns from every step."""
 
     def __init__(self) -> None:
         super().__init__(rule="learned")

@@ -23,7 +23,7 @@ SIDES = {
 
 
 def table(figures: Figures, peer: str | None) -> Table:
-    """One row per comparison."""
+    """Return a table with one row per comparison."""
     result = Table(title=f"agentspec against {peer or 'no peer'}: medians", title_justify="left")
     result.add_column("", no_wrap=True)
     for heading in ("ours", "peer", "result", "bar", ""):
@@ -66,12 +66,12 @@ def _result(kind: Kind, result: float | None) -> str:
 
 
 def json_line(figures: Figures, provenance: Mapping[str, object]) -> str:
-    """Everything that was measured and where."""
+    """Return all figures and their provenance as JSON."""
     return report.json_line({"summary": summary(figures), "figures": figures}, provenance)
 
 
 def plot(figures: Figures, peer: str | None, path: Path) -> None:
-    """Time of a decode step against the number of live requests."""
+    """Plot the time of a decode step against the number of live requests."""
     figure = Figure(figsize=(6, 4.2), layout="constrained")
     axes = figure.subplots()
     steps = {size: figures[f"step_ms_b{size}"] for size in BATCH_SIZES if f"step_ms_b{size}" in figures}

@@ -1,4 +1,4 @@
-"""Live requests that keep going: what their model says is known beforehand."""
+"""Live requests without an end, with outputs that are known beforehand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Request:
 
     Attributes:
         text: both, end to end.
-        size: tokens of the text so far.
+        size: number of tokens of the text so far.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Request:
     size: int
 
     def advance(self) -> tuple[Tokens, Tokens]:
-        """The next accepted tokens, and the context that ends with them; after the end it starts over."""
+        """Return the next accepted tokens, and the context that ends with them; restart after the end."""
         if self.size + ACCEPTED_TOKENS > len(self.text):
             self.size = len(self.prompt)
         self.size += ACCEPTED_TOKENS
@@ -36,9 +36,9 @@ class Request:
 
 
 def requests(corpus: Corpus, number: int, num_prompt: int, num_output: int) -> list[Request]:
-    """Requests whose prompts are stretches of text: half quote it as they go on, half say something new.
+    """Return requests with stretches of text as prompts: half quote theirs, half produce new text.
 
-    What is new begins at another place for each, so that they don't quote one another.
+    New text begins at another place for each request, so that they do not quote one another.
     """
     found = []
     for i, prompt in enumerate(corpus.prompts(number, num_prompt, seed=2)):
@@ -51,7 +51,7 @@ def requests(corpus: Corpus, number: int, num_prompt: int, num_output: int) -> l
 
 
 def next_batch(live: Sequence[Request]) -> Batch:
-    """The next step of all of them."""
+    """Return the next step of all requests."""
     advances = [request.advance() for request in live]
     return Batch(
         [(request.name, new) for request, (new, _) in zip(live, advances, strict=True)],

@@ -1,4 +1,4 @@
-"""``python -m benchmarks core``: one measurement after the other, then the report."""
+"""``python -m benchmarks core``: measures one figure after the other, then reports."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from benchmarks.core.sizes import QUICK, Sizes
 
 
 def run(traces: Path, peer: str, sizes: Sizes, json_path: Path | None, plot_path: Path | None) -> int:
-    """Measure; print progress on stderr, the table and, as the last line, the JSON; the exit status.
+    """Measure; print progress on stderr, then the table and the JSON line; return the exit status.
 
-    A peer that is not installed (or ``"none"``) leaves its figures out, and null what is compared with them.
+    Without an installed peer (or with ``"none"``) its figures are omitted, and comparisons with it are null.
 
     Raises:
         ConfigError: the traces are missing or too small.
@@ -50,7 +50,7 @@ def run(traces: Path, peer: str, sizes: Sizes, json_path: Path | None, plot_path
 
 
 def measure(corpus: Corpus, sizes: Sizes, peer: Side | None, announce: Announce) -> Figures:
-    """All figures, by name and side."""
+    """Return all figures, by name and side."""
     sides = {"ours": our_side()} | ({"peer": peer} if peer else {})
     announce(f"append and removal, {sum(map(len, corpus.mixed)):,} tokens")
     figures: dict[str, Mapping[str, Any]] = {**trees.measure(sides, corpus.mixed, sizes.num_fills)}

@@ -1,7 +1,7 @@
-"""Who is measured: one interface, with an implementation for us and one for each peer.
+"""The sides that are measured: one interface, with an implementation for us and one for each peer.
 
-Every side follows the same rule: contexts of at most ``DEPTH`` tokens, drafts no longer than the match
-(factor 1), than ``MAX_DRAFT`` tokens, and than estimated probabilities of ``MIN_PROB`` allow.
+Every side follows the same rule. Contexts have at most ``DEPTH`` tokens. A draft ends at the length of its
+match (factor 1), at ``MAX_DRAFT`` tokens, or where the estimated probability falls below ``MIN_PROB``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Batch:
 
     Attributes:
         updates: (request, its newly accepted tokens).
-        contexts: the last ``DEPTH`` tokens of each request, those included.
+        contexts: the last ``DEPTH`` tokens of each request, the new ones included.
     """
 
     updates: list[tuple[str, Tokens]]
@@ -43,25 +43,25 @@ class Index(Protocol):
         """Add a whole document."""
 
     def evict(self, num_tokens: int) -> int:
-        """Take the oldest documents out, at least so many tokens or all there are; how many went."""
+        """Evict the oldest documents, at least ``num_tokens`` tokens or all; return the number evicted."""
 
 
 class Draft(Protocol):
-    """What either side drafts, in a class of its own."""
+    """A draft of either side, each in its own class."""
 
     @property
     def token_ids(self) -> Collection[int]:
-        """Its tokens."""
+        """The draft's tokens."""
 
 
 class Decoder(Protocol):
-    """What an engine calls: live requests, each with a tree of its own, and a tree of all outputs."""
+    """An engine's interface: live requests with a tree each, and a tree of all outputs."""
 
     def learn(self, output: Tokens) -> None:
         """Add a past output to the tree of outputs."""
 
     def start(self, request: str, prompt: Tokens) -> None:
-        """Admit a request; its prompt is indexed when this returns."""
+        """Admit a request and index its prompt."""
 
     def step(self, batch: Batch) -> Sequence[Draft]:
         """Take the accepted tokens, then draft for each request."""
@@ -72,7 +72,7 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One implementation; the types are made without arguments, also in other processes."""
+    """One implementation; the types are constructed without arguments, also in other processes."""
 
     version: str
     index: type[Index]
@@ -80,7 +80,7 @@ class Side:
 
 
 def our_side() -> Side:
-    """The code of this repository."""
+    """Return the code of this repository."""
     from agentspec import __version__
     from benchmarks.core.ours import OurDecoder, OurIndex
 
@@ -88,7 +88,7 @@ def our_side() -> Side:
 
 
 def peer_side(name: str) -> Side:
-    """The peer of that name.
+    """Return the peer with this name.
 
     Raises:
         ConfigError: it is not installed.

@@ -1,4 +1,4 @@
-"""How much is measured."""
+"""Sizes of the full and the quick core benchmark."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ class Sizes:
     """Amounts of data and numbers of repetitions.
 
     Attributes:
-        corpus_tokens: tokens of each of the two corpora, at least.
-        num_fills: how often the trees are filled with them and emptied to be timed.
+        corpus_tokens: minimum number of tokens of each of the two corpora.
+        num_fills: how often the trees are filled and emptied for timing.
         copies: how often each document of the repeated corpus occurs in it.
-        text_tokens: tokens of the text that prompts are cut from, at least.
-        output_tokens: tokens of the text that live requests' outputs are cut from, at least.
+        text_tokens: minimum number of tokens of the text that prompts are cut from.
+        output_tokens: minimum number of tokens of the text that live requests' outputs are cut from.
         num_history: past outputs that both sides have learned before they decode.
         prompt_tokens: tokens of a live request's prompt.
         batch_sizes: live requests of a decode step.
         num_steps: decode steps timed at each batch size, four times as many of 1 and 2 threads.
-        ingest_tokens: sizes of the prompts whose indexing is timed.
+        ingest_tokens: sizes of the prompts for indexing times.
         num_starts: prompts timed of each of these sizes.
-        num_memory_requests: live requests whose memory is measured.
+        num_memory_requests: live requests for the memory per prompt token.
     """
 
     corpus_tokens: int = 2_000_000

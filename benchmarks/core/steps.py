@@ -1,4 +1,4 @@
-"""Time of a whole decode step: accepted tokens go in, drafts from two trees come out."""
+"""Time of a whole decode step: accepted tokens are added, then drafts made from two trees."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from benchmarks.core.sizes import Sizes
 from benchmarks.core.turns import Spread, Turns
 
 WARM_UP_STEPS = 3
-# Who takes the same steps in turn, and how many times as many: 2 threads against 1 without the others in
-# between, which take 20 times as long and leave nothing in the caches.
+# Decoders that take the same steps in turn, and a factor for the number of steps. 2 threads run against 1
+# without the others in between, which take 20 times as long and leave the caches cold.
 TEAMS: tuple[tuple[tuple[str, ...], int], ...] = (
     (("ours", "peer", "ours_every_source", "ours_learned"), 1),
     (("ours_1_thread", "ours_2_threads"), 4),
 )
-# The teams alternate: a machine that is shared gives a second thread more or less for seconds at a time.
+# The teams alternate: a shared machine gives a second thread more or less for seconds at a time.
 NUM_ROUNDS = 5
 
 
 def measure(
     decoders: Mapping[str, Decoder], corpus: Corpus, sizes: Sizes
 ) -> dict[str, dict[str, Spread] | dict[str, float]]:
-    """At each batch size ms of a step of each side, and per request and step how many tokens it drafted.
+    """Return ms of a step of each side, and its draft tokens per request and step, for each batch size.
 
-    And how many of our own were the peer's, too: the same token at the same place.
+    Also return the number of our tokens that the peer drafted at the same place.
     """
     teams = [
         Team({name: decoders[name] for name in names if name in decoders}, factor, corpus, sizes)
@@ -49,7 +49,7 @@ def measure(
 
 
 class Team:
-    """Decoders that take the same steps in turn, for live requests of their own."""
+    """Decoders that take the same steps in turn, with their own live requests."""
 
     def __init__(self, decoders: Mapping[str, Decoder], factor: int, corpus: Corpus, sizes: Sizes) -> None:
         self._decoders = decoders
@@ -64,7 +64,7 @@ class Team:
                 decoder.learn(output)
 
     def play(self, batch_size: int, turns: Turns, counts: Counts) -> None:
-        """One round with so many live requests, at least as many as before."""
+        """Play one round with ``batch_size`` live requests, at least as many as before."""
         for request in self._requests[self._num_live : batch_size]:
             for decoder in self._decoders.values():
                 decoder.start(request.name, request.prompt)
@@ -81,7 +81,7 @@ class Team:
 
 
 class Counts:
-    """Draft tokens by side; ``agreed`` are those of ours that are also the peer's."""
+    """Draft tokens by side; ``agreed`` counts our tokens that the peer drafted too."""
 
     def __init__(self) -> None:
         self._drafts: Counter[str] = Counter()
@@ -89,7 +89,7 @@ class Counts:
         self._agreed: Counter[str] = Counter()
 
     def add(self, results: Mapping[str, Sequence[Draft]]) -> None:
-        """One step's drafts of each side."""
+        """Add one step's drafts of each side."""
         tokens = {name: [draft.token_ids for draft in drafts] for name, drafts in results.items()}
         for name, drafts in tokens.items():
             self._drafts[name] += len(drafts)
@@ -99,9 +99,9 @@ class Counts:
             self._agreed["ours"] += sum(sum(map(eq, ours, theirs)) for ours, theirs in both)
 
     def drafted_per_draft(self) -> dict[str, float]:
-        """Tokens of a draft, by side."""
+        """Return tokens per draft, by side."""
         return {name: drafted / self._drafts[name] for name, drafted in self._drafted.items()}
 
     def agreed_per_draft(self) -> dict[str, float]:
-        """Those that both sides drafted."""
+        """Return tokens per draft that both sides drafted."""
         return {name: agreed / self._drafts[name] for name, agreed in self._agreed.items()}

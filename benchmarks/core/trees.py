@@ -1,4 +1,4 @@
-"""Time to add documents to one tree and to take them out again."""
+"""Time to add documents to one tree and to remove them again."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from agentspec.reporting.process import without_gc
 from benchmarks.core.sides import Index, Side, Tokens
 from benchmarks.core.turns import Turns
 
-BLOCK_TOKENS = 125_000  # long beside the time it takes to win back the caches from the other side
+BLOCK_TOKENS = 125_000  # long compared with the time to refill the caches after the other side's turn
 
 
 def measure(
     sides: Mapping[str, Side], documents: list[Tokens], num_times: int = 1
 ) -> dict[str, dict[str, float]]:
-    """ns per token of each side, the median of so many times."""
+    """Return ns per token of each side, the median of ``num_times`` runs."""
     times = [_fill_and_empty(sides, documents) for _ in range(num_times)]
     return {
         name: {side: median(one[name][side] for one in times) for side in figure}
@@ -26,7 +26,7 @@ def measure(
 
 
 def _fill_and_empty(sides: Mapping[str, Side], documents: list[Tokens]) -> dict[str, dict[str, float]]:
-    """All documents go in, then all go out, the oldest first."""
+    """Add all documents, then evict all, the oldest first."""
     indices = {name: side.index() for name, side in sides.items()}
     append, removal, first_half = Turns(), Turns(), {}
     num_gone: Counter[str] = Counter()

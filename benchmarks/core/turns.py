@@ -1,4 +1,4 @@
-"""Fair timing: the sides work in turn, so that whatever slows the machine down slows down all of them."""
+"""Fair timing: the sides work in turn, so that other load on the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Spread = dict[str, float]
 
 
 class Turns:
-    """Runs one action of every side, a random side first, and notes the seconds."""
+    """Runs one action of every side, in random order, and records the seconds."""
 
     def __init__(self) -> None:
         self._random = random.Random(0)
         self.seconds: dict[str, list[float]] = {}
 
     def take(self, actions: Mapping[str, Callable[[], Result]]) -> dict[str, Result]:
-        """Each side's result."""
+        """Run the actions and return each side's result."""
         results = {}
         for side in actions:
             self.seconds.setdefault(side, [])
@@ -32,16 +32,16 @@ class Turns:
         return results
 
     def totals_s(self) -> dict[str, float]:
-        """Each side's sum."""
+        """Return each side's sum."""
         return {side: sum(seconds) for side, seconds in self.seconds.items()}
 
     def spreads_ms(self) -> dict[str, Spread]:
-        """Each side's distribution."""
+        """Return each side's distribution."""
         return {side: spread([1e3 * one for one in seconds]) for side, seconds in self.seconds.items()}
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Median, 99th percentile and maximum."""
+    """Return median, 99th percentile and maximum."""
     return {
         "median": float(np.median(values)),
         "p99": float(np.percentile(values, 99)),

@@ -1,5 +1,5 @@
-"""The gateway from outside, against LiteLLM's proxy and against no gateway: what it adds, holds and costs.
+"""Benchmarks of the gateway process, compared with LiteLLM's proxy and with direct access to the engine.
 
-The engine behind it is a stub that answers at once and tells what it saw (``stub``); the clients are as light
-(``client``). Each is a process of its own, and what is measured is the gateway's process between them.
+The engine is a stub that responds immediately and records the requests (``stub``). The clients are equally
+lightweight (``client``). Stub, gateway and clients run in separate processes; only the gateway is measured.
 """

@@ -1,7 +1,7 @@
-"""Clients that leave, on every endpoint that generates: how long until the engine can stop working for them?
+"""Clients that leave, on every endpoint: the time until the engine can stop generating.
 
-From the client's hanging up to the moment the stub sees its own connection gone. Endpoints that a gateway
-does not have yet are skipped, and the figures say so.
+The time runs from the client's hang-up until the stub loses its connection. Endpoints that a gateway does
+not have are skipped, and the figures report that.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GOES_ON = Plan(num_chunks=2_000, gap_ms=20)
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """When a client hangs up."""
+    """The plan of a request, and the time at which its client hangs up."""
 
     plan: Plan
     is_stream: bool
@@ -57,7 +57,7 @@ Left = dict[str, dict[str, dict[str, int]]]  # endpoint -> kind -> mark -> when 
 
 
 def measure(setup: Setup, sizes: Sizes, announce: Announce) -> dict[str, Any]:
-    """The figures as they go into the JSON.
+    """Return the figures for the JSON.
 
     Raises:
         AgentSpecError: a process did not start.
@@ -78,7 +78,7 @@ def measure(setup: Setup, sizes: Sizes, announce: Announce) -> dict[str, Any]:
 
 
 def worst(by_endpoint: Mapping[str, Any]) -> float | None:
-    """The longest over all kinds; None where nothing was measured."""
+    """Return the longest time over all kinds; None if nothing was measured."""
     return max((kind["ms_max"] for one in _measured(by_endpoint) for kind in one.values()), default=None)
 
 
@@ -91,7 +91,7 @@ def _measured(by_endpoint: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _leave_all(bench: Bench, target: Target, sizes: Sizes) -> dict[str, Any]:
-    """By endpoint and kind; a line where there is no such endpoint."""
+    """Return figures by endpoint and kind; a text for an endpoint that does not exist."""
     left = bench.in_client(_clients, target, sizes)
     gone = _seen(
         bench.stub.url, {mark for cases in left.values() for marks in cases.values() for mark in marks}
@@ -105,7 +105,7 @@ def _leave_all(bench: Bench, target: Target, sizes: Sizes) -> dict[str, Any]:
 
 
 def figures(left_ns: Mapping[str, int], gone_ns: Mapping[str, int]) -> dict[str, Any]:
-    """Of the marks of one kind; what was never seen counts as long as it was waited for, and as an error."""
+    """Return one kind's figures; a mark never seen counts as an error, and as the time limit."""
     seen_ms = [(gone_ns[mark] - at_ns) / 1e6 for mark, at_ns in left_ns.items() if at_ns and mark in gone_ns]
     num_errors = len(left_ns) - len(seen_ms)
     all_ms = [*seen_ms, *[SEEN_LIMIT_S * 1e3] * num_errors]
@@ -113,7 +113,7 @@ def figures(left_ns: Mapping[str, int], gone_ns: Mapping[str, int]) -> dict[str,
 
 
 def _seen(stub_url: str, marks: Set[str]) -> dict[str, int]:
-    """When the stub's connections for these were lost, as soon as all are."""
+    """Return when the stub lost each connection; wait for these marks up to the limit."""
     deadline = time.monotonic() + SEEN_LIMIT_S
     while True:
         gone: dict[str, int] = httpx.get(stub_url + MARKS_PATH).json()["gone"]
@@ -138,7 +138,7 @@ async def _endpoint_by_endpoint(target: Target, sizes: Sizes) -> Left:
 
 
 async def _leave(target: Target, endpoint: str, kind: str, sizes: Sizes) -> dict[str, int]:
-    """By mark, when each of so many clients left."""
+    """Let clients leave; return when each left, by mark."""
     pool, leaving = Pool(target), KINDS[kind]
 
     async def ask(number: int) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Request bodies like those of agents: a system prompt, tools, and messages up to a size."""
+"""Request bodies like those of agents: a system prompt, tools, and messages up to a given size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TURN = "The last query failed: no such column. These are the tables' first rows 
 
 
 def body(endpoint: str, plan: Plan, *, is_stream: bool, num_bytes: int, number: int = 0) -> bytes:
-    """About so many bytes of JSON, with "model" before all text; ``number`` makes them differ."""
+    """Return about ``num_bytes`` of JSON, with "model" before all text; ``number`` makes bodies differ."""
     fields: dict[str, Any] = {"model": plan.model, **_told(endpoint, f"Question {number}. ")}
     if endpoint != answers.EMBEDDINGS:
         fields["stream"] = is_stream
@@ -49,7 +49,7 @@ def _tool(name: str) -> dict[str, Any]:
 
 
 def _fill(fields: dict[str, Any], num_bytes: int) -> None:
-    """Make the last message, or the text there is, longer by so much."""
+    """Lengthen the last message, or the text field, by ``num_bytes``."""
     text = _repeated(TURN, max(num_bytes, 0))
     if "messages" in fields:
         fields["messages"][-1]["content"] += text

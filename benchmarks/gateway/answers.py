@@ -1,6 +1,6 @@
-"""The bytes of the stub's answers: what each endpoint of an OpenAI-compatible server says, word by word.
+"""The bytes of the stub's responses on each endpoint of an OpenAI-compatible server, word by word.
 
-A function of endpoint and plan alone, so that a client can tell whether a byte was changed on its way.
+They depend only on endpoint and plan, so a client can detect any byte changed on the way.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ Event = dict[str, Any]
 
 
 def words(num_words: int) -> list[str]:
-    """As a model says them, each with the space before it."""
+    """Return words as a model generates them, each with the space before it."""
     return [f" {WORDS[i % len(WORDS)]}" for i in range(num_words)]
 
 
 @lru_cache(maxsize=256)
 def document(endpoint: str, num_words: int) -> bytes:
-    """The answer in one piece."""
+    """Return the whole response body."""
     return _json(FORMS[endpoint].document(words(num_words)))
 
 
 @lru_cache(maxsize=256)
 def chunks(endpoint: str, num_chunks: int) -> tuple[bytes, ...]:
-    """The events of a stream: so many parts, sent one by one; the first and the last hold several events."""
+    """Return the ``num_chunks`` parts of a stream; the first and the last hold several events."""
     form = FORMS[endpoint]
     parts = [form.event(word) for word in words(num_chunks)]
     parts[0] = b"".join(form.opening()) + parts[0]
@@ -51,14 +51,14 @@ def chunks(endpoint: str, num_chunks: int) -> tuple[bytes, ...]:
 
 @lru_cache(maxsize=16)
 def error(status: int) -> bytes:
-    """What an engine says that fails."""
+    """Return an engine's error body."""
     told = {"message": "the stub was asked to fail", "type": "server_error", "param": None, "code": status}
     return _json({"error": told})
 
 
 @lru_cache(maxsize=512)
 def body(endpoint: str, plan: Plan, is_stream: bool) -> bytes:
-    """All bytes of an answer; of one that breaks off those before."""
+    """Return all bytes of a response body; if it breaks off, those before."""
     if plan.status != 200:
         return error(plan.status)
     if not is_stream:
@@ -68,13 +68,13 @@ def body(endpoint: str, plan: Plan, is_stream: bool) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How one endpoint says it.
+    """Format of one endpoint's responses.
 
     Attributes:
-        document: the answer in one piece.
-        event: one word of a stream.
-        opening: events before the first word.
-        closing: events after the last one.
+        document: returns the whole response.
+        event: returns the event of one word.
+        opening: yields the events before the first word.
+        closing: yields the events after the last word.
     """
 
     document: Callable[[list[str]], Event]
@@ -92,7 +92,7 @@ def _data(value: Event) -> bytes:
 
 
 def _typed(value: Event) -> bytes:
-    """An event whose type is said twice, as newer endpoints do."""
+    """Return an event that states its type twice, as newer endpoints do."""
     return f"event: {value['type']}\n".encode() + _data(value)
 
 

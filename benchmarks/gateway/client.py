@@ -1,4 +1,4 @@
-"""Clients as light as they can be: keep-alive connections, one request at a time on each, and its times."""
+"""Lightweight clients: keep-alive connections with one timed request at a time."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 
 import httptools
 
-MOST_IDLE_S = 2.0  # a server that closes idle connections must not do so just when one is used again
+MOST_IDLE_S = 2.0  # never reuse a connection that the server may just be closing as idle
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Who is asked: a base URL, and the headers that every request has."""
+    """The server to ask: a base URL, and headers for every request."""
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Target:
         return parts.hostname, parts.port
 
     def head(self, endpoint: str, num_bytes: int) -> bytes:
-        """What stands before a request's body of so many bytes."""
+        """Return the request head for a body of ``num_bytes``."""
         own = {"host": urlsplit(self.url).netloc, "content-type": "application/json"}
         headers = {**own, "content-length": str(num_bytes), **self.headers}
         lines = [f"POST {endpoint} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
@@ -39,13 +39,13 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as it is sent.
+    """One request.
 
     Attributes:
-        data: all its bytes.
-        expected: the answer's body, byte by byte; None = whatever it is.
-        leaves_after_s: the client hangs up so long after it asked; None = it waits for the end.
-        leaves_after_parts: or as soon as it saw so many parts of the answer.
+        data: all bytes to send.
+        expected: the exact response body; None accepts any.
+        leaves_after_s: the client hangs up after this time; None = it waits for the end.
+        leaves_after_parts: the client hangs up after this number of body parts.
     """
 
     data: bytes
@@ -56,18 +56,18 @@ class Request:
 
 @dataclass(slots=True)
 class Exchange:
-    """What a client saw, times by ``time.monotonic_ns()``, 0 = never.
+    """A client's record of one request; times from ``time.monotonic_ns()``, 0 = never.
 
     Attributes:
         due_ns: when the request had to be sent.
-        first_ns, last_ns: when the first and the last bytes of the answer's body came.
+        first_ns, last_ns: arrival of the first and of the last bytes of the response body.
         left_ns: when the client hung up.
-        num_parts: pieces that the body came in.
-        longest_silence_ns: between two of them.
-        num_bytes: of the body.
-        is_changed: whether a byte was not the expected one.
-        is_complete: whether the answer came to its end.
-        rest: of an answer that goes on after the expected bytes, or differs, the bytes that do.
+        num_parts: number of pieces that the body arrived in.
+        longest_silence_ns: longest time between two pieces.
+        num_bytes: length of the body.
+        is_changed: true if a byte differs from the expected one.
+        is_complete: true if the response was received to its end.
+        rest: received bytes from the first that differs from ``expected``, or exceeds it.
     """
 
     due_ns: int
@@ -84,11 +84,11 @@ class Exchange:
 
     @property
     def is_good(self) -> bool:
-        """Answered, to the end, every byte as it was sent."""
+        """True if the response has status 200, is complete, and has the expected bytes."""
         return self.status == 200 and self.is_complete and not self.is_changed
 
     def take(self, part: bytes, expected: bytes | None) -> None:
-        """The next bytes of the body."""
+        """Record the next bytes of the body."""
         now_ns = time.monotonic_ns()
         if self.num_parts:
             self.longest_silence_ns = max(self.longest_silence_ns, now_ns - self.last_ns)
@@ -103,7 +103,7 @@ class Exchange:
 
 
 class Connection(asyncio.Protocol):
-    """One connection; whoever opened it gets it back after each request, see :class:`Pool`."""
+    """One keep-alive connection, returned to its :class:`Pool` after each request."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
         self._done: asyncio.Future[Exchange] | None = None
 
     def ask(self, request: Request, due_ns: int) -> asyncio.Future[Exchange]:
-        """Send it now."""
+        """Send the request now; the future resolves at the end of the response or of the connection."""
         loop = asyncio.get_running_loop()
         self._request, self._exchange, self._done = request, Exchange(due_ns), loop.create_future()
         self._transport.write(request.data)
@@ -124,38 +124,38 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """From asyncio."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        """Store the transport."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
 
     def data_received(self, data: bytes) -> None:
-        """From asyncio."""
+        """Feed the parser."""
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError:  # the exchange stays incomplete
+        except httptools.HttpParserError:  # the record stays incomplete
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """From asyncio."""
+        """Leave the pool and end the request in progress."""
         self._pool.forget(self)
         self._end()
 
     def on_headers_complete(self) -> None:
-        """From the parser."""
+        """Record the status."""
         self._exchange.status = self._parser.get_status_code()
 
     def on_body(self, part: bytes) -> None:
-        """From the parser."""
+        """Record a part of the body; hang up if the client leaves after it."""
         exchange = self._exchange
-        if exchange.left_ns:  # what came in one piece with the last that was wanted
+        if exchange.left_ns:  # arrived in one piece with the last part wanted
             return
         exchange.take(part, self._request.expected)
         if exchange.num_parts == self._request.leaves_after_parts:
             self._leave(exchange)
 
     def on_message_complete(self) -> None:
-        """From the parser."""
+        """Complete the record; return the connection to the pool, or close it."""
         exchange, expected = self._exchange, self._request.expected
-        if not exchange.left_ns:  # else the rest came in one piece with the last part that was wanted
+        if not exchange.left_ns:  # else the rest arrived in one piece with the last part wanted
             exchange.is_complete = True
             exchange.is_changed |= expected is not None and exchange.num_bytes != len(expected)
         if self._parser.should_keep_alive() and exchange.is_complete:
@@ -165,46 +165,46 @@ class Connection(asyncio.Protocol):
         self._end()
 
     def _leave(self, exchange: Exchange) -> None:
-        if exchange is self._exchange and self._done:  # and not the next one, or none
+        if exchange is self._exchange and self._done:  # the request may have ended since
             exchange.left_ns = time.monotonic_ns()
             self.close()
 
     def _end(self) -> None:
-        """Tell what came of it, once."""
+        """Resolve the future, once."""
         if self._done and not self._done.done():
             self._done.set_result(self._exchange)
         self._done = None
 
 
 class Pool:
-    """Connections to one target: the one used last is the next one, and there are as many as it takes.
+    """Keep-alive connections to one target, opened on demand; the most recently used is reused first.
 
     Attributes:
-        num_opened: connections so far.
+        num_opened: number of connections opened so far.
     """
 
     def __init__(self, target: Target) -> None:
         self._address = target.address
-        self._idle: dict[Connection, float] = {}  # since when; the last one is the first to be used again
+        self._idle: dict[Connection, float] = {}  # since when; the last is reused first
         self._all: set[Connection] = set()
         self.num_opened = 0
 
     async def ask(self, request: Request, due_ns: int | None = None) -> Exchange:
-        """Send it, and wait for the end of the answer, or of the connection.
+        """Send a request, and wait for the end of the response or of the connection.
 
         Raises:
-            OSError: nobody listens.
+            OSError: the connection was refused.
         """
         due_ns = due_ns or time.monotonic_ns()
         connection = self._idle_one() or await self._open()
         return await connection.ask(request, due_ns)
 
     def take_back(self, connection: Connection) -> None:
-        """It can be asked again."""
+        """Mark a connection as idle."""
         self._idle[connection] = time.monotonic()
 
     def forget(self, connection: Connection) -> None:
-        """It is closed."""
+        """Remove a closed connection."""
         self._all.discard(connection)
         self._idle.pop(connection, None)
 

@@ -1,8 +1,8 @@
-"""What a gateway adds to an answer's time, at a fixed rate of requests and with streams open beside.
+"""The latency that a gateway adds, at a fixed request rate and next to open streams.
 
-Requests are sent when they are due, whether or not earlier ones have been answered, and latency counts from
-then: a side that falls behind can't hide it. Every second one is streamed, and its first byte counts; of the
-others the last.
+Requests are sent when they are due, even if earlier ones are still open. Latency counts from then, so a side
+that falls behind cannot hide it. Every second request is streamed and counts to its first byte; the others
+count to their last byte.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PLAN = Plan(num_chunks=50)
 SHORT_STREAM = Plan(num_chunks=5)
 BESIDE_GAP_MS = 50
 NUM_BODIES = 16
-MOST_BEHIND = 2.0  # times as long as with the lightest load take the answers of a side that keeps up
+MOST_BEHIND = 2.0  # a side keeps up if its last responses take at most this multiple of the lightest load's
 SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
 TRIAL_S = 4.0
 SLACK_S = 20.0
@@ -44,7 +44,7 @@ SLACK_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a side is asked for: requests per second, streams beside."""
+    """The load on one side: requests per second, and streams next to them."""
 
     rate_per_s: float
     num_beside: int
@@ -54,29 +54,29 @@ class Load:
 
     @property
     def beside(self) -> Plan:
-        """A stream that goes on to the end."""
+        """A stream that lasts the whole round."""
         return Plan(
             num_chunks=int((self.seconds + self.warm_up_s) * 1e3) // BESIDE_GAP_MS, gap_ms=BESIDE_GAP_MS
         )
 
     @property
     def trial(self) -> Load:
-        """The same for a short time."""
+        """The same load for a short time."""
         return replace(self, seconds=min(self.seconds, TRIAL_S))
 
     def part(self, share: float) -> Load:
-        """So much of it, for a side that does not keep up."""
+        """Return this share of the load, for a side that does not keep up."""
         return replace(self, rate_per_s=self.rate_per_s * share, num_beside=round(self.num_beside * share))
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What one round of one side gave.
+    """Results of one round on one side.
 
     Attributes:
-        ms: by kind, in the order they were due.
-        num_errors: requests that were not answered as they should have been, streams beside included.
-        others: cores that were busy with something else meanwhile.
+        ms: latencies by kind, in the order in which requests were due.
+        num_errors: requests and background streams without the expected response.
+        others: average number of cores that other processes kept busy.
     """
 
     ms: dict[str, Milliseconds]
@@ -85,15 +85,15 @@ class Served:
 
     @property
     def behind_ms(self) -> float:
-        """How long the last requests took."""
+        """Median latency of the last quarter of requests, of the slower kind."""
         return float(max(np.median(one[-max(len(one) // 4, 1) :]) for one in self.ms.values()))
 
 
 def measure(setup: Setup, sizes: Sizes, announce: Announce) -> dict[str, Any]:
-    """The figures as they go into the JSON.
+    """Return the figures for the JSON.
 
     Raises:
-        AgentSpecError: a process did not start, or does not answer.
+        AgentSpecError: a process did not start, or does not respond.
     """
     load = Load(sizes.rate_per_s, sizes.num_beside, sizes.latency_s, sizes.warm_up_s, sizes.body_bytes)
     lighter = sustained_by_litellm(setup, load, announce) if setup.litellm else load
@@ -108,20 +108,20 @@ def measure(setup: Setup, sizes: Sizes, announce: Announce) -> dict[str, Any]:
 
 
 def turned(names: Sequence[str], number: int) -> list[str]:
-    """Who goes first changes from round to round."""
+    """Rotate the names, so that each round starts with another side."""
     first = number % len(names)
     return [*names[first:], *names[:first]]
 
 
 def models(load: Load) -> list[str]:
-    """All that is asked for."""
+    """Return the names of all models requested."""
     return [plan.model for plan in (PLAN, SHORT_STREAM, load.beside)]
 
 
 def sustained_by_litellm(setup: Setup, load: Load, announce: Announce) -> Load:
-    """The load itself, or the most of its SHARES that LiteLLM keeps up with.
+    """Return the load itself, or the largest of its SHARES that LiteLLM keeps up with.
 
-    From the lightest on, with processes of its own: what was too much for a proxy keeps it busy for long.
+    Shares are tried from the lightest on, with separate processes: an overloaded proxy stays busy for long.
     """
     sustained, usual_ms = load.part(SHARES[0]), math.inf
     with setup.running(models(load.trial), announce) as bench:
@@ -136,10 +136,10 @@ def sustained_by_litellm(setup: Setup, load: Load, announce: Announce) -> Load:
 
 
 def serve(bench: Bench, name: str, load: Load) -> Served:
-    """One round of one side.
+    """Measure one round of one side.
 
     Raises:
-        AgentSpecError: not one request was answered in time.
+        AgentSpecError: no request was answered in time.
     """
     side = bench.sides[name]
     served, others = bench.quiet.measured(
@@ -158,7 +158,7 @@ def _serve(target: Target, load: Load, is_faithful: bool) -> Served:
 
 
 class OpenLoop:
-    """Requests that are sent when they are due, streams beside, and what came of all of them."""
+    """Requests sent when they are due, background streams, and their results."""
 
     def __init__(self, target: Target, load: Load, is_faithful: bool) -> None:
         self._target = target
@@ -169,7 +169,7 @@ class OpenLoop:
         self._exchanges: dict[str, list[Exchange]] = {kind: [] for kind in (*KINDS, BESIDE)}
 
     async def run(self) -> None:
-        """To the last answer, or as long as anybody would wait."""
+        """Run to the last response, or to the time-out."""
         pool, limit_s = Pool(self._target), self._load.seconds + self._load.warm_up_s + SLACK_S
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s), asyncio.TaskGroup() as group:
@@ -183,7 +183,7 @@ class OpenLoop:
         pool.close()
 
     def served(self) -> Served:
-        """What it came to; who was not answered in time counts as an error."""
+        """Return the results; requests not answered in time count as errors."""
         num_good = sum(one.is_good for exchanges in self._exchanges.values() for one in exchanges)
         return Served(
             {kind: self._latencies(kind) for kind in KINDS},
@@ -196,7 +196,7 @@ class OpenLoop:
         self._exchanges[kind].append(await pool.ask(request, due_ns))
 
     async def _stream_beside(self, pool: Pool, number: int) -> None:
-        """One stream, begun so that no two are in step."""
+        """Run one background stream, started out of step with the others."""
         load = self._load
         await asyncio.sleep(number / load.num_beside * min(1.0, load.warm_up_s))
         request = request_for(self._target, load.beside, True, load.body_bytes, number, self._is_faithful)
@@ -212,7 +212,7 @@ class OpenLoop:
 
 
 def requests(target: Target, load: Load, is_faithful: bool) -> dict[str, list[Request]]:
-    """By kind, some that differ."""
+    """Return NUM_BODIES different requests per kind."""
     return {
         kind: [
             request_for(target, plan, is_stream, load.body_bytes, i, is_faithful) for i in range(NUM_BODIES)
@@ -224,14 +224,14 @@ def requests(target: Target, load: Load, is_faithful: bool) -> dict[str, list[Re
 def request_for(
     target: Target, plan: Plan, is_stream: bool, num_bytes: int, number: int, is_faithful: bool
 ) -> Request:
-    """A chat request, and its answer where no byte of it may change."""
+    """Return a chat request, with the expected response if no byte may change."""
     asked = body(answers.CHAT, plan, is_stream=is_stream, num_bytes=num_bytes, number=number)
     expected = answers.body(answers.CHAT, plan, is_stream) if is_faithful else None
     return Request(target.head(answers.CHAT, len(asked)) + asked, expected)
 
 
 def figures(rounds: dict[str, list[Served]], loads: dict[str, Load]) -> dict[str, Any]:
-    """What is added, and what it was made of."""
+    """Return the added latencies, and the figures that they derive from."""
     result: dict[str, Any] = {"sides": {name: _side(rounds[name], loads[name]) for name in rounds}}
     for name, prefix in ((OURS, ""), (LITELLM, "litellm_")):
         if name in rounds:

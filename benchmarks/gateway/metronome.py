@@ -1,4 +1,4 @@
-"""Calls that are due at exact times: a kernel timer, since event loops round theirs to milliseconds."""
+"""Calls at exact times: a kernel timer, since event loops round theirs to milliseconds."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _NONBLOCKING = os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Metronome:
-    """``call(number, due_ns)`` at every beat, on the running loop, until so many have been.
+    """``call(number, due_ns)`` at every beat, on the running loop, ``num_beats`` times.
 
-    Beats that the loop was too busy for are not lost: they come at once, with the time they were due.
+    Beats that a busy loop missed are not lost: they run as soon as possible, with the time they were due.
 
     Raises:
-        OSError: the system has no such timers (they are Linux').
+        OSError: the system has no kernel timers (only Linux does).
     """
 
     def __init__(self, interval_ns: int, num_beats: int, call: Callable[[int, int], object]) -> None:
@@ -29,7 +29,7 @@ class Metronome:
         self._beat = 0
 
     async def run(self) -> None:
-        """Until the last beat."""
+        """Run until the last beat."""
         loop, over = asyncio.get_running_loop(), asyncio.Event()
         self._start_ns = time.monotonic_ns() + LEAD_NS
         timer = _timer(self._start_ns, self._interval_ns)
@@ -50,7 +50,7 @@ class Metronome:
 
 
 def _timer(start_ns: int, interval_ns: int) -> int:
-    """A file that can be read when a beat is due."""
+    """Return a file descriptor that becomes readable when a beat is due."""
     libc = ctypes.CDLL(None, use_errno=True)
     timer = int(libc.timerfd_create(time.CLOCK_MONOTONIC, _NONBLOCKING))
     times = (ctypes.c_long * 4)(*divmod(interval_ns, 10**9), *divmod(start_ns, 10**9))

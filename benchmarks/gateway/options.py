@@ -1,4 +1,4 @@
-"""``python -m benchmarks gateway``: its options. What they ask for is imported when it runs."""
+"""Options of ``python -m benchmarks gateway``; benchmark modules are imported when it runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ measured and its are null. Nothing else should run on the machine: "others_cores
 
 
 def add_options(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The options of ``python -m benchmarks gateway``."""
+    """Add the options of ``python -m benchmarks gateway``."""
     gateway = benchmarks.add_parser(
         "gateway",
         help="the gateway, against LiteLLM's proxy and none",
@@ -81,7 +81,7 @@ def add_options(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser])
 
 
 def run_gateway(args: argparse.Namespace) -> int:
-    """``python -m benchmarks gateway``."""
+    """Run ``python -m benchmarks gateway``."""
     with needed("bench"):
         from benchmarks.gateway.run import run
         from benchmarks.gateway.sizes import FULL, QUICK
@@ -105,7 +105,7 @@ def _litellm(given: Path | None) -> Path | None:
 
 
 def parts(text: str) -> tuple[str, ...]:
-    """Names of parts, by commas."""
+    """Return the names in a comma-separated list of parts."""
     names = tuple(text.split(","))
     for name in names:
         if name not in PARTS:

@@ -1,4 +1,4 @@
-"""What can be measured, by name: each part alone or all of them, the longest last."""
+"""Parts of the gateway benchmark by name, the longest last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Latencies: what a side adds to the direct way, percentile by percentile."""
+"""The latency that a side adds to direct access, by percentile."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ DRAWN = (*range(1, 100), 99.5, 99.9)
 
 
 def at(values: Milliseconds, percentile: float) -> float:
-    """The value that so many percent are not above."""
+    """Return the given percentile of the values."""
     return float(np.percentile(values, percentile))
 
 
 def added(side: Sequence[Milliseconds], direct: Sequence[Milliseconds], percentile: float) -> float:
-    """The side's percentile less the direct one's of the same round, the median over rounds."""
+    """Return the side's percentile less the direct one's of the same round, the median over rounds."""
     rounds = zip(side, direct, strict=True)
     return median(at(one, percentile) - at(floor, percentile) for one, floor in rounds)
 
 
 def curve(side: Sequence[Milliseconds], direct: Sequence[Milliseconds]) -> list[tuple[float, float]]:
-    """(percentile, what is added at it)."""
+    """Return (percentile, added latency) pairs."""
     return [(percentile, added(side, direct, percentile)) for percentile in DRAWN]
 
 
 def described(rounds: Sequence[Milliseconds]) -> dict[str, float]:
-    """The figures of a side itself, the medians over rounds."""
+    """Return a side's own percentiles, medians over rounds."""
     return {f"ms_p{percentile}": median(at(one, percentile) for one in rounds) for percentile in (50, 90, 99)}

@@ -1,4 +1,4 @@
-"""What the stub is to do with a request, written as the name of a model: every gateway passes that on."""
+"""A plan for the stub's response, encoded as a model name: every gateway passes that on."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _LETTERS = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One answer.
+    """One response.
 
     Attributes:
-        delay_ms: from the request's last byte to the answer's first.
-        num_chunks: of a stream, a word each; an answer in one piece has as many words.
-        gap_ms: from each chunk to the next.
-        status: of an answer that is an error if it is not 200.
-        breaks_after: the chunks after which the connection is closed; 0 = never.
-        mark: what the stub remembers the request by, letters and digits; "" = not at all.
+        delay_ms: time from the request's last byte to the response's first.
+        num_chunks: chunks of a stream, a word each; a whole response has the same number of words.
+        gap_ms: time from each chunk to the next.
+        status: status of the response; other than 200 is an error.
+        breaks_after: number of chunks after which the connection is closed; 0 = never.
+        mark: the request's name in the stub's marks, letters and digits; "" = not recorded.
     """
 
     delay_ms: int = 0
@@ -40,17 +40,17 @@ class Plan:
 
     @property
     def model(self) -> str:
-        """The model's name that asks for this: ``stub-d20-c50``; defaults are left out."""
+        """Model name that encodes the plan, such as ``stub-d20-c50``; defaults are omitted."""
         values = ((letter, getattr(self, name)) for letter, name in _LETTERS.items())
         said = [f"{letter}{value}" for letter, value in values if value != _DEFAULTS[_LETTERS[letter]]]
         return "-".join((PREFIX, *said))
 
     @classmethod
     def parse(cls, model: str) -> Plan:
-        """The inverse of ``model``.
+        """Parse a model name; the inverse of ``model``.
 
         Raises:
-            ValueError: no plan is written so.
+            ValueError: the name encodes no plan.
         """
         prefix, *said = model.split("-")
         if prefix != PREFIX or not all(one and one[0] in _LETTERS for one in said):
@@ -60,7 +60,7 @@ class Plan:
         return cls(**given)
 
     def marked(self, mark: str) -> Plan:
-        """The same, remembered by the stub."""
+        """Return the same plan with a mark, so that the stub records it."""
         return replace(self, mark=mark)
 
 

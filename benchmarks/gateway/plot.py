@@ -1,4 +1,4 @@
-"""What a gateway adds, percentile by percentile."""
+"""A plot of the latency that each gateway adds, by percentile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MARKED = (50, 90, 99, 99.9)
 
 
 def draw(latency: Mapping[str, Any], path: Path) -> None:
-    """The part latency as it is in the JSON, a panel for each kind; the upper percentiles take most room."""
+    """Plot the JSON's part "latency", one panel per kind; the upper percentiles take most room."""
     figure, panels = plots.panels(len(TITLES), width=3.8, height=3.0)
     for axes, (kind, title) in zip(panels, TITLES.items(), strict=True):
         for name, curves in latency["curves"].items():
@@ -39,5 +39,5 @@ def draw(latency: Mapping[str, Any], path: Path) -> None:
 
 
 def _place(percentile: float) -> float:
-    """How many requests one of which is slower."""
+    """Return n such that one request in n is slower than the percentile."""
     return 100 / (100 - percentile)

@@ -1,4 +1,4 @@
-"""What else the machine does: it is told with each figure, and can be waited out."""
+"""Other load on the machine: reported with each figure; a benchmark can wait until it ends."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import TypeVar
 
 import psutil
 
-MOST_OTHERS = 0.2  # cores, of work that does not disturb
+MOST_OTHERS = 0.2  # cores; less does not disturb
 WINDOW_S = 1.0
 
 Result = TypeVar("Result")
 
 
 class Quiet:
-    """Measures while nobody else works, as long as there is patience; then whatever else goes on."""
+    """Measures only while the machine is quiet, until ``patience_s`` is used up; then in any case."""
 
     def __init__(self, patience_s: float = 0.0) -> None:
         self._patience_s = patience_s
 
     def measured(self, work: Callable[[], Result]) -> tuple[Result, float]:
-        """What the work returns, and the cores that others kept busy meanwhile.
+        """Return the work's result, and the average number of cores that other processes kept busy.
 
-        It is begun when the machine is quiet, and done again if that did not last.
+        The work begins when the machine is quiet, and is repeated if it did not stay so.
         """
         while True:
             while self._patience_s > 0 and _others_now() > MOST_OTHERS:
@@ -38,7 +38,7 @@ class Quiet:
 
 
 class Watch:
-    """Counts, from when it is made, the processor time of all processes but this one and its children."""
+    """Processor time since creation of all processes except this one and its children."""
 
     def __init__(self) -> None:
         self._begin_s = time.monotonic()
@@ -46,11 +46,11 @@ class Watch:
 
     @property
     def seconds(self) -> float:
-        """By the clock."""
+        """Wall time since creation."""
         return time.monotonic() - self._begin_s
 
     def others(self) -> float:
-        """Cores that the others kept busy on average."""
+        """Return the average number of cores that other processes kept busy."""
         others_s = (_all_cpu_s() - self._all_s) - (_own_cpu_s() - self._own_s)
         return max(others_s, 0.0) / self.seconds
 

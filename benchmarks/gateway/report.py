@@ -1,4 +1,4 @@
-"""What the parts came to: a summary and the bars."""
+"""The results of all parts: a summary and the bars."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentspec.reporting.report import rounded
 from benchmarks.bars import Bar, Parts
 
 TITLE = "the gateway before an engine that answers at once"
-MOST_MORE_FILES = 8  # connections come and go
+MOST_MORE_FILES = 8  # connections open and close
 
 BARS = (
     Bar("added to an answer or a first byte, ms, p50", "latency", "added_ms_p50", lt, 1.5),
@@ -45,10 +45,10 @@ SUMMED = {
 
 
 def summary(parts: Parts) -> dict[str, Any]:
-    """The figures people compare, None where a part, or LiteLLM, was not measured."""
+    """Return the figures that people compare; None if a part, or LiteLLM, was not measured."""
     return {figure: parts.get(part, {}).get(figure) for figure, part in SUMMED.items()}
 
 
 def json_line(parts: Parts) -> str:
-    """Everything; each part says where it was measured."""
+    """Return all figures as JSON; each part states where it was measured."""
     return json.dumps({"summary": rounded(summary(parts)), "parts": rounded(parts)})

@@ -1,4 +1,4 @@
-"""``python -m benchmarks gateway``: one part after the other, the file brought up to date after each."""
+"""``python -m benchmarks gateway``: runs one part after the other, and updates the file after each."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def run(
     plot_path: Path | None,
     patience_s: float = 0.0,
 ) -> int:
-    """Measure; print progress on stderr, the table and, as the last line, the JSON; the exit status.
+    """Measure; print progress on stderr, then the table and the JSON line; return the exit status.
 
-    Parts that the file holds and that are not measured now stay as they are. With patience, so many seconds
-    in all are spent on waiting for a machine on which nobody else works.
+    Parts in the file that are not measured now stay unchanged. Up to ``patience_s`` seconds in all are spent
+    on waiting for a quiet machine.
 
     Raises:
         AgentSpecError: a process did not start, or failed; earlier parts are in the file.
@@ -69,7 +69,7 @@ def _provenance(sizes: Sizes, litellm: Path | None) -> dict[str, object]:
 
 
 def _versions_beside(command: Path) -> dict[str, str]:
-    """Of the packages in the environment that a command is from."""
+    """Return the versions of PEER_PACKAGES in the environment of a command."""
     code = f"from importlib.metadata import version; print(*map(version, {PEER_PACKAGES!r}))"
     python = command.parent / "python"
     told = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""Who is compared: the stub itself, our gateway before it, LiteLLM's proxy before it; each a process."""
+"""The sides that are compared: the stub, our gateway, and LiteLLM's proxy, each in its own process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OUR_HEADERS = {
     "x-agentspec-stage": "bench/solve",
     "x-agentspec-session": "bench-1",
 }
-# what its documentation says for production, and nothing sent anywhere
+# LiteLLM's documented production settings, with telemetry off
 LITELLM_ENVIRONMENT = {
     "LITELLM_MODE": "PRODUCTION",
     "LITELLM_LOG": "ERROR",
@@ -44,11 +44,11 @@ LITELLM_ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One way to the stub.
+    """One route to the stub.
 
     Attributes:
-        server: the gateway's processes; None where there is no gateway.
-        is_faithful: whether it promises not to change a byte of an answer.
+        server: the gateway's processes; None without a gateway.
+        is_faithful: true if it promises not to change a byte of a response.
     """
 
     name: str
@@ -59,10 +59,10 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """All that runs at the same time.
+    """All running processes.
 
     Attributes:
-        stub: the engine, of which all others know.
+        stub: the engine that all gateways use.
         sides: by name, the direct one first.
         clients: one process.
     """
@@ -75,18 +75,18 @@ class Bench:
     def in_client(
         self, function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Result:
-        """What the function returns, or raises, in the process of the clients."""
+        """Run the function in the clients' process; return its result or raise its exception."""
         return self.clients.submit(function, *args, **kwargs).result()
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is started.
+    """Processes to start.
 
     Attributes:
-        litellm: its command; None = it is not measured.
-        logs: a folder for what the processes say.
-        quiet: waits for a quiet machine, or does not.
+        litellm: LiteLLM's command; None = it is not measured.
+        logs: a folder for the processes' output.
+        quiet: waits for a quiet machine, if it has time to wait.
     """
 
     litellm: Path | None
@@ -95,7 +95,7 @@ class Setup:
 
     @contextmanager
     def running(self, models: Sequence[str], announce: Announce, *, peer: bool = True) -> Iterator[Bench]:
-        """Stub and gateways, stopped at the end; LiteLLM has to be told the names of all models.
+        """Run stub and gateways until the block ends; LiteLLM's config needs the names of all models.
 
         Raises:
             ConfigError: one of them did not start.
@@ -138,7 +138,7 @@ class Setup:
 
 @contextmanager
 def running_stub(logs: Path) -> Iterator[Server]:
-    """The engine that is played, alone in its process."""
+    """Run the stub engine in its own process."""
     port = free_port()
     command = [sys.executable, "-m", "benchmarks.gateway.stub", "--port", str(port)]
     with Server.running(command, port, logs / "stub.log") as server:
@@ -146,7 +146,7 @@ def running_stub(logs: Path) -> Iterator[Server]:
 
 
 def litellm_config(engine_url: str, models: Sequence[str]) -> dict[str, object]:
-    """Each model by its own name, no retry, no callback, no database."""
+    """Return a config with each model under its own name, no retry, no callback, no database."""
     engine = {"api_base": f"{engine_url}/v1", "api_key": "none"}
     return {
         "model_list": [

@@ -1,4 +1,4 @@
-"""How much is measured."""
+"""Sizes of the full and the quick gateway benchmark."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ class Sizes:
     """Amounts of work.
 
     Attributes:
-        body_bytes: of a request.
-        num_rounds: of latency and throughput, the sides in turns; medians count.
-        rate_per_s: requests of the part latency, sent when they are due.
-        num_beside: streams that are open meanwhile.
-        latency_s: how long they are sent, after ``warm_up_s``.
-        num_clients: of the part throughput, each with one request at a time.
-        throughput_s: how long they ask.
-        num_chunk_streams: whose chunks are counted against processor time.
-        num_chunks: of each of them.
-        num_held: streams at a time of the part streams.
-        held_gap_ms: between two chunks of each.
-        held_s: how long each goes on.
-        num_leaving: clients that hang up, of each kind.
-        soak_minutes: how long the soak goes on.
-        soak_warm_up_minutes: of which memory is not judged.
-        soak_rate_per_s: its requests.
+        body_bytes: size of a request's body.
+        num_rounds: rounds of latency and throughput, the sides in turn; the results are medians.
+        rate_per_s: requests per second in latency, sent when they are due.
+        num_beside: streams open during latency.
+        latency_s: measured duration of a latency round, after ``warm_up_s``.
+        num_clients: clients in throughput, each with one request at a time.
+        throughput_s: duration of a throughput round.
+        num_chunk_streams: streams for the processor time per chunk.
+        num_chunks: chunks of each of those streams.
+        num_held: concurrent streams in streams.
+        held_gap_ms: time between two of their chunks.
+        held_s: duration of each of them.
+        num_leaving: clients of each kind that hang up.
+        soak_minutes: duration of the soak.
+        soak_warm_up_minutes: first part of the soak, in which memory does not count.
+        soak_rate_per_s: requests per second in the soak.
     """
 
     body_bytes: int = 6_144

@@ -1,4 +1,4 @@
-"""All kinds of traffic for a long time: does memory stay, do open files, is every answer as it should be?"""
+"""A long soak with all kinds of traffic: growth of memory and open files, and every response checked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from benchmarks.vllm.server import Server
 
 SEED = 17
 NUM_SAMPLES = 360
-WINDOW = 0.1  # of the judged time, at its begin and its end
+WINDOW = 0.1  # of the judged time, at its start and its end
 ANSWER_LIMIT_S = 60.0
 SLACK_S = ANSWER_LIMIT_S + 10
 LONG_BODIES = tuple(kib << 10 for kib in (8, 16, 32, 64))
@@ -35,12 +35,12 @@ LONG_BODIES = tuple(kib << 10 for kib in (8, 16, 32, 64))
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Requests of one kind.
+    """One kind of request.
 
     Attributes:
-        share: of all.
-        plans: one of them, by chance.
-        has_long_body: 8 to 64 KiB, not the usual size.
+        share: share of all requests.
+        plans: plans to choose from at random.
+        has_long_body: true for 8 to 64 KiB in place of the usual size.
     """
 
     share: float
@@ -51,10 +51,10 @@ class Kind:
     has_long_body: bool = False
 
     def is_expected(self, exchange: Exchange, plan: Plan) -> bool:
-        """Whether this is what a faithful gateway makes of it."""
+        """True if a faithful gateway returns this for the plan."""
         if self.leaves_after_s or self.leaves_after_parts:
             return bool(exchange.left_ns) and not exchange.is_changed
-        if plan.breaks_after:  # told by an event of its own, or by breaking off too
+        if plan.breaks_after:  # reported by an error event, or by breaking off too
             told = exchange.rest.startswith(answers.ERROR_EVENT)
             return exchange.status == 200 and (told or not (exchange.is_complete or exchange.is_changed))
         return exchange.status == plan.status and exchange.is_complete and not exchange.is_changed
@@ -76,7 +76,7 @@ KINDS = {
 
 @dataclass(slots=True)
 class Traffic:
-    """What the clients saw: requests by kind, and what was not expected, in words."""
+    """The clients' results: requests by kind, and descriptions of unexpected responses."""
 
     num_requests: Counter[str] = field(default_factory=Counter)
     unexpected: Counter[str] = field(default_factory=Counter)
@@ -85,7 +85,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The gateway's processes at one moment."""
+    """Memory and open files of the gateway's processes at one moment."""
 
     at_s: float
     rss_bytes: int
@@ -93,7 +93,7 @@ class Sample:
 
 
 def measure(setup: Setup, sizes: Sizes, announce: Announce) -> dict[str, Any]:
-    """The figures as they go into the JSON.
+    """Return the figures for the JSON.
 
     Raises:
         AgentSpecError: a process did not start.
@@ -110,7 +110,7 @@ def measure(setup: Setup, sizes: Sizes, announce: Announce) -> dict[str, Any]:
 
 
 def figures(traffic: Traffic, samples: Sequence[Sample], warm_up_s: float) -> dict[str, Any]:
-    """What memory and open files came to after the warm-up, and what went wrong at any time."""
+    """Return memory and open files after the warm-up, and the errors of the whole run."""
     judged = [one for one in samples if one.at_s >= warm_up_s]
     num_ends = max(round(len(judged) * WINDOW), 1)
     rss, files = (
@@ -134,7 +134,7 @@ def figures(traffic: Traffic, samples: Sequence[Sample], warm_up_s: float) -> di
 
 @contextmanager
 def sampled(server: Server, interval_s: float) -> Iterator[list[Sample]]:
-    """The server's memory and open files, again and again until the end."""
+    """Sample the server's memory and open files until the block ends."""
     samples: list[Sample] = []
     begin_s, over = time.monotonic(), Event()
 
@@ -189,7 +189,7 @@ async def _ask(
     try:
         async with asyncio.timeout(ANSWER_LIMIT_S):
             exchange = await pool.ask(request)
-    except (OSError, TimeoutError) as error:  # each one is counted, and the others go on
+    except (OSError, TimeoutError) as error:  # counted; the others continue
         traffic.unexpected[f"{name}: {error!r}"] += 1
         return
     traffic.num_changed += exchange.is_changed and not plan.breaks_after

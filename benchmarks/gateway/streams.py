@@ -1,6 +1,6 @@
-"""Very many streams at the same time: are all held, is any byte changed, how long does a client see nothing?
+"""Many concurrent streams: how many are open together, whether bytes change, how long clients stall.
 
-Without a gateway too: what stalls there is the machine's, the stub's and the clients' own.
+The same load also runs without a gateway: those stalls are due to the machine, the stub and the clients.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from benchmarks.gateway.plan import Plan
 from benchmarks.gateway.sides import DIRECT, OURS, Bench, Setup, Side
 from benchmarks.gateway.sizes import Sizes
 
-OPENED_WITHIN = 0.25  # of the time that each goes on
+OPENED_WITHIN = 0.25  # opening takes this share of the time that each stream lasts
 SLACK_S = 120.0
 
 
 def measure(setup: Setup, sizes: Sizes, announce: Announce) -> dict[str, Any]:
-    """The figures as they go into the JSON.
+    """Return the figures for the JSON.
 
     Raises:
         AgentSpecError: a process did not start.
@@ -52,7 +52,7 @@ def measure(setup: Setup, sizes: Sizes, announce: Announce) -> dict[str, Any]:
 
 
 def allow_open_files() -> None:
-    """As many as this user may have: also for the processes that are started from here on."""
+    """Raise the open-files limit to the user's maximum, for this process and those started later."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -73,7 +73,7 @@ def _stream_all(target: Target, plan: Plan, sizes: Sizes) -> list[Exchange]:
 
 
 async def _open_and_wait(target: Target, plan: Plan, sizes: Sizes) -> list[Exchange]:
-    """One is opened after the other, and none ends before all are open, if the gateway is fast enough."""
+    """Open streams one by one; if the gateway is fast enough, none ends before all are open."""
     pool = Pool(target)
     interval_ns = int(sizes.held_s * OPENED_WITHIN * 1e9) // sizes.num_held
     tasks: list[asyncio.Task[Exchange]] = []
@@ -89,7 +89,7 @@ async def _open_and_wait(target: Target, plan: Plan, sizes: Sizes) -> list[Excha
 
 
 def figures(exchanges: Sequence[Exchange], gap_ms: float) -> dict[str, Any]:
-    """What the clients of one side saw; a stall is how much longer than the gap they waited for a chunk."""
+    """Return one side's figures; a stall is the time beyond the gap that a client waited for a chunk."""
     good = [one for one in exchanges if one.is_good]
     stalls_ms = [one.longest_silence_ns / 1e6 - gap_ms for one in exchanges if one.num_parts] or [0.0]
     first_ms = [(one.first_ns - one.due_ns) / 1e6 for one in exchanges if one.num_parts] or [0.0]
@@ -106,7 +106,7 @@ def figures(exchanges: Sequence[Exchange], gap_ms: float) -> dict[str, Any]:
 
 
 def most_at_once(spans: Sequence[tuple[int, int]]) -> int:
-    """Of spans of time, how many overlap at the best moment."""
+    """Return the largest number of spans of time that overlap at one moment."""
     open_now = most = 0
     for _, change in sorted([(begin, 1) for begin, _ in spans] + [(end, -1) for _, end in spans]):
         open_now += change

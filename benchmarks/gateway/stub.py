@@ -1,4 +1,4 @@
-"""The engine behind the gateways, played: answers by plan, at once and cheaply, and knows who left when.
+"""A stub engine: responds by plan, immediately and cheaply, and records when clients left.
 
 ``python -m benchmarks.gateway.stub --port N``. Times are ``time.monotonic_ns()``, which all
 processes of a machine share.
@@ -39,25 +39,25 @@ Given = TypeVar("Given")
 
 @dataclass(slots=True)
 class Marks:
-    """What happened to the requests that have a mark.
+    """Times of the marked requests, by mark.
 
     Attributes:
-        arrived: when each was read.
-        gone: when the connection of each was lost before its answer was complete.
+        arrived: when the request was read.
+        gone: when its connection was lost before the response was complete.
     """
 
     arrived: OrderedDict[str, int] = field(default_factory=OrderedDict)
     gone: OrderedDict[str, int] = field(default_factory=OrderedDict)
 
     def note(self, times: OrderedDict[str, int], mark: str) -> None:
-        """That it is now; the oldest are forgotten."""
+        """Set a mark's time to now; the oldest marks are evicted."""
         if mark:
             times[mark] = time.monotonic_ns()
             if len(times) > MOST_MARKS:
                 times.popitem(last=False)
 
     def encode(self) -> bytes:
-        """As JSON."""
+        """Return both as JSON."""
         return json.dumps({"arrived": self.arrived, "gone": self.gone}).encode()
 
 
@@ -70,34 +70,34 @@ class StubConnection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._path = b""
         self._body: list[bytes] = []
-        self._plan: Plan | None = None  # of the request that is being answered
+        self._plan: Plan | None = None  # of the request being answered
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """From asyncio."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        """Store the transport."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
 
     def data_received(self, data: bytes) -> None:
-        """From asyncio."""
+        """Feed the parser."""
         self._parser.feed_data(data)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """From asyncio: notes it if somebody still had to be answered."""
+        """Stop the timer; note the mark if a response was incomplete."""
         if self._timer:
             self._timer.cancel()
         if self._plan:
             self._marks.note(self._marks.gone, self._plan.mark)
 
     def on_url(self, url: bytes) -> None:
-        """From the parser."""
+        """Collect the path."""
         self._path += url
 
     def on_body(self, part: bytes) -> None:
-        """From the parser."""
+        """Collect the body."""
         self._body.append(part)
 
     def on_message_complete(self) -> None:
-        """From the parser: answer."""
+        """Respond to the request."""
         path, body = self._path.decode().partition("?")[0], b"".join(self._body)
         self._path, self._body = b"", []
         if path in answers.FORMS and (found := MODEL.search(body)):
@@ -132,7 +132,7 @@ class StubConnection(asyncio.Protocol):
             answer(given)
 
     def _next(self, number: int) -> None:
-        """Send one part; the next one is due at its time, also if this one was late."""
+        """Send one part; the next is due at its fixed time, even if this one was late."""
         assert self._plan is not None
         following = number + 1
         if following == len(self._parts):
@@ -152,7 +152,7 @@ class StubConnection(asyncio.Protocol):
 
 @lru_cache(maxsize=4096)
 def plan_of(model: str) -> Plan:
-    """What the model's name asks for; a name that is no plan's asks for nothing special."""
+    """Return the plan that a model's name encodes, or the default plan."""
     try:
         return Plan.parse(model)
     except ValueError:
@@ -160,7 +160,7 @@ def plan_of(model: str) -> Plan:
 
 
 def whole(status: int, data: bytes) -> bytes:
-    """An answer in one piece, with its head."""
+    """Return a response with a JSON body: head and data."""
     reason = REASONS.get(status, "Error")
     head = f"HTTP/1.1 {status} {reason}\r\ncontent-type: application/json\r\ncontent-length: {len(data)}"
     return head.encode() + b"\r\n\r\n" + data
@@ -168,7 +168,7 @@ def whole(status: int, data: bytes) -> bytes:
 
 @lru_cache(maxsize=256)
 def framed(path: str, num_chunks: int) -> tuple[bytes, ...]:
-    """The parts of a stream as they are written: the head before the first, each event a chunk of its own."""
+    """Return the parts of a stream as written: head before the first, one HTTP chunk per event."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
     head += b"cache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n"
     parts = [_chunked(part) for part in answers.chunks(path, num_chunks)]
@@ -183,7 +183,7 @@ def _chunked(part: bytes) -> bytes:
 
 
 async def serve(port: int) -> None:
-    """Answer until SIGINT or SIGTERM."""
+    """Serve until SIGINT or SIGTERM."""
     loop, marks, stopped = asyncio.get_running_loop(), Marks(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)

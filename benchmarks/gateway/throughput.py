@@ -1,6 +1,6 @@
-"""What a gateway costs: requests, and chunks of streams, per second of its processor time.
+"""The processor time that a gateway costs: requests, and chunks of streams, per second of it.
 
-A chunk's share of its stream's request is part of its cost.
+The cost of a chunk includes its share of its stream's request.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ PLAN = Plan(num_chunks=50)
 CHUNK_GAP_MS = 25
 NUM_BODIES = 16
 SLACK_S = 60.0
-CLOCK_TICK_S = 0.01  # processor time is counted in these
+CLOCK_TICK_S = 0.01  # resolution of processor time
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What one round of one side came to.
+    """Results of one round on one side.
 
     Attributes:
         num_done: requests, or chunks as the stub sent them.
-        num_parts: pieces that the clients got the answers in.
-        wall_s: by the clock.
+        num_parts: number of pieces in which the clients received the responses.
+        wall_s: wall time.
         cpu_s: processor time of the gateway's processes; None without a gateway.
-        others: cores that were busy with something else meanwhile.
+        others: average number of cores that other processes kept busy.
     """
 
     num_done: int
@@ -51,13 +51,13 @@ class Counted:
 
     @property
     def per_core(self) -> float:
-        """What a second of processor time gave."""
+        """Requests or chunks per second of processor time."""
         assert self.cpu_s
         return self.num_done / self.cpu_s
 
 
 def measure(setup: Setup, sizes: Sizes, announce: Announce) -> dict[str, Any]:
-    """The figures as they go into the JSON.
+    """Return the figures for the JSON.
 
     Raises:
         AgentSpecError: a process did not start.
@@ -91,7 +91,7 @@ def _stream(sizes: Sizes) -> Plan:
 
 
 def _timed(bench: Bench, side: Side, work: Callable[[], Counted]) -> Counted:
-    """With what the gateway's processes worked meanwhile."""
+    """Run the work, and add the processor time of the gateway's processes."""
 
     def timed() -> Counted:
         if side.server is None:
@@ -111,7 +111,7 @@ def _ask(target: Target, num_clients: int, seconds: float, num_bytes: int, is_fa
 async def _closed_loop(
     target: Target, num_clients: int, seconds: float, num_bytes: int, is_faithful: bool
 ) -> Counted:
-    """So many clients, each asking again as soon as it was answered."""
+    """Run ``num_clients`` clients; each sends its next request as soon as it has a response."""
     pool, numbers = Pool(target), count()
     requests = [request_for(target, PLAN, False, num_bytes, i, is_faithful) for i in range(NUM_BODIES)]
     exchanges: list[Exchange] = []
@@ -136,7 +136,7 @@ def _stream_all(target: Target, plan: Plan, num_streams: int, num_bytes: int, is
 async def _stream_together(
     target: Target, plan: Plan, num_streams: int, num_bytes: int, is_faithful: bool
 ) -> Counted:
-    """So many streams at a time, out of step with each other."""
+    """Run ``num_streams`` concurrent streams, out of step with each other."""
     pool, begin_s = Pool(target), time.monotonic()
 
     async def stream(number: int) -> Exchange:
@@ -156,7 +156,7 @@ def _counted(exchanges: Sequence[Exchange], num_done: int, wall_s: float) -> Cou
 
 
 def figures(requests: dict[str, list[Counted]], chunks: dict[str, list[Counted]]) -> dict[str, Any]:
-    """Medians over rounds, by side; ratios within a round."""
+    """Return medians over rounds, by side; ratios are within a round."""
     sides = {name: _side(requests[name], chunks[name]) for name in requests}
     result: dict[str, Any] = {
         "req_per_s_core": sides[OURS]["req_per_s_core"],

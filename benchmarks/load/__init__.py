@@ -1,1 +1,1 @@
-"""A loaded server: how many tokens a second the embedded engine gives with each way to price a draft."""
+"""The embedded engine under load: output tokens per second, by the price of a draft token."""

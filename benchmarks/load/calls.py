@@ -1,6 +1,6 @@
-"""The model calls that are served: the text-to-SQL example's, each stage with the right input.
+"""The calls of the load benchmark: the text-to-SQL example's, each stage with the right input.
 
-With gold inputs a call does not depend on what an earlier one wrote, so all variants answer the same ones.
+With gold inputs a call does not depend on earlier outputs, so all variants answer the same calls.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ MAX_TOKENS = 384
 
 
 def load(num_questions: int, seed: int) -> list[list[GenerationRequest]]:
-    """Per question its calls in the workflow's order; training questions, the same for the same seed.
+    """Return each question's calls in workflow order; training questions, the same for the same seed.
 
     Raises:
-        ConfigError: the example is not there: it comes with the repository, not with the package.
+        ConfigError: the example is missing: it is in the repository, not in the package.
     """
     try:
         from examples.agentic_sql.database import open_all

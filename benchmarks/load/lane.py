@@ -1,4 +1,4 @@
-"""One way to draft under one load: an engine of its own, driven step by step in the caller's thread."""
+"""One variant under one load: an engine of its own, driven step by step in the caller's thread."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ MAX_MODEL_LEN = 2048
 
 
 class Lane:
-    """Serves all calls at a constant number of requests under way.
+    """Serves all calls with a constant number of live requests.
 
-    Each of ``num_clients`` takes the next question when it is through with one, and makes its calls one after
-    the other. Only decode steps are timed: prompts are tokenized and indexed between them.
+    Each of ``num_clients`` takes a question, makes its calls in sequence, then takes the next question. Only
+    decode steps are timed: prompts are tokenized and indexed between them.
 
     Attributes:
-        cpu_s: time of the steps so far, of this thread alone: what else the machine does counts less.
-        wall_s: the same by the clock on the wall.
-        outputs: token ids of each answer, by request id.
+        cpu_s: CPU time of the steps so far, of this thread only; other load on the machine matters less.
+        wall_s: wall time of the same steps.
+        outputs: token ids of each response, by request id.
     """
 
     def __init__(
@@ -75,16 +75,16 @@ class Lane:
 
     @property
     def num_tokens(self) -> int:
-        """Output tokens so far."""
+        """Number of output tokens so far."""
         return sum(map(len, self.outputs.values()))
 
     @property
     def price(self) -> float:
-        """Of a draft token: the mean over the steps so far."""
+        """Price of a draft token: the mean over the steps so far."""
         return self._prices / max(1, self._num_steps)
 
     def speculation(self) -> dict[str, float]:
-        """Tokens and draft tokens per (request, step), and the share of these that were accepted."""
+        """Return tokens and draft tokens per (request, step), and the acceptance rate."""
         stages = list(self._decoder.counters.snapshot().values())
         num_steps = sum(stage.num_steps for stage in stages)
         num_drafted = sum(stage.num_draft_tokens for stage in stages)
@@ -96,7 +96,7 @@ class Lane:
         }
 
     def run(self, turn_s: float) -> None:
-        """Go on for about so much time of steps, or to the end."""
+        """Run steps for about ``turn_s`` seconds of CPU time, or to the end."""
         until_s = self.cpu_s + turn_s
         while self._clients and self.cpu_s < until_s:
             begin_s, begin_cpu_s = time.perf_counter(), time.thread_time()
@@ -110,7 +110,7 @@ class Lane:
             self._ended.clear()
 
     def _next_call(self, calls: Iterator[GenerationRequest]) -> None:
-        """Make a client's next call; with none left, the client takes the next question."""
+        """Start a client's next call; after the last one, start the next question."""
         while (request := next(calls, None)) is None:
             if not self._waiting:
                 return

@@ -1,4 +1,4 @@
-"""Rounds of lanes in turns: every way to draft under every load, and what each gave."""
+"""Rounds of lanes in turn: every variant under every load."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from benchmarks.load import calls
 from benchmarks.load.lane import Lane
 from benchmarks.load.variants import OFF, VARIANTS
 
-QUESTIONS_PER_CLIENT = 1.5  # at least, or most of a run would be its end, when clients have nothing to do
-TURN_S = 0.1  # of steps, then it is the next variant's turn: shorter than the machine's moods
+QUESTIONS_PER_CLIENT = 1.5  # with fewer, most of a run would be its end, when clients are idle
+TURN_S = 0.1  # CPU time of one turn: shorter than the machine's fluctuations
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is served: questions of seven calls each, at least; rounds, each from nothing; clients."""
+    """Amounts of work: questions of seven calls each, at least; rounds, each with new lanes; clients."""
 
     num_questions: int = 8
     num_rounds: int = 5
@@ -31,7 +31,7 @@ class Sizes:
     seed: int = 1
 
     def questions(self, num_clients: int) -> int:
-        """How many are asked by so many clients."""
+        """Return the number of questions for a number of clients."""
         return max(self.num_questions, round(QUESTIONS_PER_CLIENT * num_clients))
 
 
@@ -39,10 +39,10 @@ Served = dict[str, dict[str, Any]]  # variant -> figures
 
 
 def measure(sizes: Sizes, announce: Announce) -> dict[int, list[Served]]:
-    """By requests at a time, what each variant gave in each round.
+    """Return each variant's figures in each round, by the number of live requests.
 
     Raises:
-        ConfigError: the example's questions are not there.
+        ConfigError: the example's questions are missing.
     """
     torch.set_num_threads(1)  # more are slower with the bundled model, and one can be timed
     questions = {n: calls.load(sizes.questions(n), sizes.seed) for n in sizes.num_clients}
@@ -62,7 +62,7 @@ def measure(sizes: Sizes, announce: Announce) -> dict[int, list[Served]]:
 
 
 def take_turns(lanes: Sequence[Lane]) -> None:
-    """Run every lane to its end, a little of each at a time."""
+    """Run every lane to its end, in short turns."""
     with without_gc():
         while waiting := [lane for lane in lanes if not lane.is_done]:
             for lane in waiting:

@@ -1,4 +1,4 @@
-"""What the rounds came to: medians, and whether the learned price holds its own against every fixed one."""
+"""The results of all rounds: medians, and the learned price against every fixed price."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from benchmarks.load.variants import AUTO, FIXED, OFF, VARIANTS
 MOST_BELOW_BEST = 0.03
 RATE = "tokens_per_cpu_s"
 
-Rounds = Mapping[int, Sequence[Served]]  # by requests at a time
-Rates = dict[str, dict[int, float]]  # variant -> requests at a time -> output tokens a second
+Rounds = Mapping[int, Sequence[Served]]  # by number of live requests
+Rates = dict[str, dict[int, float]]  # variant -> live requests -> output tokens per second of CPU time
 
 
 def rates(rounds: Rounds) -> Rates:
-    """Tokens per second of CPU, freed of the rounds' moods.
+    """Return tokens per second of CPU time, corrected for differences between rounds.
 
-    Each round is divided by the mean of its variants, the median taken over rounds, and multiplied by the
-    median of those means.
+    Each round is divided by the mean of its variants. The median over rounds is multiplied by the median of
+    those means.
     """
     result: Rates = {name: {} for name in VARIANTS}
     for num_clients, served in rounds.items():
@@ -35,7 +35,7 @@ def rates(rounds: Rounds) -> Rates:
 
 
 def summary(rounds: Rounds) -> dict[str, Any]:
-    """Per variant with a learned price how it stands, each with its bar."""
+    """Return three ratios for each variant with a learned price; each ratio has a bar."""
     by_name = rates(rounds)
     best = {clients: max(by_name[name][clients] for name in FIXED) for clients in rounds}
     best_mean = max(mean(by_name[name].values()) for name in FIXED)
@@ -54,7 +54,7 @@ def summary(rounds: Rounds) -> dict[str, Any]:
 
 
 def passes(figures: Mapping[str, float]) -> bool:
-    """Whether a variant's figures of :func:`summary` meet the bars."""
+    """True if a variant's figures of :func:`summary` meet the bars."""
     return (
         figures["least_against_best_fixed"] >= 1 - MOST_BELOW_BEST
         and figures["least_against_off"] >= 1
@@ -63,7 +63,7 @@ def passes(figures: Mapping[str, float]) -> bool:
 
 
 def figures(rounds: Rounds) -> dict[str, dict[str, dict[str, Any]]]:
-    """By variant and requests at a time: the rate, medians of all else, and the rounds' own rates."""
+    """Return, by variant and live requests, the rate, medians of the other figures, and each round's rate."""
     by_name = rates(rounds)
     return {
         name: {
@@ -87,7 +87,7 @@ def _medians(served: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def table(rounds: Rounds) -> Table:
-    """One row per variant: its rates, their mean, and what it drafted and paid with least and most load."""
+    """Return a row per variant: its rates, their mean, and its drafts and prices at least and most load."""
     by_name, all_figures = rates(rounds), figures(rounds)
     first, *_, last = (str(n) for n in (*rounds, *rounds))
     result = Table(title="output tokens per second of CPU", title_justify="left")
@@ -109,7 +109,7 @@ def table(rounds: Rounds) -> Table:
 
 
 def notes(rounds: Rounds) -> list[str]:
-    """The bars, in words."""
+    """Return the bars in words."""
     summed = summary(rounds)
     lines = [f"outputs identical: {'yes' if summed['outputs_identical'] else 'NO'}"]
     for name in AUTO:
@@ -124,5 +124,5 @@ def notes(rounds: Rounds) -> list[str]:
 
 
 def json_line(rounds: Rounds, provenance: Mapping[str, object]) -> str:
-    """Everything that was measured and where."""
+    """Return all figures and their provenance as JSON."""
     return report.json_line({"summary": summary(rounds), "figures": figures(rounds)}, provenance)

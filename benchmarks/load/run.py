@@ -1,4 +1,4 @@
-"""``python -m benchmarks load``: measure, then the report."""
+"""``python -m benchmarks load``: measures and reports."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from benchmarks.load.measure import Sizes, measure
 
 
 def run(sizes: Sizes, json_path: Path | None) -> int:
-    """Measure; print progress on stderr, the table and, as the last line, the JSON; the exit status.
+    """Measure; print progress on stderr, then the table and the JSON line; return the exit status.
 
     Raises:
-        ConfigError: the example's questions are not there.
+        ConfigError: the example's questions are missing.
     """
     announce = announcer()
     announce("reading the model and the questions")

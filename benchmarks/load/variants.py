@@ -1,4 +1,4 @@
-"""What is compared: ways to draft, and prices."""
+"""The variants that are compared: draft rules and prices."""
 
 from __future__ import annotations
 

@@ -34,13 +34,13 @@ tenant as well). `agentspec replay --help` has the other methods.\
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], num_names: int = 1) -> str:
-    """A Markdown table; columns after the first ``num_names`` are figures."""
+    """Return a Markdown table; columns after the first ``num_names`` are figures."""
     marks = ["---"] * num_names + ["--:"] * (len(headings) - num_names)
     return "\n".join(f"| {' | '.join(row)} |" for row in (headings, marks, *rows))
 
 
 def data_table(data: Mapping[str, Mapping[str, Any]]) -> str:
-    """What the figures are made from."""
+    """Return a table of the data sets behind the figures."""
     rows = [
         [
             LABELS[name],
@@ -57,7 +57,7 @@ def data_table(data: Mapping[str, Mapping[str, Any]]) -> str:
 def document(
     sections: Iterable[Section], measured: Mapping[str, Figures], command: str, limit: int | None
 ) -> str:
-    """The whole, of the sections that were measured."""
+    """Return the whole document, with the sections that were measured."""
     blocks = ["# The paper's figures, again", INTRODUCTION, data_table(measured["data"])]
     blocks.append(_made_by(command, limit))
     for section in sections:
@@ -81,7 +81,7 @@ def _made_by(command: str, limit: int | None) -> str:
 
 
 def _laid_out(block: str) -> str:
-    """Paragraphs are wrapped; tables, headings and plots are left as they are."""
+    """Wrap paragraphs; leave tables, headings and plots unchanged."""
     block = _PLOT.sub(r"![\1](paper/\2.svg)", block)
     if block.startswith(("|", "#", "!")):
         return block

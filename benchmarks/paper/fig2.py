@@ -1,4 +1,4 @@
-"""Figure 2: longer matches are followed by more accepted tokens, and limits on drafts that follow them."""
+"""Figure 2: match length against accepted tokens, and limits on drafts by match length."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ NO_ALPHA = 1e9
 SIZES = (1, 2, 4, 8, 16, 32, MOST)
 ALPHAS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 PRICES = (0.7, 0.5, 0.35, 0.25, 0.17, 0.11, 0.07, 0.04, 0.02)
-SHORT, LONG = "1", "4"  # match lengths that the text names
-LEAST_DRAFTS = 50  # of a match length, for its mean to be shown
-AT_SIZE = 4  # constant limit that the others are compared with
+SHORT, LONG = "1", "4"  # match lengths named in the text
+LEAST_DRAFTS = 50  # minimum drafts of a match length, for its mean to be shown
+AT_SIZE = 4  # the constant limit to compare with
 
 RULES: Mapping[str, Mapping[float, Rule]] = {
     "constant": {size: Rule("chain", size, NO_ALPHA, 0.0) for size in SIZES},
@@ -80,7 +80,7 @@ def _figures(traces: Traces, outcomes: Outcomes) -> Figures:
 
 
 def accepted_by_match(tally: Tally) -> dict[str, float]:
-    """Mean accepted tokens of a draft by the length of its match; 4 stands for 4 to 7 tokens."""
+    """Return mean accepted tokens of a draft by the length of its match; 4 means 4 to 7 tokens."""
     return {
         str(size): one.accepted / one.drafts
         for size, one in sorted(tally.by_match.items())
@@ -89,7 +89,7 @@ def accepted_by_match(tally: Tally) -> dict[str, float]:
 
 
 def gains(by_limit: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, float | None]:
-    """More tokens per step than a constant limit of AT_SIZE gives, at as many draft tokens per step."""
+    """Return gains in tokens per step over a constant limit of AT_SIZE, at as many draft tokens per step."""
     constant = by_limit["constant"][str(AT_SIZE)]
     result: dict[str, float | None] = {}
     for limit in ("adaptive", "learned"):

@@ -30,7 +30,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
 
 @lru_cache(maxsize=1)
 def forms() -> dict[str, tuple[str, Rule]]:
-    """What is compared, by its name in the tables; the peer only if it is installed."""
+    """Return method and rule by name in the tables; the peer only if it is installed."""
     result = {}
     for name in METHODS:
         if name == "arctic" and not _has_peer():
@@ -67,7 +67,7 @@ def _figures(traces: Traces, outcomes: Outcomes) -> Figures:
 
 
 def mean(measured: Figures, form: str, figure: str) -> float:
-    """Over the data sets, each counting alike."""
+    """Return the mean over the data sets, with equal weights."""
     return fmean(by_form[form][figure] for by_form in measured.values())
 
 

@@ -1,4 +1,4 @@
-"""Figure 7: the global tree alone, the request's alone, both."""
+"""Figure 7: the global tree only, the request's only, both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.paper.samples import LABELS, Traces
 from benchmarks.paper.section import Figures, Section
 
 NUM_CALLS = 700  # a hundred of each stage
-LEAST_CALLS = 10  # of a stage, for it to be listed
+LEAST_CALLS = 10  # minimum calls of a listed stage
 SETS = ("rsl_sql_spider_test", "rsl_sql_bird_dev_gpt4o")
 PAPER = {"paper-global": "global", "paper-request": "request", "paper-stage": "both"}
 LEARNED = {"learned-request": "request", "learned-stage": "both", "learned": "all trees"}
@@ -110,7 +110,7 @@ def _table(label: str, by_stage: Stages) -> str:
 
 
 def is_better(by_method: Mapping[str, Mapping[str, float]], method: str, *others: str) -> bool:
-    """Whether it has more tokens per step than each of the others."""
+    """True if the method has more tokens per step than each of the others."""
     return all(by_method[method]["tokens_per_step"] > by_method[one]["tokens_per_step"] for one in others)
 
 

@@ -1,4 +1,4 @@
-"""Figure 8: what a larger global tree gives."""
+"""Figure 8: the effect of a larger global tree."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from benchmarks.paper.section import Figures, Section
 
 SETS = ("rsl_sql_spider_test", "rsl_sql_bird_dev_gpt4o", "self_refine_yelp_gpt4")
 SIZES = (256, 512, 1024, 2048, 4096, 10_000)
-NUM_CALLS = 350  # that are held out and drafted for
+NUM_CALLS = 350  # held out and drafted for
 METHODS = {"paper-shared": Rule("chain", 32, 1.0, 0.1), "learned": LEARNED_RULE}
 KEYS = {"tokens_per_step": "tokens per step", "acceptance_rate": "acceptance rate"}
 
 
 def sizes(traces: Traces, name: str) -> list[int]:
-    """Outputs in the tree; the last point has as many as there are, at most 10,000."""
+    """Return numbers of outputs in the tree; the last is all outputs, at most 10,000."""
     there = min(traces.sample(name, held_out=False).size(), SIZES[-1])
     return [*(size for size in SIZES if size < there), there]
 
@@ -100,7 +100,7 @@ def _text(measured: Figures) -> Iterator[str]:
 
 
 def _ends(measured: Figures) -> Iterator[tuple[str, str, str, Mapping[str, float]]]:
-    """The smallest and the largest tree."""
+    """Yield the points of the smallest and the largest tree."""
     for name, by_method in measured.items():
         for method, by_size in by_method.items():
             for size in dict.fromkeys((next(iter(by_size)), list(by_size)[-1])):
@@ -119,7 +119,7 @@ def _row(name: str, method: str, size: str, point: Mapping[str, float]) -> list[
 
 
 def growth(by_size: Mapping[str, Mapping[str, Any]]) -> tuple[float, float]:
-    """By how much the largest tree is better: tokens per step, as a share, and acceptance rate."""
+    """Return the gain of the largest tree: relative in tokens per step, absolute in acceptance rate."""
     first, last = (by_size[size] for size in (next(iter(by_size)), list(by_size)[-1]))
     return (
         last["tokens_per_step"] / first["tokens_per_step"] - 1,

@@ -1,4 +1,4 @@
-"""Figure 9: one kind of output was learned, then another comes in."""
+"""Figure 9: outputs change from one kind, already learned, to another."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEW = "rsl_sql_spider_test"
 NUM_OLD = 500  # of each
 NUM_NEW = 1000
 NUM_TRAINED = 500
-GAP = 10  # more calls than a session has, so that none is on both sides
+GAP = 10  # more calls than a session has, so that no session is on both sides
 CHUNK = 25
 WINDOW = 4  # chunks
 METHODS = {"paper-shared": PAPER_RULE, "learned": LEARNED_RULE}
@@ -61,7 +61,7 @@ def _figures(traces: Traces, outcomes: Outcomes) -> Figures:
 
 
 def windows(outcome: Sequence[ByStage]) -> dict[str, dict[str, float]]:
-    """Figures over the last hundred calls, by the number of calls that were processed."""
+    """Return figures over the last hundred calls, by the number of calls processed."""
     chunks = [whole([chunk]) for chunk in outcome]
     first = min(WINDOW, len(chunks))
     return {
@@ -117,7 +117,7 @@ def _text(measured: Figures) -> Iterator[str]:
 
 
 def moments(points: Mapping[str, object]) -> tuple[str, str, str]:
-    """The first window, the one after as many calls as the other tree was trained on, the last."""
+    """Return the first window, the one after NUM_TRAINED more calls, and the last."""
     first, *_, last = (*points, *points)
     later = str(NUM_TRAINED + WINDOW * CHUNK)
     return first, later if later in points else last, last

@@ -1,4 +1,4 @@
-"""``python -m benchmarks paper``: the runs of all sections, then figures, plots and the document."""
+"""``python -m benchmarks paper``: runs all sections, then writes figures, plots and the document."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ Measured = dict[str, Any]  # by section, and the data sets as "data"
 
 
 def run(folder: Path, docs: Path, only: Sequence[str], limit: int | None, num_processes: int) -> int:
-    """Measure, then write paper.md, its plots and all figures; the exit status.
+    """Measure, write paper.md, its plots and all figures, and return the exit status.
 
     Args:
-        folder: of the recorded calls.
-        docs: where paper.md is written; all else goes into its folder ``paper``.
-        only: names of sections; the others' figures stay what they were. if there are none, all are measured.
-        limit: calls of each data set that are used, at most.
+        folder: folder of the recorded calls.
+        docs: folder of paper.md; other files are written into its folder ``paper``.
+        only: names of sections; figures of the others stay unchanged. If empty, all are measured.
+        limit: maximum number of calls of each data set.
 
     Raises:
-        ConfigError: data sets are missing or can't be read, or sections that stay were measured with another
+        ConfigError: data sets are missing or unreadable, or unchanged sections were measured with another
             limit.
     """
     announce = announcer()
@@ -50,7 +50,7 @@ def run(folder: Path, docs: Path, only: Sequence[str], limit: int | None, num_pr
 
 
 def measure(traces: Traces, sections: Sequence[Section], num_processes: int) -> Measured:
-    """Figures by section, and of the data; each with where they were measured. What two need is run once."""
+    """Return figures by section, and of the data, each with provenance; equal runs are done once."""
     runs: list[Run] = [Texts(traces.sample(name)) for name in LABELS]
     for section in sections:
         runs += section.runs(traces)
@@ -62,7 +62,7 @@ def measure(traces: Traces, sections: Sequence[Section], num_processes: int) -> 
 
 
 def write(docs: Path, measured: Measured) -> None:
-    """The document and its plots, of all sections that were measured."""
+    """Write the document and its plots, for all sections that were measured."""
     figures = {name: one["figures"] for name, one in measured.items()}
     for section in SECTIONS:
         if section.name in figures:
@@ -73,7 +73,7 @@ def write(docs: Path, measured: Measured) -> None:
 
 
 def _check_limit(stored: Measured, limit: int | None) -> None:
-    """What is in one document has one limit."""
+    """Check that all figures of a document have the same limit."""
     for name, one in stored.items():
         if one["provenance"]["limit"] != limit:
             kept = one["provenance"]["limit"]
@@ -83,5 +83,5 @@ def _check_limit(stored: Measured, limit: int | None) -> None:
 
 
 def _stored(path: Path) -> Measured:
-    """What was measured before, if anything."""
+    """Return the figures measured before, if any."""
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}

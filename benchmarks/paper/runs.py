@@ -1,4 +1,4 @@
-"""What is run: a method on a sample of calls, or a measurement of its texts; and what comes of it."""
+"""Runs: a method replayed on a sample of calls, or a measurement of its texts; and their outcomes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from agentspec.replay.tally import Tally, total
 from benchmarks.paper.samples import Sample
 
 ByStage = dict[str, Tally]
-PAPER_RULE = Rule(
-    "chain", 32, 4.0, 0.1
-)  # what `agentspec replay` has by default; vLLM's smallest probability
+PAPER_RULE = Rule("chain", 32, 4.0, 0.1)  # defaults of `agentspec replay`; vLLM's smallest probability
 LEARNED_RULE = Rule("chain", 32, min_prob=0.1)
 
 VARIANTS: Mapping[str, Method] = {
@@ -34,17 +32,17 @@ VARIANTS: Mapping[str, Method] = {
 
 
 class Run(Protocol):
-    """Something to be done in a process of its own. Equal ones are done once."""
+    """A unit of work for one process. Equal runs are done once."""
 
     @property
     def sample(self) -> Sample:
-        """What it is mainly about."""
+        """The main sample of the run."""
 
     def num_calls(self) -> int:
-        """How many it replays."""
+        """Return the number of calls to replay."""
 
     def outcome(self) -> Any:
-        """Do it."""
+        """Do the work and return its outcome."""
 
 
 Outcomes = Mapping[Any, Any]  # by run
@@ -52,12 +50,12 @@ Outcomes = Mapping[Any, Any]  # by run
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A method on a sample.
+    """A method replayed on a sample.
 
     Attributes:
-        before: replayed before, and learned.
+        before: samples replayed and learned first.
         learns: False: the sample's outputs are kept out of the shared trees.
-        chunk: counted apart for so many calls each.
+        chunk: number of calls in each separately counted chunk; None = one chunk.
     """
 
     sample: Sample
@@ -68,11 +66,11 @@ class Replay:
     chunk: int | None = None
 
     def num_calls(self) -> int:
-        """With those before."""
+        """Return the number of calls, including those before."""
         return sum(sample.size() for sample in (*self.before, self.sample))
 
     def outcome(self) -> list[ByStage]:
-        """Counts of each chunk."""
+        """Return the counts of each chunk."""
         drafter = _make(self.method, self.rule)
         for sample in self.before:
             replay(sample.calls(), drafter, progress=jobs.reporter())
@@ -89,16 +87,16 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What the responses of a sample are like."""
+    """Statistics of a sample's responses."""
 
     sample: Sample
 
     def num_calls(self) -> int:
-        """Nothing is replayed."""
+        """Return 0: no call is replayed."""
         return 0
 
     def outcome(self) -> dict[str, Any]:
-        """How many calls, how long their responses in tokens; of each stage the entropy in bits."""
+        """Return the number of calls, mean response length in tokens, and entropy by stage in bits."""
         outputs = self.sample.outputs()
         entropy = entropy_by_stage(outputs)
         return {
@@ -109,7 +107,7 @@ class Texts:
 
 
 def done(runs: Sequence[Run], num_processes: int) -> Outcomes:
-    """The outcomes of runs, shared out among processes; progress is shown on stderr."""
+    """Return the outcomes of runs, distributed over processes; progress is shown on stderr."""
     ordered = sorted(dict.fromkeys(runs), key=lambda run: (-run.num_calls(), run.sample.path))
     num_calls = sum(run.num_calls() for run in ordered)
     outcomes = jobs.share_out(_outcome, [(run,) for run in ordered], num_processes, num_calls)
@@ -117,7 +115,7 @@ def done(runs: Sequence[Run], num_processes: int) -> Outcomes:
 
 
 def whole(outcome: Sequence[ByStage]) -> Tally:
-    """All chunks and stages together."""
+    """Return the total of all chunks and stages."""
     return total(tally for by_stage in outcome for tally in by_stage.values())
 
 

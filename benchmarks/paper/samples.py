@@ -1,4 +1,4 @@
-"""Which recorded calls the figures are made from."""
+"""Samples of recorded calls for the figures."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ HELD_OUT_SHARE = 5  # a fifth of a data set's calls
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Calls of a file, by session; sessions come in an order that says nothing, by a hash of their names.
+    """Calls of a file, by session; sessions are in arbitrary order, by a hash of their names.
 
     Attributes:
-        num_calls: at most, after the first ``skip``.
-        limit: only so many calls of the file are known.
-        held_out: True for those of some groups (tasks, databases), about a fifth of all; False for the rest.
+        num_calls: maximum number of calls, after the first ``skip``.
+        limit: number of calls read from the file; None = all.
+        held_out: True for calls of some groups (tasks, databases), about a fifth of all; False for the rest.
     """
 
     path: Path
@@ -48,11 +48,11 @@ class Sample:
 
     @property
     def name(self) -> str:
-        """The data set's."""
+        """Name of the data set."""
         return self.path.name.partition(".")[0]
 
     def records(self) -> Sequence[RecordedCall]:
-        """The calls as text."""
+        """Return the calls as text."""
         known = _records(self.path, self.limit)
         if self.held_out is not None:
             away = held_out(known)
@@ -60,20 +60,20 @@ class Sample:
         return known[self.skip :][: self.num_calls]
 
     def size(self) -> int:
-        """How many calls."""
+        """Return the number of calls."""
         return _size(self)
 
     def calls(self) -> Sequence[Call]:
-        """The calls as token ids."""
+        """Return the calls as token ids."""
         return _calls(self)
 
     def stages(self, least: int) -> list[str]:
-        """Those with at least so many calls."""
+        """Return the stages with at least ``least`` calls."""
         sizes = Counter(record.stage for record in self.records())
         return sorted(stage for stage, size in sizes.items() if size >= least)
 
     def outputs(self) -> Sequence[Call]:
-        """The calls as token ids, but without their prompts."""
+        """Return the calls as token ids, without their prompts."""
         return [encoded(replace(record, prompt=""), _tokenizer()) for record in self.records()]
 
 
@@ -82,7 +82,7 @@ class Traces:
     """A folder with the data sets.
 
     Attributes:
-        limit: calls of each that are used at most, in any figure.
+        limit: maximum number of calls of each data set, in any figure.
 
     Raises:
         ConfigError: data sets are missing.
@@ -102,7 +102,7 @@ class Traces:
     def sample(
         self, name: str, num_calls: int | None = None, *, skip: int = 0, held_out: bool | None = None
     ) -> Sample:
-        """Calls of the data set."""
+        """Return a sample of the data set."""
         return Sample(self._path(name), num_calls, skip, self.limit, held_out)
 
     def _path(self, name: str) -> Path:
@@ -110,7 +110,7 @@ class Traces:
 
 
 def held_out(records: Sequence[RecordedCall]) -> set[str]:
-    """Groups, in an order that says nothing, until they have a fifth of the calls."""
+    """Return groups, in arbitrary but fixed order, until they have a fifth of the calls."""
     sizes = Counter(record.group for record in records)
     chosen, num_chosen = set(), 0
     for group in sorted(sizes, key=_hash):

@@ -1,4 +1,4 @@
-"""A part of the document: what is run for it, and what is made of that."""
+"""A section of the document: its runs, and its figures, plots and text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from benchmarks.paper.runs import Outcomes, Run
 from benchmarks.paper.samples import Traces
 
-Figures = dict[str, Any]  # as JSON has them
+Figures = dict[str, Any]  # as in JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,11 @@ class Section:
     """One figure or table of the paper.
 
     Attributes:
-        name: as ``--only`` and the figures' file have it.
-        runs: everything that has to be run.
-        figures: what came of it; all that text and plots are made from.
-        plots: by file name, without the ending.
-        text: Markdown blocks; a plot's place is ``![title](NAME)``.
+        name: name for ``--only`` and in the figures' file.
+        runs: returns all runs that it needs.
+        figures: returns the figures from the outcomes; text and plots use only these.
+        plots: returns plots by file name, without the extension.
+        text: yields Markdown blocks; a plot's place is ``![title](NAME)``.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Table 1: does entropy predict what drafting gains?"""
+"""Table 1: entropy as a predictor of the gain from drafting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.paper.samples import LABELS, Traces
 from benchmarks.paper.section import Figures, Section
 
 NUM_CALLS = fig4.NUM_CALLS
-LEAST_CALLS = 10  # of a stage, for it to be listed
+LEAST_CALLS = 10  # minimum calls of a listed stage
 METHODS = {"paper-global": fig4.CHAIN, "paper-shared": fig4.CHAIN, "learned": LEARNED_RULE}
 
 
@@ -51,7 +51,7 @@ def _stages(traces: Traces, name: str, outcomes: Outcomes) -> dict[str, Any]:
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    """Spearman's: 1 if both rise together, -1 if one falls as the other rises; nan if either is constant."""
+    """Return Spearman's correlation: 1 if both rise together, -1 if opposed; nan if either is constant."""
     ranks = [_ranks(np.asarray(values, float)) for values in (first, second)]
     if any(len(one) < 2 or one.std() == 0 for one in ranks):
         return float("nan")
@@ -59,7 +59,7 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """From 1; equal values have the mean of their ranks."""
+    """Return ranks from 1; equal values have the mean of their ranks."""
     below = (values[:, None] > values).sum(axis=1)
     alike = (values[:, None] == values).sum(axis=1)
     return np.asarray(below + (alike + 1) / 2, np.float64)

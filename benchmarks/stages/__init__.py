@@ -1,1 +1,1 @@
-"""``python -m benchmarks stages``: are stages found that nobody told of, and at what price?"""
+"""``python -m benchmarks stages``: accuracy and cost of stage discovery on calls without tags."""

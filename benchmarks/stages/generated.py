@@ -1,4 +1,4 @@
-"""Made-up workflows whose templates are known: slots, documents, examples and roles in system prompts."""
+"""Generated workflows with known templates: slots, documents, examples and roles in system prompts."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _LINES = (
 ).split(";")
 _ROLES = "planner researcher coder reviewer tester writer".split()
 
-Prompt = Callable[[int], str]  # by the number of the stage; each call fills the slots anew
+Prompt = Callable[[int], str]  # takes the number of the stage; each call fills the slots anew
 
 
 def workloads(seed: int) -> dict[str, list[Untagged]]:
-    """By name the calls of each workload, in order."""
+    """Return the calls of each workload in order, by name."""
     rng = Random(f"stages {seed}")
     return {
         "slots": _sessions(rng, 5, _with_slots(rng)),
@@ -47,7 +47,7 @@ def workloads(seed: int) -> dict[str, list[Untagged]]:
 
 
 def _sessions(rng: Random, num_stages: int, prompt: Prompt) -> list[Untagged]:
-    """Sessions of one to four turns with one system prompt each, several at a time."""
+    """Return calls of sessions of one to four turns, interleaved; each has one system prompt."""
     waiting = [list(_session(rng, number % num_stages, prompt)) for number in range(NUM_SESSIONS)]
     live: list[list[Untagged]] = []
     calls = []
@@ -68,7 +68,7 @@ def _session(rng: Random, stage: int, prompt: Prompt) -> Iterator[Untagged]:
 
 
 def _with_slots(rng: Random) -> Prompt:
-    """600 words with two slots."""
+    """Prompts of 600 words with two slots."""
     parts = [[sentences(rng, 200) for _ in range(3)] for _ in range(5)]
     return lambda stage: _filled(
         f"{parts[stage][0]} {{name}} {parts[stage][1]} {{task}}. {parts[stage][2]}", rng
@@ -76,13 +76,13 @@ def _with_slots(rng: Random) -> Prompt:
 
 
 def _with_documents(rng: Random) -> Prompt:
-    """80 words around documents of 200 to 1,000."""
+    """Prompts of 80 words around a document of 200 to 1,000."""
     parts = [(sentences(rng, 50), sentences(rng, 30)) for _ in range(5)]
     return lambda stage: f"{parts[stage][0]}\n\n{sentences(rng, rng.randint(200, 1000))}\n\n{parts[stage][1]}"
 
 
 def _with_examples(rng: Random) -> Prompt:
-    """60 words and four examples of forty."""
+    """Prompts of 60 words and four examples of forty."""
     heads = [sentences(rng, 60) for _ in range(5)]
     pools = [
         [f"Input: {sentences(rng, 12)}\nOutput: {sentences(rng, 25)}" for _ in range(40)] for _ in range(5)
@@ -91,12 +91,12 @@ def _with_examples(rng: Random) -> Prompt:
 
 
 def _with_roles(rng: Random, rest: str) -> Prompt:
-    """One preamble for all stages, the role in a line of its own, and ``rest``."""
+    """Prompts with one preamble for all stages, the role on its own line, and ``rest``."""
     return _with_preamble(rng, [f"You are the {role}." for role in _ROLES], rest)
 
 
 def _with_lines(rng: Random, rest: str) -> Prompt:
-    """The same, but what the stage is to do is said in words of which none is a role's."""
+    """The same with a task on that line, which names no role."""
     return _with_preamble(rng, _LINES, rest)
 
 
@@ -112,7 +112,7 @@ def _filled(template: str, rng: Random) -> str:
 
 
 def sentences(rng: Random, num_words: int) -> str:
-    """Sentences of words, a few of which are frequent as in any language."""
+    """Return sentences of words, a few of which are frequent as in any language."""
     words = [
         _COMMON[rng.randrange(len(_COMMON))] if rng.random() < 0.4 else _word(rng) for _ in range(num_words)
     ]

@@ -1,4 +1,4 @@
-"""The measurements: partitions against the truth, their stability, and what a call costs."""
+"""The measurements: partitions against the truth, their stability, and the cost of a call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Figures = dict[str, Any]
 
 
 def measure(folder: Path | None, num_calls: int, seed: int, announce: Announce) -> Figures:
-    """All figures: ``by_data`` and ``microseconds``."""
+    """Return all figures: ``by_data`` and ``microseconds``."""
     by_data = {}
     for name, calls in _data(folder, num_calls, seed):
         announce(f"{name}: {len(calls)} calls")
@@ -36,7 +36,7 @@ def measure(folder: Path | None, num_calls: int, seed: int, announce: Announce) 
 
 
 def hot_path(seed: int) -> dict[str, dict[str, float]]:
-    """Microseconds of CPU that a request takes, by size of its system prompt and by what is known of it."""
+    """Return microseconds of CPU per request, by size of the system prompt and by what matches it."""
     return {name: _of_size(num_chars, Random(f"stages {seed}")) for name, num_chars in PROMPT_SIZES.items()}
 
 
@@ -48,7 +48,7 @@ def _data(folder: Path | None, num_calls: int, seed: int) -> Iterator[tuple[str,
 
 
 def _of_data(calls: Sequence[Untagged], seed: int) -> Figures:
-    """Figures of one data set. Where all calls are of one stage there is nothing to be right about: None."""
+    """Return figures of one data set; ``ari`` is None if all calls are of one stage."""
     stages = truth(calls)
     other_order = list(range(len(calls)))
     Random(f"order {seed}").shuffle(other_order)
@@ -81,7 +81,7 @@ def _share(served: Sequence[str], found: Sequence[str]) -> float:
 
 
 def _timed(method: Method, calls: Sequence[Untagged]) -> tuple[list[str], float]:
-    """The groups as calls come, and microseconds of CPU for each prompt that differs from all before."""
+    """Return each call's group on arrival, and microseconds of CPU per distinct prompt."""
     served, seen, busy_s = [], set(), 0.0
     for call in calls:
         features = read_features(call.body)
@@ -95,7 +95,7 @@ def _timed(method: Method, calls: Sequence[Untagged]) -> tuple[list[str], float]
 
 
 def _of_size(num_chars: int, rng: Random) -> dict[str, float]:
-    """``seen``: just as it is; ``masked``: but for a number; ``template``: but for a slot; ``new``: never."""
+    """``seen``: exact repeat; ``masked``: differs in a number; ``template``: in a slot; ``new``: no match."""
     discovery = Discovery(in_background=False)
     head, tail = sentences(rng, 40), sentences(rng, num_chars // 6)[:num_chars]
     tools = [{"type": "function", "function": {"name": f"tool_{letter}"}} for letter in "abcdefgh"]
@@ -124,7 +124,7 @@ def _of_size(num_chars: int, rng: Random) -> dict[str, float]:
 
 
 def _microseconds(discovery: Discovery, make: Callable[[], Mapping[str, Any]]) -> float:
-    """Of a call, in the best of some rounds."""
+    """Return microseconds per call, the minimum over some rounds."""
     rounds = []
     for _ in range(NUM_ROUNDS):
         bodies = [make() for _ in range(NUM_TIMED // NUM_ROUNDS)]

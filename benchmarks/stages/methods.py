@@ -1,4 +1,4 @@
-"""What finds stages: ours, and Drain3 behind the same masking."""
+"""The methods that are compared: ours, and Drain3 behind the same masking."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.settings import DiscoverySettings
 
 TENANT = "bench"
-MAX_CLUSTERS = 1000  # who_and_when has a prompt of its own for each of a hundred experts
+MAX_CLUSTERS = 1000  # who_and_when has a separate prompt for each of a hundred experts
 NO_STAGE = "default"
 _KEY = b"bench"
 
@@ -18,17 +18,17 @@ Body = Mapping[str, Any]
 
 
 class Method(Protocol):
-    """Sees calls one after another."""
+    """A way to group calls, fed one by one."""
 
     def see(self, body: Body) -> str:
-        """The group of the next call, as far as it is known now."""
+        """Return the group of the next call, as known so far."""
 
     def label(self, body: Body) -> str:
-        """The group of a call, after all were seen."""
+        """Return the group of a call, after all were seen."""
 
 
 class Ours:
-    """``Discovery``, whose thread always has the time it takes."""
+    """``Discovery`` without a thread: it catches up after each call."""
 
     def __init__(self) -> None:
         self._discovery = Discovery(DiscoverySettings(max_clusters=MAX_CLUSTERS), in_background=False)
@@ -46,7 +46,7 @@ class Ours:
 
 
 class Drain:
-    """Drain3's templates of masked prompts, one miner per shape; what it saw it is not asked again."""
+    """Drain3's templates of masked prompts, one miner per shape; repeated prompts use a cache."""
 
     def __init__(self) -> None:
         self._miners: dict[bytes, Any] = {}
@@ -83,7 +83,7 @@ class Drain:
 
 
 def has_drain() -> bool:
-    """Whether the peer is installed."""
+    """True if the peer is installed."""
     try:
         import drain3  # noqa: F401
     except ImportError:

@@ -1,4 +1,4 @@
-"""How alike two partitions are."""
+"""The similarity of two partitions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 
 def adjusted_rand_index(one: Sequence[Hashable], other: Sequence[Hashable]) -> float:
-    """1 for one partition, about 0 for chance (Hubert and Arabie 1985); of the labels of the same items."""
+    """Compare two labelings of the same items: 1 if equal, about 0 by chance (Hubert and Arabie 1985)."""
     together = _num_pairs(Counter(zip(one, other, strict=True)).values())
     in_one, in_other = _num_pairs(Counter(one).values()), _num_pairs(Counter(other).values())
     expected = in_one * in_other / max(_num_pairs([len(one)]), 1)

@@ -1,4 +1,4 @@
-"""What the figures come to."""
+"""Tables and notes of the stage benchmark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BAR = "agentic_sql"
 
 
 def table(figures: Mapping[str, Any]) -> Table:
-    """A row per data set."""
+    """Return a table with a row per data set."""
     table = Table(title="Stages found in calls without tags", title_justify="left")
     table.add_column("data", no_wrap=True)
     for name in ("calls", "stages", "found", "ARI", "again", "served", "us"):
@@ -40,7 +40,7 @@ def table(figures: Mapping[str, Any]) -> Table:
 
 
 def notes(figures: Mapping[str, Any]) -> list[str]:
-    """The lines below the table."""
+    """Return the lines below the table."""
     ari = figures["by_data"][BAR]["ours"]["ari"]
     hot = [
         f"{size}: " + ", ".join(f"{name} {microseconds:.0f}" for name, microseconds in by_way.items())

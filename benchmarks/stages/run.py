@@ -1,4 +1,4 @@
-"""``python -m benchmarks stages``: measure, then the report."""
+"""``python -m benchmarks stages``: measures and reports."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from benchmarks.stages.measure import measure
 
 
 def run(folder: Path | None, num_calls: int, seed: int, json_path: Path | None) -> int:
-    """Measure; print progress on stderr, the table and, as the last line, the JSON; the exit status.
+    """Measure; print progress on stderr, then the table and the JSON line; return the exit status.
 
     Raises:
-        ConfigError: there are no traces in ``folder``, or the example's questions are not there.
+        ConfigError: there are no traces in ``folder``, or the example's questions are missing.
     """
     make_room_for(json_path)
     announce = announcer()

@@ -1,9 +1,9 @@
-"""``python -m benchmarks.stages.strip``: are stages found when tags are taken away by force?
+"""``python -m benchmarks.stages.strip``: stage discovery behind a proxy that strips the tags.
 
     strip --to http://127.0.0.1:8000 -- python -m examples.agentic_sql --no-compare --base-url {url}
 
-puts a proxy in front of a running gateway, runs the command with the proxy's URL in place of ``{url}``, and
-compares the stages that the command told with those that the gateway found by fingerprint.
+This puts a proxy in front of a running gateway, and runs the command with the proxy's URL in place of
+``{url}``. It compares the stages that the command sent with those that the gateway found by fingerprint.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ START_LIMIT_S = 30.0
 
 @contextmanager
 def running(to: str, port: int, findings: Findings) -> Iterator[str]:
-    """The base URL of a proxy in front of the gateway at ``to``."""
+    """Run a proxy in front of the gateway at ``to``; yield the proxy's base URL."""
     app = stripping(to.rstrip("/").removesuffix("/v1"), findings)
     server = uvicorn.Server(uvicorn.Config(app, lifespan="on", log_level="warning", access_log=False))
     with socket.create_server((HOST, port)) as listening:
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         try:
-            yield f"http://{HOST}:{listening.getsockname()[1]}/v1"  # what comes before it is ready waits
+            yield f"http://{HOST}:{listening.getsockname()[1]}/v1"  # connections wait until it is ready
         finally:
             server.should_exit = True
             thread.join()
 
 
 def table(findings: Findings) -> Table:
-    """One row."""
+    """Return a table of one row."""
     summary = findings.summary()
     result = Table(title="Stages found behind a proxy that strips the tags", title_justify="left")
     for name in ("calls", "stages told", "found", "by fingerprint", "ARI"):
@@ -64,7 +64,7 @@ def table(findings: Findings) -> Table:
 
 
 def notes(findings: Findings) -> list[str]:
-    """The lines below it."""
+    """Return the lines below the table."""
     summary = findings.summary()
     lines = [
         "found: stages as they were served, the shared one of the first calls included",
@@ -76,7 +76,7 @@ def notes(findings: Findings) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: the command's if it failed, 1 if the index is too low, else 0."""
+    """Return the exit status: the command's if it failed, 1 if the index is too low, else 0."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     options, command = _parse(given)
     make_room_for(options.json)
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The options, and the command behind ``--``."""
+    """Split the arguments into options and the command after ``--``."""
     end = given.index("--") if "--" in given else len(given)
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.stages.strip",

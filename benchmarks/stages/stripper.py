@@ -1,7 +1,7 @@
-"""A proxy that takes away what tells a call's stage, and notes what the gateway makes of it all the same.
+"""A proxy that removes a call's stage tags, and records the stage that the gateway assigns without them.
 
-What goes: our headers of stage and session, the stage in the URL, W3C baggage, and the body's ``metadata``.
-What they told is the truth to measure by: the gateway's own ladder reads it, so that any client will do.
+It removes our stage and session headers, the stage in the URL, W3C baggage, and the body's ``metadata``. The
+gateway's own stage resolvers read the removed tags as the ground truth, so any client will do.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Witnessed:
-    """A call whose stage was told, then taken away.
+    """A call with a stage tag that was removed.
 
     Attributes:
-        told: its stage, and the body that went on.
-        found: the stage that the gateway gave it.
-        source: where the gateway has that from.
+        told: the tagged stage, and the body sent to the gateway.
+        found: the stage that the gateway assigned.
+        source: the gateway's source of that stage.
     """
 
     told: Untagged
@@ -57,13 +57,13 @@ class Witnessed:
 
 @dataclass(slots=True)
 class Findings:
-    """All calls so far that told their stage, in the order of their answers, and how many told none."""
+    """All tagged calls in the order of their responses, and the number of untagged ones."""
 
     calls: list[Witnessed] = field(default_factory=list)
     num_silent: int = 0
 
     def summary(self) -> dict[str, Any]:
-        """The figures; ``ari`` is of the stages as they were served, the first calls of each included."""
+        """Return the figures; ``ari`` is of stages as served, the first calls of each included."""
         stages = truth(call.told for call in self.calls)
         found = [call.found for call in self.calls]
         by_source = [call.source == FOUND for call in self.calls]
@@ -78,7 +78,7 @@ class Findings:
 
 
 def stripping(url: str, findings: Findings) -> StageUrlMiddleware:
-    """The proxy in front of the gateway at ``url``, its root."""
+    """Return a proxy in front of the gateway at ``url``, its root."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -119,7 +119,7 @@ def _note(
     headers: httpx.Headers,
 ) -> None:
     if STAGE_HEADER not in headers:
-        return  # no call of a model
+        return  # not a model call
     told = _told(request, body)
     if told is None:
         findings.num_silent += 1
@@ -129,7 +129,7 @@ def _note(
 
 
 def _told(request: Request, body: dict[str, Any]) -> str | None:
-    """The stage that the client named; None if it named none, or none that is one."""
+    """Return the stage that the client named; None if it named none, or an invalid one."""
     try:
         hints = StageHints(DEFAULT_TENANT, request.headers, request.scope.get(URL_STAGE_KEY), body)
         stage, source = resolve_stage(hints)
@@ -139,7 +139,7 @@ def _told(request: Request, body: dict[str, Any]) -> str | None:
 
 
 def _passing(answer: httpx.Response) -> Response:
-    """The answer's bytes as they come."""
+    """Return a response that streams the upstream bytes as they arrive."""
 
     async def content() -> AsyncIterator[bytes]:
         try:

@@ -1,4 +1,4 @@
-"""Calls whose stage is known and not told: recorded ones, and those of the text-to-SQL example."""
+"""Calls with a known stage but no tag: recorded ones, and those of the text-to-SQL example."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from agentspec.gateway.discovery.fingerprint import read_features
 from agentspec.replay import traces
 from benchmarks.load import calls as example
 
-NUM_LIVE = 8  # sessions at a time
+NUM_LIVE = 8  # concurrent sessions
 _TAG = re.compile(r"^<\|([^|>\n]+)\|>\n", re.MULTILINE)
 _ROLES = {"human": "user", "developer": "developer", "system": "system", "user": "user"}
 
 
 @dataclass(frozen=True, slots=True)
 class Untagged:
-    """A body without a tag, and the stage it is from."""
+    """A request body without a tag, and its stage."""
 
     stage: str
     body: dict[str, Any]
 
 
 def recorded(path: Path, num_calls: int, seed: int) -> list[Untagged]:
-    """About so many calls of a trace file, whole sessions, eight at a time."""
+    """Return up to ``num_calls`` calls of a trace file, eight sessions interleaved."""
     sessions: dict[str, list[Untagged]] = {}
     for call in traces.calls(path):
         sessions.setdefault(call["session"], []).append(Untagged(call["stage"], _body(call["prompt"])))
@@ -39,10 +39,10 @@ def recorded(path: Path, num_calls: int, seed: int) -> list[Untagged]:
 
 
 def agentic_sql(num_questions: int, seed: int) -> list[Untagged]:
-    """The example's calls, question by question.
+    """Return the example's calls, question by question.
 
     Raises:
-        ConfigError: the example is not there: it comes with the repository, not with the package.
+        ConfigError: the example is missing: it is in the repository, not in the package.
     """
     result = []
     for question in example.load(num_questions, seed):
@@ -54,7 +54,7 @@ def agentic_sql(num_questions: int, seed: int) -> list[Untagged]:
 
 
 def truth(calls: Iterable[Untagged]) -> list[str]:
-    """The stage of each call; stages with one prompt, word for word, are one: what would tell them?"""
+    """Return the stage of each call; stages with the same prompt, word for word, count as one."""
     calls = list(calls)
     leader: dict[str, str] = {}
     first: dict[object, str] = {}
@@ -86,7 +86,7 @@ def _side_by_side(sessions: list[list[Untagged]], num_calls: int, rng: Random) -
 
 
 def _body(prompt: str) -> dict[str, Any]:
-    """A recorded prompt as a client would send it: chat messages where it has roles, else a completion."""
+    """Return the body a client would send: chat messages if the prompt has roles, else a completion."""
     pieces = _TAG.split(prompt)
     if len(pieces) == 1:
         return {"prompt": prompt}

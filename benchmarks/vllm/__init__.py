@@ -1,4 +1,5 @@
-"""Real vLLM with the plugin, without it, and with its own suffix decoding: outputs, speed, memory.
+"""vLLM with the plugin, without it, and with its own suffix decoding: outputs, speed, memory.
 
-Knows vLLM by its HTTP interface (``server``, ``client``, ``counters``); only ``propose`` imports it.
+These modules use vLLM's HTTP interface (``server``, ``client``, ``counters``). Only the part ``propose``
+imports vLLM.
 """

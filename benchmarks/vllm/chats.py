@@ -1,4 +1,4 @@
-"""The chat requests that are sent: the text-to-SQL example's calls, tagged as the gateway would tag them."""
+"""The chat requests of the benchmark: the text-to-SQL example's calls, tagged like the gateway's."""
 
 from __future__ import annotations
 
@@ -24,20 +24,22 @@ class Chat:
     body: Mapping[str, Any]
 
     def asking(self, **fields: Any) -> Chat:
-        """The same with these fields of the body set."""
+        """Return the same chat with these fields of the body set."""
         return replace(self, body={**self.body, **fields})
 
     def tagged(self, **xargs: str | int) -> Chat:
-        """The same with these tags set, without the prefix ``agentspec_``."""
+        """Return the same chat with these tags set; names omit the prefix ``agentspec_``."""
         tags = {f"agentspec_{name}": value for name, value in xargs.items()}
         return self.asking(**{XARGS_FIELD: {**self.body[XARGS_FIELD], **tags}})
 
 
 def load(num_chats: int, seed: int) -> list[Chat]:
-    """Greedy chats in the workflow's order, at least so many, whole questions; the same for the same seed.
+    """Return at least ``num_chats`` greedy chats, in workflow order and whole questions.
+
+    The same seed gives the same chats.
 
     Raises:
-        ConfigError: the example is not there: it comes with the repository, not with the package.
+        ConfigError: the example is missing: it is in the repository, not in the package.
     """
     questions = calls.load(-(-num_chats // CALLS_PER_QUESTION), seed)
     return [_chat(request, seed) for request in chain.from_iterable(questions)]

@@ -1,4 +1,4 @@
-"""Clients of an OpenAI-compatible server that ask for token ids; some leave before the answer ends."""
+"""Clients of an OpenAI-compatible server that request token ids; some cancel before the response ends."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ TIMEOUT_S = 600.0
 DATA = "data: "
 END = "[DONE]"
 
-Leaves = Callable[[Chat], int | None]  # tokens after which a client leaves, None = stays
+Leaves = Callable[[Chat], int | None]  # tokens after which a client cancels, None = it stays
 
 
 @dataclass(slots=True)
 class Choice:
-    """One answer to a request.
+    """One choice of a response.
 
     Attributes:
-        finish: why it ended and, if by a stop string, which; None while it has not.
-        logprobs: of the tokens, if they were asked for.
+        finish: finish reason and, for a stop string, which one; None before the end.
+        logprobs: log probabilities of the tokens, if requested.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -37,18 +37,18 @@ class Choice:
 
 @dataclass(slots=True)
 class Answer:
-    """All that a client saw; ``prompt_ids`` is the rendered prompt."""
+    """A client's record of one response; ``prompt_ids`` is the rendered prompt."""
 
     prompt_ids: list[int] = field(default_factory=list)
     choices: dict[int, Choice] = field(default_factory=dict)
 
     @property
     def num_tokens(self) -> int:
-        """Output tokens of all choices."""
+        """Number of output tokens of all choices."""
         return sum(len(choice.token_ids) for choice in self.choices.values())
 
     def take(self, chunk: dict[str, Any]) -> None:
-        """Add what one event of the stream holds."""
+        """Add the content of one event of the stream."""
         self.prompt_ids = chunk.get("prompt_token_ids") or self.prompt_ids
         for part in chunk.get("choices", ()):
             choice = self.choices.setdefault(part["index"], Choice())
@@ -60,12 +60,12 @@ class Answer:
 
 
 def stays(chat: Chat) -> int | None:
-    """The client that waits for the end."""
+    """Never cancel."""
     return None
 
 
 def ask_all(url: str, chats: Sequence[Chat], num_clients: int, leaves: Leaves = stays) -> list[Answer]:
-    """The answers in the order of the chats, so many requests at a time.
+    """Return the responses in the order of the chats, with ``num_clients`` requests at a time.
 
     Raises:
         AgentSpecError: the server refused one.
@@ -90,16 +90,16 @@ async def _ask_in_turn(
 
 
 def clients(url: str, num_clients: int) -> httpx.AsyncClient:
-    """Connections to the server for so many clients."""
+    """Return a client for ``num_clients`` concurrent connections to the server."""
     limits = httpx.Limits(max_connections=num_clients, max_keepalive_connections=num_clients)
     return httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, limits=limits)
 
 
 async def ask(http: httpx.AsyncClient, chat: Chat, leave_after: int | None = None) -> Answer:
-    """The streamed answer, up to the end or until the client has seen so many tokens and hangs up.
+    """Stream one response to its end, or cancel after ``leave_after`` tokens.
 
     Raises:
-        AgentSpecError: the server refused the request, or failed while answering.
+        AgentSpecError: the server refused the request, or failed while streaming.
     """
     answer = Answer()
     body = {**chat.body, "stream": True, "return_token_ids": True}

@@ -1,4 +1,4 @@
-"""What vLLM counts on its own, whatever drafts: read from its ``/metrics``."""
+"""vLLM's own counters, read from its ``/metrics``; they do not depend on the drafter."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Counters:
 
     @classmethod
     def parse(cls, text: str) -> Counters:
-        """Out of Prometheus' text format; what is missing counts as 0, engines and labels are summed up."""
+        """Parse Prometheus' text format; missing samples count as 0, engines and labels are summed up."""
         totals: dict[str, float] = {}
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
@@ -41,9 +41,10 @@ class Counters:
 
     @property
     def num_steps(self) -> int:
-        """(Request, decode step) pairs: a step gives one token and those accepted; prefill gives the first.
+        """Number of (request, decode step) pairs.
 
-        vLLM's own ``num_drafts`` leaves out the steps for which nothing was drafted.
+        A step gives one token and the accepted ones; prefill gives the first. vLLM's ``num_drafts`` omits
+        steps without a draft.
         """
         return self.num_output_tokens - self.num_requests - self.num_accepted_tokens
 

@@ -1,8 +1,8 @@
-"""Whether two runs gave the same answers, token by token, and what a difference is worth.
+"""Token-by-token comparison of two runs' outputs, and the cause of each difference.
 
-Greedy decoding picks the likelier of two tokens. Where both are equally likely but for rounding, which one
-wins may depend on how many tokens a kernel computes at a time, with or without speculation: a tie. A
-difference is called one only if the model itself says so (``probe``).
+Greedy decoding picks the likelier of two tokens. If both are equally likely but for rounding, the choice may
+depend on how many tokens a kernel computes together, with or without speculation. That is a tie. A difference
+counts as a tie only if the model's own log probabilities show it (``gap_nats``).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where an answer parts from the reference.
+    """The first difference between an output and its reference.
 
     Attributes:
         chat: the request's name.
-        context: prompt and common part, token ids.
+        context: token ids of the prompt and the common part of the outputs.
         expected: the reference's next token; None if it ended there.
-        found: the other's next token; None if it ended there.
+        found: the other output's next token; None if it ended there.
     """
 
     chat: str
@@ -41,7 +41,7 @@ class Difference:
 def differences(
     chats: Sequence[Chat], references: Sequence[Answer], answers: Sequence[Answer], *, cut: Sequence[bool]
 ) -> list[Difference]:
-    """The first difference of each choice. Where ``cut``, the client left: it must have seen a beginning."""
+    """Return each choice's first difference; if ``cut``, the output must be a prefix of the reference."""
     found: list[Difference] = []
     for chat, reference, answer, is_cut in zip(chats, references, answers, cut, strict=True):
         indices = answer.choices if is_cut else reference.choices | answer.choices
@@ -68,9 +68,9 @@ def _first_difference(
 
 
 def gap_nats(url: str, difference: Difference) -> float | None:
-    """How much likelier one of the two tokens is than the other, asked of a server without speculation.
+    """Return the log probability gap of the two tokens on a server that drafts nothing for the request.
 
-    None where one answer ended, or the model thinks of other tokens altogether.
+    Return None if one output ended, or if a token is not among the model's candidates.
     """
     body = {
         "model": MODEL_NAME,
@@ -88,7 +88,7 @@ def gap_nats(url: str, difference: Difference) -> float | None:
 
 
 def logprob_gap(references: Sequence[Answer], answers: Sequence[Answer]) -> float:
-    """The largest difference between log probabilities of the same tokens; 0 if none were asked for."""
+    """Return the largest difference between log probabilities of the same tokens; 0 without any."""
     return max(
         (
             abs(a - b)

@@ -1,4 +1,4 @@
-"""vLLM's own batch, in which recorded calls come and go. Records verify the drafts: no model runs."""
+"""A vLLM batch that recorded calls join and leave; records verify the drafts, and no model runs."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from agentspec.wire import to_xargs
 from benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS
 
 BLOCK_TOKENS = 16
-VOCABULARY = 131_072  # of the tokenizer that the recorded texts are read with
+VOCABULARY = 131_072  # of the tokenizer for the recorded texts
 TENANT = "benchmark"
 
 
 class LiveBatch:
-    """So many calls at a time; where one ends, the next begins.
+    """A fixed number of live calls; when one ends, the next begins.
 
     Attributes:
         rows: vLLM's batch.
         new: requests that began in the last step.
-        finished: names of those that ended in the step before it.
-        sampled: what the last step gave each row.
-        num_tokens: that all steps gave.
+        finished: names of requests that ended in the step before it.
+        sampled: tokens of each row in the last step.
+        num_tokens: number of tokens of all steps.
     """
 
     def __init__(self, calls: Iterator[Call], num_live: int, max_model_len: int) -> None:
         self._calls = calls
         self._num_live = num_live
         self._numbers = count()
-        self._records: dict[str, list[int]] = {}  # what is still to be written, by request
+        self._records: dict[str, list[int]] = {}  # remaining output tokens, by request
         self._ending: list[str] = []
         self.max_model_len = max_model_len
         self.rows = InputBatch(
@@ -54,7 +54,7 @@ class LiveBatch:
         self.num_tokens = 0
 
     def advance(self, drafts: Sequence[Sequence[int]]) -> None:
-        """A step: ended calls make place, every row gets what of its draft is right and one token more.
+        """Run one step: replace ended calls, and give each row its correct draft tokens and one more.
 
         Raises:
             ConfigError: there are no more calls.
@@ -66,7 +66,7 @@ class LiveBatch:
         self.new = [self._next() for _ in range(self._num_live - len(self._records))]
         for state in self.new:
             self.rows.add_request(state)
-        self.rows.batch_update_builder.get_and_reset(self.rows.num_reqs)  # as at every step's beginning
+        self.rows.batch_update_builder.get_and_reset(self.rows.num_reqs)  # as at the beginning of each step
         self.sampled = [
             self._sample(row, name, proposed.get(name, ())) for row, name in enumerate(self.rows.req_ids)
         ]

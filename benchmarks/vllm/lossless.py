@@ -1,7 +1,7 @@
-"""Outputs with the plugin and without, token by token, however the server is run and asked.
+"""Outputs with the plugin and without, compared token by token in all scenarios.
 
-The reference is vLLM without speculation at the first number of clients that is asked for, one by default.
-More requests at a time without speculation are compared with it too: what differs is vLLM's own rounding.
+The reference is vLLM without speculation at the first of the numbers of clients, one by default. Runs without
+speculation at the other numbers are compared with it too: their differences are vLLM's own rounding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from benchmarks.vllm.sizes import Sizes
 from benchmarks.vllm.speculators import NONE, Engine, Speculator
 
 SEED = 11
-PRICE = 0.02  # next to nothing: drafts under any load, or there would be little to compare
+PRICE = 0.02  # almost 0, so that it drafts under any load: without drafts there is little to compare
 OURS = Speculator("agentspec", settings={"price": PRICE})
 
 
@@ -39,7 +39,7 @@ References = dict[str, list[Answer]]  # by scenario, without speculation
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """All chats once, at one number of requests at a time."""
+    """One run of all chats, with a fixed number of concurrent requests."""
 
     num_clients: int
     answers: list[Answer]
@@ -62,7 +62,7 @@ class Comparison:
 
     @property
     def is_identical(self) -> bool:
-        """Whether no token differs."""
+        """True if no token differs."""
         return not self.num_different
 
 
@@ -73,7 +73,7 @@ def measure(
     announce: Announce,
     scenarios: Sequence[Scenario] = SCENARIOS,
 ) -> dict[str, Any]:
-    """Every scenario with every number of clients; figures as they go into the JSON.
+    """Run every scenario with every number of clients; return the figures for the JSON.
 
     Raises:
         AgentSpecError: a server did not start, or refused a request.
@@ -99,7 +99,7 @@ def compare(
     num_clients: Sequence[int],
     references: References,
 ) -> list[Comparison]:
-    """One scenario with every number of clients; its first answers of all are the references."""
+    """Compare one scenario with every number of clients; its first outputs become the references."""
     asked = [scenario.change(chat) for chat in chats]
     passes = [_ask(server, scenario, asked, number) for number in num_clients]
     if scenario.name not in references:
@@ -108,7 +108,7 @@ def compare(
 
 
 def figures(comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    """What all comparisons come to, and each of them."""
+    """Return totals, and the figures of each comparison."""
     ours = [one for one in comparisons if one.speculator == OURS.name]
     theirs = [one for one in comparisons if one.speculator == NONE.name]
     preempts = {one.name for one in SCENARIOS if one.preempts}
@@ -133,7 +133,7 @@ def _ask(server: Server, scenario: Scenario, chats: Sequence[Chat], num_clients:
 def _reference(
     server: Server, scenario: Scenario, chats: Sequence[Chat], passes: Sequence[Pass]
 ) -> list[Answer]:
-    """Whole answers: where clients left, the chats are asked once more by clients that stay."""
+    """Return whole outputs; where clients left, ask again with clients that stay."""
     if not any(map(scenario.leaves, chats)):
         return passes[0].answers
     return ask_all(server.url, chats, passes[0].num_clients)
@@ -163,7 +163,7 @@ def _judge(
 
 
 def is_tie(url: str, difference: Difference) -> bool:
-    """Whether the model finds both tokens equally likely, but for rounding."""
+    """True if the model finds both tokens equally likely, but for rounding."""
     if difference.expected is None or difference.found is None:
         return False
     gap = gap_nats(url, difference)

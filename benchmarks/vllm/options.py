@@ -1,4 +1,4 @@
-"""``python -m benchmarks vllm``: its options. What they ask for is imported when it runs."""
+"""Options of ``python -m benchmarks vllm``; benchmark modules are imported when it runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from agentspec.commands import option_types
 from agentspec.extras import needed
 
-PARTS = ("lossless", "sql", "propose", "warm", "soak")  # steps only if asked for
+PARTS = ("lossless", "sql", "propose", "warm", "soak")  # steps only on request
 
 DESCRIPTION = """\
 Measure real vLLM with the plugin against vLLM without speculation and with its own method "suffix": are
@@ -37,7 +37,7 @@ parts; with --json, those that are not measured now stay as they are in the file
 
 
 def add_options(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The options of ``python -m benchmarks vllm``."""
+    """Add the options of ``python -m benchmarks vllm``."""
     vllm = benchmarks.add_parser(
         "vllm", help="real vLLM with the plugin", description=DESCRIPTION, epilog=EXAMPLES
     )
@@ -65,7 +65,7 @@ def add_options(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser])
 
 
 def run_vllm(args: argparse.Namespace) -> int:
-    """``python -m benchmarks vllm``."""
+    """Run ``python -m benchmarks vllm``."""
     with needed("bench"):
         from benchmarks.vllm.run import run
         from benchmarks.vllm.sizes import FULL, QUICK

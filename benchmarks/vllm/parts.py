@@ -1,4 +1,4 @@
-"""What can be measured, by name: each part alone or all of them, the longest last."""
+"""Parts of the vLLM benchmark, by name."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Measured = dict[str, Any]
 
 
 def measure(name: str, engine: Engine, sizes: Sizes, traces: Path | None, announce: Announce) -> Measured:
-    """One part's figures; servers write their logs into a folder that is gone afterwards.
+    """Return one part's figures; servers write their logs into a temporary folder.
 
     Raises:
-        AgentSpecError: something it needs is missing, or a server failed.
+        AgentSpecError: a requirement is missing, or a server failed.
     """
     if name == "propose":
         return _propose(sizes, traces, announce)

@@ -1,12 +1,13 @@
 """Time of a whole ``propose`` as vLLM calls it, ours and the in-tree suffix proposer's, in one process.
 
-Each has 64 live requests: recorded calls that come and go, drafts verified against the records. Both have
+Each has 64 live requests: recorded calls in a changing batch, drafts verified against the records. Both have
 learned the same past outputs, a few more than the in-tree proposer keeps, and get the same calls in the same
-order. They work in turn; what one does beside the model is over before the other's turn.
+order. They work in turn; each finishes its work outside the step before the other's turn.
 
-Ours hears of requests that begin and end from the worker, which tells it while a GPU runs the model, and on a
-CPU afterwards; the in-tree proposer has it all in ``propose``. So that is timed with ours, and ``propose``
-alone is reported beside. What ours learns and indexes beside the model is in the processor time only.
+The worker notifies our proposer of requests that begin and end: while a GPU runs the model, and on a CPU
+afterwards. The in-tree proposer does all of this in ``propose``. So ours is timed with the notifications;
+``propose`` without them is reported separately. Learning and indexing outside the step count only in our
+processor time.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS
 NUM_LIVE = 64
 MOST_PROMPT_TOKENS = 4_096
 MOST_OUTPUT_TOKENS = 1_024
-MOST_CHARS_PER_TOKEN = 6  # a longer text has more tokens than are taken anyway
+MOST_CHARS_PER_TOKEN = 6  # a longer text exceeds the token limit anyway
 WARM_UP_STEPS = 20
 OURS, THEIRS = "ours", "suffix"
 
 
 def measure(folder: Path, sizes: Sizes) -> dict[str, Any]:
-    """The figures as they go into the JSON; times in ms.
+    """Return the figures for the JSON; times in ms.
 
     Raises:
         ConfigError: the traces are missing or too small.
@@ -73,13 +74,13 @@ def measure(folder: Path, sizes: Sizes) -> dict[str, Any]:
 
 
 class Steps:
-    """What steps took, by proposer.
+    """Times of steps, by proposer.
 
     Attributes:
         alone_s: seconds of each ``propose``.
-        whole_s: the same with what the worker tells.
-        cpu_s: processor seconds of all steps and of what is done beside the model, by any thread.
-        num_drafted: tokens.
+        whole_s: the same with the worker's notifications.
+        cpu_s: processor seconds of all steps and of work outside them, by any thread.
+        num_drafted: number of draft tokens.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -89,7 +90,7 @@ class Steps:
         self.num_drafted = dict.fromkeys(names, 0)
 
     def take(self, name: str, proposer: TimedProposer) -> None:
-        """Another step of one of them."""
+        """Time one step of one proposer."""
         proposer.schedule()
         begin_cpu_s, begin_s = time.process_time(), time.perf_counter()
         proposer.hear()
@@ -115,7 +116,7 @@ def _take_steps(proposers: Mapping[str, TimedProposer], num_steps: int) -> Steps
 
 
 def _calls(folder: Path, num_calls: int) -> tuple[list[Call], list[Call]]:
-    """So many calls of each file that lie in the past and as many that are live, those of all files mixed."""
+    """Return ``num_calls`` past calls and as many live calls per file, all files interleaved."""
     encode = traces.tokenizer()
     halves: tuple[list[list[Call]], list[list[Call]]] = ([], [])
     for path in traces.files(folder):

@@ -1,4 +1,4 @@
-"""The proposers that are timed: the plugin's and vLLM's own for suffixes, each as vLLM makes and calls it."""
+"""The proposers under test: the plugin's, and vLLM's own for suffixes, each created and called as by vLLM."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from benchmarks.vllm.live_batch import TENANT, VOCABULARY, LiveBatch
 from benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS
 
 SETTINGS = {
-    "price": 0.1,  # as likely as the in-tree proposer wants a token to be
-    **{f"{scope}_budget_mb": 8_192 for scope in ("stage", "tenant", "total")},  # it has no limit either
+    "price": 0.1,  # the probability that the in-tree proposer requires of a token
+    **{f"{scope}_budget_mb": 8_192 for scope in ("stage", "tenant", "total")},  # the in-tree one has no limit
 }
 
 
 class TimedProposer(Protocol):
-    """What is timed drafts for a batch, and has learned past outputs.
+    """A proposer under test, which drafts for a batch and has learned past outputs.
 
     Attributes:
         batch: its requests.
-        drafts: of the last step, by row.
+        drafts: drafts of the last step, by row.
     """
 
     batch: LiveBatch
@@ -44,16 +44,16 @@ class TimedProposer(Protocol):
         """Add a past output."""
 
     def schedule(self) -> None:
-        """What vLLM's scheduler does."""
+        """Do the work of vLLM's scheduler."""
 
     def hear(self) -> None:
-        """What the worker tells before: which requests began and ended."""
+        """Receive the worker's notifications: which requests began and ended."""
 
     def propose(self) -> list[list[int]]:
-        """Take what the last step gave each row, and draft for the next: what vLLM calls."""
+        """Take each row's tokens of the last step, and draft for the next: vLLM calls this."""
 
     def rest(self) -> None:
-        """What it does beside the next forward pass."""
+        """Do the work that runs next to the forward pass."""
 
 
 class InTreeProposer:
@@ -66,31 +66,31 @@ class InTreeProposer:
         self._numbers = count()
 
     def learn(self, call: Call) -> None:
-        """Add a past output, as it does when a request ends."""
+        """Add a past output, as when a request ends."""
         cache, name = self._proposer.suffix_cache, f"learned-{next(self._numbers)}"
         cache.start_request(name, np.empty(0, np.int32))
         cache.add_active_response(name, call.response)
         cache.stop_request(name)
 
     def schedule(self) -> None:
-        """Nothing that it would see."""
+        """Do nothing: the proposer does not read the schedule."""
 
     def hear(self) -> None:
-        """Nothing: it finds out by itself."""
+        """Do nothing: the proposer finds new and ended requests in the batch."""
 
     def propose(self) -> list[list[int]]:
-        """What vLLM calls after a step."""
+        """Draft, as vLLM does after a step."""
         drafts: list[list[int]] = self._proposer.propose(
             NUM_SPECULATIVE_TOKENS, self.batch.rows, self.batch.sampled
         )
         return drafts
 
     def rest(self) -> None:
-        """Nothing: it does all in the step."""
+        """Do nothing: all work is in the step."""
 
 
 class OurProposer:
-    """The plugin's, told what the worker tells it."""
+    """The plugin's proposer, with the worker's notifications."""
 
     def __init__(self, batch: LiveBatch) -> None:
         self.batch = batch
@@ -107,7 +107,7 @@ class OurProposer:
         self._proposer.forest.learn(StageKey.parse(call.stage, TENANT), call.response)
 
     def schedule(self) -> None:
-        """The drafts that were verified in the step that is just over, and which requests came and went."""
+        """Note the drafts verified in the last step, and which requests began and ended."""
         batch, output = self.batch, SchedulerOutput.make_empty()
         output.finished_req_ids = set(batch.finished)
         output.scheduled_spec_decode_tokens = {name: draft for name, draft in self._proposed.items() if draft}
@@ -116,17 +116,17 @@ class OurProposer:
         self._output, self._new = output, list(map(_as_scheduled, batch.new))
 
     def hear(self) -> None:
-        """What the worker says around the model's forward pass."""
+        """Pass on the worker's notifications around the forward pass."""
         self._proposer.begin_step(self._output)
         self._proposer.start(self._new)
 
     def propose(self) -> list[list[int]]:
-        """What vLLM calls after a step."""
+        """Draft, as vLLM does after a step."""
         rows = self.batch.rows
         return self._proposer.propose(self.batch.sampled, rows.num_tokens_no_spec, rows.token_ids_cpu)
 
     def rest(self) -> None:
-        """The shared trees are written while the model runs, and prompts indexed."""
+        """Write the shared trees and index prompts, which runs during the forward pass."""
         self._proposed = dict(zip(self.batch.rows.req_ids, self.drafts, strict=True))
         for state in self.batch.new:
             self._proposer.forest.wait(state.req_id)
@@ -134,7 +134,7 @@ class OurProposer:
 
 
 def _as_scheduled(state: CachedRequestState) -> Any:
-    """A new request as the scheduler tells of it."""
+    """Return a new request in the scheduler's form."""
     return SimpleNamespace(
         req_id=state.req_id,
         prompt_token_ids=state.prompt_token_ids,
@@ -144,7 +144,7 @@ def _as_scheduled(state: CachedRequestState) -> Any:
 
 
 def _config(speculative: Mapping[str, Any], max_model_len: int) -> VllmConfig:
-    """vLLM's configuration of a server for the bundled model with a larger vocabulary and context."""
+    """Return a server's vLLM configuration: the bundled model with a larger vocabulary and context."""
     arguments = EngineArgs(
         model=str(bundled_model_dir()),
         max_model_len=max_model_len,

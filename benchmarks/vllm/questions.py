@@ -1,6 +1,6 @@
-"""The text-to-SQL example's questions, taken through its pipeline with so many requests at a time.
+"""The text-to-SQL example's questions, run through its pipeline with limited concurrency.
 
-Needs the repository: the example does not come with the package.
+Needs the repository: the package does not include the example.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_KEY = "none"
 
 
 class TakesTurns(Caller):
-    """Waits for its turn before each call: the pipeline makes three at once, and others make theirs."""
+    """A caller that waits for its turn before each call: the pipeline makes three concurrent calls."""
 
     def __init__(self, client: AsyncOpenAI, session: str, turns: asyncio.Semaphore) -> None:
         super().__init__(client, MODEL_NAME, session)
@@ -32,7 +32,7 @@ class TakesTurns(Caller):
     async def ask(
         self, stage: str, messages: Messages, max_tokens: int = 256, prediction: str | None = None
     ) -> str:
-        """The answer, once fewer than so many calls are under way."""
+        """Ask once a slot is free."""
         async with self._turns:
             return await super().ask(stage, messages, max_tokens, prediction)
 
@@ -40,7 +40,7 @@ class TakesTurns(Caller):
 def drive(
     url: str, questions: Sequence[Question], databases: Mapping[str, Database], num_clients: int
 ) -> list[Outcome]:
-    """What became of each question, so many at a time and never more requests than that."""
+    """Return each question's outcome; ``num_clients`` limits concurrent questions and requests."""
     return asyncio.run(_drive(url, questions, dict(databases), num_clients))
 
 

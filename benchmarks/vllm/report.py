@@ -1,4 +1,4 @@
-"""What the parts came to: a summary and the bars."""
+"""The results of all parts: a summary and the bars."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BARS = (
 
 
 def summary(parts: Parts) -> dict[str, Any]:
-    """The figures people compare, None where a part was not measured."""
+    """Return the figures that people compare; None if a part was not measured."""
     compared = [parts[name]["outputs_identical"] for name in COMPARED if name in parts]
     return {
         "outputs_identical": all(compared) if compared else None,
@@ -39,5 +39,5 @@ def summary(parts: Parts) -> dict[str, Any]:
 
 
 def json_line(parts: Parts) -> str:
-    """Everything; each part says where it was measured."""
+    """Return all figures as JSON; each part states where it was measured."""
     return json.dumps({"summary": rounded(summary(parts)), "parts": rounded(parts)})

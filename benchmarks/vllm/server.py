@@ -1,4 +1,4 @@
-"""A server process: started with its command, waited for, measured from outside, stopped."""
+"""A server process: started by command, awaited, measured from outside, stopped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOG_TAIL_LINES = 12
 
 
 class Server:
-    """A running server and all processes that it started."""
+    """A running server and all its child processes."""
 
     def __init__(self, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
         self._process = process
@@ -44,10 +44,10 @@ class Server:
         environment: Mapping[str, str] | None = None,
         health_path: str = "/health",
     ) -> Iterator[Server]:
-        """Start the command, which is to listen on the port, wait until it is healthy, stop it at the end.
+        """Start the command, wait until it is healthy on the port, and stop it when the block ends.
 
         Raises:
-            ConfigError: it ended, or was not healthy in five minutes; the message ends with its last words.
+            ConfigError: it ended, or was not healthy within five minutes; the message has the end of its log.
         """
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -64,14 +64,14 @@ class Server:
             server._stop()
 
     def counters(self) -> Counters:
-        """What vLLM has counted since its start."""
+        """Return vLLM's counts since its start."""
         return Counters.parse(httpx.get(f"{self.url}/metrics", timeout=CONTROL_LIMIT_S).text)
 
     def control(self, command: str, **arguments: Any) -> dict[str, Any]:
-        """What the plugin's control channel answers.
+        """Send a command to the plugin's control channel; return the response.
 
         Raises:
-            AgentSpecError: it refuses.
+            AgentSpecError: the server refused the command.
         """
         url = f"{self.url}/agentspec/{command}"
         method = "GET" if command in ("status", "stages") else "POST"
@@ -82,15 +82,15 @@ class Server:
         return found
 
     def resident_bytes(self) -> int:
-        """Memory of the server and its children as the system counts it."""
+        """Return the resident memory of the server and its children."""
         return int(sum(self._of_each(lambda process: process.memory_info().rss)))
 
     def cpu_s(self) -> float:
-        """Processor time of the server and its children so far."""
+        """Return the processor time of the server and its children so far."""
         return float(sum(self._of_each(lambda process: sum(process.cpu_times()[:2]))))
 
     def num_open_files(self) -> int:
-        """File descriptors of the server and its children, connections included."""
+        """Return the number of file descriptors of the server and its children, connections included."""
         return int(sum(self._of_each(lambda process: process.num_fds())))
 
     def _of_each(self, read: Callable[[psutil.Process], float]) -> Iterator[float]:
@@ -125,9 +125,9 @@ class Server:
         return "\n".join(["", *lines[-LOG_TAIL_LINES:]])
 
     def _stop(self) -> None:
-        """End it as Ctrl-C would; kill what does not listen, and what it leaves behind."""
+        """Stop it as Ctrl-C would; kill processes that do not stop, or outlive it."""
         processes = self._processes()
-        self._process.send_signal(signal.SIGINT)  # nothing happens if it has ended
+        self._process.send_signal(signal.SIGINT)  # has no effect on an ended process
         psutil.wait_procs(processes[:1], STOP_LIMIT_S)
         _, alive = psutil.wait_procs(processes, CHILD_STOP_LIMIT_S)
         for process in alive:
@@ -138,7 +138,7 @@ class Server:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""How much is measured."""
+"""Sizes of the full and the quick vLLM benchmark."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ class Sizes:
     """Amounts of work.
 
     Attributes:
-        num_chats: prompts of the lossless part, whole questions of seven.
-        num_clients: requests at a time in it.
-        num_questions: of the SQL example, each some seven requests.
-        num_rounds: of it, each with servers of its own; medians count.
+        num_chats: prompts in lossless, whole questions of seven.
+        num_clients: concurrent requests in lossless, a run for each.
+        num_questions: questions of the SQL example, each about seven requests.
+        num_rounds: rounds of it, each with new servers; the results are medians.
         num_steps: timed calls of each proposer.
-        num_calls: of each recorded file, that these have learned, and as many that they draft for; all files
-            together have a few more than the 10,000 outputs that the in-tree proposer keeps.
-        soak_minutes: how long the soak goes on; the last two thirds of it are judged.
+        num_calls: calls of each recorded file that the proposers have learned, and the same number that they
+            draft for; all files together exceed the 10,000 outputs that the in-tree proposer keeps by a few.
+        soak_minutes: duration of the soak; its last two thirds are judged.
         num_soak_chats: different requests in it.
         num_warm_chats: requests that a forest learns from before it is saved.
-        step_clients: requests at a time whose steps are timed.
-        step_tokens: output tokens of each of them.
+        step_clients: concurrent requests in steps, a run for each.
+        step_tokens: output tokens of each of these requests.
     """
 
     num_chats: int = 203

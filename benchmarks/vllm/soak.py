@@ -1,7 +1,7 @@
-"""Many clients for a long time, some of whom hang up: does memory stay, does any answer differ?
+"""A long run with many clients, some of which hang up: growth of memory, and differences of outputs.
 
-The answers without speculation are recorded first. Budgets are so small that outputs have to go all the
-time; the memory of all of the server's processes is sampled.
+The outputs without speculation are recorded first. Budgets are so small that outputs are evicted throughout.
+The memory of all of the server's processes is sampled.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from benchmarks.vllm.speculators import NONE, Engine, Speculator
 SEED = 31
 NUM_CLIENTS = 16
 NUM_TENANTS = 2
-LEAVES = 0.15  # share of the requests whose client hangs up
-MOST_SEEN = 48  # tokens, before it does
+LEAVES = 0.15  # share of the requests with a client that hangs up
+MOST_SEEN = 48  # maximum number of tokens before it does
 BUDGET_MB = 1
 SETTINGS = {f"{scope}_budget_mb": BUDGET_MB for scope in ("stage", "tenant", "total")}
 OURS = Speculator("agentspec", settings=SETTINGS)
 SAMPLE_S = 5.0
-JUDGED_FROM = 1 / 3  # of the time, to its end
+JUDGED_FROM = 1 / 3  # share of the time, to its end
 
 
 @dataclass(slots=True)
 class Soak:
-    """What happened so far.
+    """Results so far.
 
     Attributes:
         samples: seconds since the start, bytes of memory of the server, bytes of its trees.
@@ -56,7 +56,7 @@ class Soak:
 
 
 def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> dict[str, Any]:
-    """The figures as they go into the JSON.
+    """Return the figures for the JSON.
 
     Raises:
         AgentSpecError: a server did not start, or refused a request without speculation.
@@ -93,7 +93,7 @@ def _of_tenant(chat: Chat, number: int) -> Chat:
 
 
 async def run(server: Server, chats: Sequence[Chat], references: Sequence[Answer], seconds: float) -> Soak:
-    """So many clients, each asking for a random chat again and again, until the time is over."""
+    """Run NUM_CLIENTS clients that ask for random chats until the time is over."""
     soak, begin_s = Soak(), time.monotonic()
     async with asyncio.TaskGroup() as group:
         group.create_task(_sample(server, soak, begin_s, seconds))
@@ -112,7 +112,7 @@ async def _client(
             leave_after = rng.randint(1, MOST_SEEN) if rng.random() < LEAVES else None
             try:
                 answer = await ask(http, chats[at], leave_after)
-            except Exception as error:  # each one is counted, and the clients go on
+            except Exception as error:  # counted; the clients continue
                 soak.errors[repr(error)] += 1
                 await asyncio.sleep(1)
                 continue
@@ -130,7 +130,7 @@ async def _sample(server: Server, soak: Soak, begin_s: float, seconds: float) ->
 
 
 def growth(samples: Sequence[tuple[float, int, int]]) -> float:
-    """By how much memory grew over the judged part, as a share: a line through the samples of that part."""
+    """Return the relative growth of memory over the judged part, from a line fitted to its samples."""
     at_s, rss, _ = np.array(samples, float).T
     judged = at_s >= at_s[-1] * JUDGED_FROM
     slope, start = np.polyfit(at_s[judged], rss[judged], 1)

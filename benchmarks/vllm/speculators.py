@@ -1,4 +1,4 @@
-"""What is compared: vLLM without speculation, with its own suffix decoding, and with the plugin."""
+"""The drafters that are compared: none, vLLM's own suffix decoding, and the plugin."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Speculator:
     """One way to draft.
 
     Attributes:
-        num_tokens: longest draft.
+        num_tokens: maximum length of a draft.
         method: vLLM's own method; None with the plugin or without speculation.
-        settings: of the plugin.
-        flags: of vLLM, for this one alone.
-        environment: likewise.
+        settings: the plugin's settings; None without the plugin.
+        flags: vLLM flags only for this one.
+        environment: variables of the process only for this one.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Speculator:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def command(self, model: str, flags: Sequence[str], port: int) -> list[str]:
-        """vLLM's command line."""
+        """Return vLLM's command line."""
         flags = [*flags, *self.flags]
         if self.settings is not None:
             return vllm_command(
@@ -65,11 +65,11 @@ OURS = Speculator("agentspec", settings={})
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """How vLLM is run, whatever drafts.
+    """A vLLM configuration that all drafters share.
 
     Attributes:
         model: a checkpoint's folder or name.
-        flags: more of vLLM's flags.
+        flags: further vLLM flags.
         environment: variables of the process.
         none: vLLM without speculation, at its best.
     """
@@ -81,7 +81,7 @@ class Engine:
 
     @contextmanager
     def serving(self, speculator: Speculator, log_dir: Path, *flags: str) -> Iterator[Server]:
-        """A server with this speculator and, after all others, these flags."""
+        """Run a server with this speculator and, after all others, these flags."""
         port = free_port()
         command = speculator.command(self.model, [*self.flags, *flags], port)
         log = log_dir / f"vllm-{speculator.name.replace(' ', '-')}.log"
@@ -90,7 +90,7 @@ class Engine:
 
 
 def on_gpu(model: str) -> Engine:
-    """A checkpoint's shape with random weights on a GPU, which steps take as long with as with real ones.
+    """Return a checkpoint's shape with random weights on a GPU; steps take as long as with real ones.
 
     Without speculation vLLM uses its newer model runner and schedules ahead; with any, it does neither.
     """
@@ -100,7 +100,7 @@ def on_gpu(model: str) -> Engine:
 
 
 def bundled_on_cpu() -> Engine:
-    """The bundled model on the processor, small, exact enough for greedy choices not to hang on rounding."""
+    """Return the bundled model on the CPU, exact enough that rounding does not decide greedy choices."""
     flags = ("--served-model-name", MODEL_NAME, "--dtype", "float32", "--enforce-eager")
     return Engine(
         str(bundled_model_dir()),

@@ -1,8 +1,8 @@
 """The text-to-SQL example through gateway and vLLM: without speculation, with vLLM's suffix decoding, ours.
 
-The example itself: each answer is the next prompt, so one wrong token would show. All speculators get the
-same questions in the same order, each from a server and a gateway of its own that have learned nothing, and
-take turns; who goes first changes from round to round.
+In the example each output becomes part of the next prompt, so one wrong token would show. All speculators
+get the same questions in the same order, each on a new server and a new gateway. They take turns, and the
+first one changes from round to round.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from examples.agentic_sql.question_set import held_out
 
 SPECULATORS = (NONE, SUFFIX, OURS)
 ONE, MANY = 1, 4  # requests at a time
-NUM_FIRST = 1  # questions before the clock starts: a server's first steps are slow whatever drafts
+NUM_FIRST = 1  # warm-up questions: a server's first steps are slow with any drafter
 
 Key = tuple[str, int]  # speculator, requests at a time
 
@@ -39,12 +39,12 @@ class Run:
     """All questions with one speculator.
 
     Attributes:
-        num_clients: requests at a time.
-        wall_s: by the clock.
-        cpu_s: processor time of vLLM: what else the machine does counts less.
-        accuracy: share of the questions that were answered rightly.
-        counted: by vLLM.
-        texts: by question each stage's answer.
+        num_clients: number of concurrent requests.
+        wall_s: wall time.
+        cpu_s: processor time of vLLM; other load on the machine matters less.
+        accuracy: share of questions with a correct answer.
+        counted: vLLM's counts.
+        texts: by question, the output of each stage.
     """
 
     speculator: str
@@ -57,12 +57,12 @@ class Run:
 
     @property
     def tokens_per_s(self) -> float:
-        """Output tokens per second by the clock."""
+        """Output tokens per second of wall time."""
         return self.counted.num_output_tokens / self.wall_s
 
     @property
     def figures(self) -> dict[str, float]:
-        """What goes into the JSON."""
+        """Figures for the JSON."""
         return {
             "wall_s": self.wall_s,
             "cpu_s": self.cpu_s,
@@ -74,7 +74,7 @@ class Run:
 
 
 def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> dict[str, Any]:
-    """All rounds; figures as they go into the JSON.
+    """Run all rounds; return the figures for the JSON.
 
     Raises:
         AgentSpecError: a server did not start.
@@ -89,7 +89,7 @@ def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> 
 
 
 def run(engine: Engine, speculator: Speculator, num_clients: int, num_questions: int, log_dir: Path) -> Run:
-    """One server, one gateway, all questions."""
+    """Run all questions on one server and one gateway."""
     with tempfile.TemporaryDirectory() as folder, engine.serving(speculator, log_dir) as server:
         databases = open_all(Path(folder))
         first, *questions = held_out(NUM_FIRST + num_questions, databases)
@@ -110,7 +110,7 @@ def run(engine: Engine, speculator: Speculator, num_clients: int, num_questions:
 
 @contextmanager
 def gateway(engine_url: str, log_dir: Path) -> Iterator[Server]:
-    """``agentspec serve`` in front of a vLLM server."""
+    """Run ``agentspec serve`` in front of a vLLM server."""
     port = free_port()
     command = [sys.executable, "-m", "agentspec", "serve", "--engine-url", engine_url]
     command += ["--host", HOST, "--port", str(port)]
@@ -119,7 +119,7 @@ def gateway(engine_url: str, log_dir: Path) -> Iterator[Server]:
 
 
 def figures(runs: Sequence[Run]) -> dict[str, Any]:
-    """Medians over rounds; comparisons are of the same round, and medians of these."""
+    """Return medians over rounds; comparisons are within a round, and medians of these."""
     rounds: dict[Key, list[Run]] = defaultdict(list)
     for one in runs:
         rounds[one.speculator, one.num_clients].append(one)
@@ -150,6 +150,6 @@ def _medians(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _turned(speculators: Sequence[Speculator], number: int) -> Sequence[Speculator]:
-    """Another one first in every round."""
+    """Rotate the speculators, so that each round starts with another one."""
     first = number % len(speculators)
     return [*speculators[first:], *speculators[:first]]

@@ -1,6 +1,6 @@
-"""Step time against the tokens of a batch, by what drafts: what verifying costs on this machine.
+"""Step time against the tokens of a batch, by drafter: the cost of verification on this machine.
 
-Outputs are as long as they are told to be, so random weights will do.
+Outputs have a fixed length, so random weights suffice.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from benchmarks.vllm.speculators import SUFFIX, Engine, Speculator
 
 SEED = 41
 CHATS_PER_CLIENT = 2
-NUM_FIRST = 8  # requests before the clock starts
+NUM_FIRST = 8  # warm-up requests
 RAGGED = Speculator("agentspec ragged", settings={"batch_shape": "ragged"})
-# rows of 8 tokens: who pads all drafts to the longest does not want it long
+# rows of 8 tokens: padding all drafts to the longest favours short ones
 UNIFORM = Speculator("agentspec uniform", num_tokens=7, settings={"batch_shape": "uniform"})
-# the same whatever it costs: more tokens in a batch than any price would allow
+# drafts at any cost: more tokens in a batch than any price would allow
 ALWAYS = Speculator("agentspec always", num_tokens=7, settings={"batch_shape": "uniform", "price": 0.0})
 
 
 def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> dict[str, Any]:
-    """By speculator and requests at a time what a step took and held; figures as they go into the JSON.
+    """Return step times and tokens by speculator and concurrent requests; figures for the JSON.
 
     Raises:
         AgentSpecError: a server did not start.
@@ -57,7 +57,7 @@ def _serve(server: Server, chats: Sequence[Chat], num_clients: int) -> dict[str,
 
 
 def figures_of(counted: Counters, wall_s: float) -> dict[str, float]:
-    """Means over the steps of so many seconds; prompts are read in some of them."""
+    """Return means over the steps in ``wall_s``; some of them read prompts."""
     return {
         "step_ms": 1e3 * wall_s / counted.num_batches,
         "batch_tokens": (counted.num_output_tokens - counted.num_accepted_tokens + counted.num_draft_tokens)

@@ -1,4 +1,4 @@
-"""A restart: how well a server with a saved forest drafts at once, against the one that saved it."""
+"""A restart: how well a server with a saved forest drafts from its start, against the one that saved it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ FILE_NAME = "forest"
 
 
 def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> dict[str, Any]:
-    """The figures as they go into the JSON.
+    """Return the figures for the JSON.
 
-    The same requests, from which nothing is learned, are asked of the warm server, of one that was started
-    with its saved forest, and of one that knows nothing.
+    The same requests, which are not learned from, are sent to three servers: the warm one, one started with
+    its saved forest, and one with an empty forest.
 
     Raises:
         AgentSpecError: a server did not start, or could not save.
