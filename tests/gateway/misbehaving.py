@@ -167,6 +167,7 @@ class Misbehaving:
         self.num_open = 0
         self.num_connections = 0
         self.requests: list[bytes] = []
+        self.tasks: dict[asyncio.Task[None], asyncio.WriteTransport] = {}  # of open connections
         self.has_request, self.has_lost = threading.Event(), threading.Event()
         self.url = ""
 
@@ -181,6 +182,9 @@ class Misbehaving:
     async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.num_open += 1
         self.num_connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self.tasks[task] = writer.transport
         try:
             with suppress(OSError, asyncio.IncompleteReadError):
                 await self._answer(Peer(reader, writer))
@@ -188,6 +192,13 @@ class Misbehaving:
             writer.close()
             self.num_open -= 1
             self.has_lost.set()
+
+    async def end(self) -> None:
+        """Abort all connections, which ends their tasks."""
+        for transport in self.tasks.values():
+            transport.abort()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # the last transport closes its socket
 
     async def _answer(self, peer: Peer) -> None:
         while True:
@@ -209,8 +220,7 @@ def misbehaving() -> Iterator[Misbehaving]:
             engine.start(server)
             ready.set()
             await ended
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
+            await engine.end()
 
     thread = threading.Thread(target=loop.run_until_complete, args=(run(),))
     thread.start()
