@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/forest_core.hpp"
+#include "core/forest/forest_core.hpp"
 
 namespace agentspec {
 

@@ -1,6 +1,6 @@
 // _native.ForestCore: the batch layer, as agentspec.Forest calls it.
 
-#include "core/forest_core.hpp"
+#include "core/forest/forest_core.hpp"
 
 #include <pybind11/stl.h>
 

@@ -12,7 +12,7 @@
 
 #include "bindings/bindings.hpp"
 #include "core/error.hpp"
-#include "core/live_row.hpp"
+#include "core/forest/live_row.hpp"
 
 namespace agentspec {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "bindings/draft_maker.hpp"
 #include "core/error.hpp"
-#include "core/forest_core.hpp"
+#include "core/forest/forest_core.hpp"
 
 namespace agentspec {
 namespace {

@@ -1,6 +1,6 @@
 // _native.SuffixIndex: one index with a lock, for tests, benchmarks and tools.
 
-#include "core/suffix_index.hpp"
+#include "core/index/suffix_index.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // What the drafts of a step are held to.
 #pragma once
 
-#include "core/forest_core.hpp"
+#include "core/forest/forest_core.hpp"
 #include "naive_forest.hpp"
 
 namespace agentspec {

@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "core/forest_core.hpp"
+#include "core/forest/forest_core.hpp"
 #include "draft_checks.hpp"
 #include "finding.hpp"
 #include "naive_forest.hpp"

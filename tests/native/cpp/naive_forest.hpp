@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "core/forest_core.hpp"
+#include "core/forest/forest_core.hpp"
 #include "naive_index.hpp"
 #include "naive_learned.hpp"
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "core/drafter.hpp"
+#include "core/drafting/drafter.hpp"
 
 namespace agentspec {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/acceptance_model.hpp"
+#include "core/drafting/acceptance_model.hpp"
 #include "naive_index.hpp"
 
 namespace agentspec {

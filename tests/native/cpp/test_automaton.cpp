@@ -1,5 +1,5 @@
 #include "check.hpp"
-#include "core/automaton.hpp"
+#include "core/index/automaton.hpp"
 #include "core/error.hpp"
 
 using namespace agentspec;

@@ -1,5 +1,5 @@
 #include "check.hpp"
-#include "core/background_thread.hpp"
+#include "core/threads/background_thread.hpp"
 
 #include <future>
 #include <stdexcept>

@@ -1,6 +1,6 @@
 #include "check.hpp"
-#include "core/drafter.hpp"
-#include "core/suffix_index.hpp"
+#include "core/drafting/drafter.hpp"
+#include "core/index/suffix_index.hpp"
 
 using namespace agentspec;
 

@@ -1,5 +1,5 @@
 #include "check.hpp"
-#include "core/edge_pool.hpp"
+#include "core/index/edge_pool.hpp"
 
 #include <map>
 #include <random>

@@ -1,5 +1,5 @@
 #include "check.hpp"
-#include "core/fair_mutex.hpp"
+#include "core/threads/fair_mutex.hpp"
 
 #include <mutex>
 #include <thread>

@@ -1,6 +1,6 @@
 #include "check.hpp"
 #include "core/error.hpp"
-#include "core/forest_core.hpp"
+#include "core/forest/forest_core.hpp"
 
 #include <cstring>
 #include <limits>

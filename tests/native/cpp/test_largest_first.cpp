@@ -1,5 +1,5 @@
 #include "check.hpp"
-#include "core/largest_first.hpp"
+#include "core/forest/largest_first.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 #include "check.hpp"
-#include "core/learned_drafter.hpp"
+#include "core/drafting/learned_drafter.hpp"
 
 #include <cmath>
 #include <numeric>

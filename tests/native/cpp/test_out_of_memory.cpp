@@ -16,7 +16,7 @@
 #include <string>
 #include <thread>
 
-#include "core/forest_core.hpp"
+#include "core/forest/forest_core.hpp"
 #include "finding.hpp"
 #include "forest_pair.hpp"
 #include "memory_faults.hpp"

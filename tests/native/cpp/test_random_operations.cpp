@@ -3,8 +3,8 @@
 // Algorithm 1 is in tests/native/test_suffix_index.py.
 
 #include "check.hpp"
-#include "core/drafter.hpp"
-#include "core/suffix_index.hpp"
+#include "core/drafting/drafter.hpp"
+#include "core/index/suffix_index.hpp"
 
 #include <algorithm>
 #include <map>

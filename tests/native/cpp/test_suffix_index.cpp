@@ -1,6 +1,6 @@
 #include "check.hpp"
 #include "core/error.hpp"
-#include "core/suffix_index.hpp"
+#include "core/index/suffix_index.hpp"
 
 #include <map>
 #include <random>

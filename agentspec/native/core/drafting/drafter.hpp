@@ -1,0 +1,73 @@
+// Algorithm 1 of SuffixDecoding (arXiv 2411.04975): from a matched context to the best draft.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/index/automaton.hpp"
+
+namespace agentspec {
+
+struct DraftOptions {
+  bool is_tree = false;          // grow a tree best-first; else a chain of best continuations
+  std::uint32_t max_tokens = 0;  // 0 = never draft
+  double alpha = 4.0;            // MAX_SPEC = floor(alpha * match length)
+  std::uint32_t min_match = 1;
+  double min_prob = 0.1;  // tokens with a smaller D(N) are not drafted
+  double doubt = 0.0;  // occurrences of something unseen after a context of one token; 0 = the paper's rule
+};
+
+/// A draft: parents[i] < i is the index of token i's parent, -1 the matched context.
+struct DraftTokens {
+  std::vector<std::int32_t> token_ids;
+  std::vector<std::int32_t> parents;
+  std::vector<double> probs;  // D(N)
+  double score = 0.0;         // sum of D(N)
+  std::uint32_t match_length = 0;
+
+  void clear();
+  void push(std::int32_t token, std::int32_t parent, double prob);
+};
+
+/// Drafts over const automata; keeps only scratch memory between calls.
+///
+/// C(N) is the count of N over the sum of its siblings' and its own, so D(N) is the estimated probability
+/// that N is accepted. With `doubt`, doubt / (length of the context) is added to that sum: what was seen once
+/// after a short context is far from certain. A draft that goes on past the depth continues from the last
+/// depth - 1 tokens.
+class Drafter {
+ public:
+  /// Tries every match length of the context `match` (a settled cursor): the states on its suffix-link
+  /// chain, each with its longest string, which dominates the state's shorter ones. Replaces `best` and
+  /// returns true if a draft scores higher than it; ties stay with the longer match.
+  /// O(match lengths * max_tokens), for trees times the children of the drafted states; lengths whose
+  /// score can't be higher are skipped, and so are those that there is no memory to draft for.
+  bool improve(const Automaton& automaton, Cursor match, const DraftOptions& options,
+               DraftTokens& best) noexcept;
+
+ private:
+  struct Candidate {      // a node that could be drafted next
+    double prob;          // D(N)
+    std::uint64_t order;  // of discovery; earlier ones win ties
+    StateId state;
+    std::int32_t token;
+    std::int32_t parent;
+    std::uint32_t length;  // of the context that ends with this node
+  };
+
+  bool try_expand(const Automaton& automaton, StateId context, std::uint32_t max_tokens,
+                  const DraftOptions& options) noexcept;
+  void expand_chain(const Automaton& automaton, StateId context, std::uint32_t max_tokens,
+                    const DraftOptions& options);
+  void expand_tree(const Automaton& automaton, StateId context, std::uint32_t max_tokens,
+                   const DraftOptions& options);
+  void discover(const Automaton& automaton, StateId context, const Candidate& node,
+                std::uint32_t max_children, const DraftOptions& options);
+
+  DraftTokens tried_;
+  std::vector<Candidate> frontier_;  // a heap
+  std::vector<Candidate> children_;
+  std::uint64_t num_discovered_ = 0;
+};
+
+}  // namespace agentspec

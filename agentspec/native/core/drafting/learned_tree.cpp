@@ -1,0 +1,157 @@
+#include "core/drafting/learned_tree.hpp"
+
+#include <algorithm>
+
+namespace agentspec {
+namespace {
+
+constexpr std::uint32_t kMoreEvidence = 3;     // times as much has the shorter context
+constexpr std::size_t kFewEdges = 64;          // only then all children are looked at
+constexpr std::size_t kChildrenOfLongest = 4;  // that are considered
+constexpr std::size_t kChildrenOfShorter = 3;
+constexpr int kMostDepth = 255;
+
+}  // namespace
+
+void LearnedTree::draft(const Readings& readings, std::array<std::int32_t, 2> before,
+                        const AcceptanceModel& model, const DraftOptions& options, DraftTokens& draft,
+                        std::vector<Considered>& considered) {
+  places_.assign(1, make_root(readings, before));
+  frontier_.clear();
+  expand(0, model, options.min_prob, considered);
+  while (!frontier_.empty()) {
+    std::pop_heap(frontier_.begin(), frontier_.end());
+    const Candidate chosen = frontier_.back();
+    frontier_.pop_back();
+    const auto node = static_cast<std::int32_t>(draft.token_ids.size());
+    const std::int32_t token = considered[chosen.considered].token;
+    draft.push(token, places_[chosen.place].node, chosen.prob);
+    if (draft.token_ids.size() == options.max_tokens) return;
+    places_.push_back(Place(places_[chosen.place]));
+    follow(places_.back(), token, chosen.prob, node);
+    const auto begin = static_cast<std::uint32_t>(considered.size());
+    expand(static_cast<std::uint32_t>(places_.size() - 1), model, options.min_prob, considered);
+    if (considered.size() > begin) considered[chosen.considered].next = begin;
+  }
+}
+
+// At most one of them comes next, so where the estimates add up to more than 1 they share it.
+void LearnedTree::expand(std::uint32_t place_number, const AcceptanceModel& model, double min_prob,
+                         std::vector<Considered>& considered) {
+  const Place& place = places_[place_number];
+  propose(place);
+  const auto begin = static_cast<std::uint32_t>(considered.size());
+  estimates_.clear();
+  double sum = 0;
+  for (const std::int32_t token : proposed_) {
+    considered.push_back({evidence_for(place, token), token, begin});
+    estimates_.push_back(model.estimate(considered.back().evidence));
+    sum += estimates_.back();
+  }
+  const double scale = place.prob / std::max(sum, 1.0);
+  for (std::uint32_t i = 0; i < estimates_.size(); ++i) {
+    const double prob = estimates_[i] * scale;
+    if (prob < min_prob) continue;
+    frontier_.push_back({prob, begin + i, place_number});
+    std::push_heap(frontier_.begin(), frontier_.end());
+  }
+}
+
+LearnedTree::Place LearnedTree::make_root(const Readings& readings, std::array<std::int32_t, 2> before) {
+  Place root{};
+  for (const Reading& one : readings.all()) {
+    View& view = root.views[root.num_views++];
+    view = {one.automaton, one.tree, one.context, {}};
+    look(view);
+  }
+  root.before = before;
+  return root;
+}
+
+// Finds the contexts where the text, or the last of it, has matched `longest`. While nothing is lost on the
+// way the shorter context can only be the one before, one token longer, or a suffix of that: with as many
+// occurrences its own beginning would have been the shorter one before.
+void LearnedTree::look(View& view) {
+  const Automaton& automaton = *view.automaton;
+  auto& [longest, length] = view.longest;
+  while (longest != kRoot && automaton.num_continued(longest) == 0) longest = automaton.link(longest);
+  length = longest == kRoot ? 0 : std::min(length, automaton.length(longest));
+  if (length == 0) {
+    view.shorter = {};
+    view.total = view.shorter_total = 0;
+    return;
+  }
+  automaton.prefetch(automaton.best_target(longest));
+  automaton.prefetch_edges(longest);
+  const std::uint32_t total = automaton.num_continued(longest);
+  StateId shorter = view.total == total ? view.shorter.state : automaton.link(longest);
+  while (shorter != kRoot && automaton.num_continued(shorter) < kMoreEvidence * total) {
+    shorter = automaton.link(shorter);
+  }
+  view.total = total;
+  view.shorter = {shorter, shorter == kRoot ? 0 : automaton.length(shorter)};
+  view.shorter_total = shorter == kRoot ? 0 : automaton.num_continued(shorter);
+  automaton.prefetch(automaton.best_target(shorter));
+  automaton.prefetch_edges(shorter);
+}
+
+void LearnedTree::propose(const Place& place) {
+  proposed_.clear();
+  for (const View& view : place.all()) {
+    if (view.longest.length > 0) {
+      propose(*view.automaton, view.longest.state, kChildrenOfLongest);
+    }
+    if (view.shorter.length > 0) {
+      propose(*view.automaton, view.shorter.state, kChildrenOfShorter);
+    }
+  }
+}
+
+// The children of the highest counts, if there are few enough to look at; the best one in any case.
+void LearnedTree::propose(const Automaton& automaton, StateId context, std::size_t most) {
+  propose(automaton.best_token(context));
+  if (automaton.num_edges(context) > kFewEdges) return;
+  children_.clear();
+  automaton.for_each_child(context, [&](std::int32_t token, StateId child) {
+    children_.emplace_back(automaton.count(child), token);
+  });
+  const auto is_before = [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first > b.first : a.second < b.second;
+  };
+  const auto end = children_.begin() + static_cast<std::ptrdiff_t>(std::min(most, children_.size()));
+  std::partial_sort(children_.begin(), end, children_.end(), is_before);
+  for (auto child = children_.begin(); child != end; ++child) propose(child->second);
+}
+
+void LearnedTree::propose(std::int32_t token) {
+  if (std::find(proposed_.begin(), proposed_.end(), token) == proposed_.end()) proposed_.push_back(token);
+}
+
+Evidence LearnedTree::evidence_for(const Place& place, std::int32_t token) {
+  Evidence evidence(place.depth);
+  for (const View& view : place.all()) {
+    const auto add = [&](Cursor context, std::uint32_t total, bool is_shorter) {
+      if (context.length == 0) return;
+      const std::uint32_t count = Reading::count(*view.automaton, context.state, token);
+      evidence.add_context(view.tree, is_shorter, context.length, count, total);
+    };
+    add(view.longest, view.total, false);
+    add(view.shorter, view.shorter_total, true);
+  }
+  evidence.add_names(token, place.before);
+  return evidence;
+}
+
+void LearnedTree::follow(Place& place, std::int32_t token, double prob, std::int32_t node) {
+  for (View& view : place.all()) {
+    view.longest = view.automaton->advance(view.longest, token);
+    view.shorter = view.automaton->advance(view.shorter, token);
+  }
+  for (View& view : place.all()) look(view);
+  place.before = {token, place.before[0]};
+  place.prob = prob;
+  place.node = node;
+  place.depth = static_cast<std::uint8_t>(std::min(place.depth + 1, kMostDepth));
+}
+
+}  // namespace agentspec

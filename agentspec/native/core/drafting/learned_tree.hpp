@@ -1,0 +1,73 @@
+// Trees of the learned rule.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/drafting/considered.hpp"
+#include "core/drafting/drafter.hpp"
+#include "core/drafting/reading.hpp"
+
+namespace agentspec {
+
+/// Takes the most probable of all tokens that could come next, best first, over the union of the trees. Each
+/// tree is asked twice, with the longest context and with a shorter one of more evidence: alternatives are
+/// where the longest one has little. Keeps only scratch memory between calls.
+class LearnedTree {
+ public:
+  /// Adds to `draft` and `considered`, which are empty; `before` are the last two tokens, the last one first
+  /// (-1: there is none). O(drafted tokens * trees * candidates), for trees times the children of contexts
+  /// with few of them. Throws std::bad_alloc.
+  void draft(const Readings& readings, std::array<std::int32_t, 2> before, const AcceptanceModel& model,
+             const DraftOptions& options, DraftTokens& draft, std::vector<Considered>& considered);
+
+ private:
+  struct View {  // of one tree on a place
+    const Automaton* automaton;
+    std::size_t tree;
+    Cursor longest;                   // context that something has followed; of length 0: there is none
+    Cursor shorter;                   // the longest other one with much more evidence; of length 0: likewise
+    std::uint32_t total = 0;          // continued occurrences of the longest
+    std::uint32_t shorter_total = 0;  // of the other
+  };
+  struct Place {
+    std::array<View, Evidence::kNumTrees> views;  // of the trees that there are
+    std::size_t num_views = 0;
+    std::array<std::int32_t, 2> before{-1, -1};  // the last token first
+    double prob = 1;                             // D of the token that leads here
+    std::int32_t node = -1;                      // its place in the draft
+    std::uint8_t depth = 0;
+
+    std::span<View> all() { return std::span(views).first(num_views); }
+    std::span<const View> all() const { return std::span(views).first(num_views); }
+  };
+  struct Candidate {  // of a tree's frontier
+    double prob;
+    std::uint32_t considered;
+    std::uint32_t place;
+
+    bool operator<(const Candidate& other) const {  // drafted later
+      return prob != other.prob ? prob < other.prob : considered > other.considered;
+    }
+  };
+
+  void expand(std::uint32_t place, const AcceptanceModel& model, double min_prob,
+              std::vector<Considered>& considered);
+  static Place make_root(const Readings& readings, std::array<std::int32_t, 2> before);
+  static void look(View& view);
+  void propose(const Place& place);
+  void propose(std::int32_t token);
+  void propose(const Automaton& automaton, StateId context, std::size_t most);
+  static Evidence evidence_for(const Place& place, std::int32_t token);
+  static void follow(Place& place, std::int32_t token, double prob, std::int32_t node);
+
+  std::vector<Place> places_;
+  std::vector<std::int32_t> proposed_;
+  std::vector<double> estimates_;
+  std::vector<Candidate> frontier_;  // a heap
+  std::vector<std::pair<std::uint32_t, std::int32_t>> children_;
+};
+
+}  // namespace agentspec

@@ -1,0 +1,49 @@
+// What the trees know of a place: the longest suffix of the text so far that has gone on in each of them.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "core/drafting/acceptance_model.hpp"
+#include "core/index/automaton.hpp"
+
+namespace agentspec {
+
+struct Reading {
+  const Automaton* automaton;
+  std::size_t tree;
+  Cursor context;
+
+  std::int32_t best_token() const { return automaton->best_token(context.state); }
+  /// Continued occurrences of the context.
+  std::uint32_t total() const { return automaton->num_continued(context.state); }
+  /// How many of them the token followed.
+  std::uint32_t count(std::int32_t token) const { return count(*automaton, context.state, token); }
+  static std::uint32_t count(const Automaton& automaton, StateId context, std::int32_t token) {
+    if (automaton.best_token(context) == token) return automaton.count(automaton.best_target(context));
+    const StateId child = automaton.child(context, token);
+    return child == kNoState ? 0 : automaton.count(child);
+  }
+  /// Goes back to the longest suffix that something has followed; of length 0 if there is none.
+  void fall_back() { context = automaton->fall_back(context); }
+};
+
+/// At most one of each tree, the most specific tree's first.
+struct Readings {
+  std::array<Reading, Evidence::kNumTrees> of;
+  std::size_t size = 0;
+
+  std::span<Reading> all() { return std::span(of).first(size); }
+  std::span<const Reading> all() const { return std::span(of).first(size); }
+  void add(const Reading& reading) { of[size++] = reading; }
+  std::uint32_t longest() const {
+    std::uint32_t length = 0;
+    for (const Reading& one : all()) length = std::max(length, one.context.length);
+    return length;
+  }
+};
+
+}  // namespace agentspec

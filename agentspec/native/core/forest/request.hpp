@@ -1,0 +1,147 @@
+// A live request: its own index, and its places in the shared ones.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <span>
+#include <vector>
+
+#include "core/drafting/drafter.hpp"
+#include "core/drafting/learned_drafter.hpp"
+#include "core/index/match.hpp"
+#include "core/index/request_index.hpp"
+#include "core/index/suffix_index.hpp"
+#include "core/pod_array.hpp"
+
+namespace agentspec {
+
+using GroupId = std::uint32_t;
+using IndexId = std::uint64_t;
+using ModelId = std::uint64_t;
+
+/// Where a draft comes from; smaller is more specific. 1 is the request itself.
+using SourceId = std::uint8_t;
+constexpr SourceId kNoSource = 0;
+constexpr SourceId kRequestSource = 1;
+constexpr SourceId kLastSource = Evidence::kNumTrees;
+
+/// An index that several requests draft from and learn into.
+struct Shared {
+  std::unique_ptr<SuffixIndex> index;  // nullptr once it was dropped
+  GroupId group;
+  IndexId id;
+  std::uint32_t weight = 1;             // times its size it counts where one has to make room
+  std::size_t bytes = 0;                // last seen index->memory_bytes(): what group and total hold of it
+  std::size_t spare_bytes = 0;          // the same, or 0 once it had nothing to give up: until it changes
+  std::array<std::size_t, 2> places{};  // in the rankings of its group and of everything
+  std::size_t num_added = 0;            // tokens since its group was last balanced
+  Shared* next_grown = nullptr;         // in its group's list, if there are such tokens
+  std::size_t task = 0;                 // its place among the indices of the current batch
+  std::uint64_t batch = 0;
+
+  /// Weights count among the indices of a group only: other groups' hold nothing of this one's.
+  static constexpr std::size_t kOfGroup = 0;
+  static constexpr std::size_t kOfAll = 1;
+  std::size_t weigh(std::size_t num_bytes, std::size_t ranking) const {
+    return ranking == kOfGroup ? num_bytes * weight : num_bytes;
+  }
+  bool is_larger(const Shared& other, std::size_t ranking) const {
+    const std::size_t mine = weigh(spare_bytes, ranking);
+    const std::size_t its = other.weigh(other.spare_bytes, ranking);
+    return mine > its || (mine == its && id < other.id);
+  }
+};
+
+/// What requests of one kind have in common beside their trees: which drafts are right.
+struct Model {
+  Model(GroupId group_id, const AcceptanceModel& learned) : acceptance(learned), group(group_id) {}
+
+  AcceptanceModel acceptance;
+  GroupId group;
+  std::size_t task = 0;  // its place among the models of the current batch
+  std::uint64_t batch = 0;
+};
+
+/// A request's use of a shared index.
+struct Link {
+  std::shared_ptr<Shared> shared;
+  SourceId source;
+  bool has_sequence = false;
+  SequenceId sequence = 0;  // the output, live in the index, if has_sequence
+  Match match;              // of the request's context, as of num_matched output tokens
+  std::size_t num_matched = 0;
+};
+
+enum class OwnIndex : std::uint8_t {
+  kQueued,    // its text waits for the thread that builds in the background
+  kBuilding,  // by one thread, outside the lock
+  kReady,
+  kMuted  // there is none (any more): no memory was left for it
+};
+
+struct Request {
+  Request(std::uint32_t depth, GroupId group_id, const DraftOptions& draft_options)
+      : own(std::make_unique<RequestIndex>(depth)), group(group_id), options(draft_options) {}
+
+  std::unique_ptr<RequestIndex> own;  // while it is being built, only the thread that does so may touch it
+  Match own_match;                    // of the context in it, where the output is learned later
+  OwnIndex own_state = OwnIndex::kBuilding;
+  bool is_finished = false;
+  PodArray<std::int32_t> text;    // prediction and prompt, if they wait or are built from in the background
+  std::size_t num_predicted = 0;  // of its tokens
+  std::vector<std::int32_t> pending;  // output that came before the index was there
+  // The last tokens of prompt + output, at least depth - 1 if there are; fewer after memory has run out.
+  std::vector<std::int32_t> context;
+  std::size_t num_output = 0;
+  GroupId group;
+  DraftOptions options;
+  std::vector<Link> links;             // most specific source first
+  std::size_t own_bytes = 0;           // memory of `own`
+  std::size_t bytes = 0;               // what group and total hold of it
+  std::uint64_t batch = 0;             // last batch that named this request
+  std::shared_ptr<Model> model;        // nullptr: it is drafted for by the paper's rule
+  std::vector<Considered> considered;  // for its last draft, of which it is not known yet what came
+  std::vector<Considered> judged;      // for the one before, where the model has not learned of it yet
+  std::size_t considered_bytes = 0;    // what group and total hold of both
+
+  bool has_own() const { return own_state == OwnIndex::kReady && own != nullptr; }
+  bool has_to_come() const { return own_state == OwnIndex::kQueued || own_state == OwnIndex::kBuilding; }
+  /// Whether nobody works on the index, or on what it is to be built from, outside the lock.
+  bool is_at_rest() const { return own_state == OwnIndex::kQueued || own_state == OwnIndex::kReady; }
+  /// Copies what the index is to be built from. Throws std::bad_alloc.
+  void queue(std::span<const std::int32_t> prediction, std::span<const std::int32_t> prompt) {
+    text.reserve(prediction.size() + prompt.size());
+    text.append(prediction);
+    text.append(prompt);
+    num_predicted = prediction.size();
+    own_state = OwnIndex::kQueued;
+  }
+  /// Adds output to `context`, which is cut now and then, and begins anew where there is no memory for more.
+  /// O(tokens) amortized.
+  void extend_context(std::span<const std::int32_t> tokens, std::size_t depth) noexcept {
+    num_output += tokens.size();
+    if (context.size() > 8 * depth) {
+      context.erase(context.begin(), context.end() - static_cast<std::ptrdiff_t>(depth));
+    }
+    if (!try_append(context, tokens)) context.clear();
+  }
+  /// Keeps output for the index that is to come; where there is no memory for it, the index is not
+  /// wanted.
+  void keep_pending(std::span<const std::int32_t> tokens) noexcept {
+    if (!try_append(pending, tokens)) own_state = OwnIndex::kMuted;
+  }
+
+ private:
+  static bool try_append(std::vector<std::int32_t>& to, std::span<const std::int32_t> tokens) noexcept {
+    try {
+      to.insert(to.end(), tokens.begin(), tokens.end());
+      return true;
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+  }
+};
+
+}  // namespace agentspec

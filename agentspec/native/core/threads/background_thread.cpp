@@ -1,0 +1,47 @@
+#include "core/threads/background_thread.hpp"
+
+#include <system_error>
+#include <utility>
+
+namespace agentspec {
+
+BackgroundThread::~BackgroundThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void BackgroundThread::submit(std::function<void()> job) {
+  std::unique_lock lock(mutex_);
+  if (!thread_.joinable()) {
+    try {
+      thread_ = std::thread([this] { work(); });
+    } catch (const std::system_error&) {
+      lock.unlock();
+      return job();
+    }
+  }
+  jobs_.push_back(std::move(job));
+  lock.unlock();
+  changed_.notify_all();
+}
+
+void BackgroundThread::work() {
+  while (true) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return is_stopping_ || !jobs_.empty(); });
+    if (is_stopping_) return;
+    const std::function<void()> job = std::move(jobs_.front());
+    jobs_.pop_front();
+    lock.unlock();
+    try {
+      job();
+    } catch (...) {  // the next one may have more luck; whom it concerns has to catch it
+    }
+  }
+}
+
+}  // namespace agentspec
