@@ -192,7 +192,8 @@ def test_vllm_stays_in_its_plugin() -> None:
 
 def test_only_the_forest_and_the_replay_know_the_native_core() -> None:
     simulated = {f"{REPLAY}.drafters", f"{REPLAY}.stage_trees"}  # trees without a forest around them
-    assert users_of("agentspec._native", "_native") == {"agentspec.forest", *simulated}
+    forest = {f"agentspec.forest.{name}" for name in ("forest", "registry", "persistence")}
+    assert users_of("agentspec._native", "_native") == forest | simulated
 
 
 def test_the_engine_and_the_library_know_no_server() -> None:

@@ -16,12 +16,12 @@ from agentspec.engine.checkpoint_config import check_files
 from agentspec.engine.engine_config import DTYPES, EngineConfig
 from agentspec.errors import ConfigError
 from agentspec.extras import check_installed, needed
-from agentspec.forest_file import check_place
+from agentspec.forest.autosave import ForestAutosave
+from agentspec.forest.file import check_place
 from agentspec.forest_folder import ForestFolder
 from agentspec.gateway import EmbeddedUpstream
 from agentspec.gateway.settings import Settings
 from agentspec.generation import Engine
-from agentspec.kept_forest import ForestAutosave
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir
 from agentspec.recorded import CallLibrary, ReplayEngine, read
 from agentspec.vllm_plugin.versions import INSTALL, installed_version

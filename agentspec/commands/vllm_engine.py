@@ -14,7 +14,7 @@ from typing import Any
 from agentspec.commands.engine_choice import REPLAY_OPTIONS, TORCH_OPTIONS, name_of
 from agentspec.commands.serve_settings import HIDDEN, fleet_of, given_keys
 from agentspec.errors import ConfigError
-from agentspec.forest_file import check_place
+from agentspec.forest.file import check_place
 from agentspec.gateway import (
     EngineCommand,
     EngineSupervisor,

@@ -20,7 +20,7 @@ from typing import Any
 from agentspec import __version__
 from agentspec.draft import Source
 from agentspec.errors import AgentSpecError, ConfigError
-from agentspec.forest_file import check_place, restored
+from agentspec.forest.file import check_place, restored
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 from agentspec.vllm_plugin.proposer import ForestProposer

@@ -1,7 +1,7 @@
 """The forest: all suffix trees of one engine, by stage, session and request.
 
-Owns the names: it maps a (tenant, stage path), a session (``sessions``) or a request to a tree. The native
-core owns tokens, counts, budgets and drafts. This module knows no HTTP and no engine.
+Owns the live requests. ``registry`` owns the names of the trees, ``persistence`` saves and loads them. The
+native core owns tokens, counts, budgets and drafts. This package knows no HTTP and no engine.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec import forest_file
-from agentspec._native import MODEL_BYTES, DraftMaker, DraftOptions, ForestCore, LiveRows, RowCounts
+from agentspec._native import DraftMaker, DraftOptions, ForestCore, LiveRows, RowCounts
 from agentspec.config import MOST_DRAFT_TOKENS, DraftConfig, ForestConfig, check_int, check_prob
 from agentspec.draft import Draft, Source
 from agentspec.errors import (
@@ -30,23 +29,19 @@ from agentspec.errors import (
     StageError,
     TokenError,
     UnknownRequestError,
-    UnusableForestError,
 )
-from agentspec.forest_file import SavedForest, SavedModel, SavedOutputs, Totals, TreeName
-from agentspec.sessions import SessionKey, SessionTable
+from agentspec.forest import persistence
+from agentspec.forest.file import SavedForest, reading, writing
+from agentspec.forest.registry import TreeRegistry
+from agentspec.forest.sessions import SessionKey
 from agentspec.stages import StageKey
 
 __all__ = ["Forest", "ForestStats", "LiveRows", "RowCounts", "Tokens"]
 
 Tokens = NDArray[np.int32]
-Path = tuple[str, ...]  # of a stage or of an enclosing path; () is the tenant's own tree
 
 _NO_TOKENS: Tokens = np.empty(0, np.int32)
 _MAKER = DraftMaker(Draft, tuple(Source))
-_MODELS_SHARE = 16  # of a budget
-_IDLE_SESSIONS_SHARE = 8  # of a tenant's budget
-_WEIGHT_PER_WIDER_TREE = 64
-_MOST_EXPIRED = 8  # sessions per call: more than one request can leave behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +59,6 @@ class ForestStats:
     num_sequences: int = 0
     num_tokens: int = 0
     num_requests: int = 0
-
-
-@dataclass(slots=True)
-class _Tenant:
-    """One tenant's group in the core and its trees, the most recently used last."""
-
-    group: int
-    trees: dict[Path, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -97,17 +84,9 @@ class Forest:
         self.config = config or ForestConfig()
         # contexts have up to `depth` tokens, so the strings counted are one longer
         self._core = ForestCore(self.config.depth + 1, self.config.total_limit_bytes, self.config.threads)
+        self._trees = TreeRegistry(self.config, self._core)
         self._saving = threading.Lock()  # one thread at a time reads a tree
-        self._lock = threading.Lock()  # guards the names below; never held during long work of the core
-        self._tenants: dict[str, _Tenant] = {}
-        self._models: dict[tuple[str, Path], int] = {}  # of tenants' stages, the most recently used last
-        self._unwanted: list[int] = []  # indices without a name, dropped outside the lock
-        self._sessions = SessionTable(
-            self.config.max_sessions,
-            _budget_bytes(self.config) // _IDLE_SESSIONS_SHARE,
-            self.config.session_ttl_s,
-            self._unwanted.append,
-        )
+        self._lock = threading.Lock()  # guards the requests; never held during long work of the core
         self._requests: dict[str, _Request] = {}
         self._num_started = 0
         _FORESTS.add(self)
@@ -155,18 +134,17 @@ class Forest:
         options = _native_options(draft)
         request = self._admit(request_id, stage, session)
         try:
-            with self._lock:
-                group = self._tenant(stage.tenant).group
-                indices, sources = self._sources(stage, request.session)
-                model = self._model(stage) if draft.rule == "learned" and not draft.is_off else None
+            group = self._trees.group(stage.tenant)
+            shared = self._trees.shared_trees(stage, request.session)
+            model = self._trees.model(stage) if draft.rule == "learned" and not draft.is_off else None
             self._core.start(
-                request.number, group, prompt, prediction, indices, sources, learn, options, not wait, model
+                request.number, group, prompt, prediction, *shared, learn, options, not wait, model
             )
         except BaseException:
             self._dismiss(request_id)
             raise
         finally:
-            self._drop_unwanted()
+            self._trees.drop_unwanted()
 
     def wait(self, request_id: str) -> None:
         """Return once the prompt of a request that was started with ``wait=False`` is indexed.
@@ -272,46 +250,32 @@ class Forest:
             TokenError: not one-dimensional int32, or a negative id.
         """
         tokens = _check_tokens(token_ids)
-        with self._lock:
-            indices, _ = self._sources(stage, None)
-        self._core.learn(indices, tokens)
-        self._drop_unwanted()
+        self._core.learn(self._trees.shared_trees(stage).indices, tokens)
+        self._trees.drop_unwanted()
 
     def evict(self, stage: StageKey) -> None:
         """Forget everything that this stage's own tree has learned. Parents and tenant keep theirs.
 
         Live requests of the stage continue without the tree, and it does not learn their later output.
         """
-        with self._lock:
-            tenant = self._tenants.get(stage.tenant)
-            index = None if tenant is None else tenant.trees.pop(stage.path, None)
+        index = self._trees.remove(stage)
         if index is not None:
             self._core.drop_index(index)
 
     def memory_bytes(self, stage: StageKey | None = None) -> int:
         """Return the bytes allocated for a stage's tree (0 if it has none), or for the whole forest."""
-        if stage is None:
-            return self._core.memory_bytes()
-        with self._lock:
-            index = self._index(stage)
-            return 0 if index is None else self._core.index_bytes(index)
+        return self._core.memory_bytes() if stage is None else self._trees.sizes(stage).num_bytes
 
     def stats(self, stage: StageKey | None = None) -> ForestStats:
         """Return the size of a stage's tree, or of the whole forest (an output counts once per tree)."""
+        sizes = self._trees.sizes(stage)
         with self._lock:
             if stage is None:
-                indices = [index for tenant in self._tenants.values() for index in tenant.trees.values()]
-                indices += self._sessions.indices()
                 num_requests = len(self._requests)
             else:
-                index = self._index(stage)
-                indices = [] if index is None else [index]
-                num_requests = Counter(live.stage for live in self._requests.values())[stage]
-            sizes = [self._core.index_size(index) for index in indices]
-            tree_bytes = sum(self._core.index_bytes(index) for index in indices)
-        if stage is None:
-            tree_bytes = self._core.memory_bytes()
-        return ForestStats(tree_bytes, sum(n for n, _ in sizes), sum(n for _, n in sizes), num_requests)
+                num_requests = sum(live.stage == stage for live in self._requests.values())
+        tree_bytes = self._core.memory_bytes() if stage is None else sizes.num_bytes
+        return ForestStats(tree_bytes, sizes.num_sequences, sizes.num_tokens, num_requests)
 
     # ---- files ----
 
@@ -331,12 +295,8 @@ class Forest:
             ConfigError: the vocabulary is not a string, or empty.
         """
         _check_vocabulary(vocabulary)
-        with self._saving, forest_file.writing(path, vocabulary) as file:
-            for model in self._saved_models():
-                file.add_model(model)
-            for outputs in self._saved_outputs():
-                file.add_outputs(outputs)
-            return file.finish()
+        with self._saving, writing(path, vocabulary) as file:
+            return persistence.save(file, self._core, self._trees)
 
     def load(self, path: str | os.PathLike[str], *, vocabulary: str) -> SavedForest:
         """Add the content of a file that :meth:`save` wrote. Can run concurrently with other calls.
@@ -363,106 +323,33 @@ class Forest:
             ConfigError: the vocabulary is not a string, or empty.
         """
         _check_vocabulary(vocabulary)
-        totals = Totals()
-        with forest_file.reading(path, vocabulary) as file:
-            for item in file:
-                if isinstance(item, SavedModel):
-                    _check_model(item, path)
-            for item in file:
-                if isinstance(item, SavedModel):
-                    self._restore(item)
-                elif self._learn_again(item):
-                    totals.add(item)
-            return totals.saved(file.num_bytes)
+        with reading(path, vocabulary) as file:
+            return persistence.load(file, self._core, self._trees)
 
     def check_integrity(self) -> None:
         """Recount every tree. Raises AssertionError if an invariant is broken. For tests."""
         self._core.check_integrity()
 
-    # ---- saving and loading: the most recently used first, so that there is room for them ----
-
-    def _saved_models(self) -> Iterator[SavedModel]:
-        with self._lock:
-            models = list(reversed(self._models.items()))
-        for name, model in models:
-            with contextlib.suppress(UnknownRequestError):  # another thread may drop it meanwhile
-                yield SavedModel(name, self._core.model_state(model))
-
-    def _saved_outputs(self) -> Iterator[SavedOutputs]:
-        with self._lock:
-            trees = [
-                ((name, path), index)
-                for name, tenant in self._tenants.items()
-                for path, index in reversed(tenant.trees.items())
-            ]
-        for tree, index in trees:
-            with contextlib.suppress(UnknownRequestError):  # as above
-                outputs = SavedOutputs(tree, *self._core.read_outputs(index, True))
-                while len(outputs.sizes):
-                    yield outputs
-                    outputs = SavedOutputs(tree, *self._core.read_outputs(index, False))
-
-    def _restore(self, saved: SavedModel) -> None:
-        tenant = saved.name[0]
-        with self._lock:
-            num_own = sum(name == tenant for name, _ in self._models)
-            is_full = len(self._models) >= _most_models(self.config.total_limit_bytes)
-            if saved.name in self._models or is_full or num_own >= _most_models(_budget_bytes(self.config)):
-                return
-            model = self._core.restore_model(self._tenant(tenant).group, saved.state)
-            self._models = {saved.name: model, **self._models}
-
-    def _learn_again(self, saved: SavedOutputs) -> bool:
-        """Return False if this forest has no room for the tree."""
-        with self._lock:
-            index = self._tree_to_load(saved.name)
-        if index is None:
-            return False
-        indices = np.array([index], np.uint64)
-        for tokens, uses in saved:
-            self._core.learn(indices, tokens, uses)
-        return True
-
-    def _tree_to_load(self, name: TreeName) -> int | None:
-        """Return the tree of this name, or a new one as the least recently used. The lock is held."""
-        tenant, path = self._tenant(name[0]), name[1]
-        kinds = {Source.STAGE, Source.WORKFLOW} if path else {Source.TENANT}
-        is_kept = not kinds.isdisjoint(self.config.sources)
-        if path not in tenant.trees and is_kept and len(tenant.trees) < self.config.max_trees:
-            index = self._core.create_index(tenant.group, self.config.stage_limit_bytes, self._weight(path))
-            tenant.trees = {path: index, **tenant.trees}
-        return tenant.trees.get(path)
-
-    # ---- names ----
+    # ---- live requests ----
 
     def _admit(self, request_id: str, stage: StageKey, session: str | None) -> _Request:
         with self._lock:
             if request_id in self._requests:
                 raise DuplicateRequestError(f"request {request_id!r} is live already")
-            self._sessions.expire(_MOST_EXPIRED)
+            self._trees.expire_sessions()
             request = _Request(self._num_started, stage, None)
-            if session is not None and Source.SESSION in self.config.sources:
-                request.session = self._enter_session((stage.tenant, session))
+            if session is not None:
+                request.session = self._trees.enter_session((stage.tenant, session))
             self._num_started += 1
             self._requests[request_id] = request
             return request
 
-    def _enter_session(self, key: SessionKey) -> SessionKey | None:
-        """Return None if the tenant has no room for another session: the request runs without one."""
-        group = self._tenant(key[0]).group
-        has_entered = self._sessions.enter(
-            key, lambda: self._core.create_index(group, self.config.session_limit_bytes)
-        )
-        return key if has_entered else None
-
     def _dismiss(self, request_id: str) -> None:
-        session = self._requests[request_id].session  # busy as long as this request is in it
-        num_bytes = 0 if session is None else self._core.index_bytes(self._sessions.index(session))
         with self._lock:
-            del self._requests[request_id]
-            if session is not None:
-                self._sessions.leave(session, num_bytes)
-        self._drop_unwanted()
+            session = self._requests.pop(request_id).session
+        if session is not None:
+            self._trees.leave_session(session)
+        self._trees.drop_unwanted()
 
     def _live(self, request_id: str) -> _Request:
         request = self._requests.get(request_id)
@@ -480,77 +367,6 @@ class Forest:
             if count > 1:
                 raise DuplicateRequestError(f"request {request_id!r} occurs twice in one step")
         return [(request_id, np.ascontiguousarray(_check_array(tokens))) for request_id, tokens in updates]
-
-    def _sources(
-        self, stage: StageKey, session: SessionKey | None
-    ) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
-        """Return the shared trees of a request, the most specific first. The lock is held."""
-        tenant = self._tenant(stage.tenant)
-        named = [] if session is None else [(self._sessions.index(session), Source.SESSION)]
-        for size in range(len(stage.path), -1, -1):
-            source = Source.TENANT if size == 0 else Source.WORKFLOW
-            source = Source.STAGE if size == len(stage.path) else source
-            if source in self.config.sources:
-                named.append((self._tree(tenant, stage.path[:size]), source))
-        indices, sources = [index for index, _ in named], [source for _, source in named]
-        return np.array(indices, np.uint64), np.array(sources, np.uint8)
-
-    def _index(self, stage: StageKey) -> int | None:
-        """Return the index of the stage's own tree, if it has one."""
-        tenant = self._tenants.get(stage.tenant)
-        return None if tenant is None else tenant.trees.get(stage.path)
-
-    def _tree(self, tenant: _Tenant, path: Path) -> int:
-        """Return the tenant's tree of this path and mark it as most recently used. The lock is held."""
-        index = tenant.trees.pop(path, None)
-        if index is None:
-            index = self._core.create_index(tenant.group, self.config.stage_limit_bytes, self._weight(path))
-        tenant.trees[path] = index
-        if len(tenant.trees) > self.config.max_trees:
-            self._unwanted.append(tenant.trees.pop(next(iter(tenant.trees))))
-        return index
-
-    def _weight(self, path: Path) -> int:
-        """Return the eviction weight of a tree: it is higher if wider trees hold its outputs as well."""
-        num_wider = (Source.TENANT in self.config.sources) * (path != ())
-        num_wider += (Source.WORKFLOW in self.config.sources) * max(len(path) - 1, 0)
-        return int(_WEIGHT_PER_WIDER_TREE ** min(num_wider, 2))
-
-    def _model(self, stage: StageKey) -> int | None:
-        """Return the model of the stage; None if the budgets have no room for one. The lock is held."""
-        key = (stage.tenant, stage.path)
-        model = self._models.pop(key, None)
-        if model is None:
-            model = self._new_model(stage.tenant)
-        if model is not None:
-            self._models[key] = model
-        return model
-
-    def _new_model(self, tenant: str) -> int | None:
-        """Return a model that starts from the tenant's most recently used model.
-
-        A tenant's models take at most a sixteenth of its budget. Beyond that, the new stage takes over the
-        least recently used one. All models take at most a sixteenth of the total budget. Beyond that, the
-        least recently used one is dropped.
-        """
-        own = [key for key in self._models if key[0] == tenant]
-        if len(own) >= _most_models(_budget_bytes(self.config)):
-            return self._models.pop(own[0]) if own else None
-        prior = self._models[own[-1]] if own else None
-        model = self._core.create_model(self._tenant(tenant).group, prior)
-        if len(self._models) >= _most_models(self.config.total_limit_bytes):
-            self._core.drop_model(self._models.pop(next(iter(self._models))))
-        return model
-
-    def _tenant(self, name: str) -> _Tenant:
-        if name not in self._tenants:
-            self._tenants[name] = _Tenant(self._core.create_group(self.config.tenant_limit_bytes))
-        return self._tenants[name]
-
-    def _drop_unwanted(self) -> None:
-        while self._unwanted:
-            with contextlib.suppress(IndexError):  # another thread may take the last one
-                self._core.drop_index(self._unwanted.pop())
 
 
 class _InheritedForest(Forest):
@@ -587,27 +403,9 @@ def _unknown(request_id: str) -> UnknownRequestError:
     return UnknownRequestError(f"no live request has the id {request_id!r}")
 
 
-def _most_models(budget_bytes: int) -> int:
-    return budget_bytes // _MODELS_SHARE // MODEL_BYTES
-
-
-def _budget_bytes(config: ForestConfig) -> int:
-    """Return the most bytes that a tenant can have."""
-    return min(config.tenant_limit_bytes, config.total_limit_bytes)
-
-
 def _check_vocabulary(vocabulary: object) -> None:
     if not isinstance(vocabulary, str) or not vocabulary:
         raise ConfigError(f"a vocabulary is named by a string that is not empty, not {vocabulary!r}")
-
-
-def _check_model(saved: SavedModel, path: str | os.PathLike[str]) -> None:
-    try:
-        ForestCore.check_model_state(saved.state)
-    except ConfigError as error:
-        raise UnusableForestError(
-            f"{os.fspath(path)!r} holds no model for {saved.name!r}: {error}"
-        ) from error
 
 
 @functools.lru_cache(64)

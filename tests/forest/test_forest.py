@@ -344,19 +344,23 @@ class Failing:
         return getattr(self._core, name)
 
 
+def replace_core(forest: Forest, core: ForestCore | Failing) -> None:
+    forest._core = forest._trees._core = core
+
+
 def test_names_go_also_where_the_core_runs_out_of_memory():
     forest = Forest()
     core = forest._core
     for call in ("create_index", "start"):
-        forest._core = Failing(core, call, MemoryError())
+        replace_core(forest, Failing(core, call, MemoryError()))
         with pytest.raises(MemoryError):
             forest.start("a", EXTRACT, ids(1), session="s")
-        forest._core = core
+        replace_core(forest, core)
         forest.start("a", EXTRACT, ids(1), session="s")
-        forest._core = Failing(core, "finish", MemoryError())
+        replace_core(forest, Failing(core, "finish", MemoryError()))
         with pytest.raises(MemoryError):
             forest.finish("a")
-        forest._core = core
+        replace_core(forest, core)
         with pytest.raises(UnknownRequestError):
             forest.finish("a")
 
@@ -520,7 +524,7 @@ def test_a_stage_per_call_does_not_grow_the_forest():
 
 def test_idle_sessions_expire(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr("agentspec.sessions.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("agentspec.forest.sessions.time.monotonic", lambda: clock[0])
     forest = Forest(ForestConfig(session_ttl_s=10))
     forest.start("live", OTHER, ids(1), session="kept")
     run_request(forest, "a", StageKey("rival", ("x",)), ids(20, 21, 22, 23), session="s")
@@ -534,7 +538,7 @@ def test_idle_sessions_expire(monkeypatch):
 
 def test_a_call_drops_only_a_few_of_many_expired_sessions(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr("agentspec.sessions.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("agentspec.forest.sessions.time.monotonic", lambda: clock[0])
     forest = Forest(ForestConfig(session_ttl_s=10, sources=(Source.SESSION,)))
     for i in range(100):
         run_request(forest, "a", EXTRACT, ids(1), session=f"s{i}")

@@ -11,7 +11,7 @@ import pytest
 
 from agentspec import Forest, StageKey
 from agentspec.errors import ForestFileError, UnusableForestError
-from agentspec.forest_file import SavedForest, check_place, restored, writing
+from agentspec.forest.file import SavedForest, check_place, restored, writing
 
 STAGE = StageKey.parse("flow/sql")
 NAME_MAX = 255

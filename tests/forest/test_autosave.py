@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from agentspec.errors import ConfigError, ForestFileError, UnusableForestError
+from agentspec.forest.autosave import ForestAutosave
 from agentspec.generation import PastOutput
-from agentspec.kept_forest import ForestAutosave
 from agentspec.stages import StageKey
 
 TIMEOUT_S = 60.0

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from agentspec import Draft, DraftConfig, Forest, ForestConfig, Source, StageKey
 from agentspec._native import MODEL_BYTES
 from agentspec.errors import ConfigError, ForestFileError
-from agentspec.forest_file import ForestWriter, SavedForest, SavedModel, SavedOutputs, writing
+from agentspec.forest.file import ForestWriter, SavedForest, SavedModel, SavedOutputs, writing
 
 VOCABULARY = "tekken"
 EXTRACT = StageKey("t", ("sql", "extract"))

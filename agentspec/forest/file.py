@@ -268,10 +268,13 @@ class ForestReader:
 
     An iteration that reaches the end has verified that the file is whole and valid. Otherwise
     it raises ForestFileError.
+
+    Attributes:
+        path: the file.
     """
 
     def __init__(self, path: Path, file: BinaryIO, vocabulary: str) -> None:
-        self._path = path
+        self.path = path
         self._file = file
         self._check_preamble()
         kind, names, _ = self._chunk()
@@ -303,14 +306,14 @@ class ForestReader:
 
     def _check_preamble(self) -> None:
         if not _MAGIC.startswith(self._file.read(len(_MAGIC))):
-            raise _not_a_forest(self._path)
+            raise _not_a_forest(self.path)
         self._file.seek(0)
         _, version = _PREAMBLE.unpack(self._read(_PREAMBLE.size))
         if version == 0:
             raise self._broken("it does not begin as one")
         if version > _VERSION:
             raise UnusableForestError(
-                f"{str(self._path)!r} has the format {version}, but this version of AgentSpec reads "
+                f"{str(self.path)!r} has the format {version}, but this version of AgentSpec reads "
                 f"format {_VERSION}: use a newer one"
             )
 
@@ -340,7 +343,7 @@ class ForestReader:
         raise self._broken(f"it holds something of the kind {kind!r}")
 
     def _broken(self, reason: str) -> UnusableForestError:
-        return UnusableForestError(f"{str(self._path)!r} is no whole forest file, {reason}: remove it")
+        return UnusableForestError(f"{str(self.path)!r} is no whole forest file, {reason}: remove it")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from agentspec.errors import ConfigError, ForestError
-from agentspec.forest_file import restored
+from agentspec.forest.file import restored
 from agentspec.generation import Trees
 
 logger = logging.getLogger("agentspec")

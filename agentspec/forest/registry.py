@@ -1,0 +1,247 @@
+"""The trees and models of a forest by name: tenants, stage paths and sessions.
+
+Owns names, limits and the order of use. The native core owns what the trees hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec._native import MODEL_BYTES, ForestCore
+from agentspec.config import ForestConfig
+from agentspec.draft import Source
+from agentspec.forest.file import TreeName
+from agentspec.forest.sessions import SessionKey, SessionTable
+from agentspec.stages import StageKey
+
+Path = tuple[str, ...]  # of a stage or of an enclosing path; () is the tenant's own tree
+
+_MODELS_SHARE = 16  # of a budget
+_IDLE_SESSIONS_SHARE = 8  # of a tenant's budget
+_WEIGHT_PER_WIDER_TREE = 64
+_MOST_EXPIRED = 8  # sessions per call: more than one request can leave behind
+
+
+@dataclass(slots=True)
+class _Tenant:
+    """One tenant's group in the core and its trees, the most recently used last."""
+
+    group: int
+    trees: dict[Path, int] = field(default_factory=dict)
+
+
+class SharedTrees(NamedTuple):
+    """The shared trees of one request, the most specific first. Both arrays are ``[n]``."""
+
+    indices: NDArray[np.uint64]
+    sources: NDArray[np.uint8]
+
+
+class TreeSizes(NamedTuple):
+    """Sums over some trees. An output counts once per tree."""
+
+    num_bytes: int
+    num_sequences: int
+    num_tokens: int
+
+
+class TreeRegistry:
+    """Maps names to the core's indices and models, and creates them on first use. Thread-safe.
+
+    Its lock is never held during long work of the core. Trees that lose their name are only noted:
+    :meth:`drop_unwanted` frees them outside the lock.
+    """
+
+    def __init__(self, config: ForestConfig, core: ForestCore) -> None:
+        self._config = config
+        self._core = core
+        self._lock = threading.Lock()
+        self._tenants: dict[str, _Tenant] = {}
+        self._models: dict[TreeName, int] = {}  # of stages, the most recently used last
+        self._unwanted: list[int] = []  # indices without a name
+        self._sessions = SessionTable(
+            config.max_sessions,
+            self._most_tenant_bytes() // _IDLE_SESSIONS_SHARE,
+            config.session_ttl_s,
+            self._unwanted.append,
+        )
+
+    # ---- one request's trees ----
+
+    def enter_session(self, key: SessionKey) -> SessionKey | None:
+        """Begin a request in a session. Return None if it runs without one.
+
+        That is so if the forest has no session trees, or the tenant has no room for another session.
+        """
+        with self._lock:
+            if Source.SESSION not in self._config.sources:
+                return None
+            group = self._tenant(key[0]).group
+            limit = self._config.session_limit_bytes
+            has_entered = self._sessions.enter(key, lambda: self._core.create_index(group, limit))
+            return key if has_entered else None
+
+    def leave_session(self, key: SessionKey) -> None:
+        """End a request in a session."""
+        num_bytes = self._core.index_bytes(self._sessions.index(key))  # present: the request is still in it
+        with self._lock:
+            self._sessions.leave(key, num_bytes)
+
+    def expire_sessions(self) -> None:
+        """Drop some of the sessions that were idle for too long."""
+        with self._lock:
+            self._sessions.expire(_MOST_EXPIRED)
+
+    def group(self, tenant: str) -> int:
+        """Return the tenant's group in the core."""
+        with self._lock:
+            return self._tenant(tenant).group
+
+    def shared_trees(self, stage: StageKey, session: SessionKey | None = None) -> SharedTrees:
+        """Return the trees of a request's session, stage, parent paths and tenant, as configured."""
+        with self._lock:
+            tenant = self._tenant(stage.tenant)
+            named = [] if session is None else [(self._sessions.index(session), Source.SESSION)]
+            for size in range(len(stage.path), -1, -1):
+                source = Source.TENANT if size == 0 else Source.WORKFLOW
+                source = Source.STAGE if size == len(stage.path) else source
+                if source in self._config.sources:
+                    named.append((self._tree(tenant, stage.path[:size]), source))
+        indices, sources = [index for index, _ in named], [source for _, source in named]
+        return SharedTrees(np.array(indices, np.uint64), np.array(sources, np.uint8))
+
+    def model(self, stage: StageKey) -> int | None:
+        """Return the model of the stage, or None if the budgets have no room for one."""
+        key = (stage.tenant, stage.path)
+        with self._lock:
+            model = self._models.pop(key, None)
+            if model is None:
+                model = self._new_model(stage.tenant)
+            if model is not None:
+                self._models[key] = model
+            return model
+
+    # ---- all trees ----
+
+    def remove(self, stage: StageKey) -> int | None:
+        """Remove the name of the stage's own tree. Return its index, or None if it has none."""
+        with self._lock:
+            tenant = self._tenants.get(stage.tenant)
+            return None if tenant is None else tenant.trees.pop(stage.path, None)
+
+    def sizes(self, stage: StageKey | None = None) -> TreeSizes:
+        """Return the size of the stage's own tree, or of all trees."""
+        with self._lock:
+            indices = self._all() if stage is None else self._own(stage)
+            counts = [self._core.index_size(index) for index in indices]
+            num_bytes = sum(self._core.index_bytes(index) for index in indices)
+        return TreeSizes(num_bytes, sum(n for n, _ in counts), sum(n for _, n in counts))
+
+    def trees(self) -> list[tuple[TreeName, int]]:
+        """Return all named trees, each tenant's most recently used first."""
+        with self._lock:
+            return [
+                ((name, path), index)
+                for name, tenant in self._tenants.items()
+                for path, index in reversed(tenant.trees.items())
+            ]
+
+    def models(self) -> list[tuple[TreeName, int]]:
+        """Return all models, the most recently used first."""
+        with self._lock:
+            return list(reversed(self._models.items()))
+
+    def add_tree(self, name: TreeName) -> int | None:
+        """Return the tree of this name, or a new one as the least recently used.
+
+        Returns None if there is no room for it, or if ``sources`` does not include its kind.
+        """
+        path = name[1]
+        kinds = {Source.STAGE, Source.WORKFLOW} if path else {Source.TENANT}
+        is_kept = not kinds.isdisjoint(self._config.sources)
+        with self._lock:
+            tenant = self._tenant(name[0])
+            if path not in tenant.trees and is_kept and len(tenant.trees) < self._config.max_trees:
+                tenant.trees = {path: self._new_tree(tenant, path), **tenant.trees}
+            return tenant.trees.get(path)
+
+    def add_model(self, name: TreeName, state: bytes) -> None:
+        """Restore a model as the least recently used, unless one is present or there is no room."""
+        with self._lock:
+            num_own = sum(tenant == name[0] for tenant, _ in self._models)
+            has_room = len(self._models) < _most_models(self._config.total_limit_bytes)
+            if name in self._models or not has_room or num_own >= _most_models(self._most_tenant_bytes()):
+                return
+            model = self._core.restore_model(self._tenant(name[0]).group, state)
+            self._models = {name: model, **self._models}
+
+    def drop_unwanted(self) -> None:
+        """Free the trees that lost their name."""
+        while self._unwanted:
+            with contextlib.suppress(IndexError):  # another thread may take the last one
+                self._core.drop_index(self._unwanted.pop())
+
+    # ---- the lock is held ----
+
+    def _all(self) -> list[int]:
+        named = [index for tenant in self._tenants.values() for index in tenant.trees.values()]
+        return named + self._sessions.indices()
+
+    def _own(self, stage: StageKey) -> Iterable[int]:
+        tenant = self._tenants.get(stage.tenant)
+        index = None if tenant is None else tenant.trees.get(stage.path)
+        return () if index is None else (index,)
+
+    def _tenant(self, name: str) -> _Tenant:
+        if name not in self._tenants:
+            self._tenants[name] = _Tenant(self._core.create_group(self._config.tenant_limit_bytes))
+        return self._tenants[name]
+
+    def _tree(self, tenant: _Tenant, path: Path) -> int:
+        """Return the tenant's tree of this path and mark it as most recently used."""
+        index = tenant.trees.pop(path, None)
+        if index is None:
+            index = self._new_tree(tenant, path)
+        tenant.trees[path] = index
+        if len(tenant.trees) > self._config.max_trees:
+            self._unwanted.append(tenant.trees.pop(next(iter(tenant.trees))))
+        return index
+
+    def _new_tree(self, tenant: _Tenant, path: Path) -> int:
+        return self._core.create_index(tenant.group, self._config.stage_limit_bytes, self._weight(path))
+
+    def _weight(self, path: Path) -> int:
+        """Return the eviction weight of a tree: it is higher if wider trees hold its outputs as well."""
+        num_wider = (Source.TENANT in self._config.sources) * (path != ())
+        num_wider += (Source.WORKFLOW in self._config.sources) * max(len(path) - 1, 0)
+        return int(_WEIGHT_PER_WIDER_TREE ** min(num_wider, 2))
+
+    def _new_model(self, tenant: str) -> int | None:
+        """Return a model that starts from the tenant's most recently used model.
+
+        A tenant's models take at most a sixteenth of its budget. Beyond that, the new stage takes over the
+        least recently used one. All models take at most a sixteenth of the total budget. Beyond that, the
+        least recently used one is dropped.
+        """
+        own = [key for key in self._models if key[0] == tenant]
+        if len(own) >= _most_models(self._most_tenant_bytes()):
+            return self._models.pop(own[0]) if own else None
+        prior = self._models[own[-1]] if own else None
+        model = self._core.create_model(self._tenant(tenant).group, prior)
+        if len(self._models) >= _most_models(self._config.total_limit_bytes):
+            self._core.drop_model(self._models.pop(next(iter(self._models))))
+        return model
+
+    def _most_tenant_bytes(self) -> int:
+        return min(self._config.tenant_limit_bytes, self._config.total_limit_bytes)
+
+
+def _most_models(budget_bytes: int) -> int:
+    return budget_bytes // _MODELS_SHARE // MODEL_BYTES
