@@ -179,7 +179,7 @@ test-examples: $(EXAMPLES_VENV)/.installed  ## the LangGraph example and the not
 	@$(EXAMPLES_VENV)/bin/python -m pytest tests/examples/with_langgraph $(ARGS)
 
 fuzz-gateway: $(STAMP)  ## 10,000 requests made up from docs/openapi.yaml (CASES=100000)
-	@AGENTSPEC_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest -s tests/gateway/test_openapi.py $(ARGS)
+	@AGENTSPEC_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest -s tests/gateway/openai/test_openapi.py $(ARGS)
 
 paper: $(STAMP)  ## docs/paper.md: the paper's figures again (TRACES=DIR, ARGS="--only fig8 --limit 50")
 	@test -n "$(PAPER_TRACES)" || { echo "make paper needs recorded calls: make paper TRACES=DIR, see python -m benchmarks paper --help"; exit 2; }

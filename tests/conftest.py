@@ -131,7 +131,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 @pytest.fixture
 def free_port() -> Iterator[int]:
     """Yield a port reserved for this test, on which no process listens yet."""
-    from tests.ports import reserved_port
+    from tests.support.ports import reserved_port
 
     with reserved_port() as port:
         yield port
@@ -140,7 +140,7 @@ def free_port() -> Iterator[int]:
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Return a function that makes a family's random checkpoint once. The directory is read-only."""
-    from tests.checkpoints import make_checkpoint
+    from tests.support.checkpoints import make_checkpoint
 
     return cache(lambda family: make_checkpoint(tmp_path_factory.mktemp(family), family))
 

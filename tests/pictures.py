@@ -13,8 +13,8 @@ from typing import Any
 from PIL import Image
 
 from examples.agentic_sql import prompts
-from tests.browser import browser, page
-from tests.serving import serving
+from tests.support.browser import browser, page
+from tests.support.serving import serving
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 QUESTION = "Which three airlines have the most flights?"

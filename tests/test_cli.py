@@ -18,7 +18,7 @@ import pytest
 import agentspec
 from agentspec.adapters.openai import agentspec_headers
 from agentspec.cli import main
-from tests.serving import TIMEOUT_S, finish, serving
+from tests.support.serving import TIMEOUT_S, finish, serving
 
 
 class EndlessAnswers(BaseHTTPRequestHandler):

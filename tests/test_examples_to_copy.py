@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from agentspec.cli import main
-from tests.documents import curl_commands, promised_output, python_blocks, run_curl, run_python
-from tests.serving import serving
+from tests.support.documents import curl_commands, promised_output, python_blocks, run_curl, run_python
+from tests.support.serving import serving
 
 # their Python blocks run independently, at most with a server at the default address
 DOCUMENTS = ("README.md",)

@@ -79,3 +79,10 @@ def test_memory_that_a_test_keeps_is_an_error_of_that_test(tmp_path: Path) -> No
     report = run_of(tmp_path, HOARDER, limit)
     assert re.findall(r"^ERROR test_example.py::(\w+)", report, re.MULTILINE) == ["test_large"], report
     assert "most memory: this process" in report
+
+
+def test_no_test_imports_another() -> None:
+    """Shared helpers are in a folder's ``support`` package."""
+    imports = re.compile(r"^\s*(?:from|import) (?:[\w.]*\.)?test_\w+", re.MULTILINE)
+    files = [path for path in (ROOT / "tests").rglob("*.py") if imports.search(path.read_text("utf-8"))]
+    assert files == []

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from importlib.metadata import distributions
@@ -15,11 +14,8 @@ from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "gateway"))  # a running gateway is what its own tests have
-sys.path.append(str(Path(__file__).parent))
-
-from live import serving_engine
-from obliging import ObligingEngine
+from tests.adapters.support.obliging import ObligingEngine
+from tests.gateway.support.live import serving_engine
 
 
 def is_missing(requirements: Path) -> bool:

@@ -11,12 +11,12 @@ from typing import Any
 
 import openai
 import pytest
-from strangers import Server, serving_every_name
 
 from agentspec.adapters.caller import CALLER, Caller, calling
 from agentspec.adapters.hooks import hinted
 from agentspec.adapters.openai import instrument, stage, untagged
 from agentspec.errors import ConfigError
+from tests.adapters.support.strangers import Server, serving_every_name
 
 ASKED: Any = {"model": "scripted", "messages": [{"role": "user", "content": "hi"}]}
 OMITTED = {"X-AgentSpec-Stage": openai.Omit()}

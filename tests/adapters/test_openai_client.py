@@ -7,12 +7,12 @@ from typing import Any
 
 import openai
 import pytest
-from copied import blocks, run
 from openai._base_client import BaseClient
 
 from agentspec.adapters.caller import Caller, calling
 from agentspec.adapters.openai import agentspec_headers, instrument, stage
 from agentspec.errors import ConfigError, StageError
+from tests.adapters.support.copied import blocks, run
 
 Stages = Callable[[], list[str]]
 ASKED: Any = {"model": "scripted", "messages": [{"role": "user", "content": "hi"}]}

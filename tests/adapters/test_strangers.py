@@ -12,7 +12,6 @@ import httpx2
 import openai
 import pytest
 from openai._base_client import BaseClient
-from strangers import PUBLIC, Server, serving_every_name
 
 from agentspec.adapters import allowed_hosts
 from agentspec.adapters.caller import Caller, calling
@@ -20,6 +19,7 @@ from agentspec.adapters.headers import Tag
 from agentspec.adapters.openai import instrument, stage
 from agentspec.commands.run_environment import Run, run_environment
 from agentspec.errors import ConfigError
+from tests.adapters.support.strangers import PUBLIC, Server, serving_every_name
 
 ASKED: Any = {"model": "scripted", "messages": [{"role": "user", "content": "hi"}]}
 RUN = {

@@ -8,11 +8,11 @@ from typing import Any
 
 import openai
 import pytest
-from strangers import PUBLIC, Server, serving_every_name
 
 from agentspec.adapters.caller import CALLER, FINDERS, Caller, calling, current_caller
 from agentspec.adapters.hooks import below, hinted
 from agentspec.adapters.openai import instrument, stage
+from tests.adapters.support.strangers import PUBLIC, Server, serving_every_name
 
 ASKED: Any = {"model": "gpt-x", "messages": [{"role": "user", "content": "a secret"}]}
 

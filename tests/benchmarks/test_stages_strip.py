@@ -19,9 +19,9 @@ from benchmarks.stages.stripper import Findings
 from examples.agentic_sql.database import open_all
 from examples.agentic_sql.pipelines import Tagged
 from examples.agentic_sql.question_set import held_out
-from tests.examples.stage_engine import PromptEngine
-from tests.gateway.live import chat_body, post, serving_engine
-from tests.gateway.scripted import STEPS, ScriptedEngine
+from tests.examples.support.stage_engine import PromptEngine
+from tests.gateway.support.live import chat_body, post, serving_engine
+from tests.gateway.support.scripted import STEPS, ScriptedEngine
 
 NUM_QUESTIONS = 40
 

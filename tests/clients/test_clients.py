@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 import torch
-from anthropic_server import TEXT, TOOL_USE, app
-from live import post, serving_app, serving_engine, serving_proxy
-from scripted import ScriptedEngine
 
 from agentspec.engine import EngineConfig, TorchEngine
 from agentspec.forest import Forest
 from agentspec.gateway import ApiKeys
 from agentspec.gateway.auth.api_keys import ApiKey, digest_of
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir
+from tests.clients.support.anthropic_server import TEXT, TOOL_USE, app
+from tests.gateway.support.live import post, serving_app, serving_engine, serving_proxy
+from tests.gateway.support.scripted import ScriptedEngine
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE.parents[1] / ".venv-clients"

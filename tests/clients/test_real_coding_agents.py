@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from coding_server import coding_app
-from live import serving_app, serving_proxy
+
+from tests.clients.support.coding_server import coding_app
+from tests.gateway.support.live import serving_app, serving_proxy
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ROOT / ".venv-clients" / "node" / "node_modules" / ".bin"

@@ -1,16 +1,11 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "gateway"))  # a running gateway is what its own tests have
-sys.path.append(str(Path(__file__).parent))
-
-from live import serving_engine
-from scripted import ScriptedEngine
+from tests.gateway.support.live import serving_engine
+from tests.gateway.support.scripted import ScriptedEngine
 
 
 @pytest.fixture(scope="module")

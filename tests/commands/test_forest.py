@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from agentspec.cli import main
-from tests.serving import serving
+from tests.support.serving import serving
 
 TEXT = "SELECT name, price FROM items WHERE price > 10 ORDER BY price"
 

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from agentspec.cli import main
 from agentspec.gateway import ApiKeys, RuntimeConfig
 from agentspec.gateway.auth.middleware import AuthMiddleware
-from tests.gateway.live import serving_app
+from tests.gateway.support.live import serving_app
 
 COMMANDS = [["forest", "stats"], ["stages", "list"], ["top", "--once"], ["run"]]
 each_command = pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])

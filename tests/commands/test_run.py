@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live import serving_engine
-from running import TIMEOUT_S, command, run
-from scripted import ScriptedEngine
 
 import agentspec.adapters
 from agentspec.commands.run_environment import STARTUP, Run, run_environment
 from agentspec.commands.run_figures import gained, shown, summed, time_saved
+from tests.commands.support.running import TIMEOUT_S, command, run
+from tests.gateway.support.live import serving_engine
+from tests.gateway.support.scripted import ScriptedEngine
 
 ASK = """
 import os, sys, openai

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import TIMEOUT_S, command
-from scripted import ScriptedEngine
 
 from agentspec.commands import program_watchdog
 from agentspec.commands.program_watchdog import processes
+from tests.commands.support.running import TIMEOUT_S, command
+from tests.gateway.support.scripted import ScriptedEngine
 
 PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 # each has the program's standard output: it ends when the last of them has ended

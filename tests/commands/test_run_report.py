@@ -9,10 +9,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
-from running import run
-from scripted import ScriptedEngine
 
 from agentspec.commands.run_report import MAX_NAMED, missing_calls, origin_of, run_report
+from tests.commands.support.running import run
+from tests.gateway.support.scripted import ScriptedEngine
 
 ASK = """
 import asyncio, openai, sys

@@ -22,7 +22,7 @@ from agentspec.errors import ConfigError
 from agentspec.gateway import Fleet
 from agentspec.gateway.reload import Reload
 from agentspec.gateway.settings import Settings
-from tests.serving import serving
+from tests.support.serving import serving
 
 ENGINE = "upstreams: [{url: 'http://127.0.0.1:9', api_key: s3cret}]\n"
 OPERATOR = "admin_key_sha256: " + sha256(b"boss").hexdigest() + "\n"

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from agentspec.cli import main
-from tests.checkpoints import make_tokenizer
-from tests.serving import finish, serving
+from tests.support.checkpoints import make_tokenizer
+from tests.support.serving import finish, serving
 
 ASKED = [{"role": "user", "content": "Wie groß? \N{PARTY POPPER}"}]
 CALL = {"messages": ASKED, "response": {"role": "assistant", "content": "5 größer als 3"}}

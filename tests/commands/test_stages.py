@@ -14,7 +14,7 @@ from agentspec.gateway import ApiKeys, RuntimeConfig
 from agentspec.gateway.auth.middleware import AuthMiddleware
 from agentspec.gateway.control.cluster_routes import discovery_app
 from agentspec.gateway.discovery.service import Discovery
-from tests.gateway.live import serving_app
+from tests.gateway.support.live import serving_app
 
 PROMPTS = ("Plan.", "Code.", "Test.")
 

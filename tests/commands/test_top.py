@@ -15,7 +15,7 @@ from rich.console import Console
 from agentspec.cli import main
 from agentspec.commands.top import BARS, snapshots, spark, view
 from agentspec.errors import EngineError
-from tests.serving import TIMEOUT_S, finish, serving
+from tests.support.serving import TIMEOUT_S, finish, serving
 
 STAGE = "flow/[red]write"  # no markup, whatever it looks like
 

@@ -9,7 +9,7 @@ from agentspec.engine.model import Transformer
 from agentspec.engine.tokenizer import Tokenizer
 from agentspec.errors import ContextLengthError, RequestError
 from agentspec.generation import GenerationRequest, SamplingParams
-from tests.fakes import STAGE, RecordingProposer, SteppedEngine
+from tests.support.fakes import STAGE, RecordingProposer, SteppedEngine
 
 CONTEXT = 32
 GREEDY = SamplingParams(temperature=0.0, max_tokens=4)

@@ -17,7 +17,7 @@ from agentspec.engine.kv_cache import KVCache
 from agentspec.engine.model import Transformer
 from agentspec.engine.model_config import ModelConfig, RopeConfig
 from agentspec.errors import CheckpointError
-from tests.checkpoints import make_checkpoint
+from tests.support.checkpoints import make_checkpoint
 
 LAYER = "model.layers.1.mlp.up_proj.weight"
 

@@ -15,7 +15,14 @@ from agentspec.errors import EngineBusyError, EngineError
 from agentspec.generation import GenerationRequest, SamplingParams
 from agentspec.proposer import Proposer
 from agentspec.step_cost import FIRST_PRICE
-from tests.fakes import STAGE, OracleProposer, RandomProposer, RecordingProposer, SteppedEngine, make_draft
+from tests.support.fakes import (
+    STAGE,
+    OracleProposer,
+    RandomProposer,
+    RecordingProposer,
+    SteppedEngine,
+    make_draft,
+)
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True)
 

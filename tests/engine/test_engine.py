@@ -17,7 +17,7 @@ from agentspec.errors import ConfigError, ContextLengthError, EngineBusyError, E
 from agentspec.forest import Forest
 from agentspec.generation import GenerationDelta, GenerationRequest, SamplingParams
 from agentspec.proposer import Proposer
-from tests.fakes import STAGE, RecordingModel, RecordingProposer
+from tests.support.fakes import STAGE, RecordingModel, RecordingProposer
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 PROMPT = "SELECT name FROM items"

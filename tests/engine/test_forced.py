@@ -17,8 +17,8 @@ from agentspec.errors import CheckpointError, ContextLengthError, RequestError
 from agentspec.generation import ForcedOutput, GenerationRequest, SamplingParams
 from agentspec.models import bundled_model_dir
 from agentspec.recorded import RecordedAnswer
-from tests.checkpoints import make_checkpoint
-from tests.fakes import STAGE, OracleProposer, RandomProposer, SteppedEngine
+from tests.support.checkpoints import make_checkpoint
+from tests.support.fakes import STAGE, OracleProposer, RandomProposer, SteppedEngine
 
 TEXTS = (
     "SELECT name FROM city WHERE id = 7",

@@ -11,8 +11,8 @@ from agentspec.draft import Draft
 from agentspec.engine.grammar import Grammar, GrammarCompiler
 from agentspec.engine.tokenizer import Tokenizer
 from agentspec.errors import EngineError, RequestError
-from tests.checkpoints import VOCAB_SIZE
-from tests.fakes import make_draft
+from tests.support.checkpoints import VOCAB_SIZE
+from tests.support.fakes import make_draft
 
 SCHEMA = {
     "type": "object",

@@ -17,7 +17,7 @@ from agentspec.engine.tokenizer import Tokenizer
 from agentspec.forest import Forest
 from agentspec.generation import GenerationDelta, GenerationRequest, SamplingParams
 from agentspec.proposer import NoDrafts, Proposer
-from tests.fakes import STAGE, OracleProposer, RandomProposer, SteppedEngine
+from tests.support.fakes import STAGE, OracleProposer, RandomProposer, SteppedEngine
 
 NUM_PROMPTS = 200
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24)

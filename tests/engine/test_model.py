@@ -18,7 +18,7 @@ from agentspec.engine.checkpoint import load_model
 from agentspec.engine.kv_cache import KVCache
 from agentspec.engine.model import Transformer
 from agentspec.errors import EngineError
-from tests.checkpoints import FAMILIES, VOCAB_SIZE, load_reference
+from tests.support.checkpoints import FAMILIES, VOCAB_SIZE, load_reference
 
 TOLERANCE = 1e-4
 #            0 ─ 1 ─ 2 ─ 3

@@ -15,7 +15,7 @@ from agentspec.engine.stop import StopStrings
 from agentspec.errors import EngineBusyError
 from agentspec.generation import GenerationRequest, SamplingParams
 from agentspec.stages import StageKey
-from tests.fakes import STAGE, make_draft
+from tests.support.fakes import STAGE, make_draft
 
 
 def make_choice(num_prompt_tokens: int, name: str = "r", max_tokens: int = 10) -> Choice:

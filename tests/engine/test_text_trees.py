@@ -12,7 +12,7 @@ from agentspec.forest import Forest
 from agentspec.generation import PastOutput
 from agentspec.proposer import Learner, NoDrafts
 from agentspec.stages import StageKey
-from tests.fakes import RecordingProposer
+from tests.support.fakes import RecordingProposer
 
 PLAN, EXTRACT = StageKey.parse("flow/plan"), StageKey.parse("flow/extract")
 TEXT = "SELECT name FROM items WHERE price < 10;"

@@ -10,7 +10,7 @@ from agentspec.engine.model import Transformer
 from agentspec.engine.tokenizer import Tokenizer
 from agentspec.generation import GenerationRequest, SamplingParams
 from agentspec.proposer import Proposer
-from tests.fakes import STAGE, OracleProposer, RandomProposer, SteppedEngine
+from tests.support.fakes import STAGE, OracleProposer, RandomProposer, SteppedEngine
 
 SAMPLING = SamplingParams(temperature=0.0, max_tokens=120, ignore_eos=True)
 PROMPTS = [[5 + i] * 40 for i in range(6)]

@@ -12,7 +12,7 @@ from agentspec.engine.model import Transformer
 from agentspec.engine.tokenizer import Tokenizer
 from agentspec.generation import GenerationRequest, SamplingParams, TracedStep
 from agentspec.proposer import Proposer
-from tests.fakes import STAGE, OracleProposer, SteppedEngine
+from tests.support.fakes import STAGE, OracleProposer, SteppedEngine
 
 PROMPT = [5, 6, 7]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True)

@@ -14,7 +14,7 @@ from examples.agentic_sql.pattern import Attempt, Pattern, Saving
 from examples.saving.calls import Call
 from examples.self_consistency import vote
 from examples.self_refinement import chosen_sql
-from tests.serving import serving
+from tests.support.serving import serving
 
 ONE, TWO = QueryResult(((1,),)), QueryResult(((2,),))
 WRONG = QueryResult(error="no such column: colour")

@@ -16,8 +16,8 @@ from agentspec.stages import StageKey
 from examples.agentic_sql.calls import Caller
 from examples.agentic_sql.database import Database, open_all
 from examples.agentic_sql.workflow import Answer, answer
-from tests.examples.stage_engine import GOOD, QUESTION, SCRIPT, StageEngine
-from tests.gateway.live import serving_engine
+from tests.examples.support.stage_engine import GOOD, QUESTION, SCRIPT, StageEngine
+from tests.gateway.support.live import serving_engine
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from live import serving_engine
-from scripted import ScriptedEngine
+
+from tests.gateway.support.live import serving_engine
+from tests.gateway.support.scripted import ScriptedEngine
 
 
 @pytest.fixture(scope="module")

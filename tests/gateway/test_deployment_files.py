@@ -10,14 +10,14 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from live import chat_body, post, serving_engine, serving_proxy
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel
-from scripted import ScriptedEngine
 
 from agentspec.gateway.config_file import load_settings
 from agentspec.gateway.server import LAST_WORDS_S
 from agentspec.gateway.settings import EngineSettings, KeySettings, Settings, UpstreamSettings
+from tests.gateway.support.live import chat_body, post, serving_engine, serving_proxy
+from tests.gateway.support.scripted import ScriptedEngine
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 REFERENCE = DEPLOY / "agentspec.yaml"

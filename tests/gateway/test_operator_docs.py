@@ -7,13 +7,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from live import chat_body, post, serving_engine, serving_proxy
-from scripted import ScriptedEngine
 
 from agentspec.errors import EngineError
 from agentspec.gateway import errors
 from agentspec.gateway.auth.tenant_access import is_for_tenants
 from agentspec.gateway.settings import Settings
+from tests.gateway.support.live import chat_body, post, serving_engine, serving_proxy
+from tests.gateway.support.scripted import ScriptedEngine
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "gateway.md").read_text()
 OWN = [

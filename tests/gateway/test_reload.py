@@ -11,12 +11,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from live import TIMEOUT_S, chat_body, client_of, post, serving_engine
-from scripted import ScriptedEngine
 
 from agentspec.cli import main
 from agentspec.generation import ModelCard
-from tests.serving import serving
+from tests.gateway.support.live import TIMEOUT_S, chat_body, client_of, post, serving_engine
+from tests.gateway.support.scripted import ScriptedEngine
+from tests.support.serving import serving
 
 
 def config(*urls: str, key: str = "") -> str:

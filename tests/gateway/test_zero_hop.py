@@ -9,15 +9,15 @@ from typing import Any
 
 import httpx
 import pytest
-from live import TIMEOUT_S, serving_app
 from starlette.types import Message, Receive, Scope, Send
-from test_cancellation import eventually
 
 from agentspec.errors import ConfigError
 from agentspec.gateway import GatewaySettings
 from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE
 from agentspec.gateway.settings import DISCOVERY_FILE_VARIABLE
 from agentspec.gateway.zero_hop import TAGGED_PATHS, ZeroHop, ZeroHopTagging
+from tests.gateway.support.leaving import eventually
+from tests.gateway.support.live import TIMEOUT_S, serving_app
 
 ODD_BODY = b'{ "messages":[{"role":"user","content":"caf\\u00e9 \xc3\xa9"}],\n "x_unknown": 1.50 }'
 PIECES = (b'data: {"odd":   "spacing"}\n\n', b": ping\n\n", b"data: [DONE]\n\n")

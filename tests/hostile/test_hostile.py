@@ -18,7 +18,7 @@ import pytest
 from tests.hostile.__main__ import GROUPS, main
 from tests.hostile.engine import bad_engine
 from tests.hostile.target import DEADLINE_S, NotHereError, Target
-from tests.serving import serving
+from tests.support.serving import serving
 
 MINE, THEIRS, OPERATOR = "key-of-mine", "key-of-theirs", "key-of-the-operator"
 KEYS = f"""

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from agentspec.distribution import DISTRIBUTION
-from tests.installed.environment import Environment
+from tests.installed.support.environment import Environment
 
 pytest.importorskip("uv", reason="needs uv: pip install uv")
 ROOT = Path(__file__).parents[2]

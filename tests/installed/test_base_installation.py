@@ -12,7 +12,7 @@ import pytest
 
 from agentspec.cli import build_parser
 from agentspec.commands.bench import RENAMED
-from tests.installed.environment import Environment
+from tests.installed.support.environment import Environment
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ("agentic_sql", "agentic_sql.side_by_side", "self_consistency", "self_refinement", "debate")

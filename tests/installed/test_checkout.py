@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.installed.environment import Environment
+from tests.installed.support.environment import Environment
 
 ROOT = Path(__file__).parents[2]
 WHERE = """

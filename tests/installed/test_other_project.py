@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.installed.environment import Environment
+from tests.installed.support.environment import Environment
 
 METADATA = (
     "Metadata-Version: 2.1\nName: agentspec\nVersion: 0.3.1\nSummary: Turn traffic into OpenAPI specs\n"

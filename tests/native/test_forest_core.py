@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from naive_index import NaiveIndex
 
 from agentspec._native import DraftOptions, ForestCore
 from agentspec.errors import ConfigError, DuplicateRequestError, TokenError, UnknownRequestError
+from tests.native.support.naive_index import NaiveIndex
 
 RULES = (
     {"max_tokens": 8, "alpha": 2.0, "min_match": 1, "min_prob": 0.1},

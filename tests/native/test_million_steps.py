@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from cpp_build import IS_THOROUGH
+
+from tests.native.support.cpp_build import IS_THOROUGH
 
 NUM_DRAFTS = 1_000_000 if IS_THOROUGH else 100_000
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-from cpp_build import IS_THOROUGH
+
+from tests.native.support.cpp_build import IS_THOROUGH
 
 MOST_RUNS = 5000 if IS_THOROUGH else 500
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from cpp_build import CppBuild
+
+from tests.native.support.cpp_build import CppBuild
 
 
 @pytest.mark.slow

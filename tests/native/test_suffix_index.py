@@ -6,10 +6,10 @@ import random
 
 import numpy as np
 import pytest
-from naive_index import NaiveIndex
 
 from agentspec._native import SuffixIndex
 from agentspec.errors import ConfigError, TokenError, UnknownRequestError
+from tests.native.support.naive_index import NaiveIndex
 
 
 def ids(*tokens: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from agentspec.stats import StageStats
 from benchmarks.vllm.chats import MODEL_NAME
 from benchmarks.vllm.speculators import Speculator, bundled_on_cpu
 from examples.agentic_sql import prompts
-from tests.gateway.live import post, serving_proxy
+from tests.gateway.support.live import post, serving_proxy
 
 OURS = Speculator("agentspec", settings={"price": 0.02})  # drafts must not hang on how busy this machine is
 KEY = {"authorization": "Bearer ka"}

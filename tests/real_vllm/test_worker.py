@@ -12,7 +12,7 @@ from agentspec.vllm_plugin.command import WORKER
 from benchmarks.vllm.chats import MODEL_NAME, load
 from benchmarks.vllm.client import ask_all
 from benchmarks.vllm.speculators import NONE, Speculator, bundled_on_cpu
-from tests.real_vllm.adapters import make_adapter
+from tests.real_vllm.support.adapters import make_adapter
 
 PRICE = 0.02  # next to nothing: what is drafted must not hang on how busy this machine is
 

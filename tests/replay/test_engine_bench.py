@@ -23,7 +23,7 @@ from agentspec.replay.engine.shapes import CONFIGS, Chosen
 from agentspec.replay.engine.shapes import load as load_model
 from agentspec.replay.engine.sizes import Sizes
 from agentspec.stages import StageKey
-from tests.checkpoints import make_tokenizer
+from tests.support.checkpoints import make_tokenizer
 
 PLAN = "first look at the files, then change one line, then run the tests again"
 

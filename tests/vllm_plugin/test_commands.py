@@ -16,7 +16,7 @@ from agentspec.stages import StageKey
 from agentspec.vllm_plugin.commands import MOST_JOBS, Commands
 from agentspec.vllm_plugin.proposer import ForestProposer
 from agentspec.vllm_plugin.tags import adapted
-from tests.vllm_plugin.runner import EOS, Runner, request, vllm_config
+from tests.vllm_plugin.support.runner import EOS, Runner, request, vllm_config
 
 STAGE = StageKey("acme", ("sql", "write"))
 TEXT = [*range(100, 140), EOS]

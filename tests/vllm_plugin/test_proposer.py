@@ -15,7 +15,7 @@ from agentspec.forest import LiveRows
 from agentspec.stages import StageKey
 from agentspec.vllm_plugin.proposer import ForestProposer
 from agentspec.vllm_plugin.tags import adapted
-from tests.vllm_plugin.runner import EOS, MAX_MODEL_LEN, VOCAB_SIZE, Runner, request, vllm_config
+from tests.vllm_plugin.support.runner import EOS, MAX_MODEL_LEN, VOCAB_SIZE, Runner, request, vllm_config
 
 STAGE = StageKey.parse("sql/write")
 TEXT = [*range(100, 140), EOS]

@@ -9,7 +9,7 @@ import pytest
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 from agentspec.vllm_plugin.proposer import ForestProposer
-from tests.vllm_plugin.runner import EOS, Request, Runner, request, vllm_config
+from tests.vllm_plugin.support.runner import EOS, Request, Runner, request, vllm_config
 
 TEXT = [*range(100, 140), EOS]
 STEP_S, REQUEST_S, DRAFT_S = 0.002, 0.001, 0.0001

@@ -11,7 +11,7 @@ from agentspec.generation import MAX_TRACED_STEPS
 from agentspec.stages import StageKey
 from agentspec.vllm_plugin.proposer import ForestProposer
 from agentspec.vllm_plugin.traces import MAX_TRACES, Step, Trace, Traces
-from tests.vllm_plugin.runner import EOS, Runner, request, vllm_config
+from tests.vllm_plugin.support.runner import EOS, Runner, request, vllm_config
 
 STAGE = StageKey.parse("sql/write")
 TEXT = [*range(100, 140), EOS]

@@ -15,13 +15,13 @@ from ag2 import Agent, TaskConfig, tool
 from ag2.knowledge import MemoryKnowledgeStore
 from ag2.network import EV_TEXT, Hub
 from ag2.tools.subagents.background import background_agent_tool
-from copied import blocks, run
 from pydantic import BaseModel
-from told import are_right, sessions, told
 
 from agentspec.adapters.ag2 import instrument
 from agentspec.adapters.openai import stage
 from agentspec.errors import StageError
+from tests.adapters.support.copied import blocks, run
+from tests.adapters.support.told import are_right, sessions, told
 
 NUM_RUNS = 32
 instrumented = pytest.mark.usefixtures("instrumented")

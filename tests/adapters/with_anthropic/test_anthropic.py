@@ -8,10 +8,10 @@ from typing import Any
 import anthropic
 import pytest
 from anthropic._base_client import BaseClient
-from strangers import PUBLIC, Server, serving_every_name
 
 from agentspec.adapters.anthropic import instrument, stage, untagged
 from agentspec.errors import StageError
+from tests.adapters.support.strangers import PUBLIC, Server, serving_every_name
 
 ASKED: Any = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": "hi"}]}
 TAGS = {"x-agentspec-stage": "flow/a", "x-agentspec-session": "s"}

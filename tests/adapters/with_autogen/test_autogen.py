@@ -23,9 +23,9 @@ from autogen_core import (
     message_handler,
 )
 from autogen_core.models import SystemMessage, UserMessage
-from told import sessions, told
 
 from agentspec.adapters.openai import stage
+from tests.adapters.support.told import sessions, told
 
 NUM_RUNS = 32
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from autogen_agentchat.agents import AssistantAgent, BaseChatAgent
 from autogen_core import BaseAgent
-from copied import blocks, run
 
 from agentspec.adapters.autogen import instrument
 from agentspec.errors import StageError
+from tests.adapters.support.copied import blocks, run
 
 OWNERS = (BaseAgent, BaseChatAgent, AssistantAgent)
 

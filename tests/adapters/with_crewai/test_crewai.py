@@ -13,11 +13,11 @@ from crewai.flow import Flow, listen, start
 from crewai.flow.runtime import Flow as RuntimeFlow
 from crewai.tools import tool
 from pydantic import BaseModel
-from told import sessions
 
 from agentspec.adapters.crewai import instrument
 from agentspec.adapters.openai import stage
 from agentspec.errors import StageError
+from tests.adapters.support.told import sessions
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # CrewAI uses what it has deprecated

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from copied import blocks, run
+
+from tests.adapters.support.copied import blocks, run
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # CrewAI uses what it has deprecated

@@ -9,9 +9,9 @@ from typing import Any
 
 import dspy
 import pytest
-from told import sessions
 
 from agentspec.adapters.openai import stage
+from tests.adapters.support.told import sessions
 
 NUM_RUNS = 32
 STAGES = ["facts", "draft", "steps[0]", "steps[1]", "desk/ask", "by_name['a']", "facts"]

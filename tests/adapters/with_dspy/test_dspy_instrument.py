@@ -5,12 +5,12 @@ from typing import Any
 
 import dspy
 import pytest
-from copied import blocks, run
 from dspy._vendor.lm15.transports import StdlibAsyncTransport, StdlibTransport
 from dspy.utils.parallelizer import ParallelExecutor
 
 from agentspec.adapters.dspy import instrument
 from agentspec.errors import StageError
+from tests.adapters.support.copied import blocks, run
 
 OWNERS: tuple[Any, ...] = (dspy.Module, ParallelExecutor, StdlibTransport, StdlibAsyncTransport)
 pytestmark = [

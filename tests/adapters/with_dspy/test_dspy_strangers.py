@@ -6,9 +6,9 @@ import logging
 
 import dspy
 import pytest
-from strangers import PUBLIC, serving_every_name
 
 from agentspec.adapters.dspy import instrument
+from tests.adapters.support.strangers import PUBLIC, serving_every_name
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of LiteLLM

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,6 @@ import pytest_asyncio
 from langchain_openai import ChatOpenAI
 
 from agentspec.adapters.langchain import AgentSpecLLM, ChatAgentSpec, instrument
-
-sys.path.append(str(Path(__file__).parent))
 
 
 @pytest.fixture

@@ -8,14 +8,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
 import pytest
-from asking import WAYS, Ask, Stages
 from langchain.agents import create_agent
 from langchain.agents.middleware import before_model
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import BaseTool, StructuredTool, tool
 from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import create_react_agent
-from told import told
+
+from tests.adapters.support.told import told
+from tests.adapters.with_langchain.asking import WAYS, Ask, Stages
 
 QUESTION: Any = {"messages": [("user", "hi")]}
 ID = "3f2504e0-4f89-11d3-9a0c-0305e82c3301"

@@ -6,18 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from asking import WAYS, Ask, Stages
 from langchain_core.callbacks import BaseCallbackHandler, get_usage_metadata_callback
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableParallel
 from langchain_core.tools import tool
 from pydantic import BaseModel, ValidationError
-from scripted import STEPS
 
 from agentspec.adapters.caller import Caller, calling
 from agentspec.adapters.langchain import AgentSpecLLM, ChatAgentSpec
 from agentspec.adapters.openai import stage
 from agentspec.errors import StageError
+from tests.adapters.with_langchain.asking import WAYS, Ask, Stages
+from tests.gateway.support.scripted import STEPS
 
 TEXT = "".join(STEPS)
 NAMED = {"metadata": {"agentspec_stage": "flow/named"}}

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from copied import blocks, run
+
+from tests.adapters.support.copied import blocks, run
 
 STAGES = (["agentic_sql/extract", "agentic_sql/combine"], ["agentic_sql/classify"])
 

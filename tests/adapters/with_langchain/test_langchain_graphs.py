@@ -9,14 +9,15 @@ from contextlib import aclosing
 from typing import Any, TypedDict
 
 import pytest
-from asking import WAYS, Ask
 from langchain.agents import create_agent
 from langchain.agents.middleware import before_model
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Send
-from told import told
+
+from tests.adapters.support.told import told
+from tests.adapters.with_langchain.asking import WAYS, Ask
 
 NUM_RUNS = 32
 PER_RUN = [

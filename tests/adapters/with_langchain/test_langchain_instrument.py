@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from asking import Stages
 from langchain.agents import create_agent
 from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler, CallbackManager
 from langchain_core.tracers import context
@@ -18,6 +17,7 @@ from langgraph.pregel import Pregel
 from agentspec.adapters import langchain as adapter
 from agentspec.adapters.langchain import AgentSpecLLM, ChatAgentSpec, instrument
 from agentspec.errors import AdapterError, StageError
+from tests.adapters.with_langchain.asking import Stages
 
 TAGGED: Any = {"tags": ["agentspec:a"]}
 

@@ -8,9 +8,9 @@ from typing import Any
 import openai
 import pytest
 from langchain_openai import AzureChatOpenAI, ChatOpenAI, OpenAI
-from strangers import PUBLIC, Server, serving_every_name
 
 from agentspec.adapters.langchain import AgentSpecLLM, ChatAgentSpec, instrument
+from tests.adapters.support.strangers import PUBLIC, Server, serving_every_name
 
 TAGGED: Any = {"tags": ["agentspec:a"]}
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import litellm
 import pytest
-from answering import answering
-from copied import blocks, run
 from litellm.caching.caching import Cache, LiteLLMCacheType
 
 from agentspec.adapters.caller import Caller, calling
 from agentspec.adapters.litellm import instrument
 from agentspec.adapters.openai import stage
 from agentspec.errors import StageError
+from tests.adapters.support.copied import blocks, run
+from tests.gateway.support.answering import answering
 
 pytestmark = [  # LiteLLM's own; it keeps connections when their event loop is gone
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

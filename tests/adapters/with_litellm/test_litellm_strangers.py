@@ -7,10 +7,10 @@ from typing import Any
 
 import litellm
 import pytest
-from strangers import PUBLIC, Server, serving_every_name
 
 from agentspec.adapters.litellm import instrument
 from agentspec.adapters.openai import untagged
+from tests.adapters.support.strangers import PUBLIC, Server, serving_every_name
 
 pytestmark = [  # LiteLLM's own; it keeps connections when their event loop is gone
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

@@ -10,11 +10,11 @@ import openai
 import pytest
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ReActAgent
 from llama_index.core.llms import ChatMessage
-from told import are_right, sessions, told
 from workflows import Context, Workflow, step
 from workflows.events import Event, StartEvent, StopEvent
 
 from agentspec.adapters.openai import stage
+from tests.adapters.support.told import are_right, sessions, told
 
 NUM_RUNS = 32
 pytestmark = [

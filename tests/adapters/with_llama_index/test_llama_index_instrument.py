@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from copied import blocks, run
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.response_synthesizers import BaseSynthesizer
@@ -12,6 +11,7 @@ from workflows.runtime.types import step_function
 
 from agentspec.adapters.llama_index import instrument
 from agentspec.errors import StageError
+from tests.adapters.support.copied import blocks, run
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pydantic
 OWNERS: tuple[Any, ...] = (step_function, BaseQueryEngine, BaseSynthesizer)

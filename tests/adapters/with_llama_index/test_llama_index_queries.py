@@ -11,7 +11,8 @@ import pytest
 from llama_index.core import Document, SummaryIndex
 from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.tools import ToolMetadata
-from told import sessions
+
+from tests.adapters.support.told import sessions
 
 Stages = Callable[[], list[str]]
 STAGE = "flow/RetrieverQueryEngine/CompactAndRefine"

@@ -29,13 +29,13 @@ from agents import (
 )
 from agents.extensions.handoff_filters import remove_all_tools
 from agents.run import AgentRunner
-from copied import blocks, run
 from openai._base_client import BaseClient
-from told import told
 
 from agentspec.adapters.openai import stage
 from agentspec.adapters.openai_agents import instrument
 from agentspec.errors import StageError
+from tests.adapters.support.copied import blocks, run
+from tests.adapters.support.told import told
 
 NUM_RUNS = 32
 PER_RUN = sorted(["triage", "check"] + ["writer"] * 2 + ["team"] * 3 + ["researcher", "review"])

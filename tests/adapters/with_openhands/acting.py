@@ -19,9 +19,9 @@ from openhands.sdk.security.analyzer import SecurityAnalyzerBase
 from openhands.sdk.subagent import AgentDefinition, agent_definition_to_factory, register_agent_if_absent
 from openhands.sdk.tool import Action, Observation, ToolDefinition, ToolExecutor, register_tool
 from openhands.tools.delegate import DelegateAction, DelegateExecutor, DelegateObservation
-from scripted import ScriptedEngine
 
 from agentspec.generation import GenerationDelta, GenerationRequest
+from tests.gateway.support.scripted import ScriptedEngine
 
 Call = tuple[str, dict[str, Any]]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,12 @@ import pytest
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else importing LiteLLM asks the network
 os.environ["OPENHANDS_SUPPRESS_BANNER"] = "1"
-sys.path.append(str(Path(__file__).parent))
 
-from acting import ActingEngine
-from live import serving_engine
 from openhands.sdk import LLM
 
 from agentspec.adapters.openhands import instrument
+from tests.adapters.with_openhands.acting import ActingEngine
+from tests.gateway.support.live import serving_engine
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from acting import agent_of, condenser_of, part_of
-from copied import blocks, run
 from openhands.sdk import LLM, Agent, Conversation, Message, TextContent
 from openhands.sdk.agent import agent as agent_module
 from openhands.sdk.conversation.impl.local_conversation import LocalConversation
@@ -16,6 +14,8 @@ from openhands.sdk.subagent.registry import AgentFactory, get_agent_factory
 from agentspec.adapters.openai import stage
 from agentspec.adapters.openhands import instrument
 from agentspec.errors import StageError
+from tests.adapters.support.copied import blocks, run
+from tests.adapters.with_openhands.acting import agent_of, condenser_of, part_of
 
 Models = Callable[..., LLM]
 Stages = Callable[[], list[str]]

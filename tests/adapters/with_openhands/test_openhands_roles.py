@@ -10,12 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from acting import DelegateTool, ModelAnalyzer, ModelCritic, agent_of, condenser_of, hooks, run_of, wrong
 from openhands.sdk import LLM, Conversation
 from openhands.sdk.conversation.goal import GoalController
 from openhands.tools.file_editor import FileEditorTool
 from openhands.tools.task import TaskToolSet
 from openhands.tools.terminal import TerminalTool
+
+from tests.adapters.with_openhands.acting import (
+    DelegateTool,
+    ModelAnalyzer,
+    ModelCritic,
+    agent_of,
+    condenser_of,
+    hooks,
+    run_of,
+    wrong,
+)
 
 Models = Callable[..., LLM]
 

@@ -10,7 +10,6 @@ from typing import Any
 import openai
 import pytest
 import pytest_asyncio
-from copied import blocks, run
 from openai._base_client import BaseClient
 from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput, TextOutput
@@ -19,11 +18,12 @@ from pydantic_ai.direct import model_request
 from pydantic_ai.messages import ModelRequest
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
-from told import told
 
 from agentspec.adapters.openai import stage
 from agentspec.adapters.pydantic_ai import instrument
 from agentspec.errors import StageError
+from tests.adapters.support.copied import blocks, run
+from tests.adapters.support.told import told
 
 ID = "3f2504e0-4f89-11d3-9a0c-0305e82c3301"
 NUM_RUNS = 32

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from live import serving_engine
-from scripted import ScriptedEngine
 
 from agentspec.generation import GenerationDelta, GenerationRequest
+from tests.gateway.support.live import serving_engine
+from tests.gateway.support.scripted import ScriptedEngine
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # LiteLLM is to look nothing up on the net
 CODE = re.compile(r"Run `(.+?)`")

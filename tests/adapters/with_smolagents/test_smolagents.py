@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from copied import blocks, run
 from openai._base_client import BaseClient
 from smolagents import (
     AgentError,
@@ -28,6 +27,7 @@ from agentspec.adapters.litellm import instrument as instrument_litellm
 from agentspec.adapters.openai import stage
 from agentspec.adapters.smolagents import instrument
 from agentspec.errors import StageError
+from tests.adapters.support.copied import blocks, run
 
 Stages = Callable[[], list[str]]
 ID = "3f2504e04f8911d39a0c0305e82c3301"

@@ -17,8 +17,8 @@ from examples.agentic_sql import graph, side_by_side
 from examples.agentic_sql.database import Database, open_all
 from examples.agentic_sql.pipelines import Pipeline, Tagged, untagged
 from examples.agentic_sql.workflow import Answer
-from tests.examples.stage_engine import GOOD, QUESTION, SCRIPT, StageEngine
-from tests.gateway.live import serving_engine
+from tests.examples.support.stage_engine import GOOD, QUESTION, SCRIPT, StageEngine
+from tests.gateway.support.live import serving_engine
 
 Ask = Callable[..., tuple[Answer, StageEngine]]
 OURS = ("agentspec", "X-AgentSpec", "stage", "metadata", "tags")

@@ -1,0 +1,58 @@
+"""A scripted engine that does as it is asked: calls a tool, fills in a schema, or says hello."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from agentspec.generation import GenerationDelta, GenerationRequest
+from tests.gateway.support.scripted import STEPS, ScriptedEngine
+
+JOKE = {"setup": "Why?", "punchline": "Because."}
+
+
+class ObligingEngine(ScriptedEngine):
+    """Its tool calls have the form of Hermes; an argument is what the question has in quotes, if anything."""
+
+    def _script(self, request: GenerationRequest) -> Iterator[GenerationDelta]:
+        return ScriptedEngine(steps=steps_for(request))._script(request)
+
+
+def steps_for(request: GenerationRequest) -> tuple[str, ...]:
+    """The answer, in parts."""
+    messages = request.prompt
+    if request.sampling.json_schema is not None:
+        text = json.dumps(filled(request.sampling.json_schema) or JOKE)
+    elif request.tools and isinstance(messages, list) and messages[-1]["role"] != "tool":
+        forced = request.sampling.grammar or ""
+        functions = [tool["function"] for tool in request.tools]
+        called = next((one for one in functions if one["name"] in forced), functions[0])
+        arguments = filled(called.get("parameters") or {}, quoted_in(messages[-1]))
+        call = json.dumps({"name": called["name"], "arguments": arguments}, ensure_ascii=False)
+        text = f"<tool_call>\n{call}\n</tool_call>"
+    elif marks := marks_in(messages[-1]) if isinstance(messages, list) else []:
+        text = "".join(f"{mark}\nWhy?\n\n" for mark in marks)
+    else:
+        return STEPS
+    return text[:20], text[20:40], text[40:]
+
+
+def marks_in(message: Mapping[str, Any]) -> list[str]:
+    """The marks that DSPy asks for, before each field of the answer."""
+    _, _, asked = str(message["content"]).partition("Respond with the corresponding output fields")
+    return re.findall(r"\[\[ ## \w+ ## \]\]", asked)
+
+
+def quoted_in(message: Mapping[str, Any]) -> str:
+    """What stands in single quotes."""
+    found = re.search(r"'([^']+)'", str(message["content"]))
+    return found[1] if found else "Paris"
+
+
+def filled(schema: Mapping[str, Any], text: str = "Why?") -> dict[str, Any]:
+    """An object that the schema allows, if it is as simple as those here."""
+    properties = schema.get("properties", {})
+    by_type = {"integer": 3, "boolean": True}
+    return {name: by_type.get(one.get("type"), text) for name, one in properties.items()}

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.gateway.support.live import post
+from tests.gateway.support.scripted import ScriptedEngine
+
+HI: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
+READ: list[Any] = [{"role": "user", "content": "hi"}]
+
+
+def test_a_prompt(url: str, engine: ScriptedEngine) -> None:
+    answer = post(url, {"model": "scripted", "prompt": "hé"}, "/tokenize").json()
+    assert answer == {"count": 2, "max_model_len": 4096, "tokens": [104, 233], "token_strs": None}
+    assert engine.tokenized[-1] == (
+        "hé",
+        {"tools": None, "add_generation_prompt": True, "add_special_tokens": None},
+    )
+
+
+def test_messages(url: str, engine: ScriptedEngine) -> None:
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    options = {"tools": tools, "add_generation_prompt": False, "add_special_tokens": True}
+    answer = post(url, {"messages": HI, **options, "return_token_strs": True}, "/tokenize").json()
+    assert engine.tokenized[-1] == (READ, options)
+    assert answer["count"] == len(answer["tokens"]) == len(answer["token_strs"])
+    assert answer["token_strs"][0] == chr(answer["tokens"][0])
+
+
+def test_back_to_text(url: str) -> None:
+    assert post(url, {"model": "scripted", "tokens": [104, 233]}, "/detokenize").json() == {"prompt": "hé"}
+    assert post(url, {"tokens": []}, "/detokenize").json() == {"prompt": ""}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "a", "messages": HI}, "prompt"),
+        ("/tokenize", {"prompt": ["a"]}, "prompt"),
+        ("/tokenize", {"messages": []}, "messages"),
+        ("/tokenize", {"messages": [{"content": "hi"}]}, "messages[0].role"),
+        ("/tokenize", {"messages": HI, "chat_template": "{{ messages }}"}, "chat_template"),
+        ("/tokenize", {"messages": HI, "continue_final_message": True}, "continue_final_message"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": "a"}, "tokens"),
+        ("/detokenize", {"tokens": [1, -1]}, "tokens[1]"),
+        ("/detokenize", {"tokens": [True]}, "tokens[0]"),
+        ("/detokenize", {"tokens": [2**31]}, "tokens"),
+    ],
+)
+def test_what_is_refused_names_the_field(url: str, path: str, fields: dict[str, Any], param: str) -> None:
+    answer = post(url, fields, path)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
+def test_as_all_other_calls(url: str, path: str) -> None:
+    assert post(url, {"model": "gpt-9", "prompt": "a", "tokens": []}, path).status_code == 404
+    assert post(url, b"{", path).json()["error"]["code"] == "invalid_json"
+    answer = httpx.get(url + path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")

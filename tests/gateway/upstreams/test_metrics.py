@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+
+from agentspec.gateway import Fleet, FleetSettings, UpstreamSettings
+from agentspec.gateway.upstreams.metrics import FIRST_BYTE_BUCKETS_S, UpstreamMetrics
+from tests.gateway.support.answering import IMPATIENT, answering
+from tests.gateway.support.live import (
+    TIMEOUT_S,
+    chat_body,
+    client_of,
+    post,
+    serving,
+    serving_engine,
+    serving_proxy,
+)
+from tests.gateway.support.scripted import ScriptedEngine
+from tests.gateway.support.telemetry import Samples, scrape
+
+
+def of_upstream(samples: Samples, name: str, upstream: str, **labels: str) -> float:
+    return samples[f"agentspec_upstream_{name}", tuple(sorted({"upstream": upstream, **labels}.items()))]
+
+
+def test_answers_of_an_engine_are_counted_and_timed() -> None:
+    with serving_engine(ScriptedEngine()) as engine, serving_proxy(engine, settings={"name": "a"}) as root:
+        for _ in range(3):
+            post(root, chat_body(stream=True))
+        samples = scrape(root)
+    assert of_upstream(samples, "requests_total", "a") == 3
+    assert of_upstream(samples, "failures_total", "a") == of_upstream(samples, "retries_total", "a") == 0
+    assert of_upstream(samples, "first_byte_seconds_count", "a") == 3
+    assert of_upstream(samples, "first_byte_seconds_bucket", "a", le="+Inf") == 3
+    assert 0 < of_upstream(samples, "first_byte_seconds_sum", "a") < TIMEOUT_S
+    assert of_upstream(samples, "running", "a") == of_upstream(samples, "breaker_open", "a") == 0
+    assert of_upstream(samples, "up", "a") == 1
+    assert samples["agentspec_gateway_waiting", ()] == 0
+
+
+def test_a_time_lies_in_the_bucket_that_ends_with_it() -> None:
+    figures = UpstreamMetrics()
+    for seconds in (0.0, FIRST_BYTE_BUCKETS_S[0], FIRST_BYTE_BUCKETS_S[-1], 1e6):
+        figures.add_first_byte(seconds)
+    assert figures.num_by_bucket[0] == 2
+    assert figures.num_by_bucket[-2:] == [1, 1]
+
+
+def test_failures_and_retries_are_counted_where_they_happen() -> None:
+    with answering(503) as (broken, _), serving_engine(ScriptedEngine()) as engine:
+        settings = FleetSettings(
+            upstreams=(
+                UpstreamSettings(url=broken, name="broken", weight=1000),
+                UpstreamSettings(url=engine, name="well"),
+            ),
+            **IMPATIENT,
+        )
+        with serving(Fleet(settings)) as root:
+            assert post(root, chat_body()).status_code == 200
+            samples = scrape(root)
+    assert of_upstream(samples, "requests_total", "broken") == 1
+    assert (
+        of_upstream(samples, "failures_total", "broken") == of_upstream(samples, "retries_total", "well") == 1
+    )
+    assert of_upstream(samples, "failures_total", "well") == 0
+
+
+def test_an_engine_that_is_gone_is_down_and_its_breaker_open(free_port: int) -> None:
+    url = f"http://127.0.0.1:{free_port}"
+    health = {"num_failures": 1, "failing_s": 0, "num_failed_looks": 1, "open_s": 60}
+    with serving_proxy(url, fleet={"health": health, "retries": {"num_retries": 0}}) as root:
+        assert scrape(root)["agentspec_upstream_up", (("upstream", url),)] == 0
+        assert post(root, chat_body()).status_code == 502
+        samples = scrape(root)
+    assert of_upstream(samples, "breaker_open", url) == of_upstream(samples, "failures_total", url) == 1
+    assert of_upstream(samples, "first_byte_seconds_count", url) == 0
+
+
+def test_who_runs_and_who_waits() -> None:
+    engine = ScriptedEngine(is_endless=True)
+    with (
+        serving_engine(engine) as url,
+        serving_proxy(url, settings={"name": "a", "max_concurrent": 1}) as root,
+        client_of(root) as client,
+        ThreadPoolExecutor() as pool,
+    ):
+        with client.chat.completions.create(**chat_body(stream=True)) as stream:
+            next(iter(stream))
+            waiting = pool.submit(post, root, chat_body())
+            while scrape(root)["agentspec_gateway_waiting", ()] == 0:
+                pass
+            assert of_upstream(scrape(root), "running", "a") == 1
+            engine.is_endless = False
+        assert waiting.result(TIMEOUT_S).status_code == 200
+        assert scrape(root)["agentspec_gateway_waiting", ()] == 0
+
+
+async def test_figures_go_on_when_the_settings_of_an_engine_change() -> None:
+    def settings(weight: float, *names: str) -> FleetSettings:
+        return FleetSettings(
+            upstreams=tuple(
+                UpstreamSettings(url="http://a.invalid", name=name, weight=weight) for name in names
+            )
+        )
+
+    fleet = Fleet(settings(1, "a", "b"))
+    await fleet.start()
+    fleet._replicas[0].figures.num_requests = 7
+    fleet.apply(settings(2, "b", "a"))
+    requests = next(
+        family for family in await fleet.metrics() if family.name == "agentspec_upstream_requests"
+    )
+    assert {sample.labels["upstream"]: sample.value for sample in requests.samples} == {"a": 7, "b": 0}
+    await fleet.close()
+
+
+def test_an_engine_in_this_process_has_none() -> None:
+    with serving_engine(ScriptedEngine()) as root:
+        assert "agentspec_upstream" not in httpx.get(f"{root}/metrics").text
