@@ -86,7 +86,7 @@ def test_calls_share_candidates_but_do_not_follow_one_another():
     drafter.start("y", call((7,)))
     drafter.step("x", ids(3))
     drafter.finish("x", ids(4))
-    assert drafter.step("y", ids(1)).token_ids.tolist() == [2, 3, 4]  # 4 has no next token; 7 did not follow 2
+    assert drafter.step("y", ids(1)).token_ids.tolist() == [2, 3, 4]  # nothing followed 4; 7 did not follow 2
     drafter.start("z", call(NONE))
     assert drafter.step("z", ids()).token_ids.tolist() == []  # no token to start from
 
