@@ -13,7 +13,7 @@ from workflows.runtime.types import step_function
 from agentspec.adapters.llama_index import instrument
 from agentspec.errors import StageError
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pydantic
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from pydantic
 OWNERS: tuple[Any, ...] = (step_function, BaseQueryEngine, BaseSynthesizer)
 
 
