@@ -72,7 +72,7 @@ def gate(engine: TorchEngine) -> tuple[RecordingModel, threading.Semaphore]:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110  (the other side is a thread that knows no event)
+        while not condition():  # noqa: ASYNC110  (the other side is a thread, which sets no event)
             await asyncio.sleep(0.002)
 
 

@@ -1,4 +1,4 @@
-# ruff: noqa: E501  (a row is a line)
+# ruff: noqa: E501  (one row per line)
 """Attacks of one tenant on another or on the operator. To add one, add a row."""
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ async def test_networks(config: Any, engine: Any) -> None:
     """Let two agents answer each other until they are stopped."""
     planner, reviewer = agent_of(config, "planner"), agent_of(config, "reviewer")
     async with conversing(planner, reviewer) as (hub, channel):
-        while await num_texts(hub, channel.channel_id) < 4:  # noqa: ASYNC110 (nobody tells)
+        while await num_texts(hub, channel.channel_id) < 4:  # noqa: ASYNC110 (no event is set)
             await asyncio.sleep(0)
     assert are_right(engine, "planner", "reviewer")
     assert list(sessions(engine)) == [channel.channel_id]

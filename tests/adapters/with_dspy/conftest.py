@@ -15,7 +15,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # do not fetch prices
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import dspy
-    import litellm  # noqa: F401 (it warns when it is imported)
+    import litellm  # noqa: F401 (it warns on import)
 
     from agentspec.adapters.dspy import instrument
 

@@ -44,7 +44,7 @@ PARTS = {  # text in a call, and the stage of that call; the first match counts
 class ActingEngine(ScriptedEngine):
     """An engine that makes each run's main agent do the calls of ``plan`` in order, and answers the others.
 
-    A tool call ends the work of other agents, except for questions that want a text.
+    Work ends with a tool call, except for questions that want a text.
     """
 
     def reset(self, *plan: Call) -> None:
