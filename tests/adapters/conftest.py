@@ -1,6 +1,6 @@
-"""Real frameworks before our real gateway. Those that are not installed have no tests here.
+"""Fixtures: real frameworks with a real gateway. Frameworks that are not installed have no tests here.
 
-``make test-adapters`` runs each framework's, in an environment of its own.
+``make test-adapters`` runs the tests of each framework in an environment of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.gateway.support.live import serving_engine
 
 
 def is_missing(requirements: Path) -> bool:
-    """The first package that they name is not installed."""
+    """Return True if the first package in the requirements is not installed."""
     name, _, _ = requirements.read_text(encoding="utf-8").partition("==")
     return not list(distributions(name=name))
 
@@ -33,7 +33,7 @@ collect_ignore = [
 
 @pytest.fixture(scope="session", autouse=True)
 def _collected() -> Iterator[None]:
-    """Some frameworks close no connection: they go with the tests that may leave them open."""
+    """Collect connections that frameworks never close, at the end of the session."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -42,7 +42,7 @@ def _collected() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[Any, str]]:
-    """An engine and the base URL of the gateway in front of it."""
+    """Yield an engine and the base URL of the gateway in front of it."""
     engine = ObligingEngine()
     with serving_engine(engine) as root:
         yield engine, f"{root}/v1"
@@ -50,7 +50,7 @@ def served() -> Iterator[tuple[Any, str]]:
 
 @pytest.fixture
 def engine(served: tuple[Any, str]) -> Any:
-    """It has not been asked anything."""
+    """Return the engine with no requests recorded."""
     engine, _ = served
     engine.requests.clear()
     return engine
@@ -58,11 +58,11 @@ def engine(served: tuple[Any, str]) -> Any:
 
 @pytest.fixture
 def url(served: tuple[Any, str]) -> str:
-    """Where the engine is asked."""
+    """Return the base URL of the gateway."""
     return served[1]
 
 
 @pytest.fixture
 def stages(engine: Any) -> Callable[[], list[str]]:
-    """The stages of the calls so far, in order."""
+    """Return a function that lists the stages of the calls so far, in order."""
     return lambda: [request.stage.name for request in engine.requests]

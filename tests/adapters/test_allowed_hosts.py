@@ -1,4 +1,4 @@
-"""Who gets tags: judged by the address or the name in the URL, without a look-up."""
+"""Hosts that receive tags, decided by the address or name in the URL, without a look-up."""
 
 from __future__ import annotations
 

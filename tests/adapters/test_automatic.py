@@ -1,4 +1,4 @@
-"""``auto()`` in processes of their own: frameworks before it and after it, and below ``agentspec run``."""
+"""``auto()`` in subprocesses, with frameworks imported before and after it, and under ``agentspec run``."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_several_of_them() -> None:
         code + "for undo in (first, last): print(is_tagged(), workflow()); undo()\nprint(is_tagged())"
     ) in (
         "True last\nTrue last\nFalse\n",
-        "True first\nTrue last\nFalse\n",  # which instruments last is not said
+        "True first\nTrue last\nFalse\n",  # the order of instrumentation is not specified
     )
 
 

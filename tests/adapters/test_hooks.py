@@ -16,7 +16,7 @@ ID = "3f2504e0-4f89-11d3-9a0c-0305e82c3301"
 
 
 class Agent:
-    """What a framework has: every kind of method."""
+    """A framework's agent, with every kind of method."""
 
     name = "writer"
 

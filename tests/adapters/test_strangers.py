@@ -1,4 +1,4 @@
-"""Tags and strangers: what leaves the process, seen by real servers of this machine that have other names."""
+"""Tags and unknown hosts: local servers with other names record the requests that leave the process."""
 
 from __future__ import annotations
 

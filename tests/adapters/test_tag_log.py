@@ -1,4 +1,4 @@
-"""What the logger ``agentspec.adapters`` says of each call, at debug."""
+"""Debug lines of the logger ``agentspec.adapters`` for each call."""
 
 from __future__ import annotations
 

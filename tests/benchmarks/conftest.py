@@ -1,4 +1,4 @@
-"""Tiny traces, and amounts to match."""
+"""Fixtures: tiny traces and matching sizes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORDS = "select from where name city count orders customer join the answer is pl
 
 @pytest.fixture(scope="session")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two files of 40 sessions each; every response says which session it is from."""
+    """Write two files of 40 sessions each. Every response names its session."""
     folder = tmp_path_factory.mktemp("traces")
     rng = random.Random(5)
     for name in ("first", "second"):
@@ -54,13 +54,13 @@ def tiny() -> Sizes:
 
 @pytest.fixture(scope="session")
 def stub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """What plays the engine behind the gateway."""
+    """Run the stub that plays the engine behind the gateway."""
     with running_stub(tmp_path_factory.mktemp("stub")) as server:
         yield server
 
 
 @pytest.fixture
 def without_peer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the peer were not installed."""
+    """Make the peer appear not to be installed."""
     monkeypatch.delitem(sys.modules, "benchmarks.core.arctic", raising=False)
     monkeypatch.setitem(sys.modules, "arctic_inference.suffix_decoding", None)

@@ -1,4 +1,4 @@
-"""Forests that keep within their budget by not doing their work: the bars find them out."""
+"""The bars detect forests that keep within their budget by not doing their work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZES = Sizes(tokens=60_000, budget_mb=1)
 
 
 class Wiping(Forest):
-    """Forgets everything whenever it is full."""
+    """A forest that forgets everything when it is full."""
 
     def finish(self, request_id: str, learn: bool = True) -> None:
         super().finish(request_id, learn)
@@ -28,7 +28,7 @@ class Wiping(Forest):
 
 
 class Forgetful(Forest):
-    """Never learns."""
+    """A forest that never learns."""
 
     def finish(self, request_id: str, learn: bool = True) -> None:
         super().finish(request_id, learn=False)
@@ -39,7 +39,7 @@ class Forgetful(Forest):
 
 @dataclass(frozen=True)
 class Faulty(Scope):
-    """A scope with another forest."""
+    """A scope with another kind of forest."""
 
     kind: type[Forest] = Forest
 
@@ -48,7 +48,7 @@ class Faulty(Scope):
 
 
 def failed(kind: type[Forest]) -> set[str]:
-    """The figures that are below or above their bars, times left out."""
+    """Return the figures beyond their bars, times excluded."""
     stage = SCOPES["stage"]
     faulty = Faulty(stage.name, stage.limit, stage.tenants, stage.num_stages, stage.sources, kind=kind)
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Which outputs a tree still knows, found out by drafting."""
+"""Tests that find out by drafting which outputs a tree still holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How calls are counted; how long they take is nobody's business here."""
+"""How calls are counted. Their durations are not tested here."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_least_memory_counts_once_the_budget_was_full() -> None:
 
 
 def work() -> None:
-    """Takes the time of a slow call."""
+    """Take the time of a slow call."""
     end_s = time.thread_time() + SLOW_MS / 1e3
     while time.thread_time() < end_s:
         pass

@@ -1,4 +1,4 @@
-"""Several runs of the same calls, put together."""
+"""Merging several runs of the same calls."""
 
 from __future__ import annotations
 

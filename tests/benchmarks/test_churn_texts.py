@@ -1,4 +1,4 @@
-"""Endless outputs, and requests that come and go."""
+"""Endless outputs, and requests that start and finish."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.churn.workloads import Popular, Router
 
 
 def dataset(first_token: int) -> list[Tokens]:
-    """Ten outputs of 20 tokens that no other dataset has."""
+    """Return ten outputs of 20 tokens that occur in no other dataset."""
     return [np.arange(20, dtype=np.int32) + first_token + 20 * i for i in range(10)]
 
 

@@ -1,4 +1,4 @@
-"""What the core benchmark is fed."""
+"""Input of the core benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resident memory, measured on a tree whose size is known."""
+"""Resident memory, measured on a tree of known size."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from benchmarks.core import memory
 from benchmarks.core.sides import Batch, Side, Tokens
 
-BYTES_PER_TOKEN = 4_000  # large beside what the interpreter needs for itself
+BYTES_PER_TOKEN = 4_000  # large compared with the interpreter's own needs
 
 
 class FilledPages:
-    """Keeps so many bytes for every token."""
+    """An index that keeps ``BYTES_PER_TOKEN`` bytes for every token."""
 
     def __init__(self) -> None:
         self._documents: deque[bytes] = deque()

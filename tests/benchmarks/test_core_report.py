@@ -1,4 +1,4 @@
-"""Bars, summary, table, JSON and plot, from figures made by hand."""
+"""Bars, summary, table, JSON and plot, from made-up figures."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_bar_is_met_exactly(kind: Kind, bar: float | None, passes: bool | None
         (10.0, 9.5, {True}),
         (0.0, 0.0, {False}),  # drafts nothing
         (10.0, 2.0, {True, False}),  # drafts something else
-        (20.0, 10.0, {True, False}),  # drafts on and on
+        (20.0, 10.0, {True, False}),  # drafts without end
     ],
 )
 def test_drafts_are_those_of_the_peer(drafted: float, agreed: float, passes: set[bool]) -> None:

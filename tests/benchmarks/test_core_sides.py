@@ -1,4 +1,4 @@
-"""Both sides do the same work; the peer's part runs where the peer is installed."""
+"""Both sides do the same work. The peer's part runs if the peer is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How drafts are counted."""
+"""Counting of drafts."""
 
 from __future__ import annotations
 

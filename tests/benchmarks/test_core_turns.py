@@ -1,4 +1,4 @@
-"""Timing in turn."""
+"""Timing of several sides in turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clients: what they measure, whose bytes they compare, how they leave; and beats that are due."""
+"""The clients: measurements, comparison of bytes, and disconnects; and the due times of beats."""
 
 from __future__ import annotations
 
@@ -97,14 +97,14 @@ async def test_leaving_before_the_answer(stub: Server) -> None:
 
 @pytest.mark.parametrize("gap_ms", [0, 10])
 async def test_leaving_in_the_middle(stub: Server, gap_ms: int) -> None:
-    """Also where more has come with the last part that is waited for."""
+    """Leave even if more parts arrived with the last awaited one."""
     exchange = await ask(stub, Plan(num_chunks=500, gap_ms=gap_ms), leaves_after_parts=3)
     assert exchange.left_ns >= exchange.last_ns
     assert (exchange.num_parts, exchange.is_complete, exchange.is_changed) == (3, False, False)
 
 
 class Sent:
-    """A transport that keeps nothing."""
+    """A transport that discards all data."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -112,7 +112,7 @@ class Sent:
 
 
 async def test_leaving_when_the_rest_is_there_already() -> None:
-    """One read has the whole answer."""
+    """Leave when one read has the whole answer."""
     pool = Pool(Target("http://127.0.0.1:1"))
     connection = Connection(pool)
     connection.connection_made(cast(asyncio.Transport, Sent()))
@@ -124,7 +124,7 @@ async def test_leaving_when_the_rest_is_there_already() -> None:
 
 
 async def test_who_has_his_answer_does_not_leave(stub: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The alarm rings while the connection is asked again: that one is not what it was set for."""
+    """Fire the alarm while the connection serves another request: the alarm must not affect it."""
     alarms: list[Callable[[], None]] = []
     loop, target = asyncio.get_running_loop(), Target(stub.url)
     later = loop.call_later
@@ -157,7 +157,7 @@ async def test_beats_are_counted_and_due_at_equal_distances() -> None:
     def beat(number: int, due_ns: int) -> None:
         beats.append((number, due_ns))
         if number == 2:
-            time.sleep(0.01)  # the loop is busy: the beats it misses come late, and are due as before
+            time.sleep(0.01)  # the loop is busy: missed beats are late, but keep their due times
 
     await Metronome(2_000_000, 12, beat).run()
     assert [number for number, _ in beats] == list(range(12))

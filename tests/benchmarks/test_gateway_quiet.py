@@ -1,4 +1,4 @@
-"""Who else works on the machine, and that a disturbed measurement is done again while there is patience."""
+"""Other work on the machine is detected, and a disturbed measurement is repeated while time remains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_what_our_own_processes_do_is_not_others_work() -> None:
     watch = Watch()
     with subprocess.Popen([sys.executable, "-c", f"{SPIN}\nprint(flush=True); input()"], **PIPES) as child:
         assert child.stdout is not None
-        child.stdout.readline()  # it has spun, and is still there
+        child.stdout.readline()  # it has spun, and still runs
         own_s = quiet._own_cpu_s() - watch._own_s
         child.communicate("\n")
     assert own_s >= 0.2
@@ -28,7 +28,7 @@ def test_what_our_own_processes_do_is_not_others_work() -> None:
 
 @pytest.fixture
 def busy(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What the others will be found to do, one measurement after the other; nothing when it is empty."""
+    """Return the list of cores that others appear to use, one entry per measurement; 0 when it is empty."""
     cores: list[float] = []
     monkeypatch.setattr(Watch, "others", lambda self: cores.pop(0) if cores else 0.0)
     monkeypatch.setattr(quiet, "WINDOW_S", 0.001)
@@ -43,7 +43,7 @@ def test_without_patience_it_is_done_once(busy: list[float]) -> None:
 
 
 def test_it_waits_and_does_it_again(busy: list[float]) -> None:
-    busy[:] = [1.0, 1.0, 0.0, 0.9, 0.1, 0.05]  # busy twice, quiet: but not while it works; quiet again
+    busy[:] = [1.0, 1.0, 0.0, 0.9, 0.1, 0.05]  # twice busy, quiet, busy during the work, quiet again
     done: list[float] = []
     assert Quiet(60).measured(lambda: done.append(time.monotonic())) == (None, 0.05)
     assert len(done) == 2

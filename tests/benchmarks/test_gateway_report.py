@@ -1,4 +1,4 @@
-"""What is made of what was measured: percentiles, overlaps, growth, the summary's keys, the bars."""
+"""The report on measurements: percentiles, overlaps, growth, keys of the summary, bars."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_is_added_is_told_round_by_round() -> None:
 
 
 def served(answer_ms: float, first_ms: float, num_errors: int = 0) -> latency.Served:
-    """The same latency for every request of a kind."""
+    """Return the same latency for every request of a kind."""
     kinds = {latency.ANSWER: answer_ms, latency.FIRST_BYTE: first_ms}
     return latency.Served({kind: np.full(10, ms) for kind, ms in kinds.items()}, num_errors)
 

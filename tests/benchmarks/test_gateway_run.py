@@ -1,4 +1,4 @@
-"""The whole benchmark, tiny: every part with real processes, and the file that parts are added to."""
+"""The whole benchmark, tiny: every part with real processes, and the file that collects the parts."""
 
 from __future__ import annotations
 

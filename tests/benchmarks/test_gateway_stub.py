@@ -1,4 +1,4 @@
-"""The stub: what it says on every endpoint, when, and that it knows who left."""
+"""The stub: its answers on every endpoint, their timing, and its detection of disconnects."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_chunks_come_when_they_are_due(stub: Server) -> None:
     request = body(answers.CHAT, plan, is_stream=True, num_bytes=0)
     with httpx.stream("POST", stub.url + answers.CHAT, content=request) as answer:
         came_s += [time.monotonic() for _ in answer.iter_raw()]
-    # never early; by how much late is the machine's affair
+    # never early; lateness depends on the machine
     assert came_s[-1] - came_s[0] >= (30 + 3 * 20 - 2) / 1e3
     assert all(later >= earlier for earlier, later in pairwise(came_s))
 

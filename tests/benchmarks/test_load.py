@@ -1,4 +1,4 @@
-"""``python -m benchmarks load``: the calls, a lane, and what the report makes of rounds."""
+"""``python -m benchmarks load``: the calls, a lane, and the report on rounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.load.variants import AUTO, FIXED, OFF, VARIANTS
 
 
 def served(rate: float, **others: float) -> dict[str, dict[str, Any]]:
-    """A round in which every variant has the same rate but those that are named."""
+    """Return a round in which all variants except the named ones have the same rate."""
     rates = {name: others.get(name.replace(" ", "_"), rate) for name in VARIANTS}
     return {
         name: {
@@ -46,7 +46,7 @@ def test_the_calls_are_the_same_every_time() -> None:
 
 @pytest.fixture
 def _one_thread() -> Iterator[None]:
-    """As the benchmark itself: a second thread only waits, and on a busy machine it waits long."""
+    """Use one thread, like the benchmark itself. A second thread only waits, and long on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,4 +1,4 @@
-"""The paper's figures: each computation against an example worked by hand, the whole on tiny traces."""
+"""The paper's figures: each computation against an example worked by hand, then the whole on tiny traces."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NUM_SESSIONS = 12
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eleven data sets of 12 sessions with two stages each; two sessions to a group."""
+    """Write eleven data sets of 12 sessions with two stages each; two sessions to a group."""
     folder = tmp_path_factory.mktemp("traces")
     for name in LABELS:
         with gzip.open(folder / f"{name}.jsonl.gz", "wt", encoding="utf-8") as lines:
@@ -154,7 +154,7 @@ def test_rank_correlation():
 
 
 def test_shared_trees_that_do_not_learn_stay_as_they_are(folder):
-    """Two chunks of the same calls cost the same unless the first was learned."""
+    """Check that two chunks of the same calls cost the same unless the first was learned."""
     sample = Traces(folder).sample("tot_text", 2)
     rule = Rule("chain", 64, 100.0)
     fixed, learning, primed = (
@@ -163,7 +163,7 @@ def test_shared_trees_that_do_not_learn_stay_as_they_are(folder):
     )
     assert learning[0] == fixed[0]
     assert learning[1] < fixed[1]  # the second response has the words of the first
-    assert primed == [2, 2]  # nothing announces the first token
+    assert primed == [2, 2]  # the first token can't be drafted
 
 
 def test_equal_runs_are_done_once(folder):
@@ -194,7 +194,7 @@ def test_the_whole_document_from_tiny_traces(folder, tmp_path, capsys):
     drawn = {name: (tmp_path / name).read_bytes() for name in plots}
     assert str(folder) not in text + json.dumps(measured)
 
-    # a part is measured again: the same figures, the same plot, nothing else is touched
+    # repeating a part gives the same figures and plot, and changes nothing else
     assert main([*command, "--only", "fig8"]) == 0
     again = json.loads((tmp_path / "paper" / "figures.json").read_text())
     timeless = re.compile(r'"draft_us_per_step": [0-9.e-]+')
@@ -205,7 +205,7 @@ def test_the_whole_document_from_tiny_traces(folder, tmp_path, capsys):
     assert {name: (tmp_path / name).read_bytes() for name in plots} == drawn
     assert (tmp_path / "paper.md").read_text() == text
 
-    # not with another limit than the parts that stay
+    # a part can't use another limit than the parts that stay
     assert main([*command, "--only", "fig8", "--limit", "1"]) == 1
     assert "was measured with limit None, not 1" in capsys.readouterr().err
     assert (tmp_path / "paper.md").read_text() == text

@@ -1,4 +1,4 @@
-"""The command measures what a forest of the given outputs takes, and that beside live requests."""
+"""The command measures the cost of saving and loading a forest, also during live requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks stages``: the index, the data, and what the report makes of them."""
+"""``python -m benchmarks stages``: the index, the data, and the report on them."""
 
 from __future__ import annotations
 

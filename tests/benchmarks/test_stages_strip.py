@@ -1,4 +1,4 @@
-"""The proxy that strips tags: what goes, what stays, and are the example's stages found all the same?"""
+"""The proxy that strips tags, and discovery of the example's stages without them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def findings() -> Findings:
 
 @pytest.fixture
 def proxy(engine: ScriptedEngine, findings: Findings) -> Iterator[str]:
-    """Its root, in front of a gateway in front of the engine."""
+    """Run the proxy in front of a gateway in front of the engine, and yield its root URL."""
     with serving_engine(engine, discovery=Discovery()) as url, strip.running(url, 0, findings) as base_url:
         yield base_url.removesuffix("/v1")
 
@@ -83,13 +83,13 @@ def test_a_stream_passes_as_it_comes(findings: Findings, proxy: str) -> None:
 
 def test_calls_that_tell_nothing_do_not_count(findings: Findings, proxy: str) -> None:
     post(proxy, chat_body())
-    assert post(proxy, chat_body(), x_agentspec_stage="//").status_code == 200  # a bad one is stripped, too
+    assert post(proxy, chat_body(), x_agentspec_stage="//").status_code == 200  # invalid, but stripped too
     assert (findings.calls, findings.num_silent) == ([], 2)
     assert findings.summary()["ari"] is None
 
 
 def test_the_examples_stages_are_found_though_nobody_names_them(tmp_path: Path) -> None:
-    """As they are served, from the first call on; by what the prompts have in common alone."""
+    """Discover the stages while serving, from the first call on, by common parts of the prompts only."""
     databases, engine, findings, discovery = open_all(tmp_path), PromptEngine(), Findings(), Discovery()
 
     async def drive(base_url: str) -> None:
@@ -97,7 +97,7 @@ def test_the_examples_stages_are_found_though_nobody_names_them(tmp_path: Path) 
             pipeline = Tagged(client, "scripted", databases)
             for number, question in enumerate(held_out(NUM_QUESTIONS, databases)):
                 await pipeline.answer(question.text, f"run-{number}", speculate=True)
-                discovery.catch_up()  # scripted answers come faster than its share of a core allows
+                discovery.catch_up()  # scripted answers are faster than discovery's share of a core allows
 
     with serving_engine(engine, discovery=discovery) as url, strip.running(url, 0, findings) as base_url:
         asyncio.run(drive(base_url))
@@ -108,7 +108,7 @@ def test_the_examples_stages_are_found_though_nobody_names_them(tmp_path: Path) 
 
 
 def test_a_command_is_run_with_the_proxys_url(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Its own failure is passed on."""
+    """A failure of the command is passed on."""
     code = "import sys; print('asked', sys.argv[1].rpartition('/')[2]); sys.exit(3)"
     file = tmp_path / "out" / "line.json"
     options = ["--to", "http://127.0.0.1:9", "--json", str(file)]

@@ -1,4 +1,4 @@
-"""The requests that are sent, and ways to ask them."""
+"""The requests that are sent, and ways to vary them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vLLM's own counters: out of its text, between two moments, as rates."""
+"""vLLM's own counters: parsed from its text, compared between two moments, as rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where two answers part: tokens, ends, choices, clients that left, and ties."""
+"""Where two answers differ: tokens, ends, choices, clients that left, and ties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What parts come to: the summary's keys, bars, growth, medians; and the file that parts are added to."""
+"""The report on the parts: summary keys, bars, growth, medians; and the file that collects the parts."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def sql_run(
 
 
 def sql_runs(said: str = "SELECT 1") -> list[sql.Run]:
-    """Two rounds, the second on a machine that is twice as slow."""
+    """Return two rounds, the second on a machine that is twice as slow."""
     return [
         sql_run(name, clients, wall_s * slowness, accepted, said if name == "agentspec" else "SELECT 1")
         for slowness in (1, 2)

@@ -1,4 +1,4 @@
-"""A server process: waited for, asked, measured, stopped with all it started; what is said if it dies."""
+"""A server process: start, requests, measurements, stop with its subprocesses, and the error if it dies."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 
 
 def runs(number: int) -> bool:
-    """False for a process that is over, also while nobody has asked how it ended."""
+    """Return False for a process that has ended, including a zombie."""
     try:
         return bool(psutil.Process(number).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""Messages by the official client of Anthropic; prints JSON.
+"""Send messages with Anthropic's official client, and print JSON.
 
     python anthropic_client.py ROOT
 

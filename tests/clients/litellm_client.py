@@ -1,4 +1,6 @@
-"""The same by LiteLLM, which has its own ideas of an OpenAI-compatible server; prints JSON.
+"""Send the requests of ``openai_client.py`` with LiteLLM, and print JSON.
+
+LiteLLM has its own idea of an OpenAI-compatible server.
 
     python litellm_client.py ROOT TOOLS_ROOT MODEL
 
@@ -16,7 +18,7 @@ import litellm
 
 MESSAGES: Any = [{"role": "user", "content": "How many users are there?"}]
 TOOLS: Any = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
-NUM_TOKENS = 16  # fewer in a response LiteLLM does not ask for
+NUM_TOKENS = 16  # LiteLLM never asks for fewer in a response
 
 
 def server(root: str, key: str = "client") -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Everything by the official client of OpenAI; what came of it is printed as JSON.
+"""Call every endpoint with OpenAI's official client, and print the results as JSON.
 
     python openai_client.py ROOT TOOLS_ROOT MODEL
 
-Runs in an environment of its own, which has that client and nothing of ours.
+Runs in an environment of its own, which has that client but not AgentSpec.
 """
 
 from __future__ import annotations

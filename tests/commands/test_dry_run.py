@@ -1,4 +1,4 @@
-"""``agentspec serve --dry-run``: the values in force, and every check that a start would make."""
+"""``agentspec serve --dry-run`` prints the values in force and makes every check that a start makes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_options_that_vllm_gets(capsys: CAPSYS) -> None:
 
 
 def ended(arguments: list[str]) -> Any:
-    """The exit status; argparse raises its own."""
+    """Return the exit status, including one that argparse raises."""
     try:
         return main(arguments)
     except SystemExit as end:
@@ -79,7 +79,7 @@ def ended(arguments: list[str]) -> Any:
 
 
 def refused(capsys: CAPSYS, *options: str) -> str:
-    """What a dry run and a start say, both; nothing is left behind."""
+    """Return the error output, which is the same for a dry run and a start."""
     told = []
     for dry_run in (["--dry-run"], []):
         assert ended(["serve", *dry_run, *options]) in (1, 2)
@@ -165,7 +165,7 @@ def test_files_that_could_be_written_are_not_there_afterwards(
     Path("link").symlink_to("made-later")
     shown(capsys, "--record", "link")
     Path("link").unlink()
-    Path("calls.jsonl").write_text("{half")  # only a start repairs it
+    Path("calls.jsonl").write_text("{half")  # only a start repairs this
     shown(capsys, "--record", "calls.jsonl")
     Path("stages.sqlite").touch()
     shown(capsys)

@@ -1,4 +1,4 @@
-"""``agentspec forest`` against a real gateway before the embedded engine."""
+"""Tests of ``agentspec forest`` against a real gateway with the embedded engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every command that asks a gateway says where none answers, or one that wants a key."""
+"""Messages of every gateway command when there is no gateway or the gateway wants a key."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_key_that_is_missing_or_wrong(
 
 @each_command
 def test_no_server_there(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as bound:  # taken, and nobody listens
+    with socket.socket() as bound:  # the port is taken, but no server listens
         bound.bind(("127.0.0.1", 0))
         told = said(command, f"http://127.0.0.1:{bound.getsockname()[1]}", capsys)
     assert "no answer from http://127.0.0.1:" in told

@@ -1,4 +1,4 @@
-"""``agentspec init``: at a real terminal, and every way through its questions."""
+"""Tests of ``agentspec init`` at a real terminal, and on every path through its questions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 @contextmanager
 def typing(*lines: str) -> Iterator[None]:
-    """These lines come from standard input, as if somebody typed them."""
+    """Feed these lines to standard input, as typed by a user."""
     before = sys.stdin
     sys.stdin = io.StringIO("".join(f"{line}\n" for line in lines))
     try:
@@ -54,7 +54,7 @@ def answered(*lines: str) -> tuple[Answers, str]:
 
 
 def ways(checkpoint: Path, keep: Path) -> Iterator[list[str]]:
-    """Every path through the questions."""
+    """Yield every path through the questions."""
     engines = (
         ["bundled"],
         *(["checkpoint", str(checkpoint), device] for device in ("cpu", "cuda")),
@@ -168,7 +168,7 @@ def test_without_a_terminal(tmp_path: Path) -> None:
 
 
 def at_terminal(folder: Path, *lines: str) -> tuple[int, str, str]:
-    """Status, standard output and what else the terminal shows."""
+    """Return the exit status, standard output and the terminal's remaining output."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "agentspec", "init"],

@@ -1,4 +1,4 @@
-"""``agentspec run`` as a process, around real programs, before a real gateway."""
+"""Tests of ``agentspec run`` as a process, with real programs and a real gateway."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def program(tmp_path: Path) -> Path:
     return path
 
 
-# what the program asks
+# requests of the program
 
 
 def test_untagged_calls_come_to_the_gateway(url: str, engine: ScriptedEngine, program: Path) -> None:
@@ -131,7 +131,7 @@ def test_what_the_page_says(url: str, engine: ScriptedEngine, tmp_path: Path) ->
     assert [request.stage.name for request in engine.requests] == ["agentic_sql/plan", "agentic_sql/write"]
 
 
-# what Python starts with
+# Python's startup
 
 
 def test_the_sitecustomize_behind_ours_is_imported(url: str, engine: ScriptedEngine, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_every_adapter_that_can_instrument_is_waited_for() -> None:
     assert [path.name for path in STARTUP.glob("*.py")] == ["sitecustomize.py"]  # the folder is on sys.path
 
 
-# whose calls they are
+# sessions of the calls
 
 
 SESSION = """
@@ -203,7 +203,7 @@ if sys.argv[1:]:
 def test_what_the_program_starts_is_one_session(
     url: str, engine: ScriptedEngine, program: Path, given: str | None
 ) -> None:
-    """A framework's runs in the program itself are told apart, unless somebody named a session."""
+    """Frameworks in the program itself get sessions of their own, unless the user named a session."""
     named = {"AGENTSPEC_SESSION": given} if given else {}
     own = run(url, sys.executable, "-c", SESSION, SESSION, **named).stdout.splitlines()
     code = f'"{sys.executable}" -c "$1"; "{sys.executable}" -c "$1"; "{sys.executable}" "$2"'
@@ -222,7 +222,7 @@ def test_a_session_that_fits_no_header_is_refused(url: str, engine: ScriptedEngi
     assert (done.returncode, "$AGENTSPEC_SESSION must have 1 to " in done.stderr) == (1, True)
 
 
-# what the environment says
+# environment variables
 
 
 def test_what_somebody_set_is_replaced_only_if_it_is_said() -> None:
@@ -242,7 +242,7 @@ def test_what_somebody_set_is_replaced_only_if_it_is_said() -> None:
     environment, replaced = run_environment(Run("http://g", "key", "run-1"), given)
     assert replaced == ["OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTHROPIC_AUTH_TOKEN"]
     assert environment["OPENAI_API_KEY"] == environment["ANTHROPIC_API_KEY"] == "key"
-    assert environment["ANTHROPIC_AUTH_TOKEN"] == "key"  # what goes before it in a client that sends both
+    assert environment["ANTHROPIC_AUTH_TOKEN"] == "key"  # a client that sends both prefers this one
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_headers_that_are_no_json_stay_as_they_are() -> None:
     assert environment["LLM_EXTRA_HEADERS"] == "[1"
 
 
-# how it ends
+# exit statuses and signals
 
 
 @pytest.mark.parametrize("status", [3])
@@ -344,7 +344,7 @@ def read_until(terminal: int, wanted: bytes) -> bytes:
     return shown
 
 
-# what it tells
+# the report
 
 
 def test_what_was_saved_is_told_of_this_run_alone(
@@ -421,7 +421,7 @@ def test_what_is_no_gateway(body: bytes, status: int) -> None:
             self.wfile.write(body)
 
         def log_message(self, *args: Any) -> None:
-            """Say nothing."""
+            """Log no requests."""
 
     with HTTPServer(("127.0.0.1", 0), Other) as server:
         answering = threading.Thread(target=server.handle_request)
@@ -450,7 +450,7 @@ def test_a_gateway_of_its_own(llama_checkpoint: Path, program: Path) -> None:
     assert "others" not in heading
     assert row.split()[1] == "2"
     (root,) = re.findall(r"http://[0-9.:]+", heading)
-    assert run(root, "true").returncode == 1  # it is gone
+    assert run(root, "true").returncode == 1  # the gateway has stopped
 
 
 def test_gains() -> None:
@@ -459,7 +459,7 @@ def test_gains() -> None:
         {"stage": "a", **{name: 3 * value for name, value in FIGURES.items()}},
         {"stage": "b", **FIGURES},
         {"stage": "c", **FIGURES},
-        {"stage": "d", **FIGURES, "num_requests": 1},  # its engine began anew
+        {"stage": "d", **FIGURES, "num_requests": 1},  # its engine restarted
     ]
     stages = gained(before, after)
     assert [(stage["stage"], stage["num_requests"]) for stage in stages] == [("a", 4), ("c", 2), ("d", 1)]

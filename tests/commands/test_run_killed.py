@@ -1,4 +1,7 @@
-"""``kill -9`` of ``agentspec run``: what it has started ends, and what left it on purpose goes on."""
+"""``kill -9`` of ``agentspec run`` ends the processes that it started.
+
+Processes that left on purpose survive.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from tests.commands.support.running import TIMEOUT_S, command
 from tests.gateway.support.scripted import ScriptedEngine
 
 PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-# each has the program's standard output: it ends when the last of them has ended
+# every process holds the program's standard output, which ends when the last of them ends
 SHAPES = {
     "program": "signal.pause()",
     "child": "subprocess.run([sys.executable, '-c', 'import signal; signal.pause()'])",
@@ -66,7 +69,7 @@ def test_a_gateway_of_its_own_ends_too(llama_checkpoint: Path) -> None:
         assert process.stdout.readline().startswith("http://127.0.0.1:")
         process.kill()
         assert process.stdout.read() == ""
-        process.stderr.read()  # the gateway has it as well: it ends with the gateway
+        process.stderr.read()  # the gateway holds stderr too, so it ends with the gateway
 
 
 def test_a_daemon_goes_on(url: str, engine: ScriptedEngine, tmp_path: Path) -> None:
@@ -147,7 +150,7 @@ os._exit(0)
 
 
 def test_a_job_is_stopped_and_goes_on(url: str, engine: ScriptedEngine) -> None:
-    """What a shell does with Ctrl-Z and ``fg``."""
+    """Do what a shell does on Ctrl-Z and ``fg``."""
     child, terminal = pty.fork()
     if child == 0:
         job = command(url, "sh", "-c", "echo ready; read line; exit 4")

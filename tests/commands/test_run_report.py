@@ -1,4 +1,4 @@
-"""What ``agentspec run`` says of a run whose calls did not arrive."""
+"""The report of ``agentspec run`` on calls that did not arrive."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ except openai.APIStatusError as error:
 
 @pytest.fixture
 def other() -> Iterator[str]:
-    """The root of a server that is no gateway, and refuses everything."""
+    """Yield the root URL of a server that is not a gateway and refuses every request."""
 
     class Other(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -48,7 +48,7 @@ def other() -> Iterator[str]:
             self.do_POST()
 
         def log_message(self, *args: Any) -> None:
-            """Say nothing."""
+            """Log no requests."""
 
     with HTTPServer(("127.0.0.1", 0), Other) as server:
         answering = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -1,4 +1,4 @@
-"""What a running ``agentspec serve`` takes over from a changed configuration, and what it refuses."""
+"""Changes of configuration that a running ``agentspec serve`` applies, and those that it refuses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.serving import serving
 
 ENGINE = "upstreams: [{url: 'http://127.0.0.1:9', api_key: s3cret}]\n"
 OPERATOR = "admin_key_sha256: " + sha256(b"boss").hexdigest() + "\n"
-# how each setting that holds at once could be changed
+# one possible change of each setting that takes effect immediately
 LIVE = {
     "keys": f"keys: [{{sha256: {sha256(b'other').hexdigest()}, tenant: other}}]",
     "admin_key_sha256": "admin_key_sha256: " + sha256(b"chief").hexdigest(),
@@ -48,7 +48,7 @@ def keys(*names: str) -> str:
 
 
 class Running:
-    """A gateway's settings as ``agentspec serve --config`` has them, without its server."""
+    """The settings of a gateway under ``agentspec serve --config``, without the server."""
 
     def __init__(self, file: Path, text: str, *options: str) -> None:
         self.file = file
@@ -184,7 +184,7 @@ def test_the_log_names_what_changed_and_what_waits(file: Path, caplog: pytest.Lo
     assert "spill" not in waiting
     assert "s3cret" not in caplog.text
     caplog.clear()
-    running.become(ENGINE + keys("acme"))  # back: nothing waits any more
+    running.become(ENGINE + keys("acme"))  # restored: no change is pending
     assert "restart" not in caplog.text
 
 

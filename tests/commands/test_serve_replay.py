@@ -1,4 +1,4 @@
-"""``agentspec serve --engine replay``, as a process."""
+"""Tests of ``agentspec serve --engine replay`` as a process."""
 
 from __future__ import annotations
 

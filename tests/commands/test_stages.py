@@ -1,4 +1,4 @@
-"""``agentspec stages`` against the routes of a real server."""
+"""Tests of ``agentspec stages`` against the routes of a real server."""
 
 from __future__ import annotations
 

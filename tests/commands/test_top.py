@@ -1,4 +1,4 @@
-"""``agentspec top`` against a real gateway before the embedded engine."""
+"""Tests of ``agentspec top`` against a real gateway with the embedded engine."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from agentspec.commands.top import BARS, snapshots, spark, view
 from agentspec.errors import EngineError
 from tests.support.serving import TIMEOUT_S, finish, serving
 
-STAGE = "flow/[red]write"  # no markup, whatever it looks like
+STAGE = "flow/[red]write"  # looks like markup, but must be printed as it is
 
 
 @pytest.fixture(scope="module")
 def url(llama_checkpoint: Path) -> Iterator[str]:
     options = ("--model", str(llama_checkpoint), "--engine", "torch", "--threads", "1", "--api-key", "k=acme")
-    with serving(*options, "--price", "0.2") as (_, base):  # not by what steps take on this machine
+    with serving(*options, "--price", "0.2") as (_, base):  # independent of step times on this machine
         headers = {"authorization": "Bearer k", "x-agentspec-stage": STAGE}
         for _ in range(2):
             body = {"prompt": "SELECT name FROM", "max_tokens": 32, "temperature": 0, "ignore_eos": True}
@@ -38,7 +38,7 @@ def test_one_table_without_a_terminal(url: str, capsys: pytest.CaptureFixture[st
         head, row, total, last = capsys.readouterr().out.rstrip().splitlines()
         assert head.split()[:3] == ["stage", "tokens/step", "now"]
         assert row.startswith(STAGE)
-        assert float(row.split()[3]) > 1  # since the start: the second answer was drafted from the first
+        assert float(row.split()[3]) > 1  # since the start: the second response was drafted from the first
         assert row.split()[1:] == total.split()[1:]
         assert total.startswith("all")
         assert last == "0 calls under way"

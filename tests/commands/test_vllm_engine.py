@@ -1,4 +1,4 @@
-"""What vLLM is started with. That it starts is seen in tests/real_vllm."""
+"""The command line that starts vLLM. The tests in tests/real_vllm start it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def no_hop(args: Namespace, port: int) -> tuple[EngineSupervisor, str]:
 
 
 def value_of(argv: Sequence[str], flag: str) -> str:
-    """What vLLM would take: the last one counts."""
+    """Return the value that vLLM would use: the last one given."""
     return argv[len(argv) - 1 - list(reversed(argv)).index(flag) + 1]
 
 

@@ -1,4 +1,4 @@
-"""Servers that are not what they should be, each of them real."""
+"""Engine checks against real servers that misbehave."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GOOD: dict[str, Any] = {
 
 @contextmanager
 def engine(**answers: Any) -> Iterator[str]:
-    """The URL of a server that gives these answers, status and JSON by path."""
+    """Yield the URL of a server with these answers: status and JSON by path."""
 
     class Engine(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""What is installed, with things that are really broken where that takes no vLLM."""
+"""Checks of installed packages. The packages are really broken where this needs no vLLM."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_versions_of_vllm(version: str | None, level: Level, said: str) -> None:
 
 
 def installed(folder: Path, name: str, version: str, *requires: str) -> None:
-    """Make a distribution that only has metadata."""
+    """Create a distribution that consists of metadata only."""
     info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     info.mkdir()
     lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
@@ -75,7 +75,7 @@ def test_a_torch_that_vllm_was_not_built_for(
 
 def test_a_torchvision_for_another_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
-    # as some versions of transformers do with all that they find
+    # some versions of transformers import every package that they find
     (tmp_path / "transformers.py").write_text("import torchvision\nclass LlamaConfig: ...")
     installed(tmp_path, "torchvision", "0.99.0")
     monkeypatch.syspath_prepend(tmp_path)

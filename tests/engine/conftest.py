@@ -15,7 +15,7 @@ from agentspec.engine.tokenizer import Tokenizer
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> Iterator[None]:
-    """The models here are tiny: a second thread only waits, and on a busy machine it waits long."""
+    """Use one thread. The models are tiny, so a second thread only waits, and long on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -24,12 +24,12 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def exact_model(llama_checkpoint: Path) -> Transformer:
-    """The random Llama in float64.
+    """Load the random Llama in float64.
 
-    The sums behind a logit are added up in an order that depends on the batch's shape, so that its last
-    bits differ between a pass with and without drafts. In float32 a near-tie of a random model could
-    then go either way, and a test of token identity would be a test of luck. In float64 the noise is
-    1e-13, and ties that near do not occur.
+    The order of the sums behind a logit depends on the batch's shape. A logit's last bits therefore differ
+    between a pass with and without drafts. In float32 this noise could decide a near-tie of a random model,
+    and a test of token identity would depend on luck. In float64 the noise is 1e-13, and no ties are that
+    near.
     """
     return load_model(llama_checkpoint, dtype=torch.float64)
 

@@ -1,4 +1,4 @@
-"""Padded groups and segments alone must attend alike; the GPU's ways are checked on the CPU."""
+"""Padded groups and single segments attend alike. The GPU's methods are checked on the CPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cache(llama_checkpoint: Path) -> KVCache:
 
 
 def segments(slots: tuple[int, ...]) -> list[Segment]:
-    """Of 1 to 5 tokens at different depths, every other of the longest a tree."""
+    """Return segments of 1 to 5 tokens at different depths. Every other of the longest is a tree."""
     return [
         Segment(slot, 11 * i, np.zeros(1 + i % 5, np.int32), TREE if i % 10 == 4 else None)
         for i, slot in enumerate(slots)
@@ -34,7 +34,7 @@ def segments(slots: tuple[int, ...]) -> list[Segment]:
 @pytest.mark.parametrize("slots", [(0, 1, 2, 3, 4), (5, 4, 3, 2, 1), (0, 2, 3, 4, 5), (11, 0, 7, 3, 9)])
 @pytest.mark.parametrize("window", [None, 7])
 def test_group_equals_each_alone(cache: KVCache, slots: tuple[int, ...], window: int | None) -> None:
-    """Dense slots are read as a range, sparse ones gathered."""
+    """Compare groups of dense slots, which are read as a range, and of sparse slots, which are gathered."""
     windows = (None, window, window)
     batch = segments(slots)
     first_rows = np.cumsum([0, *map(len, batch)]).tolist()

@@ -24,12 +24,12 @@ LAYER = "model.layers.1.mlp.up_proj.weight"
 
 @pytest.fixture
 def broken(tmp_path: Path) -> Path:
-    """A checkpoint of the test's own, to be broken."""
+    """Make a checkpoint that the test may break."""
     return make_checkpoint(tmp_path / "model")
 
 
 def edit_config(directory: Path, **changes: Any) -> None:
-    """Change keys of config.json; None removes one."""
+    """Change keys of config.json; None removes a key."""
     file = directory / "config.json"
     raw = json.loads(file.read_text()) | changes
     file.write_text(json.dumps({key: value for key, value in raw.items() if value is not None}))

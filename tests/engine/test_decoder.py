@@ -54,7 +54,7 @@ def test_concurrent_requests_share_forward_passes(make: Any) -> None:
     engine = make(num_slots=4)
     for i in range(4):
         engine.submit(request(f"r{i}", prompt_of(engine, i)))
-    assert engine.run() == 10  # the prefill's token and nine steps, for all four
+    assert engine.run() == 10  # one prefill token and nine steps, for all four
     assert [len(segments) for segments in engine.model.passes] == [4] * 10
 
 
@@ -185,7 +185,7 @@ def test_counters_tell_where_drafts_came_from(make: Any) -> None:
     engine = make(OracleProposer({(5, 6, 7): full}, is_tree=False, wrong=0), draft=DraftConfig(max_tokens=4))
     engine.submit(request("r", [5, 6, 7]))
     engine.run()
-    # token 1 by the prefill; 2-6 (four drafted and one more); 7-10 (three drafted: one more must fit)
+    # the prefill gives token 1; then 2-6 (four drafted and one more); 7-10 (three drafted: one more must fit)
     last = engine.deltas("r")[-1].speculation
     assert last is not None
     stats = engine.decoder.counters.snapshot(lambda stage: 77)[STAGE]
@@ -265,9 +265,9 @@ def test_a_proposer_that_can_not_draft_costs_nobody_an_answer(
     engine.run()
     assert engine.output("a") == engine.output("b") == output_of(make, [5, 6])
     assert "go on without" in caplog.text
-    # b was not even asked: what the proposer holds of either may have gaps, and is not learned
+    # b was not even asked: the proposer's text of both may have gaps, so it is not learned
     assert proposer.learned == {"a": False, "b": False}
-    engine.submit(request("c", [5, 6]))  # whoever comes later is drafted for
+    engine.submit(request("c", [5, 6]))  # later requests are drafted for
     engine.run()
     assert proposer.told["c"] == engine.output("c")
     assert proposer.learned["c"]
@@ -298,7 +298,7 @@ def test_a_grammar_that_gives_up_ends_its_request_alone(make: Any) -> None:
     live = engine.submit(request("json", [7, 8], sampling))
     choices = [choice for choice in engine.scheduler.live() if choice.live is live]
     grammar: Any = choices[0].sampler.grammar
-    grammar._matcher.consume_token(5)  # no JSON: from now on it is in an error state
+    grammar._matcher.consume_token(5)  # not JSON: this leaves it in an error state
     engine.run()
     with pytest.raises(EngineError, match="grammar"):
         engine.deltas("json")
@@ -345,7 +345,7 @@ def test_a_tree_keeps_the_accepted_branch_only(make: Any) -> None:
             rest = full[len(self.told[request_id]) :][:2]
             if len(rest) < 2:
                 return Draft()
-            # two wrong branches before the right one: its entries must move
+            # two wrong branches precede the right one, so its cache entries must move
             return make_draft([rest[0] ^ 1, rest[0] ^ 2, rest[0], 9, rest[1]], [-1, -1, -1, 0, 2])
 
     engine = make(Forked())
@@ -364,7 +364,10 @@ def test_a_fixed_price_is_passed_on(make: Any) -> None:
 
 
 def test_the_price_follows_what_steps_take(make: Any) -> None:
-    """1 ms a pass, 0.1 ms a row of requests that decode, 0.01 ms one of a prompt; nothing else takes time."""
+    """Take 1 ms per pass, 0.1 ms per row of a decode step, and 0.01 ms per row of a prompt.
+
+    Nothing else takes time.
+    """
 
     def seconds() -> float:
         sizes = [len(segment.token_ids) for segments in engine.model.passes for segment in segments]

@@ -72,7 +72,7 @@ def gate(engine: TorchEngine) -> tuple[RecordingModel, threading.Semaphore]:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110  (the other side is a thread that knows no event)
+        while not condition():  # noqa: ASYNC110  (the other side is a thread, which sets no event)
             await asyncio.sleep(0.002)
 
 
@@ -168,7 +168,7 @@ async def test_a_bad_request_leaves_the_others_untouched(make: Make) -> None:
 
 
 class Panic(BaseException):
-    """What a native library raises when it gives up: not an Exception."""
+    """A failure raised by a native library that is not an Exception."""
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, Panic])
@@ -212,7 +212,7 @@ async def test_a_full_line_is_a_429(make: Make) -> None:
     with pytest.raises(EngineBusyError) as caught:
         await collect(engine, request("late"))
     assert caught.value.status == 429
-    assert "late" not in proposer.prompts  # refused before anything was made ready for it
+    assert "late" not in proposer.prompts  # refused before any preparation for it
     permits.release(1000)
     await asyncio.gather(*tasks)
 
@@ -245,7 +245,7 @@ async def test_a_request_of_a_dead_event_loop_is_dropped(make: Make) -> None:
         async def start() -> None:
             generator = engine.generate(request("lost", "x", replace(GREEDY, max_tokens=200)))
             await anext(generator)
-            held.append(generator)  # neither closed nor read on
+            held.append(generator)  # neither closed nor read further
 
         held: list[Any] = []
         loop = asyncio.new_event_loop()
@@ -260,7 +260,7 @@ async def test_a_request_of_a_dead_event_loop_is_dropped(make: Make) -> None:
 async def test_the_forest_learns_and_speeds_up_a_stage(make: Make) -> None:
     plain = tokens(await collect(make(), request("r")))
     forest = Forest()
-    engine = make(forest, draft=DraftConfig(max_tokens=8), price=0.2)  # not by what steps take here
+    engine = make(forest, draft=DraftConfig(max_tokens=8), price=0.2)  # independent of this machine's speed
     steps = []
     for i in range(3):
         deltas = await collect(engine, request(f"r{i}"))

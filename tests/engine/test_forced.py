@@ -1,4 +1,4 @@
-"""Outputs that are dictated: the model steps, the record says what comes out."""
+"""Forced outputs: the model steps, and a record decides the tokens."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def request(
 def test_what_is_dictated_comes_out(exact_model: Transformer, tokenizer: Tokenizer, mode: str) -> None:
     draft = DraftConfig(mode=mode, max_tokens=8)
     engine = SteppedEngine(exact_model, tokenizer, Forest(ForestConfig()), draft=draft, max_model_len=400)
-    for turn in ("first", "again"):  # then the forest knows the texts
+    for turn in ("first", "again"):  # the second time, the forest has learned the texts
         for index, text in enumerate(TEXTS):
             engine.submit(request(f"{turn}{index}", "the question", ForcedOutput(text)))
         num_steps = engine.run()
@@ -154,7 +154,7 @@ def test_a_shape_without_weights(
     assert "random" in caplog.text
     assert (model.config, model.dtype) == (whole.config, whole.dtype)
     engine = SteppedEngine(model, tokenizer, max_model_len=2 * model.config.max_position_embeddings)
-    prompt = [7] * model.config.max_position_embeddings  # positions go on behind the checkpoint's last
+    prompt = [7] * model.config.max_position_embeddings  # positions continue beyond the checkpoint's last
     engine.submit(request("r", prompt, ForcedOutput(TEXTS[0])))
     engine.run()
     assert engine.text("r") == TEXTS[0]
@@ -162,7 +162,7 @@ def test_a_shape_without_weights(
 
 @pytest.mark.parametrize("mode", ["off", "chain", "tree"])
 def test_a_kept_prompt_changes_nothing(exact_model: Transformer, tokenizer: Tokenizer, mode: str) -> None:
-    """What the model itself says behind a conversation, whose first turns were read for earlier requests."""
+    """Compare the model's own output after a conversation with first turns cached by earlier requests."""
     turns = ["the question " * 20, TEXTS[1], "then " * 10, TEXTS[2], "and the last one"]
     prompts = ["".join(turns[: 2 * number + 1]) for number in range(3)]
     draft = DraftConfig(mode=mode, max_tokens=8)

@@ -32,7 +32,7 @@ def ids(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def allowed_after(grammar: Grammar, tokens: list[int]) -> set[int]:
-    """The tokens that a fresh walk of ``tokens`` allows next."""
+    """Return the tokens allowed after ``tokens`` on a fresh walk."""
     return set(np.nonzero(grammar.masks(make_draft(tokens))[-1])[0].tolist())
 
 
@@ -72,7 +72,7 @@ def test_an_empty_schema_is_any_object(compiler: GrammarCompiler, tokenizer: Tok
 
 
 def tree_nodes(draft: Draft) -> Iterator[tuple[int, list[int]]]:
-    """Each row of a draft's masks with the tokens on the way to it."""
+    """Yield each row of a draft's masks with the tokens on the path to it."""
     paths: list[list[int]] = [[]]
     for parent, token in zip(draft.parents.tolist(), draft.token_ids.tolist(), strict=True):
         paths.append([*paths[1 + parent], token])
@@ -100,7 +100,7 @@ def test_a_forbidden_draft_token_does_no_harm(compiler: GrammarCompiler, tokeniz
     grammar = compiler.compile(SCHEMA)
     expected = allowed_after(grammar, start)
     eos = min(tokenizer.eos_ids)
-    # wrong tokens and an end too early, each with children, beside the right way
+    # wrong tokens and an end too early, each with children, next to the right path
     size = len(start)
     draft = make_draft(
         [*start, wrong[0], eos, start[0], start[0]],
@@ -113,7 +113,7 @@ def test_a_forbidden_draft_token_does_no_harm(compiler: GrammarCompiler, tokeniz
 
 
 def path_of(draft: Draft, targets: list[int]) -> list[int]:
-    """The targets that verification would look at, in order."""
+    """Return the targets that verification would read, in order."""
     here, path = -1, [targets[0]]
     for node, (parent, token) in enumerate(zip(draft.parents, draft.token_ids, strict=True)):
         if parent == here and token == path[-1]:
@@ -125,7 +125,10 @@ def path_of(draft: Draft, targets: list[int]) -> list[int]:
 def test_corrected_targets_are_the_best_that_the_masks_allow(
     compiler: GrammarCompiler, tokenizer: Tokenizer
 ) -> None:
-    """Against masks for every row: random logits that like the right tokens, the end, padding or anything."""
+    """Compare with masks for every row.
+
+    The random logits prefer the right tokens, the end, padding or any other token.
+    """
     rng = np.random.default_rng(5)
     right = ids(tokenizer, '{"a": 12}')
     eos = min(tokenizer.eos_ids)

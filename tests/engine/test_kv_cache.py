@@ -12,7 +12,7 @@ from agentspec.errors import EngineError
 
 @pytest.fixture
 def cache(llama_checkpoint: Path) -> KVCache:
-    """Three slots of 20 entries, where entry p of slot s holds 100 * s + p."""
+    """Return three slots of 20 entries, where entry p of slot s holds 100 * s + p."""
     cache = KVCache(load_config(llama_checkpoint), 3, 20, torch.float32, "cpu")
     values = 100 * torch.arange(3)[:, None] + torch.arange(20)
     cache.entries.copy_(values[None, :, None, :, None])

@@ -1,4 +1,4 @@
-"""Each form of the matrix product against the plain one."""
+"""Each form of the matrix product compared with the plain one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drafting changes no token: the same outputs with drafting off, as a chain and as a tree."""
+"""Drafting changes no token: outputs are the same with drafting off, as a chain and as a tree."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_prompts(number: int) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def run(exact_model: Transformer, tokenizer: Tokenizer) -> Run:
-    """Answers of the engine to prompts, all submitted at once to ``num_slots`` slots."""
+    """Return a function that submits prompts together to ``num_slots`` slots and returns the answers."""
 
     def run(
         prompts: Sequence[list[int]],
@@ -93,7 +93,7 @@ def assert_drafting_changes_nothing(
 
 
 def assert_told_in_order(proposer: Any, answers: Sequence[Answer]) -> None:
-    """The proposer heard of every accepted token once, and every output was finished."""
+    """Check that the proposer received every accepted token once, and that every output was finished."""
     assert not proposer.live
     for i, reply in enumerate(answers):
         assert proposer.told[f"r{i}"] == reply[0]
@@ -103,7 +103,7 @@ def assert_told_in_order(proposer: Any, answers: Sequence[Answer]) -> None:
 def test_greedy_outputs_are_identical_in_a_batch(run: Run) -> None:
     prompts = make_prompts(NUM_PROMPTS)
     answers = assert_drafting_changes_nothing(run, prompts, [GREEDY] * NUM_PROMPTS)
-    assert len({tuple(reply[0]) for reply in answers}) > NUM_PROMPTS / 2  # not one answer to everything
+    assert len({tuple(reply[0]) for reply in answers}) > NUM_PROMPTS / 2  # the answers differ
 
 
 @pytest.mark.parametrize("is_tree", [False, True], ids=["chain", "tree"])
@@ -135,7 +135,7 @@ def test_drafts_are_really_accepted(exact_model: Transformer, tokenizer: Tokeniz
 
 
 class Wild(Forest):
-    """A forest to which prices are given that jump from one end to the other; it counts what it drafts."""
+    """A forest with random thresholds from one extreme to the other. It counts its draft tokens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class Wild(Forest):
 
 
 def wild_clock() -> Callable[[], float]:
-    """Seconds that stand still, leap, run backwards; what a row costs changes from one moment to the next."""
+    """Return a clock that stands still, leaps or runs backwards, so that the cost of a row varies."""
     rng = random.Random(6)
     now = 0.0
 
@@ -163,7 +163,7 @@ def wild_clock() -> Callable[[], float]:
 
 
 def test_whatever_a_draft_token_costs(run: Run) -> None:
-    prompts = make_prompts(20) * 3  # what came before helps to draft what comes again
+    prompts = make_prompts(20) * 3  # earlier outputs help to draft repeated ones
     sampling = [GREEDY] * 40 + mixed_sampling(20)
     plain = run(prompts, sampling, NoDrafts())
     for rule in ("paper", "learned"):
@@ -213,7 +213,7 @@ def test_logprobs_with_drafts(run: Run) -> None:
 def test_stop_strings_with_drafts(run: Run) -> None:
     prompts = make_prompts(60)
     free = run(prompts, [GREEDY] * 60, NoDrafts())
-    # something from the middle of each free answer, so that it really stops there
+    # text from the middle of each free answer, so that it really stops there
     sampling = [replace(GREEDY, stop=(text[8:11] or "no such text",)) for _, text, _, _ in free]
     stopped = assert_drafting_changes_nothing(run, prompts, sampling)
     for (_, text, reason, _), (_, free_text, _, _), params in zip(stopped, free, sampling, strict=True):
@@ -240,6 +240,6 @@ def test_grammars_with_drafts(run: Run, temperature: float) -> None:
     fixed = {"json_schema": SCHEMA, "max_tokens": 60, "temperature": temperature}
     prompts = make_prompts(24)
     sampling = mixed_sampling(24, **fixed)
-    # every third without a grammar, in the same batch
+    # every third request has no grammar, in the same batch
     sampling = [replace(p, json_schema=None) if i % 3 == 2 else p for i, p in enumerate(sampling)]
     assert_drafting_changes_nothing(run, prompts, sampling)

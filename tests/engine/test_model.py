@@ -1,4 +1,4 @@
-"""The forward pass against transformers, on random checkpoints of every family."""
+"""The forward pass compared with transformers, on random checkpoints of every family."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 
 
 def paths(parents: Sequence[int]) -> list[list[int]]:
-    """Every root-to-leaf path of a tree, as indices."""
+    """Return every root-to-leaf path of a tree, as indices."""
     leaves = set(range(len(parents))) - set(parents)
     found = []
     for leaf in sorted(leaves):
@@ -78,7 +78,7 @@ def test_whole_prompt(model: Transformer, reference: Any) -> None:
     ours = model.forward([Segment(0, 0, prompt)], new_cache(model))
     assert ours.dtype == torch.float32
     theirs = expected(reference, prompt)
-    assert float(theirs.abs().max()) > 1  # so that the tolerance means something
+    assert float(theirs.abs().max()) > 1  # large enough to make the tolerance meaningful
     assert difference(ours, theirs) < TOLERANCE
 
 
@@ -91,7 +91,7 @@ def test_prompt_in_chunks(model: Transformer, reference: Any) -> None:
 
 @pytest.mark.parametrize("slots", [(0, 1), (3, 0, 1), (2, 0, 3, 1, 5), (9, 0, 4, 7, 2), (5, 4, 3, 2, 1, 0)])
 def test_batch_of_slots(model: Transformer, reference: Any, slots: tuple[int, ...]) -> None:
-    """Chunks of different lengths at different depths, among them decode steps, in any slot order."""
+    """Run chunks of different lengths at different depths, some of them decode steps, in any slot order."""
     cache = new_cache(model, num_slots=10)
     prompts = [ids(24 + 9 * i, seed=i) for i in range(len(slots))]
     starts = [3 * i for i in range(len(slots))]
@@ -214,7 +214,7 @@ def test_double_precision_is_nearer_still(llama_checkpoint: Path) -> None:
 
 
 def test_visibility_of_a_windowed_tree() -> None:
-    """Against the definition, entry by entry."""
+    """Compare with the definition, entry by entry."""
     start, window = 6, 4
     segment = Segment(0, start, ids(len(TREE_PARENTS)), TREE_PARENTS)
     depths = segment.depths()
@@ -229,4 +229,4 @@ def test_visibility_of_a_windowed_tree() -> None:
             position = entry if is_context else start + depths[entry - start]
             is_near = position > start + depths[row] - window
             assert visible[row, column] == (is_near and (is_context or entry - start in ancestors))
-    assert visible[len(TREE_PARENTS) :].any(axis=1).all()  # padding sees something
+    assert visible[len(TREE_PARENTS) :].any(axis=1).all()  # padding sees at least one entry

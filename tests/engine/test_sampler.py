@@ -28,7 +28,7 @@ def filters_of(**params: float | list[float]) -> Filters:
 
 
 def spread(logits: torch.Tensor, filters: Filters, width: int) -> torch.Tensor:
-    """What the filters leave of each row, as far as ``width`` tokens tell: ``[m, vocab]``."""
+    """Return the weights after the filters, within the first ``width`` tokens of each row: ``[m, vocab]``."""
     head = rank(logits, filters, width)
     return torch.zeros_like(logits).scatter_(1, head.token_ids, head.weights)
 
@@ -36,7 +36,7 @@ def spread(logits: torch.Tensor, filters: Filters, width: int) -> torch.Tensor:
 def probs_of(probs: list[float], **params: float) -> list[float]:
     logits = torch.tensor([probs], dtype=torch.float64).log()
     left = spread(logits, filters_of(**params), len(probs))
-    if not {"top_k", "top_p"} & set(params):  # both ways must agree
+    if not {"top_k", "top_p"} & set(params):  # both methods must agree
         torch.testing.assert_close(left, weights(logits, filters_of(**params)))
     return [round(p, 9) for p in (left / left.sum())[0].tolist()]
 
@@ -49,7 +49,7 @@ def test_temperature_sharpens_and_flattens() -> None:
 
 def test_top_k_keeps_the_most_likely() -> None:
     assert probs_of([0.2, 0.5, 0.3], top_k=2) == [0, 0.625, 0.375]
-    assert probs_of([0.25, 0.25, 0.25, 0.25], top_k=1) == [1, 0, 0, 0]  # of equals the lower id
+    assert probs_of([0.25, 0.25, 0.25, 0.25], top_k=1) == [1, 0, 0, 0]  # the lower id wins a tie
     assert probs_of([0.5, 0.5], top_k=5) == [0.5, 0.5]
 
 
@@ -66,7 +66,7 @@ def test_min_p_is_relative_to_the_most_likely() -> None:
 
 
 def test_filters_are_applied_in_order() -> None:
-    # top_k leaves 5/9 and 4/9; only then does top_p look at the sum
+    # top_k leaves 5/9 and 4/9; top_p applies to these
     assert probs_of([0.1, 0.5, 0.4], top_k=2, top_p=0.55) == [0, 1, 0]
 
 
@@ -93,7 +93,7 @@ def random_filters(rng: np.random.Generator, num_rows: int) -> Filters:
 def test_a_settled_head_says_what_sorting_everything_says(width: int, is_coarse: bool) -> None:
     rng = np.random.default_rng(width)
     logits = torch.from_numpy(rng.normal(scale=3, size=(3000, 40)))
-    logits[rng.random(logits.shape) < 0.2] = -torch.inf  # as a grammar leaves them
+    logits[rng.random(logits.shape) < 0.2] = -torch.inf  # like those that a grammar masked
     if is_coarse:
         logits = logits.round()
     filters = random_filters(rng, len(logits))
@@ -200,7 +200,7 @@ def test_penalties_at_a_draft_node_count_the_path_to_it() -> None:
     draft = Draft(np.array([0, 1, 0], np.int32), np.array([-1, -1, 0], np.int32), np.ones(3, np.float32))
     logits = torch.tensor([[5.0, 4.4, 0.0]] * 4)
     state = SamplerState(replace(GREEDY, frequency_penalty=0.5))
-    # root: nothing out yet; after 0: 4.5 > 4.4; after 1: 5; after 0 0: 4.0 < 4.4
+    # root: no output yet; after 0: 4.5 > 4.4; after 1: 5; after 0 0: 4.0 < 4.4
     assert choose(logits, [state], [draft]).tolist() == [0, 0, 0, 1]
 
 

@@ -35,7 +35,7 @@ def make_choice(num_prompt_tokens: int, name: str = "r", max_tokens: int = 10) -
 
 
 def take_pass(scheduler: Scheduler) -> dict[str, list[int]]:
-    """What each sequence contributes to the next pass; then every sequence takes what it is given."""
+    """Return the rows of each sequence in the next pass, and append the token that each one receives."""
     rows = scheduler.next_rows()
     tokens = {row.choice.key: row.token_ids.tolist() for row in rows}
     for row in rows:
@@ -112,7 +112,7 @@ def test_slots_are_given_in_order_and_used_again() -> None:
     assert not a.is_scheduled
     assert list(take_pass(scheduler)) == ["b", "c"]
     assert c.slot == slot
-    for choice in (b, c, c):  # twice does no harm
+    for choice in (b, c, c):  # releasing twice is harmless
         scheduler.release(choice)
     assert scheduler.num_free == 2
     assert not scheduler.has_work
@@ -168,7 +168,7 @@ def test_a_prompt_goes_on_where_another_ended() -> None:
     scheduler.release(second)
     again = make_choice(210, "again")
     scheduler.add([again])
-    assert take_pass(scheduler) == {"short": [100], "again": [209]}  # whose logits are wanted
+    assert take_pass(scheduler) == {"short": [100], "again": [209]}  # read again for its logits
     assert again.slot == slot
 
 

@@ -53,7 +53,7 @@ def test_agrees_with_a_search_in_the_whole_text_however_it_is_cut() -> None:
         stops = ["".join(rng.choices("ab", k=rng.randint(1, 4))) for _ in range(rng.randint(1, 3))]
         pieces = ["".join(rng.choices("ab", k=rng.randint(0, 1))) for _ in range(12)]
         whole = "".join(pieces)
-        # one character at a time: the first stop string to be complete ends the output
+        # one character at a time: the first complete stop string ends the output
         ends = [whole.find(stop) + len(stop) for stop in stops if stop in whole]
         if not ends:
             assert run(stops, pieces) == (whole, False)

@@ -31,7 +31,7 @@ def outputs(exact_model: Transformer, tokenizer: Tokenizer) -> dict[tuple[int, .
 
 
 def timed(model: Transformer, tokenizer: Tokenizer, proposer: Proposer, num_slots: int) -> SteppedEngine:
-    """An engine whose passes take what their rows cost, and nothing else does."""
+    """Return an engine with a clock that advances by the cost of passes and rows only."""
 
     def seconds() -> float:
         sizes = [len(segment.token_ids) for segments in engine.model.passes for segment in segments]
@@ -69,7 +69,7 @@ def test_several_at_a_time_hardly_a_step_of_which_is_without_drafts(
         engine.submit(request(number))
     engine.run()
     stats = engine.decoder.counters.snapshot()[STAGE]
-    # most drafts are wrong, and each request pays for all of its pass
+    # most drafts are wrong, and each request pays for the whole of its pass
     true_s = (PASS_S + 3 * ROW_S) * stats.num_accepted_tokens - 3 * ROW_S * stats.num_draft_tokens
     assert stats.saved_s == pytest.approx(true_s, rel=0.25)
     assert stats.saved_s < 0

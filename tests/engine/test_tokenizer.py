@@ -45,7 +45,7 @@ def reference(llama_checkpoint: Path) -> Any:
 
 @pytest.fixture
 def own(tmp_path: Path, llama_checkpoint: Path) -> Path:
-    """A copy of the tokenizer's files, to be changed."""
+    """Copy the tokenizer's files so that the test may change them."""
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"):
         shutil.copy(llama_checkpoint / name, tmp_path)
     return tmp_path
@@ -109,12 +109,12 @@ def test_encoding_a_long_text_lets_other_threads_run(
             time.sleep(0.0001)
 
     before_s = sys.getswitchinterval()
-    sys.setswitchinterval(1000)  # from here on a thread runs only if another lets go by itself
+    sys.setswitchinterval(1000)  # a thread now runs only if another one yields
     thread = threading.Thread(target=take_turns)
     try:
         thread.start()
         num_before = num_turns
-        for _ in range(200):  # the system may have other threads to run meanwhile, but not each time
+        for _ in range(200):  # the system may run other threads meanwhile, but not each time
             tokenizer.encode("SELECT name FROM items; " * 5000)
             if num_turns > num_before + 1:
                 break
@@ -134,7 +134,7 @@ def test_token_texts_join_to_the_text(tokenizer: Tokenizer) -> None:
 @pytest.mark.parametrize("size", [1, 2, 5])
 @pytest.mark.parametrize("seed", range(5))
 def test_detokenizer_joins_to_decode(tokenizer: Tokenizer, size: int, seed: int) -> None:
-    """Also for random tokens, whose bytes need not be UTF-8."""
+    """Decode random tokens too, which need not be valid UTF-8."""
     rng = np.random.default_rng(seed)
     token_ids = rng.integers(0, tokenizer.vocab_size, 200)
     if seed == 0:
@@ -169,7 +169,7 @@ def test_window_detokenizer_does_not_wait_forever(tokenizer: Tokenizer) -> None:
 
 
 def test_tokenizer_with_metaspace_and_byte_fallback(own: Path) -> None:
-    """The SentencePiece kind, as Llama 2 and Mistral have it: the first space is not shown."""
+    """Build a SentencePiece tokenizer like Llama 2's and Mistral's, which drops the first space."""
     words = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "▁a", "▁ab", "ab"]
     vocabulary = {word: i for i, word in enumerate(words)}
     merges = [("▁", "a"), ("a", "b"), ("▁a", "b")]
@@ -210,7 +210,7 @@ def test_tools_as_transformers(tokenizer: Tokenizer, reference: Any) -> None:
     call = {"type": "function", "id": "1", "function": {"name": "run", "arguments": {"sql": "<ü>"}}}
     messages = [*CONVERSATION, {"role": "assistant", "content": None, "tool_calls": [call]}]
     theirs = reference.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
-    call["function"] = {"name": "run", "arguments": json.dumps({"sql": "<ü>"})}  # as OpenAI sends it
+    call["function"] = {"name": "run", "arguments": json.dumps({"sql": "<ü>"})}  # in OpenAI's form
     assert tokenizer.apply_chat_template(messages, tools=tools) == theirs
 
 

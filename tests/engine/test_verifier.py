@@ -24,7 +24,7 @@ def draft_of(tokens: Sequence[int], parents: Sequence[int] | None = None) -> Dra
 
 
 def verify_greedy(targets: Sequence[int], draft: Draft) -> Verdict:
-    """Verify a draft at whose nodes the model's most likely tokens are ``targets``, the root's first."""
+    """Verify a draft where ``targets`` are the model's most likely tokens at the root and at each node."""
     logits = torch.nn.functional.one_hot(torch.tensor(targets), 10).float()
     return verify(logits, [SamplerState(GREEDY)], [draft])[0]
 
@@ -38,7 +38,7 @@ def test_a_right_chain_is_accepted_with_a_bonus_token() -> None:
 
 
 def test_a_chain_is_accepted_up_to_its_first_wrong_token() -> None:
-    # the 3 behind the wrong 9 would be "right" at its own node, but is never reached
+    # the 3 after the wrong 9 would be "right" at its own node, but is never reached
     assert verify_greedy([1, 2, 3, 3], draft_of([1, 9, 3])) == Verdict([1, 2], [0], [0, 1])
 
 
@@ -89,7 +89,7 @@ BATCH = 4000
 
 Context = tuple[int, ...]
 _rng = np.random.default_rng(11)
-LOGITS = {  # the model: its logits after every output so far
+LOGITS = {  # the model: its logits after every possible output
     context: _rng.normal(scale=1.2, size=VOCAB)
     for length in range(LENGTH + 1)
     for context in itertools.product(range(VOCAB), repeat=length)
@@ -109,7 +109,7 @@ DRAFTS = {  # good tokens and bad ones, deep and flat
 
 
 def exact_next(params: SamplingParams, context: Context) -> np.ndarray:
-    """The next token's distribution, written down without torch and without the sampler."""
+    """Compute the next token's distribution without torch and without the sampler."""
     logits = LOGITS[context].copy()
     for token in range(VOCAB):
         count = context.count(token)
@@ -138,7 +138,7 @@ def exact_outputs(params: SamplingParams) -> dict[Context, float]:
 
 
 def node_logits(context: Context, draft: Draft) -> list[np.ndarray]:
-    """The model's logits at the root and at every draft token behind ``context``."""
+    """Return the model's logits at the root and at every draft token after ``context``."""
     contexts = [context]
     for parent, token in zip(draft.parents.tolist(), draft.token_ids.tolist(), strict=True):
         contexts.append((*contexts[1 + parent], token))
@@ -146,7 +146,7 @@ def node_logits(context: Context, draft: Draft) -> list[np.ndarray]:
 
 
 def decode(params: SamplingParams, draft: Draft, seeds: Sequence[int]) -> list[Context]:
-    """One output per seed through the real verifier, drafting anew in every step."""
+    """Decode one output per seed with the real verifier, drafting anew in every step."""
     states = [SamplerState(params, seed) for seed in seeds]
     while open_ := [state for state in states if len(state.output_ids) < LENGTH]:
         logits = np.concatenate([node_logits(tuple(state.output_ids), draft) for state in open_])
@@ -201,7 +201,7 @@ def test_a_draft_token_is_accepted_with_the_models_probability_of_it() -> None:
     verdicts = verify(logits, states, [draft_of([2])] * size)
     accepted = sum(len(verdict.path) for verdict in verdicts)
     assert stats.binomtest(accepted, size, exact[2]).pvalue > 1e-4
-    # and what replaces a rejected one follows the residual: p without it, renormalized
+    # the replacement of a rejected token follows the residual: p without it, renormalized
     replaced = Counter(verdict.token_ids[0] for verdict in verdicts if not verdict.path)
     residual = exact * (np.arange(VOCAB) != 2)
     residual /= residual.sum()

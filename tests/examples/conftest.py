@@ -1,4 +1,4 @@
-"""Examples that need more than ours have no tests where it is missing: ``make test-examples`` runs them."""
+"""Examples with missing packages have no tests. ``make test-examples`` runs all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table's arithmetic, by hand."""
+"""The table's arithmetic, compared with figures worked by hand."""
 
 from __future__ import annotations
 

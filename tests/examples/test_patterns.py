@@ -1,4 +1,4 @@
-"""The small patterns: their votes and choices by hand, each as a whole with the bundled model."""
+"""The small patterns: votes and choices worked by hand, and each pattern with the bundled model."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_saving() -> None:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[str]:
-    """The bundled model; a price that does not follow the clock."""
+    """Serve the bundled model with a fixed price, which does not depend on step times."""
     with serving("--log-level", "warning", "--price", "0.25") as (_, url):
         yield url
 

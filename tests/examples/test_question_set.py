@@ -69,7 +69,7 @@ def test_held_out_questions_use_held_out_values_only(databases: dict[str, Databa
 
 
 def _pattern(question: questions.Question) -> str:
-    """The question's words without its values."""
+    """Return the question's words without its values."""
     text = question.text
     for condition in question.query.filters:
         for value in condition.values:

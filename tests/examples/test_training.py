@@ -1,4 +1,4 @@
-"""The trainer: samples, tokenizer and a few real steps; the bundled model is what it would write."""
+"""The trainer: samples, tokenizer and a few real steps. The bundled model has the same form as its output."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_few_steps_lower_the_loss_and_a_stopped_run_goes_on(
 def test_the_bundled_model_answers_held_out_samples(
     databases: dict[str, Database], bundled: Tokenizer
 ) -> None:
-    """Teacher-forced exact match per stage, on a few hundred held-out samples: the card's figures hold."""
+    """Check the teacher-forced exact match per stage on a few hundred held-out samples."""
     from transformers import LlamaForCausalLM
 
     held_out = samples.stream(databases, "a test", HELD_OUT)
@@ -106,7 +106,7 @@ def test_a_saved_network_computes_the_same_in_transformers(tmp_path: Path) -> No
     ours = network.Network(shape)
     with torch.no_grad():
         for parameter in ours.parameters():
-            parameter.copy_(parameter.half())  # what the file holds
+            parameter.copy_(parameter.half())  # the file's precision
     network.save(ours, tmp_path, eos_id=1, pad_id=0)
     theirs = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     ids = torch.randint(0, 300, (2, 20))

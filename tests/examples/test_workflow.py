@@ -87,7 +87,7 @@ sys.exit(main(["--graph", "--model", "scripted", "--questions", "1"]))
 
 
 def test_the_whole_program_with_the_bundled_model(tmp_path: Path, free_port: int) -> None:
-    """What ``make run ONCE=1`` does, on fewer questions."""
+    """Run the equivalent of ``make run ONCE=1`` with fewer questions."""
     url = f"http://127.0.0.1:{free_port}/v1"
     command = [sys.executable, "-m", "examples.agentic_sql", "--serve", "--once", "--questions", "6"]
     options = [

@@ -1,4 +1,4 @@
-"""Every attack on a gateway that runs on this machine, one line each."""
+"""Run every attack on a gateway on this machine, and print a line for each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROUPS = {"raw": RAW, "tenants": TENANTS, "bodies": BODIES, "floods": FLOODS}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The number of attacks that succeeded, at most 125; 2 if there was nothing to attack."""
+    """Return the number of successful attacks, at most 125, or 2 if there was no gateway to attack."""
     parser = argparse.ArgumentParser(prog="python -m tests.hostile", description=__doc__)
     parser.add_argument("--url", required=True, help="of a gateway with keys, on a loopback address")
     parser.add_argument("--key", required=True, help="a tenant's")

@@ -1,5 +1,5 @@
-# ruff: noqa: E501  (a row is a line)
-"""Attacks by JSON: fields of the wrong type, numbers without end, nesting. To add one, add a row."""
+# ruff: noqa: E501  (one row per line)
+"""Attacks by JSON: fields of the wrong type, unbounded numbers, nesting. To add one, add a row."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WRONG = (
 
 @dataclass(frozen=True)
 class FieldAttack:
-    """One field of one endpoint with every wrong value."""
+    """One field of one endpoint, with every wrong value."""
 
     path: str
     right: dict[str, Any]
@@ -55,11 +55,11 @@ class FieldAttack:
 
     @property
     def name(self) -> str:
-        """For a report."""
+        """Name for a report."""
         return f"{self.path} {self.field}"
 
     def run(self, target: Target) -> None:
-        """AssertionError if it succeeds."""
+        """Raise AssertionError if the attack succeeds."""
         others = json.dumps({name: value for name, value in self.right.items() if name != self.field})[:-1]
         others += ", " if len(others) > 1 else ""
         headers = {"authorization": f"Bearer {target.mine}"}
@@ -75,7 +75,7 @@ class FieldAttack:
 
 @dataclass(frozen=True)
 class BodyAttack:
-    """A whole body, and the statuses that it may get."""
+    """A whole body and the statuses allowed for it."""
 
     name: str
     body: bytes
@@ -83,7 +83,7 @@ class BodyAttack:
     path: str = "/v1/chat/completions"
 
     def run(self, target: Target) -> None:
-        """AssertionError if it succeeds."""
+        """Raise AssertionError if the attack succeeds."""
         answer = target.post(self.path, self.body)
         assert answer.status_code in self.statuses, (answer.status_code, answer.text[:200])
         check_error(answer.status_code, answer.headers["content-type"], answer.content)

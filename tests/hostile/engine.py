@@ -1,4 +1,4 @@
-"""An engine that does what a body's ``user`` says: fails, breaks a stream off, or answers."""
+"""An engine that follows a body's ``user``: fails, breaks a stream off, or answers."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class _Engine(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingHTTPServer):
-    block_on_close = False  # the gateway keeps connections
+    block_on_close = False  # the gateway keeps connections open
 
 
 @contextmanager
 def bad_engine() -> Iterator[str]:
-    """The base URL of a running one."""
+    """Yield the base URL of a running engine."""
     with _Server(("127.0.0.1", 0), _Engine) as server:
         thread = Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

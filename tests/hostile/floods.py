@@ -1,7 +1,6 @@
-# ruff: noqa: E501  (a row is a line)
-"""Attacks by bytes that nobody wants: large bodies that are refused early, clients without a key that go on sending.
+"""Attacks by unwanted bytes: large bodies refused early, and clients without a key that keep sending.
 
-All of it is bounded. To add one, add a row.
+All of them are bounded. To add one, add a row.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from pathlib import Path
 from tests.hostile.target import DEADLINE_S, PART_BYTES, Target, check_error
 
 MIB = 1 << 20
-MOST_READ_BYTES = 8 * MIB  # by the gateway, of a refused client
+MOST_READ_BYTES = 8 * MIB  # limit for the gateway on a refused client
 MOST_SENT_BYTES = 128 * MIB
 HOPS = {"1.1": b"", "1.1, close": b"connection: close\r\n", "1.0": b""}
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A client that sends all of a body and reads only then: it gets its answer."""
+    """A client that sends all of a body before it reads, and still gets its answer."""
 
     name: str
     head: str
@@ -31,7 +30,7 @@ class Refusal:
     key: str = "wrong"
 
     def run(self, target: Target) -> None:
-        """AssertionError if the answer is lost."""
+        """Raise AssertionError if the answer is lost."""
         for hop, header in HOPS.items():
             framing = (
                 b"transfer-encoding: chunked" if self.is_chunked else b"content-length: %d" % self.num_bytes
@@ -54,10 +53,10 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Flood:
-    """A client that goes on sending and reads nothing: it is cut after a little.
+    """A client that keeps sending and reads nothing. The gateway soon closes the connection.
 
     Attributes:
-        start: before the bytes.
+        start: bytes sent first.
     """
 
     name: str
@@ -65,7 +64,7 @@ class Flood:
     part: bytes = b" " * PART_BYTES
 
     def run(self, target: Target) -> None:
-        """AssertionError if too much is taken."""
+        """Raise AssertionError if the gateway accepts too many bytes."""
         num_sent, deadline = 0, time.monotonic() + DEADLINE_S
         with target.connect() as connection, suppress(ConnectionError):
             connection.sendall(target.filled(self.start))
@@ -75,10 +74,10 @@ class Flood:
 
 
 def buffered_bytes() -> int:
-    """What the buffers of two sockets hold at most, by this kernel's limits."""
+    """Return the most bytes that the buffers of two sockets can hold under this kernel's limits."""
     limits = [Path(f"/proc/sys/net/ipv4/tcp_{buffer}") for buffer in ("rmem", "wmem")]
     if not all(limit.exists() for limit in limits):
-        return 16 * MIB  # no Linux
+        return 16 * MIB  # not Linux
     return sum(int(limit.read_text().split()[-1]) for limit in limits)
 
 

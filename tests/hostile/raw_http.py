@@ -1,5 +1,5 @@
-# ruff: noqa: E501  (a row is a line)
-"""Attacks by bytes on the wire. To add one, add a row."""
+# ruff: noqa: E501  (one row per line)
+"""Attacks by raw bytes on the wire. To add one, add a row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BODY = b'{"messages":[{"role":"user","content":"hi"}],"max_tokens":1}'
 CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer $MINE\r\n"
 GET = b"GET /v1/models HTTP/1.1\r\nhost: x\r\nauthorization: Bearer $MINE\r\n"
 LAST = b"connection: close\r\n"
-HIDDEN = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"  # answered, should it be taken for a request
+HIDDEN = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"  # answered if the gateway takes it for a request
 CHUNKED = b"transfer-encoding: chunked\r\n"
 BAD = frozenset((400,))
 OK = frozenset((200,))
@@ -19,23 +19,23 @@ NOTHING: frozenset[int] = frozenset((0,))  # the connection is closed without an
 
 
 def sized(body: bytes, *headers: bytes) -> bytes:
-    """A chat with a length."""
+    """Return a chat request with a content length."""
     return CHAT + b"".join(headers) + b"content-length: %d\r\n\r\n" % len(body) + body
 
 
 def chunk(data: bytes) -> bytes:
-    """One chunk."""
+    """Return one encoded chunk."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 @dataclass(frozen=True)
 class RawAttack:
-    """Bytes, and the status of the one answer to them; 0 for none.
+    """Raw bytes and the status of the one answer to them; 0 for no answer.
 
     Attributes:
-        num_answers: as many are allowed. More than that is a smuggled request.
-        leaves: the client half-closes after the bytes; else the gateway ends the connection, at the latest by
-            its clocks.
+        num_answers: number of answers allowed. More than that is a smuggled request.
+        leaves: the client half-closes after the bytes. Otherwise the gateway ends the connection, at the latest
+            on a time-out.
     """
 
     name: str
@@ -46,11 +46,11 @@ class RawAttack:
 
     @property
     def is_slow(self) -> bool:
-        """It may wait for the gateway's clocks, which are long unless they were set for this."""
+        """True if it may wait for the gateway's time-outs, which are long unless set for this."""
         return 408 in self.statuses
 
     def run(self, target: Target) -> None:
-        """AssertionError if it succeeds."""
+        """Raise AssertionError if the attack succeeds."""
         got = answers(target.said(self.request, leaves=self.leaves))
         assert len(got) <= self.num_answers, [answer.status for answer in got]
         for answer in got:
@@ -124,7 +124,7 @@ RAW = [
     RawAttack("a long path", b"GET /" + b"x" * 200_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n", frozenset((400, 431))),
     RawAttack("a long header", GET + b"x-long: " + b"x" * 200_000 + b"\r\n\r\n", frozenset((431,))),
     RawAttack("many headers", GET + b"x-a: b\r\n" * 20_000 + b"\r\n", frozenset((431,))),
-    # offers, expectations, rows of requests
+    # offers, expectations, pipelined requests
     RawAttack("an upgrade to WebSocket", GET + b"connection: upgrade\r\nupgrade: websocket\r\n\r\n" + GET + LAST + b"\r\n", OK, 2),
     RawAttack("an upgrade to h2c", GET + b"connection: upgrade\r\nupgrade: h2c\r\n\r\n" + GET + LAST + b"\r\n", OK, 2),
     RawAttack("an upgrade with a hidden request", sized(BODY, b"connection: upgrade\r\nupgrade: h2c\r\n") + GET + LAST + b"\r\n", OK, 2),
@@ -134,7 +134,7 @@ RAW = [
     RawAttack("fifty requests in a row", (GET + b"\r\n") * 49 + GET + LAST + b"\r\n", OK, 50),
     RawAttack("a client that leaves in its head", CHAT + b"x-half: ", NOTHING | BAD | {408}, leaves=True),
     RawAttack("a client that leaves in its body", CHAT + b"content-length: 1000\r\n\r\n{", NOTHING | {400, 408}, leaves=True),
-    # clocks: nothing follows
+    # time-outs: the client sends no more
     RawAttack("nothing at all", b"", NOTHING),
     RawAttack("no body", CHAT + b"content-length: 5\r\n\r\n", frozenset((408,))),
     RawAttack("half a head", CHAT + b"x-half: ", frozenset((408,))),

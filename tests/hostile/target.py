@@ -1,4 +1,4 @@
-"""A gateway under attack: how to reach it, with which keys, and what it answers."""
+"""A gateway under attack: its address, the keys to use, and its answers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from urllib.parse import urlsplit
 
 import httpx
 
-DEADLINE_S = 60.0  # of an attack, only against hanging: longer than the gateway's own limits
+DEADLINE_S = 60.0  # per attack, only against hanging: longer than the gateway's own limits
 MOST_READ_BYTES = 1 << 22
 PART_BYTES = 1 << 16
 
 
 class NotHereError(Exception):
-    """The address is not one of this machine."""
+    """The address does not belong to this machine."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer in the bytes that came back."""
+    """One parsed answer."""
 
     status: int
     headers: dict[str, str]
@@ -37,7 +37,7 @@ class Target:
 
     Attributes:
         mine, theirs: keys of two tenants.
-        operator: the operator's key; None if the attacks do without.
+        operator: the operator's key, or None if the attacks do without it.
     """
 
     root: str
@@ -55,22 +55,25 @@ class Target:
             raise NotHereError(f"{self.root!r}: attacks go to a loopback address alone, as 127.0.0.1")
 
     def connect(self) -> socket.socket:
-        """A new connection."""
+        """Open a new connection."""
         parts = urlsplit(self.root)
         return socket.create_connection((parts.hostname, parts.port or 80), timeout=DEADLINE_S)
 
     def filled(self, request: bytes) -> bytes:
-        """With keys in place of ``$MINE``, ``$THEIRS`` and ``$OPERATOR``."""
+        """Replace ``$MINE``, ``$THEIRS`` and ``$OPERATOR`` by keys."""
         keys = {b"$MINE": self.mine, b"$THEIRS": self.theirs, b"$OPERATOR": self.operator or "none"}
         for name, key in keys.items():
             request = request.replace(name, key.encode())
         return request
 
     def said(self, request: bytes, *, leaves: bool = False) -> bytes:
-        """All that comes back until the gateway closes. TimeoutError if it does not: it hangs.
+        """Send the request and return all bytes until the gateway closes.
 
         Args:
             leaves: the client half-closes the connection when it has sent everything.
+
+        Raises:
+            TimeoutError: the gateway hangs.
         """
         deadline = time.monotonic() + DEADLINE_S
         with self.connect() as connection:
@@ -87,7 +90,7 @@ class Target:
         return bytes(got)
 
     def answer_on(self, connection: socket.socket) -> Answer:
-        """The next answer on a connection that may stay. ValueError if it has none."""
+        """Read the next answer on a connection that may stay open. Raise ValueError if there is no answer."""
         got = bytearray()
         while not (found := answers(bytes(got), may_be_part=True)):
             part = connection.recv(PART_BYTES)
@@ -97,27 +100,27 @@ class Target:
         return found[0]
 
     def post(self, path: str, body: bytes | dict[str, Any], key: str | None = None) -> httpx.Response:
-        """An ordinary request with the key of ``mine``, or another."""
+        """Send an ordinary request with the key of ``mine`` or another key."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"authorization": f"Bearer {key or self.mine}", "content-type": "application/json"}
         with httpx.Client(trust_env=False, timeout=DEADLINE_S, verify=False) as client:
             return client.post(f"{self.root}{path}", content=content, headers=headers)
 
     def get(self, path: str, key: str | None = None) -> httpx.Response:
-        """The same, without a body."""
+        """Send a GET request with the key of ``mine`` or another key."""
         with httpx.Client(trust_env=False, timeout=DEADLINE_S, verify=False) as client:
             return client.get(f"{self.root}{path}", headers={"authorization": f"Bearer {key or self.mine}"})
 
     def learned_by_them(self) -> Any:
-        """What the gateway tells the other tenant of its stages: no attack may change it."""
+        """Return the gateway's report on the other tenant's stages. No attack may change it."""
         return self.get("/agentspec/stages", self.theirs).json()
 
 
 def answers(raw: bytes, *, may_be_part: bool = False) -> list[Answer]:
-    """The answers in ``raw``. ValueError if something else is there, too.
+    """Parse the answers in ``raw``. Raise ValueError if it holds other bytes too.
 
     Args:
-        may_be_part: the last one may be incomplete; then it is left out.
+        may_be_part: the last answer may be incomplete; it is then left out.
     """
     found = []
     while raw:
@@ -146,7 +149,7 @@ def answers(raw: bytes, *, may_be_part: bool = False) -> list[Answer]:
 
 
 def check_error(status: int, kind: str, body: bytes) -> None:
-    """An answer from 400 on is an error in OpenAI's form, and never the server's."""
+    """Check that an answer from 400 on is an error in OpenAI's form, and not a server error."""
     if status < 400:
         return
     assert status < 500, f"status {status}: {body[:200]!r}"

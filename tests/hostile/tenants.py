@@ -1,5 +1,5 @@
-# ruff: noqa: E501  (a row is a line)
-"""Attacks of one tenant on another, and on what is the operator's. To add one, add a row."""
+# ruff: noqa: E501  (one row per line)
+"""Attacks of one tenant on another or on the operator. To add one, add a row."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ DONE_OR_CLOSED = CLOSED | {200}
 
 @dataclass(frozen=True)
 class TenantAttack:
-    """A request with the attacker's key. What the victim has stays as it is.
+    """A request with the attacker's key. The victim's data stays unchanged.
 
     Attributes:
-        headers: lines; the attacker's key is there already.
-        statuses: that it may get.
+        headers: header lines besides the attacker's key.
+        statuses: statuses allowed for the request.
     """
 
     name: str
@@ -33,7 +33,7 @@ class TenantAttack:
     key: str = field(default="authorization: Bearer $MINE")
 
     def run(self, target: Target) -> None:
-        """AssertionError if it succeeds."""
+        """Raise AssertionError if the attack succeeds."""
         before = target.learned_by_them()
         body = (self.body if isinstance(self.body, str) else json.dumps(self.body)).encode("utf-8")
         lines = [self.line + " HTTP/1.1", "host: x", "connection: close", f"content-length: {len(body)}"]
@@ -47,7 +47,7 @@ class TenantAttack:
 
 
 def chat(**fields: Any) -> dict[str, Any]:
-    """A body that is right but for ``fields``."""
+    """Return a body that is valid except for ``fields``."""
     return {"messages": MESSAGES, "max_tokens": 1, **fields}
 
 
@@ -81,7 +81,7 @@ TENANTS = [
     TenantAttack("a stage by dots", "POST /stages/%2e%2e/theirs/v1/chat/completions", chat(), statuses=DONE_OR_CLOSED),
     TenantAttack("a stage with a line", "POST /stages/a%0d%0ax-agentspec-tenant:%20theirs/v1/chat/completions", chat(), statuses=DONE_OR_CLOSED),
     TenantAttack("a stage with a NUL", "POST /stages/a%00/v1/chat/completions", chat(), statuses=DONE_OR_CLOSED),
-    # what belongs to the victim
+    # property of the victim
     TenantAttack("their stage is evicted", "DELETE /agentspec/stages/secret/stage", statuses=DONE_OR_CLOSED),
     TenantAttack("their stage is evicted, by name", "DELETE /agentspec/stages/theirs/secret/stage", statuses=DONE_OR_CLOSED),
     TenantAttack("their stage is evicted, by dots", "DELETE /agentspec/stages/..%2ftheirs%2fsecret%2fstage", statuses=DONE_OR_CLOSED),
@@ -90,7 +90,7 @@ TENANTS = [
     TenantAttack("their trees are warmed", "POST /agentspec/warm", '{"stage": "../theirs/secret", "response": "x", "tenant": "theirs"}', statuses=DONE_OR_CLOSED),
     TenantAttack("their clusters are named", "POST /agentspec/stages/clusters/secret", {"name": "x"}),
     TenantAttack("their clusters are read", "GET /agentspec/discovery?tenant=theirs"),
-    # what belongs to the operator
+    # privileges of the operator
     TenantAttack("trees are saved", "POST /agentspec/save", {"path": "stolen"}),
     TenantAttack("trees are loaded", "POST /agentspec/load", {"path": "/etc/passwd"}),
     TenantAttack("metrics", "GET /metrics"),

@@ -1,4 +1,4 @@
-"""The attacks on a real ``agentspec serve``: none succeeds, and it goes on answering."""
+"""Run the attacks on a real ``agentspec serve``: none succeeds, and the server still answers."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ keys:
   - {{sha256: {sha256(THEIRS.encode()).hexdigest()}, tenant: theirs}}
 admin_key_sha256: {sha256(OPERATOR.encode()).hexdigest()}
 """
-HURRIED = KEYS + "limits: {head_s: 1, body_s: 1}\n"  # for attacks that wait for these, and no others
+HURRIED = KEYS + "limits: {head_s: 1, body_s: 1}\n"  # only for attacks that wait for these time-outs
 ALL = [(group, attack) for group, attacks in GROUPS.items() for attack in attacks]
 
 
 class Log:
-    """What a process writes, read as it comes, so that it never waits for us."""
+    """A process's output, read as it arrives so that the process never blocks on the pipe."""
 
     def __init__(self, pipe: IO[str]) -> None:
         self._lines: list[str] = []
@@ -41,11 +41,11 @@ class Log:
         self._reading.start()
 
     def join(self) -> None:
-        """Wait for the pipe's end. Only then may it be closed."""
+        """Wait for the pipe's end. The pipe may only be closed after that."""
         self._reading.join()
 
     def wait_for(self, *texts: str) -> str:
-        """The next line with one of these, which is then taken."""
+        """Wait for the next line with one of these texts and return it. Drop it and the lines before it."""
 
         def found() -> str | None:
             return next((line for line in self._lines if any(text in line for text in texts)), None)
@@ -79,7 +79,7 @@ def attacked(file: Path, text: str, *options: str) -> Iterator[tuple[Target, sub
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    """The bundled model, with something that the other tenant has learned."""
+    """Yield the bundled model, with text learned for the other tenant."""
     file = tmp_path_factory.mktemp("hostile") / "agentspec.yaml"
     with attacked(file, KEYS) as (target, _, _):
         warmed = {"stage": "secret/stage", "response": "secret-of-theirs"}
@@ -136,13 +136,13 @@ def test_a_tenant_that_fails_and_a_stream_that_breaks_off(tmp_path: Path) -> Non
             assert "outcome=engine_lost" in log.wait_for(" call ")
             assert 'reason="engine_lost"' in target.get("/metrics", OPERATOR).text
             assert ask("well").status_code == 200
-            assert [ask("fails").status_code for _ in range(8)] == [500] * 8  # one body
+            assert [ask("fails").status_code for _ in range(8)] == [500] * 8  # all with the same body
             assert [ask(f"fails {number}").status_code for number in range(6)] == [500] * 4 + [503] * 2
             assert ask("well", THEIRS).status_code == 200
 
 
 def test_a_configuration_that_is_written_half_opens_nothing(tmp_path: Path) -> None:
-    """Wherever it is cut off: who has no key stays out, and so does who is no operator."""
+    """Clients without a key, or without the operator's key, stay out at every cut."""
     file = tmp_path / "agentspec.yaml"
     text = "server: {log_level: info}\n" + KEYS
     with bad_engine() as engine:

@@ -1,4 +1,4 @@
-"""AgentSpec as a user has it: installed from a wheel, in environments of its own.
+"""AgentSpec as users install it: from a wheel, in environments of its own.
 
 The wheel is built once per run of the tests, in the build folder that ``make setup`` left.
 """
@@ -27,7 +27,7 @@ BUILD = "import sys; from scikit_build_core.build import build_wheel; build_whee
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """The wheel of this checkout; workers of pytest-xdist share it, and all runs the build folder."""
+    """Build the wheel of this checkout. Workers of pytest-xdist share it; all runs share the build folder."""
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "wheel"
     folder.mkdir(exist_ok=True)
@@ -44,7 +44,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
 
 @pytest.fixture(scope="session")
 def base_packages() -> list[Path]:
-    """The files and folders in ``site-packages`` of what the package itself needs: no extra."""
+    """Return the files and folders in ``site-packages`` of the package's own requirements, without extras."""
     found: dict[str, metadata.Distribution] = {}
     wanted = list(_required(metadata.distribution(DISTRIBUTION)))
     while wanted:
@@ -68,13 +68,13 @@ def _required(distribution: metadata.Distribution) -> Iterator[str]:
 def new_environment(
     tmp_path_factory: pytest.TempPathFactory, base_packages: list[Path]
 ) -> Callable[[], Environment]:
-    """Makes environments that have what the package needs, and nothing else."""
+    """Return a function that makes environments with the package's requirements only."""
     return lambda: Environment.create(tmp_path_factory.mktemp("environment"), base_packages)
 
 
 @pytest.fixture(scope="session")
 def installed(new_environment: Callable[[], Environment], wheel: Path) -> Environment:
-    """The wheel in an environment that no test changes."""
+    """Install the wheel in an environment that no test changes."""
     environment = new_environment()
     environment.install(wheel)
     return environment

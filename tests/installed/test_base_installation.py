@@ -1,4 +1,4 @@
-"""The wheel with what it requires and no extra: a command works, or one sentence says what to install."""
+"""The wheel with its requirements but no extra: a command works, or one sentence names the missing extra."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tests.installed.support.environment import Environment
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ("agentic_sql", "agentic_sql.side_by_side", "self_consistency", "self_refinement", "debate")
-ADAPTERS = sorted(  # the modules that import a framework
+ADAPTERS = sorted(  # modules that import a framework
     path.stem
     for path in (ROOT / "adapters").glob("*.py")
     if "with framework():" in path.read_text(encoding="utf-8")
 )
 CALL = '{"messages": [{"role": "user", "content": "Who?"}], "response": "I."}\n'
-# what only the repository has, named without saying where it is
+# paths that only the repository has, outside of URLs
 UNSHIPPED = re.compile(r"(?<![\w/.])(?:docs|deploy)/[\w./-]+\.(?:md|yaml)")
 
 
 def commands() -> Iterator[tuple[str, ...]]:
-    """Every command, and the benchmark that needs no checkout."""
+    """Yield every command, and the benchmark that needs no checkout."""
     for command in subcommands(build_parser()):
         yield (command,)
     yield ("bench", "engine")
@@ -44,7 +44,7 @@ def subcommands(parser: argparse.ArgumentParser) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Has the files that the commands name."""
+    """Write the files that the commands name."""
     (tmp_path / "calls.jsonl").write_text(CALL)
     (tmp_path / "plain").mkdir()
     return tmp_path
@@ -111,7 +111,7 @@ def test_examples_say_what_they_need(installed: Environment, example: str) -> No
 
 
 def messages(source: str) -> Iterator[str]:
-    """The texts of a module that are no docstrings."""
+    """Yield the strings of a module, except docstrings."""
     tree = ast.parse(source)
     docstrings = {
         id(node.value)

@@ -1,4 +1,4 @@
-"""The checkout's folders before an installed package, as ``python -m`` and ``sys.path.insert`` put them."""
+"""The checkout's folders before an installed package on ``sys.path``, as with ``python -m``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def folders(output: str) -> list[Path]:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The checkout's package without a compiled core, as it is cloned."""
+    """Copy the checkout's package without a compiled core, as in a fresh clone."""
     folder = tmp_path / "checkout"
     ignored = shutil.ignore_patterns("__pycache__", "models", "native", "*.so")
     shutil.copytree(ROOT / "agentspec", folder / "agentspec", ignore=ignored)

@@ -1,4 +1,4 @@
-"""The distribution is agentspec-serving: no file here installs agentspec, which is another project's."""
+"""The distribution is agentspec-serving: no file here installs agentspec, another project's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OTHER_PROJECT = re.compile(
 
 
 def installs_other_project(text: str) -> list[str]:
-    """The places that name the other project's distribution, each up to its end."""
+    """Return the places that name the other project's distribution, each up to its end."""
     joined = re.sub(r"\\\n\s*", " ", text)
     return [found[0] for found in OTHER_PROJECT.finditer(joined)]
 

@@ -1,4 +1,4 @@
-"""Another project's distribution ``agentspec`` beside ours: doctor says so, and its repair mends it."""
+"""Another project's distribution ``agentspec`` next to ours: doctor reports it, and its advice repairs it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def other_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def repair(environment: Environment, advice: str, wheel: Path) -> None:
-    """What doctor advises, done with uv."""
+    """Follow doctor's advice with uv."""
     assert f"pip uninstall -y agentspec && pip install --force-reinstall --no-deps {wheel}" in advice
     environment.uv_pip("uninstall", "agentspec")
     environment.uv_pip("install", "--reinstall", "--no-deps", str(wheel))
@@ -77,5 +77,5 @@ def test_a_folder_of_that_name_where_doctor_runs(installed: Environment, tmp_pat
 
 
 def test_a_namespace_of_that_name_hides_nothing(installed: Environment, tmp_path: Path) -> None:
-    (tmp_path / "agentspec").mkdir()  # without a module in it, as a folder of notes may be
+    (tmp_path / "agentspec").mkdir()  # a folder without modules, such as a folder of notes
     assert "ok       package: " in installed.run("agentspec", "doctor", cwd=tmp_path).stdout

@@ -1,4 +1,4 @@
-"""Which Python is needed, and up to which one AgentSpec was tried: said alike everywhere."""
+"""The required Python version and the latest one tested are the same in every file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The source distribution: what is needed to build, to test and to read, and nothing that lies about."""
+"""The source distribution has all files for building, testing and reading, and no stray files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LYING_ABOUT = (
     "benchmarks/results/a.json",
 )
 BUILD_SDIST = "import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])"
-# without compiling: the C++ is what the other wheel was built from
+# without compiling: the other wheel was built from the same C++
 BUILD_WHEEL = (
     "import sys; from scikit_build_core.build import build_wheel; "
     "build_wheel(sys.argv[1], {'wheel.cmake': 'false', 'wheel.platlib': 'true'})"
@@ -45,7 +45,7 @@ BUILD_WHEEL = (
 
 
 def build(code: str, checkout: Path, folder: Path) -> Path:
-    """The file that a build of ``checkout`` writes into ``folder``."""
+    """Build ``checkout`` into ``folder`` and return the file."""
     command = [sys.executable, "-c", code, str(folder)]
     run = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
@@ -54,7 +54,7 @@ def build(code: str, checkout: Path, folder: Path) -> Path:
 
 
 def content(sdist: Path) -> dict[str, int]:
-    """Sizes in bytes, by path."""
+    """Return the sizes in bytes, by path."""
     with tarfile.open(sdist) as file:
         return {one.name.partition("/")[2]: one.size for one in file.getmembers() if not one.isdir()}
 

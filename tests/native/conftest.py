@@ -1,4 +1,4 @@
-"""The builds of the C++ tests that several test files share."""
+"""Builds of the C++ tests, shared by several test files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.native.support.cpp_build import CppBuild
 
 @pytest.fixture(scope="session")
 def sanitized() -> CppBuild:
-    """Everything, the fuzz target included, under AddressSanitizer and UBSan."""
+    """Build everything, including the fuzz target, with AddressSanitizer and UBSan."""
     made = CppBuild("sanitized")
     settings = ["-DAGENTSPEC_SANITIZE=address", "-DAGENTSPEC_FUZZ=ON", "-DCMAKE_BUILD_TYPE=Debug"]
     made.build(*settings, "-DCMAKE_CXX_FLAGS=-O1")
@@ -18,5 +18,5 @@ def sanitized() -> CppBuild:
 
 @pytest.fixture(scope="session")
 def optimized() -> CppBuild:
-    """As it is installed; a test builds what it needs."""
+    """Return the optimized build, as it is installed. Each test builds the targets it needs."""
     return CppBuild("optimized")

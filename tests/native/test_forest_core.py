@@ -1,4 +1,4 @@
-"""The batch layer against Algorithm 1 by brute force over every source of every request."""
+"""The batch layer compared with Algorithm 1, run by brute force over every source of every request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""A short run of the fuzz target under AddressSanitizer and UBSan. A long one needs clang and libFuzzer:
+r"""A short run of the fuzz target under AddressSanitizer and UBSan. A long run needs clang and libFuzzer:
 
     cmake -S agentspec/native -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo \
         -DAGENTSPEC_PYTHON=OFF -DAGENTSPEC_TESTS=ON -DAGENTSPEC_FUZZ=ON -DAGENTSPEC_SANITIZE=address

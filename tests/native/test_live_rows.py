@@ -1,4 +1,4 @@
-"""LiveRows: what an engine's rows come to, and what is refused."""
+"""LiveRows: drafts and counts for an engine's rows, and refused input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WIDTH = 32
 
 
 class Engine:
-    """One request with a prompt of one token, in a row of its own."""
+    """One request with a prompt of one token, in its own row."""
 
     def __init__(self, most_tokens: int = WIDTH) -> None:
         self.core = ForestCore(16, 1 << 20)
@@ -59,11 +59,11 @@ def engine() -> Engine:
 
 
 def test_a_row_is_drafted_for_and_counted(engine: Engine) -> None:
-    engine.ends[1] = 1  # a row of somebody else's
+    engine.ends[1] = 1  # a row of another request
     drafts, score, num_decoding, num_verified, num_new = engine.step([10], now_s=1.0)
     assert drafts == [TEXT[1:5], []]  # four times the match
     assert 3 < score <= 4
-    assert (num_decoding, num_verified, num_new) == (0, 0, 0)  # the first token is the prefill's
+    assert (num_decoding, num_verified, num_new) == (0, 0, 0)  # the first token belongs to the prefill
     _, _, *sums = engine.step([11, 12, 50], {"r": [11, 12, 13]}, now_s=3.5)
     assert sums == [1, 3, 3]
     counts = engine.rows.take_counts("r")
@@ -71,7 +71,7 @@ def test_a_row_is_drafted_for_and_counted(engine: Engine) -> None:
     assert counts.drafted[Source.STAGE] == 3
     assert counts.accepted[Source.STAGE] == 2
     assert counts.decode_s == 2.5
-    assert engine.rows.remove("r").num_output_tokens == 0  # each is told once
+    assert engine.rows.remove("r").num_output_tokens == 0  # each count is reported once
     assert engine.step([1])[0] == [[], []]
     assert engine.learned() == 4
 
@@ -196,7 +196,7 @@ def test_a_request_that_is_gone_is_an_error_and_no_more(engine: Engine) -> None:
 def test_a_step_is_counted_with_drafts_and_without(engine: Engine) -> None:
     engine.ends[1] = 1
     engine.step([10])
-    engine.rows.count_saving(1.0, 0.5, 0.25)  # the first token is no decode step's
+    engine.rows.count_saving(1.0, 0.5, 0.25)  # the first token belongs to no decode step
     engine.step([11, 12, 13])
     engine.rows.count_saving(1.0, 0.5, 0.25)
     engine.step([14])
@@ -205,4 +205,4 @@ def test_a_step_is_counted_with_drafts_and_without(engine: Engine) -> None:
     assert counts.measured_decode_s == 3.0
     assert counts.plain_decode_s == 1.25
     engine.rows.remove("r")
-    engine.rows.count_saving(1.0, 0.5, 0.25)  # nothing to count for
+    engine.rows.count_saving(1.0, 0.5, 0.25)  # no request to count for

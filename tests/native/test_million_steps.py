@@ -1,4 +1,4 @@
-"""A million drafts of the optimized core against Algorithm 1 by brute force."""
+"""A million drafts of the optimized core compared with Algorithm 1, run by brute force."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that runs out at the core's allocations in turn: all of them, or some hundreds of each script."""
+"""Failures of the core's allocations, one after the other: all of them, or some hundreds of each script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The C++ tests under sanitizers: the core alone, without Python."""
+"""The C++ tests of the core under sanitizers, without Python."""
 
 from __future__ import annotations
 

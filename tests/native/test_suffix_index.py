@@ -1,4 +1,4 @@
-"""The suffix index against the naive one, and its contracts."""
+"""The suffix index compared with the naive one, and its contracts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def ids(*tokens: int) -> np.ndarray:
 
 
 class Pair:
-    """The same operations on both indices, compared after each."""
+    """Both indices under the same operations, compared after each."""
 
     def __init__(self, rng: random.Random, depth: int, alphabet: int) -> None:
         self.rng = rng
@@ -26,10 +26,10 @@ class Pair:
         self.index = SuffixIndex(depth)
         self.naive = NaiveIndex(depth)
         self.live: list[int] = []
-        self.finished: dict[tuple[int, ...], list[int]] = {}  # oldest first; equal ones are one
+        self.finished: dict[tuple[int, ...], list[int]] = {}  # oldest first; equal outputs share one entry
 
     def tokens(self, most: int) -> list[int]:
-        """Random tokens, skewed, or a stretch of some sequence, so that repetition is common."""
+        """Return random skewed tokens, or a stretch of some sequence, so that repetition is common."""
         if self.naive.sequences and self.rng.random() < 0.4:
             text = self.rng.choice(list(self.naive.sequences.values()))
             if text:
@@ -72,7 +72,7 @@ class Pair:
         self.naive.remove(sequence)
 
     def evict(self, num_gone: int = 0) -> None:
-        """The oldest output, of which so many tokens are gone already."""
+        """Evict the oldest output, of which ``num_gone`` tokens were evicted before."""
         text = next(iter(self.finished))
         sequences = self.finished.pop(text)
         num_left = len(text) * len(sequences) - num_gone
@@ -81,12 +81,12 @@ class Pair:
             self.naive.remove(sequence)
 
     def enforce(self) -> None:
-        """Close all holes, evict a little, and take out on both sides what was evicted or lost a part."""
+        """Close all holes, evict a little, and remove evicted or cut sequences from both indices."""
         self.index.enforce(self.index.memory_bytes - 1)
         overhead = self.index.memory_bytes - self.index.used_bytes
         self.index.enforce(overhead + int(self.index.used_bytes * self.rng.uniform(0.8, 1.0)))
         for sequence in self.live[:]:
-            if not self.index.append(sequence, ids()):  # it is not learned any more
+            if not self.index.append(sequence, ids()):  # no longer learned
                 self.live.remove(sequence)
                 self.index.remove_sequence(sequence)
                 self.naive.remove(sequence)
@@ -107,7 +107,7 @@ class Pair:
             "doubt": self.rng.choice((0.0, 0.0, 0.5, 2.0)),
         }
         context = self.tokens(2 * self.depth)
-        if self.live and self.rng.random() < 0.5:  # the tail of a live sequence
+        if self.live and self.rng.random() < 0.5:  # the end of a live sequence
             context = self.naive.sequences.get(self.rng.choice(self.live), context)[-2 * self.depth :]
         draft = self.index.draft_tree if is_tree else self.index.draft_chain
         token_ids, parents, probs, score, match = draft(ids(*context), **rule)
@@ -200,11 +200,11 @@ def test_the_latest_of_equal_continuations_wins_until_it_is_removed():
     best = [index.draft_chain(ids(1))[0].tolist()]
     index.remove_sequence(sequences.pop())
     best.append(index.draft_chain(ids(1))[0].tolist())
-    assert best == [[8], [7]]  # of 7 and 9, seen once each, the smaller id
+    assert best == [[8], [7]]  # 7 and 9 were seen once each: the smaller id wins
 
 
 def test_wide_states_keep_all_their_edges():
-    """One context with a thousand continuations, and back: every size of edge block."""
+    """Grow one context to a thousand continuations and back, through every size of edge block."""
     index = SuffixIndex(3)
     sequences = {}
     for token in range(1000):
@@ -260,7 +260,7 @@ def test_the_budget_holds_and_the_oldest_goes_first(limit):
     assert known == sorted(known)
     assert known[-1]
     assert not known[0]
-    assert index.used_bytes > 0.85 * limit - 12_000  # one sequence takes so much
+    assert index.used_bytes > 0.85 * limit - 12_000  # one sequence takes up to this much
     index.check_integrity()
 
 
@@ -271,7 +271,7 @@ def test_live_sequences_beyond_the_budget_stop_learning_the_longest_first():
     is_learned = [index.append(long, ids(*range(100 * i, 100 * i + 50))) for i in range(20)]
     assert is_learned == sorted(is_learned, reverse=True)
     assert not is_learned[-1]
-    assert 20 <= index.num_tokens < 20 + 50 * 20  # what fits of the long one is left, and goes first
+    assert 20 <= index.num_tokens < 20 + 50 * 20  # a part of the long one stays, and is evicted first
     assert index.num_sequences == 2
     assert index.memory_bytes <= 16_000
     index.remove_sequence(long)

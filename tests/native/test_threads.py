@@ -1,4 +1,4 @@
-"""One forest, many threads, every call at once; on a free-threaded Python they really run together."""
+"""One forest, many threads and all calls concurrently. On a free-threaded Python they run in parallel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_TOKENS = np.empty(0, np.int32)
 
 @pytest.fixture(autouse=True)
 def _hasty_switches() -> Iterator[None]:
-    """Where there is a GIL, it changes hands often."""
+    """Make the GIL, if there is one, change hands often."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield
@@ -60,7 +60,7 @@ def run_together(*tasks: Callable[[], None]) -> None:
 
 
 def serve(forest: Forest, name: str, num_turns: int) -> None:
-    """Batches large enough to be shared out among the core's threads; some requests come, some go."""
+    """Step batches large enough for several of the core's threads. Requests start and finish meanwhile."""
     rng = random.Random(name)
     live: list[str] = []
     for turn in range(num_turns):
@@ -82,7 +82,7 @@ def serve(forest: Forest, name: str, num_turns: int) -> None:
 
 
 def quarrel(forest: Forest, name: str, num_turns: int) -> None:
-    """Calls for requests that other threads start and finish under the same names."""
+    """Call the forest for requests that other threads start and finish under the same names."""
     rng = random.Random(name)
     calls: list[Callable[[str], object]] = [
         lambda shared: forest.start(shared, STAGES[0], text(rng, 300), session="s0"),
@@ -97,7 +97,7 @@ def quarrel(forest: Forest, name: str, num_turns: int) -> None:
 
 
 def meddle(forest: Forest, name: str, num_turns: int) -> None:
-    """History, evictions and figures, from the side."""
+    """Learn, evict and read figures concurrently."""
     rng = random.Random(name)
     for turn in range(num_turns):
         stage = rng.choice(STAGES)
@@ -141,7 +141,7 @@ def test_every_call_at_once():
 
 
 def drafts_of_one_thread(forest: Forest) -> list[tuple[object, ...]]:
-    """What a tenant is offered that stays within its own budget, but not within its stage's."""
+    """Return the drafts of a tenant that stays within its own budget, but not within its stage's."""
     rng = random.Random(1)
     stage = StageKey("quiet", ("sql", "plan"))
     offered: list[tuple[object, ...]] = []

@@ -1,4 +1,4 @@
-"""``agentspec bench engine``: the work, the shapes, and a quick run."""
+"""``agentspec bench engine``: the workload, the shapes, and a quick run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLAN = "first look at the files, then change one line, then run the tests again"
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two stages, whose answers are nearly the same every time."""
+    """Write two stages with nearly the same answer every time."""
     path = tmp_path_factory.mktemp("trace") / "calls.jsonl"
     asked = [{"role": "user", "content": "what now?"}]
     records: list[dict[str, Any]] = [

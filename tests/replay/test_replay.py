@@ -1,4 +1,4 @@
-"""Replay against hand-worked examples."""
+"""Replay compared with hand-worked examples."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def call(prompt: tuple[int, ...], response: tuple[int, ...], stage: str = "s", s
 
 
 def tree(*nodes: tuple[int, int, float]) -> Draft:
-    """Nodes as (token, parent, D(N))."""
+    """Return a draft of nodes (token, parent, D(N))."""
     tokens, parents, probs = zip(*nodes, strict=True)
     return Draft(ids(*tokens), ids(*parents), np.array(probs, np.float32), sum(probs), 1, Source.REQUEST)
 
@@ -52,7 +52,7 @@ def test_no_more_is_accepted_than_there_is():
 
 
 def test_what_was_said_before_takes_two_steps():
-    """One for the first token, which nothing announces, one for the rest and the end."""
+    """Take one step for the first token, which can't be drafted, and one for the rest and the end."""
     drafter = ForestDrafter(DraftConfig(max_tokens=64, alpha=100.0))
     tally = replay([call((1, 2), (11, 12, 13, 14)), call((3, 4), (11, 12, 13, 14))], drafter)["s"]
     assert (tally.tokens, tally.steps) == (10, 5 + 2)
@@ -143,8 +143,8 @@ def test_prompt_lookup_may_run_into_what_it_looks_for():
 def test_llma_copies_from_the_prompt_alone():
     llma = PromptLookup(3, 2, 2, only_prompt=True)
     llma.start("x", call((1, 2, 3, 4), ()))
-    assert llma.step("x", ids(9, 1, 2)).token_ids.tolist() == [3, 4]  # there is no more of the prompt
-    assert not len(llma.step("x", ids(9, 1)))  # 9 1 was only said since
+    assert llma.step("x", ids(9, 1, 2)).token_ids.tolist() == [3, 4]  # the prompt ends here
+    assert not len(llma.step("x", ids(9, 1)))  # 9 1 occurs only in the response
     llma.finish("x", ids())
 
 
@@ -155,7 +155,7 @@ def test_rest_drafts_what_followed_the_longest_match_most_often():
         store.step(str(i), ids(*output))
         store.finish(str(i), ids())
     store.start("x", call((8, 1), ()))
-    draft = store.step("x", ids(2))  # 1 2 occurs three times, 8 1 2 not at all
+    draft = store.step("x", ids(2))  # 1 2 occurs three times, 8 1 2 never
     assert draft.match_length == 2
     assert draft.token_ids.tolist()[0] == 5
     assert sorted(draft.token_ids.tolist()[1:]) in ([6, 7], [6, 8], [7, 8])
@@ -168,7 +168,7 @@ def test_every_method_accepts_nothing_but_the_record(name):
     calls = [call((1, 2, 3, 1, 2), (3, 1, 2, 3), session=str(i)) for i in range(3)]
     tally = replay(calls, METHODS[name].make(Rule()), 2)["s"]
     assert tally.tokens == 15
-    # every step adds a token of the model's own, unless the draft went to the response's end
+    # every step adds a token of the model, unless the draft reached the end of the response
     assert tally.tokens <= tally.steps + tally.accepted <= tally.tokens + len(calls)
     assert tally.accepted > 0
 
@@ -180,7 +180,7 @@ def test_arctic_drafts_by_the_same_rule():
     rule = Rule(alpha=1.0)
     ours, theirs = (replay(calls, METHODS[name].make(rule))["s"] for name in ("paper-shared", "arctic"))
     assert ours.tokens == theirs.tokens
-    assert abs(ours.tokens_per_step / theirs.tokens_per_step - 1) < 0.1  # ties differ
+    assert abs(ours.tokens_per_step / theirs.tokens_per_step - 1) < 0.1  # ties may differ
 
 
 # ---- files ----

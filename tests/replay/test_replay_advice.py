@@ -1,4 +1,4 @@
-"""What is recommended, against figures worked by hand."""
+"""The recommendation, compared with figures worked by hand."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def tally(steps: int, tokens: int, drafted: int) -> Tally:
 
 REPLAYED = Replayed(
     {
-        "eager": {"plan": tally(40, 100, 4000), "sql": tally(10, 100, 1000)},  # 4 a step for 100 drafted
-        "wary": {"plan": tally(60, 100, 60), "sql": tally(20, 100, 20)},  # 2.5 a step for 1 drafted
+        "eager": {"plan": tally(40, 100, 4000), "sql": tally(10, 100, 1000)},  # 4 tokens a step, 100 drafted
+        "wary": {"plan": tally(60, 100, 60), "sql": tally(20, 100, 20)},  # 2.5 tokens a step, 1 drafted
     },
     {"plan": 1.5, "sql": 0.25},
 )

@@ -1,4 +1,4 @@
-"""``agentspec replay`` from end to end, on the packaged tokenizer."""
+"""``agentspec replay`` from end to end, with the packaged tokenizer."""
 
 from __future__ import annotations
 

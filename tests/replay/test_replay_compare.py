@@ -62,11 +62,11 @@ def test_points_that_draft_alike_do_no_harm():
 
 # ---- the figures of a data set ----
 
-STEPS = 1100  # so that eleven prices are whole numbers of tokens
+STEPS = 1100  # eleven prices all give whole numbers of tokens
 
 
 def tally(drafted: float, accepted: float) -> Tally:
-    """Of so many draft tokens, and accepted ones, per step; a step adds one token more."""
+    """Return a tally with these draft tokens and accepted tokens per step. A step adds one more token."""
     return Tally(
         steps=STEPS,
         tokens=round(STEPS * (accepted + 1)),
@@ -76,7 +76,7 @@ def tally(drafted: float, accepted: float) -> Tally:
 
 
 def tallies() -> dict[Trial, Tally]:
-    """Learned chains accept half of what they draft, up to 8 at the lowest price; the rest as below."""
+    """Return tallies of learned chains that accept half of up to 8 drafted tokens; other trials draft 3."""
     made = {trial: tally(3.0, 1.0) for trial in TRIALS}
     prices = [one for one in TRIALS if one == learned_chain(one.rule.min_prob)]
     for i, trial in enumerate(prices, 1):
@@ -90,7 +90,7 @@ def test_the_gain_is_against_the_better_of_the_papers_at_its_drafts():
     made[paper_chain("paper-stage", 1.0)] = tally(2.0, 0.9)
     assert compare.accepted_gain(made) == pytest.approx(2.0 / 1.6 - 1)  # learned: 2 of 4
     made[paper_chain("paper-stage", 1.0)] = tally(9.0, 1.7)
-    assert compare.accepted_gain(made) is None  # nothing learned drafts 9
+    assert compare.accepted_gain(made) is None  # no learned chain drafts 9
 
 
 def test_the_ratio_is_of_drafts_for_as_many_accepted():
@@ -99,7 +99,7 @@ def test_the_ratio_is_of_drafts_for_as_many_accepted():
     made[paper_chain("paper-stage", 4.0)] = tally(9.0, 2.4)
     assert compare.draft_ratio(made) == pytest.approx(5.0 / 10.0)  # learned: 2.5 of 5
     made[paper_chain("paper-stage", 4.0)] = tally(9.0, 4.1)
-    assert compare.draft_ratio(made) is None  # nothing learned accepts 4.1
+    assert compare.draft_ratio(made) is None  # no learned chain accepts 4.1
 
 
 def test_trees_gain_on_the_better_of_the_papers_at_each_size():
@@ -118,7 +118,7 @@ def test_stage_trees_gain_at_the_drafts_of_one_tree():
         made[learned_chain(price, is_limited=True)] = tally(2 * accepted, accepted)
     assert compare.stage_gain(made) == pytest.approx(2.5 / 2.0 - 1)
     made[learned_chain(0.25, by_stage=False, is_limited=True)] = tally(1.0, 0.25)
-    assert compare.stage_gain(made) == pytest.approx(1.5 / 1.25 - 1)  # below the first: from 1 token up
+    assert compare.stage_gain(made) == pytest.approx(1.5 / 1.25 - 1)  # below the first point, from 1 token
     made[learned_chain(0.25, by_stage=False, is_limited=True)] = tally(4.0, 1.0)
     assert compare.stage_gain(made) is None
 

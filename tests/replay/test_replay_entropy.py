@@ -1,4 +1,4 @@
-"""Empirical entropy against examples worked by hand."""
+"""Empirical entropy, compared with examples worked by hand."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def test_nodes_are_weighted_with_how_often_they_were_followed():
 
 
 def test_what_follows_in_two_ways_is_a_bit():
-    """Root: 1 1 5 6 of 4, 1.5 bits. After 1: 5 6, 1 bit. After 5 and 6 nothing follows."""
+    """Root: 1 1 5 6 of 4, 1.5 bits. After 1: 5 6, 1 bit. No token follows 5 or 6."""
     assert empirical_entropy([ids(1, 5), ids(1, 6)]) == pytest.approx((4 * 1.5 + 2 * 1) / 6)
 
 
 def test_contexts_that_occur_once_do_not_count():
-    """Root: four tokens of 4, 2 bits; nothing else occurs twice."""
+    """Root: four tokens of 4, 2 bits. No other context occurs twice."""
     assert empirical_entropy([ids(1, 2, 3, 4)]) == pytest.approx(2.0)
 
 

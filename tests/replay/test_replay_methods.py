@@ -1,6 +1,6 @@
-"""Each method, as it is registered, against one example worked out by hand.
+"""Each registered method, compared with one example worked by hand.
 
-What followed ``1 2`` in OUTPUT, eight times in all, every time with a token behind it that occurs only once::
+In OUTPUT, ``1 2`` occurs eight times, each time followed by two tokens and by one that occurs only once::
 
     3  5 of 8    3 5  4 of 8    3 6  1 of 8
     4  3 of 8    4 7  2 of 8    4 8  1 of 8
@@ -43,7 +43,7 @@ def start(drafter: Drafter, prompt: tuple[int, ...], name: str = "x") -> None:
 
 
 def start_after_output(name: str, rule: Rule) -> Drafter:
-    """A call that begins with ``9``, after one with OUTPUT; for paper-request that is in the prompt."""
+    """Start a call with ``9`` after a call with OUTPUT. For paper-request, OUTPUT is in the prompt."""
     drafter = made(name, rule)
     if name == "paper-request":
         start(drafter, (*OUTPUT, 9))
@@ -59,8 +59,8 @@ def start_after_output(name: str, rule: Rule) -> Drafter:
 def test_a_suffix_chain_goes_on_while_it_is_probable(name, source):
     drafter = start_after_output(name, Rule(max_tokens=8, alpha=2.0, min_prob=0.2))
     draft = drafter.step("x", ids(1, 2))
-    # behind 1 2: 3 at 5/8, then 5 at 4/8; of the four tokens after that each is at 1/8 < 0.2: score 9/8.
-    # behind 2 alone: the same, and no more than 2 x 1 tokens; the longer match is preferred
+    # after 1 2: 3 at 5/8, then 5 at 4/8; each of the four tokens after that is at 1/8 < 0.2: score 9/8.
+    # after 2 only: the same, and at most 2 x 1 tokens; the longer match is preferred
     assert draft.token_ids.tolist() == [3, 5]
     assert draft.is_chain
     assert draft.probs.tolist() == [5 / 8, 4 / 8]
@@ -71,7 +71,7 @@ def test_a_suffix_chain_goes_on_while_it_is_probable(name, source):
 def test_a_suffix_tree_takes_the_most_probable_tokens(name, source):
     drafter = start_after_output(name, Rule("tree", max_tokens=8, alpha=2.0, min_prob=0.2))
     draft = drafter.step("x", ids(1, 2))
-    # 2 x 2 tokens: 3 at 5/8, below it 5 at 4/8, beside it 4 at 3/8, below that 7 at 2/8; all else is at 1/8
+    # 2 x 2 tokens: 3 at 5/8 and its child 5 at 4/8; 4 at 3/8 and its child 7 at 2/8; all others are at 1/8
     assert draft.token_ids.tolist() == [3, 5, 4, 7]
     assert draft.parents.tolist() == [-1, 0, -1, 2]
     assert draft.probs.tolist() == [5 / 8, 4 / 8, 3 / 8, 2 / 8]
@@ -88,7 +88,7 @@ def test_a_suffix_tree_takes_the_most_probable_tokens(name, source):
 def test_arctic_counts_the_end_of_the_text_as_well(mode, token_ids, parents, probs):
     drafter = start_after_output("arctic", Rule(mode, max_tokens=8, alpha=2.0, min_prob=0.2))
     draft = drafter.step("x", ids(1, 2))
-    # as above, but that 1 2 occurs nine times: eight times with something behind it and just now
+    # same as above, but 1 2 occurs nine times: eight times with a next token, and at the end
     assert draft.token_ids.tolist() == token_ids
     assert draft.parents.tolist() == parents
     assert draft.probs.tolist() == pytest.approx(probs)
@@ -99,11 +99,11 @@ def test_arctic_counts_the_end_of_the_text_as_well(mode, token_ids, parents, pro
 @pytest.mark.parametrize(
     ("name", "score", "source"),
     [
-        # 1 x 2 tokens. In its own text 70 and 71 followed 1 2 both times; in the output 3 and 5 score 9/8
+        # 1 x 2 tokens. In its own text, 70 and 71 followed 1 2 both times; in the output 3 and 5 score 9/8
         ("paper-stage", 2.0, Source.REQUEST),
         ("paper-shared", 2.0, Source.REQUEST),
-        # two times of three, the end of the text being one; in the output 3 and 5 score 5/9 + 4/9
-        ("arctic", 4 / 3, Source.TENANT),  # which of its trees drafts it does not say
+        # two of three times, one being the end of the text; in the output 3 and 5 score 5/9 + 4/9
+        ("arctic", 4 / 3, Source.TENANT),  # does not report which tree drafts
     ],
 )
 def test_the_tree_of_the_higher_score_drafts(name, score, source, mode):
@@ -120,37 +120,37 @@ def test_the_tree_of_the_higher_score_drafts(name, score, source, mode):
 def test_prompt_look_up_takes_up_to_five_tokens_and_no_fewer_than_two():
     drafter = made("pld", Rule(max_tokens=3))
     start(drafter, (2, 3, 7, 9, 2, 3, 8))
-    draft = drafter.step("x", ids(9, 2, 3))  # 9 2 3 was before 8, then 9 2 was said
+    draft = drafter.step("x", ids(9, 2, 3))  # 9 2 3 was followed by 8, then by this 9 2
     assert (draft.token_ids.tolist(), draft.match_length) == ([8, 9, 2], 3)
-    draft = drafter.step("x", ids(5, 2, 3))  # 5 2 3 was not; 2 3 was before 7 first
+    draft = drafter.step("x", ids(5, 2, 3))  # 5 2 3 is new; 2 3 was first followed by 7
     assert (draft.token_ids.tolist(), draft.match_length) == ([7, 9, 2], 2)
-    assert not len(drafter.step("x", ids(6, 3)))  # 3 alone is too little
+    assert not len(drafter.step("x", ids(6, 3)))  # 3 is too short a match
 
 
 def test_prompt_look_up_prefers_no_more_than_five_tokens():
     drafter = made("pld", Rule(max_tokens=1))
     start(drafter, (1, 2, 3, 4, 5, 50, 0, 1, 2, 3, 4, 5, 60))
     draft = drafter.step("x", ids(0, 1, 2, 3, 4, 5))
-    # all six were before 60; the last five, which is what is looked for, were before 50 first
+    # all six were followed by 60; the last five, the longest match tried, were first followed by 50
     assert (draft.token_ids.tolist(), draft.match_length) == ([50], 5)
 
 
 def test_llma_looks_for_two_tokens_in_the_prompt():
     drafter = made("llma", Rule(max_tokens=3))
     start(drafter, (2, 3, 7, 9, 2, 3, 8))
-    draft = drafter.step("x", ids(9, 2, 3))  # 2 3 was before 7 first, whatever was before it
+    draft = drafter.step("x", ids(9, 2, 3))  # 2 3 was first followed by 7, after any token
     assert (draft.token_ids.tolist(), draft.match_length) == ([7, 9, 2], 2)
     assert drafter.step("x", ids(2, 3)).token_ids.tolist() == [7, 9, 2]
-    assert drafter.step("x", ids(9, 2)).token_ids.tolist() == [3, 8]  # there the prompt ends
-    assert not len(drafter.step("x", ids(8, 9)))  # 8 9 was only said since
+    assert drafter.step("x", ids(9, 2)).token_ids.tolist() == [3, 8]  # the prompt ends here
+    assert not len(drafter.step("x", ids(8, 9)))  # 8 9 occurs only in the response
 
 
 def test_rest_drafts_a_tree_behind_the_longest_match_alone():
     drafter = start_after_output("rest", Rule(max_tokens=4))
-    draft = drafter.step("x", ids(1, 2))  # 9 1 2 was never; 1 2 as above: 5/8, 4/8, 3/8, 2/8, all else 1/8
+    draft = drafter.step("x", ids(1, 2))  # 9 1 2 is new; 1 2 as above: 5/8, 4/8, 3/8, 2/8, others 1/8
     assert draft.token_ids.tolist() == [3, 5, 4, 7]
     assert draft.parents.tolist() == [-1, 0, -1, 2]
-    draft = drafter.step("x", ids(104, 1, 2))  # 104 1 2 was once, with 4 8 105 1 behind it
+    draft = drafter.step("x", ids(104, 1, 2))  # 104 1 2 occurred once, before 4 8 105 1
     assert (draft.token_ids.tolist(), draft.match_length) == ([4, 8, 105, 1], 3)
     assert draft.probs.tolist() == [1.0] * 4
     assert not len(drafter.step("x", ids(99)))

@@ -1,4 +1,4 @@
-"""Token Recycling against hand-worked examples."""
+"""Token Recycling, compared with hand-worked examples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def call(prompt: tuple[int, ...], response: tuple[int, ...] = NONE) -> Call:
 
 
 def test_a_tree_prefers_first_candidates():
-    # inverse weights 2 4 6 8 ... below the root and so on below each node:
+    # inverse weights 2 4 6 8 ... below the root, and the same below each node:
     # a 2, b 4, aa 2 x 2 = 4, c 6, d 8, ab 2 x 4 = 8, ba 4 x 2 = 8, aaa 8
     a, b, aa = 0, 1, 2
     assert tree_shape(8) == [(-1, 0), (-1, 1), (a, 0), (-1, 2), (-1, 3), (a, 1), (b, 0), (aa, 0)]
@@ -39,7 +39,7 @@ def test_a_tree_of_any_size_continues_a_smaller_one():
 def test_a_tree_is_filled_with_what_followed_each_token_last():
     drafter = TokenRecycling(8, is_tree=True)
     drafter.start("x", call((1, 2, 1, 3, 1, 2, 4)))
-    # candidates, the last first: 1: 2 3; 2: 4 1; 3: 1; 4: 1 (since the step)
+    # candidates, latest first: 1: 2 3; 2: 4 1; 3: 1; 4: 1 (since the step)
     draft = drafter.step("x", ids(1))
     # the shape above from 1: a = 2, b = 3, aa = 4, no c, no d, ab = 1, ba = 1, aaa = 1
     assert draft.token_ids.tolist() == [2, 3, 4, 1, 1, 1]
@@ -52,9 +52,9 @@ def test_what_is_below_a_missing_node_is_missing_too():
     drafter = TokenRecycling(8, is_tree=True)
     drafter.start("x", call((1, 2)))
     drafter.start("y", call((3, 1)))
-    # candidates: 1: 2; 3: 1; none of 2: from 1 there is a = 2 with nothing below
+    # candidates: 1: 2; 3: 1; 2 has none: from 1 there is a = 2 with no child
     assert drafter.step("y", ids()).token_ids.tolist() == [2]
-    draft = drafter.step("y", ids(3))  # now 1: 3 2, so that aa = 3, ab = 2, aaa = 1
+    draft = drafter.step("y", ids(3))  # now 1: 3 2, so aa = 3, ab = 2, aaa = 1
     assert draft.token_ids.tolist() == [1, 3, 2, 1]
     assert draft.parents.tolist() == [-1, 0, 0, 1]
 
@@ -76,7 +76,7 @@ def test_a_token_has_the_last_eight_candidates():
     drafter = TokenRecycling(32, is_tree=True)
     drafter.start("x", call(tuple(token for i in range(10) for token in (1, 20 + i))))
     assert below_the_root(drafter.step("x", ids(1))) == [29, 28, 27, 26, 25, 24, 23, 22]
-    # 24 once more: it moves to the front, nothing drops out
+    # 24 again: it moves to the front, and no candidate is dropped
     assert below_the_root(drafter.step("x", ids(24, 1))) == [24, 29, 28, 27, 26, 25, 23, 22]
 
 
@@ -86,17 +86,17 @@ def test_calls_share_candidates_but_do_not_follow_one_another():
     drafter.start("y", call((7,)))
     drafter.step("x", ids(3))
     drafter.finish("x", ids(4))
-    assert drafter.step("y", ids(1)).token_ids.tolist() == [2, 3, 4]  # nothing followed 4, and 7 not 2
+    assert drafter.step("y", ids(1)).token_ids.tolist() == [2, 3, 4]  # nothing followed 4; 7 did not follow 2
     drafter.start("z", call(NONE))
-    assert drafter.step("z", ids()).token_ids.tolist() == []  # no token to begin with
+    assert drafter.step("z", ids()).token_ids.tolist() == []  # no token to start from
 
 
 def test_a_tree_accepts_what_a_chain_misses():
-    # the prompt says 1 2 last, the response says 1 3: the second candidate
+    # 1 2 is last in the prompt, 1 3 is in the response: the second candidate
     calls = [call((1, 3, 5, 1, 2, 5), (1, 3))]
     chain, tree = (replay(calls, TokenRecycling(8, is_tree=is_tree))["s"] for is_tree in (False, True))
-    # chain: 5 -> 1 is right, 1 -> 2 wrong, so that 3 is the model's own; then 3 -> 5, but the response ends
+    # chain: 5 -> 1 is right, 1 -> 2 wrong, so the model adds 3; then 3 -> 5, but the response ends
     assert (chain.steps, chain.accepted) == (2, 1)
-    # tree: 5 -> 1 -> 3 right, the end is the model's own
+    # tree: 5 -> 1 -> 3 is right, and the model adds the end
     assert (tree.steps, tree.accepted) == (1, 2)
     assert tree.calibration_error is None

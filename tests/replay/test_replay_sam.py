@@ -1,4 +1,4 @@
-"""SAM-Decoding against hand-worked examples; its automaton against a search through the text."""
+"""SAM-Decoding compared with hand-worked examples, and its automaton with a search through the text."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def call(prompt: tuple[int, ...], response: tuple[int, ...] = NONE) -> Call:
 
 
 def last_end(text: list[int], string: list[int]) -> int:
-    """The place behind the string's last occurrence, 0 if there is none."""
+    """Return the position after the string's last occurrence, or 0 if there is no occurrence."""
     ends = range(len(text), len(string) - 1, -1)
     return next((end for end in ends if text[end - len(string) : end] == string), 0)
 
 
 def longest(text: list[int], string: list[int]) -> tuple[int, int]:
-    """Length and end of the string's longest suffix in the text."""
+    """Return the length and end of the string's longest suffix in the text."""
     for length in range(len(string), 0, -1):
         if end := last_end(text, string[-length:]):
             return length, end
@@ -50,7 +50,7 @@ def test_the_longest_earlier_suffix_is_found_at_its_last_place(alphabet, least):
         token = rng.randrange(alphabet)
         text.append(token)
         length, end = automaton.append(token)
-        expected = longest(text[:-1], text)  # may overlap the end, but not be it
+        expected = longest(text[:-1], text)  # may overlap the end, but not equal it
         assert length == expected[0]
         if length >= least:
             assert end == expected[1]
@@ -105,7 +105,7 @@ def test_the_text_itself_is_copied_from_the_last_place():
     drafter = SuffixAutomata(3)
     drafter.start("x", call((1, 2, 3, 4, 5, 9, 1, 2, 3, 4, 5, 8, 7)))
     assert not len(drafter.step("x", ids(1, 2, 3, 4)))  # a match of 4: too short
-    draft = drafter.step("x", ids(5))  # twice before: the last time before 8 7, then 1 was said
+    draft = drafter.step("x", ids(5))  # occurred twice, the last time before 8 7 and this 1
     assert draft.token_ids.tolist() == [8, 7, 1]
     assert draft.is_chain
     assert np.isnan(draft.probs).all()
@@ -116,17 +116,17 @@ def test_the_text_itself_is_copied_from_the_last_place():
 def test_a_run_may_run_into_what_it_looks_for():
     drafter = SuffixAutomata(8)
     drafter.start("x", call((6,) * 6))
-    # the first five of six are the longest that occurs before the end; one token follows them
+    # the longest that occurs before the end is five sixes; one token follows them
     assert drafter.step("x", ids()).token_ids.tolist() == [6]
 
 
 @pytest.mark.parametrize(
     ("said", "expected", "length", "source"),
     [
-        # 18 .. 22 is in the prompt: a match of 5 there. In the output all that was said is: 10 are not
+        # 18 .. 22 in the prompt is a match of 5. In the output every token of the text matches: 10 are not
         # longer by more than 5, 11 are
         (RUN[2:], [60, *RUN[2:4]], 5, Source.REQUEST),
-        (RUN[1:], [50, 51], 11, Source.TENANT),  # and there the output ends
+        (RUN[1:], [50, 51], 11, Source.TENANT),  # the output ends here
     ],
 )
 def test_outputs_are_copied_where_they_match_longer_by_more_than_the_bias(said, expected, length, source):
@@ -145,8 +145,8 @@ def test_limits_of_nothing_draft_after_every_match():
     assert drafter.step("x", ids(2)).token_ids.tolist() == [
         6,
         2,
-    ]  # of 1 in both: its own
-    draft = drafter.step("x", ids(1, 2))  # of 2 in the output
+    ]  # a match of 1 in both: its own text
+    draft = drafter.step("x", ids(1, 2))  # a match of 2 in the output
     assert (draft.token_ids.tolist(), draft.match_length, draft.source) == ([3], 2, Source.TENANT)
 
 
@@ -157,7 +157,7 @@ def test_outputs_are_learned_when_they_are_finished():
     drafter.step("x", ids(*RUN))
     assert not len(drafter.step("y", ids(*RUN[:6])))
     drafter.finish("x", ids(END))
-    # y said 11 .. 16 before there was an output, so that its match begins at 17: too short still
+    # y produced 11 .. 16 before the output existed, so its match begins at 17: still too short
     assert not len(drafter.step("y", ids(*RUN[6:11])))
     assert drafter.step("y", ids(RUN[11])).token_ids.tolist() == [END]
 
@@ -165,6 +165,6 @@ def test_outputs_are_learned_when_they_are_finished():
 def test_a_repeated_response_takes_few_steps():
     calls = [call((1,), RUN), call((2,), RUN)]
     tally = replay(calls, SuffixAutomata(32))["s"]
-    # 13 tokens one by one, then 6 (a match longer than 5 is needed), then the 7 that are left in one step
+    # 13 tokens one by one, then 6 (a match must be longer than 5), then the remaining 7 in one step
     assert (tally.tokens, tally.steps, tally.accepted) == (26, 13 + 7, 7)
     assert tally.calibration_error is None

@@ -1,4 +1,7 @@
-"""What docs/adapters.md says to copy, run as it stands there. It has to print what the page shows."""
+"""Run the code blocks of docs/adapters.md as they are.
+
+Each block must print the output that the page shows.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +23,20 @@ SESSION = re.compile(r"(?<=, session )\S+")
 
 
 def blocks(heading: str) -> list[str]:
-    """The Python blocks below a heading of the second level."""
+    """Return the Python blocks below a heading of the second level."""
     _, _, section = PAGE.read_text(encoding="utf-8").partition(f"\n## {heading}\n")
     assert section, f"no section {heading!r} in {PAGE}"
     return re.findall(r"```python\n(.*?)```", section.partition("\n## ")[0], flags=re.DOTALL)
 
 
 def output_of(block: str) -> str:
-    """What the page shows below a block: its output, with the two lines of ``logging`` before it."""
+    """Return the output that the page shows below a block, including the lines of ``logging``."""
     _, _, below = PAGE.read_text(encoding="utf-8").partition(f"```python\n{block}```\n\n```text\n")
     return below.partition("```")[0]
 
 
 def run(block: str) -> tuple[dict[str, Any], list[str]]:
-    """Run a block against a gateway, and compare what it prints with the page.
+    """Run a block against a gateway and compare its output with the page.
 
     Returns:
         the block's names, and the stages of its calls in order.
@@ -49,7 +52,7 @@ def run(block: str) -> tuple[dict[str, Any], list[str]]:
 
 @contextmanager
 def logged_and_printed() -> Iterator[StringIO]:
-    """Standard output and the adapters' lines at debug, in order."""
+    """Capture standard output and the adapters' debug log lines, in order."""
     printed, logger = StringIO(), logging.getLogger("agentspec.adapters")
     handler, level = logging.StreamHandler(printed), logger.level
     logger.addHandler(handler)
@@ -63,7 +66,7 @@ def logged_and_printed() -> Iterator[StringIO]:
 
 
 def with_numbered_sessions(output: str, block: str) -> str:
-    """Sessions that the block does not name differ in each run: the first is ``#1``, the next ``#2``."""
+    """Number the sessions that the block does not name: the first is ``#1``, the next ``#2``."""
     numbers: dict[str, str] = {}
 
     def numbered(found: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""A scripted engine that does as it is asked: calls a tool, fills in a schema, or says hello."""
+"""A scripted engine that follows its request: calls a tool, fills in a schema, or greets."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ JOKE = {"setup": "Why?", "punchline": "Because."}
 
 
 class ObligingEngine(ScriptedEngine):
-    """Its tool calls have the form of Hermes; an argument is what the question has in quotes, if anything."""
+    """A scripted engine with tool calls in the form of Hermes.
+
+    An argument is the quoted text of the question, if there is any.
+    """
 
     def _script(self, request: GenerationRequest) -> Iterator[GenerationDelta]:
         return ScriptedEngine(steps=steps_for(request))._script(request)
 
 
 def steps_for(request: GenerationRequest) -> tuple[str, ...]:
-    """The answer, in parts."""
+    """Return the answer, in parts."""
     messages = request.prompt
     if request.sampling.json_schema is not None:
         text = json.dumps(filled(request.sampling.json_schema) or JOKE)
@@ -40,19 +43,19 @@ def steps_for(request: GenerationRequest) -> tuple[str, ...]:
 
 
 def marks_in(message: Mapping[str, Any]) -> list[str]:
-    """The marks that DSPy asks for, before each field of the answer."""
+    """Return the marks that DSPy wants before each field of the answer."""
     _, _, asked = str(message["content"]).partition("Respond with the corresponding output fields")
     return re.findall(r"\[\[ ## \w+ ## \]\]", asked)
 
 
 def quoted_in(message: Mapping[str, Any]) -> str:
-    """What stands in single quotes."""
+    """Return the text in single quotes, or a default."""
     found = re.search(r"'([^']+)'", str(message["content"]))
     return found[1] if found else "Paris"
 
 
 def filled(schema: Mapping[str, Any], text: str = "Why?") -> dict[str, Any]:
-    """An object that the schema allows, if it is as simple as those here."""
+    """Return an object that satisfies a simple schema."""
     properties = schema.get("properties", {})
     by_type = {"integer": 3, "boolean": True}
     return {name: by_type.get(one.get("type"), text) for name, one in properties.items()}

@@ -1,4 +1,4 @@
-"""A server of this machine that every name leads to, and the tags that it was sent."""
+"""A local server that every host name resolves to, and the tags that it received."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VARIABLES = ("AGENTSPEC_URL", "AGENTSPEC_HOSTS", "AGENTSPEC_DISABLE", "OPENAI_CU
 
 
 class Server(ThreadingHTTPServer):
-    """Answers everything, or sends it on."""
+    """A server that answers or redirects every request."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, dict[str, str]]] = []
@@ -39,7 +39,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
 
     def tags(self) -> list[tuple[str, dict[str, str]]]:
-        """Of each call the host that it was for, and the headers that are tags."""
+        """Return the requested host of each call and its headers that are tags."""
         tagging = ("x-agentspec-", "x-session-id", "baggage")
         return [
             (host, {name: value for name, value in headers.items() if name.startswith(tagging)})
@@ -66,12 +66,12 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer)
 
     def log_message(self, *args: Any) -> None:
-        """Say nothing."""
+        """Log no requests."""
 
 
 @contextmanager
 def serving_every_name() -> Iterator[Server]:
-    """Names are looked up, and lead here; no proxy stands before it."""
+    """Resolve every name to this server, without a proxy."""
     look_up = socket.getaddrinfo
 
     def found(host: Any, *args: Any, **kwargs: Any) -> Any:

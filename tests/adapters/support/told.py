@@ -1,4 +1,4 @@
-"""What the engine was asked, and how that was tagged."""
+"""Requests that the engine received, and their tags."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Any
 
 
 def told(engine: Any) -> list[tuple[str, str]]:
-    """Of each call the stage it should have, and the one it had."""
+    """Return, for each call, the stage expected and the stage received."""
     return [(request.prompt[0]["content"], request.stage.name) for request in engine.requests]
 
 
 def are_right(engine: Any, *names: str) -> bool:
-    """All calls had the stages that they should have, and these are all that there were."""
+    """Return True if every call had its expected stage, and exactly the named stages were called."""
     expected = {f"flow/{name}" for name in names}
     return {one for one, _ in told(engine)} == expected and all(one == stage for one, stage in told(engine))
 
 
 def sessions(engine: Any) -> dict[str | None, int]:
-    """How many calls each session had."""
+    """Return the number of calls of each session."""
     counts: dict[str | None, int] = {}
     for request in engine.requests:
         counts[request.session] = counts.get(request.session, 0) + 1

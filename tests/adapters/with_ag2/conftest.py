@@ -1,4 +1,4 @@
-"""The real AG2."""
+"""Fixtures for the real AG2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Connected = Callable[[], AbstractAsyncContextManager[OpenAIConfig]]
 
 @pytest.fixture
 def connected(url: str, engine: Any) -> Connected:
-    """Opens connections to the engine's model, in whatever event loop; AG2 by itself closes none."""
+    """Open connections to the engine's model in any event loop. AG2 never closes its own."""
 
     @asynccontextmanager
     async def connect() -> AsyncIterator[OpenAIConfig]:
@@ -32,7 +32,7 @@ def connected(url: str, engine: Any) -> Connected:
 
 @pytest_asyncio.fixture
 async def config(connected: Connected) -> AsyncIterator[OpenAIConfig]:
-    """In the test's own event loop."""
+    """Open a connection in the test's own event loop."""
     async with connected() as config:
         yield config
 

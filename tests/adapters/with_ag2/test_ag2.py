@@ -1,4 +1,4 @@
-"""Agents whose prompt is the stage that they should have; the engine tells which one they had."""
+"""AG2: each agent's prompt is its expected stage, and the engine records the actual one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def ask_once(connected: Any, name: str) -> None:
 @instrumented
 @pytest.mark.parametrize("is_streaming", [False, True])
 async def test_runs_side_by_side(config: Any, engine: Any, is_streaming: bool) -> None:
-    """All of them by two agents that are asked at the same time."""
+    """Run two agents that are asked at the same time."""
     agents = [agent_of(replace(config, streaming=is_streaming), name) for name in ("planner", "writer")]
 
     async def converse(agent: Agent) -> None:
@@ -54,7 +54,7 @@ async def test_runs_side_by_side(config: Any, engine: Any, is_streaming: bool) -
 
 @instrumented
 async def test_runs_that_are_watched(config: Any, engine: Any) -> None:
-    """One drives the turn in a task of its own, the other one waits for it; both are open at once."""
+    """Open two runs together. One drives its turn in a task of its own; the other waits for its result."""
     planner, writer = agent_of(config, "planner"), agent_of(config, "writer")
     async with planner.run("Plan.") as first, writer.run("Write.") as second:
         first.start()
@@ -86,7 +86,7 @@ async def test_tools_that_run_agents(config: Any, engine: Any) -> None:
 
 @instrumented
 async def test_synchronous_tools(config: Any, connected: Any, engine: Any) -> None:
-    """They are in a thread, where an agent has an event loop of its own."""
+    """Run synchronous tools in a thread, where an agent has an event loop of its own."""
 
     @tool
     def consult(question: str) -> str:
@@ -101,7 +101,7 @@ async def test_synchronous_tools(config: Any, connected: Any, engine: Any) -> No
 
 @instrumented
 async def test_subtasks_have_no_stage_each(config: Any, engine: Any) -> None:
-    """Their agents' names are numbers."""
+    """Give no stage to single subtasks, because their agents' names are numbers."""
     chief = agent_of(config, "chief", tasks=TaskConfig(prompt="flow/chief/subtask"))
     await asyncio.gather(*(chief.ask("Work.") for _ in range(NUM_RUNS)))
     assert are_right(engine, "chief", "chief/subtask")
@@ -138,10 +138,10 @@ async def num_texts(hub: Any, channel_id: str) -> int:
 
 @instrumented
 async def test_networks(config: Any, engine: Any) -> None:
-    """Two agents answer each other for as long as they are let."""
+    """Let two agents answer each other until they are stopped."""
     planner, reviewer = agent_of(config, "planner"), agent_of(config, "reviewer")
     async with conversing(planner, reviewer) as (hub, channel):
-        while await num_texts(hub, channel.channel_id) < 4:  # noqa: ASYNC110 (nobody tells)
+        while await num_texts(hub, channel.channel_id) < 4:  # noqa: ASYNC110 (no event is set)
             await asyncio.sleep(0)
     assert are_right(engine, "planner", "reviewer")
     assert list(sessions(engine)) == [channel.channel_id]
@@ -149,7 +149,7 @@ async def test_networks(config: Any, engine: Any) -> None:
 
 @instrumented
 def test_threads(connected: Any, engine: Any) -> None:
-    """Each has an event loop of its own."""
+    """Use an event loop in each thread."""
     asking = [ask_once(connected, name) for name in ["planner", "writer"] * 4]
     threads = [threading.Thread(target=asyncio.run, args=(one,)) for one in asking]
     for thread in threads:

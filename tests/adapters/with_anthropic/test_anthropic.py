@@ -1,4 +1,4 @@
-"""The real ``anthropic`` client before servers of several names."""
+"""The real ``anthropic`` client, with servers of several names."""
 
 from __future__ import annotations
 

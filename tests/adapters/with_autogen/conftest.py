@@ -1,4 +1,4 @@
-"""The real AutoGen."""
+"""Fixtures for the real AutoGen."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MODEL_INFO = {
 
 @pytest.fixture
 def new_model(url: str, engine: Any) -> Callable[[], Any]:
-    """Makes one more client of a model."""
+    """Return a function that creates another client of a model."""
     more: Any = {"model_info": MODEL_INFO, "max_retries": 0}
     return lambda: OpenAIChatCompletionClient(model="scripted", base_url=url, api_key="none", **more)
 
 
 @pytest_asyncio.fixture
 async def model(new_model: Callable[[], Any]) -> AsyncIterator[Any]:
-    """It is there before."""
+    """Create a model before any instrumentation."""
     model = new_model()
     yield model
     await model.close()

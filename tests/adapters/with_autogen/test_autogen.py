@@ -1,4 +1,4 @@
-"""Agents whose system message is the stage that they should have; the engine tells which one they had."""
+"""AutoGen: each agent's system message is its expected stage, and the engine records the actual one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def team_of(model: Any, *names: str, **more: Any) -> RoundRobinGroupChat:
 
 
 def are_right(engine: Any, *names: str) -> bool:
-    """All calls had the stages that they should have, and these are all that there were."""
+    """Return True if every call had its expected stage, and exactly the named stages were called."""
     told_stages = {expected for expected, _ in told(engine)}
     expected = {f"flow/{name}" for name in names}
     return told_stages == expected and all(expected == stage for expected, stage in told(engine))
@@ -92,7 +92,7 @@ async def test_an_agent_is_told_messages(model: Any, engine: Any) -> None:
 
 
 async def test_between_the_parts_of_a_stream(model: Any, engine: Any) -> None:
-    """Two streams of one task that take turns; in between the task asks by itself."""
+    """Interleave two streams in one task. Between their parts the task itself calls the model."""
     streams = [agent_of(model, name).run_stream(task="Work.") for name in ("planner", "writer")]
     async for _ in streams[0]:
         await anext(streams[1], None)
@@ -128,7 +128,7 @@ async def test_who_speaks_next(model: Any, engine: Any) -> None:
 
 async def test_an_orchestrator(model: Any, engine: Any) -> None:
     team = MagenticOneGroupChat([agent_of(model, "writer", description="writes")], model, max_turns=1)
-    with pytest.raises(ValueError, match="LedgerEntry"):  # the engine's plan is none
+    with pytest.raises(ValueError, match="LedgerEntry"):  # the engine's answer is no plan
         await team.run(task="Work.")
     assert {stage for _, stage in told(engine)} == {"flow/MagenticOneOrchestrator"}
 
@@ -153,7 +153,7 @@ class Question:
 
 
 class Worker(RoutedAgent):
-    """It asks a model, and then the next one."""
+    """An agent that calls a model and then sends to the next agent."""
 
     def __init__(self, model: Any, following: str | None = None) -> None:
         super().__init__("works")
@@ -190,7 +190,7 @@ async def test_agents_of_the_core(model: Any, engine: Any, key: str) -> None:
 
 
 def test_threads(new_model: Callable[[], Any], engine: Any) -> None:
-    """Each has an event loop and a client of its own."""
+    """Use an event loop and a client in each thread."""
 
     async def work() -> None:
         model = new_model()

@@ -1,4 +1,4 @@
-"""The real CrewAI, which sends nothing to its makers and keeps its files in a folder of the tests."""
+"""Fixtures for the real CrewAI, with telemetry off and its files in a folder of the tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ with warnings.catch_warnings():
 
 @pytest.fixture
 def llm(url: str, engine: Any) -> Any:
-    """It is there before."""
+    """Create a model before any instrumentation."""
     return LLM(model="openai/scripted", base_url=url, api_key="none", max_retries=0)
 
 

@@ -1,4 +1,4 @@
-"""Crews whose agents say in their system prompt who they are; the engine tells which stage that had."""
+"""CrewAI: each agent's role is in its system prompt, and the engine records the stage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agentspec.errors import StageError
 from tests.adapters.support.told import sessions
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # CrewAI uses what it has deprecated
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # CrewAI uses its own deprecated names
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
 ROLES = ("Researcher", "Writer", "Head of Sales/Europe")
@@ -41,7 +41,7 @@ def crew_of(llm: Any, *roles: str, **more: Any) -> Crew:
 
 
 def told(engine: Any) -> list[tuple[str, str]]:
-    """Of each call the role that its prompt names, and the stage that it had."""
+    """Return, for each call, the role named in its prompt and the stage received."""
     return [
         (request.prompt[0]["content"].removeprefix("You are ").partition(".")[0], request.stage.name)
         for request in engine.requests
@@ -129,7 +129,7 @@ def test_a_role_with_a_topic_is_one_stage(llm: Any, engine: Any) -> None:
 @pytest.mark.usefixtures("instrumented")
 @pytest.mark.parametrize("process", list(Process))
 def test_work_is_handed_on(llm: Any, engine: Any, process: Process) -> None:
-    """The engine fills in what stands in quotes: the coworker."""
+    """Delegate work to the coworker that the engine fills in: the quoted name."""
     chief = agent_of(llm, "Chief", allow_delegation=True)
     writer = agent_of(llm, "Writer")
     more: dict[str, Any] = {"agents": [chief, writer]}
@@ -147,7 +147,7 @@ def test_a_tool_that_runs_an_agent_and_a_model(llm: Any, engine: Any) -> None:
     @tool
     def consult(question: str) -> str:
         """Ask an expert."""
-        llm.call("You are Expert. Answer.")  # within the agent
+        llm.call("You are Expert. Answer.")  # a call inside the agent
         agent_of(llm, "Critic").kickoff(question)
         return "done"
 
@@ -164,7 +164,7 @@ class Report(BaseModel):
 
 @pytest.mark.usefixtures("instrumented")
 def test_what_is_called_for_an_agents_task(llm: Any, engine: Any) -> None:
-    """The check of a task's output, and the one that makes an object of it."""
+    """Check a task's output, and convert it to an object."""
     agent = agent_of(llm, "Writer")
     checked = task_of(agent, guardrail="It greets.")
     shaped = task_of(agent, output_pydantic=Report)
@@ -175,7 +175,7 @@ def test_what_is_called_for_an_agents_task(llm: Any, engine: Any) -> None:
 
 
 class Pipeline(Flow[Any]):
-    """A step asks by itself, the next one has an agent, the last one a crew."""
+    """A flow: the first step calls a model, the next one runs an agent, the last one a crew."""
 
     llm: Any = None
 

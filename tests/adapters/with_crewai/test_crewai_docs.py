@@ -5,7 +5,7 @@ import pytest
 from tests.adapters.support.copied import blocks, run
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # CrewAI uses what it has deprecated
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # CrewAI uses its own deprecated names
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
 

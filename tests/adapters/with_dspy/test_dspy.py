@@ -1,4 +1,4 @@
-"""Programs whose instructions are the stage that they should have; the engine tells which one they had."""
+"""DSPy: a program's instructions are its expected stage, and the engine records the actual one."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NUM_RUNS = 32
 STAGES = ["facts", "draft", "steps[0]", "steps[1]", "desk/ask", "by_name['a']", "facts"]
 pytestmark = [
     pytest.mark.usefixtures("instrumented"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of LiteLLM
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),  # by LiteLLM
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # from LiteLLM
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),  # from LiteLLM
     pytest.mark.filterwarnings("ignore:(Pydantic serializer warnings|Item '.*' on TypedDict)"),
 ]
 
@@ -28,7 +28,7 @@ def signature(name: str) -> Any:
 
 
 class Desk(dspy.Module):
-    """A module in another one."""
+    """A module inside another one."""
 
     def __init__(self) -> None:
         self.ask = dspy.Predict(signature("Article/desk/ask"))
@@ -41,7 +41,7 @@ class Desk(dspy.Module):
 
 
 class Article(dspy.Module):
-    """It has modules by attribute, in a list and in a dictionary."""
+    """A program with modules by attribute, in a list and in a dictionary."""
 
     def __init__(self) -> None:
         self.facts = dspy.Predict(signature("Article/facts"))
@@ -62,12 +62,12 @@ class Article(dspy.Module):
 
 
 def objective(request: Any) -> str:
-    """What the instructions say, that are the end of DSPy's system prompt."""
+    """Return the instructions, which end DSPy's system prompt."""
     return str(request.prompt[0]["content"].split()[-1])
 
 
 def are_right(engine: Any) -> bool:
-    """All calls had the stages that they should have."""
+    """Return True if every call had its expected stage."""
     return all(objective(request) == request.stage.name for request in engine.requests)
 
 
@@ -106,7 +106,7 @@ async def test_every_way_of_calling_a_program(model: Any, engine: Any, way: Any)
 
 
 async def test_runs_side_by_side(model: Any, engine: Any) -> None:
-    """All of them of one program."""
+    """Run one program many times concurrently."""
     program = Desk()
     await asyncio.gather(*(program.acall(topic="bees") for _ in range(NUM_RUNS)))
     assert [request.stage.name for request in engine.requests] == ["flow/Desk/ask"] * NUM_RUNS
@@ -126,7 +126,7 @@ def test_threads(model: Any, engine: Any) -> None:
 
 
 class Team(dspy.Module):
-    """It asks many at once, in DSPy's threads."""
+    """A program that calls many modules concurrently, in DSPy's threads."""
 
     def __init__(self) -> None:
         self.ask = dspy.Predict(signature("Team/ask"))

@@ -14,8 +14,8 @@ from tests.adapters.support.copied import blocks, run
 
 OWNERS: tuple[Any, ...] = (dspy.Module, ParallelExecutor, StdlibTransport, StdlibAsyncTransport)
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of LiteLLM
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),  # by LiteLLM
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # from LiteLLM
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),  # from LiteLLM
     pytest.mark.filterwarnings("ignore:(Pydantic serializer warnings|Item '.*' on TypedDict)"),
 ]
 

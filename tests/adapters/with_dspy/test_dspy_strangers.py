@@ -1,4 +1,4 @@
-"""DSPy's own client, and LiteLLM's, before servers of other names."""
+"""DSPy's own client and LiteLLM's, with servers of other names."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from agentspec.adapters.dspy import instrument
 from tests.adapters.support.strangers import PUBLIC, serving_every_name
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of LiteLLM
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),  # by LiteLLM
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # from LiteLLM
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),  # from LiteLLM
     pytest.mark.filterwarnings("ignore:(Pydantic serializer warnings|Item '.*' on TypedDict)"),
 ]
 

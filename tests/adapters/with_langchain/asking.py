@@ -1,4 +1,4 @@
-"""Every way of calling a runnable."""
+"""Every method of calling a runnable."""
 
 from __future__ import annotations
 

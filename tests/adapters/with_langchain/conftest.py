@@ -1,4 +1,4 @@
-"""The real LangChain and LangGraph."""
+"""Fixtures for the real LangChain and LangGraph."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from agentspec.adapters.langchain import AgentSpecLLM, ChatAgentSpec, instrument
 
 @pytest.fixture
 def fields(url: str) -> dict[str, Any]:
-    """What makes a model: ``ChatAgentSpec(**fields)``."""
+    """Return the arguments of a model: ``ChatAgentSpec(**fields)``."""
     return {"model": "scripted", "base_url": url, "api_key": "none", "max_retries": 0, "timeout": 20}
 
 
 @pytest.fixture(params=["ChatAgentSpec", "instrument"])
 def model(request: pytest.FixtureRequest, fields: dict[str, Any], engine: Any) -> Iterator[Any]:
-    """A chat model that tells its stages, one way or the other."""
+    """Yield a chat model that tags its calls, by our class or by instrumentation."""
     if request.param == "ChatAgentSpec":
         yield ChatAgentSpec(**fields)
         return
-    model = ChatOpenAI(**fields, stream_usage=True)  # it is there before
+    model = ChatOpenAI(**fields, stream_usage=True)  # made before instrumentation
     undo = instrument()
     yield model
     undo()
@@ -33,7 +33,7 @@ def model(request: pytest.FixtureRequest, fields: dict[str, Any], engine: Any) -
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def llm(fields: dict[str, Any], engine: Any) -> AsyncIterator[Callable[..., AgentSpecLLM]]:
-    """Makes a model of plain completions; their connections end with the test."""
+    """Yield a function that makes plain completion models. Their connections close with the test."""
     made: list[AgentSpecLLM] = []
 
     def make(**more: Any) -> AgentSpecLLM:
@@ -47,7 +47,7 @@ async def llm(fields: dict[str, Any], engine: Any) -> AsyncIterator[Callable[...
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One event loop for all tests of a file: langchain-openai keeps connections for the process."""
+    """Use one event loop for all tests of a file: langchain-openai keeps connections for the process."""
     here = [item for item in items if item.path.parent == Path(__file__).parent]
     for item in here:
         if pytest_asyncio.is_async_test(item):

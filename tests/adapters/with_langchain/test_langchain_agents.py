@@ -1,4 +1,4 @@
-"""Agents in others' tools: a question says which stage it should have, the engine which one it had."""
+"""Agents in others' tools: each question names its expected stage, and the engine records the actual one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Make = Callable[..., Any]
 
 def react_agent(model: Any, stage: str, name: str | None = None, tools: Sequence[BaseTool] = ()) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # langchain's create_agent is to take its place
+        warnings.simplefilter("ignore")  # deprecated in favour of langchain's create_agent
         return create_react_agent(model, list(tools), prompt=stage, name=name)
 
 
@@ -45,7 +45,7 @@ class State(TypedDict, total=False):
 
 
 def as_tool(agent: Any, name: str, ask: Ask = WAYS[0]) -> BaseTool:
-    """The agent is asked in one way or another."""
+    """Return a tool that runs the agent by the given method."""
 
     async def run_it(task: str) -> str:
         await ask(agent, QUESTION)
@@ -59,7 +59,7 @@ def as_tool(agent: Any, name: str, ask: Ask = WAYS[0]) -> BaseTool:
 
 
 def in_turn(*runnables: Any) -> BaseTool:
-    """A tool that runs them all."""
+    """Return a tool that runs all of them."""
 
     @tool
     def delegate(task: str) -> str:
@@ -87,7 +87,7 @@ async def test_a_name_is_the_stage(model: Any, engine: Any, make: Make, ask: Ask
 @every_pair
 async def test_named_agents_as_tools(model: Any, engine: Any, make: Make, make_inner: Make, ask: Ask) -> None:
     tools = [as_tool(make_inner(model, name, name), f"ask_{name}", ask) for name in ("one", "other")]
-    for each in tools:  # the scripted model calls the first tool it has
+    for each in tools:  # the scripted model calls the first of its tools
         await make(model, "boss", "boss", [each]).ainvoke(QUESTION)
     assert are_right(engine, "boss", "one", "other")
 
@@ -157,7 +157,7 @@ async def test_side_by_side(model: Any, engine: Any, make: Make) -> None:
 
 
 async def test_tools_of_one_answer(model: Any, engine: Any) -> None:
-    """A node of tools runs those of an answer side by side."""
+    """Run the tools of one answer concurrently in a tool node."""
     from langchain_core.messages import AIMessage
     from langgraph.prebuilt import ToolNode
 

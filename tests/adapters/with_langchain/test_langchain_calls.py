@@ -1,4 +1,4 @@
-"""Single calls: every way of asking, and what LangChain puts around a model."""
+"""Single calls: every method of calling, and LangChain's wrappers around a model."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ async def test_responses(model: Any, stages: Stages) -> None:
 def test_what_is_given_by_hand_stays(model: Any, stages: Stages) -> None:
     model.invoke("hi", NAMED, extra_headers={"X-AgentSpec-Stage": "by/hand"})
     model.model_copy(update={"default_headers": {"X-AgentSpec-Stage": "of/it"}}).invoke("hi", NAMED)
-    assert stages() == ["by/hand", "default"]  # the copy has the client of the first
+    assert stages() == ["by/hand", "default"]  # the copy shares the first model's client
 
 
 @pytest.mark.parametrize("name", ["", "a//b", "a "])

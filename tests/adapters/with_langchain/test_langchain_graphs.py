@@ -1,4 +1,4 @@
-"""Graphs with no tag in them: a question says which stage it should have, the engine which one it had."""
+"""Graphs without tags: each question names its expected stage, and the engine records the actual one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class State(TypedDict, total=False):
 
 
 def graph_of(ask: Any, model: Any, *names: str) -> StateGraph[Any]:
-    """Nodes one after the other, each of which asks ``ask(model, expected stage)``."""
+    """Return a graph of consecutive nodes, each of which calls ``ask(model, expected stage)``."""
     graph = StateGraph(State)
     for name in names:
         graph.add_node(name, _asking(ask, model, name))
@@ -55,7 +55,11 @@ def _asking(ask: Any, model: Any, question: str) -> Any:
 
 
 def workflow_of(model: Any) -> StateGraph[Any]:
-    """A node, one three times at once, a sub-graph, an agent whose tool runs agents and a graph, an agent."""
+    """Return a graph with every kind of node.
+
+    There is a plain node, one that runs three times in parallel, and a sub-graph. Two agents follow; the tool
+    of the first runs agents and a graph.
+    """
 
     async def ask(model: Any, question: str) -> None:
         await model.ainvoke([("system", question), ("user", "hi")])
@@ -94,7 +98,7 @@ def workflow_of(model: Any) -> StateGraph[Any]:
 
 
 def sessions(engine: Any) -> dict[str | None, list[str]]:
-    """The stages of each session."""
+    """Return the stages of each session."""
     found: dict[str | None, list[str]] = {}
     for request in engine.requests:
         found.setdefault(request.session, []).append(request.stage.name)
@@ -144,7 +148,7 @@ async def test_every_way_in_a_node(model: Any, engine: Any, ask: Ask) -> None:
 
 
 def test_threads(model: Any, engine: Any) -> None:
-    """Graphs of synchronous nodes, in threads of a batch and in threads of one's own."""
+    """Run graphs of synchronous nodes in the threads of a batch and in threads of the test."""
 
     def ask(name: str) -> Any:
         return lambda state: {"messages": [model.invoke([("system", name), ("user", "hi")])]}
@@ -162,7 +166,7 @@ def test_threads(model: Any, engine: Any) -> None:
 
 
 def test_an_agent_of_synchronous_parts(model: Any, engine: Any) -> None:
-    """Its middleware asks, its tool asks, and so do the agents that its tool runs."""
+    """Call the model from the agent's middleware, its tool, and the agents that its tool runs."""
     question: Any = {"messages": [("user", "hi")]}
 
     @tool

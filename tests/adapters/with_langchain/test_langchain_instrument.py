@@ -28,12 +28,12 @@ def replaced() -> list[Any]:
 
 @pytest.fixture
 def nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No model of ours was made in this process."""
+    """Simulate a process that has made no model of ours."""
     monkeypatch.setattr(adapter, "_LISTENING", adapter.Listening())
 
 
 def traces() -> list[Any]:
-    """What an instrumentation changes, each the object it is."""
+    """Return every object that an instrumentation changes, by identity."""
     owners = (BaseChatOpenAI, BaseOpenAI, AsyncCallbackManager, CallbackManager, Pregel)
     changed = [value for owner in owners for _, value in sorted(vars(owner).items(), key=lambda one: one[0])]
     handlers = [one for manager in (CallbackManager, AsyncCallbackManager) for one in handlers_of(manager)]

@@ -1,4 +1,4 @@
-"""``agentspec run`` before a program of LangGraph that knows nothing of AgentSpec."""
+"""``agentspec run`` with a LangGraph program that has no code for AgentSpec."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from langchain_tests.unit_tests import ChatModelUnitTests
 from agentspec.adapters.langchain import ChatAgentSpec
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings"),  # langchain-openai's own
+    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings"),  # from langchain-openai
     pytest.mark.filterwarnings("ignore:Received a Pydantic BaseModel V1 schema"),
     pytest.mark.filterwarnings("ignore:The function `load` is in beta"),
 ]

@@ -1,4 +1,4 @@
-"""LangChain's models, and ours, before servers of other names."""
+"""LangChain's models and ours, with servers of other names."""
 
 from __future__ import annotations
 

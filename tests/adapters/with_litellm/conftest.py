@@ -1,4 +1,4 @@
-"""The real LiteLLM, which is to look nothing up on the net, and to close what it keeps."""
+"""Fixtures for the real LiteLLM, without network look-ups and with its clients closed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # it reads this when it is imported
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # read on import
 
 import litellm
 

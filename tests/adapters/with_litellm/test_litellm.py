@@ -1,4 +1,4 @@
-"""LiteLLM's own calls: each says in its prompt which stage it should have."""
+"""LiteLLM's own calls: each prompt names its expected stage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentspec.errors import StageError
 from tests.adapters.support.copied import blocks, run
 from tests.gateway.support.answering import answering
 
-pytestmark = [  # LiteLLM's own; it keeps connections when their event loop is gone
+pytestmark = [  # from LiteLLM, which keeps connections after their event loop ends
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:.*`ReadOnly` qualifier:UserWarning"),
     pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
@@ -177,7 +177,7 @@ async def test_what_is_given_by_hand_stays(
 
 @pytest.mark.parametrize("provider", ["openai", "hosted_vllm"])
 async def test_nothing_else_is_sent(engine: Any, provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With headers of the call, of all calls and of none."""
+    """Try headers of the call, of all calls, and no headers."""
     for more in ({}, {"headers": {"x-a": "1"}}, {"extra_headers": {"x-b": "2"}}):
         for all_calls in (None, {"x-c": "3"}):
             monkeypatch.setattr(litellm, "headers", all_calls)
@@ -188,7 +188,7 @@ async def test_nothing_else_is_sent(engine: Any, provider: str, monkeypatch: pyt
                 undo()
             without, tagged = (one.headers for one in seen)
             assert tagged.pop("x-agentspec-workflow") == "flow"
-            if provider == "hosted_vllm" and not more:  # this provider forgets those of all calls
+            if provider == "hosted_vllm" and not more:  # this provider drops the headers of all calls
                 tagged.pop("x-c", None)
             assert tagged == without
 

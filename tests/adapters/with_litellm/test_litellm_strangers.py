@@ -1,4 +1,4 @@
-"""LiteLLM tags no call that may leave for a stranger, in any of its attempts."""
+"""LiteLLM tags no call that may reach an unknown host, in any of its attempts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentspec.adapters.litellm import instrument
 from agentspec.adapters.openai import untagged
 from tests.adapters.support.strangers import PUBLIC, Server, serving_every_name
 
-pytestmark = [  # LiteLLM's own; it keeps connections when their event loop is gone
+pytestmark = [  # from LiteLLM, which keeps connections after their event loop ends
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:.*`ReadOnly` qualifier:UserWarning"),
     pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),

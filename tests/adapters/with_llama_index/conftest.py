@@ -1,4 +1,4 @@
-"""The real LlamaIndex."""
+"""Fixtures for the real LlamaIndex."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ with warnings.catch_warnings():
 
 @pytest.fixture
 def new_llm(url: str, engine: Any) -> Callable[..., OpenAILike]:
-    """Makes a model."""
+    """Return a function that makes a model."""
     fields = {"model": "scripted", "api_base": url, "api_key": "none", "max_retries": 0}
     return lambda **more: OpenAILike(
         **fields, is_chat_model=True, is_function_calling_model=True, context_window=4096, **more
@@ -28,7 +28,7 @@ def new_llm(url: str, engine: Any) -> Callable[..., OpenAILike]:
 
 @pytest_asyncio.fixture
 async def llm(new_llm: Callable[..., OpenAILike], url: str) -> AsyncIterator[OpenAILike]:
-    """It is there before, with connections of its own."""
+    """Create a model before any instrumentation, with its own connections."""
     async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as asynchronous:
         with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as synchronous:
             yield new_llm(openai_client=synchronous, async_openai_client=asynchronous)

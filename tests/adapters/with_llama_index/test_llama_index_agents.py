@@ -1,4 +1,4 @@
-"""Agents and steps whose system prompt is the stage that they should have; the engine tells what they had."""
+"""Agents and steps: each system prompt is the expected stage, and the engine records the actual one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.adapters.support.told import are_right, sessions, told
 NUM_RUNS = 32
 pytestmark = [
     pytest.mark.usefixtures("instrumented"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # LlamaIndex uses what pydantic has deprecated
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # LlamaIndex uses deprecated pydantic names
 ]
 
 
@@ -48,14 +48,14 @@ async def test_an_agent_that_is_followed(llm: Any, engine: Any) -> None:
 
 
 async def test_an_agent_that_thinks_aloud(llm: Any, engine: Any) -> None:
-    """It finds no answer in what the engine says, and asks again."""
+    """Run an agent that finds no answer in the engine's text, so it asks again."""
     agent = agent_of(llm, "thinker", ReActAgent)
     await agent.run("Work.", max_iterations=3, early_stopping_method="generate")
     assert {stage for _, stage in told(engine)} == {"flow/thinker"}
 
 
 async def test_teams_side_by_side(llm: Any, engine: Any) -> None:
-    """The first one hands on what stands in quotes, to whom that names; its own tool asks a model."""
+    """Hand off to the agent named in quotes. That agent's own tool calls a model."""
 
     async def consult(question: str) -> str:
         """Ask the model itself."""
@@ -110,7 +110,7 @@ class Inner(Workflow):
 
 
 class Pipeline(Workflow):
-    """Steps in a thread and in the event loop, three at once, one with a workflow, one with an agent."""
+    """A workflow with a step in a thread, three parallel steps, a nested workflow and an agent."""
 
     def __init__(self, llm: Any) -> None:
         super().__init__(timeout=60)
@@ -150,7 +150,7 @@ async def test_workflows_side_by_side(llm: Any, engine: Any) -> None:
 
 
 def test_threads(new_llm: Any, url: str, engine: Any) -> None:
-    """Each has an event loop and a client of its own."""
+    """Use an event loop and a client in each thread."""
 
     async def work() -> None:
         async with openai.AsyncOpenAI(base_url=url, api_key="none") as client:

@@ -13,7 +13,7 @@ from agentspec.adapters.llama_index import instrument
 from agentspec.errors import StageError
 from tests.adapters.support.copied import blocks, run
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pydantic
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from pydantic
 OWNERS: tuple[Any, ...] = (step_function, BaseQueryEngine, BaseSynthesizer)
 
 

@@ -1,4 +1,4 @@
-"""Query engines, whose parts have stages."""
+"""Query engines with a stage for each part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Stages = Callable[[], list[str]]
 STAGE = "flow/RetrieverQueryEngine/CompactAndRefine"
 pytestmark = [
     pytest.mark.usefixtures("instrumented"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # LlamaIndex uses what pydantic has deprecated
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # LlamaIndex uses deprecated pydantic names
 ]
 
 
@@ -57,6 +57,6 @@ def test_other_ways_to_an_answer(llm: Any, stages: Stages, mode: str) -> None:
 
 def test_a_selector(llm: Any, stages: Stages) -> None:
     choices = [ToolMetadata(name=name, description=name) for name in ("bees", "ants")]
-    with pytest.raises(ValueError, match="JSON"):  # the engine chooses none
+    with pytest.raises(ValueError, match="JSON"):  # the engine's answer is no choice
         LLMSingleSelector.from_defaults(llm=llm).select(choices, query="What flies?")
     assert stages() == ["flow/LLMSingleSelector"]

@@ -1,4 +1,4 @@
-"""Real runs: an agent's instructions say which stage it should have, the engine which one it had."""
+"""OpenAI Agents: an agent's instructions name its expected stage, and the engine records the actual one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ UNTRACED = RunConfig(tracing_disabled=True)
 
 @pytest_asyncio.fixture
 async def client(url: str, engine: Any) -> AsyncIterator[openai.AsyncOpenAI]:
-    set_trace_processors([])  # nothing leaves for OpenAI's dashboard
+    set_trace_processors([])  # send no traces to OpenAI's dashboard
     async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=20) as client:
         yield client
 
@@ -62,7 +62,7 @@ def instrumented() -> Iterator[None]:
 
 
 def sessions(engine: Any) -> dict[str | None, list[str]]:
-    """The stages of each session."""
+    """Return the stages of each session."""
     found: dict[str | None, list[str]] = {}
     for request in engine.requests:
         found.setdefault(request.session, []).append(request.stage.name)
@@ -70,7 +70,7 @@ def sessions(engine: Any) -> dict[str | None, list[str]]:
 
 
 def workflow_of(model: Any, client: openai.AsyncOpenAI) -> Agent[Any]:
-    """A hand-off, guardrails that run agents, an agent as a tool whose own tool runs one."""
+    """Return a workflow with a hand-off, guardrails that run agents, and an agent as a tool that runs one."""
 
     def agent(expected: str, name: str, **more: Any) -> Agent[Any]:
         return Agent(name=name, instructions=expected, model=model, **more)

@@ -1,6 +1,6 @@
-"""An engine that plays agents' parts, and what an agent of OpenHands is made of here.
+"""An engine that plays agents' parts, and the components of an OpenHands agent.
 
-Which part a call belongs to is told by its text alone, so that it can be held against the stage it came with.
+Only a call's text decides its part, so the part can be compared with the stage that was sent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.gateway.support.scripted import ScriptedEngine
 Call = tuple[str, dict[str, Any]]
 
 SCOUT, COOK = "You scout ahead.", "You cook."
-PARTS = {  # what a call's text has in it, and the stage of the call; the first that fits
+PARTS = {  # text in a call, and the stage of that call; the first match counts
     "context-aware state summary": "agent/condenser",
     "You judge the work of an agent.": "agent/critic",
     "You watch over safety.": "agent/security",
@@ -42,13 +42,13 @@ PARTS = {  # what a call's text has in it, and the stage of the call; the first 
 
 
 class ActingEngine(ScriptedEngine):
-    """Each run's main agent makes the calls of ``plan`` one after the other, the others answer at once.
+    """An engine that makes each run's main agent do the calls of ``plan`` in order, and answers the others.
 
-    A tool call is the end of all work, but for questions that want a text.
+    Work ends with a tool call, except for questions that want a text.
     """
 
     def reset(self, *plan: Call) -> None:
-        """No request was made yet."""
+        """Forget all requests, and set the plan."""
         self.requests.clear()
         self.plan = plan
         self.num_answers: Counter[str] = Counter()
@@ -69,36 +69,36 @@ class ActingEngine(ScriptedEngine):
 
 
 def called(name: str, arguments: dict[str, Any]) -> str:
-    """A tool call, as Hermes writes it."""
+    """Return a tool call in the form of Hermes."""
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
 def text_of(request: GenerationRequest) -> str:
-    """All that was said."""
+    """Return all messages as text."""
     return json.dumps([dict(message) for message in request.prompt])
 
 
 def part_of(request: GenerationRequest) -> str:
-    """The stage that the call should have; what an agent was asked to do is no part of its role."""
+    """Return the stage expected for the call. An agent's task is not part of its role."""
     role = json.dumps(dict(request.prompt[0])) if len(request.prompt) > 1 else text_of(request)
     return next(stage for words, stage in PARTS.items() if words in role)
 
 
 def run_of(request: GenerationRequest) -> str:
-    """The run that the call is part of."""
+    """Return the run of the call."""
     found = re.search(r"run-\d+", text_of(request))
     assert found
     return found[0]
 
 
 def wrong(engine: ActingEngine) -> list[tuple[str, str]]:
-    """The calls that came with another stage than they should have."""
+    """Return the calls that had another stage than expected."""
     told = [(f"repair/{part_of(request)}", request.stage.name) for request in engine.requests]
     return [(expected, stage) for expected, stage in told if expected != stage]
 
 
 def asking(llm: LLM, system: str, question: str = "?") -> str:
-    """What a model says to that."""
+    """Return the model's answer."""
     messages = [("system", system), ("user", question)]
     answer = llm.completion([Message(role=role, content=[TextContent(text=text)]) for role, text in messages])
     content = answer.message.content[0]
@@ -107,7 +107,7 @@ def asking(llm: LLM, system: str, question: str = "?") -> str:
 
 
 class ModelCritic(CriticBase):
-    """A critic that asks a model."""
+    """A critic that calls a model."""
 
     llm: LLM
 
@@ -116,7 +116,7 @@ class ModelCritic(CriticBase):
 
 
 class ModelAnalyzer(SecurityAnalyzerBase):
-    """A security analyzer that asks a model."""
+    """A security analyzer that calls a model."""
 
     llm: LLM
 
@@ -126,17 +126,17 @@ class ModelAnalyzer(SecurityAnalyzerBase):
 
 
 class LookupAction(Action):
-    """What to look up."""
+    """A question to look up."""
 
     question: str
 
 
 class LookupObservation(Observation):
-    """What was found."""
+    """The answer found."""
 
 
 class LookupExecutor(ToolExecutor[LookupAction, LookupObservation]):
-    """Asks the agent's own model."""
+    """An executor that calls the agent's own model."""
 
     def __call__(self, action: LookupAction, conversation: Any = None) -> LookupObservation:
         return LookupObservation.from_text(asking(conversation.agent.llm, f"Look this up: {action.question}"))
@@ -158,7 +158,7 @@ class LookupTool(ToolDefinition[LookupAction, LookupObservation]):
 
 
 class DelegateTool(ToolDefinition[DelegateAction, DelegateObservation]):
-    """Sub-agents in threads of their own; OpenHands has what does it, and leaves the tool to others."""
+    """Sub-agents in threads of their own. OpenHands has the executor, but defines no tool for it."""
 
     @classmethod
     def create(cls, *args: Any, **params: Any) -> list[DelegateTool]:
@@ -173,7 +173,7 @@ class DelegateTool(ToolDefinition[DelegateAction, DelegateObservation]):
 
 
 def agent_of(llm: LLM, *tools: str, **fields: Any) -> Agent:
-    """An agent with these tools, and sub-agents that it may send for."""
+    """Return an agent with these tools, and with sub-agents that it may start."""
     register_tool(LookupTool.name, LookupTool)
     register_tool(DelegateTool.name, DelegateTool)
     for name, prompt in (("scout", SCOUT), ("cook", COOK)):
@@ -183,12 +183,12 @@ def agent_of(llm: LLM, *tools: str, **fields: Any) -> Agent:
 
 
 def condenser_of(llm: LLM) -> LLMSummarizingCondenser:
-    """One that has to work soon."""
+    """Return a condenser with a low limit, so that it soon runs."""
     return LLMSummarizingCondenser(llm=llm, max_size=8, keep_first=2)
 
 
 def hooks() -> HookConfig:
-    """A prompt before a tool, an agent at the end."""
+    """Return two hooks: a prompt before a tool, and an agent at the end."""
     ask = HookDefinition(type="prompt", name="network", prompt="Never let it touch the network.")
     look = HookDefinition(type="agent", name="last", system_prompt="You are the last to look.")
     return HookConfig(

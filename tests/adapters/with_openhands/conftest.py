@@ -1,4 +1,4 @@
-"""The real OpenHands: its agents, its tools, its conversations."""
+"""Fixtures for the real OpenHands: agents, tools, conversations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else importing LiteLLM asks the network
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise importing LiteLLM uses the network
 os.environ["OPENHANDS_SUPPRESS_BANNER"] = "1"
 
 from openhands.sdk import LLM
@@ -21,7 +21,7 @@ from tests.gateway.support.live import serving_engine
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[Any, str]]:
-    """An engine that plays the agents' parts, and the base URL of the gateway in front of it."""
+    """Yield an engine that plays the agents' parts, and the base URL of the gateway in front of it."""
     engine = ActingEngine()
     with serving_engine(engine) as root:
         yield engine, f"{root}/v1"
@@ -29,7 +29,7 @@ def served() -> Iterator[tuple[Any, str]]:
 
 @pytest.fixture
 def engine(served: tuple[Any, str]) -> Any:
-    """It has not been asked anything, and has no part to play."""
+    """Return the engine with no requests and no plan."""
     engine, _ = served
     engine.reset()
     return engine
@@ -37,7 +37,7 @@ def engine(served: tuple[Any, str]) -> Any:
 
 @pytest.fixture
 def model(url: str) -> Callable[..., LLM]:
-    """Makes a model: ``model(usage_id="condenser")``."""
+    """Return a function that makes a model: ``model(usage_id="condenser")``."""
 
     def make(**fields: Any) -> LLM:
         given = {"model": "openai/scripted", "base_url": url, "api_key": "none", "num_retries": 0}
@@ -54,7 +54,7 @@ def instrumented() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """OpenHands and LiteLLM warn of prices that they do not know, and of what they use themselves."""
+    """Ignore warnings of OpenHands and LiteLLM about unknown prices and their own deprecated calls."""
     for item in items:
         if item.path.parent == Path(__file__).parent:
             item.add_marker(pytest.mark.filterwarnings("ignore"))

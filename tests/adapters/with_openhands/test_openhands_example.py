@@ -1,4 +1,4 @@
-"""The example, with OpenHands' own tools; its model is the recorded-session engine of another environment."""
+"""The example with OpenHands' own tools. Its model is the recorded-session engine of another environment."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ needs_engine = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], Path]:
-    """All tasks done by the written answers, and the record of it."""
+    """Do all tasks with the written answers, and record them."""
     file = tmp_path_factory.mktemp("record") / "record.jsonl"
     with sandbox():
         repairs = record(tasks(), file)

@@ -24,7 +24,7 @@ OWNERS = (llm_module, agent_module, LocalConversation, AgentFactory, Agent)
 
 
 def replaced() -> list[Any]:
-    """All that may be replaced, as it is now."""
+    """Return the current state of every object that may be patched."""
     return [dict(vars(owner)) for owner in OWNERS]
 
 
@@ -82,7 +82,7 @@ def test_a_fork_is_part_of_its_conversation(
 
 
 def test_what_a_model_is_there_for(model: Models, engine: Any, stages: Stages, instrumented: None) -> None:
-    """Past all conversations the usage id alone tells; ids are no role."""
+    """Outside conversations only the usage id names the role; ids are not roles."""
     for usage_id in ("default", "judge", "classifier:gpt", "profile:gpt", "judge-3f2504e04f8911d3"):
         ask(model(usage_id=usage_id))
     assert stages() == ["repair", "repair/judge", "repair/classifier/gpt", "repair", "repair/judge"]
@@ -113,7 +113,7 @@ def test_a_sub_agent_has_a_condenser_of_its_own(
     engine.reset(*[("think", {"thought": "run-1"})] * 5)
     scout = get_agent_factory("scout").factory_func(model())
     agent = scout.model_copy(
-        update={"condenser": condenser_of(model()), "agent_context": None}  # it plays the main agent's part
+        update={"condenser": condenser_of(model()), "agent_context": None}  # plays the main agent's part
     )
     conversation = Conversation(agent=agent, workspace=tmp_path, visualizer=None, stuck_detection=False)
     conversation.send_message("Do run-1.")
@@ -134,7 +134,7 @@ def test_an_agent_that_knows_its_name_is_the_same(model: Models, instrumented: N
 def test_no_code_at_all(
     url: str, engine: Any, stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program that makes its model of the environment; OpenHands tells the conversation by itself."""
+    """Run a program that makes its model from the environment. OpenHands sends the conversation's id."""
     monkeypatch.setenv("LLM_MODEL", "openai/scripted")
     monkeypatch.setenv("LLM_BASE_URL", url)
     monkeypatch.setenv("LLM_API_KEY", "none")

@@ -1,4 +1,4 @@
-"""Agents with all that they may have around them; what a call says tells which stage it should have."""
+"""OpenHands agents with all their optional parts. A call's text names its expected stage."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def file_calls(folder: Path) -> list[Any]:
-    """A note is made, read and changed."""
+    """Return calls that create, read and change a note."""
     note = str(folder / "RUN.txt")
     return [
         ("file_editor", {"command": "create", "path": note, "file_text": "RUN\n"}),
@@ -48,7 +48,7 @@ def file_calls(folder: Path) -> list[Any]:
 
 
 def task(name: str) -> Any:
-    """A sub-agent is sent for."""
+    """Return a call that starts a sub-agent."""
     return "task", {"prompt": f"See to RUN, {name}.", "subagent_type": name, "description": name}
 
 
@@ -59,7 +59,7 @@ def conversation_of(agent: Any, folder: Path, question: str, **fields: Any) -> A
 
 
 def sessions(engine: Any) -> dict[str, set[str]]:
-    """The runs of each session."""
+    """Return the runs of each session."""
     found: dict[str, set[str]] = {}
     for request in engine.requests:
         found.setdefault(request.session, set()).add(run_of(request))
@@ -71,7 +71,7 @@ def sessions(engine: Any) -> dict[str, set[str]]:
 def test_every_role(
     model: Models, engine: Any, tmp_path: Path, instrumented: None, way: str, is_async: bool
 ) -> None:
-    """One model does it all, so that its usage id tells nothing."""
+    """Use one model for all roles, so that its usage id gives no hint."""
     terminal = ("terminal", {"command": "cat run-1.txt", "security_risk": "LOW"})
     calls = [*file_calls(tmp_path), terminal, ("lookup", {"question": "RUN"}), task("scout"), task("cook")]
     engine.reset(*calls)
@@ -129,7 +129,7 @@ async def test_runs_side_by_side(model: Models, engine: Any, tmp_path: Path, ins
 
 
 def test_threads_and_delegates(model: Models, engine: Any, tmp_path: Path, instrumented: None) -> None:
-    """Sub-agents that run in threads of their own, of conversations in threads of a pool."""
+    """Run sub-agents in threads of their own, in conversations that run in threads of a pool."""
     spawn = {"command": "spawn", "ids": ["a", "b"], "agent_types": ["scout", "cook"]}
     tell = {"command": "delegate", "tasks": {"a": "Look around for RUN.", "b": "Cook for RUN."}}
     engine.reset((DelegateTool.name, spawn), (DelegateTool.name, tell))

@@ -1,4 +1,4 @@
-"""``agentspec run`` before a program of OpenHands that knows nothing of AgentSpec."""
+"""``agentspec run`` with an OpenHands program that has no code for AgentSpec."""
 
 from __future__ import annotations
 

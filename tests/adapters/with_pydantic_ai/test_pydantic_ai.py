@@ -1,4 +1,4 @@
-"""Real runs: an agent's instructions say which stage it should have, the engine which one it had."""
+"""PydanticAI: an agent's instructions name its expected stage, and the engine records the actual one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def instrumented() -> Iterator[None]:
 
 
 def sessions(engine: Any) -> dict[str | None, list[str]]:
-    """The stages of each session."""
+    """Return the stages of each session."""
     found: dict[str | None, list[str]] = {}
     for request in engine.requests:
         found.setdefault(request.session, []).append(request.stage.name)
@@ -61,7 +61,10 @@ def sessions(engine: Any) -> dict[str | None, list[str]]:
 
 
 def workflow_of(model: Any, client: openai.AsyncOpenAI) -> Agent[Any, str]:
-    """An agent whose tool runs one whose tool runs one, in two ways, and asks a model without any."""
+    """Return an agent with a tool that runs a second agent.
+
+    The tool of the second agent runs a third one in two ways, and calls a model without an agent.
+    """
     researcher = Agent(model, name="researcher", instructions="researcher")
     team = Agent(model, name="team", instructions="team")
     writer = Agent(model, name="writer", instructions="writer")
@@ -119,7 +122,7 @@ async def test_streams_side_by_side(model: Any, client: openai.AsyncOpenAI, engi
 
 @pytest.mark.usefixtures("instrumented")
 def test_threads(url: str, engine: Any) -> None:
-    """Synchronous runs in threads of one's own, their synchronous tools in threads of PydanticAI's."""
+    """Run synchronously in threads of the test, with synchronous tools in PydanticAI's threads."""
 
     def run_sync(num: int) -> None:
         loop = asyncio.new_event_loop()
@@ -287,5 +290,5 @@ def test_a_bad_workflow_changes_nothing() -> None:
 def test_the_block_to_copy_runs() -> None:
     (block,) = blocks("PydanticAI")
     names, found = run(block)
-    asyncio.get_event_loop().run_until_complete(names["provider"].client.close())  # it ends with its program
+    asyncio.get_event_loop().run_until_complete(names["provider"].client.close())  # ends with its program
     assert found == ["support/triage", "support/billing", "support/triage"]

@@ -1,4 +1,4 @@
-"""The real smolagents, and an engine that does what its agents ask of a model."""
+"""Fixtures for the real smolagents, and an engine that does what its agents ask of a model."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from agentspec.generation import GenerationDelta, GenerationRequest
 from tests.gateway.support.live import serving_engine
 from tests.gateway.support.scripted import ScriptedEngine
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # LiteLLM is to look nothing up on the net
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # LiteLLM must not use the network
 CODE = re.compile(r"Run `(.+?)`")
 
 
 class WorkingEngine(ScriptedEngine):
-    """Calls the first tool, or runs the code of the instructions; then it has its final answer."""
+    """An engine that calls the first tool or runs the code of the instructions, and then answers."""
 
     def _script(self, request: GenerationRequest) -> Iterator[GenerationDelta]:
         return ScriptedEngine(steps=(answer_to(request),))._script(request)
@@ -40,7 +40,7 @@ def answer_to(request: GenerationRequest) -> str:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[Any, str]]:
-    """An engine and the base URL of the gateway in front of it."""
+    """Yield an engine and the base URL of the gateway in front of it."""
     engine = WorkingEngine()
     with serving_engine(engine) as root:
         yield engine, f"{root}/v1"

@@ -1,4 +1,4 @@
-"""Real runs: an agent's instructions say which stage it should have, the engine which one it had."""
+"""smolagents: an agent's instructions name its expected stage, and the engine records the actual one."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def instrumented() -> Iterator[None]:
 
 
 def expecting(stage: str, code: str = "") -> dict[str, Any]:
-    """Of an agent: it is quiet, and its instructions tell the stage and what its code is."""
+    """Return the options of a quiet agent, with the stage and its code in the instructions."""
     told = f"stage={stage};" + (f" Run `{code}`" if code else "")
     return {"instructions": told, "verbosity_level": LogLevel.OFF, "max_steps": 3}
 
 
 def team_of(model: OpenAIModel, **options: Any) -> MultiStepAgent:
-    """An agent whose code runs one that manages one, and a tool that asks."""
+    """Return an agent that manages a second one, which manages a third and has a tool that calls a model."""
 
     @tool
     def search(topic: str) -> str:
@@ -85,14 +85,14 @@ def team_of(model: OpenAIModel, **options: Any) -> MultiStepAgent:
 
 
 def told(engine: Any) -> list[tuple[str, str]]:
-    """Of each call the stage it should have, and the one it had."""
+    """Return, for each call, the stage expected and the stage received."""
     prompts = [str(request.prompt[0]["content"]) for request in engine.requests]
     expected = [re.findall("stage=(.*?);", prompt)[0] for prompt in prompts]
     return list(zip(expected, (request.stage.name for request in engine.requests), strict=True))
 
 
 def sessions(engine: Any) -> dict[str | None, list[str]]:
-    """The stages of each session."""
+    """Return the stages of each session."""
     found: dict[str | None, list[str]] = {}
     for request in engine.requests:
         found.setdefault(request.session, []).append(request.stage.name)
@@ -100,7 +100,7 @@ def sessions(engine: Any) -> dict[str | None, list[str]]:
 
 
 def ask(model: OpenAIModel, expected: str = "default") -> None:
-    """A call of no agent's own."""
+    """Call the model outside any agent."""
     asked: Any = [{"role": "user", "content": f"stage={expected};"}]
     model.client.chat.completions.create(model="scripted", messages=asked)
 
@@ -116,7 +116,7 @@ async def in_a_thread(agent: MultiStepAgent) -> None:
 @pytest.mark.usefixtures("instrumented")
 @pytest.mark.parametrize("is_streaming", [False, True])
 def test_threads(model: OpenAIModel, engine: Any, is_streaming: bool) -> None:
-    """Every other run is followed step by step."""
+    """Follow every other run step by step."""
     teams = [team_of(model, stream_outputs=is_streaming) for _ in range(NUM_RUNS)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda team, num: follow(team) if num % 2 else team.run("hi"), teams, range(NUM_RUNS)))
@@ -132,12 +132,12 @@ async def test_tasks(model: OpenAIModel, engine: Any) -> None:
     assert list(sessions(engine).values()) == [PER_RUN] * 8
 
 
-@pytest.mark.filterwarnings("ignore:.*`ReadOnly` qualifier:UserWarning")  # LiteLLM's own
+@pytest.mark.filterwarnings("ignore:.*`ReadOnly` qualifier:UserWarning")  # from LiteLLM
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
 @pytest.mark.usefixtures("instrumented")
 async def test_models_of_litellm(url: str, engine: Any) -> None:
-    """Inside an event loop, which takes a router of LiteLLM's to a thread of its own."""
+    """Call from inside an event loop, where a router of LiteLLM runs in a thread of its own."""
     undo = instrument_litellm()
     options = {"api_base": url, "api_key": "none"}
     listed = [{"model_name": "one", "litellm_params": {"model": "hosted_vllm/scripted", **options}}]

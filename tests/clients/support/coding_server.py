@@ -1,6 +1,6 @@
-"""An engine that has coding agents start sub-agents, in Anthropic's form and in that of OpenAI's responses.
+"""An engine that makes coding agents start sub-agents, in the form of Anthropic and of OpenAI's responses.
 
-What it was asked is in ``app.state.asked``: endpoint, stage and session of each call.
+``app.state.asked`` has the endpoint, stage and session of each call.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ async def response(request: Request) -> Response:
     is_new = not is_sub_agent and "function_call_output" not in {item.get("type") for item in body["input"]}
     if is_sub_agent:
         request.app.state.has_spawned.set()
-    elif not is_new:  # an answer would end it, and its sub-agents with it
+    elif not is_new:  # an answer would end it and its sub-agents
         await asyncio.wait_for(request.app.state.has_spawned.wait(), TIMEOUT_S)
     return StreamingResponse(_response_events(body["model"], is_new), media_type="text/event-stream")
 
@@ -103,7 +103,7 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 
 def coding_app() -> Starlette:
-    """A new one, which was asked nothing."""
+    """Return a new app without recorded calls."""
     routes = [
         Route("/v1/messages", message, methods=["POST"]),
         Route("/v1/responses", response, methods=["POST"]),

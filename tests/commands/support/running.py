@@ -1,4 +1,4 @@
-"""``agentspec run`` as a process."""
+"""Helpers that run ``agentspec run`` as a process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(
     return subprocess.run(
         command(url, *argv, options=options),
         env={**given, **variables},
-        cwd="/",  # or -c finds the checkout's packages
+        cwd="/",  # otherwise -c imports the packages of the checkout
         input=stdin,
         capture_output=True,
         text=True,

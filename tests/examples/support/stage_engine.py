@@ -1,4 +1,4 @@
-"""An engine that plays the stages of the text-to-SQL pipeline, by what they are asked."""
+"""An engine that plays the stages of the text-to-SQL pipeline, based on their prompts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCRIPT = {
 
 @dataclass
 class StageEngine(ScriptedEngine):
-    """Answers by stage, one text after the other."""
+    """An engine that answers by stage, one text after the other."""
 
     texts: dict[str, list[str]] = field(default_factory=dict)
 
@@ -40,7 +40,7 @@ class StageEngine(ScriptedEngine):
 
 
 def _system_prompts() -> dict[str, str]:
-    """Of each stage."""
+    """Return the system prompt of each stage."""
     solved = Question(QUESTION, Query("shop", "count", "orders"))
     messages = {
         "classify": prompts.classify(QUESTION),
@@ -54,7 +54,7 @@ def _system_prompts() -> dict[str, str]:
 
 @dataclass
 class PromptEngine(ScriptedEngine):
-    """Answers by the system prompt, the same each time: it needs no tag."""
+    """An engine that gives each system prompt a fixed answer, so it needs no tags."""
 
     stages: dict[str, str] = field(default_factory=_system_prompts)
 

@@ -1,4 +1,4 @@
-"""The untagged LangGraph graph asks what the tagged pipeline asks, and the gateway can't tell them apart."""
+"""The untagged LangGraph graph sends the same requests as the tagged pipeline, with the same stages."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def ask(databases: dict[str, Database]) -> Ask:
 
 
 def essence(engine: StageEngine) -> list[GenerationRequest]:
-    """The requests without what differs from run to run, in a fixed order."""
+    """Return the requests in a fixed order, without the fields that vary between runs."""
     requests = [replace(one, request_id="", session=None) for one in engine.requests]
     return sorted(requests, key=lambda one: (one.stage.name, len(one.prompt)))
 
@@ -101,7 +101,7 @@ def test_the_graph_knows_nothing_of_us() -> None:
 
 
 def test_both_side_by_side_with_the_bundled_model(capsys: pytest.CaptureFixture[str]) -> None:
-    """Stages, texts and tokens per step; times are a matter of the machine, and not of a test."""
+    """Compare stages, texts and tokens per step. Times depend on the machine, so they are not tested."""
     pytest.importorskip("torch")
     side_by_side.main(["--questions", "4"])
     told = capsys.readouterr().out.splitlines()
@@ -112,7 +112,7 @@ def test_both_side_by_side_with_the_bundled_model(capsys: pytest.CaptureFixture[
         "classify",
         "extract",
         "enrich",
-    ):  # the writers' order is not fixed, nor who drafts for whom
+    ):  # the order of the writers varies, and so do the drafts between them
         tagged, untagged_ = (rows[f"agentic_sql/{stage}"][side]["on"] for side in ("tagged", "graph"))
         assert tagged["num_steps"] == untagged_["num_steps"]
     steps = [rows["all"][side]["on"]["num_steps"] for side in ("tagged", "graph")]

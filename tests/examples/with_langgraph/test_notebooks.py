@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, in a kernel of their own, and are kept without outputs."""
+"""The notebooks run from top to bottom in a kernel of their own, and are stored without outputs."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def test_an_engine_without_the_plugin_is_asked_once(workers: Workers) -> None:
 
 
 def test_a_gateway_behind_is_no_plugin() -> None:
-    """A gateway as the engine has stages too, but those of one tenant."""
+    """A gateway as the engine reports stages too, but only those of one tenant."""
     with serving_engine(ScriptedEngine()) as behind, serving_proxy(behind) as root:
         post(behind, chat_body(), x_agentspec_stage="direct")
         assert not [key for key in scrape(root) if ("stage", "direct") in key[1]]

@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TIMEOUT_S = 120.0
-# what would let a program find packages of the environment that the tests run in
+# these would let a program find packages of the environment that runs the tests
 PYTHON_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
 
 @dataclass(frozen=True)
 class Environment:
-    """In ``folder``; its packages are in ``site_packages``."""
+    """A virtual environment in ``folder``, with its packages in ``site_packages``."""
 
     folder: Path
     site_packages: Path
 
     @classmethod
     def create(cls, folder: Path, packages: Iterable[Path]) -> Environment:
-        """With links to ``packages``: files and folders of another environment's ``site-packages``."""
+        """Create an environment with links to ``packages`` in another environment's ``site-packages``."""
         _check_run(
             [_bin("uv"), "venv", "--quiet", "--offline", "--python", sys.executable, str(folder / "venv")]
         )
@@ -33,11 +33,11 @@ class Environment:
         return cls(folder / "venv", site_packages)
 
     def install(self, *wheels: Path) -> None:
-        """Without what they require."""
+        """Install wheels without their requirements."""
         self.uv_pip("install", "--no-deps", *map(str, wheels))
 
     def uv_pip(self, command: str, *arguments: str) -> None:
-        """``uv pip``, which does as ``pip`` and is quicker, without the network."""
+        """Run ``uv pip`` without the network. It works like ``pip``, but faster."""
         python = str(self.folder / "bin" / "python")
         _check_run([_bin("uv"), "pip", command, "--quiet", "--offline", "--python", python, *arguments])
 

@@ -1,4 +1,4 @@
-// A byte string as a stream of small decisions; past its end every byte is 0.
+// A byte string as a stream of small decisions. Past its end every byte is 0.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ class ByteReader {
     bytes_ = bytes_.subspan(1);
     return value;
   }
-  /// Less than `limit`, which is 1..256.
+  /// Returns a number less than `limit`, which is 1..256.
   std::size_t below(std::size_t limit) { return byte() % limit; }
   bool flag() { return below(2) == 1; }
   template <typename T, std::size_t n>

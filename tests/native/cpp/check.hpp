@@ -1,5 +1,5 @@
-// All a test needs: CHECK stops the program at the first thing that does not
-// hold.
+// Checks for tests: CHECK stops the program at the first condition that does
+// not hold.
 #pragma once
 
 #include <cstdint>

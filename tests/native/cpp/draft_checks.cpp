@@ -8,7 +8,7 @@
 namespace agentspec {
 namespace {
 
-constexpr double kRounding = 1e-6;  // of probabilities that were cut to float
+constexpr double kRounding = 1e-6;  // of probabilities rounded to float
 
 std::vector<std::int32_t> path_to(const DraftView& draft, std::int32_t node) {
   std::vector<std::int32_t> path;

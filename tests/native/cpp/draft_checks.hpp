@@ -1,4 +1,4 @@
-// What the drafts of a step are held to.
+// Requirements on the drafts of a step.
 #pragma once
 
 #include "core/forest/forest_core.hpp"
@@ -6,7 +6,7 @@
 
 namespace agentspec {
 
-/// The draft of one request, out of those of a batch.
+/// The draft of one request in a batch.
 struct DraftView {
   DraftView(const BatchDrafts& drafts, std::size_t i);
 
@@ -18,11 +18,11 @@ struct DraftView {
   SourceId source;
 };
 
-/// Throws Finding unless it is, token by token, the draft of the brute force.
+/// Throws Finding unless it equals the draft of the brute force, token by token.
 void require_same_draft(const DraftView& draft, const ExpectedDraft& expected);
 
-/// What holds whatever an index has lost that it comes from: every drafted token has been seen where it is
-/// drafted, and the figures fit together. Throws Finding.
+/// Checks that hold after any evictions: every drafted token has been seen where it is drafted, and the
+/// figures fit together. Throws Finding.
 void require_plausible_draft(const DraftView& draft, const NaiveForest& naive, RequestId id,
                              std::uint32_t max_tokens);
 

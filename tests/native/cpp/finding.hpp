@@ -1,4 +1,4 @@
-// What the randomized tests throw: the core did something that it must not.
+// The error of the randomized tests: the core broke one of its rules.
 #pragma once
 
 #include <stdexcept>

@@ -50,11 +50,11 @@ void ForestPair::start(RequestId id, std::size_t group, TokenSpan prompt, TokenS
                        bool in_background, bool is_learned) {
   std::optional<ModelId> model;
   if (is_learned && budgets_.are_unlimited()) model = models_[group];
-  in_background &= !model;  // what a model learns depends on when the index is there
+  in_background &= !model;  // what a model learns depends on when the index is ready
   core_.start(id, groups_[group], prompt, prediction, sources, learn, options, in_background, model);
   naive_.start(id, prompt, prediction, sources, learn, options, model);
   if (in_background) building_.insert(id);
-  if (!budgets_.are_unlimited()) wait(id);  // else the bytes of several calls would not fit together
+  if (!budgets_.are_unlimited()) wait(id);  // otherwise the bytes of several calls would not fit together
   check();
 }
 
@@ -75,11 +75,11 @@ BatchDrafts ForestPair::step(const Batch& batch, std::uint32_t max_tokens, bool 
   if (learn_later && !is_taken_in_pieces(batch)) {
     check_drafts(drafts, batch, max_tokens);
     naive_.learn_left(batch.update());
-    // else the next call finds something left; with budgets it might evict what is said to be there
+    // otherwise the next call finds tokens left to learn; with budgets it might evict tokens of the drafts
     if (batch.requests.size() % 2 == 0 || !budgets_.are_unlimited()) check();
   } else {
     naive_.learn_left(batch.update());
-    check();  // first: the step may have evicted something before it drafted
+    check();  // first: the step may have evicted before it drafted
     check_drafts(drafts, batch, max_tokens);
   }
   return drafts;
@@ -121,8 +121,8 @@ void ForestPair::check_draft(const DraftView& draft, RequestId id, std::uint32_t
   require_same_draft(draft, naive_.draft(id, max_tokens, !may_lack_own));
 }
 
-// An index that has lost something can draft anything that makes sense; all else as well as ever. A request
-// whose own index is gone never gets another.
+// An index with evictions may return any plausible draft. All others draft as well as before. A request that
+// lost its own index never gets another.
 void ForestPair::check_draft_after_evictions(const DraftView& draft, RequestId id, std::uint32_t max_tokens) {
   ExpectedDraft at_least = naive_.draft(id, max_tokens, !muted_.contains(id), evicted_);
   if (draft.score < at_least.draft.score && at_least.source == kRequestSource && budgets_.can_mute()) {
@@ -136,7 +136,7 @@ void ForestPair::check_draft_after_evictions(const DraftView& draft, RequestId i
 
 // ---- checks -------------------------------------------------------------------------------------------
 
-// Waits for what goes on in the background: it changes figures.
+// Waits for the background work, which changes the figures.
 std::vector<std::size_t> ForestPair::figures() {
   while (!building_.empty()) wait(*building_.begin());
   core_.settle();
@@ -186,8 +186,9 @@ void ForestPair::Usage::add(const Usage& index) {
   num_tokens += index.num_tokens;
 }
 
-// A budget is exceeded by what can't be given up, and only once everything else is; that of the forest also by
-// what the groups exceed theirs by; until the next call, also by what one index takes to make room for another.
+// A budget may be exceeded only by memory that can't be evicted, once all other memory is evicted. The
+// forest's budget may also be exceeded by the groups' own excess. Until the next call, so may memory that one
+// index takes to make room for another.
 void ForestPair::Usage::require_within(std::size_t limit_bytes, const char* what) const {
   constexpr std::size_t kSlackBytes = 2048;
   require_at_most(index_bytes, bytes, what);

@@ -21,7 +21,7 @@ struct Budgets {
   std::size_t forest_bytes = kNone;
 
   bool are_unlimited() const { return index_bytes == kNone && !can_mute(); }
-  /// Whether live requests may lose their own indices: when no shared one has anything left to evict.
+  /// True if live requests may lose their own indices, when no shared index has anything left to evict.
   bool can_mute() const { return group_bytes != kNone || forest_bytes != kNone; }
 };
 
@@ -35,9 +35,9 @@ struct Batch {
   BatchUpdate update() const { return {requests, tokens, offsets}; }
 };
 
-/// Without budgets, groups have a model each, and every draft has to be that of the brute force, token by token. With budgets, the drafts of
-/// what has lost nothing still count, and others have to make sense. Every method throws Finding, or what the
-/// core throws.
+/// Without budgets each group has a model, and every draft must equal that of the brute force, token by
+/// token. With budgets, drafts from intact indices must still be as good, and others must be plausible. Every
+/// method throws Finding, or errors of the core.
 class ForestPair {
  public:
   static constexpr std::size_t kNumGroups = 2;
@@ -46,7 +46,7 @@ class ForestPair {
 
   void create_index(std::size_t group);
   void drop_index(IndexId id);
-  /// One to three equal sequences: at once, and one by one in the model.
+  /// Learns one to three equal sequences: in one call, but one by one in the model.
   void learn(std::span<const IndexId> indices, TokenSpan tokens);
   void start(RequestId id, std::size_t group, TokenSpan prompt, TokenSpan prediction,
              std::span<const SharedSource> sources, bool learn, const DraftOptions& options,
@@ -71,13 +71,13 @@ class ForestPair {
   void check_integrity() const { core_.check_integrity(); }
   const NaiveForest& naive() const { return naive_; }
   GroupId group(std::size_t i) const { return groups_[i]; }
-  /// All indices there ever were.
+  /// All indices ever created.
   const std::vector<IndexId>& created() const { return created_; }
 
  private:
   struct Usage {  // of an index, a group, the forest
     std::size_t bytes = 0;
-    std::size_t index_bytes = 0;  // of these, in shared indices; the others belong to live requests
+    std::size_t index_bytes = 0;  // those in shared indices; the others belong to live requests
     std::size_t num_tokens = 0;   // in shared indices
     std::size_t excess_bytes = 0;  // of the groups, beyond their own limits
 
@@ -99,10 +99,10 @@ class ForestPair {
   std::array<GroupId, kNumGroups> groups_{};
   std::array<ModelId, kNumGroups> models_{};
   std::vector<IndexId> created_;
-  std::map<IndexId, std::size_t> group_of_;  // of the indices that there are
-  std::set<IndexId> evicted_;     // indices that have lost something: they may draft worse than their models
+  std::map<IndexId, std::size_t> group_of_;  // of the existing indices
+  std::set<IndexId> evicted_;     // indices with evictions: they may draft worse than their models
   std::set<RequestId> building_;  // requests that may not have an index of their own yet
-  std::set<RequestId> muted_;     // requests that have none any more
+  std::set<RequestId> muted_;     // requests that have lost their own index
 };
 
 }  // namespace agentspec

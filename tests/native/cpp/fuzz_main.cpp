@@ -1,7 +1,7 @@
 // A main for the fuzz target where there is no libFuzzer:
 //   fuzz_forest FILE...                                          runs each of the inputs
-//   fuzz_forest --seconds N [--seed S] [--last FILE] [FILE...]   makes inputs out of these and of nothing
-// The input that is running is kept in --last (fuzz_forest.last): after a crash it is the one to look at.
+//   fuzz_forest --seconds N [--seed S] [--last FILE] [FILE...]   mutates these inputs and makes random ones
+// The current input is kept in --last (fuzz_forest.last): after a crash, that file is the input to examine.
 
 #include <algorithm>
 #include <chrono>

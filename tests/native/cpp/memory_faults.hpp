@@ -1,7 +1,7 @@
-// Memory that runs out when a test wants it to: all allocations of the program's own objects pass here.
+// Allocation failures on request: all allocations of the program's own objects pass here.
 //
-// operator new in all its forms is replaced; malloc, realloc, mmap and mremap, with free and munmap, are
-// caught by the linker (--wrap), so the core knows nothing of it.
+// operator new in all its forms is replaced. The linker (--wrap) redirects malloc, realloc, mmap and mremap,
+// with free and munmap, so the core needs no changes.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ enum class FaultMode {
   kEvery        // every n-th allocation fails
 };
 
-/// From now on allocations are counted, and fail as planned, until end_faults(): those of other threads, and
+/// Counts allocations from now until end_faults(), and fails them as planned: those of other threads, and
 /// those that the calling thread makes within a FaultScope.
 void plan_faults(FaultMode mode, std::size_t n);
 void end_faults();
@@ -26,13 +26,13 @@ struct FaultScope {
   FaultScope& operator=(const FaultScope&) = delete;
 };
 
-/// Since the plan was made: allocations that counted, and those that failed.
+/// Number of allocations counted and failed since the plan was made.
 std::size_t num_allocations();
 std::size_t num_faults();
-/// Blocks and mappings that were allocated and not freed.
+/// Number of blocks and mappings allocated and not freed.
 std::size_t num_live_blocks();
 
-/// While it lives, allocations of all other threads wait: what is counted in which order is then known.
+/// Delays the allocations of all other threads during its lifetime, so that the order of counting is known.
 struct HoldOthers {
   HoldOthers();
   ~HoldOthers();

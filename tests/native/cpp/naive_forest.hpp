@@ -1,4 +1,4 @@
-// A brute-force model of ForestCore: the same calls, answered by scanning the texts. Knows no budgets.
+// A brute-force model of ForestCore: the same calls, answered by scanning the texts. It has no budgets.
 #pragma once
 
 #include <map>
@@ -28,17 +28,17 @@ class NaiveForest {
   void start(RequestId id, TokenSpan prompt, TokenSpan prediction, std::span<const SharedSource> sources,
              bool learn, const DraftOptions& options, std::optional<ModelId> model = std::nullopt);
   void observe(const BatchUpdate& update);
-  /// The same in two: the requests have the output, but nothing is learned of it before learn_left().
+  /// The same in two parts: extend() adds the output to the requests, and learn_left() learns it.
   void extend(const BatchUpdate& update);
   void learn_left(const BatchUpdate& update);
   void finish(RequestId id, bool keep);
 
-  /// The request's next draft: Algorithm 1 over every source, or without the request's own text, or without
-  /// some indices. Of equal scores the one from the most specific source.
+  /// The request's next draft: Algorithm 1 over every source. It can leave out the request's own text and
+  /// some indices. The most specific source wins ties.
   ExpectedDraft draft(RequestId id, std::uint32_t max_tokens, bool with_own = true,
                       const std::set<IndexId>& left_out = {}) const;
   bool is_learned(RequestId id) const { return requests_.at(id).model.has_value(); }
-  /// The same for a request with a model, which will learn from what comes.
+  /// The same for a request with a model, which will learn from the tokens that follow.
   ExpectedDraft draft_learned(RequestId id, std::uint32_t max_tokens);
   std::uint32_t depth() const { return depth_; }
   std::size_t num_requests() const { return requests_.size(); }
@@ -47,7 +47,7 @@ class NaiveForest {
   /// Prompt and output.
   TokenSpan text(RequestId id) const { return requests_.at(id).text; }
   const std::map<IndexId, NaiveIndex>& indices() const { return indices_; }
-  /// Whether a source of this name has ever seen the token follow the last `match_length` tokens of the
+  /// True if a source of this name has ever seen the token follow the last `match_length` tokens of the
   /// request's text and then `path`.
   bool has_seen(RequestId id, SourceId source, std::size_t match_length, TokenSpan path,
                 std::int32_t token) const;
@@ -67,7 +67,7 @@ class NaiveForest {
     std::vector<Link> links;  // most specific source first
     std::optional<ModelId> model;
     NaiveConsidered considered;
-    NaiveConsidered judged;  // to be learned from
+    NaiveConsidered judged;  // still to be learned from
   };
 
   std::uint32_t depth_;

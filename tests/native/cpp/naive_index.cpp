@@ -120,7 +120,7 @@ std::vector<Context> NaiveIndex::find_suffixes(TokenSpan text) const {
 Context NaiveIndex::extended(const Context& context, std::int32_t token) const {
   Context longer{context.tokens, {}};
   longer.tokens.push_back(token);
-  if (longer.tokens.size() >= depth_) return find(longer.tokens);  // the oldest token goes: more places
+  if (longer.tokens.size() >= depth_) return find(longer.tokens);  // the oldest token is dropped: more places
   for (const Place& place : context.places) {
     const bool is_followed = place.next + 1 < place.text->tokens.size();
     if (is_followed && place.text->tokens[place.next] == token)
@@ -148,8 +148,8 @@ std::vector<Continuation> NaiveIndex::continuations(const Context& context) cons
   return found;
 }
 
-// A token's last occurrence is when it reached its count: of those that have the highest one, the last to do
-// so is the best. A reset forgets what was before.
+// A token reaches its count at its last occurrence. Among tokens with the highest count, the last to reach it
+// is the best. A reset discards the times before it.
 std::int32_t NaiveIndex::best_token(const Context& context, const std::vector<Continuation>& found) const {
   const auto is_behind = [](const Continuation& a, const Continuation& b) {
     return a.count != b.count ? a.count < b.count : a.last_time < b.last_time;
@@ -213,7 +213,7 @@ NaiveDraft NaiveIndex::draft_tree(const Context& context, std::uint32_t max_toke
   return draft;
 }
 
-// The best continuation comes first, then the others by count and token id: leaves of equal probability are
+// The best continuation is first, then the others by count and token id. Leaves of equal probability are
 // drafted in this order.
 void NaiveIndex::add_leaves(std::vector<Leaf>& leaves, const Context& context, double prob,
                             std::int32_t parent, const DraftOptions& options) const {

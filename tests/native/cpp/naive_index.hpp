@@ -1,5 +1,5 @@
-// A suffix index as one would write it on a napkin: texts, scanned anew for every question. The C++ form of
-// tests/native/naive_index.py, and like that the oracle for Algorithm 1 of SuffixDecoding (arXiv 2411.04975).
+// A naive suffix index: texts, scanned anew for every question. The C++ form of tests/native/naive_index.py,
+// and also the oracle for Algorithm 1 of SuffixDecoding (arXiv 2411.04975).
 #pragma once
 
 #include <cstdint>
@@ -23,13 +23,13 @@ struct NaiveDraft {
   void push(std::int32_t token, std::int32_t parent, double prob);
 };
 
-/// A sequence, and when each of its tokens was appended.
+/// A sequence, with the time at which each token was appended.
 struct NaiveText {
   std::vector<std::int32_t> tokens;
   std::vector<std::uint64_t> times;
 };
 
-/// Somewhere a context occurs and is followed by text->tokens[next].
+/// An occurrence of a context, followed by text->tokens[next].
 struct Place {
   const NaiveText* text;
   std::size_t next;
@@ -41,16 +41,16 @@ struct Context {
   std::vector<Place> places;
 };
 
-/// A token that follows a context, how often, and when it was last appended there.
+/// A token that follows a context, its count, and the time of its last occurrence there.
 struct Continuation {
   std::int32_t token;
   std::uint32_t count;
   std::uint64_t last_time;
 };
 
-/// The best continuation is the one of highest count; of equal ones the one that was appended last. Where a
-/// removal takes occurrences from the best one, the highest count becomes the best, then the smaller token
-/// id, until another one is appended that is no rarer.
+/// The best continuation has the highest count; the one appended last wins ties. After a removal takes
+/// occurrences from the best one, the highest count becomes the best, then the smaller token id, until
+/// another token with at least that count is appended.
 class NaiveIndex {
  public:
   explicit NaiveIndex(std::uint32_t depth) : depth_(depth) {}
@@ -64,19 +64,19 @@ class NaiveIndex {
 
   std::size_t num_sequences() const { return texts_.size(); }
   std::size_t num_tokens() const { return num_tokens_; }
-  /// The best draft over all match lengths; of equal scores the one of the longest match.
+  /// The best draft over all match lengths; the longest match wins ties.
   NaiveDraft draft(TokenSpan text, const DraftOptions& options) const;
   Context find(TokenSpan tokens) const;
-  /// How long the longest suffix of the text is that occurs, followed by something or not; at most depth - 1.
+  /// Length of the longest suffix of the text that occurs, with or without a next token; at most depth - 1.
   std::size_t match_length(TokenSpan text) const;
   std::vector<Continuation> continuations(const Context& context) const;
   std::int32_t best_token(const Context& context, const std::vector<Continuation>& found) const;
-  /// The last 1, 2, ... tokens of the text, up to depth - 1 or to a suffix that nothing follows.
+  /// The last 1, 2, ... tokens of the text, up to depth - 1 or to a suffix without a next token.
   std::vector<Context> find_suffixes(TokenSpan text) const;
   Context extended(const Context& context, std::int32_t token) const;
 
  private:
-  struct Reset {  // of a context whose best continuation lost occurrences
+  struct Reset {  // of a context that lost occurrences of its best continuation
     std::uint64_t time;
     std::int32_t best;
   };

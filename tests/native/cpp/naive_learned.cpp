@@ -25,7 +25,7 @@ std::uint32_t count_of(const NaiveIndex& tree, const Context& context, std::int3
   return 0;
 }
 
-/// The best continuation, then (of trees) those of the highest counts.
+/// Proposes the best continuation, then (of trees) those of the highest counts.
 void propose(const NaiveIndex& tree, const Context& context, std::size_t most, Path& proposed) {
   const auto add = [&](std::int32_t token) {
     if (std::find(proposed.begin(), proposed.end(), token) == proposed.end()) proposed.push_back(token);
@@ -73,8 +73,8 @@ std::array<NaiveLearned::TreeContexts, Evidence::kNumTrees> NaiveLearned::contex
   return all;
 }
 
-// A chain's: no shorter ones, and of the longest ones those that are two thirds of the longest of all and that no
-// narrower tree has as well, if it knows it well. Once left out, a tree stays so.
+// Contexts of a chain: only the longest ones, at least two thirds as long as the longest of all. A tree is
+// left out if a narrower tree has as long a context and knows it well. Once left out, a tree stays so.
 std::array<NaiveLearned::TreeContexts, Evidence::kNumTrees> NaiveLearned::long_ones_of(const Path& path) {
   auto all = contexts_of(path);
   std::size_t most = 0;
@@ -120,7 +120,7 @@ Evidence NaiveLearned::evidence_for(const std::array<TreeContexts, Evidence::kNu
   return evidence;
 }
 
-// Every token considered there, and its estimate.
+// Returns every token considered at the place, with its estimate.
 std::vector<std::pair<std::int32_t, double>> NaiveLearned::expand(const Path& path) {
   const auto contexts = options_.is_tree ? contexts_of(path) : long_ones_of(path);
   Path proposed;

@@ -1,4 +1,4 @@
-// LearnedDrafter as one would write it on a napkin: contexts are looked up anew for every place.
+// A naive LearnedDrafter: contexts are looked up anew for every place.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace agentspec {
 
-/// Tokens that were considered for the places of a draft, by the drafted tokens that lead there.
+/// Tokens considered for the places of a draft, by the drafted tokens that lead there.
 using NaiveConsidered =
     std::map<std::vector<std::int32_t>, std::vector<std::pair<std::int32_t, Evidence>>>;
 
@@ -23,15 +23,15 @@ class NaiveLearned {
 
   NaiveDraft draft;
   NaiveConsidered considered;
-  std::size_t tree = Evidence::kNumTrees;  // that proposed the first token
+  std::size_t tree = Evidence::kNumTrees;  // the tree that proposed the first token
 
  private:
   struct Leaf {
     double prob;
-    std::vector<std::int32_t> path;  // that it ends
+    std::vector<std::int32_t> path;  // drafted tokens up to this leaf
     std::int32_t parent;
   };
-  struct TreeContexts {  // what one tree knows of a place
+  struct TreeContexts {  // the contexts of one tree at a place
     std::size_t index;
     const NaiveIndex* tree;
     const Context* longest;
@@ -56,7 +56,7 @@ class NaiveLearned {
   std::array<bool, Evidence::kNumTrees> is_left_out_{};  // of a chain
 };
 
-/// What the tokens that came say about those considered.
+/// Learns from the tokens that followed: which of those considered were right.
 void learn_naively(const NaiveConsidered& considered, TokenSpan tokens, AcceptanceModel& model);
 
 }  // namespace agentspec

@@ -46,7 +46,7 @@ struct Setup {
 
 struct Live {
   RequestId id;
-  std::size_t reading;  // where in the history its next copy goes on
+  std::size_t reading;  // position in the history where its next copy continues
 };
 
 class Operations {
@@ -80,9 +80,9 @@ class Operations {
     step();
   }
 
-  // ---- what the bytes choose --------------------------------------------------------------------------
+  // ---- choices from the bytes --------------------------------------------------------------------------
 
-  // Few different tokens, small ones often; or a piece of what there was, so that matches get long.
+  // Chooses from few tokens, small ones often, or copies a piece of the history, so that matches get long.
   Tokens read_tokens(std::size_t most, std::size_t& reading) {
     const std::uint32_t form = bytes_.byte();
     const bool is_copy = form >= 96 && !history_.empty();
@@ -110,7 +110,7 @@ class Operations {
     return options;
   }
 
-  // Of the indices that were created last, dropped ones among them: the core leaves these out.
+  // Chooses from the latest indices, including dropped ones, which the core ignores.
   std::vector<IndexId> read_indices() {
     const std::uint32_t chosen = bytes_.byte();
     const std::vector<IndexId>& created = forests_.created();
@@ -325,7 +325,7 @@ class Operations {
   Setup setup_;
   ForestPair forests_;
   std::vector<Live> live_;
-  Tokens history_;  // every token there was
+  Tokens history_;  // every token so far
   OperationCounts counts_;
 };
 

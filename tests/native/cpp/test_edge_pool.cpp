@@ -19,8 +19,8 @@ void check_equal(const EdgePool &pool, const EdgeList &list,
   CHECK(expected.empty() || expected.contains(list.best_token));
 }
 
-// Random edges of one list against a map, over all block sizes, up and down
-// again.
+// Compares random edges of one list with a map, over all block sizes, growing
+// and shrinking.
 void a_list_behaves_like_a_map() {
   std::mt19937 random(1);
   EdgePool pool;

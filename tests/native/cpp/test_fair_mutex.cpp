@@ -13,8 +13,8 @@ void wait_until_inside(const FairMutex &mutex, std::uint32_t num_threads) {
     std::this_thread::yield();
 }
 
-// Three ask while the lock is held; its holder comes back at once, and so does
-// each of them.
+// Three threads wait while the lock is held. Its holder locks it again
+// immediately, and so does each of them.
 void turns_come_in_the_order_of_asking() {
   FairMutex mutex;
   std::vector<int> turns;
@@ -26,7 +26,7 @@ void turns_come_in_the_order_of_asking() {
         const std::lock_guard lock(mutex);
         turns.push_back(name);
         if (turn == 0)
-          wait_until_inside(mutex, 4); // the one before is back by now
+          wait_until_inside(mutex, 4); // the one before waits again by now
       }
     });
     wait_until_inside(mutex, static_cast<std::uint32_t>(name) + 1);

@@ -50,8 +50,8 @@ void wrong_calls_throw() {
   CHECK(core.num_requests() == 1);
 }
 
-// Two indices learn the same; the heavier one gives way, and where it has
-// nothing left, the other.
+// Two indices learn the same outputs. The heavier one is evicted from first,
+// and the other one when the heavier one is empty.
 void heavy_indices_give_way_first() {
   ForestCore core(9, 1 << 20);
   const GroupId group = core.create_group(1 << 17);
@@ -111,7 +111,7 @@ void outputs_are_read_of_an_index_that_there_is() {
   CHECK_THROWS(core.read_outputs(index, false), UnknownIdError);
 }
 
-// Whoever asks before the thread is there sees it learned.
+// A caller that reads the model before the thread does sees the tokens learned.
 void a_model_learns_what_is_left_for_later() {
   ForestCore core(9, 1 << 20);
   const GroupId group = core.create_group(1 << 20);
@@ -122,7 +122,7 @@ void a_model_learns_what_is_left_for_later() {
     step_one(core, 1, {i % 4}, true);
   for (std::int32_t i = 12; i < 40; ++i) {
     const std::vector<std::byte> before = core.model_state(model);
-    step_one(core, 1, {}, true);  // it is still to be seen what comes
+    step_one(core, 1, {}, true);  // the next token is not known yet
     CHECK(core.model_state(model) == before);
     step_one(core, 1, {i % 4}, true);
     const std::vector<std::byte> after = core.model_state(model);
@@ -134,8 +134,8 @@ void a_model_learns_what_is_left_for_later() {
   core.check_integrity();
 }
 
-// Requests of several threads share two indices with small budgets; another
-// thread drops and adds to them.
+// Requests of several threads share two indices with small budgets. Another
+// thread drops and adds indices.
 void threads_may_do_everything_at_once() {
   ForestCore core(12, 1 << 18);
   const GroupId group = core.create_group(1 << 17);

@@ -19,7 +19,8 @@ struct Thing {
   }
 };
 
-// Things come, go and change; every second one is in the other ranking too.
+// Things are added, removed and resized. Every second one is in the other
+// ranking too.
 void the_largest_is_always_first() {
   std::mt19937 random(1);
   std::vector<Thing> things;

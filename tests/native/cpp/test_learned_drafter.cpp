@@ -38,7 +38,7 @@ void a_model_learns_the_share_that_is_accepted() {
   }
 }
 
-// Where two trees disagree, experience tells which one to believe.
+// Where two trees disagree, experience decides which one to believe.
 void a_model_learns_whom_to_believe() {
   AcceptanceModel model;
   Evidence first_says_so = evidence_of(8, 4, 4);
@@ -114,7 +114,7 @@ Cursor append(Automaton &automaton, const Tokens &tokens) {
   return tail;
 }
 
-// The own tree knows what follows 1 2, the shared one what follows 2 3 4.
+// The own tree has the tokens after 1 2, the shared one those after 2 3 4.
 Bench of_two_trees() {
   Bench bench;
   append(bench.shared, {3, 4, 5, 6, 7});
@@ -143,7 +143,7 @@ void a_chain_asks_trees_with_about_equally_long_contexts() {
   Bench bench = of_two_trees();
   const Cursor own = append(bench.own, {3, 4});
   const Cursor shared = append(bench.shared, {3, 4});
-  CHECK(bench.run(own, shared, {3, 4}) == 2);  // nothing has followed it in the own tree
+  CHECK(bench.run(own, shared, {3, 4}) == 2);  // no token has followed it in the own tree
   CHECK((bench.draft.token_ids == Tokens{5, 6, 7}));
   append(bench.own, {3, 4, 5});
   CHECK(bench.run(own, shared, {3, 4}) == 0);
@@ -173,7 +173,7 @@ void nothing_is_drafted_below_the_price_or_the_shortest_match() {
   bench.options.min_prob = probs[2];
   bench.run(tail, {}, {1, 2});
   CHECK(bench.draft.token_ids.size() == 3);
-  CHECK(bench.considered.size() == 4); // the one that was too dear, too
+  CHECK(bench.considered.size() == 4); // includes the one below min_prob
   bench.options.min_prob = 1;
   CHECK(bench.run(tail, {}, {1, 2}) == Evidence::kNumTrees);
   CHECK(bench.draft.token_ids.empty() && bench.considered.size() == 1);
@@ -205,11 +205,11 @@ void a_tree_takes_the_most_probable_first() {
     if (parent < 0)
       first += bench.draft.probs[i];
   }
-  CHECK(first <= 1 + 1e-9); // only one of them can come next
+  CHECK(first <= 1 + 1e-9); // only one of them can be the next token
 }
 
-// Of what was considered, the model learns from what was reached: 3 was right,
-// 4 was not, of 5 nothing is known.
+// The model learns from the considered tokens that were reached: 3 was right,
+// 4 was wrong, and 5 was not reached.
 void learning_follows_what_came() {
   Bench bench;
   append(bench.own, {1, 2, 3, 4, 5});

@@ -1,4 +1,4 @@
-// Drafts of random requests against Algorithm 1 by brute force, until enough have been compared:
+// Compares drafts of random requests with Algorithm 1, run by brute force, until enough have been compared:
 // test_million_steps [number of drafts] [seed].
 
 #include <cstdio>

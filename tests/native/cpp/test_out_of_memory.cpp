@@ -1,7 +1,7 @@
-// Memory that runs out at every allocation in turn: test_out_of_memory [most runs per script and mode].
+// Fails every allocation in turn: test_out_of_memory [most runs per script and mode].
 //
-// Fixed scripts of calls are repeated, and in each run another allocation fails. What runs out of memory may
-// be forgotten, as suffix_index.hpp and forest_core.hpp say, but everything stays consistent and goes on.
+// Repeats fixed scripts of calls; in each run another allocation fails. A call that runs out of memory may
+// lose data, as suffix_index.hpp and forest_core.hpp state, but everything stays consistent and usable.
 
 #include <algorithm>
 #include <array>
@@ -33,7 +33,7 @@ constexpr std::size_t kMostPeriods = 60;
 constexpr DraftOptions kChain{.max_tokens = 8};
 constexpr DraftOptions kTree{.is_tree = true, .max_tokens = 12, .min_prob = 0.01};
 
-/// The same for the same seed. Phrases come back, and between them are tokens that seldom do.
+/// Returns the same text for the same seed. Phrases repeat, and between them are tokens that seldom do.
 Tokens text(std::uint32_t seed, std::size_t size, std::uint32_t num_phrases = 8) {
   Tokens tokens;
   std::uint32_t state = seed * 2654435761u + 1;
@@ -49,7 +49,7 @@ Tokens text(std::uint32_t seed, std::size_t size, std::uint32_t num_phrases = 8)
   return tokens;
 }
 
-/// Makes a call that may throw std::bad_alloc, but only when an allocation has failed. False if it did.
+/// Makes a call that may throw std::bad_alloc, but only after a failed allocation. Returns false if it did.
 template <typename Call>
 bool try_call(Call call) {
   const std::size_t before = num_faults();
@@ -65,7 +65,7 @@ bool try_call(Call call) {
 
 // ---- one index ----------------------------------------------------------------------------------------
 
-/// A SuffixIndex, and the texts that it has to hold: all of them, or after a failure possibly none.
+/// A SuffixIndex and the texts that it must hold: all of them, or after a failure possibly none.
 class IndexScript {
  public:
   void run() {
@@ -76,7 +76,7 @@ class IndexScript {
     evict();
   }
 
-  /// With memory again, it learns and counts as ever.
+  /// Checks that it learns and counts as before when memory is available again.
   void recover() {
     const Tokens added = text(99, 150);
     const SequenceId id = index_->open();
@@ -112,7 +112,7 @@ class IndexScript {
     check_counts();
   }
 
-  // From here on arrays are mappings.
+  // Arrays are mappings from here on.
   void outgrow_the_heap() {
     const SequenceId id = open();
     for (std::uint32_t i = 0; i < 16; ++i) append(id, text(100 + i, 256, 4000));
@@ -236,7 +236,7 @@ class ForestScript {
     if (num_threads_ > 1) serve_a_crowd();
   }
 
-  /// With memory again, what there is goes on, and what is new is as good as in a new forest.
+  /// Checks that live requests continue and new ones work as in a new forest when memory is available again.
   void recover() {
     while (!live_.empty()) finish(*live_.begin(), *live_.begin() % 2 == 0);
     for (const IndexId index : {0, 1, 3}) require_goes_on_learning(index);
@@ -274,7 +274,7 @@ class ForestScript {
     for (std::uint32_t turn = 0; turn < 4; ++turn) step({3, 4}, turn, 4);
   }
 
-  // What the request's own index is to take waits for it, since it can't be built yet.
+  // Tokens for the request's own index wait, since the index can't be built yet.
   void start_while_others_decode(RequestId id) {
     {
       const HoldOthers hold;
@@ -361,7 +361,7 @@ class ForestScript {
     return batch;
   }
 
-  // A call that can be made once more when it has thrown.
+  // Repeats the call if it threw.
   template <typename Call>
   void must(Call made) {
     if (!call(made)) made();
@@ -383,7 +383,7 @@ class ForestScript {
     require_at_most(core_->memory_bytes(), kForestBytes, "bytes of the forest");
   }
 
-  // A text that nothing else resembles is drafted by who has seen its beginning.
+  // Checks that a unique text is drafted by the index that learned its beginning.
   void require_goes_on_learning(IndexId index) {
     constexpr RequestId kReader = 900;
     Tokens tokens(40);
@@ -447,8 +447,8 @@ void run_script(FaultMode mode, std::size_t n, Arguments... arguments) {
   script.recover();
 }
 
-/// One run, in a thread of its own, with which its thread-local scratch goes; what else it leaves allocated is
-/// a finding.
+/// Makes one run in a thread of its own, which ends its thread-local scratch. Any other block left allocated
+/// is a finding.
 template <typename Script, typename... Arguments>
 void run_once(Coverage& coverage, FaultMode mode, std::size_t n, Arguments... arguments) {
   const std::size_t before = num_live_blocks();
@@ -470,7 +470,7 @@ void run_once(Coverage& coverage, FaultMode mode, std::size_t n, Arguments... ar
   coverage.num_faults += num_faults();
 }
 
-/// As many of the script's allocations as there may be runs, evenly spread.
+/// Fails up to `most_runs` of the script's allocations in turn, evenly spread.
 template <typename Script, typename... Arguments>
 void run_all(const char* name, std::size_t most_runs, Arguments... arguments) {
   Coverage coverage;

@@ -1,5 +1,5 @@
-// Random operations over small alphabets, checked against counts taken by hand
-// and by check_integrity(): made for the sanitizers. The full comparison with
+// Random operations over small alphabets for the sanitizers, compared with
+// naive counts and checked with check_integrity(). The full comparison with
 // Algorithm 1 is in tests/native/test_suffix_index.py.
 
 #include "check.hpp"
@@ -14,7 +14,7 @@ using namespace agentspec;
 
 namespace {
 
-struct Output { // equal ones are one
+struct Output { // equal outputs share one entry
   Tokens text;
   std::vector<SequenceId> ids;
 };

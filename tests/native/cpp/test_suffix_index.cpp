@@ -101,7 +101,7 @@ void require_same_counts(const SuffixIndex &a, const SuffixIndex &b, const Token
   }
 }
 
-// Learned, continued, evicted and taken back, at once and one by one.
+// Compares learning, continuing and evicting with several uses and one by one.
 void a_sequence_with_uses_counts_as_equal_ones() {
   std::mt19937 random(1);
   for (int run = 0; run < 60; ++run) {
@@ -148,7 +148,7 @@ void a_live_sequence_with_uses_can_be_stopped_and_taken_back() {
   CHECK_THROWS(SuffixIndex::check_uses(SuffixIndex::kMaxUses + 1), ConfigError);
 }
 
-// What is equal beyond the most uses is an output of its own.
+// Equal outputs beyond the most uses are a separate output.
 void outputs_are_read_from_the_oldest_to_the_youngest_with_their_uses() {
   SuffixIndex index(5, SuffixIndex::kUnlimited);
   learn(index, Tokens{1, 2, 3}, SuffixIndex::kMaxUses);
@@ -157,7 +157,7 @@ void outputs_are_read_from_the_oldest_to_the_youngest_with_their_uses() {
   learn(index, Tokens{4});
   const SequenceId live = index.open();
   index.append(live, Tokens{5, 6});
-  index.stop(live); // what is left of it is no output yet
+  index.stop(live); // the rest of it is no output yet
   Outputs outputs;
   index.begin_reading();
   index.read(outputs);
@@ -168,7 +168,7 @@ void outputs_are_read_from_the_oldest_to_the_youngest_with_their_uses() {
   CHECK(outputs.sizes.size() == 3);
 }
 
-// Between the pieces outputs come again, or they come and are evicted.
+// Between the pieces, outputs are repeated, or new ones are learned and evicted.
 void what_stays_is_read_once_whatever_happens_meanwhile() {
   std::mt19937 random(2);
   for (int run = 0; run < 20; ++run) {
@@ -207,7 +207,7 @@ void what_stays_is_read_once_whatever_happens_meanwhile() {
       auto at = outputs.tokens.begin();
       for (const std::uint32_t size : outputs.sizes) {
         const Tokens text(at, at + size);
-        if (text.back() >= 1000 && text.back() < 10'000) // whole, and there from the beginning
+        if (text.back() >= 1000 && text.back() < 10'000) // complete, and present from the beginning
           CHECK(num_read.contains(text));
         at += size;
       }

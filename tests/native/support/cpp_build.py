@@ -1,7 +1,7 @@
 """A CMake build of the native core and its C++ tests, without Python.
 
-Builds stay in ``build/cpp_tests``: only what has changed since the last run is compiled again.
-With ``TEST_CORE=whole``, as in ``make test-core``, the long tests run in full, else a tenth of each.
+Builds stay in ``build/cpp_tests``, so only changes since the last run are compiled again. With
+``TEST_CORE=whole``, as in ``make test-core``, the long tests run in full. Otherwise a tenth of each runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 CORE = ROOT / "agentspec" / "native"
-# headers are most of the work: several sources are compiled as one
+# headers are most of the work, so several sources are compiled as one
 UNITY = ("-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=8")
 IS_THOROUGH = os.environ.get("TEST_CORE") == "whole"
 SETTINGS = (
@@ -29,29 +29,29 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class CppBuild:
-    """One build directory, configured by the core's own options. Runs side by side wait for each other."""
+    """One build directory, configured by the core's own options. Concurrent runs wait for each other."""
 
     name: str
 
     @property
     def directory(self) -> Path:
-        """Where it is built."""
+        """Path of the build directory."""
         return ROOT / "build" / "cpp_tests" / self.name
 
     def build(self, *settings: str, target: str = "all") -> None:
-        """Configure, and compile what is not up to date."""
+        """Configure, and compile all that is out of date."""
         with self._alone():
             run(tool("cmake"), "-S", str(CORE), "-B", str(self.directory), *SETTINGS, *settings)
             run(tool("cmake"), "--build", str(self.directory), "--parallel", "2", "--target", target)
 
     def ctest(self, *arguments: str) -> None:
-        """Runs the tests that were built; there has to be one, and all have to pass."""
+        """Run the tests that were built. There must be at least one, and all must pass."""
         command = [tool("ctest"), "--test-dir", str(self.directory), "--output-on-failure"]
         with self._alone():
             run(*command, "--no-tests=error", *arguments)
 
     def run(self, name: str, *arguments: str) -> str:
-        """Runs one of the test programs and returns its output."""
+        """Run one of the test programs and return its output."""
         return run(str(self.directory / "cpp_tests" / name), *arguments)
 
     @contextmanager
@@ -63,7 +63,7 @@ class CppBuild:
 
 
 def tool(name: str) -> str:
-    """The tool next to this Python, where pip puts it, or the system's."""
+    """Return the path of the tool next to this Python, as pip installs it, or of the system's."""
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     assert found, f"{name} is needed: pip install cmake"

@@ -1,4 +1,4 @@
-"""The suffix index as one would write it on a napkin: dictionaries of every substring."""
+"""A naive suffix index: dictionaries of every substring."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Context = tuple[int, ...]
 class NaiveIndex:
     """Counts every string of at most ``depth`` tokens and evaluates Algorithm 1 by brute force.
 
-    Of continuations with the same count the one appended last is the best. Where a removal took
-    occurrences from the best one, the highest count is the best, then the smaller token id.
+    The best of continuations with the same count is the one appended last. After a removal takes occurrences
+    from the best one, the highest count is the best, then the smaller token id.
     """
 
     depth: int
@@ -55,7 +55,7 @@ class NaiveIndex:
         return self.children.get(tokens[:-1], {}).get(tokens[-1], 0)
 
     def next_shares(self, context: Context, doubt: float) -> dict[int, float]:
-        """C(N) of every continuation of the last depth - 1 tokens of the context."""
+        """Return C(N) of every continuation of the last depth - 1 tokens of the context."""
         counts = self.children.get(context[-(self.depth - 1) :], {})
         total = sum(counts.values()) + doubt / len(context)
         return {token: count / total for token, count in counts.items()}
@@ -71,7 +71,7 @@ class NaiveIndex:
         min_prob: float,
         doubt: float = 0.0,
     ):
-        """(score, match length, token ids) of the best draft over all match lengths."""
+        """Return (score, match length, token ids) of the best draft over all match lengths."""
         best = (0.0, 0, [])
         for match in range(min(len(context), self.depth - 1), min_match - 1, -1):
             limit = min(math.floor(alpha * match), max_tokens)
