@@ -23,8 +23,8 @@ def check_cpu_features(features: Sequence[str] = CPU_FEATURES) -> Finding:
     if surplus := beyond_baseline(features, machine, platform.system()):
         return warning(
             "CPU features",
-            f"{shown}. Not every {machine} processor has {', '.join(surplus)}: don't copy this build to another "
-            "machine, or build it without -march",
+            f"{shown}. Not every {machine} processor has {', '.join(surplus)}: don't copy this build to "
+            "another machine, or build it without -march",
         )
     return ok("CPU features", shown)
 
