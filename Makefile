@@ -227,7 +227,7 @@ check-wheel: $(PACKAGING_STAMP)  ## install the wheel in dist/ where there is no
 check-release:  ## whether TAG=v0.1.0 is this version, with its section in CHANGELOG.md
 	@version=$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml); \
 		test "$$TAG" = "v$$version" || { echo "TAG is '$$TAG', but pyproject.toml has version $$version"; exit 2; }; \
-		grep -qF "## $$version" CHANGELOG.md || { echo "CHANGELOG.md has no section '## $$version'"; exit 2; }
+		grep -qE "^## \[?$$version\]?( |\$$)" CHANGELOG.md || { echo "CHANGELOG.md has no section '## $$version'"; exit 2; }
 
 test-free-threaded:  ## the native core without the GIL (PYTHON=python3.13t)
 	@test -x $(FREE_THREADED_VENV)/bin/python || $(PYTHON) -m venv $(FREE_THREADED_VENV)

@@ -1,4 +1,4 @@
-"""First use of an installed AgentSpec, with nothing but what it requires: `python tests/installed/smoke.py`."""
+"""First use of an installed AgentSpec without extras: `python tests/installed/smoke.py`."""
 
 from __future__ import annotations
 
