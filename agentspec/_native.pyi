@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 from agentspec.draft import Draft, Source
 
+CPU_FEATURES: tuple[str, ...]  # instruction set extensions that this build was compiled for
+
 class SuffixIndex:
     """A suffix index over int32 sequences. Every method is safe to call from several threads."""
 

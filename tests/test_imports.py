@@ -190,10 +190,11 @@ def test_vllm_stays_in_its_plugin() -> None:
     assert users_of("vllm") <= inside(set(IMPORTS), "agentspec.vllm_plugin")
 
 
-def test_only_the_forest_and_the_replay_know_the_native_core() -> None:
+def test_only_the_forest_the_replay_and_doctor_know_the_native_core() -> None:
     simulated = {f"{REPLAY}.drafters", f"{REPLAY}.stage_trees"}  # trees without a forest around them
     forest = {f"agentspec.forest.{name}" for name in ("forest", "registry", "persistence")}
-    assert users_of("agentspec._native", "_native") == forest | simulated
+    build_facts = "agentspec.doctor.cpu_features"
+    assert users_of("agentspec._native", "_native") == forest | simulated | {build_facts}
 
 
 def test_the_engine_and_the_library_know_no_server() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agentspec.commands import option_types
-from agentspec.doctor import installation, machine, packages
+from agentspec.doctor import cpu_features, installation, machine, packages
 from agentspec.doctor.finding import Finding, Level
 from agentspec.vllm_plugin.versions import installed_version
 
@@ -46,6 +46,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     yield packages.check_python()
     yield installation.check_installation()
     yield packages.check_core()
+    yield cpu_features.check_cpu_features()
     if args.engine_url:
         yield from _there(args)
     else:

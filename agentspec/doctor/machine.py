@@ -19,6 +19,7 @@ from agentspec.vllm_plugin.versions import INSTALL
 
 GIB = 1 << 30
 ENOUGH_FILES = 4096
+MEMINFO = Path("/proc/meminfo")
 V2_RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 KV_CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
 NAME_DEVICES = """
@@ -126,9 +127,9 @@ def check_memory(available_bytes: int, config: ForestConfig | None = None) -> Fi
     return ok("memory", f"{free}, trees take up to {budget // MIB} MiB of it")
 
 
-def available_memory() -> int:
-    """Return the bytes available to new processes, from /proc/meminfo."""
-    found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+def available_memory(meminfo: Path = MEMINFO) -> int:
+    """Return the bytes available to new processes; where no /proc/meminfo says so, the machine's memory."""
+    found = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text()) if meminfo.exists() else None
     return int(found[1]) * 1024 if found else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

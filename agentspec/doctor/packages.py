@@ -28,7 +28,11 @@ draft = forest.draft("call")
 assert list(draft.token_ids[:2]) == [4, 5], draft
 print(len(draft.token_ids))
 """
-IMPORT_ENGINE = "from agentspec.engine import TorchEngine; import torch; print(torch.__version__)"
+IMPORT_ENGINE = """
+from agentspec.engine import TorchEngine
+import torch
+print(f"{torch.__version__}, CPU kernels for {torch.backends.cpu.get_cpu_capability()}")
+"""
 IMPORT_PLUGIN = "import agentspec.vllm_plugin.worker, agentspec.vllm_plugin.proposer"
 
 

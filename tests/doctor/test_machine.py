@@ -91,3 +91,7 @@ def test_models(tmp_path: Path, llama_checkpoint: Path) -> None:
         (str(tmp_path / "gone"), Level.PROBLEM),
     ):
         assert machine.check_model(model).level is level
+
+
+def test_memory_without_proc(tmp_path: Path) -> None:
+    assert machine.available_memory(tmp_path / "meminfo") >= machine.available_memory()

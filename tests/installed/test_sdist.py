@@ -17,10 +17,12 @@ LIMIT_BYTES = 5_000_000
 FOLDERS = {"adapters", "agentspec", "benchmarks", "deploy", "docs", "examples", "gateway", "tests"}
 FILES = {
     "CHANGELOG.md",
+    "CITATION.cff",
     "CONTRIBUTING.md",
     "LICENSE",
     "Makefile",
     "README.md",
+    "SECURITY.md",
     "constraints.txt",
     "pyproject.toml",
 }

@@ -51,6 +51,7 @@ using ForestCoreClass = py::class_<ForestCore, std::unique_ptr<ForestCore, Fores
 DraftOptions make_draft_options(bool is_tree, std::int64_t max_tokens, double alpha, std::int64_t min_match,
                                 double min_prob, double doubt);
 
+void register_cpu_features(py::module_& module);
 void register_errors(py::module_& module);
 void register_suffix_index(py::module_& module);
 void register_draft_maker(py::module_& module);

@@ -3,6 +3,7 @@
 // Needs no GIL: the bindings keep no state of their own, and every class is locked inside or never changes.
 PYBIND11_MODULE(_native, module, pybind11::mod_gil_not_used()) {
   module.doc() = "AgentSpec's native core: suffix indices over int32 tokens, and drafts from them.";
+  agentspec::register_cpu_features(module);
   agentspec::register_errors(module);
   agentspec::register_suffix_index(module);
   agentspec::register_draft_maker(module);

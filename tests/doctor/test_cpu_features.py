@@ -1,0 +1,53 @@
+"""The instruction sets of this build, against those of this machine and of every machine."""
+
+from __future__ import annotations
+
+import platform
+import re
+from pathlib import Path
+
+import pytest
+
+from agentspec._native import CPU_FEATURES
+from agentspec.doctor.cpu_features import beyond_baseline, check_cpu_features
+from agentspec.doctor.finding import Level
+
+CPUINFO = Path("/proc/cpuinfo")
+NAMES_IN_CPUINFO = {"sse3": "pni", "neon": "asimd", "lse": "atomics", "dotprod": "asimddp"}
+
+
+def test_this_build_names_its_features() -> None:
+    assert {"x86_64": "sse2", "aarch64": "neon", "arm64": "neon"}[platform.machine()] in CPU_FEATURES
+
+
+@pytest.mark.skipif(not CPUINFO.exists(), reason="this system does not list the processor's features")
+def test_this_processor_has_them() -> None:
+    present = set(re.findall(r"\w+", CPUINFO.read_text()))
+    assert {NAMES_IN_CPUINFO.get(name, name) for name in CPU_FEATURES} <= present
+
+
+@pytest.mark.parametrize(
+    ("machine", "system", "surplus"),
+    [
+        ("x86_64", "Linux", ["neon", "lse"]),
+        ("aarch64", "Linux", ["sse2", "lse"]),
+        ("arm64", "Darwin", ["sse2"]),
+        ("riscv64", "Linux", []),  # of an unknown machine nothing is said
+    ],
+)
+def test_what_not_every_processor_has(machine: str, system: str, surplus: list[str]) -> None:
+    assert beyond_baseline(("sse2", "neon", "lse"), machine, system) == surplus
+
+
+def test_a_portable_build_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    found = check_cpu_features(("sse2",))
+    assert found.level is Level.OK
+    assert found.text.startswith("sse2, compiled in and used")
+
+
+def test_a_build_for_one_machine_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    found = check_cpu_features(("sse2", "avx2"))
+    assert found.level is Level.WARNING
+    assert "Not every x86_64 processor has avx2" in found.text
