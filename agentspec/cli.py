@@ -68,11 +68,15 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
         self._fill = fill
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Add the options, then parse. ``flags`` holds the option strings of this parser."""
+    def add_options(self) -> None:
+        """Import the subcommand's module and add its options, on the first call."""
         if self._fill is not None:
             fill, self._fill = self._fill, None
             fill(self)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Add the options, then parse. ``flags`` holds the option strings of this parser."""
+        self.add_options()
         parsed, unknown = super().parse_known_args(args, namespace)
         parsed.flags = [*self._option_string_actions, *getattr(parsed, "flags", ())]
         return parsed, unknown
