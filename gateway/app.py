@@ -30,9 +30,9 @@ from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.errors import describe, error_body
 from agentspec.gateway.handler import CallHandler
 from agentspec.gateway.http.cancellation import ClientGoneError
+from agentspec.gateway.http.context import context_of
 from agentspec.gateway.http.cors import CorsMiddleware
 from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
-from agentspec.gateway.http.request_id import REQUEST_ID_KEY
 from agentspec.gateway.stages.url_stage import StageUrlMiddleware
 from agentspec.gateway.telemetry.middleware import CLIENT_GONE, TelemetryMiddleware
 from agentspec.gateway.telemetry.stage_metrics import StageCollector
@@ -170,7 +170,7 @@ def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _our_error(request: Request, error: Exception) -> Response:
-    status, body = describe(error, request.scope.get(REQUEST_ID_KEY))
+    status, body = describe(error, context_of(request.scope).request_id)
     return JSONResponse(body, status)
 
 

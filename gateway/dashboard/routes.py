@@ -17,11 +17,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from agentspec.gateway.auth.middleware import TENANT_KEY, UI_PATH
+from agentspec.gateway.auth.middleware import UI_PATH
 from agentspec.gateway.auth.runtime_config import RuntimeConfig
 from agentspec.gateway.dashboard.live_feed import LiveFeed
 from agentspec.gateway.http.api_response import EVENT_STREAM_HEADERS, ApiResponse
 from agentspec.gateway.http.cancellation import CancelScope, ClientGoneError, ended_before
+from agentspec.gateway.http.context import context_of
 from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
 from agentspec.gateway.http.response_writer import AsgiResponseWriter
 
@@ -56,12 +57,13 @@ class Events:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream the feed. Raises RateLimitError, before anything is sent, if the tenant has too many."""
-        tenant = scope[TENANT_KEY]
+        context = context_of(scope)
+        tenant = context.tenant
         self._lookout.check_room(tenant)
         response, cancel_scope = ApiResponse(AsgiResponseWriter(send)), CancelScope()
 
         async def tell() -> None:
-            cancel_scope.cancel_on_disconnect(scope, receive)
+            cancel_scope.cancel_on_disconnect(context.writer, receive)
             await self._tell(tenant, response)
 
         with suppress(ClientGoneError):  # the normal end of such a stream

@@ -8,8 +8,8 @@ from scripted import ScriptedEngine
 
 from agentspec.gateway import ApiKeys
 from agentspec.gateway.auth.api_keys import ApiKey, digest_of
-from agentspec.gateway.auth.rate_limit import RateLimits
 from agentspec.gateway.errors import RateLimitError
+from agentspec.gateway.principal import RateLimits
 
 
 class Clock:
