@@ -37,12 +37,12 @@ from agentspec.gateway.stages.url_stage import StageUrlMiddleware
 from agentspec.gateway.telemetry.middleware import CLIENT_GONE, TelemetryMiddleware
 from agentspec.gateway.telemetry.stage_metrics import StageCollector
 from agentspec.gateway.upstreams.upstream import Upstream
+from agentspec.wire import OWN_PREFIX
 
 if TYPE_CHECKING:
     from agentspec.gateway.telemetry.recorder import Recorder
     from agentspec.gateway.telemetry.tracing import Tracing
 
-OWN_PREFIX = "/agentspec/"
 OWN_PATHS = frozenset(("/health", "/ping", METRICS_PATH, UI_PATH))
 
 

@@ -24,10 +24,10 @@ from agentspec.gateway.stages.read_tags import read_tags
 from agentspec.gateway.telemetry.body_log import log_body
 from agentspec.gateway.telemetry.recorder import Recorder
 from agentspec.gateway.upstreams.upstream import Upstream
+from agentspec.wire import OWN_PREFIX
 
 TAGGED_PATHS = frozenset(Endpoint)
 DOTS = frozenset((".", ".."))
-OUR_PREFIX = "/agentspec/"
 
 logger = logging.getLogger("agentspec.gateway")
 
@@ -133,7 +133,7 @@ def _check_passing(method: str, path: str, principal: Principal) -> None:
     """Raise UnknownUrlError or ForbiddenError if an untagged call may not be forwarded."""
     segments = path[1:].split("/")
     leads_elsewhere = not DOTS.isdisjoint(segments) or "" in segments[:-1] or "\\" in path
-    if leads_elsewhere or path.startswith(OUR_PREFIX):
+    if leads_elsewhere or path.startswith(OWN_PREFIX):
         raise UnknownUrlError(
             method, path
         )  # a server that normalizes paths may map it to the engine's controls

@@ -26,9 +26,9 @@ from agentspec.gateway.stages.read_tags import read_tags
 from agentspec.gateway.stages.url_stage import StageUrlMiddleware
 from agentspec.gateway.stages.xargs import with_xargs
 from agentspec.gateway.tags import Tags
+from agentspec.wire import OWN_PREFIX
 
 TAGGED_PATHS = frozenset(Endpoint)
-CONTROL_PREFIX = "/agentspec/"  # the control channel checks its own token
 
 
 class ZeroHop:
@@ -119,10 +119,10 @@ def _is_about_clusters(scope: Scope) -> bool:
 
 
 def _is_not_ours(scope: Scope) -> bool:
-    """Return True for the control channel and for preflight requests, which carry no key."""
+    """Return True for the control channel, which checks its own token, and for preflights, without a key."""
     if scope["type"] != "http":
         return False
-    return scope["method"] == "OPTIONS" or str(scope["path"]).startswith(CONTROL_PREFIX)
+    return scope["method"] == "OPTIONS" or str(scope["path"]).startswith(OWN_PREFIX)
 
 
 def _with_length(scope: Scope, num_bytes: int) -> Scope:

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from agentspec.errors import EngineError, RequestError
+from agentspec.wire import OWN_PREFIX
 
 TIMEOUT_S = 600.0
 KEY_VARIABLE = "AGENTSPEC_API_KEY"
@@ -48,7 +49,7 @@ def call(args: argparse.Namespace, method: str, path: str, **body: Any) -> dict[
 
 def own_url(url: str, path: str) -> str:
     """Return the URL of one of the gateway's own routes. ``url`` is with or without ``/v1``."""
-    return f"{url.rstrip('/').removesuffix('/v1')}/agentspec/{path}"
+    return f"{url.rstrip('/').removesuffix('/v1')}{OWN_PREFIX}{path}"
 
 
 def key_header(key: str | None) -> dict[bytes, bytes]:

@@ -16,12 +16,12 @@ from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.http.context import RequestContext, ensure_context
 from agentspec.gateway.principal import Principal, RateLimits
 from agentspec.stages import DEFAULT_TENANT
+from agentspec.wire import OWN_PREFIX
 
 # sent by a web page in a local browser, or by a proxy on this machine for another client
 FROM_ELSEWHERE = frozenset(("origin", "forwarded", "x-forwarded-for"))
 OPERATOR_PATHS = frozenset(("/agentspec/save", "/agentspec/load"))
 READING_METHODS = frozenset(("GET", "HEAD"))
-TENANTS_PREFIX = "/agentspec/"  # each tenant's learned data is private
 METRICS_PATH = "/metrics"
 UI_PATH = "/ui"  # a page without data
 OPEN_PATHS = frozenset(("/health", "/ping", METRICS_PATH, UI_PATH))
@@ -61,7 +61,7 @@ class AuthMiddleware:
         if path in OPERATOR_PATHS or (path == METRICS_PATH and self._runtime.admin_key):
             self._check_operator(scope, context, given)
         elif path not in OPEN_PATHS:
-            is_tenants = path.startswith(TENANTS_PREFIX)
+            is_tenants = path.startswith(OWN_PREFIX)  # each tenant's learned data is private
             if is_tenants and self._runtime.admin_key is not None and self._is_admin(given):
                 if scope["method"] not in READING_METHODS:
                     raise ForbiddenError(

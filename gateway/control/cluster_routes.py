@@ -24,8 +24,9 @@ from agentspec.gateway.http.context import context_of
 from agentspec.gateway.http.request_body import parse_body, read_body
 from agentspec.gateway.settings import GatewaySettings
 from agentspec.stages import MAX_PATH_CHARS
+from agentspec.wire import OWN_PREFIX
 
-CLUSTERS_PATH = "/agentspec/clusters"
+CLUSTERS_PATH = f"{OWN_PREFIX}clusters"
 LIMITS = GatewaySettings(body_limit_bytes=1 << 16)
 
 Result = TypeVar("Result")

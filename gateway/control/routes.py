@@ -24,6 +24,7 @@ from agentspec.gateway.http.request_id import is_request_id
 from agentspec.gateway.upstreams.stage_json import describe_stages
 from agentspec.gateway.upstreams.upstream import Upstream
 from agentspec.stages import StageKey
+from agentspec.wire import OWN_PREFIX
 
 
 def control_routes(upstream: Upstream, runtime: RuntimeConfig) -> list[Route]:
@@ -64,12 +65,12 @@ def control_routes(upstream: Upstream, runtime: RuntimeConfig) -> list[Route]:
         return answer
 
     return [
-        Route("/agentspec/stages", stages),
-        Route("/agentspec/stages/{stage:path}", evict, methods=["DELETE"]),
-        Route("/agentspec/traces/{request_id}", trace),
-        Route("/agentspec/warm", warm, methods=["POST"]),
-        Route("/agentspec/save", with_file(upstream.save), methods=["POST"]),
-        Route("/agentspec/load", with_file(upstream.load), methods=["POST"]),
+        Route(f"{OWN_PREFIX}stages", stages),
+        Route(f"{OWN_PREFIX}stages/{{stage:path}}", evict, methods=["DELETE"]),
+        Route(f"{OWN_PREFIX}traces/{{request_id}}", trace),
+        Route(f"{OWN_PREFIX}warm", warm, methods=["POST"]),
+        Route(f"{OWN_PREFIX}save", with_file(upstream.save), methods=["POST"]),
+        Route(f"{OWN_PREFIX}load", with_file(upstream.load), methods=["POST"]),
     ]
 
 

@@ -25,8 +25,9 @@ from agentspec.gateway.http.cancellation import CancelScope, ClientGoneError, en
 from agentspec.gateway.http.context import context_of
 from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
 from agentspec.gateway.http.response_writer import AsgiResponseWriter
+from agentspec.wire import OWN_PREFIX
 
-EVENTS_PATH = "/agentspec/events"
+EVENTS_PATH = f"{OWN_PREFIX}events"
 PAGE_FILE = Path(__file__).with_name("ui.html")
 
 

@@ -20,6 +20,7 @@ from agentspec.gateway.errors import NoControlError, UpstreamDownError, Upstream
 from agentspec.gateway.upstreams.stage_json import Stages, read_stages
 from agentspec.generation import PastOutput
 from agentspec.stages import StageKey
+from agentspec.wire import OWN_PREFIX
 
 CONNECT_TIMEOUT_S = 5.0
 # common servers close an idle connection after 5 s: stay below, so as not to reuse one that was just closed
@@ -128,17 +129,17 @@ class EngineControl:
     async def _ask(self) -> Stages | None:
         if not self._has_plugin:
             # /agentspec/stages does not identify the plugin: a gateway serves it too, for one tenant
-            status = await self._client.get(f"{self._root}/agentspec/status")
+            status = await self._client.get(f"{self._root}{OWN_PREFIX}status")
             if status.status_code == httpx.codes.NOT_FOUND:
                 return None
             status.raise_for_status()
             self._has_plugin = True
-        answer = await self._client.get(f"{self._root}/agentspec/stages")
+        answer = await self._client.get(f"{self._root}{OWN_PREFIX}stages")
         return read_stages(answer.raise_for_status().content)
 
     async def _command(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         with told_as_ours(self._root):
-            answer = await self._client.post(f"{self._root}/agentspec/{name}", json=arguments)
+            answer = await self._client.post(f"{self._root}{OWN_PREFIX}{name}", json=arguments)
         if answer.status_code in (httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED):
             raise NoControlError(f"the engine at {self._root} does not run the agentspec plugin")
         told = _told(answer)
