@@ -35,13 +35,13 @@ def call(args: argparse.Namespace, method: str, path: str, **body: Any) -> dict[
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise no_answer(url, error) from None
     try:
-        told = answer.json()
+        payload = answer.json()
     except ValueError:
         raise no_gateway(url, answer.status_code, "no JSON") from None
-    if not isinstance(told, dict) or not isinstance(reasons := told.get("error", {}), dict):
+    if not isinstance(payload, dict) or not isinstance(reasons := payload.get("error", {}), dict):
         raise no_gateway(url, answer.status_code, "JSON of another")
     if answer.is_success:
-        return told
+        return payload
     if "message" not in reasons:
         raise no_gateway(url, answer.status_code, "JSON of another")
     raise refusal(answer.status_code, str(reasons["message"]), args.key)

@@ -31,7 +31,7 @@ EVENTS_PATH = f"{OWN_PREFIX}events"
 PAGE_FILE = Path(__file__).with_name("ui.html")
 
 
-def ui_routes(lookout: LiveFeed, runtime: RuntimeConfig, shutdown: GracefulShutdown) -> list[Route]:
+def ui_routes(feed: LiveFeed, runtime: RuntimeConfig, shutdown: GracefulShutdown) -> list[Route]:
     """Return the routes of the page and of its live feed."""
     text = PAGE_FILE.read_text(encoding="utf-8")
     headers = {"content-security-policy": content_security_policy(text), **_HEADERS}
@@ -41,7 +41,7 @@ def ui_routes(lookout: LiveFeed, runtime: RuntimeConfig, shutdown: GracefulShutd
 
     return [
         Route(UI_PATH, page),
-        Route(EVENTS_PATH, Events(lookout, runtime, shutdown), methods=["GET"]),
+        Route(EVENTS_PATH, Events(feed, runtime, shutdown), methods=["GET"]),
     ]
 
 
@@ -51,8 +51,8 @@ class Events:
     Ends when the client disconnects, the keys change or a graceful shutdown begins.
     """
 
-    def __init__(self, lookout: LiveFeed, runtime: RuntimeConfig, shutdown: GracefulShutdown) -> None:
-        self._lookout = lookout
+    def __init__(self, feed: LiveFeed, runtime: RuntimeConfig, shutdown: GracefulShutdown) -> None:
+        self._feed = feed
         self._runtime = runtime
         self._shutdown = shutdown
 
@@ -60,24 +60,24 @@ class Events:
         """Stream the feed. Raises RateLimitError, before anything is sent, if the tenant has too many."""
         context = context_of(scope)
         tenant = context.tenant
-        self._lookout.check_room(tenant)
+        self._feed.check_room(tenant)
         response, cancel_scope = ApiResponse(AsgiResponseWriter(send)), CancelScope()
 
-        async def tell() -> None:
+        async def stream() -> None:
             cancel_scope.cancel_on_disconnect(context.writer, receive)
-            await self._tell(tenant, response)
+            await self._stream(tenant, response)
 
         with suppress(ClientGoneError):  # the normal end of such a stream
-            await cancel_scope.run(tell())
+            await cancel_scope.run(stream())
 
-    async def _tell(self, tenant: str | None, response: ApiResponse) -> None:
+    async def _stream(self, tenant: str | None, response: ApiResponse) -> None:
         await response.start(200, EVENT_STREAM_HEADERS)
         await ended_before(self._shutdown.begun, self._write(tenant, response))
         await response.end()
 
     async def _write(self, tenant: str | None, response: ApiResponse) -> None:
         keys = self._runtime.keys
-        async with aclosing(self._lookout.events(tenant)) as events:
+        async with aclosing(self._feed.events(tenant)) as events:
             async for event in events:
                 if self._runtime.keys is not keys:  # clients with a valid key may reconnect
                     return

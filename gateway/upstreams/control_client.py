@@ -34,7 +34,7 @@ logger = logging.getLogger("agentspec.gateway")
 
 
 @contextmanager
-def told_as_ours(root: str) -> Iterator[None]:
+def translated_errors(root: str) -> Iterator[None]:
     """Convert errors of httpx to UpstreamTimeoutError and UpstreamDownError, which name ``root``."""
     try:
         yield
@@ -138,14 +138,14 @@ class EngineControl:
         return read_stages(answer.raise_for_status().content)
 
     async def _command(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        with told_as_ours(self._root):
+        with translated_errors(self._root):
             answer = await self._client.post(f"{self._root}{OWN_PREFIX}{name}", json=arguments)
         if answer.status_code in (httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED):
             raise NoControlError(f"the engine at {self._root} does not run the agentspec plugin")
-        told = _told(answer)
+        body = _body_of(answer)
         if answer.is_success:
-            return told
-        reason = told.get("error", {}).get("message") or f"status {answer.status_code}"
+            return body
+        reason = body.get("error", {}).get("message") or f"status {answer.status_code}"
         if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             raise EngineError(f"the engine at {self._root} refuses the gateway's control token: {reason}")
         if answer.is_client_error:
@@ -153,12 +153,12 @@ class EngineControl:
         raise EngineError(f"the engine at {self._root} failed: {reason}")
 
 
-def _told(answer: httpx.Response) -> dict[str, Any]:
+def _body_of(answer: httpx.Response) -> dict[str, Any]:
     """Return the JSON object of a response; errors have OpenAI's form. Raises EngineError if malformed."""
     try:
-        told = answer.json()
-        if isinstance(told, dict) and isinstance(told.get("error", {}), dict):
-            return told
+        body = answer.json()
+        if isinstance(body, dict) and isinstance(body.get("error", {}), dict):
+            return body
     except ValueError:
         pass
     raise EngineError(f"the control channel of the engine answered {answer.status_code} and nothing of ours")

@@ -40,7 +40,7 @@ class ProbeResult:
         )
 
 
-def look(root: str, control_token: str | None = None) -> ProbeResult:
+def probe_engine(root: str, control_token: str | None = None) -> ProbeResult:
     """Probe the engine at ``root``, a URL without ``/v1``. Never raises, and takes a few seconds at most."""
     headers = {"authorization": f"Bearer {control_token}"} if control_token else {}
     try:
@@ -50,12 +50,12 @@ def look(root: str, control_token: str | None = None) -> ProbeResult:
     if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         return ProbeResult(root, "wants its $AGENTSPEC_CONTROL_TOKEN: give it as --control-token")
     try:
-        told = answer.raise_for_status().json()
+        status = answer.raise_for_status().json()
         return ProbeResult(
             root,
-            plugin=str(told["agentspec"]),
-            vllm=str(told["vllm"]),
-            num_speculative_tokens=int(told["num_speculative_tokens"]),
+            plugin=str(status["agentspec"]),
+            vllm=str(status["vllm"]),
+            num_speculative_tokens=int(status["num_speculative_tokens"]),
         )
     except (httpx.HTTPStatusError, ValueError, LookupError, TypeError):
         return ProbeResult(root)
