@@ -43,6 +43,9 @@ XARG_LEARN = "agentspec_learn"
 XARG_PREDICTION = "agentspec_prediction"  # text that the client expects as output
 XARG_TRACE = "agentspec_trace"  # the request's id, if its decode steps are traced under it
 
+# prefix of the routes that OpenAI's API does not have, in the gateway and in the plug-in's control channel
+OWN_PREFIX = "/agentspec/"
+
 # URL form: /stages/<path>/v1/...
 STAGE_URL_PREFIX = "/stages/"
 

@@ -30,19 +30,19 @@ from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.errors import describe, error_body
 from agentspec.gateway.handler import CallHandler
 from agentspec.gateway.http.cancellation import ClientGoneError
+from agentspec.gateway.http.context import context_of
 from agentspec.gateway.http.cors import CorsMiddleware
 from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
-from agentspec.gateway.http.request_id import REQUEST_ID_KEY
 from agentspec.gateway.stages.url_stage import StageUrlMiddleware
 from agentspec.gateway.telemetry.middleware import CLIENT_GONE, TelemetryMiddleware
 from agentspec.gateway.telemetry.stage_metrics import StageCollector
 from agentspec.gateway.upstreams.upstream import Upstream
+from agentspec.wire import OWN_PREFIX
 
 if TYPE_CHECKING:
     from agentspec.gateway.telemetry.recorder import Recorder
     from agentspec.gateway.telemetry.tracing import Tracing
 
-OWN_PREFIX = "/agentspec/"
 OWN_PATHS = frozenset(("/health", "/ping", METRICS_PATH, UI_PATH))
 
 
@@ -170,7 +170,7 @@ def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _our_error(request: Request, error: Exception) -> Response:
-    status, body = describe(error, request.scope.get(REQUEST_ID_KEY))
+    status, body = describe(error, context_of(request.scope).request_id)
     return JSONResponse(body, status)
 
 

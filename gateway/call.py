@@ -15,7 +15,6 @@ from agentspec.gateway.errors import ShuttingDownError, UpstreamDownError, Upstr
 from agentspec.gateway.tags import Tags
 
 MODEL_PREFIX = "/v1/models/"
-RECORD_KEY = "agentspec.record"
 MAX_MODEL_CHARS = 128  # clients choose the name
 
 

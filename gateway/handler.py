@@ -8,30 +8,26 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from agentspec.gateway.auth.api_keys import Principal
-from agentspec.gateway.auth.middleware import PRINCIPAL_KEY
 from agentspec.gateway.auth.runtime_config import RuntimeConfig
 from agentspec.gateway.auth.tenant_access import is_for_tenants, refuse_forged
-from agentspec.gateway.call import RECORD_KEY, ApiCall, Endpoint, Outcome
+from agentspec.gateway.call import ApiCall, Endpoint, Outcome
 from agentspec.gateway.dashboard.traffic import TrafficStats
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.errors import ForbiddenError, UnknownUrlError
 from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.http.cancellation import CancelScope, ClientGoneError
+from agentspec.gateway.http.context import RequestContext, context_of
 from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
 from agentspec.gateway.http.request_body import guess_body, parse_body, read_body
-from agentspec.gateway.http.request_headers import headers_of
-from agentspec.gateway.http.request_id import REQUEST_ID_KEY
-from agentspec.gateway.http.response_writer import writer_of
+from agentspec.gateway.principal import Principal
 from agentspec.gateway.stages.read_tags import read_tags
-from agentspec.gateway.stages.url_stage import URL_STAGE_KEY
 from agentspec.gateway.telemetry.body_log import log_body
 from agentspec.gateway.telemetry.recorder import Recorder
 from agentspec.gateway.upstreams.upstream import Upstream
+from agentspec.wire import OWN_PREFIX
 
 TAGGED_PATHS = frozenset(Endpoint)
 DOTS = frozenset((".", ".."))
-OUR_PREFIX = "/agentspec/"
 
 logger = logging.getLogger("agentspec.gateway")
 
@@ -57,12 +53,15 @@ class CallHandler:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read, tag and answer the request. Report every failure in OpenAI's form."""
-        request_id, record = scope[REQUEST_ID_KEY], scope[RECORD_KEY]
-        response, cancel_scope = ApiResponse(writer_of(scope, send), request_id), CancelScope()
+        context = context_of(scope)
+        request_id, record = context.request_id, context.record
+        response, cancel_scope = ApiResponse(context.writer, request_id), CancelScope()
         if self._runtime.limits.log_bodies:
             response.listeners.append(partial(log_body, request_id, "answer"))
         try:
-            await self._shutdown.run(self._answer(scope, receive, response, cancel_scope), cancel_scope)
+            await self._shutdown.run(
+                self._answer(scope, receive, context, response, cancel_scope), cancel_scope
+            )
         except ClientGoneError:
             logger.debug("%s: the client left", request_id)
             record.outcome = Outcome.CLIENT_LEFT
@@ -72,13 +71,18 @@ class CallHandler:
             record.outcome = Outcome.of(response.failure)
 
     async def _answer(
-        self, scope: Scope, receive: Receive, response: ApiResponse, cancel_scope: CancelScope
+        self,
+        scope: Scope,
+        receive: Receive,
+        context: RequestContext,
+        response: ApiResponse,
+        cancel_scope: CancelScope,
     ) -> None:
-        principal: Principal = scope[PRINCIPAL_KEY]
-        scope[RECORD_KEY].tenant = principal.tenant
+        principal = context.principal
+        context.record.tenant = principal.tenant
         with principal.limits.admitted():
-            call = await self._read(scope, receive, principal)
-            cancel_scope.cancel_on_disconnect(scope, receive)
+            call = await self._read(scope, receive, context)
+            cancel_scope.cancel_on_disconnect(context.writer, receive)
             if call.tags is None:
                 await self._upstream.answer(call, response)
                 return
@@ -92,18 +96,20 @@ class CallHandler:
             if self._recorder and parts and response.status == 200:
                 self._recorder.record(call, parts)
 
-    async def _read(self, scope: Scope, receive: Receive, principal: Principal) -> ApiCall:
-        method, path, headers = scope["method"], scope["path"], headers_of(scope)
+    async def _read(self, scope: Scope, receive: Receive, context: RequestContext) -> ApiCall:
+        method, path, principal = scope["method"], scope["path"], context.principal
         is_tagged = method == "POST" and path in TAGGED_PATHS
         if not is_tagged:
             _check_passing(method, path, principal)
         raw_body = await read_body(receive, self._runtime.limits)
         if self._runtime.limits.log_bodies:
-            log_body(scope[REQUEST_ID_KEY], "request", raw_body)
+            log_body(context.request_id, "request", raw_body)
         tags = None
         if is_tagged:
             body: dict[str, Any] | None = parse_body(raw_body)
-            tags = read_tags(principal.tenant, headers, scope.get(URL_STAGE_KEY), body or {}, self._discovery)
+            tags = read_tags(
+                principal.tenant, context.headers, context.url_stage, body or {}, self._discovery
+            )
         else:
             body = guess_body(raw_body)
             refuse_forged(raw_body, body)
@@ -111,13 +117,13 @@ class CallHandler:
             method=method,
             path=path if is_tagged else scope["raw_path"].decode("latin-1").partition("?")[0],
             query=scope["query_string"].decode("latin-1"),
-            request_id=scope[REQUEST_ID_KEY],
+            request_id=context.request_id,
             tenant=principal.tenant,
-            headers=headers,
+            headers=context.headers,
             raw_body=raw_body,
             body=body,
             tags=tags,
-            record=scope[RECORD_KEY],
+            record=context.record,
         )
         call.record.tags, call.record.model = tags, call.model
         return call
@@ -127,7 +133,7 @@ def _check_passing(method: str, path: str, principal: Principal) -> None:
     """Raise UnknownUrlError or ForbiddenError if an untagged call may not be forwarded."""
     segments = path[1:].split("/")
     leads_elsewhere = not DOTS.isdisjoint(segments) or "" in segments[:-1] or "\\" in path
-    if leads_elsewhere or path.startswith(OUR_PREFIX):
+    if leads_elsewhere or path.startswith(OWN_PREFIX):
         raise UnknownUrlError(
             method, path
         )  # a server that normalizes paths may map it to the engine's controls

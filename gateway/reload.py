@@ -27,7 +27,7 @@ class Reload:
         self._path = path
         self._apply = apply
         self._asked = asyncio.Event()
-        self._seen = self._looked = self._stamp()
+        self._read_stamp = self._last_stamp = self._stamp()
 
     def ask(self) -> None:
         """Request a reload even if the file has not changed. Call from the event loop."""
@@ -40,19 +40,19 @@ class Reload:
                 async with asyncio.timeout(POLL_S):
                     await self._asked.wait()
             except TimeoutError:
-                if not self.look():
+                if not self.has_changed():
                     continue
             self._asked.clear()
             self.read()
 
-    def look(self) -> bool:
+    def has_changed(self) -> bool:
         """Return True if the file differs from the one last read but not from the previous poll."""
-        before, self._looked = self._looked, self._stamp()
-        return self._looked == before != self._seen
+        before, self._last_stamp = self._last_stamp, self._stamp()
+        return self._last_stamp == before != self._read_stamp
 
     def read(self) -> None:
         """Put the file into force as it is now, or log the error."""
-        self._seen = self._looked = self._stamp()
+        self._read_stamp = self._last_stamp = self._stamp()
         self._try()
 
     def _try(self) -> None:

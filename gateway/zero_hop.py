@@ -7,11 +7,10 @@ Stages of untagged requests are discovered, and kept in ``$AGENTSPEC_DISCOVERY_F
 
 from __future__ import annotations
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentspec.gateway.auth.api_keys import ApiKeys
-from agentspec.gateway.auth.middleware import OPEN_PATHS, TENANT_KEY, AuthMiddleware
+from agentspec.gateway.auth.middleware import OPEN_PATHS, AuthMiddleware
 from agentspec.gateway.auth.runtime_config import RuntimeConfig
 from agentspec.gateway.auth.tenant_access import is_for_tenants
 from agentspec.gateway.call import Endpoint
@@ -20,16 +19,16 @@ from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.errors import ForbiddenError
 from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.http.cancellation import ClientGoneError
+from agentspec.gateway.http.context import context_of
 from agentspec.gateway.http.request_body import parse_body, read_body
-from agentspec.gateway.http.response_writer import AsgiResponseWriter
 from agentspec.gateway.settings import DiscoverySettings, GatewaySettings
 from agentspec.gateway.stages.read_tags import read_tags
-from agentspec.gateway.stages.url_stage import URL_STAGE_KEY, StageUrlMiddleware
+from agentspec.gateway.stages.url_stage import StageUrlMiddleware
 from agentspec.gateway.stages.xargs import with_xargs
 from agentspec.gateway.tags import Tags
+from agentspec.wire import OWN_PREFIX
 
 TAGGED_PATHS = frozenset(Endpoint)
-CONTROL_PREFIX = "/agentspec/"  # the control channel checks its own token
 
 
 class ZeroHop:
@@ -73,7 +72,7 @@ class TaggedOnly:
             await send({"type": "websocket.close", "code": 1008})
         elif scope["type"] == "http" and not self._is_allowed(scope):
             error = ForbiddenError(f"{scope['method']} {scope['path']} is closed: tenants have API keys here")
-            await ApiResponse(AsgiResponseWriter(send)).fail(error)
+            await ApiResponse(context_of(scope).writer).fail(error)
         else:
             await self._app(scope, receive, send)
 
@@ -100,15 +99,16 @@ class ZeroHopTagging:
         except ClientGoneError:
             return
         except Exception as error:
-            await ApiResponse(AsgiResponseWriter(send)).fail(error)
+            await ApiResponse(context_of(scope).writer).fail(error)
             return
         await self._app(_with_length(scope, len(body)), _replayed(body, receive), _naming(tags, send))
 
     async def _read(self, scope: Scope, receive: Receive) -> tuple[Tags, bytes]:
         raw = await read_body(receive, self._limits, num_dropped=3 * self._limits.body_limit_bytes)
         body = parse_body(raw)
-        headers, url_stage = Headers(scope=scope), scope.get(URL_STAGE_KEY)
-        tags = read_tags(scope[TENANT_KEY], headers, url_stage, body, self._discovery)
+        context = context_of(scope)
+        tenant = context.principal.tenant
+        tags = read_tags(tenant, context.headers, context.url_stage, body, self._discovery)
         return tags, with_xargs(raw, body, tags.xargs)
 
 
@@ -119,10 +119,10 @@ def _is_about_clusters(scope: Scope) -> bool:
 
 
 def _is_not_ours(scope: Scope) -> bool:
-    """Return True for the control channel and for preflight requests, which carry no key."""
+    """Return True for the control channel, which checks its own token, and for preflights, without a key."""
     if scope["type"] != "http":
         return False
-    return scope["method"] == "OPTIONS" or str(scope["path"]).startswith(CONTROL_PREFIX)
+    return scope["method"] == "OPTIONS" or str(scope["path"]).startswith(OWN_PREFIX)
 
 
 def _with_length(scope: Scope, num_bytes: int) -> Scope:

@@ -53,29 +53,29 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run_stats(args: argparse.Namespace) -> int:
     """Run ``agentspec forest stats``."""
-    told = call(args, "GET", "stages")
-    print(json.dumps(told, indent=2) if args.json else _table(told["stages"]))
+    answer = call(args, "GET", "stages")
+    print(json.dumps(answer, indent=2) if args.json else _table(answer["stages"]))
     return 0
 
 
 def run_evict(args: argparse.Namespace) -> int:
     """Run ``agentspec forest evict``."""
-    told = call(args, "DELETE", f"stages/{encode_stage(args.stage)}")
-    print(f"forgot {args.stage}: {told['freed_bytes']} bytes")
+    answer = call(args, "DELETE", f"stages/{encode_stage(args.stage)}")
+    print(f"forgot {args.stage}: {answer['freed_bytes']} bytes")
     return 0
 
 
 def run_save(args: argparse.Namespace) -> int:
     """Run ``agentspec forest save``."""
-    told = call(args, "POST", "save", json={} if args.path is None else {"path": args.path})
-    print(f"saved {told['num_outputs']} outputs to {told['path']}: {told['num_bytes']} bytes")
+    answer = call(args, "POST", "save", json={} if args.path is None else {"path": args.path})
+    print(f"saved {answer['num_outputs']} outputs to {answer['path']}: {answer['num_bytes']} bytes")
     return 0
 
 
 def run_load(args: argparse.Namespace) -> int:
     """Run ``agentspec forest load``."""
-    told = call(args, "POST", "load", json={} if args.path is None else {"path": args.path})
-    print(f"loaded {told['num_outputs']} outputs from {told['path']}")
+    answer = call(args, "POST", "load", json={} if args.path is None else {"path": args.path})
+    print(f"loaded {answer['num_outputs']} outputs from {answer['path']}")
     return 0
 
 
@@ -85,8 +85,8 @@ def run_warm(args: argparse.Namespace) -> int:
         lines = args.file.read_bytes()
     except OSError as error:
         raise ConfigError(f"can't read {str(args.file)!r}: {error.strerror}") from None
-    told = call(args, "POST", "warm", content=lines)
-    print(f"learned {told['num_outputs']} outputs: {told['num_tokens']} tokens")
+    answer = call(args, "POST", "warm", content=lines)
+    print(f"learned {answer['num_outputs']} outputs: {answer['num_tokens']} tokens")
     return 0
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from agentspec.errors import EngineError, RequestError
+from agentspec.wire import OWN_PREFIX
 
 TIMEOUT_S = 600.0
 KEY_VARIABLE = "AGENTSPEC_API_KEY"
@@ -34,13 +35,13 @@ def call(args: argparse.Namespace, method: str, path: str, **body: Any) -> dict[
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise no_answer(url, error) from None
     try:
-        told = answer.json()
+        payload = answer.json()
     except ValueError:
         raise no_gateway(url, answer.status_code, "no JSON") from None
-    if not isinstance(told, dict) or not isinstance(reasons := told.get("error", {}), dict):
+    if not isinstance(payload, dict) or not isinstance(reasons := payload.get("error", {}), dict):
         raise no_gateway(url, answer.status_code, "JSON of another")
     if answer.is_success:
-        return told
+        return payload
     if "message" not in reasons:
         raise no_gateway(url, answer.status_code, "JSON of another")
     raise refusal(answer.status_code, str(reasons["message"]), args.key)
@@ -48,7 +49,7 @@ def call(args: argparse.Namespace, method: str, path: str, **body: Any) -> dict[
 
 def own_url(url: str, path: str) -> str:
     """Return the URL of one of the gateway's own routes. ``url`` is with or without ``/v1``."""
-    return f"{url.rstrip('/').removesuffix('/v1')}/agentspec/{path}"
+    return f"{url.rstrip('/').removesuffix('/v1')}{OWN_PREFIX}{path}"
 
 
 def key_header(key: str | None) -> dict[bytes, bytes]:

@@ -130,7 +130,7 @@ def _heading(root: str, seconds: float, is_own: bool) -> str:
 
 
 def _write(path: Path, run: Run, stages: Sequence[Mapping[str, Any]], more: Mapping[str, Any]) -> None:
-    told = {
+    report = {
         "url": run.root,
         "session": run.session,
         "workflow": run.workflow,
@@ -139,7 +139,7 @@ def _write(path: Path, run: Run, stages: Sequence[Mapping[str, Any]], more: Mapp
         "total": summed(stages),
     }
     try:
-        path.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         _say(f"can't write {str(path)!r}: {error.strerror}")
 

@@ -136,14 +136,14 @@ def _no_proxy(run: Run, given: Mapping[str, str]) -> dict[str, str]:
 
 def _headers(run: Run, given: Mapping[str, str]) -> dict[str, str]:
     """Return the headers set by hand, followed by ours."""
-    told = {}
+    variables = {}
     for name in HEADER_LINES:
         lines = given.get(name, "").splitlines()
         ours = _lacking(run.headers, {line.partition(":")[0].strip().lower() for line in lines})
-        told[name] = "\n".join([*lines, *(f"{header}: {value}" for header, value in ours.items())])
+        variables[name] = "\n".join([*lines, *(f"{header}: {value}" for header, value in ours.items())])
     try:
         by_hand = json.loads(given.get(HEADER_OBJECT) or "{}")
-        told[HEADER_OBJECT] = json.dumps(
+        variables[HEADER_OBJECT] = json.dumps(
             {**by_hand, **_lacking(run.headers, {key.lower() for key in by_hand})}
         )
     except (
@@ -152,7 +152,7 @@ def _headers(run: Run, given: Mapping[str, str]) -> dict[str, str]:
         AttributeError,
     ):  # the program that reads it reports the error
         pass
-    return told
+    return variables
 
 
 def _lacking(headers: Mapping[str, str], by_hand: set[str]) -> dict[str, str]:

@@ -305,11 +305,11 @@ def _running(settings: Settings, runtime: RuntimeConfig) -> tuple[Fleet, str]:
     """Return already running engines and their URLs. Logs for each engine if it has our plugin."""
     from agentspec.commands.serve_settings import fleet_of
     from agentspec.gateway import Fleet
-    from agentspec.gateway.upstreams.probe import look
+    from agentspec.gateway.upstreams.probe import probe_engine
 
     fleet = Fleet(fleet_of(settings, settings.upstreams, runtime))
     for upstream in settings.upstreams:
-        logger.info("%s", look(upstream.root, upstream.control_token))
+        logger.info("%s", probe_engine(upstream.root, upstream.control_token))
     return fleet, ", ".join(upstream.url for upstream in settings.upstreams)
 
 

@@ -22,7 +22,7 @@ from agentspec.errors import ConfigError
 from agentspec.gateway import Fleet, RuntimeConfig, Upstream
 from agentspec.gateway.settings import Settings
 
-RULES_SETTINGS = ("keys", "admin_key_sha256", "limits", "server.allow_open", "server.cors_origins")
+RUNTIME_SETTINGS = ("keys", "admin_key_sha256", "limits", "server.allow_open", "server.cors_origins")
 FLEET_SETTINGS = ("routing", "timeouts", "retries", "health")
 READ_AT_START = ("limits.unread_s",)  # an option of the listening socket
 MOST_CHARS = 200  # of a value in the log
@@ -66,7 +66,7 @@ class RunningSettings:
         self._started = self._now = settings
         self._runtime = runtime
         self._live = (
-            LivePart(RULES_SETTINGS, self._put_rules),
+            LivePart(RUNTIME_SETTINGS, self._put_runtime),
             LivePart(("server.log_level",), _put_log_level),
             self._engines(upstream),
         )
@@ -117,7 +117,7 @@ class RunningSettings:
 
         return LivePart(names, put)
 
-    def _put_rules(self, _: Settings, new: RuntimeConfig) -> None:
+    def _put_runtime(self, _: Settings, new: RuntimeConfig) -> None:
         runtime = self._runtime
         runtime.keys, runtime.admin_key, runtime.limits = new.keys, new.admin_key, new.limits
         runtime.cors_origins = new.cors_origins

@@ -60,13 +60,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run_list(args: argparse.Namespace) -> int:
     """Run ``agentspec stages list``."""
-    told = call(args, "GET", "clusters")
+    answer = call(args, "GET", "clusters")
     if args.json:
-        print(json.dumps(told, indent=2))
+        print(json.dumps(answer, indent=2))
         return 0
-    lines = table(COLUMNS, [*map(_row, told["clusters"])]).splitlines()
+    lines = table(COLUMNS, [*map(_row, answer["clusters"])]).splitlines()
     print(lines[0])
-    for line, cluster in zip(lines[1:], told["clusters"], strict=True):
+    for line, cluster in zip(lines[1:], answer["clusters"], strict=True):
         print(line)
         if args.text and cluster["text"]:
             print(f"    {cluster['text']}")
@@ -75,22 +75,22 @@ def run_list(args: argparse.Namespace) -> int:
 
 def run_name(args: argparse.Namespace) -> int:
     """Run ``agentspec stages name``."""
-    told = call(args, "PATCH", _path(args), json={"name": args.stage})
-    print(f"requests of {told['id']} go to {told['stage']}")
+    answer = call(args, "PATCH", _path(args), json={"name": args.stage})
+    print(f"requests of {answer['id']} go to {answer['stage']}")
     return 0
 
 
 def run_pin(args: argparse.Namespace) -> int:
     """Run ``agentspec stages pin`` and ``unpin``."""
-    told = call(args, "PATCH", _path(args), json={"pinned": args.action == "pin"})
-    print(f"{args.action}ned {told['stage']}")
+    answer = call(args, "PATCH", _path(args), json={"pinned": args.action == "pin"})
+    print(f"{args.action}ned {answer['stage']}")
     return 0
 
 
 def run_merge(args: argparse.Namespace) -> int:
     """Run ``agentspec stages merge``."""
-    told = call(args, "POST", f"{_path(args)}/merge", json={"into": args.into})
-    print(f"requests of {args.cluster} go to {told['stage']}")
+    answer = call(args, "POST", f"{_path(args)}/merge", json={"into": args.into})
+    print(f"requests of {args.cluster} go to {answer['stage']}")
     return 0
 
 

@@ -45,16 +45,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run_top(args: argparse.Namespace) -> int:
     """Run ``agentspec top``. Raises EngineError when the server ends."""
     console = Console()
-    told = snapshots(args.url, args.key)
+    feed = snapshots(args.url, args.key)
     if args.once or not console.is_terminal:
         if not console.is_terminal:
             console = Console(width=WIDTH_WITHOUT_TERMINAL)
-        next(told)  # rates are known from the second snapshot on
-        console.print(view(next(told), console.width))
+        next(feed)  # rates are known from the second snapshot on
+        console.print(view(next(feed), console.width))
         return 0
     try:
         with Live(console=console, auto_refresh=False) as live:
-            for one in told:
+            for one in feed:
                 live.update(view(one, console.width), refresh=True)
     except KeyboardInterrupt:  # the only way to end it
         pass
@@ -91,19 +91,19 @@ def _check(answer: httpx.Response, url: str, key: str | None) -> None:
     raise gateway_call.refusal(answer.status_code, reason, key)
 
 
-def view(told: Mapping[str, Any], width: int) -> Group:
+def view(snapshot: Mapping[str, Any], width: int) -> Group:
     """Return a table of the stages with a line of totals. Narrow terminals get fewer columns."""
     columns = COLUMNS if width >= WIDE_CHARS else NARROW
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("stage", overflow="fold")
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
-    for stage in told["stages"]:
+    for stage in snapshot["stages"]:
         table.add_row(Text(_name(stage)), *map(_cells(stage).__getitem__, columns))
-    total = told["total"]
+    total = snapshot["total"]
     table.add_section()
     table.add_row(Text("all", style="bold"), *map(_cells(total).__getitem__, columns))
-    left = told["num_stages_left_out"]
+    left = snapshot["num_stages_left_out"]
     more = f", {left} more stages" if left else ""
     return Group(table, Text(f"{total['num_running']} calls under way{more}"))
 

@@ -10,7 +10,7 @@ from agentspec import __version__
 from agentspec.distribution import DOCUMENTS
 from agentspec.doctor.finding import Finding, ok, problem, warning
 from agentspec.gateway import UpstreamSettings
-from agentspec.gateway.upstreams.probe import look
+from agentspec.gateway.upstreams.probe import probe_engine
 from agentspec.stages import StageKey
 from agentspec.wire import XARGS_FIELD, to_xargs
 
@@ -48,7 +48,7 @@ def _models(client: httpx.Client) -> list[str] | Finding:
 
 
 def _plugin(settings: UpstreamSettings) -> Finding:
-    found = look(settings.root, settings.control_token)
+    found = probe_engine(settings.root, settings.control_token)
     if found.problem:
         return problem("plugin", str(found))
     if not found.plugin:

@@ -21,8 +21,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentspec.vllm_plugin.versions import installed_version
+from agentspec.wire import OWN_PREFIX
 
-PREFIX = "/agentspec/"
 TOKEN_VARIABLE = "AGENTSPEC_CONTROL_TOKEN"
 METHODS = {
     "status": "GET",
@@ -47,7 +47,7 @@ class Control:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer what is ours, pass on what is not."""
-        if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
+        if scope["type"] != "http" or not scope["path"].startswith(OWN_PREFIX):
             await self._app(scope, receive, send)
             return
         try:
@@ -57,10 +57,11 @@ class Control:
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
-        command = request.url.path.removeprefix(PREFIX)
+        command = request.url.path.removeprefix(OWN_PREFIX)
         if command not in METHODS:
             return _error(
-                404, f"there is no {request.url.path!r}, only {', '.join(PREFIX + one for one in METHODS)}"
+                404,
+                f"there is no {request.url.path!r}, only {', '.join(OWN_PREFIX + one for one in METHODS)}",
             )
         if request.method != METHODS[command]:
             return _error(405, f"{request.url.path} wants {METHODS[command]}, not {request.method}")

@@ -19,8 +19,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from agentspec.errors import RequestError
+from agentspec.gateway.http.context import context_of
 from agentspec.gateway.stages.resolver import StageHints, resolve_stage
-from agentspec.gateway.stages.url_stage import URL_STAGE_KEY, StageUrlMiddleware
+from agentspec.gateway.stages.url_stage import StageUrlMiddleware
 from agentspec.stages import DEFAULT_STAGE, DEFAULT_TENANT
 from agentspec.wire import (
     SESSION_HEADER,
@@ -131,7 +132,7 @@ def _note(
 def _told(request: Request, body: dict[str, Any]) -> str | None:
     """Return the stage that the client named; None if it named none, or an invalid one."""
     try:
-        hints = StageHints(DEFAULT_TENANT, request.headers, request.scope.get(URL_STAGE_KEY), body)
+        hints = StageHints(DEFAULT_TENANT, request.headers, context_of(request.scope).url_stage, body)
         stage, source = resolve_stage(hints)
     except RequestError:
         return None

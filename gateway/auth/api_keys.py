@@ -14,8 +14,8 @@ from hashlib import blake2b, sha256
 from starlette.datastructures import Headers
 
 from agentspec.errors import ConfigError
-from agentspec.gateway.auth.rate_limit import RateLimits
 from agentspec.gateway.errors import AuthError
+from agentspec.gateway.principal import Principal, RateLimits
 from agentspec.stages import DEFAULT_TENANT, check_tenant
 
 API_KEYS_VARIABLE = "AGENTSPEC_API_KEYS"
@@ -35,19 +35,6 @@ class ApiKey:
     tenant: str = DEFAULT_TENANT
     requests_per_minute: int | None = None
     max_concurrent: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """The sender of a request.
-
-    Attributes:
-        is_operator: True if it may use routes that concern all tenants.
-    """
-
-    tenant: str
-    limits: RateLimits
-    is_operator: bool = False
 
 
 class ApiKeys:

@@ -9,22 +9,19 @@ from urllib.parse import parse_qsl
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentspec.gateway.auth.api_keys import Principal, digest_of, given_key
-from agentspec.gateway.auth.rate_limit import RateLimits
+from agentspec.gateway.auth.api_keys import digest_of, given_key
 from agentspec.gateway.auth.runtime_config import RuntimeConfig
 from agentspec.gateway.errors import AuthError, ForbiddenError
 from agentspec.gateway.http.api_response import ApiResponse
-from agentspec.gateway.http.request_headers import headers_of
-from agentspec.gateway.http.response_writer import writer_of
+from agentspec.gateway.http.context import RequestContext, ensure_context
+from agentspec.gateway.principal import Principal, RateLimits
 from agentspec.stages import DEFAULT_TENANT
+from agentspec.wire import OWN_PREFIX
 
-TENANT_KEY = "agentspec.tenant"
-PRINCIPAL_KEY = "agentspec.principal"
 # sent by a web page in a local browser, or by a proxy on this machine for another client
 FROM_ELSEWHERE = frozenset(("origin", "forwarded", "x-forwarded-for"))
 OPERATOR_PATHS = frozenset(("/agentspec/save", "/agentspec/load"))
 READING_METHODS = frozenset(("GET", "HEAD"))
-TENANTS_PREFIX = "/agentspec/"  # each tenant's learned data is private
 METRICS_PATH = "/metrics"
 UI_PATH = "/ui"  # a page without data
 OPEN_PATHS = frozenset(("/health", "/ping", METRICS_PATH, UI_PATH))
@@ -33,10 +30,10 @@ OPEN_PATHS = frozenset(("/health", "/ping", METRICS_PATH, UI_PATH))
 class AuthMiddleware:
     """Admits tenants by their API keys, and operators to the operator paths by the admin key.
 
-    The principal is stored in ``scope[CALLER_KEY]``, the tenant in ``scope[TENANT_KEY]``. An operator may
-    read the tenants' data. The tenant is then the one that ``?tenant=`` names, or None for all of them.
-    If no keys are configured, programs on this machine may use the operator paths. With an admin key,
-    ``/metrics`` needs it too, because it covers every tenant.
+    Sets ``principal`` and ``tenant`` of the request's context. An operator may read the tenants' data. The
+    tenant is then the one that ``?tenant=`` names, or None for all of them. If no keys are configured,
+    programs on this machine may use the operator paths. With an admin key, ``/metrics`` needs it too,
+    because it covers every tenant.
     """
 
     def __init__(self, app: ASGIApp, runtime: RuntimeConfig) -> None:
@@ -47,41 +44,41 @@ class AuthMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 401 or 403."""
         if scope["type"] == "http":
-            writer = writer_of(scope, send)
+            context = ensure_context(scope, send)
             try:
-                self._admit(scope)
-                writer.is_client_known = scope["path"] not in OPEN_PATHS
+                self._admit(scope, context)
+                context.writer.is_client_known = scope["path"] not in OPEN_PATHS
             except (AuthError, ForbiddenError) as error:
-                response = ApiResponse(writer)
+                response = ApiResponse(context.writer)
                 if isinstance(error, AuthError):
                     response.headers.append((b"www-authenticate", b"Bearer"))
                 await response.fail(error)
                 return
         await self._app(scope, receive, send)
 
-    def _admit(self, scope: Scope) -> None:
-        path, given = scope["path"], given_key(headers_of(scope))
+    def _admit(self, scope: Scope, context: RequestContext) -> None:
+        path, given = scope["path"], given_key(context.headers)
         if path in OPERATOR_PATHS or (path == METRICS_PATH and self._runtime.admin_key):
-            self._check_operator(scope, given)
+            self._check_operator(scope, context, given)
         elif path not in OPEN_PATHS:
-            is_tenants = path.startswith(TENANTS_PREFIX)
+            is_tenants = path.startswith(OWN_PREFIX)  # each tenant's learned data is private
             if is_tenants and self._runtime.admin_key is not None and self._is_admin(given):
                 if scope["method"] not in READING_METHODS:
                     raise ForbiddenError(
                         "the operator's key sees every tenant and changes none: use a key of the tenant"
                     )
-                scope[TENANT_KEY], scope[PRINCIPAL_KEY] = _named_tenant(scope), self._operator
+                context.tenant, context.principal = _named_tenant(scope), self._operator
                 return
             is_operators = self._is_admin(given) and not is_tenants
             principal = self._operator if is_operators else self._runtime.keys.principal(given)
-            scope[TENANT_KEY], scope[PRINCIPAL_KEY] = principal.tenant, principal
+            context.tenant, context.principal = principal.tenant, principal
 
     def _is_admin(self, given: str | None) -> bool:
         if self._runtime.admin_key is None:
             return not self._runtime.keys
         return given is not None and hmac.compare_digest(digest_of(given), self._runtime.admin_key)
 
-    def _check_operator(self, scope: Scope, given: str | None) -> None:
+    def _check_operator(self, scope: Scope, context: RequestContext, given: str | None) -> None:
         if self._runtime.admin_key is not None:
             if given is None:
                 raise AuthError("the operator's key is needed: send 'Authorization: Bearer KEY'")
@@ -89,7 +86,7 @@ class AuthMiddleware:
                 raise ForbiddenError("this key is not the operator's")
         elif self._runtime.keys:
             raise ForbiddenError("this is for operators, and there is no operator's key: give --admin-key")
-        elif not FROM_ELSEWHERE.isdisjoint(headers_of(scope)) or not _is_on_this_machine(scope):
+        elif not FROM_ELSEWHERE.isdisjoint(context.headers) or not _is_on_this_machine(scope):
             raise ForbiddenError("without an operator's key this is for programs on the same machine only")
 
 

@@ -17,15 +17,16 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from agentspec.errors import AgentSpecError, RequestError
-from agentspec.gateway.auth.middleware import TENANT_KEY
 from agentspec.gateway.discovery.cluster import Cluster
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.errors import describe
+from agentspec.gateway.http.context import context_of
 from agentspec.gateway.http.request_body import parse_body, read_body
 from agentspec.gateway.settings import GatewaySettings
 from agentspec.stages import MAX_PATH_CHARS
+from agentspec.wire import OWN_PREFIX
 
-CLUSTERS_PATH = "/agentspec/clusters"
+CLUSTERS_PATH = f"{OWN_PREFIX}clusters"
 LIMITS = GatewaySettings(body_limit_bytes=1 << 16)
 
 Result = TypeVar("Result")
@@ -35,7 +36,7 @@ def discovery_routes(discovery: Discovery) -> list[Route]:
     """Return the routes."""
 
     async def clusters(request: Request) -> Response:
-        tenant = request.scope[TENANT_KEY]
+        tenant = context_of(request.scope).tenant
         found = await run_in_threadpool(discovery.clusters, tenant)
         described = [describe_cluster(cluster) for cluster in found]
         if tenant is None:  # an operator's request for all tenants
@@ -107,7 +108,7 @@ async def _done(act: Callable[..., Result], request: Request, *arguments: object
 
     Runs in a thread, since ``act`` writes a file.
     """
-    tenant, cluster_id = request.scope[TENANT_KEY], request.path_params["cluster"]
+    tenant, cluster_id = context_of(request.scope).principal.tenant, request.path_params["cluster"]
     return await run_in_threadpool(act, tenant, cluster_id, *arguments)
 
 

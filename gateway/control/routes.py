@@ -15,39 +15,40 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from agentspec.errors import RequestError
-from agentspec.gateway.auth.middleware import TENANT_KEY
 from agentspec.gateway.auth.runtime_config import RuntimeConfig
 from agentspec.gateway.control.past_outputs import read_past_outputs
 from agentspec.gateway.errors import ForbiddenError, UnknownTraceError
+from agentspec.gateway.http.context import context_of
 from agentspec.gateway.http.request_body import parse_body, read_body
 from agentspec.gateway.http.request_id import is_request_id
 from agentspec.gateway.upstreams.stage_json import describe_stages
 from agentspec.gateway.upstreams.upstream import Upstream
 from agentspec.stages import StageKey
+from agentspec.wire import OWN_PREFIX
 
 
 def control_routes(upstream: Upstream, runtime: RuntimeConfig) -> list[Route]:
     """Return the routes, for either kind of upstream."""
 
     async def stages(request: Request) -> Response:
-        tenant = request.scope[TENANT_KEY]  # None: all
+        tenant = context_of(request.scope).tenant  # None: all
         seen = await upstream.stats()
         own = {stage: stats for stage, stats in seen.items() if tenant in (None, stage.tenant)}
         return JSONResponse(describe_stages(own))
 
     async def trace(request: Request) -> Response:
-        tenant, request_id = request.scope[TENANT_KEY], request.path_params["request_id"]
+        tenant, request_id = context_of(request.scope).tenant, request.path_params["request_id"]
         steps = await upstream.trace(tenant, request_id) if is_request_id(request_id) else None
         if steps is None:
             raise UnknownTraceError(f"there is no trace of {request_id!r} (any more)")
         return JSONResponse({"steps": steps})
 
     async def evict(request: Request) -> Response:
-        stage = StageKey.parse(request.path_params["stage"], request.scope[TENANT_KEY])
+        stage = StageKey.parse(request.path_params["stage"], context_of(request.scope).principal.tenant)
         return JSONResponse(await upstream.evict(stage))
 
     async def warm(request: Request) -> Response:
-        tenant = request.scope[TENANT_KEY]
+        tenant = context_of(request.scope).principal.tenant
         outputs = read_past_outputs(await read_body(request.receive, runtime.limits), tenant)
         return JSONResponse(await upstream.warm(tenant, outputs))
 
@@ -64,12 +65,12 @@ def control_routes(upstream: Upstream, runtime: RuntimeConfig) -> list[Route]:
         return answer
 
     return [
-        Route("/agentspec/stages", stages),
-        Route("/agentspec/stages/{stage:path}", evict, methods=["DELETE"]),
-        Route("/agentspec/traces/{request_id}", trace),
-        Route("/agentspec/warm", warm, methods=["POST"]),
-        Route("/agentspec/save", with_file(upstream.save), methods=["POST"]),
-        Route("/agentspec/load", with_file(upstream.load), methods=["POST"]),
+        Route(f"{OWN_PREFIX}stages", stages),
+        Route(f"{OWN_PREFIX}stages/{{stage:path}}", evict, methods=["DELETE"]),
+        Route(f"{OWN_PREFIX}traces/{{request_id}}", trace),
+        Route(f"{OWN_PREFIX}warm", warm, methods=["POST"]),
+        Route(f"{OWN_PREFIX}save", with_file(upstream.save), methods=["POST"]),
+        Route(f"{OWN_PREFIX}load", with_file(upstream.load), methods=["POST"]),
     ]
 
 

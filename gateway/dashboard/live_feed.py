@@ -23,7 +23,7 @@ from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 
 INTERVAL_S = 1.0
-MAX_LOOKING = 32  # of one tenant at a time
+MAX_VIEWERS = 32  # of one tenant at a time
 
 
 class LiveFeed:
@@ -38,50 +38,50 @@ class LiveFeed:
         self._upstream = upstream
         self._traffic_stats = traffic_stats
         self._interval_s = interval_s
-        self._num_looking: Counter[str | None] = Counter()
-        self._trails: dict[str | None, SlidingWindows] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._num_viewers: Counter[str | None] = Counter()
+        self._windows: dict[str | None, SlidingWindows] = {}
+        self._polling: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._stats: Mapping[StageKey, StageStats] = {}
         self._events: dict[str | None, bytes] = {}  # events of the last poll, encoded on demand
 
     def check_room(self, tenant: str | None) -> None:
         """Raise RateLimitError if the tenant has reached its limit of live streams."""
-        if self._num_looking[tenant] >= MAX_LOOKING:
+        if self._num_viewers[tenant] >= MAX_VIEWERS:
             raise RateLimitError(
-                f"{MAX_LOOKING} live streams are open with keys of this tenant; close one", retry_after_s=10
+                f"{MAX_VIEWERS} live streams are open with keys of this tenant; close one", retry_after_s=10
             )
 
     async def events(self, tenant: str | None) -> AsyncGenerator[bytes, None]:
         """Yield a tenant's figures after each poll, as server-sent events, until closed."""
-        with self._looked_at(tenant):
+        with self._viewed(tenant):
             while True:
                 await self._news.wait()
                 yield self._event(tenant)
 
     @contextmanager
-    def _looked_at(self, tenant: str | None) -> Iterator[None]:
-        self._num_looking[tenant] += 1
-        self._trails.setdefault(tenant, SlidingWindows())
-        if self._looking is None:
-            self._looking = asyncio.create_task(self._look())
+    def _viewed(self, tenant: str | None) -> Iterator[None]:
+        self._num_viewers[tenant] += 1
+        self._windows.setdefault(tenant, SlidingWindows())
+        if self._polling is None:
+            self._polling = asyncio.create_task(self._poll())
         try:
             yield
         finally:
-            self._num_looking[tenant] -= 1
-            if not self._num_looking[tenant]:
-                del self._num_looking[tenant], self._trails[tenant]
+            self._num_viewers[tenant] -= 1
+            if not self._num_viewers[tenant]:
+                del self._num_viewers[tenant], self._windows[tenant]
                 self._events.pop(tenant, None)
-            if not self._num_looking and self._looking is not None:
-                self._looking.cancel()
-                self._looking = None
+            if not self._num_viewers and self._polling is not None:
+                self._polling.cancel()
+                self._polling = None
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         while True:
             stats = await self._upstream.stats()
             now_s = time.monotonic()
-            for tenant, trails in self._trails.items():
-                trails.look(now_s, _of(tenant, stats))
+            for tenant, windows in self._windows.items():
+                windows.update(now_s, _of(tenant, stats))
             self._events.clear()
             news, self._news = self._news, asyncio.Event()
             news.set()
@@ -90,14 +90,14 @@ class LiveFeed:
     def _event(self, tenant: str | None) -> bytes:
         event = self._events.get(tenant)
         if event is None:
-            event = self._events[tenant] = encode_event(self._told(tenant))
+            event = self._events[tenant] = encode_event(self._snapshot(tenant))
         return event
 
-    def _told(self, tenant: str | None) -> dict[str, Any]:
-        trails = self._trails[tenant]
+    def _snapshot(self, tenant: str | None) -> dict[str, Any]:
+        windows = self._windows[tenant]
         if tenant is None:
-            return describe_all(trails, self._traffic_stats.all(), self._interval_s)
-        return describe_tenant(trails, self._traffic_stats.of(tenant), self._interval_s)
+            return describe_all(windows, self._traffic_stats.all(), self._interval_s)
+        return describe_tenant(windows, self._traffic_stats.of(tenant), self._interval_s)
 
 
 def _of(tenant: str | None, stats: Mapping[StageKey, StageStats]) -> dict[Path, StageStats]:

@@ -17,19 +17,21 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from agentspec.gateway.auth.middleware import TENANT_KEY, UI_PATH
+from agentspec.gateway.auth.middleware import UI_PATH
 from agentspec.gateway.auth.runtime_config import RuntimeConfig
 from agentspec.gateway.dashboard.live_feed import LiveFeed
 from agentspec.gateway.http.api_response import EVENT_STREAM_HEADERS, ApiResponse
 from agentspec.gateway.http.cancellation import CancelScope, ClientGoneError, ended_before
+from agentspec.gateway.http.context import context_of
 from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
 from agentspec.gateway.http.response_writer import AsgiResponseWriter
+from agentspec.wire import OWN_PREFIX
 
-EVENTS_PATH = "/agentspec/events"
+EVENTS_PATH = f"{OWN_PREFIX}events"
 PAGE_FILE = Path(__file__).with_name("ui.html")
 
 
-def ui_routes(lookout: LiveFeed, runtime: RuntimeConfig, shutdown: GracefulShutdown) -> list[Route]:
+def ui_routes(feed: LiveFeed, runtime: RuntimeConfig, shutdown: GracefulShutdown) -> list[Route]:
     """Return the routes of the page and of its live feed."""
     text = PAGE_FILE.read_text(encoding="utf-8")
     headers = {"content-security-policy": content_security_policy(text), **_HEADERS}
@@ -39,7 +41,7 @@ def ui_routes(lookout: LiveFeed, runtime: RuntimeConfig, shutdown: GracefulShutd
 
     return [
         Route(UI_PATH, page),
-        Route(EVENTS_PATH, Events(lookout, runtime, shutdown), methods=["GET"]),
+        Route(EVENTS_PATH, Events(feed, runtime, shutdown), methods=["GET"]),
     ]
 
 
@@ -49,32 +51,33 @@ class Events:
     Ends when the client disconnects, the keys change or a graceful shutdown begins.
     """
 
-    def __init__(self, lookout: LiveFeed, runtime: RuntimeConfig, shutdown: GracefulShutdown) -> None:
-        self._lookout = lookout
+    def __init__(self, feed: LiveFeed, runtime: RuntimeConfig, shutdown: GracefulShutdown) -> None:
+        self._feed = feed
         self._runtime = runtime
         self._shutdown = shutdown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream the feed. Raises RateLimitError, before anything is sent, if the tenant has too many."""
-        tenant = scope[TENANT_KEY]
-        self._lookout.check_room(tenant)
+        context = context_of(scope)
+        tenant = context.tenant
+        self._feed.check_room(tenant)
         response, cancel_scope = ApiResponse(AsgiResponseWriter(send)), CancelScope()
 
-        async def tell() -> None:
-            cancel_scope.cancel_on_disconnect(scope, receive)
-            await self._tell(tenant, response)
+        async def stream() -> None:
+            cancel_scope.cancel_on_disconnect(context.writer, receive)
+            await self._stream(tenant, response)
 
         with suppress(ClientGoneError):  # the normal end of such a stream
-            await cancel_scope.run(tell())
+            await cancel_scope.run(stream())
 
-    async def _tell(self, tenant: str | None, response: ApiResponse) -> None:
+    async def _stream(self, tenant: str | None, response: ApiResponse) -> None:
         await response.start(200, EVENT_STREAM_HEADERS)
         await ended_before(self._shutdown.begun, self._write(tenant, response))
         await response.end()
 
     async def _write(self, tenant: str | None, response: ApiResponse) -> None:
         keys = self._runtime.keys
-        async with aclosing(self._lookout.events(tenant)) as events:
+        async with aclosing(self._feed.events(tenant)) as events:
             async for event in events:
                 if self._runtime.keys is not keys:  # clients with a valid key may reconnect
                     return

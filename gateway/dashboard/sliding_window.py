@@ -58,7 +58,7 @@ class SlidingWindow:
         self._buckets: deque[Gain] = deque()
         self._last: Gain | None = None
 
-    def look(self, now_s: float, stats: StageStats) -> None:
+    def update(self, now_s: float, stats: StageStats) -> None:
         """Add the present values of the counters."""
         last = self._last
         self._last = Gain(

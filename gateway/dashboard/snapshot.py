@@ -16,8 +16,8 @@ from agentspec.gateway.dashboard.workflow_graph import Path
 from agentspec.gateway.upstreams.stage_json import by_name
 from agentspec.stats import StageStats
 
-MAX_TOLD_STAGES = 100  # those with the most requests
-MAX_TOLD_EDGES = 200  # those seen most often
+MAX_SHOWN_STAGES = 100  # those with the most requests
+MAX_SHOWN_EDGES = 200  # those seen most often
 
 
 class SlidingWindows:
@@ -34,36 +34,36 @@ class SlidingWindows:
         self.stages: dict[Path, SlidingWindow] = {}
         self.total = SlidingWindow()
 
-    def look(self, now_s: float, stats: Mapping[Path, StageStats]) -> None:
+    def update(self, now_s: float, stats: Mapping[Path, StageStats]) -> None:
         """Add the present values of the counters."""
         self.stats = stats
-        self.total.look(now_s, _sum(stats.values()))
-        told = heapq.nlargest(MAX_TOLD_STAGES, stats, key=lambda path: stats[path].num_requests)
-        self.stages = {path: self.stages.get(path) or SlidingWindow() for path in told}
-        for path, trail in self.stages.items():
-            trail.look(now_s, stats[path])
+        self.total.update(now_s, _sum(stats.values()))
+        shown = heapq.nlargest(MAX_SHOWN_STAGES, stats, key=lambda path: stats[path].num_requests)
+        self.stages = {path: self.stages.get(path) or SlidingWindow() for path in shown}
+        for path, window in self.stages.items():
+            window.update(now_s, stats[path])
 
 
-def describe_tenant(trails: SlidingWindows, watch: TenantTraffic, interval_s: float) -> dict[str, Any]:
+def describe_tenant(windows: SlidingWindows, traffic: TenantTraffic, interval_s: float) -> dict[str, Any]:
     """Return the snapshot of one tenant."""
-    return _described(trails, watch.stages, watch.flow.edges, interval_s, _named)
+    return _described(windows, traffic.stages, traffic.graph.edges, interval_s, _named)
 
 
 def describe_all(
-    trails: SlidingWindows, tenants: Mapping[str, TenantTraffic], interval_s: float
+    windows: SlidingWindows, tenants: Mapping[str, TenantTraffic], interval_s: float
 ) -> dict[str, Any]:
-    """Return the snapshot of all tenants. Paths in ``trails`` begin with the tenant."""
+    """Return the snapshot of all tenants. Paths in ``windows`` begin with the tenant."""
     stages = {
         (tenant, *path): traffic
-        for tenant, watch in tenants.items()
-        for path, traffic in watch.stages.items()
+        for tenant, known in tenants.items()
+        for path, traffic in known.stages.items()
     }
     edges = {
         ((tenant, *one), (tenant, *other)): count
-        for tenant, watch in tenants.items()
-        for (one, other), count in watch.flow.edges.items()
+        for tenant, known in tenants.items()
+        for (one, other), count in known.graph.edges.items()
     }
-    return _described(trails, stages, edges, interval_s, _named_with_tenant)
+    return _described(windows, stages, edges, interval_s, _named_with_tenant)
 
 
 def _named(path: Path) -> dict[str, str]:
@@ -75,34 +75,34 @@ def _named_with_tenant(path: Path) -> dict[str, str]:
 
 
 def _described(
-    trails: SlidingWindows,
+    windows: SlidingWindows,
     traffic_of: Mapping[Path, StageTraffic],
     edges: Mapping[tuple[Path, Path], int],
     interval_s: float,
     named: Callable[[Path], dict[str, str]],
 ) -> dict[str, Any]:
-    stats = trails.stats
+    stats = windows.stats
     saved = [seconds for one in stats.values() if (seconds := one.saved_s) is not None]
     running = sum(traffic.num_running for traffic in traffic_of.values())
     return {
         "time": time.time(),
         "interval_s": interval_s,
         "total": {
-            **_figures(_sum(stats.values()), trails.total),
+            **_figures(_sum(stats.values()), windows.total),
             "saved_s": sum(saved) if saved else None,
             "num_running": running,
         },
         "stages": [
-            {**named(path), **_stage(stats[path], trail, traffic_of.get(path) or StageTraffic())}
-            for path, trail in sorted(trails.stages.items())
+            {**named(path), **_stage(stats[path], window, traffic_of.get(path) or StageTraffic())}
+            for path, window in sorted(windows.stages.items())
         ],
-        "num_stages_left_out": len(stats) - len(trails.stages),
+        "num_stages_left_out": len(stats) - len(windows.stages),
         "edges": _edges(edges, named),
     }
 
 
-def _figures(stats: StageStats, trail: SlidingWindow) -> dict[str, Any]:
-    now = trail.now
+def _figures(stats: StageStats, window: SlidingWindow) -> dict[str, Any]:
+    now = window.now
     return {
         "num_requests": stats.num_requests,
         "num_output_tokens": stats.num_output_tokens,
@@ -114,16 +114,16 @@ def _figures(stats: StageStats, trail: SlidingWindow) -> dict[str, Any]:
         "tokens_per_s": now.tokens_per_s,
         "accepted_per_step": stats.accepted_per_step or None,
         "accepted_per_step_now": now.accepted_per_step,
-        "accepted_per_step_recent": trail.recent.accepted_per_step,
+        "accepted_per_step_recent": window.recent.accepted_per_step,
         "tree_bytes": stats.tree_bytes,
         "tree_limit_bytes": stats.tree_limit_bytes or None,
-        "series": [value if value is None else round(value, 2) for value in trail.series],
+        "series": [value if value is None else round(value, 2) for value in window.series],
     }
 
 
-def _stage(stats: StageStats, trail: SlidingWindow, traffic: StageTraffic) -> dict[str, Any]:
+def _stage(stats: StageStats, window: SlidingWindow, traffic: StageTraffic) -> dict[str, Any]:
     return {
-        **_figures(stats, trail),
+        **_figures(stats, window),
         "saved_s": stats.saved_s,
         "drafted_by_source": by_name(stats.drafted_by_source),
         "accepted_by_source": by_name(stats.accepted_by_source),
@@ -137,8 +137,8 @@ def _stage(stats: StageStats, trail: SlidingWindow, traffic: StageTraffic) -> di
 def _edges(
     edges: Mapping[tuple[Path, Path], int], named: Callable[[Path], dict[str, str]]
 ) -> list[dict[str, Any]]:
-    told = heapq.nlargest(MAX_TOLD_EDGES, edges.items(), key=lambda edge: edge[1])
-    return [_edge(named(one), named(other), count) for (one, other), count in told]
+    shown = heapq.nlargest(MAX_SHOWN_EDGES, edges.items(), key=lambda edge: edge[1])
+    return [_edge(named(one), named(other), count) for (one, other), count in shown]
 
 
 def _edge(one: dict[str, str], other: dict[str, str], count: int) -> dict[str, Any]:

@@ -39,12 +39,12 @@ class TenantTraffic:
 
     Attributes:
         stages: stats by path. Stages beyond ``max_stages`` share one entry and are not in the workflow graph.
-        flow: workflow graph.
+        graph: workflow graph.
     """
 
     def __init__(self, max_stages: int = MAX_STAGES) -> None:
         self.stages: dict[Path, StageTraffic] = {}
-        self.flow = WorkflowGraph()
+        self.graph = WorkflowGraph()
         self._rest = StageTraffic()
         self._max_stages = max_stages
 
@@ -61,13 +61,13 @@ class TenantTraffic:
 class InFlightCall:
     """One call in flight."""
 
-    __slots__ = ("began_s", "flow", "step", "traffic")
+    __slots__ = ("began_s", "graph", "step", "traffic")
 
     def __init__(
-        self, traffic: StageTraffic, flow: WorkflowGraph, step: GraphStep | None, began_s: float
+        self, traffic: StageTraffic, graph: WorkflowGraph, step: GraphStep | None, began_s: float
     ) -> None:
         self.traffic = traffic
-        self.flow = flow
+        self.graph = graph
         self.step = step
         self.began_s = began_s
 
@@ -96,21 +96,21 @@ class TrafficStats:
         """Count the start of a call. :meth:`end` must follow in any case."""
         stage = tags.stage
         path = stage.path
-        watch = self.of(stage.tenant)
-        traffic, is_own = watch.traffic(path)
+        tenant = self.of(stage.tenant)
+        traffic, is_own = tenant.traffic(path)
         traffic.num_running += 1
         sources = traffic.tag_sources
         sources[tags.stage_source] = sources.get(tags.stage_source, 0) + 1
-        step = watch.flow.begin(tags.session, path) if tags.session is not None and is_own else None
-        return InFlightCall(traffic, watch.flow, step, self._clock())
+        step = tenant.graph.begin(tags.session, path) if tags.session is not None and is_own else None
+        return InFlightCall(traffic, tenant.graph, step, self._clock())
 
-    def end(self, visit: InFlightCall, status: int) -> None:
+    def end(self, call: InFlightCall, status: int) -> None:
         """Count the end of a call. ``status`` is that of the response, 0 without one."""
-        traffic = visit.traffic
+        traffic = call.traffic
         traffic.num_running -= 1
         traffic.num_ended += 1
-        traffic.seconds += self._clock() - visit.began_s
+        traffic.seconds += self._clock() - call.began_s
         if not 0 < status < FIRST_FAILURE:
             traffic.num_failed += 1
-        elif visit.step is not None:
-            visit.flow.end(visit.step)
+        elif call.step is not None:
+            call.graph.end(call.step)

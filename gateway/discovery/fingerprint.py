@@ -195,5 +195,5 @@ def _cut(text: str, head: int, tail: int) -> str:
 
 def _digest(key: bytes, is_system: bool, text: str, tools: tuple[str, ...], schema: str) -> bytes:
     names = "\0".join(tools)
-    told = f"{is_system:d}{len(names)} {len(schema)} {names}{schema}{text}"
-    return blake2b(told.encode("utf-8", "surrogatepass"), key=key, digest_size=DIGEST_BYTES).digest()
+    content = f"{is_system:d}{len(names)} {len(schema)} {names}{schema}{text}"
+    return blake2b(content.encode("utf-8", "surrogatepass"), key=key, digest_size=DIGEST_BYTES).digest()

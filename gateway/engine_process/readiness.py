@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentspec.gateway.engine_process.supervisor import EngineSupervisor
 from agentspec.gateway.errors import error_body
+from agentspec.gateway.http.context import ensure_context
 from agentspec.gateway.http.cors import cors_headers, is_preflight
 
 RETRY_AFTER = {"retry-after": "5"}
@@ -30,10 +31,11 @@ class ReadinessMiddleware:
             return
         headers = dict(RETRY_AFTER)
         if origins := self._origins():
-            if is_preflight(scope, origins):
+            asked = ensure_context(scope, send).headers
+            if is_preflight(scope["method"], asked, origins):
                 await self._app(scope, receive, send)
                 return
-            allowed = cors_headers(scope, origins)
+            allowed = cors_headers(asked, origins)
             headers |= {name.decode(): value.decode("latin-1") for name, value in allowed}
         phase = self._engine.phase
         body = {"status": phase}

@@ -89,7 +89,7 @@ class EngineSupervisor:
                         self._note_ready(on_ready)
                         failure = await self._serve(child, client)
                 if not self._has_served:
-                    raise EngineStartError(_told(failure, child))
+                    raise EngineStartError(_start_failure(failure, child))
                 if time.monotonic() - ready_at >= STEADY_S:
                     num_failures = 0
                 delay_s = back_off_s(num_failures)
@@ -161,6 +161,6 @@ def run_until_signal(engine: EngineSupervisor, *, on_ready: Callable[[], None] |
     asyncio.run(run())
 
 
-def _told(failure: str, child: EngineSubprocess) -> str:
+def _start_failure(failure: str, child: EngineSubprocess) -> str:
     lines = "".join(f"\n  {line}" for line in child.output.last_lines)
     return f"the engine did not start: it {failure}. Its last lines:{lines or ' none'}"

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from starlette.types import Receive, Scope
+from starlette.types import Receive
 
-from agentspec.gateway.http.response_writer import WRITER_KEY, ResponseWriter
+from agentspec.gateway.http.response_writer import ResponseWriter
 
 
 class ClientGoneError(Exception):
@@ -42,10 +42,9 @@ class CancelScope:
             if self._stop_watching is not None:
                 self._stop_watching()
 
-    def cancel_on_disconnect(self, scope: Scope, receive: Receive) -> None:
+    def cancel_on_disconnect(self, writer: ResponseWriter, receive: Receive) -> None:
         """Cancel when the client disconnects. Call after the request's body was read."""
-        writer: ResponseWriter | None = scope.get(WRITER_KEY)
-        if writer is not None and writer.reports_disconnect:  # no waiting task is needed
+        if writer.reports_disconnect:  # no waiting task is needed
             writer.on_disconnect = self._on_disconnect
             self._stop_watching = lambda: setattr(writer, "on_disconnect", None)
         else:

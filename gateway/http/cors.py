@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentspec.gateway.http.api_response import ApiResponse
-from agentspec.gateway.http.request_headers import headers_of
-from agentspec.gateway.http.response_writer import RawHeader, writer_of
+from agentspec.gateway.http.context import ensure_context
+from agentspec.gateway.http.response_writer import RawHeader
 
 ANY_ORIGIN = "*"
 METHODS = b"GET, HEAD, POST, PATCH, DELETE"
@@ -33,19 +34,19 @@ class CorsMiddleware:
         """Pass the request on, unless it is a preflight request of an allowed page."""
         origins = self._origins()
         if origins and scope["type"] == "http":
-            writer = writer_of(scope, send)
-            writer.headers += cors_headers(scope, origins)
-            if is_preflight(scope, origins):
-                response = ApiResponse(writer)
-                await response.start(204, _of_preflight(scope))
+            context = ensure_context(scope, send)
+            context.writer.headers += cors_headers(context.headers, origins)
+            if is_preflight(scope["method"], context.headers, origins):
+                response = ApiResponse(context.writer)
+                await response.start(204, _of_preflight(context.headers))
                 await response.end()
                 return
         await self._app(scope, receive, send)
 
 
-def cors_headers(scope: Scope, origins: frozenset[str]) -> list[RawHeader]:
+def cors_headers(headers: Headers, origins: frozenset[str]) -> list[RawHeader]:
     """Return the headers that let the requesting page read the response."""
-    allowed = _allowed_origin(scope, origins)
+    allowed = _allowed_origin(headers, origins)
     varies = [] if ANY_ORIGIN in origins else [(b"vary", b"origin")]
     if allowed is None:
         return varies
@@ -56,14 +57,14 @@ def cors_headers(scope: Scope, origins: frozenset[str]) -> list[RawHeader]:
     ]
 
 
-def is_preflight(scope: Scope, origins: frozenset[str]) -> bool:
+def is_preflight(method: str, headers: Headers, origins: frozenset[str]) -> bool:
     """Return True for a preflight request, which carries no key, of an allowed page."""
-    asks = scope["method"] == "OPTIONS" and "access-control-request-method" in headers_of(scope)
-    return asks and _allowed_origin(scope, origins) is not None
+    asks = method == "OPTIONS" and "access-control-request-method" in headers
+    return asks and _allowed_origin(headers, origins) is not None
 
 
-def _allowed_origin(scope: Scope, origins: frozenset[str]) -> str | None:
-    origin = headers_of(scope).get("origin")
+def _allowed_origin(headers: Headers, origins: frozenset[str]) -> str | None:
+    origin = headers.get("origin")
     if origin is None:
         return None
     if ANY_ORIGIN in origins:
@@ -71,12 +72,12 @@ def _allowed_origin(scope: Scope, origins: frozenset[str]) -> str | None:
     return origin if origin in origins else None
 
 
-def _of_preflight(scope: Scope) -> list[RawHeader]:
+def _of_preflight(asked: Headers) -> list[RawHeader]:
     headers: list[RawHeader] = [
         (b"access-control-allow-methods", METHODS),
         (b"access-control-max-age", PREFLIGHT_SECONDS),
     ]
-    wanted = headers_of(scope).get("access-control-request-headers")
+    wanted = asked.get("access-control-request-headers")
     if wanted:  # "*" would not cover Authorization
         headers.append((b"access-control-allow-headers", wanted.encode("latin-1")))
     return [*headers, (b"vary", b"access-control-request-headers")]

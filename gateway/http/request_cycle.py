@@ -12,13 +12,8 @@ from starlette.types import ASGIApp, Message, Scope
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from agentspec.gateway.http.response_writer import (
-    BODILESS_STATUSES,
-    WRITER_KEY,
-    RawHeader,
-    RawHeaders,
-    ResponseWriter,
-)
+from agentspec.gateway.http.context import open_context
+from agentspec.gateway.http.response_writer import BODILESS_STATUSES, RawHeader, RawHeaders, ResponseWriter
 
 RESET = struct.pack("ii", 1, 0)  # the kernel drops unsent data and resets the connection
 
@@ -31,7 +26,7 @@ class Http11Cycle(ResponseWriter):
     Takes the place of uvicorn's "cycle". uvicorn's half of the protocol uses attributes of the same names.
 
     Args:
-        scope: the request's scope; its ``WRITER_KEY`` is set to this object.
+        scope: the request's scope; gets a context with this object as its writer.
         server_headers: headers of every response.
         keep_alive: True if the client may send another request on this connection.
         expects_continue: True if the client waits for ``100 Continue`` before it sends the body.
@@ -54,7 +49,7 @@ class Http11Cycle(ResponseWriter):
         on_end: Callable[[], None],
     ) -> None:
         super().__init__()
-        scope[WRITER_KEY] = self
+        open_context(scope, self)
         self.keep_alive = keep_alive
         self.disconnected = False
         self.body = bytearray()

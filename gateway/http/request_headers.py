@@ -5,8 +5,6 @@ from __future__ import annotations
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-HEADERS_KEY = "agentspec.headers"
-
 
 class RequestHeaders(Headers):
     """Headers with a lookup table. Starlette's scan the list each time, and tags alone ask for a dozen names.
@@ -29,11 +27,3 @@ class RequestHeaders(Headers):
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and key.lower() in self._first
-
-
-def headers_of(scope: Scope) -> Headers:
-    """Return a request's headers, parsed once per request."""
-    known: Headers | None = scope.get(HEADERS_KEY)
-    if known is None:
-        known = scope[HEADERS_KEY] = RequestHeaders(scope)
-    return known

@@ -9,7 +9,6 @@ from starlette.datastructures import Headers
 
 from agentspec.wire import MAX_REQUEST_ID_CHARS, REQUEST_ID_HEADER
 
-REQUEST_ID_KEY = "agentspec.request_id"
 _SANE_ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{MAX_REQUEST_ID_CHARS}}}")
 
 

@@ -10,9 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from starlette.types import Message, Scope, Send
+from starlette.types import Message, Send
 
-WRITER_KEY = "agentspec.writer"
 BODILESS_STATUSES = frozenset((204, 304))
 RawHeader = tuple[bytes, bytes]
 RawHeaders = Iterable[RawHeader]
@@ -107,11 +106,3 @@ class AsgiResponseWriter(ResponseWriter):
         """See :class:`ResponseWriter`."""
         while self._messages:
             await self._send(self._messages.pop(0))
-
-
-def writer_of(scope: Scope, send: Send) -> ResponseWriter:
-    """Return the response writer of this request, creating it if needed."""
-    known: ResponseWriter | None = scope.get(WRITER_KEY)
-    if known is None:
-        known = scope[WRITER_KEY] = AsgiResponseWriter(send)
-    return known

@@ -81,13 +81,15 @@ class ChatForm:
         text, calls = self._read(index, delta.text, is_last=reason is not None)
         if not (text or calls or reason or (has_logprobs and delta.logprobs)):
             return None
-        told: dict[str, Any] = {"content": text} if text else {}
+        content: dict[str, Any] = {"content": text} if text else {}
         if calls:
             first = self._readers[index].num_calls - len(calls)
-            told["tool_calls"] = [{"index": num, **call.chat_form()} for num, call in enumerate(calls, first)]
+            content["tool_calls"] = [
+                {"index": num, **call.chat_form()} for num, call in enumerate(calls, first)
+            ]
         return {
             "index": index,
-            "delta": told,
+            "delta": content,
             "logprobs": _chat_logprobs(delta.logprobs) if has_logprobs else None,
             "finish_reason": self._finish_reason(index, reason),
         }

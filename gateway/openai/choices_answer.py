@@ -30,7 +30,7 @@ class ChoicesAnswer:
     body: GenerationBody
     requests: Sequence[GenerationRequest]
     created: int = field(default_factory=lambda: int(time.time()))
-    tally: AnswerUsage = field(default_factory=AnswerUsage)
+    answer_usage: AnswerUsage = field(default_factory=AnswerUsage)
 
     @classmethod
     def of_chat(cls, given: Mapping[str, Any], tags: Tags, model: str) -> ChoicesAnswer:
@@ -58,7 +58,9 @@ class ChoicesAnswer:
             raise EngineError("the engine stopped before the answer was complete")
         written = [self.form.whole(index, choice, self._has_logprobs) for index, choice in enumerate(choices)]
         payload = self._envelope(self.form.object_whole, written)
-        await response.send_json(200, {**payload, "usage": self.tally.usage(), **self.tally.metrics()})
+        await response.send_json(
+            200, {**payload, "usage": self.answer_usage.usage(), **self.answer_usage.metrics()}
+        )
 
     async def _stream(self, deltas: AsyncIterator[Indexed], response: ApiResponse) -> None:
         """Write one event per decode step, without delay. The status waits for the first delta or error."""
@@ -81,7 +83,8 @@ class ChoicesAnswer:
             raise EngineError("the engine stopped before the answer was complete")
         if self._includes_usage:
             last = self._envelope(self.form.object_chunk, [])
-            await response.write(encode_event({**last, "usage": self.tally.usage(), **self.tally.metrics()}))
+            usage = {"usage": self.answer_usage.usage(), **self.answer_usage.metrics()}
+            await response.write(encode_event({**last, **usage}))
         await response.write(DONE_EVENT)
         await response.end()
 
@@ -105,7 +108,7 @@ class ChoicesAnswer:
     def _count(self, indexed: Indexed) -> int:
         """Count a delta and return the index of its choice over all prompts."""
         prompt_index, delta = indexed
-        self.tally.add(prompt_index, delta)
+        self.answer_usage.add(prompt_index, delta)
         return prompt_index * self._num_choices_per_prompt + delta.index
 
     def _envelope(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:

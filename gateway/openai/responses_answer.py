@@ -41,7 +41,7 @@ class ResponsesAnswer:
     output: ResponseOutput = field(default_factory=ResponseOutput)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
-    tally: AnswerUsage = field(default_factory=AnswerUsage)
+    answer_usage: AnswerUsage = field(default_factory=AnswerUsage)
 
     @classmethod
     def of_body(cls, given: Mapping[str, Any], tags: Tags, model: str) -> ResponsesAnswer:
@@ -74,11 +74,11 @@ class ResponsesAnswer:
         events = EventStream(api_response)
         try:
             async for _, delta in deltas:
-                told = self._take(delta)
+                ready = self._take(delta)
                 if not api_response.is_started:
                     await api_response.start(200, EVENT_STREAM_HEADERS)
                     await events.write(self._opening())
-                await events.write(told)
+                await events.write(ready)
             await events.write(self._end())
             ended = self._ended()
             await events.write([{"type": f"response.{ended['status']}", "response": ended}])
@@ -96,7 +96,7 @@ class ResponsesAnswer:
 
     def _take(self, delta: GenerationDelta) -> list[Event]:
         """Count a delta and add it to the output. Log probabilities are kept until their text follows."""
-        self.tally.add(0, delta)
+        self.answer_usage.add(0, delta)
         self.finish_reason = finish_reason(delta)
         self.logprobs.extend(delta.logprobs)
         return self._add(self._pieces(delta))
@@ -120,9 +120,9 @@ class ResponsesAnswer:
         return self.output.end("completed" if self._is_complete else "incomplete", self._take_logprobs())
 
     def _ended(self) -> dict[str, Any]:
-        usage = self.tally.responses_usage()
+        usage = self.answer_usage.responses_usage()
         ended = self.response.ended(self.output.items, usage, is_complete=self._is_complete)
-        return {**ended, **self.tally.metrics()}
+        return {**ended, **self.answer_usage.metrics()}
 
     @property
     def _is_complete(self) -> bool:

@@ -53,10 +53,10 @@ class AnswerUsage:
         """Return the body's ``metrics`` member in vLLM's form; empty unless there was exactly one choice."""
         if len(self._speculation) != 1:
             return {}
-        told = describe_speculation(self._speculation[0])
+        figures = describe_speculation(self._speculation[0])
         if self._trace:
-            told["steps"] = [step.describe() for step in self._trace]
-        return {"metrics": {"speculative_decoding": told}}
+            figures["steps"] = [step.describe() for step in self._trace]
+        return {"metrics": {"speculative_decoding": figures}}
 
 
 def describe_speculation(stats: SpeculationStats) -> dict[str, Any]:

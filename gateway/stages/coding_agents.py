@@ -75,8 +75,8 @@ def _name(prompt: str) -> str:
 def _kind(turn: str | None) -> str | None:
     """Return the kind of a request that is not a turn of the conversation, such as ``compaction``."""
     try:
-        told = json.loads(turn or "")
+        metadata = json.loads(turn or "")
     except (ValueError, RecursionError):
         return None
-    kind = told.get("request_kind") if isinstance(told, dict) else None
+    kind = metadata.get("request_kind") if isinstance(metadata, dict) else None
     return kind if isinstance(kind, str) and kind != "turn" else None

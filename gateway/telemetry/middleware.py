@@ -9,13 +9,12 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentspec.gateway.auth.api_keys import given_key
-from agentspec.gateway.call import RECORD_KEY, CallLog, Outcome
-from agentspec.gateway.http.request_headers import headers_of
-from agentspec.gateway.http.request_id import REQUEST_ID_KEY, request_id_of
-from agentspec.gateway.http.response_writer import WRITER_KEY, writer_of
+from agentspec.gateway.call import Outcome
+from agentspec.gateway.http.context import RequestContext, close_context, ensure_context
 from agentspec.wire import REQUEST_ID_HEADER
 
 if TYPE_CHECKING:
@@ -55,9 +54,9 @@ logger = logging.getLogger("agentspec.gateway")
 
 
 class TelemetryMiddleware:
-    """The outermost middleware. Stores each request's id in ``scope[REQUEST_ID_KEY]`` and on the response.
+    """The outermost middleware. Adds each request's id to the response.
 
-    Inner layers add facts about the request to ``scope[RECORD_KEY]``.
+    Inner layers add facts about the request to the ``record`` of its context.
     """
 
     def __init__(self, app: ASGIApp, registry: CollectorRegistry, tracing: Tracing | None = None) -> None:
@@ -89,14 +88,13 @@ class TelemetryMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, headers, writer = time.perf_counter(), headers_of(scope), writer_of(scope, send)
-        request_id = scope[REQUEST_ID_KEY] = request_id_of(headers)
+        started, context = time.perf_counter(), ensure_context(scope, send)
+        writer, record, request_id = context.writer, context.record, context.request_id
         writer.headers.append((REQUEST_ID_HEADER.encode(), request_id.encode()))
-        record = scope[RECORD_KEY] = CallLog()
         endpoint = _endpoint(scope["path"])
         span = None
         if self._tracing is not None and scope["path"] not in PROBES:
-            span = self._tracing.begin(scope["method"], endpoint, headers, record)
+            span = self._tracing.begin(scope["method"], endpoint, context.headers, record)
         has_failed = False
         try:
             await self._app(scope, receive, writer.send)
@@ -106,7 +104,7 @@ class TelemetryMiddleware:
                 record.outcome = Outcome.INTERNAL_ERROR
             raise
         finally:
-            del scope[WRITER_KEY]  # else a reference cycle remains
+            close_context(scope)
             seconds = time.perf_counter() - started
             status = writer.status if writer.is_complete or record.is_broken else CLIENT_GONE
             if has_failed and not writer.status:
@@ -116,7 +114,7 @@ class TelemetryMiddleware:
             self._seconds.labels(*labels).observe(seconds)
             if record.is_broken:
                 self._count_broken(endpoint, str(record.outcome), request_id)
-            _log(scope, endpoint, status, seconds, record)
+            _log(scope, context, endpoint, status, seconds)
             if span is not None and self._tracing is not None:
                 self._tracing.end(span, endpoint, status, request_id, record)
 
@@ -125,20 +123,20 @@ class TelemetryMiddleware:
         self._broken.labels(endpoint, reason).inc(exemplar=exemplar)
 
 
-def _log(scope: Scope, endpoint: str, status: int, seconds: float, record: CallLog) -> None:
+def _log(scope: Scope, context: RequestContext, endpoint: str, status: int, seconds: float) -> None:
     level = logging.DEBUG if scope["path"] in PROBES else logging.INFO
     if not logger.isEnabledFor(level):
         return
     fields = {
-        "request_id": scope[REQUEST_ID_KEY],
+        "request_id": context.request_id,
         "method": scope["method"],
         "endpoint": endpoint,
         "status": status,
         "ms": round(seconds * 1e3, 1),
-        **record.fields(),
+        **context.record.fields(),
     }
     if status == 404 or endpoint == OTHER:
-        fields["path"] = _shown(scope)
+        fields["path"] = _shown(scope["path"], context.headers)
     logger.log(level, "call", extra={"fields": fields})
 
 
@@ -149,11 +147,10 @@ def _endpoint(path: str) -> str:
     return path if path in ENDPOINTS else OTHER
 
 
-def _shown(scope: Scope) -> str:
+def _shown(path: str, headers: Headers) -> str:
     """Return the path for the log: short, printable, and without anything that resembles a key."""
-    given = given_key(headers_of(scope))
-    path: str = scope["path"].replace(given, MASK) if given else scope["path"]
-    path = KEY_IN_PATH.sub(MASK, path)
+    given = given_key(headers)
+    path = KEY_IN_PATH.sub(MASK, path.replace(given, MASK) if given else path)
     if len(path) > MAX_PATH_CHARS:
         path = path[:MAX_PATH_CHARS] + "..."
     return path if path.isprintable() else ascii(path)[1:-1]

@@ -199,5 +199,5 @@ def _line(call: ApiCall, answer: bytes) -> bytes:
         "stage": tags and tags.stage.name,
         "session": tags and tags.session,
     }
-    told = {name: value for name, value in record.items() if value is not None}
-    return json.dumps(told, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+    present = {name: value for name, value in record.items() if value is not None}
+    return json.dumps(present, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"

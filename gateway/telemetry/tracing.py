@@ -27,7 +27,7 @@ OPERATIONS: Mapping[str, str] = {
     Endpoint.COMPLETIONS: "text_completion",
 }
 TRACE_HEADERS = ("traceparent", "tracestate")
-MAX_TOLD_CHARS = 256
+MAX_NAME_CHARS = 256
 
 Attribute = str | int
 
@@ -110,4 +110,4 @@ def _attributes(endpoint: str, record: CallLog) -> Iterator[tuple[str, Attribute
 
 def _text(reported: Mapping[str, object], name: str) -> str | None:
     value = reported.get(name)
-    return value[:MAX_TOLD_CHARS] if isinstance(value, str) else None
+    return value[:MAX_NAME_CHARS] if isinstance(value, str) else None

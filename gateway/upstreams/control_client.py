@@ -20,6 +20,7 @@ from agentspec.gateway.errors import NoControlError, UpstreamDownError, Upstream
 from agentspec.gateway.upstreams.stage_json import Stages, read_stages
 from agentspec.generation import PastOutput
 from agentspec.stages import StageKey
+from agentspec.wire import OWN_PREFIX
 
 CONNECT_TIMEOUT_S = 5.0
 # common servers close an idle connection after 5 s: stay below, so as not to reuse one that was just closed
@@ -33,7 +34,7 @@ logger = logging.getLogger("agentspec.gateway")
 
 
 @contextmanager
-def told_as_ours(root: str) -> Iterator[None]:
+def translated_errors(root: str) -> Iterator[None]:
     """Convert errors of httpx to UpstreamTimeoutError and UpstreamDownError, which name ``root``."""
     try:
         yield
@@ -128,23 +129,23 @@ class EngineControl:
     async def _ask(self) -> Stages | None:
         if not self._has_plugin:
             # /agentspec/stages does not identify the plugin: a gateway serves it too, for one tenant
-            status = await self._client.get(f"{self._root}/agentspec/status")
+            status = await self._client.get(f"{self._root}{OWN_PREFIX}status")
             if status.status_code == httpx.codes.NOT_FOUND:
                 return None
             status.raise_for_status()
             self._has_plugin = True
-        answer = await self._client.get(f"{self._root}/agentspec/stages")
+        answer = await self._client.get(f"{self._root}{OWN_PREFIX}stages")
         return read_stages(answer.raise_for_status().content)
 
     async def _command(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        with told_as_ours(self._root):
-            answer = await self._client.post(f"{self._root}/agentspec/{name}", json=arguments)
+        with translated_errors(self._root):
+            answer = await self._client.post(f"{self._root}{OWN_PREFIX}{name}", json=arguments)
         if answer.status_code in (httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED):
             raise NoControlError(f"the engine at {self._root} does not run the agentspec plugin")
-        told = _told(answer)
+        body = _body_of(answer)
         if answer.is_success:
-            return told
-        reason = told.get("error", {}).get("message") or f"status {answer.status_code}"
+            return body
+        reason = body.get("error", {}).get("message") or f"status {answer.status_code}"
         if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             raise EngineError(f"the engine at {self._root} refuses the gateway's control token: {reason}")
         if answer.is_client_error:
@@ -152,12 +153,12 @@ class EngineControl:
         raise EngineError(f"the engine at {self._root} failed: {reason}")
 
 
-def _told(answer: httpx.Response) -> dict[str, Any]:
+def _body_of(answer: httpx.Response) -> dict[str, Any]:
     """Return the JSON object of a response; errors have OpenAI's form. Raises EngineError if malformed."""
     try:
-        told = answer.json()
-        if isinstance(told, dict) and isinstance(told.get("error", {}), dict):
-            return told
+        body = answer.json()
+        if isinstance(body, dict) and isinstance(body.get("error", {}), dict):
+            return body
     except ValueError:
         pass
     raise EngineError(f"the control channel of the engine answered {answer.status_code} and nothing of ours")

@@ -46,7 +46,7 @@ class Fleet:
         self._queue: AdmissionQueue[Replica] = AdmissionQueue(
             settings.routing.max_waiting, settings.timeouts.queue_s
         )
-        self._watching: asyncio.Task[None] | None = None
+        self._probing: asyncio.Task[None] | None = None
 
     @property
     def upstreams(self) -> tuple[UpstreamSettings, ...]:
@@ -56,7 +56,7 @@ class Fleet:
     async def start(self) -> None:
         """Start the health checks of the engines, in this event loop."""
         self._replicas = [self._replica(one) for one in self._settings.upstreams]
-        self._watching = asyncio.create_task(self._watch())
+        self._probing = asyncio.create_task(self._probe_regularly())
 
     def apply(self, settings: FleetSettings) -> None:
         """Apply new settings.
@@ -118,18 +118,18 @@ class Fleet:
 
     async def metrics(self) -> Iterable[Metric]:
         """Return the metrics of every engine and of the admission queue."""
-        if len(self._replicas) == 1:  # _watch does not probe a single engine
+        if len(self._replicas) == 1:  # _probe_regularly does not probe a single engine
             await self._replicas[0].probe_health()
         return upstream_metrics(self._replicas, len(self._queue))
 
     async def trace(self, tenant: str | None, request_id: str) -> list[Any] | None:
         """Return the longest trace: an engine that broke off may have a part; see :meth:`Upstream.trace`."""
-        told = await asyncio.gather(
+        results = await asyncio.gather(
             *(replica.control.trace(tenant, request_id) for replica in self._replicas),
             return_exceptions=True,
         )
-        steps = max((one for one in told if isinstance(one, list)), key=len, default=None)
-        failure = next((one for one in told if isinstance(one, BaseException)), None)
+        steps = max((one for one in results if isinstance(one, list)), key=len, default=None)
+        failure = next((one for one in results if isinstance(one, BaseException)), None)
         if steps is None and failure is not None:
             raise failure
         return steps
@@ -152,7 +152,7 @@ class Fleet:
 
     async def close(self) -> None:
         """Stop the health checks and close all replicas, also those that still serve their last requests."""
-        tasks = [task for task in (self._watching, *self._retiring) if task is not None]
+        tasks = [task for task in (self._probing, *self._retiring) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -215,8 +215,8 @@ class Fleet:
 
     async def _all_models(self, call: ApiCall) -> dict[str, Any]:
         """List the models of all engines that respond, without duplicates."""
-        told = await asyncio.gather(*(replica.models(call) for replica in self._replicas))
-        models = {model["id"]: model for listed in told for model in listed}
+        lists = await asyncio.gather(*(replica.models(call) for replica in self._replicas))
+        models = {model["id"]: model for listed in lists for model in listed}
         if not models:
             raise UpstreamDownError("no engine tells its models")
         return {"object": "list", "data": list(models.values())}
@@ -224,12 +224,12 @@ class Fleet:
     async def _on_all(self, work: Callable[[Replica], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         """Run ``work`` on all engines and merge the results: sums of numbers, else the last value."""
         total: dict[str, Any] = {}
-        for told in await asyncio.gather(*map(work, self._replicas)):
-            for name, value in told.items():
+        for result in await asyncio.gather(*map(work, self._replicas)):
+            for name, value in result.items():
                 total[name] = total.get(name, 0) + value if isinstance(value, int) else value
         return total
 
-    async def _watch(self) -> None:
+    async def _probe_regularly(self) -> None:
         while True:
             if len(self._replicas) > 1:  # with one engine there is no choice to make
                 await asyncio.gather(*(replica.probe_health() for replica in self._replicas))

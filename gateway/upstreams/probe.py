@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import httpx
 
+from agentspec.wire import OWN_PREFIX
+
 TIMEOUT_S = 3.0
 
 
@@ -38,22 +40,22 @@ class ProbeResult:
         )
 
 
-def look(root: str, control_token: str | None = None) -> ProbeResult:
+def probe_engine(root: str, control_token: str | None = None) -> ProbeResult:
     """Probe the engine at ``root``, a URL without ``/v1``. Never raises, and takes a few seconds at most."""
     headers = {"authorization": f"Bearer {control_token}"} if control_token else {}
     try:
-        answer = httpx.get(f"{root}/agentspec/status", headers=headers, timeout=TIMEOUT_S, trust_env=False)
+        answer = httpx.get(f"{root}{OWN_PREFIX}status", headers=headers, timeout=TIMEOUT_S, trust_env=False)
     except httpx.HTTPError as error:
         return ProbeResult(root, f"can't be reached yet: {str(error) or type(error).__name__}")
     if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         return ProbeResult(root, "wants its $AGENTSPEC_CONTROL_TOKEN: give it as --control-token")
     try:
-        told = answer.raise_for_status().json()
+        status = answer.raise_for_status().json()
         return ProbeResult(
             root,
-            plugin=str(told["agentspec"]),
-            vllm=str(told["vllm"]),
-            num_speculative_tokens=int(told["num_speculative_tokens"]),
+            plugin=str(status["agentspec"]),
+            vllm=str(status["vllm"]),
+            num_speculative_tokens=int(status["num_speculative_tokens"]),
         )
     except (httpx.HTTPStatusError, ValueError, LookupError, TypeError):
         return ProbeResult(root)

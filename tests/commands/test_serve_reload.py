@@ -191,16 +191,16 @@ def test_the_log_names_what_changed_and_what_waits(file: Path, caplog: pytest.Lo
 def test_a_file_is_read_when_two_looks_found_it_the_same(file: Path) -> None:
     file.write_text("one")
     reload = Reload(file, lambda: None)
-    assert not reload.look()
+    assert not reload.has_changed()
     file.write_text("half")  # a save in two writes
-    assert not reload.look()
+    assert not reload.has_changed()
     file.write_text("half and half")
-    assert not reload.look()
-    assert reload.look()
+    assert not reload.has_changed()
+    assert reload.has_changed()
     reload.read()
-    assert [reload.look(), reload.look()] == [False, False]
+    assert [reload.has_changed(), reload.has_changed()] == [False, False]
     file.unlink()
-    assert [reload.look(), reload.look()] == [False, True]
+    assert [reload.has_changed(), reload.has_changed()] == [False, True]
 
 
 def test_a_running_gateway_stays_closed_when_its_file_is_cut_off(file: Path) -> None:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from agentspec.gateway import ApiKeys, EmbeddedUpstream
-from agentspec.gateway.dashboard.live_feed import MAX_LOOKING, LiveFeed
+from agentspec.gateway.dashboard.live_feed import MAX_VIEWERS, LiveFeed
 from agentspec.gateway.dashboard.traffic import TrafficStats
 from agentspec.gateway.errors import RateLimitError
 from agentspec.stages import StageKey
@@ -162,10 +162,10 @@ async def test_one_look_serves_all_and_who_leaves_is_forgotten() -> None:
         counters={StageKey("acme", ("a",)): StageStats(measured_decode_s=1.0, plain_decode_s=0.5)}
     )
     upstream = Counting(engine)
-    lookout = LiveFeed(upstream, TrafficStats(), interval_s=0.001)
-    async with aclosing(lookout.events("acme")) as one:
+    feed = LiveFeed(upstream, TrafficStats(), interval_s=0.001)
+    async with aclosing(feed.events("acme")) as one:
         first = await anext(one)
-        async with aclosing(lookout.events("bolt")) as other:
+        async with aclosing(feed.events("bolt")) as other:
             assert json.loads((await anext(other)).removeprefix(b"data: "))["stages"] == []
         assert json.loads((await anext(one)).removeprefix(b"data: "))["stages"][0]["saved_s"] == -0.5
         assert b'"stage":"a"' in first
@@ -176,8 +176,8 @@ async def test_one_look_serves_all_and_who_leaves_is_forgotten() -> None:
 
 async def test_who_reads_slowly_misses_some_and_holds_up_nobody() -> None:
     engine = ScriptedEngine(counters={StageKey("acme", ("a",)): StageStats()})
-    lookout = LiveFeed(EmbeddedUpstream(engine), TrafficStats(), interval_s=0.001)
-    async with aclosing(lookout.events("acme")) as slow, aclosing(lookout.events("acme")) as quick:
+    feed = LiveFeed(EmbeddedUpstream(engine), TrafficStats(), interval_s=0.001)
+    async with aclosing(feed.events("acme")) as slow, aclosing(feed.events("acme")) as quick:
         await anext(slow)
         for num_requests in range(1, 4):
             engine.counters[StageKey("acme", ("a",))].num_requests = num_requests
@@ -187,14 +187,14 @@ async def test_who_reads_slowly_misses_some_and_holds_up_nobody() -> None:
 
 
 async def test_too_many_of_one_tenant_are_refused() -> None:
-    lookout = LiveFeed(EmbeddedUpstream(ScriptedEngine()), TrafficStats(), interval_s=0.001)
-    streams = [lookout.events("acme") for _ in range(MAX_LOOKING)]
+    feed = LiveFeed(EmbeddedUpstream(ScriptedEngine()), TrafficStats(), interval_s=0.001)
+    streams = [feed.events("acme") for _ in range(MAX_VIEWERS)]
     for stream in streams:
         await anext(stream)
     with pytest.raises(RateLimitError, match="close one"):
-        lookout.check_room("acme")
-    lookout.check_room("bolt")
+        feed.check_room("acme")
+    feed.check_room("bolt")
     await streams[0].aclose()
-    lookout.check_room("acme")
+    feed.check_room("acme")
     for stream in streams[1:]:
         await stream.aclose()

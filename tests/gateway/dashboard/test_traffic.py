@@ -36,13 +36,13 @@ def test_a_call_that_failed_is_no_step_of_the_workflow(
 ) -> None:
     traffic_stats.end(traffic_stats.begin(tags("a", "s")), status)
     traffic_stats.end(traffic_stats.begin(tags("b", "s")), 200)
-    assert traffic_stats.of("acme").flow.edges == edges
+    assert traffic_stats.of("acme").graph.edges == edges
 
 
 def test_calls_without_a_session_draw_nothing(traffic_stats: TrafficStats) -> None:
     for stage in "abab":
         traffic_stats.end(traffic_stats.begin(tags(stage)), 200)
-    assert traffic_stats.of("acme").flow.edges == {}
+    assert traffic_stats.of("acme").graph.edges == {}
 
 
 def test_tenants_do_not_meet(traffic_stats: TrafficStats) -> None:
@@ -50,7 +50,7 @@ def test_tenants_do_not_meet(traffic_stats: TrafficStats) -> None:
     traffic_stats.end(traffic_stats.begin(tags("b", "s", tenant="bolt")), 200)
     for tenant, stage in (("acme", "a"), ("bolt", "b")):
         assert list(traffic_stats.of(tenant).stages) == [(stage,)]
-        assert traffic_stats.of(tenant).flow.edges == {}
+        assert traffic_stats.of(tenant).graph.edges == {}
 
 
 def test_stages_are_bounded() -> None:

@@ -4,12 +4,13 @@ import asyncio
 from typing import Any
 
 import pytest
+from starlette.types import Message
 
 from agentspec.gateway.errors import ShuttingDownError
 from agentspec.gateway.http.cancellation import CancelScope, ClientGoneError
 from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
 from agentspec.gateway.http.request_headers import RequestHeaders
-from agentspec.gateway.http.response_writer import WRITER_KEY
+from agentspec.gateway.http.response_writer import AsgiResponseWriter
 
 
 class Exchange:
@@ -23,12 +24,16 @@ async def never() -> None:
     await asyncio.Event().wait()
 
 
+async def discard(message: Message) -> None:
+    pass
+
+
 async def test_work_ends_by_itself() -> None:
-    writer, cancel_scope = Exchange(), CancelScope()
-    scope = {WRITER_KEY: writer}
+    writer: Any = Exchange()
+    cancel_scope = CancelScope()
 
     async def work() -> None:
-        cancel_scope.cancel_on_disconnect(scope, never)
+        cancel_scope.cancel_on_disconnect(writer, never)
         assert writer.on_disconnect is not None
 
     await cancel_scope.run(work())
@@ -49,15 +54,15 @@ async def test_the_works_own_errors_come_through() -> None:
 
 @pytest.mark.parametrize("tells", [True, False])
 async def test_work_is_let_go_when_the_client_leaves(tells: bool) -> None:
-    writer, cancel_scope, released, gone = Exchange(), CancelScope(), [], asyncio.Event()
-    scope = {WRITER_KEY: writer} if tells else {}
+    writer: Any = Exchange() if tells else AsgiResponseWriter(discard)
+    cancel_scope, released, gone = CancelScope(), [], asyncio.Event()
 
     async def receive() -> Any:
         await gone.wait()
         return {"type": "http.disconnect"}
 
     async def work() -> None:
-        cancel_scope.cancel_on_disconnect(scope, receive)
+        cancel_scope.cancel_on_disconnect(writer, receive)
         asyncio.get_running_loop().call_soon(writer.on_disconnect if tells else gone.set)
         try:
             await never()

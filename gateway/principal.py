@@ -1,9 +1,10 @@
-"""Limits of one API key: requests per minute and concurrent requests."""
+"""The sender of a request, and the limits of its API key."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from agentspec.gateway.errors import RateLimitError
 
@@ -54,3 +55,16 @@ class RateLimits:
                 retry_after_s=(1 - self._num_left) / per_s,
             )
         self._num_left -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The sender of a request.
+
+    Attributes:
+        is_operator: True if it may use routes that concern all tenants.
+    """
+
+    tenant: str
+    limits: RateLimits
+    is_operator: bool = False

@@ -1,0 +1,68 @@
+"""The gateway's own facts about one request, kept in the ASGI scope."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from starlette.types import Scope, Send
+
+from agentspec.gateway.call import CallLog
+from agentspec.gateway.http.request_headers import RequestHeaders
+from agentspec.gateway.http.request_id import request_id_of
+from agentspec.gateway.http.response_writer import AsgiResponseWriter, ResponseWriter
+from agentspec.gateway.principal import Principal
+
+_KEY = "agentspec.context"
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class RequestContext:
+    """The state that middlewares and handlers of one request share.
+
+    ``principal`` and ``tenant`` have no value until the request is authenticated. Reading them earlier raises
+    AttributeError, so that a route without authentication fails instead of serving all tenants.
+
+    Attributes:
+        headers: the request's headers, parsed once.
+        writer: writes the response.
+        request_id: the client's own id if it is valid, else a new one.
+        record: facts for the log and the span; each layer adds its own.
+        url_stage: the stage in the URL, still encoded; None if there is none.
+        principal: the sender.
+        tenant: the tenant with the data that the request concerns; None = all of them, for an operator.
+    """
+
+    headers: RequestHeaders
+    writer: ResponseWriter
+    request_id: str
+    record: CallLog
+    url_stage: str | None = None
+    principal: Principal = field(init=False)
+    tenant: str | None = field(init=False)
+
+
+def open_context(scope: Scope, writer: ResponseWriter) -> RequestContext:
+    """Create the context of the request in ``scope`` and return it."""
+    headers = RequestHeaders(scope)
+    context = scope[_KEY] = RequestContext(headers, writer, request_id_of(headers), CallLog())
+    return context
+
+
+def ensure_context(scope: Scope, send: Send) -> RequestContext:
+    """Return the request's context, for middlewares, each of which may be the outermost one.
+
+    Our own server creates it. Behind another server the first middleware does.
+    """
+    known: RequestContext | None = scope.get(_KEY)
+    return open_context(scope, AsgiResponseWriter(send)) if known is None else known
+
+
+def context_of(scope: Scope) -> RequestContext:
+    """Return the request's context. Raises KeyError if no middleware created it."""
+    context: RequestContext = scope[_KEY]
+    return context
+
+
+def close_context(scope: Scope) -> None:
+    """Remove the context at the end of the request; else a reference cycle with the server remains."""
+    del scope[_KEY]

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from agentspec.gateway.http.context import close_context, context_of, ensure_context
+from agentspec.gateway.http.response_writer import AsgiResponseWriter
+from agentspec.gateway.principal import Principal, RateLimits
+from agentspec.gateway.stages.url_stage import StageUrlMiddleware
+
+
+def http_scope(path: str = "/v1/models", headers: tuple[tuple[bytes, bytes], ...] = ()) -> dict[str, Any]:
+    return {"type": "http", "path": path, "raw_path": path.encode(), "headers": list(headers)}
+
+
+async def send(message: Message) -> None:
+    pass
+
+
+async def receive() -> Message:
+    return {"type": "http.disconnect"}
+
+
+def test_a_request_has_one_context() -> None:
+    scope = http_scope(headers=((b"x-request-id", b"mine"),))
+    context = ensure_context(scope, send)
+    assert ensure_context(scope, send) is context_of(scope) is context
+    assert context_of({**scope, "path": "/other"}) is context
+    assert (context.request_id, context.headers["x-request-id"], context.url_stage) == ("mine", "mine", None)
+    assert isinstance(context.writer, AsgiResponseWriter)
+    other = ensure_context(http_scope(), send)
+    assert other is not context
+    assert other.record is not context.record
+    assert other.request_id != "mine"
+
+
+def test_before_authentication_no_tenant_is_known() -> None:
+    context = ensure_context(http_scope(), send)
+    with pytest.raises(AttributeError):
+        _ = context.tenant
+    with pytest.raises(AttributeError):
+        _ = context.principal
+    context.principal = Principal("acme", RateLimits(None, None, lambda: 0.0))
+    context.tenant = None  # an operator's request for all tenants
+    assert context.principal.tenant == "acme"
+    assert context.tenant is None
+
+
+def test_a_closed_context_is_gone() -> None:
+    scope = http_scope()
+    ensure_context(scope, send)
+    close_context(scope)
+    with pytest.raises(KeyError):
+        context_of(scope)
+    assert scope == http_scope()
+
+
+@pytest.mark.parametrize(
+    ("path", "seen", "stage"),
+    [
+        ("/v1/models", "/v1/models", None),
+        ("/stages/a%2Fv1%2Fb/v1/models", "/v1/models", "a%2Fv1%2Fb"),
+        ("/stages/no-api", "/stages/no-api", None),
+    ],
+)
+async def test_the_stage_in_the_url_is_in_the_context(path: str, seen: str, stage: str | None) -> None:
+    found: list[Scope] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        found.append(scope)
+
+    outer = http_scope(path)
+    await StageUrlMiddleware(app)(outer, receive, send)
+    assert found[0]["path"] == seen
+    assert context_of(found[0]).url_stage == stage
+    if stage is not None:  # else the server's scope would keep the context, which close_context can't reach
+        assert outer == http_scope(path)
+
+
+async def test_messages_of_other_protocols_have_no_context() -> None:
+    found: list[Scope] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        found.append(scope)
+
+    await StageUrlMiddleware(app)({"type": "lifespan"}, receive, send)
+    assert found == [{"type": "lifespan"}]
