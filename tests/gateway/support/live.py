@@ -108,8 +108,12 @@ def serving_engine(engine: Engine, **options: Any) -> Any:
 def serving_proxy(
     *urls: str, settings: dict[str, Any] | None = None, fleet: dict[str, Any] | None = None, **options: Any
 ) -> Any:
-    """Yield the root URL of a gateway in front of other servers, all with the same ``settings``."""
-    upstreams = [UpstreamSettings(url=url, **(settings or {})) for url in urls]
+    """Yield the root URL of a gateway in front of other servers, all with the same ``settings``.
+
+    Their names do not depend on their ports, so a stage has the same engine in every run.
+    """
+    named = [{"name": f"engine-{number}", **(settings or {})} for number in range(len(urls))]
+    upstreams = [UpstreamSettings(url=url, **one) for url, one in zip(urls, named, strict=True)]
     return serving(Fleet(FleetSettings(upstreams=upstreams, **(fleet or {}))), **options)
 
 

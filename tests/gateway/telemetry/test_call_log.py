@@ -63,7 +63,8 @@ def test_a_call_that_is_refused_has_a_line_too(caplog: pytest.LogCaptureFixture)
 
 def test_retries_and_failures(caplog: pytest.LogCaptureFixture, free_port: int) -> None:
     url = f"http://127.0.0.1:{free_port}"
-    with serving_proxy(url, fleet={"retries": {"num_retries": 1, "backoff_s": 0.001}}) as root:
+    unnamed, retries = {"name": ""}, {"num_retries": 1, "backoff_s": 0.001}
+    with serving_proxy(url, settings=unnamed, fleet={"retries": retries}) as root:
         post(root, chat_body())
     [line] = lines(caplog)
     assert (line["status"], line["upstream"], line["retries"]) == (502, url, 1)

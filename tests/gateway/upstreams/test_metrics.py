@@ -69,7 +69,8 @@ def test_failures_and_retries_are_counted_where_they_happen() -> None:
 def test_an_engine_that_is_gone_is_down_and_its_breaker_open(free_port: int) -> None:
     url = f"http://127.0.0.1:{free_port}"
     health = {"num_failures": 1, "failing_s": 0, "num_failed_looks": 1, "open_s": 60}
-    with serving_proxy(url, fleet={"health": health, "retries": {"num_retries": 0}}) as root:
+    fleet = {"health": health, "retries": {"num_retries": 0}}
+    with serving_proxy(url, settings={"name": ""}, fleet=fleet) as root:  # without a name: the URL
         assert scrape(root)["agentspec_upstream_up", (("upstream", url),)] == 0
         assert post(root, chat_body()).status_code == 502
         samples = scrape(root)
