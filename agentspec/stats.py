@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Any
 
 from agentspec.draft import Source
 from agentspec.stages import StageKey
@@ -78,6 +80,26 @@ class StageStats(SpeculationStats):
     def saved_s(self) -> float | None:
         """Seconds of decoding that drafts saved, negative if they cost more; None if unknown."""
         return saved_seconds(self.measured_decode_s, self.plain_decode_s)
+
+    @classmethod
+    def sum(cls, parts: Iterable[StageStats]) -> StageStats:
+        """Return the sums of all counters, as a new object. Another thread may count meanwhile."""
+        parts = list(parts)
+        numbers: dict[str, Any] = {name: sum(map(attrgetter(name), parts)) for name in _NUMBERS}
+        drafted = _sum_counts(part.drafted_by_source for part in parts)
+        accepted = _sum_counts(part.accepted_by_source for part in parts)
+        return cls(drafted_by_source=drafted, accepted_by_source=accepted, **numbers)
+
+
+_NUMBERS = tuple(one.name for one in fields(StageStats) if not one.name.endswith("_by_source"))
+
+
+def _sum_counts(parts: Iterable[dict[Source, int]]) -> dict[Source, int]:
+    total: dict[Source, int] = {}
+    for counts in parts:
+        for source, count in counts.copy().items():  # a copy: a thread may add a source
+            total[source] = total.get(source, 0) + count
+    return total
 
 
 def saved_seconds(measured_decode_s: float, plain_decode_s: float) -> float | None:

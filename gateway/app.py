@@ -80,7 +80,7 @@ def create_app(
         exception_handlers={
             HTTPException: _http_error,
             AgentSpecError: _our_error,
-            ClientGoneError: _nobody_there,
+            ClientGoneError: _client_left,
             Exception: _unexpected_error,
         },
         lifespan=_running(upstream, discovery),
@@ -174,7 +174,7 @@ def _our_error(request: Request, error: Exception) -> Response:
     return JSONResponse(body, status)
 
 
-def _nobody_there(request: Request, error: Exception) -> Response:
+def _client_left(request: Request, error: Exception) -> Response:
     return Response(status_code=CLIENT_GONE)
 
 

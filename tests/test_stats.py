@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import asdict, fields
+
+from agentspec.draft import Source
 from agentspec.stages import StageKey
 from agentspec.stats import OTHER_STAGE, StageStats, StageTable
 
@@ -17,3 +20,27 @@ def test_a_tenant_that_invents_stages_crowds_nobody_else() -> None:
     table.of(StageKey("quiet", ("a",))).num_requests += 1
     counted = {str(stage): stats.num_requests for stage, stats in table.all.items()}
     assert counted == {"loud:a": 2, "loud:b": 1, f"loud:{OTHER_STAGE}": 2, "quiet:a": 1}
+
+
+def test_a_sum_has_every_counter_and_leaves_its_parts_as_they_are() -> None:
+    numbers = [one.name for one in fields(StageStats) if not one.name.endswith("_by_source")]
+    one = StageStats(**{name: number for number, name in enumerate(numbers, 1)})
+    other = StageStats(**{name: 100 * number for number, name in enumerate(numbers, 1)})
+    one.drafted_by_source = {Source.STAGE: 3}
+    other.drafted_by_source, other.accepted_by_source = (
+        {Source.STAGE: 4, Source.REQUEST: 5},
+        {Source.STAGE: 1},
+    )
+    before = asdict(one), asdict(other)
+    total = StageStats.sum(each for each in (one, other))
+    assert [getattr(total, name) for name in numbers] == [
+        101 * number for number in range(1, len(numbers) + 1)
+    ]
+    assert total.drafted_by_source == {Source.STAGE: 7, Source.REQUEST: 5}
+    assert total.accepted_by_source == {Source.STAGE: 1}
+    total.drafted_by_source[Source.STAGE] = 0
+    assert (asdict(one), asdict(other)) == before
+
+
+def test_the_sum_of_no_counters_is_zero() -> None:
+    assert StageStats.sum(()) == StageStats()

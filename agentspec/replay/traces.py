@@ -6,15 +6,15 @@ Trace files are gzip'd JSON lines with ``session``, ``prompt`` and ``response``.
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from agentspec.errors import ConfigError
 from agentspec.forest import Tokens
+from agentspec.recorded.calls import read_lines
 
 Encode = Callable[[str], Tokens]
 
@@ -31,10 +31,10 @@ def files(directory: Path) -> list[Path]:
     return paths
 
 
-def calls(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the model calls of one file, in order."""
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
+def calls(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the model calls of one file, in order. Raises ConfigError for a file that is damaged."""
+    for _, call in read_lines(path):
+        yield call
 
 
 def tokenizer() -> Encode:

@@ -56,7 +56,7 @@ class ApiKeys:
         for key in keys:
             self._keys[self._index(key.digest)] = key
             self._principals[key] = known.get(key) or Principal(key.tenant, _limits(key))
-        self._nobody = Principal(DEFAULT_TENANT, RateLimits(None, None, time.monotonic))
+        self._anonymous = Principal(DEFAULT_TENANT, RateLimits(None, None, time.monotonic))
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> ApiKeys:
@@ -84,7 +84,7 @@ class ApiKeys:
     def principal(self, given: str | None) -> Principal:
         """Return the principal of the key that a request carries. Raises AuthError."""
         if not self._keys:
-            return self._nobody
+            return self._anonymous
         if given is None:
             raise AuthError("an API key is needed: send 'Authorization: Bearer KEY'")
         digest = digest_of(given)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentspec.gateway.dashboard.sliding_window import SlidingWindow
@@ -25,19 +25,21 @@ class SlidingWindows:
 
     Attributes:
         stats: counters of every stage at the last update.
+        sum: their sum at the last update.
         stages: sliding windows of the stages in the snapshot.
         total: sliding window of the total.
     """
 
     def __init__(self) -> None:
         self.stats: Mapping[Path, StageStats] = {}
+        self.sum = StageStats()
         self.stages: dict[Path, SlidingWindow] = {}
         self.total = SlidingWindow()
 
     def update(self, now_s: float, stats: Mapping[Path, StageStats]) -> None:
         """Add the present values of the counters."""
-        self.stats = stats
-        self.total.update(now_s, _sum(stats.values()))
+        self.stats, self.sum = stats, StageStats.sum(stats.values())
+        self.total.update(now_s, self.sum)
         shown = heapq.nlargest(MAX_SHOWN_STAGES, stats, key=lambda path: stats[path].num_requests)
         self.stages = {path: self.stages.get(path) or SlidingWindow() for path in shown}
         for path, window in self.stages.items():
@@ -88,7 +90,8 @@ def _described(
         "time": time.time(),
         "interval_s": interval_s,
         "total": {
-            **_figures(_sum(stats.values()), windows.total),
+            **_figures(windows.sum, windows.total),
+            "tree_limit_bytes": None,  # a limit is each stage's own
             "saved_s": sum(saved) if saved else None,
             "num_running": running,
         },
@@ -144,16 +147,3 @@ def _edges(
 def _edge(one: dict[str, str], other: dict[str, str], count: int) -> dict[str, Any]:
     tenant = {name: text for name, text in one.items() if name != "stage"}  # edges stay within one tenant
     return {**tenant, "from": one["stage"], "to": other["stage"], "count": count}
-
-
-def _sum(stages: Iterable[StageStats]) -> StageStats:
-    """Return the sums of the plain counters, without sources and times."""
-    total = StageStats()
-    for stats in stages:
-        total.num_requests += stats.num_requests
-        total.num_output_tokens += stats.num_output_tokens
-        total.num_steps += stats.num_steps
-        total.num_draft_tokens += stats.num_draft_tokens
-        total.num_accepted_tokens += stats.num_accepted_tokens
-        total.tree_bytes += stats.tree_bytes
-    return total

@@ -48,7 +48,7 @@ class Cluster:
 
     Attributes:
         stage: stage of its requests: ``own_stage``, or the one that a user named.
-        is_settled: True if user-edited, that is, merged or split. Only users then change its contents.
+        is_user_edited: True if merged or split. Only users then change its contents.
         templates: pairs of a shape and the template for prompts of that shape.
         text: masked text of its prompts.
         num_saved: number of requests in the file.
@@ -60,7 +60,7 @@ class Cluster:
     stage: StageKey
     is_named: bool = False
     is_pinned: bool = False
-    is_settled: bool = False
+    is_user_edited: bool = False
     text: str = ""
     num_requests: int = 0
     last_seen_s: float = field(default_factory=time.time)
@@ -72,7 +72,7 @@ class Cluster:
     @property
     def is_free(self) -> bool:
         """True if discovery may change it, because no user named, pinned or edited it."""
-        return not (self.is_named or self.is_pinned or self.is_settled)
+        return not (self.is_named or self.is_pinned or self.is_user_edited)
 
     @property
     def is_recurring(self) -> bool:

@@ -131,7 +131,7 @@ class Clusters:
         if cluster is target:
             raise RequestError(f"cluster {cluster_id!r} can't be merged into itself", param="into")
         self._absorb(target, cluster)
-        target.is_settled = True
+        target.is_user_edited = True
         return target
 
     def split(self, cluster_id: str, digests: Sequence[str] | None = None) -> list[Cluster]:
@@ -155,7 +155,7 @@ class Clusters:
         if digests is None:
             self.refused.extend(cluster.templates)
             cluster.templates.clear()
-        cluster.is_settled = True
+        cluster.is_user_edited = True
         parts = [self._part(cluster, group) for group in groups]
         self.changed.add(cluster)
         self._index_templates()
@@ -185,11 +185,15 @@ class Clusters:
         here.num_requests += kept.num_saved - here.num_saved
         here.num_saved = kept.num_saved
         here.stage, here.own_stage = kept.stage, kept.own_stage
-        here.is_named, here.is_pinned, here.is_settled = kept.is_named, kept.is_pinned, kept.is_settled
-        if not (kept.templates or kept.is_settled):  # the file may keep no text
+        here.is_named, here.is_pinned, here.is_user_edited = (
+            kept.is_named,
+            kept.is_pinned,
+            kept.is_user_edited,
+        )
+        if not (kept.templates or kept.is_user_edited):  # the file may keep no text
             kept.templates = here.templates
         here.is_saved = True
-        is_theirs = kept.is_settled or here not in self.changed
+        is_theirs = kept.is_user_edited or here not in self.changed
         if is_theirs and _contents(here) != _contents(kept):
             kept.num_requests = here.num_requests
             kept.text = kept.text or here.text
@@ -228,11 +232,11 @@ class Clusters:
         """Return the cluster of a prompt that fits ``template``, after recording the values of its slots."""
         slots = self._slots.setdefault(template, Slots())
         slots.note(template.values_in(f" {fingerprint.words} "))
-        telling = slots.telling() if cluster.is_free else None
-        if telling is None or len(self._clusters) + len(telling[1]) > self._max_clusters:
+        deciding_slot = slots.deciding_slot() if cluster.is_free else None
+        if deciding_slot is None or len(self._clusters) + len(deciding_slot[1]) > self._max_clusters:
             return cluster
         self._slots[template] = Slots()
-        self._refine(template, cluster, self._unclustered.shape(fingerprint), *telling)
+        self._refine(template, cluster, self._unclustered.shape(fingerprint), *deciding_slot)
         return self.match(fingerprint) or cluster
 
     def _refine(
@@ -387,7 +391,7 @@ class Clusters:
         if seed.hex()[:12] in self._clusters:  # the split cluster was created from this prompt
             seed = blake2b(seed + cluster.id.encode(), digest_size=16).digest()
         part = self._added(seed, words, "")
-        part.is_settled = True
+        part.is_user_edited = True
         for member in members:
             del cluster.members[member.digest]
             cluster.num_requests -= member.num_requests

@@ -165,14 +165,14 @@ class DiscoveryStore:
             "select tenant, id, own_stage, stage, is_named, is_pinned, is_settled,"
             " text, num_requests, last_seen_s from clusters"
         )
-        for tenant, cluster_id, own, stage, named, pinned, settled, text, num_requests, last_seen_s in rows:
+        for tenant, cluster_id, own, stage, named, pinned, edited, text, num_requests, last_seen_s in rows:
             cluster = Cluster(
                 cluster_id,
                 StageKey.parse(own, tenant),
                 StageKey.parse(stage, tenant),
                 is_named=bool(named),
                 is_pinned=bool(pinned),
-                is_settled=bool(settled),
+                is_user_edited=bool(edited),
                 text=text,
                 num_requests=num_requests,
                 last_seen_s=last_seen_s,
@@ -228,7 +228,7 @@ class DiscoveryStore:
                 cluster.stage.name,
                 cluster.is_named,
                 cluster.is_pinned,
-                cluster.is_settled,
+                cluster.is_user_edited,
                 cluster.text if self._keeps_text and cluster.is_recurring else "",
                 num_more,
                 cluster.last_seen_s,

@@ -128,7 +128,7 @@ class Slots:
                     del self._values[place]
                     self._open.add(place)
 
-    def telling(self) -> tuple[int, list[str]] | None:
+    def deciding_slot(self) -> tuple[int, list[str]] | None:
         """Return the first slot with few values, and these values.
 
         None if there is no such slot, if no other slot varies freely, or if too few prompts were counted.

@@ -60,33 +60,32 @@ class StageCollector(Collector):
         rows = self._labelled()
         for name, attribute, text in COUNTERS:
             family = CounterMetricFamily(name, text, labels=LABELS)
-            for labels, group in rows.items():
-                family.add_metric(labels, sum(getattr(stats, attribute) for stats in group))
+            for labels, stats in rows.items():
+                family.add_metric(labels, getattr(stats, attribute))
             yield family
         for name, attribute, text in SOURCE_COUNTERS:
             yield _source_family(name, attribute, text, rows)
         tree_bytes = GaugeMetricFamily("agentspec_tree_bytes", "Bytes of the stage's tree", labels=LABELS)
-        for labels, group in rows.items():
-            tree_bytes.add_metric(labels, sum(stats.tree_bytes for stats in group))
+        for labels, stats in rows.items():
+            tree_bytes.add_metric(labels, stats.tree_bytes)
         yield tree_bytes
 
-    def _labelled(self) -> dict[tuple[str, str], list[StageStats]]:
+    def _labelled(self) -> dict[tuple[str, str], StageStats]:
         num_named: dict[str, int] = defaultdict(int)
         rows: dict[tuple[str, str], list[StageStats]] = defaultdict(list)
         for stage, stats in self._stages.items():
             num_named[stage.tenant] += 1
             is_named = num_named[stage.tenant] <= self._num_labels
             rows[stage.tenant, stage.name if is_named else OTHER_STAGE].append(stats)
-        return rows
+        return {labels: StageStats.sum(group) for labels, group in rows.items()}
 
 
 def _source_family(
-    name: str, attribute: str, text: str, rows: Mapping[tuple[str, str], list[StageStats]]
+    name: str, attribute: str, text: str, rows: Mapping[tuple[str, str], StageStats]
 ) -> CounterMetricFamily:
     family = CounterMetricFamily(name, text, labels=[*LABELS, "source"])
-    for labels, group in rows.items():
+    for labels, stats in rows.items():
         for source in Source:
             if source is not Source.NONE:
-                num_tokens = sum(getattr(stats, attribute).get(source, 0) for stats in group)
-                family.add_metric([*labels, source.name.lower()], num_tokens)
+                family.add_metric([*labels, source.name.lower()], getattr(stats, attribute).get(source, 0))
     return family

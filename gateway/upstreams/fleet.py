@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 from prometheus_client.core import Metric
@@ -110,11 +109,13 @@ class Fleet:
 
     async def stats(self) -> Mapping[StageKey, StageStats]:
         """Return the sums of all engines' counters."""
-        total: dict[StageKey, StageStats] = {}
+        by_stage: defaultdict[StageKey, list[StageStats]] = defaultdict(list)
         for stages in await asyncio.gather(*(replica.stats() for replica in self._replicas)):
             for stage, stats in stages.items():
-                total[stage] = _sum(total[stage], stats) if stage in total else stats
-        return total
+                by_stage[stage].append(stats)
+        return {
+            stage: parts[0] if len(parts) == 1 else StageStats.sum(parts) for stage, parts in by_stage.items()
+        }
 
     async def metrics(self) -> Iterable[Metric]:
         """Return the metrics of every engine and of the admission queue."""
@@ -253,16 +254,3 @@ def _preferred(replicas: list[Replica], *wishes: Callable[[Replica], bool]) -> l
 def _is_repeatable(call: ApiCall) -> bool:
     """True if repeating the call is harmless: it generates, or only reads."""
     return call.tags is not None or call.method in SAFE_METHODS
-
-
-def _sum(one: StageStats, other: StageStats) -> StageStats:
-    total = StageStats()
-    for field in fields(StageStats):
-        mine, theirs = getattr(one, field.name), getattr(other, field.name)
-        if isinstance(mine, dict):
-            setattr(
-                total, field.name, {key: mine.get(key, 0) + theirs.get(key, 0) for key in {**mine, **theirs}}
-            )
-        else:
-            setattr(total, field.name, mine + theirs)
-    return total

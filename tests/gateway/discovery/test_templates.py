@@ -55,11 +55,11 @@ def test_what_stands_in_slots() -> None:
 def test_a_slot_with_few_values_tells() -> None:
     slots = Slots()
     for number in range(ENOUGH_PROMPTS):
-        assert slots.telling() is None
+        assert slots.deciding_slot() is None
         slots.note(["", f"name {number}", "xyz"[number % 3], ""])
-    assert slots.telling() == (2, ["x", "y", "z"])
+    assert slots.deciding_slot() == (2, ["x", "y", "z"])
     slots.note(["", "name", "new", ""])
-    assert slots.telling() is None
+    assert slots.deciding_slot() is None
 
 
 def test_texts_with_little_in_common_have_no_template() -> None:
