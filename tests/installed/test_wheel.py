@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.installed import check_wheel
-from tests.installed.environment import Environment
+from tests.installed.support.environment import Environment
 
 CORE = "agentspec/_native.cpython-311-x86_64-linux-gnu.so"
 GOOD = (*check_wheel.NEEDED, CORE, "agentspec/__init__.py", "agentspec_serving-1.dist-info/METADATA")
