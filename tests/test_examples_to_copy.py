@@ -13,7 +13,7 @@ from tests.support.documents import curl_commands, promised_output, python_block
 from tests.support.serving import serving
 
 # their Python blocks run independently, at most with a server at the default address
-DOCUMENTS = ("README.md",)
+DOCUMENTS = ("README.md", "docs/index.md", "docs/tutorial/first-run.md")
 BLOCKS = [(document, number) for document in DOCUMENTS for number in range(len(python_blocks(document)))]
 
 
