@@ -46,7 +46,7 @@ class Block:
         if not isroutine(function) and not isinstance(function, partial):
             raise ConfigError(f"stage(...) decorates functions and methods, not {function!r}")
         if isinstance(function, staticmethod | classmethod):
-            raise ConfigError(f"stage(...) goes below @{type(function).__name__}, not above it")
+            raise ConfigError(f"stage(...) must be below @{type(function).__name__}, not above it")
         return noting(function, lambda *args, **kwargs: self._caller())  # type: ignore[return-value]
 
     def _caller(self) -> Caller:

@@ -81,7 +81,7 @@ def log_tags(model: Any, headers: Mapping[str, str], by: str | None) -> None:
     if stage is not None:
         what = f"as {decode_stage(stage)} by {by or 'a header'}"
     elif workflow is not None:
-        what = f"as one of {decode_stage(workflow)}, whose stage the gateway finds"
+        what = f"as one of {decode_stage(workflow)}, and the gateway finds its stage"
     else:
         what = "with no stage: the gateway finds it"
     session = headers.get(SESSION_HEADER)

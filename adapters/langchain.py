@@ -341,7 +341,7 @@ class StagedModel(BaseModel):
     """The role that this model has, a path of 1 to 8 segments; None = taken from the graph."""
 
     workflow: StagePath = None
-    """What goes before every stage, e.g. ``agentic_sql``."""
+    """Prefix of every stage, e.g. ``agentic_sql``."""
 
     @model_validator(mode="after")
     def _begin_to_listen(self) -> Self:

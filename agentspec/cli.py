@@ -50,14 +50,16 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands.add_parser("serve", help="start a server", fill=_serve)
     commands.add_parser("init", help="write agentspec.yaml by asking a few questions", fill=_init)
-    commands.add_parser("run", help="run a program before a gateway, its calls tagged", fill=_run)
+    commands.add_parser("run", help="run a program through a gateway, with its calls tagged", fill=_run)
     commands.add_parser("key", help="make an API key", fill=_key)
-    commands.add_parser("doctor", help="what is wrong with this installation", fill=_doctor)
-    commands.add_parser("forest", help="what a running server has learned", fill=_forest)
-    commands.add_parser("stages", help="what stages a running server discovered", fill=_stages)
-    commands.add_parser("top", help="what speculation brings on a running server, live", fill=_top)
-    commands.add_parser("bench", help="measure", fill=_bench)
-    commands.add_parser("replay", help="what drafting would have saved on recorded calls", fill=_replay)
+    commands.add_parser("doctor", help="check this installation", fill=_doctor)
+    commands.add_parser("forest", help="see and change the trees of a running server", fill=_forest)
+    commands.add_parser(
+        "stages", help="see and change the stages that a running server discovered", fill=_stages
+    )
+    commands.add_parser("top", help="show the saving of a running server, live", fill=_top)
+    commands.add_parser("bench", help="measure drafting and the gateway", fill=_bench)
+    commands.add_parser("replay", help="estimate the saving on recorded calls", fill=_replay)
     return parser
 
 

@@ -29,7 +29,7 @@ def check_tenant(name: str) -> str:
     if len(name) > MAX_TENANT_CHARS or not _TENANT.fullmatch(name):
         raise StageError(
             f"a tenant's name has 1 to {MAX_TENANT_CHARS} letters (a to z), digits, '.', '_' or '-', and not "
-            f"dots alone: not {name!r}"
+            f"only dots: not {name!r}"
         )
     return name
 

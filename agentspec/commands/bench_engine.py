@@ -12,10 +12,10 @@ from agentspec.extras import needed
 from agentspec.replay.engine import BUNDLED
 
 DESCRIPTION = """\
-Measure what drafting brings a model of any size on recorded agent work, without its weights: the embedded
-engine takes every step of the recorded answers, a real forward pass over the last token and the draft, in
-which the record stands for what the model would say. Without drafts, with prompt look-up (n-grams) and with
-the forest, call by call in turns, one call at a time. Prints a table, then one line of JSON.
+Measure the gain of drafting for a model of any size on recorded agent work, without its weights. The
+embedded engine takes every step of the recorded answers: a real forward pass over the last token and the
+draft. The record stands for the model's output. Each call runs without drafts, with prompt look-up (n-grams)
+and with the forest, in turn, one call at a time. Prints a table, then one line of JSON.
 """
 
 EXAMPLES = (

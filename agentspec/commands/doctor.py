@@ -13,8 +13,8 @@ from agentspec.doctor.finding import Finding, Level
 from agentspec.vllm_plugin.versions import installed_version
 
 DESCRIPTION = """\
-Say what is wrong with this installation, or with a server elsewhere, and what to do about it: a line per
-check. The exit status is 1 if there is a problem; warnings are none.
+Check this installation, or a server elsewhere. Prints one line per check, with the repair of each problem.
+The exit status is 1 if there is a problem. A warning is not a problem.
 """
 
 
@@ -24,9 +24,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run_doctor)
     parser.add_argument("--model", metavar="MODEL", help="that is to be served")
     parser.add_argument("--host", default="127.0.0.1", help="to be listened on (%(default)s)")
-    parser.add_argument("--port", type=option_types.port, default=8000, help="likewise (%(default)s)")
+    parser.add_argument("--port", type=option_types.port, default=8000, help="(%(default)s)")
     parser.add_argument(
-        "--engine-url", metavar="URL", help="check this server instead of what is installed for vLLM here"
+        "--engine-url", metavar="URL", help="check this server instead of the vLLM installation here"
     )
     parser.add_argument(
         "--control-token", metavar="TOKEN", help="that server's; also $AGENTSPEC_CONTROL_TOKEN"

@@ -48,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         if name in ("save", "load"):
             action.add_argument("--path", metavar="FILE", help="(default: the server's --forest-file)")
         if name == "stats":
-            action.add_argument("--json", action="store_true", help="as the server tells them")
+            action.add_argument("--json", action="store_true", help="as the server sends them")
 
 
 def run_stats(args: argparse.Namespace) -> int:

@@ -26,7 +26,7 @@ examples:
   agentspec init --yes --output /etc/agentspec.yaml    asks nothing: all defaults
 """
 ENGINES = {
-    "bundled": "the small model that comes with AgentSpec",
+    "bundled": "the small model in AgentSpec's package",
     "checkpoint": "a checkpoint of yours, on this machine, by the embedded engine",
     "vllm": "vLLM, started here",
     "running": "one or several servers that run already",
@@ -89,7 +89,7 @@ def run_init(args: argparse.Namespace) -> int:
     for owner, (key, _) in keys.items():
         print(f"{'the operator' if owner is None else f'tenant {owner}'}: {key}", flush=True)
     if keys:
-        console.print("Keep the keys: the file holds their digests alone.", highlight=False)
+        console.print("Keep the keys: the file holds only their digests.", highlight=False)
     console.print(
         f"Wrote {args.output}. Now: agentspec serve --config {args.output}", highlight=False, markup=False
     )
@@ -110,7 +110,7 @@ def ask(console: Console) -> Answers:
         DEFAULT_TENANT if is_open else "",
         lambda text: _tenants(text, is_open),
     )
-    folder = _asked(console, "Folder that keeps what is learned (none: it is not kept)", "", _folder)
+    folder = _asked(console, "Folder of the forest file (none: no file is kept)", "", _folder)
     answers = replace(answers, is_open=is_open, port=port, tenants=tenants, folder=folder)
     if answers.engine == "running":
         return answers
@@ -208,7 +208,7 @@ def _tenants(text: str, is_open: bool) -> tuple[str, ...]:
     for tenant in tenants:
         StageKey(tenant, (DEFAULT_STAGE,))  # checks the name
     if is_open and not tenants:
-        raise ConfigError("others may come in by key only: name at least one tenant")
+        raise ConfigError("others need a key: name at least one tenant")
     return tenants
 
 

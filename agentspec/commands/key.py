@@ -13,8 +13,8 @@ from agentspec.stages import DEFAULT_TENANT, check_tenant
 PREFIX = "sk-agentspec-"
 LIMITS = ("requests_per_minute", "max_concurrent")
 DESCRIPTION = """\
-Make an API key. The key itself is for whoever uses it and is shown only now; the configuration holds its
-SHA-256, from which nobody can tell the key.
+Make an API key. The key is shown only now: give it to its user. The configuration holds its SHA-256,
+from which the key can't be derived.
 """
 
 
@@ -22,7 +22,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``agentspec key``."""
     parser.description = DESCRIPTION
     parser.set_defaults(run=run_key)
-    parser.add_argument("--tenant", default=DEFAULT_TENANT, help="whose it is (%(default)s)")
+    parser.add_argument(
+        "--tenant", default=DEFAULT_TENANT, help="tenant that the key belongs to (%(default)s)"
+    )
     for limit in LIMITS:
         flag = "--" + limit.replace("_", "-")
         parser.add_argument(flag, type=option_types.count, metavar="N", help="(default: no limit)")

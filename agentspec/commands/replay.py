@@ -27,10 +27,10 @@ METHODS = (
     "arctic",
 )
 DESCRIPTION = """\
-Replay recorded model calls: each method drafts, the record stands for the model that verifies, a response is
-learned when it is over. Prints tokens per step, what was drafted and accepted, and what drafting took; for
-each file whether speculation is worth it, how predictable its stages are and what they gain; then one line of
-JSON with the same by stage, source and match length.
+Replay recorded model calls. Each method drafts, the record stands for the model that verifies, and a
+response is learned at its end. Prints tokens per step, drafted and accepted tokens, and the time of drafting.
+Then, for each file: whether speculation is worth it, how predictable its stages are, and the gain of each.
+Ends with one line of JSON with the same by stage, source and match length.
 """
 
 EXAMPLES = (
@@ -55,10 +55,10 @@ methods:
   forest         request, session, stage, workflow and tenant trees together, as the forest is by default
   paper-stage    SuffixDecoding: the request's tree and one per stage
   paper-shared   SuffixDecoding: the request's tree and one of all outputs
-  paper-request  SuffixDecoding: the request's tree alone
-  paper-global   SuffixDecoding: one tree per stage alone, without the request's
+  paper-request  SuffixDecoding: only the request's tree
+  paper-global   SuffixDecoding: only one tree per stage, without the request's
   pld            prompt look-up, n-grams of 2 to 5 tokens, as vLLM's method ngram
-  llma           copies from the prompt alone, behind 2 tokens that match
+  llma           copies from the prompt only, after 2 tokens that match
   rest           a datastore of all outputs, trees of what followed the longest match of up to 16 tokens
   recycling      Token Recycling, with the tokens that followed each one last in place of the model's top 8
   sam            SAM-Decoding alone: what last followed the longest match in the text or in all outputs
@@ -81,7 +81,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     _add_selection_options(parser.add_argument_group("which calls"))
     _add_method_options(parser.add_argument_group("what drafts"))
-    _add_report_options(parser.add_argument_group("what is written"))
+    _add_report_options(parser.add_argument_group("output"))
 
 
 def _add_selection_options(group: argparse._ArgumentGroup) -> None:

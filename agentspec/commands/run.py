@@ -24,8 +24,8 @@ from agentspec.stages import StageKey
 
 NOT_FOUND, NOT_RUNNABLE = 127, 126  # as in shells
 DESCRIPTION = """\
-Run a program so that its model calls go to a gateway, each with its stage, and tell at its end what was
-saved. Clients find the gateway in the environment; in Python the frameworks it imports are instrumented.
+Run a program and send its model calls to a gateway, each with its stage. At its end, print the saving.
+Clients find the gateway in the environment. In Python, the frameworks that it imports are instrumented.
 """
 EXAMPLES = """\
 examples:
@@ -45,12 +45,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "agentspec run [options] -- COMMAND ..."
     parser.set_defaults(run=run_run)
     gateway_call.add_options(parser)
-    parser.add_argument("--workflow", metavar="NAME", help="what goes before every stage")
+    parser.add_argument("--workflow", metavar="NAME", help="prefix of every stage")
     parser.add_argument("--serve", action="store_true", help="start a gateway for this run, on a free port")
     parser.add_argument(
         "--serve-options", metavar="'...'", help="the same, with these options of agentspec serve"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was saved here, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the saving to this file")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
 
 
@@ -89,7 +89,7 @@ def _run(args: argparse.Namespace, command: Sequence[str], is_own: bool) -> int:
         run = Run(root, args.key, session, args.workflow, run_id, report.path)
         environment, replaced = run_environment(run)
         if replaced:
-            _say(f"{', '.join(replaced)} had another value; the program's calls go to {root}")
+            _say(f"{', '.join(replaced)} had another value; the program's calls are sent to {root}")
         began_s = time.monotonic()
         try:
             status = run_program(command, environment, run_id)
@@ -101,7 +101,7 @@ def _run(args: argparse.Namespace, command: Sequence[str], is_own: bool) -> int:
     try:
         stages = gained(before, _figures(args))
     except AgentSpecError as error:
-        _say(f"what was saved is not known: {error}")
+        _say(f"the saving is unknown: {error}")
         return status
     if stages:
         _say(_heading(root, seconds, is_own))

@@ -47,7 +47,7 @@ then, from any OpenAI client:
 """
     f"""
 {DOCUMENTS}/vllm.md says more about vLLM;
-`agentspec doctor` says what is wrong with an installation.
+`agentspec doctor` checks an installation.
 """
 )
 
@@ -74,7 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_server_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--config", type=Path, metavar="FILE", help="agentspec.yaml; options and environment go before it"
+        "--config", type=Path, metavar="FILE", help="agentspec.yaml; options and environment override it"
     )
     group.add_argument("--dry-run", action="store_true", help="check all settings, show them, and end")
     group.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
@@ -90,7 +90,7 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
         "--admin-key",
         default=os.environ.get(ADMIN_KEY_VARIABLE) or None,
         metavar="KEY",
-        help=f"opens what is the operator's: metrics, saving and loading; also ${ADMIN_KEY_VARIABLE}",
+        help=f"the operator's key, for metrics, saving and loading; also ${ADMIN_KEY_VARIABLE}",
     )
     group.add_argument("--allow-open", action="store_true", help="allow a public address without any key")
     group.add_argument(
@@ -140,7 +140,7 @@ def _add_draft_options(group: argparse._ArgumentGroup) -> None:
         "--price",
         type=option_types.price,
         metavar="P",
-        help="draft no token whose chance of being accepted is below P, 0 to 1 (default: by what steps take)",
+        help="draft no token with a probability of acceptance below P, 0 to 1 (default: by what steps take)",
     )
     group.add_argument(
         "--stage-budget-mb",
@@ -149,7 +149,9 @@ def _add_draft_options(group: argparse._ArgumentGroup) -> None:
         help="memory of one stage's tree (default: 64)",
     )
     group.add_argument(
-        "--forest-file", metavar="FILE", help="load what was learned from here, save it here at times"
+        "--forest-file",
+        metavar="FILE",
+        help="load the trees from this file, and save them to it periodically",
     )
     group.add_argument(
         "--forest-folder",
@@ -166,7 +168,7 @@ def _add_draft_options(group: argparse._ArgumentGroup) -> None:
         "--save-every-s",
         type=option_types.seconds,
         metavar="S",
-        help="so often, and at shutdown (default: 300)",
+        help="seconds between two saves; it also saves at shutdown (default: 300)",
     )
 
 
@@ -212,7 +214,7 @@ def _add_proxy_options(group: argparse._ArgumentGroup) -> None:
         "--xargs",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="tell the engine the stage in the body's vllm_xargs; some servers refuse unknown fields",
+        help="send the stage to the engine in the body's vllm_xargs; some servers refuse unknown fields",
     )
     group.add_argument(
         "--engine-timeout-s",

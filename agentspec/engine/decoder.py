@@ -153,7 +153,9 @@ class Decoder:
         try:
             drafts = self._proposer.step(updates, self._max_draft_tokens, self.price)
         except Exception:
-            logger.exception("the proposer could not draft; these %d outputs go on without", len(rows))
+            logger.exception(
+                "the proposer could not draft; these %d outputs continue without drafts", len(rows)
+            )
             for row in rows:
                 row.choice.is_followed = False
             return

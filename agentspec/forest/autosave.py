@@ -56,7 +56,7 @@ class ForestAutosave:
                 f"forest file {str(self._path)!r}: {error}; move it away, or name another file"
             ) from error
         if loaded is not None:
-            logger.info("loaded what was learned earlier from %s: %s", self._path, dict(loaded))
+            logger.info("loaded the forest from %s: %s", self._path, dict(loaded))
 
     def _save_at_times(self) -> None:
         while not self._has_ended.wait(self._save_every_s):
@@ -64,6 +64,6 @@ class ForestAutosave:
 
     def _save(self) -> None:
         try:
-            logger.info("saved what was learned to %s: %s", self._path, dict(self._trees.save(self._path)))
+            logger.info("saved the forest to %s: %s", self._path, dict(self._trees.save(self._path)))
         except (OSError, ForestError) as error:  # e.g. a full disk; the next save tries again
-            logger.error("what was learned could not be saved to %s: %s", self._path, error)
+            logger.error("the forest could not be saved to %s: %s", self._path, error)

@@ -68,7 +68,7 @@ class CallLibrary:
         nearest = _most_alike(key, list(self._alike[masked]))
         choices = [choice for one in nearest for choice in self._choices[one]]
         taken = self._next(masked, sorted(choices, key=lambda choice: choice.line), num_choices)
-        logger.info("line %d answers a call that differs in ids, paths or times alone", taken[0].line)
+        logger.info("line %d answers a call that differs only in ids, paths or times", taken[0].line)
         return taken
 
     def _next(self, key: Key, choices: Sequence[RecordedChoice], num_choices: int) -> list[RecordedChoice]:
@@ -101,9 +101,7 @@ class CallLibrary:
             return (
                 f"{told}; the nearest is line {line}: messages[{differing}] ({asked[differing].role}) differs"
             )
-        return (
-            f"{told}; the nearest is line {line}: the same as far as both go, but of {len(nearest)} messages"
-        )
+        return f"{told}; the nearest is line {line}: the same up to its end, but with {len(nearest)} messages"
 
 
 def _most_alike(key: Key, others: Sequence[Key]) -> list[Key]:

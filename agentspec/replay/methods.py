@@ -70,11 +70,11 @@ METHODS: Mapping[str, Method] = {
         lambda rule: ForestDrafter(rule.draft, by_stage=False),
     ),
     "paper-request": Method(
-        "SuffixDecoding: the request's tree alone",
+        "SuffixDecoding: only the request's tree",
         lambda rule: ForestDrafter(rule.draft, ()),
     ),
     "paper-global": Method(
-        "SuffixDecoding: one tree per stage alone, without the request's",
+        "SuffixDecoding: only one tree per stage, without the request's",
         lambda rule: StageTrees(rule.draft),
     ),
     "pld": Method(
@@ -82,7 +82,7 @@ METHODS: Mapping[str, Method] = {
         lambda rule: PromptLookup(rule.max_tokens),
     ),
     "llma": Method(
-        "copies from the prompt alone, behind 2 tokens that match",
+        "copies from the prompt only, after 2 tokens that match",
         lambda rule: PromptLookup(rule.max_tokens, 2, 2, only_prompt=True),
     ),
     "rest": Method(

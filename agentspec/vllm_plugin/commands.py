@@ -93,7 +93,7 @@ class Commands:
         _ = self._proposer.texts.vocabulary  # takes seconds, for which there is no time at shutdown
         loaded = restored(path, lambda: self._load({}), is_strict=settings.strict_forest)
         if loaded is not None:
-            logger.info("loaded what was learned earlier: %s", loaded)
+            logger.info("loaded the forest: %s", loaded)
             self._saved_at = self._num_changes, 0
         self._saver = threading.Thread(target=self._keep_saving, name="agentspec-saver", daemon=True)
         self._saver.start()
@@ -220,10 +220,10 @@ class Commands:
         if now == self._saved_at:
             return
         try:
-            logger.info("saved what was learned: %s", self._save({}))
+            logger.info("saved the forest: %s", self._save({}))
             self._saved_at = now
         except Exception:  # a full disk, for one; serving goes on, and so does trying
-            logger.exception("what was learned could not be saved")
+            logger.exception("the forest could not be saved")
 
 
 def _text(arguments: Any, name: str) -> str:

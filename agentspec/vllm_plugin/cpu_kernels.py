@@ -25,8 +25,8 @@ def repair() -> None:
         from vllm.triton_utils.dispatcher import register_kernels
     except ImportError:
         logger.warning(
-            "this vLLM's CPU build changes the outputs of sampled requests whatever drafts: "
-            "ask with temperature 0, or take vLLM 0.32"
+            "this vLLM's CPU build changes the outputs of sampled requests with any drafts: "
+            "use temperature 0, or vLLM 0.32"
         )
         return
     register_kernels({EXPAND: expand})

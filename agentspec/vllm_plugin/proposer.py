@@ -231,7 +231,7 @@ class ForestProposer:
                     self._live[name].count(self._rows.take_counts(name))
                     trace.note(self._verified.get(name, ()), sampled)
             except Exception:
-                logger.exception("the request %r goes on without its trace", name)
+                logger.exception("the request %r continues without a trace", name)
                 self.traces.drop(name)
 
     def _pad(self, drafts: list[list[int]], expected: float) -> None:

@@ -34,7 +34,7 @@ class PluginSettings:
         forest_file: what was learned is loaded from here at the start if it exists, and saved here.
         forest_folder: operators may name other files in here; None = the folder of ``forest_file``.
         strict_forest: refuse to start with a forest file that can't be used. Otherwise it is moved aside.
-        save_every_s: so often, and at shutdown.
+        save_every_s: seconds between two saves; it also saves at shutdown.
         allow_untested_vllm: run in a vLLM this plugin was not written for.
     """
 

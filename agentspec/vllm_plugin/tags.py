@@ -107,7 +107,7 @@ def _stage(xargs: Mapping[str, object]) -> StageKey:
     try:
         return _parse(path, tenant)
     except StageError as error:
-        logger.warning("a request goes to the stage %r: %s", DEFAULT_STAGE, error)
+        logger.warning("a request is assigned to the stage %r: %s", DEFAULT_STAGE, error)
     tenant = tenant if tenant.isprintable() else ascii(tenant)  # still nobody else's
     return StageKey(tenant, (DEFAULT_STAGE,))
 

@@ -61,8 +61,8 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         self._commands.restore()
         if proposer.settings.forest_file and not self.vllm_config.shutdown_timeout:
             logger.warning(
-                "without --shutdown-timeout vLLM kills this process when it is told to end: what is learned "
-                "after the last regular save will be lost"
+                "without --shutdown-timeout vLLM kills this process at shutdown: outputs learned after the "
+                "last regular save will be lost"
             )
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> Any:

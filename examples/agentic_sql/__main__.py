@@ -39,9 +39,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--questions", type=int, default=40, metavar="N", help="held-out questions (default: %(default)s)"
     )
-    parser.add_argument(
-        "--graph", action="store_true", help="as a LangGraph graph, in which nobody names a stage"
-    )
+    parser.add_argument("--graph", action="store_true", help="as a LangGraph graph, which names no stage")
     parser.add_argument("--no-compare", action="store_true", help="skip the runs without speculation")
     parser.add_argument(
         "--serve", action="store_true", help="start `agentspec serve` first, with the bundled model"

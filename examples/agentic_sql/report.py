@@ -84,7 +84,7 @@ def plot(measurement: Measurement, path: Path) -> None:
         shares = [r.share(source) * 100 for r in rows]
         right.bar(positions, shares, 0.6, bottom=bottoms, label=source)
         bottoms = [b + s for b, s in zip(bottoms, shares, strict=True)]
-    right.set(ylabel="% of drafted tokens", title="Where the drafts come from")
+    right.set(ylabel="% of drafted tokens", title="Sources of the drafts")
     for axes in (left, right):
         axes.set_xticks(list(positions), names, rotation=30)
         axes.legend(fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False)

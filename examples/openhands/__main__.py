@@ -37,7 +37,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", metavar="NAME", help="its model (default: the first one it lists)")
     parser.add_argument("--api-key", default="none", metavar="KEY", help="its API key")
     parser.add_argument(
-        "--task", action="append", default=[], metavar="NAME", help="this task alone; may be repeated"
+        "--task", action="append", default=[], metavar="NAME", help="only this task; may be repeated"
     )
     parser.add_argument("--no-compare", action="store_true", help="skip the runs without speculation")
     parser.add_argument("--record", type=Path, metavar="FILE", help="only write the record, for --trace FILE")

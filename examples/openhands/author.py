@@ -48,7 +48,7 @@ class Author:
         found = _WORKSPACE.search(json.dumps(body["messages"][1:]))
         message = self._next(found[1] if found else "", stage.rpartition("/")[2])
         if message is None:
-            return JSONResponse({"error": {"message": f"nobody wrote an answer for {stage!r}"}}, 404)
+            return JSONResponse({"error": {"message": f"there is no answer for {stage!r}"}}, 404)
         called = bool(message.get("tool_calls"))
         record = {"messages": body["messages"], "response": message, "stage": stage}
         self.calls.append(json.dumps(record, ensure_ascii=False))

@@ -57,7 +57,7 @@ def control_routes(upstream: Upstream, runtime: RuntimeConfig) -> list[Route]:
             path = _path(await read_body(request.receive, runtime.limits))
             if path is not None and runtime.admin_key is None:
                 raise ForbiddenError(
-                    "naming a file needs an operator's key, and there is none: give the server one by "
+                    "naming a file needs an operator's key, and the server has none: give it one by "
                     "--admin-key, $AGENTSPEC_ADMIN_KEY or admin_key_sha256"
                 )
             return JSONResponse(await work(path))

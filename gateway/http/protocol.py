@@ -310,7 +310,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._start_clock()
         elif self._has_begun and self._is_head:
             seconds = self._limits.head_s
-            self._refuse(408, "request_timeout", f"the head did not come within {seconds:g} s")
+            self._refuse(408, "request_timeout", f"the head did not arrive within {seconds:g} s")
         else:
             self.transport.close()
 

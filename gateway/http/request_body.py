@@ -39,7 +39,7 @@ async def read_body(receive: Receive, limits: GatewaySettings, *, num_dropped: i
                 return _within(message.get("body", b""), limits.body_limit_bytes)
             return await _read_parts(message, receive, limits.body_limit_bytes, num_dropped)
     except TimeoutError:
-        raise SlowBodyError(f"the body did not come within {limits.body_s:g} s") from None
+        raise SlowBodyError(f"the body did not arrive within {limits.body_s:g} s") from None
 
 
 async def _read_parts(message: Message, receive: Receive, limit_bytes: int, num_dropped: int) -> bytes:

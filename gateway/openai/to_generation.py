@@ -28,7 +28,7 @@ RESPONSES_REFUSED = {
     "previous_response_id": NOTHING_KEPT,
     "conversation": NOTHING_KEPT,
     "prompt": "no prompts are stored here: send instructions and input",
-    "background": "an answer comes with its call here, or as a stream",
+    "background": "a response is returned by its call here, or as a stream",
     "messages": "in the responses API its name is input",
     "max_tokens": "in the responses API its name is max_output_tokens",
     "response_format": "in the responses API its name is text.format",

@@ -81,7 +81,7 @@ def _add(choice: Json, part: Json) -> None:
     message = part.get("message") or part.get("delta") or {"content": part.get("text")}
     choice["content"] = choice.get("content", "") + (message.get("content") or "")
     if message.get("function_call"):
-        raise RequestError("calls of functions are recorded as tool_calls have them alone")
+        raise RequestError("calls of functions are recorded only in the form of tool_calls")
     calls = choice.setdefault("calls", {})
     for number, call in enumerate(message.get("tool_calls") or []):
         known = calls.setdefault(

@@ -87,7 +87,7 @@ class LineFile:
             last = whole[start:]
         if _is_half(last):
             os.ftruncate(self._descriptor, start)
-            logger.warning("the last line was never written to its end: its %d bytes are gone", len(last))
+            logger.warning("the last line is incomplete: its %d bytes are removed", len(last))
         elif last:
             self._write(b"\n")
 

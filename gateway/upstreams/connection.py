@@ -139,7 +139,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             reason = str(error) or type(error).__name__
-            self._break(f"sent what is no HTTP answer: {reason}")
+            self._break(f"sent an invalid HTTP response: {reason}")
             return
         if self._num_framing_bytes > MAX_HEAD_BYTES:  # a head or trailers
             self._break("sent an endless head")

@@ -219,7 +219,7 @@ class Fleet:
         lists = await asyncio.gather(*(replica.models(call) for replica in self._replicas))
         models = {model["id"]: model for listed in lists for model in listed}
         if not models:
-            raise UpstreamDownError("no engine tells its models")
+            raise UpstreamDownError("no engine lists its models")
         return {"object": "list", "data": list(models.values())}
 
     async def _on_all(self, work: Callable[[Replica], Awaitable[dict[str, Any]]]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def test_a_line_for_each_call(server: Server, caplog: pytest.LogCaptureFixture) 
         *["tagged gpt-x as flow/writer by CrewAI's role, session s"] * 2,
         "tagged gpt-x as flow/café plan by stage(...)",
         "tagged gpt-x as mine by a header",
-        "tagged gpt-x as one of flow, whose stage the gateway finds",
+        "tagged gpt-x as one of flow, and the gateway finds its stage",
         f"not tagged: {PUBLIC} is no host of hosts=[...], nor a private one",
     ]
 

@@ -379,7 +379,7 @@ def test_a_gateway_that_is_gone_at_the_end(tmp_path: Path) -> None:
     asked.write_bytes(b"")
     _, said = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0
-    assert said.decode().startswith("agentspec run: what was saved is not known: no answer from ")
+    assert said.decode().startswith("agentspec run: the saving is unknown: no answer from ")
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_adapters_and_tenants_have_trees_of_their_own(serving: Any, tmp_path: Pa
         counted = figures(server)
     assert {tenant for tenant, _ in counted} == {"acme", "other"}
     assert {stage for _, stage in counted} == {one.stage for one in chats}
-    assert answers(expected[::6]) != answers(expected[2::6])  # the adapters do change what is written
+    assert answers(expected[::6]) != answers(expected[2::6])  # the adapters do change the output
 
 
 def answers(given: list[Any]) -> list[list[int]]:

@@ -146,7 +146,7 @@ def test_a_trace_that_fails_costs_itself_alone(
         patch.setattr(Trace, "note", fail)
         assert run(runner, "r1", trace="t") < 10
     assert runner.proposer.traces.of("default", "t") is None
-    assert [record.message for record in caplog.records] == ["the request 'r1' goes on without its trace"]
+    assert [record.message for record in caplog.records] == ["the request 'r1' continues without a trace"]
 
 
 def test_a_trace_with_a_gap_is_none(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,7 @@ class Measured:
         if len(ids) and (highest := int(ids.max())) >= self.model.config.vocab_size:
             raise ConfigError(
                 f"{self.name!r} has {self.model.config.vocab_size} tokens and {self.vocabulary!r} has a token"
-                f" {highest!r}: put the model's tokenizer.json beside its config.json"
+                f" {highest!r}: put the model's tokenizer.json next to its config.json"
             )
         return ids[~np.isin(ids, list(self.tokenizer.eos_ids))]
 

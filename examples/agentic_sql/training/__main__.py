@@ -50,7 +50,7 @@ def main() -> None:
     """Build the model into ``--out``."""
     parser = argparse.ArgumentParser(prog="python -m examples.agentic_sql.training", description=__doc__)
     parser.add_argument(
-        "--out", type=Path, default=bundled_model_dir(), help="where the model goes (default: %(default)s)"
+        "--out", type=Path, default=bundled_model_dir(), help="folder for the model (default: %(default)s)"
     )
     parser.add_argument(
         "--work", type=Path, default=Path("out/training"), help="checkpoints and log (default: %(default)s)"

@@ -32,6 +32,6 @@ def test_strangers_get_no_tag(engine: str, caplog: pytest.LogCaptureFixture) -> 
         undo()
     assert server.tags() == [("gateway", {"x-agentspec-workflow": "flow"}), (PUBLIC, {})]
     assert [record.getMessage() for record in caplog.records if record.name == "agentspec.adapters"] == [
-        "tagged m as one of flow, whose stage the gateway finds",
+        "tagged m as one of flow, and the gateway finds its stage",
         f"not tagged: {PUBLIC} is no host of hosts=[...], nor a private one",
     ]

@@ -261,6 +261,6 @@ async def test_a_status_that_is_none(status: bytes) -> None:
     )
     await asyncio.sleep(0)
     connection.data_received(b"HTTP/1.1 %b What\r\ncontent-length: 0\r\n\r\n" % status)
-    with pytest.raises(UpstreamDownError, match="no HTTP answer"):
+    with pytest.raises(UpstreamDownError, match="invalid HTTP response"):
         await sending
     assert wire.is_aborted

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from agentspec.models import bundled_model_dir
 
 RANK = 4
-SCALE = 0.4  # enough to change what is written
+SCALE = 0.4  # enough to change the output
 MODULES = ("q_proj", "v_proj")
 
 
