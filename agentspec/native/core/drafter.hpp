@@ -33,7 +33,7 @@ struct DraftTokens {
 ///
 /// C(N) is the count of N over the sum of its own and its siblings' counts. D(N), the product of C along the
 /// path, estimates the probability that N is accepted. With `doubt`, doubt / (length of the context) is added
-/// to that sum, since a token seen once after a short context is far from certain. A draft that exceeds the
+/// to that sum, since a token seen once after a short context is uncertain. A draft that exceeds the
 /// depth continues from the last depth - 1 tokens.
 class Drafter {
  public:

@@ -5,8 +5,8 @@
 namespace agentspec {
 namespace {
 
-constexpr std::uint32_t kMoreEvidence = 3;  // least ratio of the shorter context's occurrences to the longest's
-constexpr std::size_t kFewEdges = 64;       // up to this number, all children are read
+constexpr std::uint32_t kMoreEvidence = 3;     // least ratio of the shorter context's occurrences
+constexpr std::size_t kFewEdges = 64;          // up to this number, all children are read
 constexpr std::size_t kChildrenOfLongest = 4;  // most candidates from the longest context
 constexpr std::size_t kChildrenOfShorter = 3;
 constexpr int kMostDepth = 255;
