@@ -16,11 +16,11 @@ constexpr float kLearningRate = 0.02f;
 constexpr float kCalibrationRate = 0.02f;
 constexpr float kFirstWeight = 0.25f;
 constexpr float kFirstWeightOfWider = 0.15f;  // of the trees that hold other stages' outputs
-constexpr std::uint16_t kPriorCount = 6;      // tokens that a cell's first estimate counts for
-constexpr std::uint16_t kMostSeen = 255;      // by the cell of a context
-constexpr std::uint16_t kMostNamed = 30;      // by the cell of a token
-constexpr float kMostWeight = 1e6f;           // no learning goes so far
-constexpr double kLeastProb = 1e-4;           // and the most is as far from 1
+constexpr std::uint16_t kPriorCount = 6;      // weight of a cell's first estimate, in tokens
+constexpr std::uint16_t kMostSeen = 255;      // count limit of a context's cell
+constexpr std::uint16_t kMostNamed = 30;      // count limit of a token's cell
+constexpr float kMostWeight = 1e6f;           // beyond the reach of learning
+constexpr double kLeastProb = 1e-4;           // the highest is 1 - kLeastProb
 
 double squash(double x) { return 1 / (1 + std::exp(-x)); }
 
@@ -29,12 +29,12 @@ float stretch(double p) {
   return static_cast<float>(std::log(p / (1 - p)));
 }
 
-/// 1, 2, 3-4, 5-8, 9-16, ...: one step each, the last one open.
+/// Step of n among 1, 2, 3-4, 5-8, 9-16, ...; the last step is open.
 std::size_t step_of(std::uint32_t n, std::size_t num_steps) {
   return std::min<std::size_t>(std::bit_width(n - 1), num_steps - 1);
 }
 
-/// How often, in words: never, seldom, ..., always.
+/// Step of the share count / total, from 0 (never) to 7 (always).
 std::size_t share_step(std::uint32_t count, std::uint32_t total) {
   if (count == 0) return 0;
   if (count == total) return 7;
@@ -111,7 +111,7 @@ AcceptanceModel::AcceptanceModel(std::span<const std::byte> state) {
   if (!is_sound()) throw ConfigError("the state of a model holds a number that no model learns");
 }
 
-// Comparisons with what is no number are false.
+// Comparisons with NaN are false.
 bool AcceptanceModel::is_sound() const {
   const auto is_weight = [](float weight) { return std::abs(weight) <= kMostWeight; };
   for (const Weights& weights : weights_) {

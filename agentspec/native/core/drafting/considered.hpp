@@ -1,4 +1,4 @@
-// What a draft was chosen from, and what is learned once it is known what came.
+// The candidates that a draft was chosen from, and how the model learns once the following tokens are known.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,16 @@
 
 namespace agentspec {
 
-/// A token that was considered for some place of a draft, whether it was drafted or not.
+/// A candidate token for a place of a draft, drafted or not.
 struct Considered {
   Evidence evidence;
   std::int32_t token;
-  std::uint32_t place;     // those of one place lie side by side
-  std::uint32_t next = 0;  // where those of the place after this token begin; 0: it was not followed further
+  std::uint32_t place;     // candidates of one place are adjacent
+  std::uint32_t next = 0;  // index of the first candidate of the place after this token; 0: none
 };
 
-/// Lets the model learn from what came instead of, or after, the tokens considered: of each place that was
-/// reached, which one was right. O(considered of these places).
+/// Trains the model on `tokens`, which followed the text: at each place that was reached, which candidate was
+/// right. O(candidates of these places).
 void learn_from(std::span<const Considered> considered, std::span<const std::int32_t> tokens,
                 AcceptanceModel& model);
 

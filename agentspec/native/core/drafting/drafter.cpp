@@ -14,8 +14,8 @@ std::uint32_t max_spec(const DraftOptions& options, std::uint32_t match_length) 
   return limit >= options.max_tokens ? options.max_tokens : static_cast<std::uint32_t>(limit);
 }
 
-/// No draft of n tokens from this context scores more: no D(N) is above the best child's. The margin covers
-/// the rounding of a sum; sums of ones are exact.
+/// Upper bound on the score of a draft of `num_tokens` tokens: no D(N) is above the best child's. The margin
+/// covers the rounding of a sum; sums of ones are exact.
 double score_bound(double best_child_prob, std::uint32_t num_tokens) {
   return best_child_prob == 1.0 ? num_tokens : best_child_prob * num_tokens * (1 + 1e-9);
 }
@@ -70,7 +70,7 @@ bool Drafter::improve(const Automaton& automaton, Cursor match, const DraftOptio
   return is_better;
 }
 
-// False if memory ran out: what was tried is not whole then.
+// Returns false if memory ran out; tried_ is then incomplete.
 bool Drafter::try_expand(const Automaton& automaton, StateId context, std::uint32_t max_tokens,
                          const DraftOptions& options) noexcept {
   try {

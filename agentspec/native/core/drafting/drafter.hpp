@@ -1,4 +1,4 @@
-// Algorithm 1 of SuffixDecoding (arXiv 2411.04975): from a matched context to the best draft.
+// Algorithm 1 of SuffixDecoding (arXiv 2411.04975): finds the best draft for a matched context.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 namespace agentspec {
 
 struct DraftOptions {
-  bool is_tree = false;          // grow a tree best-first; else a chain of best continuations
+  bool is_tree = false;          // grow a tree best-first; otherwise a chain of best continuations
   std::uint32_t max_tokens = 0;  // 0 = never draft
   double alpha = 4.0;            // MAX_SPEC = floor(alpha * match length)
   std::uint32_t min_match = 1;
   double min_prob = 0.1;  // tokens with a smaller D(N) are not drafted
-  double doubt = 0.0;  // occurrences of something unseen after a context of one token; 0 = the paper's rule
+  double doubt = 0.0;     // assumed unseen occurrences after a context of one token; 0 = the paper's rule
 };
 
 /// A draft: parents[i] < i is the index of token i's parent, -1 the matched context.
@@ -29,26 +29,26 @@ struct DraftTokens {
   void push(std::int32_t token, std::int32_t parent, double prob);
 };
 
-/// Drafts over const automata; keeps only scratch memory between calls.
+/// Drafts from const automata. Keeps only scratch memory between calls.
 ///
-/// C(N) is the count of N over the sum of its siblings' and its own, so D(N) is the estimated probability
-/// that N is accepted. With `doubt`, doubt / (length of the context) is added to that sum: what was seen once
-/// after a short context is far from certain. A draft that goes on past the depth continues from the last
-/// depth - 1 tokens.
+/// C(N) is the count of N over the sum of its own and its siblings' counts. D(N), the product of C along the
+/// path, estimates the probability that N is accepted. With `doubt`, doubt / (length of the context) is added
+/// to that sum, since a token seen once after a short context is uncertain. A draft that exceeds the
+/// depth continues from the last depth - 1 tokens.
 class Drafter {
  public:
-  /// Tries every match length of the context `match` (a settled cursor): the states on its suffix-link
-  /// chain, each with its longest string, which dominates the state's shorter ones. Replaces `best` and
-  /// returns true if a draft scores higher than it; ties stay with the longer match.
-  /// O(match lengths * max_tokens), for trees times the children of the drafted states; lengths whose
-  /// score can't be higher are skipped, and so are those that there is no memory to draft for.
+  /// Tries every match length of the context `match` (a settled cursor): the states on its suffix-link chain,
+  /// each with its longest string, which dominates the state's shorter ones. Replaces `best` and returns true
+  /// if a draft scores higher. The longer match wins ties. Skips lengths that can't score higher, and lengths
+  /// for which memory runs out. O(match lengths * max_tokens), for is_tree times the children of the drafted
+  /// states.
   bool improve(const Automaton& automaton, Cursor match, const DraftOptions& options,
                DraftTokens& best) noexcept;
 
  private:
   struct Candidate {      // a node that could be drafted next
     double prob;          // D(N)
-    std::uint64_t order;  // of discovery; earlier ones win ties
+    std::uint64_t order;  // of discovery; earlier nodes win ties
     StateId state;
     std::int32_t token;
     std::int32_t parent;

@@ -11,8 +11,8 @@ struct Choice {
   double estimate;
 };
 
-// Where a narrower tree's context is as long and well known, a wider tree has the same one with other stages'
-// outputs. What is narrower was kept before.
+// True if a narrower tree has an equally long context that was continued often enough. The wider tree has the
+// same context, plus other stages' outputs. `kept` already holds the narrower trees.
 bool is_covered(const Reading& wider, const Readings& kept) {
   constexpr std::uint32_t kEnough = 3;
   return std::ranges::any_of(kept.all(), [&](const Reading& narrower) {
@@ -33,7 +33,7 @@ void keep_telling_ones(Readings& readings) {
   readings = kept;
 }
 
-// Those that don't know the token would have to go back to a shorter context.
+// Drops the trees without the token, which would have to fall back to a shorter context.
 void follow(Readings& readings, std::int32_t token) {
   Readings kept;
   for (Reading one : readings.all()) {
@@ -45,7 +45,7 @@ void follow(Readings& readings, std::int32_t token) {
   readings = kept;
 }
 
-// Of the trees' best tokens, the one that is most likely to be accepted.
+// Returns the one of the trees' best tokens that is most likely to be accepted.
 Choice choose(const Readings& readings, std::span<const std::int32_t, 2> before, std::size_t depth,
               const AcceptanceModel& model, std::vector<Considered>& considered) {
   const std::size_t begin = considered.size();
@@ -72,7 +72,7 @@ Choice choose(const Readings& readings, std::span<const std::int32_t, 2> before,
 void draft_chain(Readings readings, std::array<std::int32_t, 2> before, const AcceptanceModel& model,
                  const DraftOptions& options, DraftTokens& draft, std::vector<Considered>& considered) {
   double prob = 1;
-  std::size_t last = 0;  // considered that was drafted last
+  std::size_t last = 0;  // index of the candidate drafted last
   for (std::size_t depth = 0; depth < options.max_tokens; ++depth) {
     keep_telling_ones(readings);
     if (readings.size == 0) return;

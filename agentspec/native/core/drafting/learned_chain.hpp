@@ -1,4 +1,4 @@
-// Chains of the learned rule.
+// Chain drafts by the learned rule.
 #pragma once
 
 #include <array>
@@ -11,13 +11,13 @@
 
 namespace agentspec {
 
-/// Adds the most probable token at every place to `draft`, and what it was chosen from to `considered`, which
-/// are empty. `before` are the last two tokens, the last one first (-1: there is none).
+/// Adds the most probable token at every place to `draft`, and the candidates to `considered`. Both must be
+/// empty. `before` holds the last two tokens, the last one first (-1: none).
 ///
-/// Only trees whose context is at least two thirds as long as the longest are asked: what the others say is
-/// mostly noise. From the stage's tree on, none is asked that is wider than one with an equally long context
-/// which it knows well. A tree that is not asked any more, or doesn't know the token drafted, stays out of
-/// the draft. O(drafted tokens * trees). Throws std::bad_alloc.
+/// Only trees with a context at least two thirds as long as the longest are read; the evidence of the others
+/// is mostly noise. From the stage's tree on, a wider tree is skipped if a narrower one has an equally long
+/// context that was continued often enough. A tree that is skipped, or that lacks the drafted token, is not
+/// read for the rest of the draft. O(drafted tokens * trees). Throws std::bad_alloc.
 void draft_chain(Readings readings, std::array<std::int32_t, 2> before, const AcceptanceModel& model,
                  const DraftOptions& options, DraftTokens& draft, std::vector<Considered>& considered);
 

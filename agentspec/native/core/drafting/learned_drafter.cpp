@@ -41,8 +41,8 @@ Readings LearnedDrafter::read(const Witnesses& witnesses) {
   return readings;
 }
 
-// Of the trees with the token as the best continuation, or of all if none has it, the one with the longest
-// context; ties stay with the more specific one.
+// Returns the tree with the longest context among those with the token as the best continuation, or among all
+// if there are no such trees. The more specific tree wins ties.
 std::size_t LearnedDrafter::proposer_of(const Readings& readings, std::int32_t token) {
   std::size_t proposer = Evidence::kNumTrees;
   std::pair<bool, std::uint32_t> best{false, 0};

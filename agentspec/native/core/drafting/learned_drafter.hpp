@@ -1,4 +1,4 @@
-// Drafts from all trees at once, by what each token's chances are.
+// Drafts from all trees together, by the learned probability that each token is accepted.
 #pragma once
 
 #include <array>
@@ -11,22 +11,22 @@
 
 namespace agentspec {
 
-/// A tree, and the longest suffix of the text so far that occurs in it (settled; of length 0: none).
+/// A tree, and the longest suffix of the text so far that occurs in it (settled; length 0: none).
 struct Witness {
   const Automaton* automaton = nullptr;
   Cursor match;
 };
 using Witnesses = std::array<Witness, Evidence::kNumTrees>;
 
-/// D(N), the product of the estimates from the root to N, is the probability that N is accepted, so that the
-/// sum is the expected number of accepted tokens. Drafting ends where no D(N) is at least options.min_prob:
-/// that is the price of verifying a token, in accepted tokens. alpha and doubt are not looked at. Keeps only
-/// scratch memory between calls.
+/// A drafter for the learned rule. D(N), the product of the estimates from the root to N, is the probability
+/// that N is accepted. The sum of D(N) is the expected number of accepted tokens. Drafting ends where no D(N)
+/// reaches options.min_prob, the cost of verifying a token in accepted tokens. alpha and doubt are ignored.
+/// Keeps only scratch memory between calls.
 class LearnedDrafter {
  public:
-  /// Replaces `draft` and `considered`; `before` are the last tokens of the text. Both are empty where no
-  /// match has options.min_match tokens, or memory runs out. Returns the tree that proposed the first token,
-  /// kNumTrees if none did.
+  /// Replaces `draft` and `considered`. `before` holds the last tokens of the text. Both are empty if no
+  /// match has options.min_match tokens or memory runs out. Returns the tree that proposed the first token,
+  /// or kNumTrees for an empty draft.
   std::size_t draft(const Witnesses& witnesses, std::span<const std::int32_t> before,
                     const AcceptanceModel& model, const DraftOptions& options, DraftTokens& draft,
                     std::vector<Considered>& considered) noexcept;

@@ -5,9 +5,9 @@
 namespace agentspec {
 namespace {
 
-constexpr std::uint32_t kMoreEvidence = 3;     // times as much has the shorter context
-constexpr std::size_t kFewEdges = 64;          // only then all children are looked at
-constexpr std::size_t kChildrenOfLongest = 4;  // that are considered
+constexpr std::uint32_t kMoreEvidence = 3;     // least ratio of the shorter context's occurrences
+constexpr std::size_t kFewEdges = 64;          // up to this number, all children are read
+constexpr std::size_t kChildrenOfLongest = 4;  // most candidates from the longest context
 constexpr std::size_t kChildrenOfShorter = 3;
 constexpr int kMostDepth = 255;
 
@@ -35,7 +35,7 @@ void LearnedTree::draft(const Readings& readings, std::array<std::int32_t, 2> be
   }
 }
 
-// At most one of them comes next, so where the estimates add up to more than 1 they share it.
+// At most one candidate can be right, so estimates that add up to more than 1 are scaled down to a sum of 1.
 void LearnedTree::expand(std::uint32_t place_number, const AcceptanceModel& model, double min_prob,
                          std::vector<Considered>& considered) {
   const Place& place = places_[place_number];
@@ -68,9 +68,9 @@ LearnedTree::Place LearnedTree::make_root(const Readings& readings, std::array<s
   return root;
 }
 
-// Finds the contexts where the text, or the last of it, has matched `longest`. While nothing is lost on the
-// way the shorter context can only be the one before, one token longer, or a suffix of that: with as many
-// occurrences its own beginning would have been the shorter one before.
+// Finds both contexts; `longest` has just matched the end of the text. While the longest context loses no
+// occurrences, the shorter one is the previous shorter one plus a token, or a suffix of that. A longer one
+// with enough occurrences would, without its last token, have been the shorter one before.
 void LearnedTree::look(View& view) {
   const Automaton& automaton = *view.automaton;
   auto& [longest, length] = view.longest;
@@ -107,7 +107,7 @@ void LearnedTree::propose(const Place& place) {
   }
 }
 
-// The children of the highest counts, if there are few enough to look at; the best one in any case.
+// Proposes the best child and, if the context has few children, those of the highest counts.
 void LearnedTree::propose(const Automaton& automaton, StateId context, std::size_t most) {
   propose(automaton.best_token(context));
   if (automaton.num_edges(context) > kFewEdges) return;

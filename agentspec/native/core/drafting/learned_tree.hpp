@@ -1,4 +1,4 @@
-// Trees of the learned rule.
+// Tree drafts by the learned rule.
 #pragma once
 
 #include <array>
@@ -12,43 +12,43 @@
 
 namespace agentspec {
 
-/// Takes the most probable of all tokens that could come next, best first, over the union of the trees. Each
-/// tree is asked twice, with the longest context and with a shorter one of more evidence: alternatives are
-/// where the longest one has little. Keeps only scratch memory between calls.
+/// Drafts the most probable next tokens, best first, over the union of the suffix trees. Each suffix tree is
+/// read with its longest context and with a shorter one that has more evidence. The shorter context adds
+/// alternatives where the longest has little evidence. Keeps only scratch memory between calls.
 class LearnedTree {
  public:
-  /// Adds to `draft` and `considered`, which are empty; `before` are the last two tokens, the last one first
-  /// (-1: there is none). O(drafted tokens * trees * candidates), for trees times the children of contexts
-  /// with few of them. Throws std::bad_alloc.
+  /// Fills `draft` and `considered`, which must be empty. `before` holds the last two tokens, the last one
+  /// first (-1: none). O(drafted tokens * trees * (candidates + children of contexts with few of them)).
+  /// Throws std::bad_alloc.
   void draft(const Readings& readings, std::array<std::int32_t, 2> before, const AcceptanceModel& model,
              const DraftOptions& options, DraftTokens& draft, std::vector<Considered>& considered);
 
  private:
-  struct View {  // of one tree on a place
+  struct View {  // contexts of one suffix tree at a place
     const Automaton* automaton;
     std::size_t tree;
-    Cursor longest;                   // context that something has followed; of length 0: there is none
-    Cursor shorter;                   // the longest other one with much more evidence; of length 0: likewise
+    Cursor longest;                   // longest context that a token has followed; length 0: none
+    Cursor shorter;                   // longest shorter one with much more evidence; length 0: none
     std::uint32_t total = 0;          // continued occurrences of the longest
-    std::uint32_t shorter_total = 0;  // of the other
+    std::uint32_t shorter_total = 0;  // of the shorter one
   };
   struct Place {
-    std::array<View, Evidence::kNumTrees> views;  // of the trees that there are
+    std::array<View, Evidence::kNumTrees> views;  // of the existing suffix trees
     std::size_t num_views = 0;
     std::array<std::int32_t, 2> before{-1, -1};  // the last token first
     double prob = 1;                             // D of the token that leads here
-    std::int32_t node = -1;                      // its place in the draft
+    std::int32_t node = -1;                      // that token's index in the draft
     std::uint8_t depth = 0;
 
     std::span<View> all() { return std::span(views).first(num_views); }
     std::span<const View> all() const { return std::span(views).first(num_views); }
   };
-  struct Candidate {  // of a tree's frontier
+  struct Candidate {  // element of a draft's frontier
     double prob;
     std::uint32_t considered;
     std::uint32_t place;
 
-    bool operator<(const Candidate& other) const {  // drafted later
+    bool operator<(const Candidate& other) const {  // true if drafted later
       return prob != other.prob ? prob < other.prob : considered > other.considered;
     }
   };

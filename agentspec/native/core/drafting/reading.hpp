@@ -1,4 +1,4 @@
-// What the trees know of a place: the longest suffix of the text so far that has gone on in each of them.
+// Each tree's context at a place of a draft: the longest suffix of the text so far that a token has followed.
 #pragma once
 
 #include <algorithm>
@@ -20,18 +20,18 @@ struct Reading {
   std::int32_t best_token() const { return automaton->best_token(context.state); }
   /// Continued occurrences of the context.
   std::uint32_t total() const { return automaton->num_continued(context.state); }
-  /// How many of them the token followed.
+  /// Number of them that the token followed.
   std::uint32_t count(std::int32_t token) const { return count(*automaton, context.state, token); }
   static std::uint32_t count(const Automaton& automaton, StateId context, std::int32_t token) {
     if (automaton.best_token(context) == token) return automaton.count(automaton.best_target(context));
     const StateId child = automaton.child(context, token);
     return child == kNoState ? 0 : automaton.count(child);
   }
-  /// Goes back to the longest suffix that something has followed; of length 0 if there is none.
+  /// Falls back to the longest suffix that a token has followed; length 0 if there is no such suffix.
   void fall_back() { context = automaton->fall_back(context); }
 };
 
-/// At most one of each tree, the most specific tree's first.
+/// At most one reading per tree, the most specific tree first.
 struct Readings {
   std::array<Reading, Evidence::kNumTrees> of;
   std::size_t size = 0;

@@ -9,9 +9,9 @@
 namespace agentspec {
 namespace {
 
-// During retract(); of the thread, as few of the indices it works on are worked on at a time.
+// Scratch memory of retract(), one per thread, since few automata are modified at a time.
 thread_local std::vector<StateId> dead;     // states that lost their last occurrence
-thread_local std::vector<StateId> touched;  // states whose best edge may no longer be the best
+thread_local std::vector<StateId> touched;  // states with a best edge that may no longer be the best
 
 }  // namespace
 
@@ -76,14 +76,14 @@ Cursor Automaton::extend(Cursor tail, std::int32_t token, std::int32_t next, std
   return follow(tail, target);
 }
 
-// An edge leads to the state that holds all of the state's strings with the token at the end, whatever their
-// lengths. Only where the oldest token has to go, another state may hold what is left.
+// An edge leads to the state that holds all of the source's strings with the token appended. Only if the
+// oldest token has to be dropped may another state hold the remaining string.
 Cursor Automaton::follow(Cursor cursor, StateId next) const {
   if (cursor.length + 1 < depth_) return {next, cursor.length + 1};
   return settle({next, depth_ - 1});
 }
 
-// A string that is new gets a state; every suffix of the tail that never had this token next gets an edge.
+// Allocates a state for a new string. Adds an edge to every suffix of the tail that had none for this token.
 StateId Automaton::grow(Cursor tail, std::int32_t token) {
   const StateId made = allocate(tail.length + 1);
   StateId prefix = tail.state;
@@ -98,8 +98,8 @@ StateId Automaton::grow(Cursor tail, std::int32_t token) {
   return made;
 }
 
-// The state of the string (prefix of `length` tokens) + token, which leads to `target`. If target also holds
-// longer strings, these stay there and the shorter ones move to a state of their own: from now on they occur
+// Returns the state of the string (prefix of `length` tokens) + token, which leads to `target`. If target
+// also holds longer strings, these stay there. The shorter ones move to a new state, since they now occur
 // more often.
 StateId Automaton::split_if_longer(StateId prefix, std::uint32_t length, std::int32_t token, StateId target) {
   if (states_[target].length == length + 1) return target;
@@ -117,7 +117,7 @@ StateId Automaton::split_if_longer(StateId prefix, std::uint32_t length, std::in
   } else {
     lower.edges = edges_.copy(upper.edges);
   }
-  if (is_compacting()) correct(made);  // its place may have been visited already, that of `upper` not
+  if (is_compacting()) correct(made);  // its number may already have been visited, unlike that of `upper`
   while (prefix != kNoState && retarget(prefix, token, target, made)) prefix = link(prefix);
   return made;
 }
@@ -129,11 +129,11 @@ bool Automaton::retarget(StateId prefix, std::int32_t token, StateId from, State
   return true;
 }
 
-// Walks two chains at once: the states that now occur more often, and the states they are reached from, where
-// the token may have become the best continuation.
+// Walks two chains in parallel: the states that now occur more often, and the states with edges to them, for
+// which the token may have become the best continuation.
 void Automaton::count_occurrences(Cursor tail, std::int32_t token, StateId target, std::int32_t next,
                                   std::uint32_t occurrences) {
-  tail = settle(tail);  // the tail's own state may have been split just now
+  tail = settle(tail);  // the tail's own state may just have been split
   count_in(target, next, occurrences);
   std::uint32_t length = tail.length;
   StateId shorter = link(target);
@@ -151,18 +151,18 @@ void Automaton::count_occurrences(Cursor tail, std::int32_t token, StateId targe
   edges_.prefetch(states_[kRoot].edges, next);
 }
 
-// The next token's edge will be looked up in each of the states counted, and at the root.
+// Also prefetches the next token's edge, which is looked up in each counted state and at the root.
 void Automaton::count_in(StateId id, std::int32_t next, std::uint32_t occurrences) {
   State& state = states_[id];
   state.count += occurrences;
   if (state.edges.best_token == next) {
-    __builtin_prefetch(&states_[state.edges.best_target]);  // where it is or was
+    __builtin_prefetch(&states_[state.edges.best_target]);  // its present or former number
   } else {
     edges_.prefetch(state.edges, next);
   }
 }
 
-// The children's counts add up to num_continued, so most often the best one's needs no look.
+// The children's counts add up to num_continued, so the best child's count is rarely read.
 void Automaton::favour(StateId prefix, std::int32_t token, StateId target) {
   EdgeList& edges = states_[prefix].edges;
   if (edges.best_token == token) return;
@@ -214,7 +214,7 @@ std::size_t Automaton::retract(Cursor begin, std::span<const std::int32_t> token
   return visited;
 }
 
-// The mirror image of count_occurrences. The dead keep links and edges until all tokens are walked.
+// Reverses count_occurrences. Dead states keep their links and edges until all tokens are walked.
 std::size_t Automaton::discount(Cursor tail, std::int32_t token, StateId target, std::uint32_t occurrences) {
   std::size_t visited = 0;
   drop(target, occurrences);
@@ -240,7 +240,7 @@ void Automaton::drop(StateId id, std::uint32_t occurrences) {
 
 void Automaton::disfavour(StateId prefix, std::int32_t token, StateId target) {
   State& state = states_[prefix];
-  if (state.count == 0 && prefix != kRoot) return;  // dead as well: its edges go with it
+  if (state.count == 0 && prefix != kRoot) return;  // dead as well: its edges are freed with it
   const std::uint32_t count = states_[target].count;
   const bool was_best = state.edges.best_token == token;
   if (was_best && prefix != kRoot && count <= edges_.rival_bound(state.edges)) touched.push_back(prefix);

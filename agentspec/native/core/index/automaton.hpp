@@ -1,13 +1,14 @@
-// A suffix automaton of all substrings, up to a depth, of many sequences, with occurrence counts.
+// A suffix automaton of all substrings of many sequences, up to a depth, with occurrence counts.
 //
-// A state stands for a set of strings that end at the same positions; the strings of a state are the
-// suffixes, down to a certain length, of its longest one. The suffix link leads to the state of the next
-// shorter suffix. Only strings of at most `depth` tokens are kept, so an appended token touches at most
-// `depth` states. Contexts - strings that are asked for their continuations - have at most depth - 1.
+// A state stands for a set of strings that end at the same positions. They are the suffixes of its longest
+// string, down to a certain length. The suffix link leads to the state of the next shorter suffix. Only
+// strings of at most `depth` tokens are kept, so an appended token touches at most `depth` states. A context
+// is a string for which continuations are looked up. It has at most depth - 1 tokens.
 //
-// States that lost their last occurrence leave holes, which new ones fill. compact_some() closes the rest, a
-// few states per call: the highest states move into the lowest holes and leave their new number behind, then
-// all references are corrected, then the array is cut. Until then every reference is read through resolve().
+// States without occurrences leave holes, which new states fill. compact_some() closes the remaining holes, a
+// few states per call. First the highest states move into the lowest holes and leave their new number behind.
+// Then all references are corrected. Last, the array is cut. Until then every reference is read through
+// resolve().
 #pragma once
 
 #include <cstdint>
@@ -23,11 +24,11 @@ namespace agentspec {
 constexpr StateId kRoot = 0;
 
 struct State {
-  std::uint32_t length : 11 = 0;  // of the longest string; more than the link's length (0 only at the root)
-  std::uint32_t ends : 21 = 0;    // sequences that end with this state's strings; unused at full_depth_only()
-  StateId link = kNoState;  // state of the longest suffix with more occurrences; where a moved state is now
-  std::uint32_t count = 0;  // occurrences of each of its strings; 0: free or moved (or the root)
-  EdgeList edges;           // the best edge is the one to the state of highest count
+  std::uint32_t length : 11 = 0;  // of the longest string; above the link's length (0: root, free or moved)
+  std::uint32_t ends : 21 = 0;    // sequences that end with this state's strings; unused if full_depth_only()
+  StateId link = kNoState;  // state of the longest suffix with more occurrences; new number of a moved state
+  std::uint32_t count = 0;  // occurrences of each of its strings; 0: root, free or moved
+  EdgeList edges;           // the best edge leads to the state of highest count
 };
 static_assert(sizeof(State) == 24);
 
@@ -42,7 +43,7 @@ class Automaton {
   static constexpr std::uint32_t kMaxDepth = (1u << 11) - 1;
   static constexpr std::uint32_t kMaxEnds = (1u << 21) - 1;
 
-  /// `depth`: longest string that is counted, 2..kMaxDepth. Throws ConfigError.
+  /// Counts strings of up to `depth` tokens. Throws ConfigError unless depth is within 2..kMaxDepth.
   explicit Automaton(std::uint32_t depth);
 
   std::uint32_t depth() const { return depth_; }
@@ -60,71 +61,72 @@ class Automaton {
   void for_each_child(StateId id, Visit visit) const {
     edges_.for_each(states_[id].edges, [&](const Edge& edge) { visit(edge.token, resolve(edge.target)); });
   }
-  /// Continuations of the state. O(1).
+  /// Number of the state's continuations. O(1).
   std::size_t num_edges(StateId id) const { return edges_.size(states_[id].edges); }
   void prefetch(StateId id) const { __builtin_prefetch(&states_[id]); }
   void prefetch_edges(StateId id) const { edges_.prefetch(states_[id].edges); }
   void prefetch_edge(StateId id, std::int32_t token) const { edges_.prefetch(states_[id].edges, token); }
 
-  /// Occurrences of the state's strings that something follows: the sum of its children's counts.
+  /// Occurrences of the state's strings that a token follows: the sum of its children's counts.
   std::uint32_t num_continued(StateId id) const { return states_[id].count - states_[id].ends; }
-  /// The state whose edges continue `id`'s strings: at full depth, the oldest token has to go first.
+  /// The state with the edges that continue `id`'s strings. At full depth the oldest token is dropped first.
   StateId context_of(StateId id) const { return full_depth_only(id) ? link(id) : id; }
-  /// Brings a cursor up to date after later appends have split its state or compaction has moved it. O(1).
+  /// Updates a cursor after later appends have split its state or compaction has moved it. O(1).
   Cursor settle(Cursor cursor) const;
-  /// The longest suffix of the cursor's string that something has followed.
+  /// Returns the longest suffix of the cursor's string that a token has followed.
   Cursor fall_back(Cursor cursor) const;
-  /// The longest suffix of (cursor's string + token) that occurs, as a context. Amortized O(1).
+  /// Returns the longest suffix of (cursor's string + token) that occurs, as a context. Amortized O(1).
   Cursor advance(Cursor cursor, std::int32_t token) const;
-  /// The cursor's string with one token more, as a context; `next` is the child that the token leads to.
+  /// Returns the cursor's string plus one token, as a context; `next` is the child that the token leads to.
   Cursor follow(Cursor cursor, StateId next) const;
-  /// State of the string, kNoState if it does not occur or is longer than depth. O(length).
+  /// Returns the state of a string, or kNoState if it does not occur or is longer than depth. O(length).
   StateId locate(std::span<const std::int32_t> tokens) const;
 
-  /// Appends tokens to equal sequences whose last min(n, depth - 1) tokens are `tail`; returns the new tail.
-  /// Counts every new occurrence. Among continuations of equal count the one appended last is the best.
-  /// O(suffix-link chain) <= O(depth) a token; about five states on real text. Throws CapacityError or
-  /// std::bad_alloc; the automaton is of no use afterwards, until it is cleared.
+  /// Appends tokens to equal sequences of n tokens and returns their new tail. `tail` is their last
+  /// min(n, depth - 1) tokens. Counts every new occurrence. Among continuations of equal count the one
+  /// appended last is the best. O(suffix-link chain) <= O(depth) a token; about five states on real text.
+  /// Throws CapacityError or std::bad_alloc; the automaton is then unusable until it is cleared.
   Cursor append(Cursor tail, std::span<const std::int32_t> tokens, std::uint32_t sequences = 1);
-  /// Tells the states on the tail's chain that sequences end here, or no longer do. O(chain).
+  /// Adds sequence ends to the states on the tail's chain, or removes them. O(chain).
   void mark_end(Cursor tail, std::uint32_t sequences = 1);
   void unmark_end(Cursor tail, std::uint32_t sequences = 1);
-  /// Takes the end of equal sequences out again: `tokens` are their last ones and `begin` is the tail before
-  /// them. The sequences then end at `begin`. Returns the number of states visited. States without
-  /// occurrences are freed. Where a best continuation lost occurrences, the highest count is the best, then
-  /// the smaller token id. States that only the removed occurrences told apart are not merged again: counts
-  /// stay exact, the automaton is merely not minimal. O(tokens * chain). Throws std::bad_alloc; the automaton
-  /// is of no use afterwards.
+  /// Removes the last tokens of equal sequences. `tokens` are these tokens and `begin` is the tail before
+  /// them. The sequences then end at `begin`. Returns the number of states visited. Frees states without
+  /// occurrences. Where a best continuation lost occurrences, the highest count becomes the best, then the
+  /// smaller token id. States that only the removed occurrences distinguished are not merged again. Counts
+  /// stay exact, but the automaton is not minimal. O(tokens * chain). Throws std::bad_alloc; the automaton is
+  /// then unusable until it is cleared.
   std::size_t retract(Cursor begin, std::span<const std::int32_t> tokens, std::uint32_t sequences = 1);
-  /// Forgets everything, also what a call that threw has left behind. Takes no memory.
+  /// Removes everything, including the remains of a call that threw. Allocates no memory.
   void clear() noexcept;
 
-  /// Whether so much lies in holes that closing them returns a fifth of the memory.
+  /// True if closing the holes would return a fifth of the memory.
   bool is_fragmented() const;
   bool is_compacting() const { return phase_ != Phase::kIdle; }
-  /// Visits up to `num_states` states to close holes. Once per compaction it calls settle_cursors, which has
-  /// to settle() every cursor that is to stay valid. O(num_states * edges).
+  /// Visits up to `num_states` states to close holes. Calls settle_cursors once per compaction, which must
+  /// settle() every cursor that has to stay valid. O(num_states * edges).
   void compact_some(std::size_t num_states, const std::function<void()>& settle_cursors);
-  /// Gives back what the arrays hold beyond their ends. O(states) where they are small.
+  /// Returns the memory beyond the arrays' ends. O(states) for small arrays.
   void trim() {
     states_.shrink_to_fit();
     ids_.trim();
     edges_.trim();
   }
-  /// Changes when cursors that were not settled may have become invalid.
+  /// A number that changes when unsettled cursors may have become invalid.
   std::uint64_t generation() const { return generation_; }
-  /// Changes with every change.
+  /// A number that changes with every modification.
   std::uint64_t version() const { return version_; }
 
   std::size_t num_states() const { return ids_.num_used() - num_moved_; }
-  /// Bytes of what is in use; of the arrays as far as something in use reaches into them; of all memory.
+  /// Bytes of the states and edges in use; of the arrays up to the last of them; of all memory.
   std::size_t used_bytes() const { return num_states() * sizeof(State) + edges_.used_bytes(); }
   std::size_t extent_bytes() const { return ids_.end() * sizeof(State) + edges_.extent_bytes(); }
   std::size_t memory_bytes() const {
     return states_.memory_bytes() + ids_.memory_bytes() + edges_.memory_bytes();
   }
 
-  /// What the root's edges, the longest list, would take more of at once if as many tokens were new.
+  /// Bytes of the block that the root's edges, the longest list, would need for `num_tokens` new tokens; 0 if
+  /// they fit.
   std::size_t growth_bytes(std::size_t num_tokens) const {
     return edges_.growth_bytes(states_[kRoot].edges, num_tokens);
   }
@@ -139,11 +141,11 @@ class Automaton {
  private:
   enum class Phase : std::uint8_t { kIdle, kMove, kCorrect, kCut };
 
-  // The state holds a single string, of depth tokens: nothing longer is kept, so it has no edges.
+  // True if the state holds a single string, of depth tokens. Longer ones are not kept, so it has no edges.
   bool full_depth_only(StateId id) const {
     return states_[id].length == depth_ && states_[link(id)].length == depth_ - 1;
   }
-  // Where a state is that was referred to as `id`.
+  // The present number of the state that was referred to as `id`.
   StateId resolve(StateId id) const { return id <= last_unmoved_ ? id : moved_to(id); }
   StateId moved_to(StateId id) const {
     return id != kNoState && states_[id].length == 0 ? states_[id].link : id;
@@ -173,13 +175,13 @@ class Automaton {
 
   std::uint32_t depth_;
   IdPool ids_;              // which states are in use
-  PodArray<State> states_;  // states_[0] is the root; its count and its choice of a best edge mean nothing
+  PodArray<State> states_;  // states_[0] is the root; its count and best edge have no meaning
   EdgePool edges_;
 
   Phase phase_ = Phase::kIdle;       // of the compaction
   StateId next_ = 0;                 // the state it visits next
-  StateId last_unmoved_ = kNoState;  // references up to this one are right as they are
-  std::size_t num_moved_ = 0;        // states in use that are only the new number of another
+  StateId last_unmoved_ = kNoState;  // references up to this number are current
+  std::size_t num_moved_ = 0;        // states in use that only hold the new number of a moved one
   std::uint64_t generation_ = 0;
   std::uint64_t version_ = 0;
 };

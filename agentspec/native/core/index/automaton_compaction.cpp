@@ -1,9 +1,9 @@
-// Automaton::compact_some: closing the holes a few states at a time, while everything goes on.
+// Automaton::compact_some: closes the holes a few states at a time, while the automaton stays usable.
 //
 //   move      from the top, each state in use moves into the lowest hole and leaves its new number (length 0)
-//   correct   from the bottom, every state's link and edges are made to name the new numbers, and its block
-//             of edges moves into the lowest hole of its size
-//   cut       nobody refers to the old numbers any more: they are freed, and with them the arrays' ends
+//   correct   from the bottom, every state's link and edges get the new numbers, and its block of edges moves
+//             into the lowest hole of its size
+//   cut       no reference uses the old numbers any more: they are freed, together with the arrays' ends
 
 #include "core/index/automaton.hpp"
 
@@ -64,7 +64,7 @@ void Automaton::move_one() {
   const StateId from = --next_;
   if (!ids_.is_used(from)) return;
   const StateId to = ids_.acquire();
-  if (to > last_unmoved_) {  // new states have taken the holes: enough has moved
+  if (to > last_unmoved_) {  // new states have filled the holes: no more moves are needed
     ids_.release(to);
     last_unmoved_ = from;
     return;
@@ -83,7 +83,7 @@ void Automaton::correct(StateId id) {
   edges_.move_down(state.edges);
 }
 
-// The moved states lie at the end, among few others; new states may have come among them.
+// The moved states are at the end, among few others. New states may have been allocated between them.
 void Automaton::cut_one() {
   if (next_ > ids_.end()) next_ = ids_.end();
   const StateId id = --next_;

@@ -1,4 +1,4 @@
-// Automaton::check_integrity: every invariant, checked against a recount from the sequences.
+// Automaton::check_integrity: checks every invariant against a recount from the sequences.
 
 #include <algorithm>
 #include <string>

@@ -9,19 +9,19 @@
 namespace agentspec {
 namespace {
 
-/// Odd, and another one in every process: nobody can choose tokens that collide (multiply-shift hashing).
+/// Odd and random per process, so that clients cannot choose tokens that collide (multiply-shift hashing).
 const std::uint64_t kMultiplier = [] {
   std::random_device random;
   return std::uint64_t{random()} << 32 | random() | 1;
 }();
 
-/// Where a token's probing starts in a table of `size` slots.
+/// First slot to probe for a token in a table of `size` slots.
 std::size_t home(std::int32_t token, std::size_t size) {
   const std::uint64_t hash = static_cast<std::uint32_t>(token) * kMultiplier >> 32;
   return (hash * size) >> 32;
 }
 
-/// Most edges that a block of this class may hold: all of a dense block, four fifths of a table.
+/// Most edges in a block: all slots of a dense block, four fifths of a table.
 std::size_t max_edges(std::size_t slots) { return slots <= 8 ? slots : (slots - 1) * 4 / 5; }
 
 }  // namespace
@@ -116,7 +116,7 @@ void EdgePool::remove(EdgeList& list, std::int32_t token) {
   take(list, slot);
 }
 
-// Empties one slot and gives memory back when most of the block is unused.
+// Empties one slot, and resizes or frees the block when most of it is unused.
 void EdgePool::take(EdgeList& list, std::size_t slot) {
   const std::size_t slots = block_slots(list);
   if (is_hashed(list)) {
@@ -134,7 +134,7 @@ void EdgePool::take(EdgeList& list, std::size_t slot) {
   }
 }
 
-// Keeps the edges packed at the front; returns how many are left.
+// Keeps the edges packed at the front. Returns the number of remaining edges.
 std::size_t EdgePool::erase_dense(EdgeList& list, std::size_t slot) {
   Edge* slots = begin(list);
   std::size_t last = slot;
@@ -144,7 +144,7 @@ std::size_t EdgePool::erase_dense(EdgeList& list, std::size_t slot) {
   return last;
 }
 
-// Deletion by backward shift: no tombstones, so that probes stay short whatever the churn.
+// Deletes by backward shift, without tombstones, so that probes stay short under any churn.
 void EdgePool::erase_hashed(EdgeList& list, std::size_t slot) {
   const std::size_t size = block_slots(list) - 1;
   Edge* table = begin(list) + 1;
@@ -175,7 +175,7 @@ void EdgePool::promote(EdgeList& list, std::int32_t token) {
     begin(list)[slot] = old;
     return;
   }
-  erase_hashed(list, slot);  // the old best hashes elsewhere, but there is room for it now
+  erase_hashed(list, slot);  // the old best hashes elsewhere, but there is now room for it
   put(list, old.token, old.target);
 }
 
@@ -256,7 +256,7 @@ void EdgePool::deallocate(std::uint32_t block, std::uint32_t block_class) {
 }
 
 std::size_t EdgePool::growth_bytes(const EdgeList& list, std::size_t num_edges) const {
-  if (!is_hashed(list)) return 0;  // of few bytes
+  if (!is_hashed(list)) return 0;  // the block is small
   const std::size_t num_slots = block_slots(list);
   const bool has_room = static_cast<std::size_t>(begin(list)->token) + num_edges <= max_edges(num_slots);
   return has_room ? 0 : 2 * num_slots * sizeof(Edge);

@@ -1,9 +1,9 @@
 // The outgoing edges of all states of one automaton.
 //
-// Every state keeps its best edge inline; the others lie in one block. Blocks have a power of two of slots:
-// up to 8 they are plain arrays (one cache line), above that small hash tables of their own. So a look-up
-// touches one block, a state's edges can be enumerated, and no table of all edges ever has to be rehashed.
-// The blocks of one size lie in one array, filled from below.
+// Each state stores its best edge inline and the others in one block. The number of slots in a block is a
+// power of two. Up to 8 slots the block is a plain array (one cache line), above that a small hash table. A
+// look-up therefore touches one block, and a state's edges can be enumerated. No table of all edges ever has
+// to be rehashed. The blocks of one size lie in one array, filled from below.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ struct Edge {
   StateId target;
 };
 
-/// A state's edges. 12 bytes; which edge is the best one is decided by the automaton, not here.
+/// A state's edges, in 12 bytes. The automaton decides which edge is the best one.
 struct EdgeList {
   std::int32_t best_token = kNoToken;  // kNoToken: the list is empty
   StateId best_target = kNoState;
@@ -41,24 +41,24 @@ class EdgePool {
   /// Most blocks of one class that a list can address.
   static constexpr std::size_t kMaxBlocks = std::size_t{1} << 27;
 
-  /// Where the edge's target is kept, nullptr if there is no such edge. O(1) expected.
+  /// Returns a pointer to the edge's target, or nullptr if there is no such edge. O(1) expected.
   const StateId* find(const EdgeList& list, std::int32_t token) const;
   StateId* find(EdgeList& list, std::int32_t token) {
     return const_cast<StateId*>(static_cast<const EdgePool*>(this)->find(list, token));
   }
   /// Number of edges. O(1).
   std::size_t size(const EdgeList& list) const;
-  /// Adds an edge that is not there yet. O(1) amortized. Throws CapacityError.
+  /// Adds an edge that the list does not have yet. O(1) amortized. Throws CapacityError.
   void add(EdgeList& list, std::int32_t token, StateId target);
-  /// Removes an edge that is there. If it was the best one, an arbitrary other edge takes its place.
+  /// Removes an existing edge. If it was the best one, an arbitrary other edge becomes the best.
   void remove(EdgeList& list, std::int32_t token);
-  /// Makes an edge that is there the best one. O(1) expected.
+  /// Makes an existing edge the best one. O(1) expected.
   void promote(EdgeList& list, std::int32_t token);
-  /// A second list with the same edges. O(edges).
+  /// Returns a second list with the same edges. O(edges).
   EdgeList copy(const EdgeList& list);
-  /// Empties the list and gives its block back. O(1).
+  /// Empties the list and frees its block. O(1).
   void release(EdgeList& list);
-  /// Gives back everything; all lists are void. Takes no memory.
+  /// Frees all blocks and invalidates all lists. Allocates no memory.
   void clear() noexcept;
   /// Moves the list's block to the lowest free place of its class, if that is lower. O(edges).
   void move_down(EdgeList& list);
@@ -69,27 +69,28 @@ class EdgePool {
   template <typename Visit>
   void for_each_target(EdgeList& list, Visit visit);
 
-  /// Bytes of the block that `num_edges` more edges would move the list into; 0: it has room for them.
+  /// Bytes of the block that `num_edges` more edges would move the list into; 0 if they fit, or if the list
+  /// is small.
   std::size_t growth_bytes(const EdgeList& list, std::size_t num_edges) const;
 
-  /// An upper bound on the counts of the edges that are not the best; ~0 where none is kept (small lists).
+  /// Upper bound on the counts of all edges but the best; ~0 for small lists, which store none.
   std::uint32_t rival_bound(const EdgeList& list) const;
   void set_rival_bound(EdgeList& list, std::uint32_t count);
   /// Raises the bound to at least `count`.
   void note_rival(EdgeList& list, std::uint32_t count);
 
-  /// Bytes of the blocks in use, of the arrays as far as blocks in use reach into them, and of all memory.
+  /// Bytes of the blocks in use; of the arrays up to the last of them; of all memory.
   std::size_t used_bytes() const;
   std::size_t extent_bytes() const;
   std::size_t memory_bytes() const;
-  /// Gives back what the arrays hold beyond their ends.
+  /// Returns the memory beyond the arrays' ends.
   void trim();
   void prefetch(const EdgeList& list) const {
     if (list.block_class != 0) __builtin_prefetch(begin(list));
   }
-  /// The same, and the place of an edge that is going to be looked up.
+  /// Prefetches the block, and the first slot to probe for an edge that will be looked up.
   void prefetch(const EdgeList& list, std::int32_t token) const;
-  /// Slots of the list's block.
+  /// Number of slots in the list's block.
   static std::size_t block_slots(const EdgeList& list) {
     return list.block_class == 0 ? 0 : std::size_t{1} << (list.block_class - 1);
   }
@@ -122,7 +123,7 @@ class EdgePool {
   void deallocate(std::uint32_t block, std::uint32_t block_class);
 
   std::array<Edge*, kMaxClass + 1>
-      slots_{};              // per class, slabs_[class - 1].slots.data(), where look-ups find it at once
+      slots_{};              // per class, slabs_[class - 1].slots.data(), which saves look-ups a step
   std::vector<Slab> slabs_;  // slabs_[k - 1] holds class k
 };
 

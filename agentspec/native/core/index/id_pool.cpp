@@ -41,7 +41,7 @@ void IdPool::release_all_but_first() noexcept {
   num_used_ = 1;
 }
 
-// Lowers end() over all free numbers before it.
+// Lowers end() past all free numbers directly before it.
 void IdPool::cut_end() {
   while (end_ > 0 && !is_used(end_ - 1)) {
     --end_;

@@ -1,4 +1,4 @@
-// Numbers for the elements of an array, the lowest free one first.
+// A pool of numbers for the elements of an array. The lowest free number is used first.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +7,16 @@
 
 namespace agentspec {
 
-/// Filling the holes from below keeps the array dense and lets its end be cut off. Two levels of bitmaps:
-/// acquire() looks at one word of 64 numbers and, from the last hole on, at one word per 4,096 numbers.
+/// Filling holes from below keeps the array dense and lets its end be cut off. The pool has two levels of
+/// bitmaps. acquire() reads one word of 64 numbers and, from the last hole on, one word per 4,096 numbers.
 class IdPool {
  public:
   std::uint32_t acquire();
   void release(std::uint32_t id);
-  /// Releases all but the number 0, which is in use; takes no memory.
+  /// Releases all numbers but 0, which is in use. Allocates no memory.
   void release_all_but_first() noexcept;
   bool is_used(std::uint32_t id) const { return id < end_ && (free_[id / 64] >> (id % 64) & 1) == 0; }
-  /// All numbers in use are below; falls when the highest ones are released.
+  /// Exclusive upper bound of the numbers in use. It falls when the highest ones are released.
   std::uint32_t end() const { return end_; }
   std::size_t num_used() const { return num_used_; }
   void trim() {

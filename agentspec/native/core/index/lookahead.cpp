@@ -6,7 +6,7 @@
 namespace agentspec {
 namespace {
 
-constexpr std::size_t kMostTokens = 4;  // of an append: what a step usually accepts
+constexpr std::size_t kMostTokens = 4;  // per walk: the number that a step usually accepts
 constexpr int kRounds = 8;
 constexpr int kChainRounds = 3;
 
@@ -65,7 +65,7 @@ void Lookahead::run() noexcept {
   chains_.clear();
 }
 
-// Goes one state further; false at the walk's end.
+// Moves one state further. Returns false at the walk's end.
 bool Lookahead::step(Walk& walk) {
   const Automaton& automaton = *walk.automaton;
   StateId next;

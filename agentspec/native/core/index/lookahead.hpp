@@ -1,4 +1,4 @@
-// Brings into the caches what appends and drafts are about to touch.
+// Prefetches the memory that appends and drafts are about to touch.
 #pragma once
 
 #include <cstddef>
@@ -10,22 +10,23 @@
 
 namespace agentspec {
 
-/// An append or a draft follows pointers from state to state, and in a large index each is a wait for memory.
-/// Requests don't depend on one another, so their walks are tried side by side first: while one waits, the
-/// others go on, and the real walks find everything in place. Nothing is changed, and a wrong guess costs
-/// nothing but time; what there is no memory for is not looked ahead to. O(rounds) per walk.
+/// An append or a draft follows pointers from state to state, and in a large index each one is a cache miss.
+/// Requests are independent, so their walks are first tried in parallel, and their cache misses overlap. The
+/// real walks then find their data in the caches. This changes no data, and a wrong guess costs only time.
+/// Walks for which memory runs out are skipped. O(rounds) per walk.
 class Lookahead {
  public:
-  /// So many walks at a time keep the memory busy without pushing one another out of the nearest cache.
+  /// Number of walks at a time that keeps the memory busy without evicting one another from the nearest
+  /// cache.
   static constexpr std::size_t kWalks = 8;
 
-  /// Tokens that will be appended behind `tail`.
+  /// Adds the walk of tokens that will be appended after `tail`.
   void add_append(const Automaton& automaton, Cursor tail, std::span<const std::int32_t> tokens) noexcept;
-  /// Tokens that a match will be carried on by.
+  /// Adds the walk of tokens that will continue a match.
   void add_match(const Automaton& automaton, Cursor match, std::span<const std::int32_t> tokens) noexcept;
-  /// A draft that will be looked for at `match`.
+  /// Adds the walk of a draft that will start at `match`.
   void add_draft(const Automaton& automaton, Cursor match) noexcept;
-  /// Tries all walks that were added, and forgets them.
+  /// Tries all added walks, then removes them.
   void run() noexcept;
 
  private:
@@ -33,7 +34,7 @@ class Lookahead {
   struct Walk {
     const Automaton* automaton;
     StateId state;
-    std::span<const std::int32_t> tokens;  // still to come; of a draft none
+    std::span<const std::int32_t> tokens;  // remaining tokens; empty for a draft
     Kind kind;
   };
   struct Chain {  // of shorter and shorter suffixes

@@ -5,7 +5,7 @@
 namespace agentspec {
 namespace {
 
-constexpr std::size_t kFewest = 8;  // tokens that are searched for at first
+constexpr std::size_t kFewest = 8;  // tokens of the first search
 
 }  // namespace
 
@@ -57,7 +57,7 @@ bool Match::begins_anew(const Automaton& automaton, std::span<const std::int32_t
   return generation_ != automaton.generation() || num_new + longest_.length > context.size();
 }
 
-// Matches the last few tokens, and twice as many as long as all of them match.
+// Matches the last few tokens, and twice as many each time all of them match.
 void Match::search(const Automaton& automaton, std::span<const std::int32_t> context, Cursor known) {
   witness_ = {};
   longest_ = known;
@@ -81,7 +81,7 @@ void Match::carry_on(const Automaton& automaton, std::span<const std::int32_t> n
   witness_ = longest_.length == unbroken ? automaton.settle(witness_) : Cursor{};
 }
 
-// True if the match could be made longer by the token before it.
+// Extends the match by the token before it. Returns false if that string does not occur.
 bool Match::extend_left(const Automaton& automaton, std::span<const std::int32_t> context) {
   const auto tokens = context.last(longest_.length + 1);
   while (witness_.length < tokens.size()) {

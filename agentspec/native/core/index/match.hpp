@@ -1,4 +1,4 @@
-// The longest suffix of a growing context that occurs in an automaton that others write to.
+// The longest suffix of a growing context that occurs in an automaton with other writers.
 #pragma once
 
 #include <cstdint>
@@ -9,29 +9,29 @@
 
 namespace agentspec {
 
-/// Carries the match on instead of searching it anew at every step. New tokens move it along; but what others
-/// appended meanwhile may have made a longer match. A longer one would begin with the token before the match,
-/// so the match keeps a witness: how far the string that begins there occurs. As long as the witness can't be
-/// continued, there is no longer match, and this costs one look-up to know.
+/// A match that is carried from step to step instead of searched anew. New tokens advance it, but other
+/// writers' appends may have created a longer match. A longer one would begin with the token before the
+/// match. The match therefore keeps a witness: how far the string that begins there occurs. While the witness
+/// can't be continued, no longer match exists. This check costs one look-up.
 class Match {
  public:
-  /// The match of the whole `context`, of which `num_new` tokens are new since the last call. `context` may
-  /// be cut at the front, to no less than depth - 1 tokens. `known` is any suffix of it that occurs, as a
-  /// settled cursor. O(num_new) look-ups amortized; O(match) when the match begins elsewhere than before or
-  /// states were freed.
+  /// Returns the match of the whole `context`, in which `num_new` tokens are new since the last call.
+  /// `context` may be cut at the front, to no less than depth - 1 tokens. `known` is any suffix of it that
+  /// occurs, as a settled cursor. O(num_new) look-ups amortized; O(match) if the match begins elsewhere than
+  /// before or states were freed.
   Cursor follow(const Automaton& automaton, std::span<const std::int32_t> context, std::size_t num_new,
                 Cursor known);
-  /// To be called once the automaton has learned the context's last tokens (or all of it: `is_all`), which
-  /// end at `tail`: the next follow() then costs a look-up per new token. For what comes can only continue
-  /// what something has followed, and the longest such suffix is known here. Unless that is all that was
-  /// learned: together with what is before, it may have been followed as well, so nothing is begun. O(chain).
+  /// Prepares the next follow() to cost one look-up per new token. Call this once the automaton has learned
+  /// the context's last tokens (or all of it: `is_all`), which end at `tail`. New tokens can only continue a
+  /// suffix that a token has followed, and the longest such suffix is known here. If it spans all learned
+  /// tokens, a longer suffix may also have been followed, so the match is not prepared. O(chain).
   void begin_at(const Automaton& automaton, Cursor tail, bool is_all);
-  /// Whether begin_at() has told where to go on, and nothing has changed since.
+  /// True if begin_at() has prepared the match and the automaton has not changed since.
   bool is_begun(const Automaton& automaton) const { return is_begun_ && version_ == automaton.version(); }
-  /// Adds the look-ups that follow() will make.
+  /// Adds to `lookahead` the look-ups that follow() will make.
   void look_ahead(const Automaton& automaton, std::span<const std::int32_t> context, std::size_t num_new,
                   Lookahead& lookahead) const noexcept;
-  /// What follow() returned last.
+  /// The match as of the last follow() or begin_at().
   Cursor longest() const { return longest_; }
 
  private:
@@ -42,9 +42,9 @@ class Match {
   bool extend_left(const Automaton& automaton, std::span<const std::int32_t> context);
 
   Cursor longest_;
-  Cursor witness_;  // of the longest prefix that occurs of what begins one token before the match
+  Cursor witness_;  // of the longest prefix that occurs of the string that begins one token before the match
   std::uint64_t generation_ = kNever;  // of the automaton when the cursors were set
-  std::uint64_t version_ = kNever;     // likewise
+  std::uint64_t version_ = kNever;     // of the automaton at begin_at()
   bool is_begun_ = false;
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};
 };

@@ -1,4 +1,4 @@
-// The index of one live request: its prompt, continued by its output, and apart from it the predicted output.
+// The index of one live request: its prompt and output as one sequence, and its predicted output as another.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,15 @@
 
 namespace agentspec {
 
-/// Nothing is ever removed from it: it goes as a whole, so it keeps no text. Not thread-safe.
+/// An index without removal. It is freed as a whole, so it keeps no text. Not thread-safe.
 class RequestIndex {
  public:
   explicit RequestIndex(std::uint32_t depth) : automaton_(depth) {}
 
-  /// The next append() begins another sequence. O(1).
+  /// Starts another sequence for the next append(). O(1).
   void begin_sequence() { tail_ = {}; }
-  /// O(tokens * chain). Throws std::bad_alloc or CapacityError; the index is of no use afterwards.
+  /// Appends to the current sequence. O(tokens * chain). Throws std::bad_alloc or CapacityError; the index is
+  /// unusable afterwards.
   void append(std::span<const std::int32_t> tokens) {
     const Cursor tail = automaton_.settle(tail_);
     automaton_.unmark_end(tail);
@@ -27,7 +28,7 @@ class RequestIndex {
   const Automaton& automaton() const { return automaton_; }
   /// The last min(n, depth - 1) tokens of the current sequence.
   Cursor tail() const { return automaton_.settle(tail_); }
-  /// Brings the object itself, not what it points to, into the caches.
+  /// Prefetches the object itself, not the memory it points to.
   void prefetch() const {
     for (std::size_t i = 0; i < sizeof(*this); i += 64) {
       __builtin_prefetch(reinterpret_cast<const char*>(this) + i);

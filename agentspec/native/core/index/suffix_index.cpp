@@ -9,10 +9,10 @@
 namespace agentspec {
 namespace {
 
-/// So little is enforced in a moment.
+/// Budgets up to this size are enforced quickly.
 constexpr std::size_t kTinyBytes = std::size_t{1} << 18;
 
-/// From here on only what goes into holes is learned.
+/// From this limit on, the index learns only into holes.
 std::size_t last_limit(std::size_t limit_bytes) { return limit_bytes - limit_bytes / 32; }
 
 }  // namespace
@@ -20,7 +20,7 @@ std::size_t last_limit(std::size_t limit_bytes) { return limit_bytes - limit_byt
 SuffixIndex::SuffixIndex(std::uint32_t depth, std::size_t limit_bytes)
     : automaton_(depth), limit_bytes_(limit_bytes) {}
 
-// False if memory ran out: what is half done is of no use, and is forgotten with all the rest.
+// Returns false if memory ran out. A half-finished change is of no use, so the whole index is then cleared.
 template <typename Change>
 bool SuffixIndex::change_or_clear(Change change) {
   try {
@@ -43,7 +43,7 @@ void SuffixIndex::check_uses(std::uint32_t uses) {
 
 SequenceId SuffixIndex::open(std::uint32_t uses) {
   if (num_sequences_ + uses > Automaton::kMaxEnds) change_or_clear([this] { evict_piece(); });
-  if (slots_.num_used() == live_.size()) live_.emplace_back();  // first: either may fail
+  if (slots_.num_used() == live_.size()) live_.emplace_back();  // first: both may throw
   const std::uint32_t slot = slots_.acquire();
   live_[slot].serial = num_opened_++;
   live_[slot].uses = static_cast<std::uint16_t>(uses);
@@ -62,8 +62,8 @@ bool SuffixIndex::append(SequenceId id, std::span<const std::int32_t> tokens) {
          live_[slot].is_learned;
 }
 
-// At the budget there is if the tokens will go into holes. A table that would outgrow it has to wait until
-// holes were closed.
+// At the budget there is room only if the tokens will fill holes. A hash table that would outgrow the budget
+// has to wait until holes are closed.
 bool SuffixIndex::has_room(std::size_t num_tokens, std::uint32_t uses) {
   if (num_tokens_ + num_tokens * uses > kMaxTokens) evict_some(kMostWork, 0);
   if (num_tokens_ + num_tokens * uses > kMaxTokens) return false;
@@ -118,7 +118,7 @@ void SuffixIndex::stop(SequenceId id) {
   change_or_clear([&] { stop_learning(slot); });
 }
 
-// What was learned of a live sequence is the first to go.
+// The learned tokens become the oldest text, so they are evicted first.
 void SuffixIndex::stop_learning(std::uint32_t slot) {
   Live& live = live_[slot];
   if (live.is_learned && live.text.size() > 0) {
@@ -154,7 +154,7 @@ void SuffixIndex::clear() noexcept {
   num_tokens_ = live_text_bytes_ = 0;
 }
 
-// Takes some tokens at the end of a text out of the automaton; returns the work done.
+// Removes some tokens at the end of a text from the automaton. Returns the work done.
 std::size_t SuffixIndex::retract_piece(Text& text) {
   thread_local std::vector<std::int32_t> end;
   const std::size_t piece = std::clamp<std::size_t>((1u << 15) / automaton_.depth(), 32, kPieceTokens);
@@ -174,7 +174,7 @@ std::size_t SuffixIndex::retract_piece(Text& text) {
 
 // ---- budget -------------------------------------------------------------------------------------------
 
-// Returns the work done, 0 if there was nothing to evict.
+// Returns the work done, or 0 if there was nothing to evict.
 std::size_t SuffixIndex::evict_piece() {
   if (texts_.oldest() == nullptr && !stop_longest()) return 0;
   return retract_piece(*texts_.oldest());
@@ -213,7 +213,7 @@ std::size_t SuffixIndex::approach(std::size_t limit_bytes, std::size_t num_chang
   return work;
 }
 
-// The harder, the nearer the budget is.
+// Evicts more the nearer the index is to the budget.
 std::size_t SuffixIndex::evict_and_compact(std::size_t limit_bytes, std::size_t num_changed,
                                            std::size_t max_work) {
   const std::size_t target_bytes = limit_bytes - limit_bytes / 8;
@@ -252,7 +252,7 @@ std::size_t SuffixIndex::make_holes(std::size_t num_tokens) {
   return work;
 }
 
-// Holes are closed once they are a fifth of the memory, or before the arrays outgrow the budget.
+// True once holes take a fifth of the memory, or earlier if the arrays might outgrow the budget.
 bool SuffixIndex::needs_compaction(std::size_t limit_bytes) const {
   const bool is_tight = memory_bytes() > limit_bytes - limit_bytes / 16;
   return automaton_.is_fragmented() || (is_tight && hole_bytes() > limit_bytes / 32);
@@ -356,7 +356,7 @@ void SuffixIndex::check_integrity() const {
   automaton_.check_integrity(views, tails);
 }
 
-// Sequences, each as many as it counts.
+// Number of live sequences, each counted `uses` times.
 std::size_t SuffixIndex::num_live() const noexcept {
   std::size_t number = 0;
   for (std::uint32_t slot = 0; slot < slots_.end(); ++slot) {

@@ -134,7 +134,7 @@ Text* TextStore::make(std::span<const std::int32_t> tokens, std::uint32_t hash, 
   return text;
 }
 
-// Returns how many others moved.
+// Returns the number of other texts that moved.
 std::size_t TextStore::free(Text* text) noexcept {
   Chunk& chunk = chunks_[text->chunk];
   text->uses = 0;
@@ -146,7 +146,7 @@ std::size_t TextStore::free(Text* text) noexcept {
   }
   try {
     return give_up_if_airy(text->chunk);
-  } catch (const std::bad_alloc&) {  // another time
+  } catch (const std::bad_alloc&) {  // a later call tries again
     return 0;
   }
 }
@@ -176,7 +176,7 @@ void* TextStore::allocate(std::size_t bytes) {
   return place;
 }
 
-// The more there is, the longer the chunks, so that little of the last one lies idle.
+// Chunks grow with the store, so that little of the last one is unused.
 void TextStore::open_chunk(std::size_t bytes) {
   constexpr std::size_t kMinChunkBytes = 512;
   if (!chunks_.empty() && chunks_[last_chunk_].live == 0) release_chunk(last_chunk_);
@@ -191,7 +191,7 @@ void TextStore::open_chunk(std::size_t bytes) {
   last_chunk_ = static_cast<std::uint32_t>(place - chunks_.begin());
 }
 
-// The texts that are left move to the end of the last chunk.
+// Moves the remaining texts to the end of the last chunk.
 std::size_t TextStore::give_up_if_airy(std::uint32_t number) {
   const Chunk chunk = chunks_[number];
   if (chunk.live >= chunk.capacity / 4 * 3) return 0;
@@ -207,7 +207,7 @@ std::size_t TextStore::give_up_if_airy(std::uint32_t number) {
   return num_moved;
 }
 
-// What points to the text follows.
+// Updates all pointers to the text.
 void TextStore::move(Text* text) {
   auto* moved = static_cast<Text*>(allocate(text->bytes()));
   if (text == unread_) unread_ = moved;
@@ -231,7 +231,7 @@ void TextStore::release_chunk(std::uint32_t number) noexcept {
 
 // ---- equal texts --------------------------------------------------------------------------------------
 
-// Of 2^k < n <= 2^(k+1) buckets, those whose number has a buddy 2^k further on are split already.
+// With 2^k < n <= 2^(k+1) buckets, a bucket is already split if it has a buddy 2^k further on.
 Text** TextStore::bucket_of(std::uint32_t hash) {
   const std::size_t mask = std::bit_ceil(buckets_.size()) - 1;
   const std::size_t bucket = hash & mask;
@@ -262,7 +262,7 @@ void TextStore::share(Text* text) {
   ++num_shared_;
 }
 
-// Where the list of its bucket points to the text.
+// Returns the pointer to the text within the list of its bucket.
 Text** TextStore::link_to(const Text* text) noexcept {
   Text** link = bucket_of(text->hash);
   while (*link != text) link = &(*link)->next;
@@ -275,7 +275,7 @@ void TextStore::unshare(Text* text) noexcept {
   if (--num_shared_ < buckets_.size() / 2) merge_bucket();
 }
 
-// Adds a bucket: its buddy's texts are shared out between the two.
+// Adds a bucket, and distributes its buddy's texts between the two.
 void TextStore::split_bucket() {
   buckets_.push_back(nullptr);
   const std::size_t made = buckets_.size() - 1;
@@ -289,7 +289,7 @@ void TextStore::split_bucket() {
   }
 }
 
-// Takes the last bucket away: its texts join its buddy's.
+// Removes the last bucket, and adds its texts to its buddy's.
 void TextStore::merge_bucket() noexcept {
   const std::size_t last = buckets_.size() - 1;
   if (last == 0) return;

@@ -1,4 +1,4 @@
-// The texts of finished sequences, packed, equal ones once, from the oldest to the youngest.
+// The packed texts of finished sequences, from the oldest to the youngest. Equal texts are stored once.
 #pragma once
 
 #include <cstddef>
@@ -10,24 +10,24 @@
 
 namespace agentspec {
 
-/// Tokens take as many bits as the largest of a text needs: 17 for a vocabulary of 131,072. The packed tokens
-/// follow the header in memory.
+/// The header of a text. The packed tokens follow it in memory. Each takes as many bits as the text's largest
+/// token needs: 17 for a vocabulary of 131,072.
 struct Text {
   static constexpr std::uint32_t kNoOwner = 0xFFFFFFFFu;
-  static constexpr std::uint32_t kMaxUses = 0xFFFF;  // what is equal from then on is a text of its own
+  static constexpr std::uint32_t kMaxUses = 0xFFFF;  // further equal texts are stored as a new one
 
   Text* older;
   Text* newer;
-  Text* next;  // with the same bucket
+  Text* next;  // in the same bucket
   std::uint32_t hash;
-  std::uint32_t size;         // tokens that are left
-  std::uint32_t stored_size;  // tokens there were
+  std::uint32_t size;         // remaining tokens
+  std::uint32_t stored_size;  // tokens when it was stored
   std::uint32_t uses;
   std::uint32_t owner;
-  std::uint32_t chunk;    // where it lies
+  std::uint32_t chunk;    // number of the chunk that holds it
   std::uint16_t width;    // bits per token
-  bool is_shared;         // found when an equal text is put
-  std::uint32_t read_in;  // the last reading that it was part of
+  bool is_shared;         // listed in a bucket, so that put() finds it for equal tokens
+  std::uint32_t read_in;  // number of the last reading that returned it
 
   std::size_t bytes() const {
     return sizeof(Text) + (std::size_t{stored_size} * width + 63) / 64 * sizeof(std::uint64_t);
@@ -37,11 +37,12 @@ struct Text {
 };
 static_assert(sizeof(Text) % sizeof(std::uint64_t) == 0);
 
-/// A text that is put once more becomes the youngest again: its age is that of its last use. The table of
-/// texts grows and shrinks one bucket at a time (linear hashing), so that no call has to rehash them all.
+/// Texts by age, with a hash table to find equal ones. A text that is put again becomes the youngest. The
+/// table grows and shrinks one bucket at a time (linear hashing), so that no call has to rehash all texts.
 ///
-/// Texts are written one after another into chunks. A chunk of which a quarter is idle is given up: the texts
-/// that are left in it move, so a pointer to a text is good until the next call that changes anything.
+/// Texts are written one after another into chunks. A chunk that is more than a quarter unused is freed, and
+/// its remaining texts move. A pointer to a text is therefore valid until the next call that changes the
+/// store.
 class TextStore {
  public:
   TextStore() = default;
@@ -49,25 +50,26 @@ class TextStore {
   TextStore& operator=(const TextStore&) = delete;
   ~TextStore() { clear(); }
 
-  /// Adds a text (not empty, no token negative) with so many uses (1..kMaxUses), or these to an equal one, at
-  /// the young end. O(tokens). Throws std::bad_alloc, unchanged.
+  /// Adds a text (not empty, no token negative) as the youngest, with `uses` (1..kMaxUses). If an equal text
+  /// exists, adds the uses to it and makes it the youngest. O(tokens). Throws std::bad_alloc and changes
+  /// nothing.
   void put(std::span<const std::int32_t> tokens, std::uint32_t uses = 1);
-  /// Adds a text at the old end, apart from equal ones, for an owner. O(tokens). Throws std::bad_alloc,
-  /// unchanged.
+  /// Adds an owner's text as the oldest, without merging equal ones. O(tokens). Throws std::bad_alloc and
+  /// changes nothing.
   void put_oldest(std::span<const std::int32_t> tokens, std::uint32_t owner, std::uint32_t uses = 1);
-  /// Keeps the first `size` tokens of a text, which is shared no longer; of none, forgets it. Returns how
-  /// many other texts had to move, three at most for each that was forgotten, amortized.
+  /// Keeps the first `size` tokens of a text, which is then no longer shared. Removes the text if `size` is
+  /// 0. Returns the number of other texts that moved, amortized at most three per removed text.
   std::size_t cut(Text* text, std::uint32_t size) noexcept;
-  /// Forgets everything. O(texts).
+  /// Removes everything. O(texts).
   void clear() noexcept;
 
   Text* oldest() const { return oldest_; }
-  /// Begins to read the texts that have no owner, the oldest first, instead of any earlier reading.
+  /// Starts reading the texts without owners, the oldest first. This ends any earlier reading.
   void begin_reading();
-  /// The next of them, nullptr at the end. Between the calls anything may change: a text that is there from
-  /// the beginning to the end is read once, one that comes or goes meanwhile at most once. O(1) amortized.
+  /// Returns the next of them, or nullptr at the end. The store may change between calls. A text that exists
+  /// throughout is read once; one that is added or removed meanwhile, at most once. O(1) amortized.
   const Text* read_next();
-  /// The owner's text. O(texts that have owners).
+  /// The owner's text. O(texts with owners).
   Text* owned_by(std::uint32_t owner) const;
   std::size_t memory_bytes() const {
     return chunk_bytes_ + chunks_.capacity() * sizeof(Chunk) + buckets_.memory_bytes();
@@ -75,13 +77,13 @@ class TextStore {
 
  private:
   static constexpr std::size_t kMaxChunkBytes =
-      kMappedBytes;  // a mapping: what is given up leaves the process
+      kMappedBytes;  // a mapping, so that freed chunks return to the system
 
   struct Chunk {
-    std::byte* data = nullptr;  // nullptr: its place is free
+    std::byte* data = nullptr;  // nullptr: the entry is free
     std::size_t capacity = 0;
-    std::size_t end = 0;   // of what was written
-    std::size_t live = 0;  // bytes of texts that are still wanted
+    std::size_t end = 0;   // of the written bytes
+    std::size_t live = 0;  // bytes of texts in use
   };
 
   Text* make(std::span<const std::int32_t> tokens, std::uint32_t hash, std::uint32_t uses);
@@ -103,12 +105,12 @@ class TextStore {
 
   Text* oldest_ = nullptr;
   Text* youngest_ = nullptr;
-  Text* unread_ = nullptr;          // of the current reading; it and all that are younger may be unread
-  std::uint32_t num_readings_ = 0;  // begun
+  Text* unread_ = nullptr;          // of the current reading; it and all younger ones may be unread
+  std::uint32_t num_readings_ = 0;  // readings begun so far
   PodArray<Text*> buckets_;         // lists of the shared texts
   std::size_t num_shared_ = 0;
   std::vector<Chunk> chunks_;
-  std::uint32_t last_chunk_ = 0;  // the one that is written to
+  std::uint32_t last_chunk_ = 0;  // the chunk that new texts are written to
   std::size_t chunk_bytes_ = 0;   // memory of all chunks
   std::size_t live_bytes_ = 0;
 };
