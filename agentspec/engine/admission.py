@@ -111,7 +111,7 @@ class Admission:
         return None if params.json_schema is None else self._grammars.compile(params.json_schema)
 
     def _forced(self, forced: ForcedOutput, request: GenerationRequest) -> SamplerState:
-        """Greedy decoding of what is dictated; log probabilities are all that the request can ask for."""
+        """Return greedy parameters for a dictated output. Only the request's log probabilities stay."""
         asked = request.sampling
         ids = self._forced_ids(forced)
         params = SamplingParams(temperature=0.0, max_tokens=len(ids), logprobs=asked.logprobs, n=asked.n)
@@ -127,7 +127,7 @@ class Admission:
         return self._known(ids, "forced")
 
     def _prompt_ids(self, request: GenerationRequest) -> Tokens:
-        prompt: Any = request.prompt  # the three kinds are told apart by what they hold
+        prompt: Any = request.prompt  # its content decides which of the three kinds it is
         is_text = isinstance(prompt, str)
         if is_text or (len(prompt) and isinstance(prompt[0], Mapping)):
             ids = self._tokenizer.encode_prompt(prompt, request.tools)
@@ -189,7 +189,7 @@ class Admission:
         return GrammarCompiler(self._tokenizer.raw.to_str(), self._vocab_size, self._eos_ids)
 
     def _start(self, choices: Sequence[Choice]) -> None:
-        """Tell the proposer of all choices, or of none."""
+        """Start all choices with the proposer, or none."""
         prediction = choices[0].live.request.prediction
         prediction_ids = self._tokenizer.encode(prediction) if prediction else None
         started: list[Choice] = []

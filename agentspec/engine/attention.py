@@ -1,6 +1,6 @@
-"""Which rows of a forward pass attend to which KV entries, worked out once for all layers.
+"""The KV entries that each row of a forward pass attends to, computed once for all layers.
 
-A segment alone reads its slot as a view of the cache, with nothing copied. Many short segments are
+A single segment reads its slot as a view of the cache, with nothing copied. Many short segments are
 padded together and read a range of slots in one call.
 """
 
@@ -66,7 +66,7 @@ class AttentionPlan:
 
 
 class _CopyWriter:
-    """One copy per segment, into views made for all layers at once."""
+    """Copy each segment into views that were made for all layers together."""
 
     def __init__(self, segments: Sequence[Segment], cache: KVCache) -> None:
         self._targets = [cache.entries[:, s.slot, :, s.start : s.end].unbind(0) for s in segments]

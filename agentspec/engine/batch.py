@@ -1,4 +1,4 @@
-"""What one forward pass works on: runs of new tokens, each of one KV slot. No torch."""
+"""The input of one forward pass: runs of new tokens, each of one KV slot. No torch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Segment:
         start: tokens already committed in the slot.
         token_ids: int32 ``[n]``, n >= 1.
         parents: None for a causal run, else int32 ``[n]``: index in this segment of each token's
-            parent, -1 = the committed context (token 0 has -1). A parent comes before its children.
-        logits_from: logits are wanted for ``token_ids[logits_from:]``; n = none.
+            parent, -1 = the committed context (token 0 has -1). A parent precedes its children.
+        logits_from: logits are computed for ``token_ids[logits_from:]``; n = none.
     """
 
     slot: int

@@ -23,7 +23,7 @@ from agentspec.errors import CheckpointError, RequestError
 
 Message = Mapping[str, Any]
 
-# for models that were not trained on tools: what can be called and what was, as Hermes and Qwen have it
+# for models that were not trained on tools: the functions and the calls, in the form of Hermes and Qwen
 TOOLS_TEMPLATE = """\
 {% if tools %}
 <|tools|>
@@ -96,10 +96,10 @@ class ChatTemplate:
 
 
 def normalized_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages as templates expect them: text content as one string, tool arguments as objects.
+    """Return the messages as templates expect them: text content as one string, tool arguments as objects.
 
     Raises:
-        RequestError: there are none, or one has no role or content that is not text.
+        RequestError: the list is empty, or a message has no role or content that is not text.
     """
     if not messages:
         raise RequestError("messages must not be empty", param="messages")
@@ -185,7 +185,7 @@ class _GenerationTag(Extension):
     tags = {"generation"}  # noqa: RUF012  (jinja2 declares it so)
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """The body alone."""
+        """Return the body without its wrapper."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body, lineno=line)

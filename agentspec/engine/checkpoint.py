@@ -25,11 +25,11 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 def load_model(
     path: str | Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | str | None = None
 ) -> Transformer:
-    """The model in directory ``path``.
+    """Load the model in directory ``path``.
 
     Args:
         path: a directory with config.json and ``*.safetensors``, single or sharded with an index.
-        device: where the weights go.
+        device: device of the weights.
         dtype: None = float32 on the CPU, as stored elsewhere.
 
     Raises:
@@ -44,9 +44,9 @@ def load_model(
 def load_shape(
     path: str | Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | str | None = None
 ) -> Transformer:
-    """The model in directory ``path`` if its weights are there, else one of its shape with random weights.
+    """Load the model in directory ``path``. If its weights are missing, make random ones of its shape.
 
-    For outputs that are dictated: a step takes as long, whatever the weights are.
+    For dictated outputs: the time of a step does not depend on the weights.
 
     Raises:
         CheckpointError: as :func:`load_model`.
@@ -83,8 +83,8 @@ class SafetensorsFiles:
     Args:
         directory: holds ``model.safetensors``, or an index and its shards, or one other
             ``*.safetensors`` file.
-        device: where the tensors go.
-        dtype: what they become; None = as the first floating-point tensor is stored.
+        device: device of the tensors.
+        dtype: their new dtype; None = that of the first floating-point tensor.
     """
 
     def __init__(self, directory: Path, device: torch.device, dtype: torch.dtype | None) -> None:

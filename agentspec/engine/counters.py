@@ -17,7 +17,7 @@ from agentspec.stats import StageStats, StageTable
 class StageCounters:
     """The counters of every stage that was asked for, as far as a :class:`StageTable` keeps them apart.
 
-    What counts as accepted is what was gained: one token a step would have come anyway. So a finished
+    Accepted tokens are the gain: each step would have given one token anyway. So a finished
     output always has ``1 + num_steps + num_accepted_tokens`` tokens, the first being the prefill's.
     """
 
@@ -49,14 +49,14 @@ class StageCounters:
                 counted.count_step(draft.source, len(draft), num_kept - 1)
 
     def finished(self, choice: Choice) -> None:
-        """A choice ended, for whatever reason."""
+        """Count a choice that ended."""
         with self._lock:
             self._stages.of(choice.live.request.stage).decode_s += choice.last_token_s - choice.first_token_s
 
     def snapshot(
         self, tree_bytes: Callable[[StageKey], int] | None = None, tree_limit_bytes: int = 0
     ) -> dict[StageKey, StageStats]:
-        """Copies of all counters; ``tree_bytes`` tells a stage's share of the trees, which has that limit."""
+        """Copies of all counters; ``tree_bytes`` returns a stage's share of the trees."""
         with self._lock:
             copies = {
                 stage: replace(

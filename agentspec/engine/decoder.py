@@ -83,7 +83,7 @@ class Decoder:
 
     @property
     def price(self) -> float:
-        """What a draft token must at least have as its chance of being accepted, at present."""
+        """The lowest probability of acceptance that a draft token may have, at present."""
         return self._cost.price if self._fixed_price is None else self._fixed_price
 
     def check_room(self) -> None:
@@ -103,11 +103,11 @@ class Decoder:
         if not rows:
             return
         begin_s = self._clock()
-        self._draft(rows)  # 2. the proposer hears what was accepted and guesses on
+        self._draft(rows)  # 2. the proposer takes the accepted tokens and drafts
         drafting_s = self._clock() - begin_s
         logits = self._model.forward([row.segment() for row in rows], self._cache)  # 3. one pass for all
         deciding = [row for row in rows if row.gives_token]
-        verdicts = verify(  # 4. how far was each guess right, and what comes after it
+        verdicts = verify(  # 4. how much of each draft is accepted, and the token after it
             logits, [row.choice.sampler for row in deciding], [row.draft for row in deciding]
         )
         work = _work(rows, deciding, verdicts)
@@ -144,7 +144,7 @@ class Decoder:
     def _draft(self, rows: Iterable[Row]) -> None:
         """Give each decode row that has room its draft, cut to that room.
 
-        A proposer that fails costs drafts and nobody's answer.
+        A proposer that fails costs drafts, but no response.
         """
         rows = [row for row in rows if row.is_decode and row.choice.draft_room > 0]
         if not rows:
@@ -163,12 +163,12 @@ class Decoder:
             row.draft = _cut(draft, row.choice.draft_room)
 
     def _commit(self, row: Row, verdict: Verdict, logits: Tensor, saving: StepSaving | None) -> None:
-        """Take what was accepted: KV entries, tokens, counters, and the delta for the client."""
+        """Commit the accepted tokens: KV entries, tokens, counters, and the delta for the client."""
         choice = row.choice
         is_decode = row.is_decode
         try:
             num_kept, text = choice.commit(verdict.token_ids)
-        except Exception as error:  # its grammar or its text; nobody else is concerned
+        except Exception as error:  # its grammar or its text; no other request is concerned
             if not isinstance(error, EngineError):
                 logger.exception("the output of %r could not be taken", choice.key)
                 error = EngineError(f"the output could not be taken: {error!r}")
@@ -222,9 +222,9 @@ class Decoder:
         self._post(live, error)
 
     def _retire(self, choice: Choice) -> None:
-        """Free the slot; the proposer learns the output if it came to its end.
+        """Free the slot. The proposer learns the output if it is complete.
 
-        A proposer that fails here costs later drafts and nobody's answer.
+        A proposer that fails here costs later drafts, but no response.
         """
         with self._lock:
             self._scheduler.release(choice)
@@ -242,7 +242,7 @@ class Decoder:
 def _work(
     rows: Sequence[Row], deciding: Sequence[Row], verdicts: Sequence[Verdict]
 ) -> tuple[int, int, int, int]:
-    """What a pass did, as ``StepCost`` takes it: requests, draft tokens, tokens gained, prompt tokens."""
+    """Return a pass's figures for ``StepCost``: requests, draft tokens, tokens gained, prompt tokens."""
     gained = [
         len(verdict.token_ids) for row, verdict in zip(deciding, verdicts, strict=True) if row.is_decode
     ]
@@ -252,7 +252,7 @@ def _work(
 
 
 def _traced(draft: Draft, verdict: Verdict, num_kept: int, text: Callable[[int], str]) -> TracedStep:
-    """What became of a draft; ``num_kept`` tokens, the model's own among them, joined the output."""
+    """Return the result of a draft, of which ``num_kept`` tokens joined the output, with the bonus token."""
     is_own_kept = num_kept == len(verdict.token_ids)
     return TracedStep(
         source=draft.source,
@@ -279,7 +279,7 @@ def _known(drafts: Sequence[Draft], vocab_size: int) -> Sequence[Draft]:
 
 
 def _cut(draft: Draft, room: int) -> Draft:
-    """The draft's first ``room`` tokens. A parent comes before its children, so it stays a tree."""
+    """Return the draft's first ``room`` tokens. A parent precedes its children, so the result is a tree."""
     if len(draft) <= room:
         return draft
     return Draft(

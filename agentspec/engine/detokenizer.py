@@ -1,4 +1,4 @@
-"""Token ids to text while they come in, without ever splitting a character."""
+"""Token ids to text as they arrive, without splitting a character."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 class Detokenizer(Protocol):
-    """The text of one output. What was pushed, then flushed, joins to the text of all its tokens."""
+    """The text of one output. The pushed and flushed pieces join to the text of all its tokens."""
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Text that these tokens complete; bytes of an unfinished character wait for the next call."""
 
     def flush(self) -> str:
-        """What is left; an unfinished character shows as U+FFFD."""
+        """Return the rest. An unfinished character becomes U+FFFD."""
 
 
 class ByteDetokenizer:
@@ -31,7 +31,7 @@ class ByteDetokenizer:
         return self._decoder.decode(b"".join(self._bytes_of.get(int(i), b"") for i in token_ids))
 
     def flush(self) -> str:
-        """What is left; an unfinished character shows as U+FFFD."""
+        """Return the rest. An unfinished character becomes U+FFFD."""
         return self._decoder.decode(b"", final=True)
 
 
@@ -42,12 +42,12 @@ class WindowDetokenizer:
     The window moves on with every piece of text that ends in a whole character.
     """
 
-    MAX_HELD_TOKENS = 16  # more than a character has bytes: what is held longer is no character
+    MAX_HELD_TOKENS = 16  # more than a character has bytes: a longer sequence is no character
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         self._decode = decode
         self._window: list[int] = []
-        self._num_read = 0  # tokens of the window whose text was given out
+        self._num_read = 0  # tokens of the window with text that was returned
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Text that these tokens complete."""
@@ -61,7 +61,7 @@ class WindowDetokenizer:
         return text
 
     def flush(self) -> str:
-        """What is left; an unfinished character shows as U+FFFD."""
+        """Return the rest. An unfinished character becomes U+FFFD."""
         text = self._new_text()
         self._num_read = len(self._window)
         return text

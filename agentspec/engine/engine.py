@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 REPLAY_CONTEXT = (
     32768  # what recorded conversations of agents get at least; the pages are touched when needed
 )
-MAX_FAILURES = 3  # so many failed steps in a row, and the engine reports itself as unhealthy
+MAX_FAILURES = 3  # failed steps in a row after which the engine reports itself as unhealthy
 
 
 class TorchEngine:
@@ -100,19 +100,19 @@ class TorchEngine:
 
     @property
     def price(self) -> float:
-        """What a draft token costs at present, in accepted tokens: between 0 and 1."""
+        """The present cost of a draft token, in accepted tokens: between 0 and 1."""
         return self._decoder.price
 
     @property
     def trees(self) -> TextForest | None:
-        """What the proposer keeps, by text; None if it keeps nothing."""
+        """The proposer's trees, by text; None if it has none."""
         return TextForest(self._tokenizer, self._proposer) if isinstance(self._proposer, Learner) else None
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[GenerationDelta]:
         """Stream the answer. Closing the iterator cancels: the slot is free at the next step.
 
         Raises (at the first ``anext``):
-            RequestError: the request is at fault; the engine goes on.
+            RequestError: the request is at fault; the engine continues.
             EngineError: the engine failed.
         """
         live = LiveRequest(request, asyncio.get_running_loop())
@@ -131,7 +131,7 @@ class TorchEngine:
     def _submit(self, live: LiveRequest) -> None:
         """Admit and schedule, in the calling thread; the decoding thread is woken.
 
-        The client may go away meanwhile: then the request is scheduled and dropped at the next step.
+        The client may disconnect meanwhile: then the request is scheduled and dropped at the next step.
         """
         self._decoder.check_room()  # an overloaded engine refuses at no cost
         choices = self._admission.admit(live)
@@ -152,7 +152,7 @@ class TorchEngine:
             self._thread.start()
 
     def _run(self) -> None:
-        """The decoding thread: step while there is work, sleep while there is none."""
+        """Run the decoding thread: step while there is work, else sleep."""
         while self._wait_for_work():
             try:
                 self._decoder.step()
@@ -188,11 +188,11 @@ class TorchEngine:
         return ids
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
-        """The text of ``token_ids``, special tokens written out. Raises RequestError if one is none."""
+        """Return the text of ``token_ids`` with special tokens. Raises RequestError if an id is invalid."""
         return self._tokenizer.decode_prompt(token_ids)
 
     def token_names(self, token_ids: Sequence[int]) -> list[str]:
-        """Each token as the vocabulary writes it. Raises RequestError if one is none."""
+        """Return each token as in the vocabulary. Raises RequestError if an id is invalid."""
         return self._tokenizer.token_names(token_ids)
 
     def stats(self) -> dict[StageKey, StageStats]:

@@ -23,17 +23,17 @@ class EngineConfig:
         num_slots: KV-cache slots, i.e. most sequences decoded at once.
         max_model_len: most tokens of prompt and output; None = the model's own limit.
         max_batch_tokens: most prompt tokens read in one forward pass. A longer prompt is read in
-            chunks, so that sequences that are already decoding go on meanwhile.
-        draft: how requests are drafted for; a request can only ask for less.
-        price: what verifying a draft token costs, in accepted tokens (0 to 1): no token is drafted whose
-            estimated probability is below it, nor below the request's own ``min_prob``. None = learned
+            chunks, while other sequences continue to decode.
+        draft: draft settings; a request can only lower them.
+        price: cost of verifying a draft token, in accepted tokens (0 to 1). Tokens with an estimated
+            probability below it, or below the request's own ``min_prob``, are not drafted. None = learned
             from the time that steps take, so that a loaded server drafts less (docs/drafting.md).
         threads: CPU threads of torch; None = torch's choice.
-        max_queue: most sequences that wait for a slot; beyond it a request is refused.
-        is_replaying: every request brings its output along (``GenerationRequest.forced``). What a model knows
-            then has no meaning: its weights may be missing, and are random, its context may be longer than
-            its own, and if its template shows no calls of tools another stands in. Prompts that go on where
-            earlier requests ended are read from there.
+        max_queue: most sequences in the queue for a slot; beyond it a request is refused.
+        is_replaying: every request has a dictated output (``GenerationRequest.forced``), so the model's
+            knowledge does not matter. Missing weights become random. The context may be longer than the
+            model's own. A template that shows no tool calls is replaced. A prompt that continues an earlier
+            request is read from that request's end.
     """
 
     model_path: str | Path

@@ -1,6 +1,6 @@
-"""JSON grammars: which tokens may come next so that an output obeys its schema.
+"""JSON grammars: the tokens that may follow so that an output obeys its schema.
 
-A thin face of ``llguidance``. Knows nothing of logits: it returns boolean masks, and the sampler
+A thin layer over ``llguidance``. Knows nothing of logits: it returns boolean masks, and the sampler
 applies them. One :class:`GrammarCompiler` serves a tokenizer, one :class:`Grammar` one output.
 """
 
@@ -54,10 +54,10 @@ class GrammarCompiler:
         return self._grammar(text, "response_format")
 
     def compile_lark(self, text: str) -> Grammar:
-        """The same of a Lark grammar, which is what a forced call of a tool is held to.
+        """Compile a Lark grammar, which constrains a forced tool call.
 
         Raises:
-            RequestError: it is none, or has a JSON schema inside that can't be enforced.
+            RequestError: it is invalid, or contains a JSON schema that can't be enforced.
         """
         return self._grammar(LLMatcher.grammar_from_lark(text), "tools")
 
@@ -164,7 +164,7 @@ class Grammar:
         tokens = [token for token in token_ids if token not in self._eos_ids]
         if tokens:
             self._matcher.consume_tokens(tokens)
-        if self._matcher.is_error():  # perhaps since the last mask: then it allowed eos alone
+        if self._matcher.is_error():  # perhaps since the last mask: then it allowed only eos
             raise EngineError(f"the JSON grammar could not be followed: {self._matcher.get_error()!r}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-# A packed copy doubles a weight's memory; a model whose weights exceed this goes without.
+# A packed copy doubles a weight's memory; a model with larger weights has none.
 PACK_LIMIT_BYTES = 512 << 20
 
 

@@ -40,7 +40,7 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """What the forward pass must know of a checkpoint.
+    """The facts of a checkpoint that the forward pass needs.
 
     Attributes:
         layer_windows: per layer, how many of the last positions a token attends to, itself

@@ -11,7 +11,7 @@ from torch.nn import functional
 class RMSNorm:
     """``x / sqrt(mean(x^2) + eps) * weight``.
 
-    torch's ``rms_norm`` is six small operations on the CPU. There it is written as a division by
+    torch's ``rms_norm`` is six small operations on the CPU. There this is a division by
     ``hypot(|x|, sqrt(size * eps))``, and the rest, ``weight * sqrt(size)``, is ``scale``: the caller
     multiplies it into the columns of the matrix that follows. Elsewhere ``scale`` is None.
     """

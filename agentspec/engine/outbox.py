@@ -23,7 +23,7 @@ class Outbox:
         self._posts.setdefault(live.loop, []).append((live, item))
 
     def flush(self) -> None:
-        """Hand everything over. A request whose loop is gone is cancelled: nobody waits for it."""
+        """Deliver everything. A request is cancelled if its loop is closed: it has no reader."""
         posts, self._posts = self._posts, {}
         for loop, items in posts.items():
             try:

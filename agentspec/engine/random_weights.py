@@ -1,4 +1,4 @@
-"""Weights that nobody trained, for a model whose shape alone matters."""
+"""Random weights, for a model of which only the shape matters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RandomWeights:
         self._generator = torch.Generator(device).manual_seed(seed)
 
     def take(self, name: str, *shape: int) -> torch.Tensor:
-        """A tensor of this shape; by its name, what it starts out as."""
+        """Return a tensor of this shape. Its name decides its initial values."""
         if name.endswith("norm.weight"):
             return torch.ones(shape, dtype=self.dtype, device=self.device)
         empty = torch.empty(shape, dtype=self.dtype, device=self.device)

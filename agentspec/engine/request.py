@@ -1,7 +1,7 @@
-"""A live request and its choices: what is scheduled, and what a decode step adds to it.
+"""A live request and its choices: the units of scheduling, to which a decode step adds tokens.
 
-No torch, no model: a :class:`Choice` takes tokens and turns them into deltas; when it ends (eos, a
-stop string, its length) is decided here and nowhere else.
+No torch, no model: a :class:`Choice` takes tokens and turns them into deltas; only this
+module decides when it ends (eos, a stop string, its length).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class TextStream(Protocol):
 class LiveRequest:
     """A request under way; its choices share it.
 
-    ``is_cancelled`` may be set by any thread at any time, even before the request is admitted. What the
-    request is to receive goes into ``inbox``, in the thread of ``loop`` (see ``Outbox``).
+    ``is_cancelled`` may be set by any thread at any time, even before the request is admitted. Deltas
+    for the client are put into ``inbox``, in the thread of ``loop`` (see ``Outbox``).
     """
 
     request: GenerationRequest
@@ -64,8 +64,8 @@ class Choice:
         key: the proposer's id of this sequence.
         prompt_ids: int32 ``[p]``.
         max_tokens: most output tokens; prompt and output fit the context together.
-        num_cached: tokens of prompt and output whose KV entries are in the slot.
-        untold: accepted tokens that the proposer was not told of yet.
+        num_cached: tokens of prompt and output with KV entries in the slot.
+        untold: accepted tokens that the proposer has not received yet.
         is_followed: False once the proposer failed: it may have missed tokens of this output.
         trace: the first steps, if the request is traced.
     """
@@ -97,7 +97,7 @@ class Choice:
 
     @property
     def cached_ids(self) -> Tokens:
-        """int32: the tokens whose KV entries are in the slot."""
+        """The tokens with KV entries in the slot, as int32."""
         both: Tokens = np.concatenate([self.prompt_ids, np.array(self.output_ids, np.int32)])
         return both[: self.num_cached]
 
@@ -113,7 +113,7 @@ class Choice:
 
     @property
     def wants_trace(self) -> bool:
-        """True if the next step is to be told to the client."""
+        """True if the next step is traced for the client."""
         return self.live.request.is_traced and len(self.trace) < MAX_TRACED_STEPS
 
     @property
@@ -124,7 +124,7 @@ class Choice:
         return max(0, min(self.draft.max_tokens, self.max_tokens - len(self.output_ids) - 1))
 
     def take_untold(self) -> Tokens:
-        """What to tell the proposer next; each token is handed out once."""
+        """Return the tokens that the proposer has not received. Each token is returned once."""
         tokens = np.array(self.untold, np.int32)
         self.untold.clear()
         return tokens
@@ -183,7 +183,7 @@ class Choice:
             self.first_token_s = self.last_token_s
 
     def delta(self, num_kept: int, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> GenerationDelta:
-        """What the last step added, for the client."""
+        """Return the last step's additions, for the client."""
         is_last = self.finish_reason is not None
         return GenerationDelta(
             index=self.index,

@@ -10,7 +10,7 @@ from agentspec.engine.model_config import ModelConfig, RopeConfig
 
 
 class RotaryTable:
-    """``exp(i * position * frequency)`` for every position, grown as positions come up.
+    """``exp(i * position * frequency)`` for every position, extended on demand.
 
     The checkpoint's heads pair dimension j with j + head_dim/2; :func:`interleave` reorders the
     weights so that a pair is adjacent, and one complex product turns all heads of all rows. Scores

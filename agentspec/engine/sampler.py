@@ -34,12 +34,12 @@ _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 # float64 values worked on at a time: on a CPU what its cache holds, else what memory can spare
 BLOCK_SIZE_CPU = 1 << 17
 BLOCK_SIZE_GPU = 1 << 25
-# top_k and top_p look at so many of a row's most likely tokens first; all are sorted only if need be
+# number of a row's most likely tokens that top_k and top_p read first; all are sorted only if needed
 HEAD_WIDTHS = (64, 512, 4096)
 
 
 def choose(logits: Tensor, states: Sequence[SamplerState], drafts: Sequence[Draft]) -> Tensor:
-    """The model's token at every node: int64 ``[m]`` for logits ``[m, vocab]``.
+    """Return the model's token at every node: int64 ``[m]`` for logits ``[m, vocab]``.
 
     State ``i`` owns the next ``1 + len(drafts[i])`` rows: its root, then its draft tokens in order.
     ``logits`` is not changed. Plain greedy rows cost one argmax over the whole batch, a grammar adds to
@@ -129,13 +129,13 @@ def _blocks(parts: Sequence[_Part], like: Tensor) -> Iterator[list[_Part]]:
 
 
 def _dictate(tokens: Tensor, part: _Part, forced_ids: NDArray[np.int32]) -> None:
-    """Put in place what has to come out; beyond its end, where nothing is kept, its last token."""
+    """Write the forced tokens in place. Beyond their end, where no token is accepted, write the last one."""
     dictated = forced_ids[np.minimum(part.positions(), len(forced_ids) - 1)]
     tokens[int(part.rows[0]) : int(part.rows[-1]) + 1] = torch.from_numpy(dictated).to(tokens.device)
 
 
 def _correct(logits: Tensor, tokens: Tensor, part: _Part) -> None:
-    """Greedy under a grammar alone: put right what it refuses among one output's ``tokens``, in place."""
+    """Correct, in place, the tokens of one greedy output that its grammar refuses."""
     grammar = part.state.grammar
     assert grammar is not None
     rows = slice(int(part.rows[0]), int(part.rows[-1]) + 1)
@@ -179,7 +179,7 @@ def _counts(part: _Part) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
 
 
 class Filters(NamedTuple):
-    """What narrows a row's distribution: float64 ``[m, 1]`` each, one value per row.
+    """Limits of each row's distribution: float64 ``[m, 1]`` each, one value per row.
 
     In this order, as vLLM does: temperature; min_p (drop what is less likely than ``min_p`` times the
     most likely token); top_k (keep the ``top_k`` most likely, 0 = all; of equals the lower ids);
@@ -192,7 +192,7 @@ class Filters(NamedTuple):
     top_p: Tensor
 
     def of(self, rows: Tensor) -> Filters:
-        """Those of some rows."""
+        """Return the limits of some rows."""
         return Filters(*(column[rows] for column in self))
 
 
@@ -239,7 +239,7 @@ def _head_widths(vocab_size: int) -> list[int]:
 
 
 def weights(logits: Tensor, filters: Filters) -> Tensor:
-    """Probabilities by temperature and min_p alone, relative to the most likely token's: ``[m, vocab]``."""
+    """Return probabilities by temperature and min_p, relative to the most likely token's: ``[m, vocab]``."""
     return _relative(logits, logits.amax(-1, keepdim=True), filters)
 
 
@@ -265,7 +265,7 @@ class Head(NamedTuple):
 
 
 def rank(logits: Tensor, filters: Filters, width: int) -> Head:
-    """What top_k and top_p leave of each row, as far as the ``width`` most likely tokens tell.
+    """Apply top_k and top_p to each row, as far as its ``width`` most likely tokens determine the result.
 
     Which of several equals ``topk`` puts last is its own choice, so that only what is more likely than
     its last token is relied on. A settled row's weights don't depend on ``width``.
@@ -279,7 +279,7 @@ def rank(logits: Tensor, filters: Filters, width: int) -> Head:
     total = relative.sum(-1, keepdim=True)
     if not bool(has_top_k.all()):
         total = torch.where(has_top_k, total, weights(logits, filters).sum(-1, keepdim=True))
-    decisive = is_kept.sum(-1, keepdim=True)  # so many tokens had to be known
+    decisive = is_kept.sum(-1, keepdim=True)  # number of tokens that were needed
     before = relative.cumsum(-1) - relative  # weight of all that rank higher; 0 for the first, which stays
     is_kept &= (filters.top_p >= 1) | (before < filters.top_p * total)
     decisive = torch.where(has_top_k, decisive, is_kept.sum(-1, keepdim=True))
@@ -289,7 +289,7 @@ def rank(logits: Tensor, filters: Filters, width: int) -> Head:
 
 
 def _most_likely(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Values and ids of the highest logits, sorted; of equals the lower id comes first."""
+    """Return values and ids of the highest logits, sorted; of equals the lower id is first."""
     if width == logits.shape[-1]:
         return logits.sort(dim=-1, descending=True, stable=True)
     token_ids = logits.topk(width, dim=-1).indices.sort(-1).values
@@ -298,10 +298,10 @@ def _most_likely(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 
 def invert(relative: Tensor, numbers: Tensor) -> Tensor:
-    """Inversion method: the first index at which the cumulative probability exceeds ``numbers``.
+    """Return the first index at which the cumulative probability exceeds ``numbers`` (inversion method).
 
     ``relative`` is ``[m, n]``, probabilities but for a factor per row, ``numbers`` ``[m]`` in [0, 1); the
-    result is int64 ``[m]``. What has probability 0 is never returned, whatever the rounding of the sums.
+    result is int64 ``[m]``. A token of probability 0 is never returned, for any rounding of the sums.
     """
     cumulative = relative.cumsum(-1)
     if cumulative.device.type != "cpu":  # a sum in parallel need not rise steadily; make zeros harmless

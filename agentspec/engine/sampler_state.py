@@ -1,4 +1,4 @@
-"""What the choice of the next token depends on, the logits aside. No torch."""
+"""The inputs of sampling other than the logits. No torch."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ MAX_STOPS = 16
 
 @dataclass(slots=True, eq=False)
 class SamplerState:
-    """What the next token of one output depends on, the logits aside.
+    """The inputs of one output's sampling other than the logits.
 
     Attributes:
         params: the request's sampling parameters.
         seed: key of this output's random numbers, any integer.
         output_ids: the accepted tokens so far; the owner appends to it.
         grammar: the grammar to obey, if any; the owner advances it.
-        forced_ids: int32 ``[n]``, what has to come out whatever the logits say; ``params`` are then those of
-            plain greedy decoding.
+        forced_ids: int32 ``[n]``, the dictated output, which replaces the logits' choice. ``params`` are then
+            those of plain greedy decoding.
     """
 
     params: SamplingParams

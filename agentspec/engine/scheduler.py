@@ -60,13 +60,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept:
-    """Tokens whose entries are in a free slot, and whose they are."""
+    """The tokens with entries in a free slot, and their tenant."""
 
     tenant: str
     token_ids: Tokens
 
     def num_shared(self, tenant: str, prompt_ids: Tokens) -> int:
-        """How many of them a prompt begins with; none of another tenant's, which nobody may guess at."""
+        """Return how many of them a prompt begins with: 0 for another tenant's, which must stay unknown."""
         if tenant != self.tenant:
             return 0
         size = min(len(self.token_ids), len(prompt_ids))
@@ -75,11 +75,11 @@ class Kept:
 
 
 class Scheduler:
-    """First come, first served, over ``num_slots`` KV slots.
+    """A queue in order of arrival over ``num_slots`` KV slots.
 
     Every running sequence that is decoding takes part in every pass; prompts share what
     ``max_batch_tokens`` allows, in order of admission, and are read in chunks. With ``keeps_prompts`` a
-    sequence gets the free slot whose last one of the same tenant began as it does, and goes on from there.
+    sequence gets the free slot with the longest common prefix of its tenant, and continues from there.
     """
 
     def __init__(
@@ -108,9 +108,9 @@ class Scheduler:
         return len(self._waiting)
 
     def check_room(self, num_choices: int) -> None:
-        """Raise EngineBusyError if so many more sequences would make the waiting line too long.
+        """Raise EngineBusyError if these additional sequences exceed the queue's limit.
 
-        A free slot counts as room: whoever takes it does not wait.
+        A free slot counts as room: its sequence does not wait.
         """
         if len(self._waiting) + num_choices > self._max_queue + len(self._free):
             raise EngineBusyError(
@@ -123,7 +123,7 @@ class Scheduler:
         self._waiting.extend(choices)
 
     def take_cancelled(self) -> list[Choice]:
-        """The sequences whose client went away. They stay until they are released."""
+        """Sequences with a disconnected client. They stay until they are released."""
         return [choice for choice in self.live() if choice.live.is_cancelled]
 
     def live(self) -> list[Choice]:
@@ -142,7 +142,7 @@ class Scheduler:
             self._waiting.remove(choice)
 
     def next_rows(self) -> list[Row]:
-        """Admit whoever fits, then say what each running sequence contributes to the next pass."""
+        """Admit the sequences that fit, then return what each running one contributes to the next pass."""
         while self._free and self._waiting:
             choice = self._waiting.popleft()
             choice.slot = self._free.pop() if self._kept is None else self._take_kept(choice, self._kept)

@@ -1,4 +1,4 @@
-"""Stop strings: where an output's text ends, wherever the token boundaries lie.
+"""Stop strings: the end of an output's text, independent of token boundaries.
 
 Knows text only, no tokens.
 """
@@ -38,7 +38,7 @@ class StopStrings:
         return text[:shown]
 
     def flush(self) -> str:
-        """The output ended by itself: what was held back is no stop string after all."""
+        """Return the withheld text: the output ended without a stop string."""
         held, self._held = self._held, ""
         return held
 

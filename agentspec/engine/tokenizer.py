@@ -89,7 +89,7 @@ class Tokenizer:
 
     @cached_property
     def vocabulary(self) -> str:
-        """What token ids mean here, in short: the same for the same texts of all ids."""
+        """A digest of the texts of all ids: equal for equal vocabularies."""
         tokens = sorted(self.raw.get_vocab(with_added_tokens=True).items())
         return f"sha256:{sha256(json.dumps(tokens).encode()).hexdigest()}"
 
@@ -99,10 +99,10 @@ class Tokenizer:
         return bool(self._templates)
 
     def encode(self, text: str, add_special_tokens: bool = False) -> NDArray[np.int32]:
-        """int32 token ids of ``text``; special tokens written out in it count as such.
+        """Return the int32 token ids of ``text``. Special tokens in the text count as such.
 
-        The batch call lets go of the interpreter, the single one doesn't: a long prompt would hold up
-        whoever decodes meanwhile.
+        The batch call releases the GIL and the single call does not: a long prompt would delay the decoding
+        thread.
         """
         (encoding,) = self.raw.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return np.array(encoding.ids, np.int32)
@@ -151,7 +151,7 @@ class Tokenizer:
         return str(self.raw.decode([int(i) for i in token_ids], skip_special_tokens=True))
 
     def decode_prompt(self, token_ids: Sequence[int]) -> str:
-        """The text of ``token_ids``, special tokens written out. Raises RequestError if one is none."""
+        """Return the text of ``token_ids`` with special tokens. Raises RequestError if an id is invalid."""
         self.token_names(token_ids)
         return str(self.raw.decode(token_ids, skip_special_tokens=False))
 
@@ -166,7 +166,7 @@ class Tokenizer:
         return names
 
     def token_text(self, token_id: int) -> str:
-        """One token alone, as text; special tokens by name, bytes of no whole character as U+FFFD."""
+        """Return one token as text; special tokens by name, bytes of no whole character as U+FFFD."""
         if self._bytes_of is not None and token_id in self._bytes_of:
             return self._bytes_of[token_id].decode("utf-8", "replace")
         if token_id in self._special_ids:
@@ -214,7 +214,7 @@ def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _eos_ids(directory: Path, raw: tokenizers.Tokenizer, eos_token: str | None) -> frozenset[int]:
-    """What generation_config.json says (else config.json), and the tokenizer's own end token."""
+    """Return the ids in generation_config.json (else config.json), and the tokenizer's own end token."""
     stated = _optional_json(directory / "generation_config.json").get("eos_token_id")
     if stated is None:
         stated = _optional_json(directory / CONFIG_FILE).get("eos_token_id")

@@ -1,12 +1,12 @@
-"""Verification: how much of a draft the model would have written itself. Lossless by construction.
+"""Verification of drafts against the model's own tokens. Lossless by construction.
 
 Let ``p_t`` be the model's full sampling distribution at output position ``t`` given the accepted
 prefix, and ``u_t`` the random number of that position (``sampler``). Without drafts the output is
-``token_t = F_t^-1(u_t)``. With a draft, one forward pass gives the logits at every node of the draft at
-once, and verification computes **the same function at the same position** along the path it walks:
+``token_t = F_t^-1(u_t)``. With a draft, one forward pass gives the logits at every node of the draft
+together, and verification computes **the same function at the same position** along the path it walks:
 
-1. At a node, ``target = F^-1(u)`` is the token that decoding without drafts would put out there.
-2. A child of the node holds ``target``: that child is accepted; go on there.
+1. At a node, ``target = F^-1(u)`` is the token that decoding without drafts would produce there.
+2. A child of the node holds ``target``: that child is accepted; continue there.
    This happens with probability ``p(x)`` for a single child ``x`` (and with the sum of ``p`` over the
    children of a tree node), which is what rejection sampling would accept: a draft token is a
    deterministic proposal ``q = [x]``, whose acceptance probability is ``min(1, p(x)/q(x)) = p(x)``.
@@ -37,7 +37,7 @@ from agentspec.engine.sampler_state import SamplerState
 
 @dataclass(slots=True)
 class Verdict:
-    """What one forward pass added to one output.
+    """The tokens that one forward pass added to one output.
 
     Attributes:
         token_ids: the accepted draft tokens, then the model's own next token: at least one.
@@ -70,8 +70,8 @@ def verify(logits: Tensor, states: Sequence[SamplerState], drafts: Sequence[Draf
 def _walk(targets: list[int], draft: Draft, first_row: int) -> Verdict:
     """Follow the targets down the draft.
 
-    One sweep over the nodes is enough: a parent comes before its children, so whoever can extend the
-    path further comes later. Of two equal siblings the first is taken.
+    One sweep over the nodes is enough: a parent comes before its children, so a node that extends the
+    path follows it. Of two equal siblings the first is taken.
     """
     path: list[int] = []
     token_ids = targets[:1]
