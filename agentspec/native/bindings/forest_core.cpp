@@ -96,7 +96,7 @@ std::span<const std::byte> bytes_of(const py::bytes& bytes) {
   return std::as_bytes(std::span(std::string_view(bytes)));
 }
 
-// What is saved of a forest, and restored; the outputs by learn().
+// The saved and restored parts of a forest; outputs are restored by learn().
 void def_saved(ForestCoreClass& cls) {
   cls.def(
       "read_outputs",

@@ -1,5 +1,4 @@
-// _native.LiveRows: a step of an engine that keeps its requests as rows of a matrix, without a line of Python
-// per row.
+// _native.LiveRows: a step of an engine with a matrix of rows, without Python code per row.
 
 #include <pybind11/stl.h>
 
@@ -37,7 +36,7 @@ struct Hash {
   std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
 };
 
-/// What a step sampled for each row, as the engine has it.
+/// A step's sampled tokens of each row, in the engine's layout.
 struct Sampled {
   const py::list& names;
   const py::list& tokens;
@@ -71,14 +70,14 @@ struct Sampled {
   }
 };
 
-/// Sums over the rows of a step: what a step costs is learned from them.
+/// Sums over the rows of a step, from which the cost of a step is learned.
 struct Sums {
   std::size_t num_decoding = 0;
   std::size_t num_verified = 0;
   std::size_t num_new = 0;
 };
 
-/// Locked inside: who waits for the lock is without the GIL, so whoever has the lock can get it.
+/// Has its own lock. A thread waits for it without the GIL, so that the owner of the lock can get the GIL.
 class LiveRows {
  public:
   explicit LiveRows(py::object core) : owner_(std::move(core)), core_(owner_.cast<ForestCore&>()) {}
@@ -150,7 +149,7 @@ class LiveRows {
     bool was_decoding;  // before this step
   };
 
-  // Changes nothing but what is of the step.
+  // Changes only the state of the current step.
   void gather(const Sampled& rows) {
     parts_.clear();
     requests_.clear();
@@ -158,7 +157,7 @@ class LiveRows {
     offsets_.assign(1, 0);
     for (std::size_t i = 0; i < rows.tokens.size(); ++i) {
       const std::size_t num_sampled = size_of(PyList_GET_ITEM(rows.tokens.ptr(), static_cast<Py_ssize_t>(i)));
-      if (num_sampled == 0) continue;  // its prompt is not read to the end
+      if (num_sampled == 0) continue;  // its prompt is not fully read
       const py::handle name = PyList_GET_ITEM(rows.names.ptr(), static_cast<Py_ssize_t>(i));
       const auto found = rows_.find(view_of(name));
       if (found == rows_.end()) continue;
@@ -173,7 +172,7 @@ class LiveRows {
     }
   }
 
-  // Rows whose output the core may have taken in part, because memory ran out, are drafted for no more.
+  // Drops rows from drafting if memory ran out while the core took their output.
   BatchDrafts draft(std::uint32_t max_tokens, double min_prob) {
     const py::gil_scoped_release unlocked;
     try {
@@ -198,7 +197,7 @@ class LiveRows {
     return sums;
   }
 
-  // A list per row of what the next step is to verify.
+  // Returns one list per row: the tokens that the next step verifies.
   py::list take(std::size_t num_rows, const BatchDrafts& drafts, double now_s) {
     py::list made(num_rows);
     for (std::size_t i = 0; i < num_rows; ++i) {

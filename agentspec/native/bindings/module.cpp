@@ -1,6 +1,6 @@
 #include "bindings/bindings.hpp"
 
-// Needs no GIL: the bindings keep no state of their own, and every class is locked inside or never changes.
+// Needs no GIL: the bindings have no state, and every class has its own lock or never changes.
 PYBIND11_MODULE(_native, module, pybind11::mod_gil_not_used()) {
   module.doc() = "AgentSpec's native core: suffix indices over int32 tokens, and drafts from them.";
   agentspec::register_cpu_features(module);

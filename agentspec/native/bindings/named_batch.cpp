@@ -1,4 +1,4 @@
-// ForestCore.step_named: a batch as Python has it, without a line of Python per request.
+// ForestCore.step_named: a batch of Python objects, without Python code per request.
 
 #include "bindings/draft_maker.hpp"
 #include "core/error.hpp"
@@ -7,7 +7,7 @@
 namespace agentspec {
 namespace {
 
-/// What a batch update points to.
+/// The objects of one batch update.
 struct Batch {
   std::vector<RequestId> requests;
   std::vector<std::int32_t> tokens;
@@ -16,7 +16,7 @@ struct Batch {
   BatchUpdate update() const { return {requests, tokens, offsets}; }
 };
 
-/// dict[key] without borrowing; an empty object if there is none.
+/// Returns dict[key] as a new reference, or an empty object if the key is missing.
 py::object look_up(const py::dict& dict, py::handle key) {
 #if PY_VERSION_HEX >= 0x030D0000
   PyObject* found = nullptr;
@@ -33,7 +33,7 @@ bool is_pair(py::handle update) {
   return PyTuple_CheckExact(update.ptr()) && PyTuple_GET_SIZE(update.ptr()) == 2;
 }
 
-/// numpy has one dtype object for int32, which `int32` is; others that mean the same take longer to tell.
+/// numpy's own dtype object for int32 is `int32`; equal dtypes take longer to recognize.
 bool is_int32_array(py::handle object, const py::dtype& int32) {
   if (!py::isinstance<py::array>(object)) return false;
   const auto* array = py::detail::array_proxy(object.ptr());
@@ -41,7 +41,7 @@ bool is_int32_array(py::handle object, const py::dtype& int32) {
   return (array->descr == int32.ptr() && is_contiguous) || py::isinstance<ArrayView<std::int32_t>>(object);
 }
 
-/// Asks for everything that the updates point to: it lies anywhere in memory.
+/// Prefetches the objects of the updates, which lie anywhere in memory.
 void prefetch(const py::list& updates) {
   for (const py::handle update : updates) __builtin_prefetch(update.ptr());
   for (const py::handle update : updates) {
@@ -57,7 +57,7 @@ void prefetch(const py::list& updates) {
   }
 }
 
-/// Adds tokens; false if they are not of the usual form, whatever is wrong with them.
+/// Adds tokens. Returns false if they do not have the usual form, for any reason.
 bool add(Batch& batch, py::handle tokens, const py::dtype& int32) {
   if (!is_int32_array(tokens, int32)) return false;
   const auto array = py::reinterpret_borrow<ArrayView<std::int32_t>>(tokens);
@@ -67,7 +67,7 @@ bool add(Batch& batch, py::handle tokens, const py::dtype& int32) {
   return true;
 }
 
-/// False if there is an update that is not (a key of requests, tokens).
+/// Returns false if an update is not (a key of requests, tokens).
 bool add(Batch& batch, const py::dict& requests, const py::list& updates) {
   prefetch(updates);
   const auto int32 = py::dtype::of<std::int32_t>();

@@ -14,7 +14,7 @@ namespace agentspec {
 namespace {
 
 #ifdef __linux__
-// Huge pages would make resident what was never written.
+// Huge pages would make unwritten pages resident.
 void* map(std::size_t bytes) {
   void* made =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -28,7 +28,7 @@ void unmap(void* block, std::size_t bytes) { munmap(block, bytes); }
 bool is_mapping(std::size_t bytes) { return bytes >= kMappedBytes; }
 void* const kFailed = MAP_FAILED;
 #else
-// Elsewhere the C heap has to do; large arrays then cost what they reserve.
+// Other systems use the C heap; large arrays then cost their reserved size.
 void* map(std::size_t bytes) { return std::malloc(bytes); }
 void* remap(void* block, std::size_t, std::size_t new_bytes) { return std::realloc(block, new_bytes); }
 void unmap(void* block, std::size_t) { std::free(block); }

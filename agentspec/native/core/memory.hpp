@@ -7,12 +7,11 @@
 namespace agentspec {
 
 constexpr std::size_t kPageBytes = 4096;
-/// Blocks of at least so many bytes are mappings: they grow without being copied, pages that were never
-/// written take no memory, and what is given back leaves the process.
+/// Blocks of at least this size are mappings: they grow without a copy, unwritten pages take no memory, and
+/// freed pages leave the process.
 constexpr std::size_t kMappedBytes = std::size_t{1} << 17;
 
-/// Addresses to reserve for a mapping that needs so many bytes now: the longer it is, the more it costs to
-/// move.
+/// Returns the address space to reserve for a mapping of `bytes` bytes. A large mapping costs more to move.
 constexpr std::size_t reserve_bytes(std::size_t bytes) {
   return bytes <= std::size_t{1} << 26 ? bytes * 4 : bytes * 2;
 }

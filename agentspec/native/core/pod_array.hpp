@@ -1,4 +1,4 @@
-// A growable array of plain values whose resident bytes are known.
+// A growable array of plain values with a known resident size.
 #pragma once
 
 #include <algorithm>
@@ -61,8 +61,8 @@ class PodArray {
   void reserve(std::size_t capacity) {
     if (capacity > capacity_) reallocate(capacity);
   }
-  /// Drops the elements from `size` on; memory goes back once there is enough of it to be worth a call, and
-  /// if the system has what a smaller block takes meanwhile.
+  /// Drops the elements from `size` on. Memory is returned once there is enough to justify a call, and if the
+  /// system has room for the smaller block meanwhile.
   void truncate(std::size_t size) noexcept {
     size_ = size;
     if (is_mapped(capacity_)) {

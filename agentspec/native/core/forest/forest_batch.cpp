@@ -1,17 +1,17 @@
-// ForestCore::step: a batch's new output goes in, its drafts come out.
+// ForestCore::step: takes a batch's new output and returns its drafts.
 //
-// Two rounds, each shared out among the threads. First every shared index takes the output of the requests
-// that learn into it, in batch order, and every model learns from what came of their last drafts, while every
-// request takes its own and drafts from its own index; then every request drafts from the shared indices, or
-// from all at once by its model. What an index or a model holds and what is read from it thus never depends
-// on the threads.
+// There are two rounds, each shared among the threads. First, every shared index takes the output of its
+// requests, in batch order. Every model learns the outcome of their last drafts. Every request takes its own
+// output and drafts from its own index. Then every request drafts from the shared indices, or from all of
+// them by its model. The content of an index or a model, and the reads from it, thus never depend on the
+// threads.
 //
-// What the shared indices and models are to learn may be left for later, when nobody waits for it: then they
-// are as the last step's output has made them, and a thread goes on while the model runs. Whoever comes
-// before it is done does the rest himself, so what they hold never depends on time either.
+// Updates of the shared indices and models may be deferred. Drafts then see them as of the last step, and a
+// thread applies the updates while the model runs. A call that arrives earlier applies the rest, so their
+// content never depends on time either.
 //
-// What takes memory that a batch can't do without comes before the rounds and after them. In between, where
-// memory runs out, indices are emptied, requests lose theirs, drafts are left out, but nothing throws.
+// Memory that a batch needs is allocated before the rounds and after them. In between, if memory runs out,
+// indices are emptied, requests lose theirs and drafts are left out, but nothing throws.
 
 #include <algorithm>
 #include <functional>
@@ -27,7 +27,7 @@
 namespace agentspec {
 namespace {
 
-/// Smaller batches are not worth waking anybody.
+/// Smaller batches do not justify waking a thread.
 constexpr std::size_t kSharedOut = 2 * Lookahead::kWalks;
 
 /// Brings requests into the caches, level by level.
@@ -53,7 +53,7 @@ BatchDrafts collect(std::span<const SourcedDraft> drafts) {
   return collected;
 }
 
-/// Where the tokens end that go ahead of the others, so that no request has more than a piece left.
+/// The end of the tokens that are taken in advance, so that no request has more than a piece left.
 std::size_t end_of_ahead(const BatchUpdate& update) {
   std::size_t end = 0;
   for (std::size_t i = 0; i < update.requests.size(); ++i) {
@@ -63,8 +63,7 @@ std::size_t end_of_ahead(const BatchUpdate& update) {
   return end;
 }
 
-/// Calls visit(request, link, index) for the shared indices that are still there, of requests that are
-/// drafted for.
+/// Calls visit(request, link, index) for the present shared indices of requests that need drafts.
 template <typename Visit>
 void for_each_link(std::span<Request* const> block, const Visit& visit) {
   for (Request* request : block) {
@@ -77,8 +76,8 @@ void for_each_link(std::span<Request* const> block, const Visit& visit) {
 
 }  // namespace
 
-// Calls single(i, thread) for i < num_single, and block(begin, end, thread) for all requests in blocks: their
-// walks hide one another's waits, and threads don't work side by side on neighbours in memory.
+// Calls single(i, thread) for i < num_single, and block(begin, end, thread) for all requests in blocks: the
+// walks of a block hide each other's cache misses, and threads don't write to neighbouring memory.
 template <typename Block, typename Single>
 void ForestCore::share_out(std::size_t num_single, std::size_t num_requests, const Block& block,
                            const Single& single) {
@@ -131,9 +130,9 @@ BatchDrafts ForestCore::step(const BatchUpdate& update, std::uint32_t max_tokens
   return drafts;
 }
 
-// ---- what is left for later ---------------------------------------------------------------------------
+// ---- deferred updates ---------------------------------------------------------------------------------
 
-// The lock, with all learned that was left.
+// Acquires the lock and applies all deferred updates.
 std::unique_lock<FairMutex> ForestCore::enter() {
   std::unique_lock lock(mutex_);
   if (left_.is_waiting) learn_left();
@@ -156,11 +155,11 @@ void ForestCore::learn_left() {
 void ForestCore::learn_beside() noexcept {
   try {
     learner_.submit([this] { enter(); });
-  } catch (const std::bad_alloc&) {  // whoever comes next learns it
+  } catch (const std::bad_alloc&) {  // the next call applies them
   }
 }
 
-// Requests and indices stay until it is learned: who is about to take one away has to enter().
+// Requests and indices stay until the updates are applied: a call that removes one has to enter().
 void ForestCore::leave(const Batch& batch, const BatchUpdate& update) {
   left_.batch = batch;
   left_.tokens.assign(update.tokens.begin(), update.tokens.end());
@@ -186,7 +185,7 @@ ForestCore::Batch ForestCore::resolve(const BatchUpdate& update) {
   return batch;
 }
 
-// The requests of a batch that will not be taken at once: others may finish them meanwhile.
+// Returns the requests of a batch that is taken in pieces: other threads may finish them in between.
 std::vector<std::shared_ptr<Request>> ForestCore::keep(const BatchUpdate& update) const {
   std::vector<std::shared_ptr<Request>> kept;
   if (end_of_ahead(update) == 0) return kept;
@@ -194,8 +193,8 @@ std::vector<std::shared_ptr<Request>> ForestCore::keep(const BatchUpdate& update
   return kept;
 }
 
-// Much output goes ahead in pieces, between which others get the lock; in batch order all the same, so that
-// an index learns it as if it were taken at once. Then comes the rest, with a part of each request.
+// Takes long output in advance, in pieces that release the lock in between. Batch order holds, so that an
+// index learns it as in one piece. Then the rest follows, with a part of each request.
 void ForestCore::take_in_pieces(const Batch& batch, const BatchUpdate& update,
                                 const std::optional<Wanted>& wanted, std::unique_lock<FairMutex>& lock) {
   const std::size_t end = end_of_ahead(update);
@@ -208,7 +207,7 @@ void ForestCore::take_in_pieces(const Batch& batch, const BatchUpdate& update,
   take_part(batch, update, end, update.tokens.size(), wanted);
 }
 
-// Takes the tokens from `begin` to `end`. Who has none of them counts only if there are to be drafts.
+// Takes the tokens from `begin` to `end`. Requests without any take part only if drafts are needed.
 void ForestCore::take_part(const Batch& batch, const BatchUpdate& update, std::size_t begin, std::size_t end,
                            const std::optional<Wanted>& wanted) {
   Batch part;
@@ -232,7 +231,7 @@ void ForestCore::take(const Batch& batch, const BatchUpdate& update, const std::
       batch[i]->extend_context(update.tokens_of(i), depth_);
       if (!wanted || batch[i]->model != nullptr) continue;
       draft_from_own(*batch[i], tail_of_own(*batch[i]), wanted->of(*batch[i]), scratch);
-      std::swap(drafts_[i], scratch.draft);  // threads write to memory of their own
+      std::swap(drafts_[i], scratch.draft);  // each thread writes to its own memory
     }
   };
   share_out(num_growths_ + num_lessons_, batch.size(), take_block,
@@ -258,7 +257,7 @@ void ForestCore::account_taken(const Batch& batch, const BatchUpdate& update) {
   }
 }
 
-// One of the indices that grow, or of the models that learn.
+// Updates one of the indices that grow, or of the models that learn.
 void ForestCore::study(std::size_t i, const Batch& batch, const BatchUpdate& update, Scratch& scratch) {
   if (i < num_growths_) return grow(growths_[i], update, scratch.lookahead);
   teach(lessons_[i - num_growths_], batch, update);
@@ -294,7 +293,7 @@ void ForestCore::gather_growths(const Batch& batch, const BatchUpdate& update) {
   }
 }
 
-// Where nothing came it is still to be seen what comes.
+// Without new output the outcome of the draft is still unknown.
 void ForestCore::gather_lessons(const Batch& batch, const BatchUpdate& update) {
   num_lessons_ = 0;
   for (std::size_t i = 0; i < batch.size(); ++i) {
@@ -369,7 +368,7 @@ void ForestCore::draft_from_own(const Request& request, Cursor match, const Draf
   }
 }
 
-// The output is learned by all: a request's sequence is as long a match as there can be.
+// All indices have the output: a request's sequence is the longest possible match.
 void ForestCore::draft_from_shared(const Batch& batch, const Wanted& wanted) {
   const auto draft_block = [&](std::size_t begin, std::size_t end, std::size_t thread) {
     Scratch& scratch = scratch_[thread];
@@ -391,7 +390,7 @@ void ForestCore::draft_from_shared(const Batch& batch, const Wanted& wanted) {
   share_out(0, batch.size(), draft_block, [](std::size_t, std::size_t) {});
 }
 
-// Nobody has learned the output yet: all indices, the requests' own as well, are only read.
+// The output is not learned yet: all indices, also the requests' own, are only read.
 void ForestCore::draft_ahead(const Batch& batch, const BatchUpdate& update, const Wanted& wanted) {
   const auto draft_block = [&](std::size_t begin, std::size_t end, std::size_t thread) {
     Scratch& scratch = scratch_[thread];
@@ -424,7 +423,7 @@ void ForestCore::draft_ahead(const Batch& batch, const BatchUpdate& update, cons
   share_out(0, batch.size(), draft_block, [](std::size_t, std::size_t) {});
 }
 
-// Finds where the requests' contexts are in the shared indices.
+// Matches the requests' contexts in the shared indices.
 void ForestCore::follow_links(std::span<Request* const> block, bool is_learned, Lookahead& lookahead) {
   for_each_link(block, [&](const Request& request, Link& link, const SuffixIndex& index) {
     const Automaton& automaton = index.automaton();
@@ -443,7 +442,7 @@ void ForestCore::follow_links(std::span<Request* const> block, bool is_learned, 
   });
 }
 
-// From where the indices have learned what the request wrote so far, as far as they have.
+// Continues from the request's own sequence in the indices, as far as they have learned it.
 void ForestCore::begin_matches(Request& request) {
   if (request.has_own() && !request.own_match.is_begun(request.own->automaton())) {
     request.own_match.begin_at(request.own->automaton(), request.own->tail(), true);
@@ -473,7 +472,7 @@ void ForestCore::draft_from_links(Request& request, const DraftOptions& options,
   }
 }
 
-// Of several trees of one kind, the one with the longest match bears witness.
+// Of several trees of one kind, the one with the longest match counts.
 void ForestCore::draft_learned(Request& request, Cursor own, const DraftOptions& options, Scratch& scratch) {
   Witnesses witnesses;
   if (request.has_own()) witnesses[kRequestSource - 1] = {&request.own->automaton(), own};

@@ -1,7 +1,7 @@
-// ForestCore's budgets: who makes room when a group, or everything, comes near its limit.
+// ForestCore's budgets: which index makes room when a group, or everything, is near its limit.
 //
-// Every change of an index is accounted for in its group and in the whole, where the largest index is always
-// known, so that a call looks only at what it has changed itself and at the largest.
+// Every change of an index is counted in its group and in the whole. Both keep their largest index, so a call
+// reads only its own changes and the largest.
 
 #include <algorithm>
 
@@ -21,7 +21,7 @@ Group& ForestCore::touch(GroupId id) noexcept {
 
 void ForestCore::account(std::size_t& seen, std::size_t now, Group& group) noexcept {
   whole_.bytes -= group.charge();
-  group.bytes += now - seen;  // wraps around and back where something has shrunk
+  group.bytes += now - seen;  // wraps around and back if it has shrunk
   whole_.bytes += group.charge();
   bytes_ += now - seen;
   seen = now;
@@ -50,7 +50,7 @@ void ForestCore::account(Request& request, std::size_t bytes, std::size_t num_ad
   whole_.num_added += num_added;
 }
 
-// An index that memory ran out for is gone.
+// Removes an index that ran out of memory.
 void ForestCore::account_own(Request& request, std::size_t num_added) noexcept {
   if (request.own == nullptr) return mute(request);
   account(request, request.own_bytes, num_added);
@@ -71,10 +71,10 @@ bool ForestCore::is_exhausted(GroupId group) const {
   return whole_.bytes > whole_.last_limit() || groups_[group].bytes > groups_[group].last_limit();
 }
 
-// Closes every call that adds something, and may have done some of the work already. Groups share the rest of
-// what one call may do by what was added to them.
+// Ends every call that adds tokens, and may have done some of the work before. Groups share the rest of a
+// call's work in proportion to their added tokens.
 void ForestCore::balance(std::size_t work_done) {
-  constexpr std::size_t kLeast = SuffixIndex::kMostWork / 4;  // else nothing would be left for who is behind
+  constexpr std::size_t kLeast = SuffixIndex::kMostWork / 4;  // so that later groups get some work
   std::size_t work_left = SuffixIndex::kMostWork - std::min(work_done, SuffixIndex::kMostWork - kLeast);
   std::size_t num_left = whole_.num_added;
   const GroupId first = touched_;
@@ -96,8 +96,8 @@ void ForestCore::balance(std::size_t work_done) {
   whole_.num_added = 0;
 }
 
-// Near the limit, indices that are about as large as the largest evict what they add; that smaller ones may
-// grow, the largest shrinks. What has grown is in the groups from `begin` to `end` of the touched ones.
+// Near the limit, indices of about the largest size evict as much as they add. The largest shrinks, so that
+// smaller ones may grow. `begin` to `end` are the touched groups.
 std::size_t ForestCore::relieve(Budget& budget, GroupId begin, GroupId end, std::size_t max_work) {
   if (budget.bytes <= budget.soft_limit()) return 0;
   Shared* const largest = largest_of(budget);
@@ -116,7 +116,7 @@ std::size_t ForestCore::relieve(Budget& budget, GroupId begin, GroupId end, std:
   return max_work - work_left;
 }
 
-// Of those that have something to give up; empty ones give up their holes.
+// Considers indices with evictable text; empty ones close their holes.
 Shared* ForestCore::largest_of(Budget& budget) {
   Shared* largest = budget.indices.first();
   while (largest != nullptr && largest->spare_bytes > 0 && largest->index->num_tokens() == 0) {
@@ -134,7 +134,7 @@ void ForestCore::make_room(Shared& shared, std::size_t limit_bytes, std::size_t 
   account(shared);
 }
 
-// Beyond the limit nothing is spared: the largest indices first, then live requests' own ones.
+// Beyond the limit: the largest indices first, then live requests' own ones.
 void ForestCore::keep_within(Budget& budget, GroupId group) {
   while (budget.bytes > budget.limit_bytes) {
     Shared* const largest = budget.indices.first();
@@ -150,7 +150,7 @@ void ForestCore::keep_within(Budget& budget, GroupId group) {
   }
 }
 
-// Of a group, or of all.
+// Drops the own index of the largest live request of a group, or of all. Returns false if there is none.
 bool ForestCore::mute_largest_request(GroupId group) {
   Request* largest = nullptr;
   RequestId largest_id = 0;

@@ -102,7 +102,7 @@ void ForestCore::drop_model(ModelId id) {
 
 Outputs ForestCore::read_outputs(IndexId id, bool is_begin) {
   Outputs outputs;
-  outputs.tokens.reserve(2 * SuffixIndex::kReadTokens);  // before anybody has to wait
+  outputs.tokens.reserve(2 * SuffixIndex::kReadTokens);  // before the lock is held
   const auto lock = enter();
   SuffixIndex& index = *shared(id)->index;
   if (is_begin) index.begin_reading();
@@ -208,12 +208,12 @@ SequenceId ForestCore::open_sequence(Shared& shared, std::uint32_t uses) {
   try {
     return shared.index->open(uses);
   } catch (...) {
-    account(shared);  // its arrays may have grown all the same
+    account(shared);  // its arrays may have grown nevertheless
     throw;
   }
 }
 
-// What was learned of the request stays in the shared indices.
+// Removes the request. Its learned output stays in the shared indices.
 void ForestCore::close_sequences(const Request& request) {
   for (const Link& link : request.links) {
     if (!link.has_sequence || link.shared->index == nullptr) continue;
@@ -223,7 +223,7 @@ void ForestCore::close_sequences(const Request& request) {
   }
 }
 
-// nullptr: the request is finished.
+// Returns nullptr if the request is finished.
 void ForestCore::build_queued(const std::shared_ptr<Request>& request) {
   if (request == nullptr) return;
   if (!begin_building(*request)) return end_building(*request);
@@ -231,7 +231,7 @@ void ForestCore::build_queued(const std::shared_ptr<Request>& request) {
   build(*request, text.first(request->num_predicted), text.subspan(request->num_predicted));
 }
 
-// False if the index is not wanted any more.
+// Returns false if the index is not needed any more.
 bool ForestCore::begin_building(Request& request) {
   const std::lock_guard lock(mutex_);
   if (request.own_state != OwnIndex::kQueued) return false;
@@ -239,7 +239,7 @@ bool ForestCore::begin_building(Request& request) {
   return true;
 }
 
-// Whatever goes wrong, the request goes on without an index of its own.
+// After any failure the request continues without its own index.
 void ForestCore::build(Request& request, std::span<const std::int32_t> prediction,
                        std::span<const std::int32_t> prompt) {
   try {
@@ -253,7 +253,7 @@ void ForestCore::build(Request& request, std::span<const std::int32_t> predictio
   end_building(request);
 }
 
-// False if the index is not wanted any more.
+// Returns false if the index is not needed any more.
 bool ForestCore::append_pieces(Request& request, std::span<const std::int32_t> tokens) {
   constexpr std::size_t kPieceTokens = 1024;
   while (!tokens.empty()) {
@@ -310,7 +310,7 @@ void ForestCore::finish(RequestId id, bool keep) {
     account(*finished, 0, 1);
     account(finished->considered_bytes, 0, groups_[finished->group]);
     if (keep) close_sequences(*finished);
-    finished->is_finished = true;  // a step that is under way in pieces finds nothing left to do for it
+    finished->is_finished = true;  // a concurrent step in pieces then skips it
     if (finished->is_at_rest()) {
       own = std::move(finished->own);
       text = std::move(finished->text);
@@ -327,7 +327,7 @@ void ForestCore::finish(RequestId id, bool keep) {
   }
 }
 
-// False once nothing of the output is left in the index.
+// Returns false once the index holds nothing more of the output.
 bool ForestCore::withdraw_piece(const Link& link) {
   const auto lock = enter();
   if (link.shared->index == nullptr) return false;
@@ -338,7 +338,7 @@ bool ForestCore::withdraw_piece(const Link& link) {
   return !is_gone;
 }
 
-// Takes the index away, or what it was to be built from; while it is being built, its builder does that.
+// Removes the index, or its text. While it is being built, its builder does that.
 void ForestCore::mute(Request& request) noexcept {
   if (request.is_at_rest()) {
     request.own.reset();

@@ -60,84 +60,81 @@ struct BatchDrafts {
   void push_back(const SourcedDraft& draft);
 };
 
-/// Thread-safe. One lock guards everything except requests' own indices while they are built; whatever takes
-/// long (a prompt, a long output, a withdrawal) is done in pieces, so that nobody waits for more than one.
-/// A batch is shared out among the threads of a pool: its drafts don't depend on how many there are.
+/// Thread-safe. One lock guards everything except requests' own indices while they are built. Long work (a
+/// prompt, a long output, a withdrawal) is done in pieces, so that no call waits for more than one. The
+/// threads of a pool share a batch. Its drafts do not depend on their number.
 ///
-/// Each request has an index of its own - the prompt, continued by the output, and apart from it the
-/// predicted output - and a list of shared ones. Ids of indices and models are never reused, so one that
-/// start() or learn() does not know was dropped meanwhile: it is left out. A call that throws has changed
-/// nothing, unless it throws std::bad_alloc: learn() may have reached some of the indices by then, and step()
-/// may have taken the output. Where it can, the forest does without instead: an index that memory runs out
-/// for is emptied, a live request goes on without an index of its own. finish(), wait() and drop_index()
-/// never throw for want of memory.
-///
-/// Budgets hold after every call. Near its limit a group (or the whole) makes room in its largest indices; at
-/// the limit nothing more is learned, and when nothing is left to evict, the largest live request goes on
-/// without an index of its own. What can't be evicted (empty indices, names of live sequences) may take a
-/// group beyond its limit: the whole is charged with no more than the limit, so that others don't pay for it.
+/// Each request has its own index (the prompt, continued by the output, and separately the predicted output)
+/// and a list of shared ones. Ids of indices and models are never reused. start() and learn() ignore an
+/// unknown id: it was dropped meanwhile. A call that throws has changed nothing, with one exception. When
+/// std::bad_alloc is thrown, learn() may have reached some of the indices, and step() may have taken the
+/// output. Where possible the forest continues without: an index without memory is emptied, and a live
+/// request continues without its own index. finish(), wait() and drop_index() never throw std::bad_alloc.
+/// Budgets hold after every call. Near its limit a group (or the whole) makes room in its largest indices. At
+/// the limit nothing more is learned. When nothing can be evicted, the largest live request continues without
+/// its own index. Empty indices and names of live sequences can't be evicted and may take a group beyond its
+/// limit. The whole is charged with at most the limit, so that other groups don't pay for it.
 class ForestCore {
  public:
   ForestCore(std::uint32_t depth, std::size_t limit_bytes, std::size_t num_threads = 1);
 
-  /// False in a process that was forked since: no call may be made there, and the core can't be destroyed.
+  /// False in a process that was forked after construction: no call is allowed there, nor the destructor.
   bool is_usable() const;
 
   /// A group of indices with a common byte budget. O(1).
   GroupId create_group(std::size_t limit_bytes);
-  /// An empty shared index. Where one has to make room it counts `weight` times its size: what wider indices
-  /// hold as well should go first. O(1). Throws UnknownIdError.
+  /// Creates an empty shared index. When an index has to make room, it counts `weight` times its size: text
+  /// that wider indices hold as well is evicted first. O(1). Throws UnknownIdError.
   IndexId create_index(GroupId group, std::size_t limit_bytes, std::uint32_t weight = 1);
-  /// Forgets an index; live requests go on without it. O(states), off the lock. Throws UnknownIdError.
+  /// Drops an index; live requests continue without it. O(states), off the lock. Throws UnknownIdError.
   void drop_index(IndexId id);
-  /// A model of what is accepted, which begins with what the prior has learned, if there is such a model.
-  /// O(its size). Throws UnknownIdError.
+  /// Creates a model of acceptance. It starts as a copy of the prior, if there is one. O(its size). Throws
+  /// UnknownIdError.
   ModelId create_model(GroupId group, std::optional<ModelId> prior = std::nullopt);
-  /// One that has learned what model_state() returned. O(its size). Throws UnknownIdError, ConfigError.
+  /// Creates a model from model_state()'s result. O(its size). Throws UnknownIdError, ConfigError.
   ModelId restore_model(GroupId group, std::span<const std::byte> state);
-  /// A copy of all that it has learned. O(its size). Throws UnknownIdError.
+  /// Returns a copy of the model's state. O(its size). Throws UnknownIdError.
   std::vector<std::byte> model_state(ModelId id);
   /// Live requests keep it until they are finished. Throws UnknownIdError.
   void drop_model(ModelId id);
   /// Adds a finished sequence, which counts as `uses` equal ones, to each of the indices, in pieces.
   /// O(indices * tokens * chain). Throws TokenError, ConfigError.
   void learn(std::span<const IndexId> indices, std::span<const std::int32_t> tokens, std::uint32_t uses = 1);
-  /// The next unread outputs of an index, the oldest first, about kReadTokens at a time; none at the end. To
-  /// begin is to give up any earlier reading of the index. Whatever happens between the calls, an output that
-  /// stays is read once. Throws UnknownIdError.
+  /// Returns the next unread outputs of an index, the oldest first, about kReadTokens at a time; none at the
+  /// end. `is_begin` starts over and abandons any earlier reading of the index. An output that stays in the
+  /// index is read once, despite other calls in between. Throws UnknownIdError.
   Outputs read_outputs(IndexId id, bool is_begin);
 
   /// Admits a request and indexes its prompt: O(prompt * chain), off the lock. In the background, the call
-  /// only copies the prompt: until the index is there, the request drafts from the shared ones alone.
-  /// Where there is no memory for the index, they do alone all along. With a model, drafts are those of
-  /// LearnedDrafter, and the model learns. A call that throws admits nothing. Throws DuplicateIdError,
-  /// UnknownIdError, TokenError, ConfigError.
+  /// only copies the prompt. Until its index is ready, the request drafts only from the shared ones, and
+  /// permanently so if memory runs out. With a model, LearnedDrafter drafts and the model learns. A call that
+  /// throws admits nothing. Throws DuplicateIdError, UnknownIdError, TokenError, ConfigError.
   void start(RequestId id, GroupId group, std::span<const std::int32_t> prompt,
              std::span<const std::int32_t> prediction, std::span<const SharedSource> sources, bool learn,
              const DraftOptions& options, bool in_background = false,
              std::optional<ModelId> model = std::nullopt);
-  /// Returns once the request's own index is there, or is not to be, or the request is finished.
+  /// Returns once the request's own index is ready or abandoned, or the request is finished.
   void wait(RequestId id);
   /// Takes new output of a batch, without drafting. O(tokens * sources * chain) plus evictions. More than
-  /// SuffixIndex::kPieceTokens of one request are taken in pieces; if another thread finishes a request in
+  /// SuffixIndex::kPieceTokens of one request are taken in pieces. If another thread finishes a request in
   /// between, the rest of its output is dropped, and a step drafts nothing for it.
   void observe(const BatchUpdate& update);
-  /// Says that a batch of so many requests is being put together: threads that sleep wake up meanwhile.
+  /// Announces a batch of `num_requests` requests, so that sleeping threads wake up in time.
   void expect(std::size_t num_requests);
-  /// Takes the output, then drafts for the batch, at most max_tokens per request and none that is less
-  /// probable than min_prob: without a model the draft of the highest score wins, ties stay with the more
-  /// specific source. O(new tokens + match lengths * max_tokens) per request and source.
-  /// What the shared indices and models learn of the output can be left for later: a thread does it beside
-  /// what comes after the step, or the next call that might tell does. Much output is learned at once.
+  /// Takes the output, then drafts for the batch: at most max_tokens per request, and no token less probable
+  /// than min_prob. Without a model the draft of the highest score wins; ties stay with the more specific
+  /// source. O(new tokens + match lengths * max_tokens) per request and source. With `learn_later`, the
+  /// updates of shared indices and models are deferred. A thread applies them after the step, or the next
+  /// call whose result depends on them does. Long output is learned immediately.
   BatchDrafts step(const BatchUpdate& update, std::uint32_t max_tokens, double min_prob = 0,
                    bool learn_later = false);
-  /// Returns once all is learned that was left for later. Figures may be a step behind without.
+  /// Returns once all deferred updates are applied. Without it, figures may be a step behind.
   void settle() { enter(); }
-  /// Forgets a live request; its output stays in the shared indices if `keep`.
-  /// O(sources), without `keep` O(output * sources * chain) in pieces. Throws UnknownIdError.
+  /// Removes a live request; its output stays in the shared indices if `keep`. O(sources); without `keep`
+  /// O(output * sources * chain), in pieces. Throws UnknownIdError.
   void finish(RequestId id, bool keep);
 
-  /// Bytes that one index, a group (its live requests included), everything holds. O(1).
+  /// Bytes of one index, of a group (with its live requests), of everything. O(1).
   std::size_t index_bytes(IndexId id) const;
   std::size_t group_bytes(GroupId id) const;
   std::size_t memory_bytes() const;
@@ -159,7 +156,7 @@ class ForestCore {
     Model* model;
     std::vector<std::size_t> learners;
   };
-  struct Wanted {  // of drafts, beside each request's own options
+  struct Wanted {  // limits of drafts, in addition to each request's own options
     std::uint32_t max_tokens;
     double min_prob;
 
@@ -263,9 +260,9 @@ class ForestCore {
 
   std::vector<Growth> growths_;  // of the current batch; the first num_growths_ are in use
   std::size_t num_growths_ = 0;
-  std::vector<Lesson> lessons_;  // likewise
+  std::vector<Lesson> lessons_;  // of the current batch; the first num_lessons_ are in use
   std::size_t num_lessons_ = 0;
-  struct {  // a batch whose growths and lessons were gathered and left for later
+  struct {  // a batch with deferred growths and lessons
     bool is_waiting = false;
     Batch batch;
     std::vector<std::int32_t> tokens;
@@ -279,8 +276,8 @@ class ForestCore {
   BackgroundThread learner_;
 };
 
-/// Leaves a core alone in a process that was forked since it was made: its threads are not there to be
-/// joined, and what they were about to do may be half done.
+/// Does not delete a core in a process that was forked after its construction: its threads do not exist
+/// there, and their work may be half done.
 struct ForestCoreDeleter {
   void operator()(ForestCore* core) const {
     if (core->is_usable()) delete core;

@@ -1,4 +1,4 @@
-// Things of changing size, the largest at hand.
+// A priority queue of things with changing sizes, the largest first.
 #pragma once
 
 #include <cstddef>
@@ -7,17 +7,16 @@
 
 namespace agentspec {
 
-/// A binary heap that things are moved within when their size changes. T has `is_larger(other, ranking)`, an
-/// order without ties, and `places`, where each ranking that it is part of notes its place; rankings have
-/// numbers.
+/// A binary heap that moves a thing when its size changes. T has `is_larger(other, ranking)`, an order
+/// without ties, and `places`, its position in each ranking that it belongs to; rankings are numbered.
 template <typename T>
 class LargestFirst {
  public:
   explicit LargestFirst(std::size_t ranking) : ranking_(ranking) {}
 
-  /// nullptr if there is none. O(1).
+  /// Returns the largest thing, or nullptr if the heap is empty. O(1).
   T* first() const { return heap_.empty() ? nullptr : heap_.front(); }
-  /// Has to come before add(): throws std::bad_alloc, unchanged.
+  /// Reserves room for add(), which must follow it. Throws std::bad_alloc, unchanged.
   void make_place() {
     heap_.push_back(nullptr);
     heap_.pop_back();
@@ -36,7 +35,7 @@ class LargestFirst {
     put(last, place);
     update(last);
   }
-  /// Has to follow a change of size. O(log n).
+  /// Restores the order after a change of size. O(log n).
   void update(T& thing) noexcept {
     rise(thing);
     sink(thing);

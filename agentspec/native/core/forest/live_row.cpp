@@ -26,7 +26,7 @@ void LiveRow::take(const Gain& gain, std::size_t num_verified, std::size_t num_d
   source_ = num_drafted == 0 ? kNoSource : source;
 }
 
-// A step that was missed had no draft, and gave one token; the first of all tokens is no decode step's.
+// A missed step had no draft and gave one token. The very first token belongs to no decode step.
 void LiveRow::count(std::size_t num_new, std::size_t num_verified, double now_s) {
   const auto num_tokens = static_cast<std::int64_t>(num_new);
   counts_.num_output_tokens += num_tokens;

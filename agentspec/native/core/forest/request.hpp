@@ -21,7 +21,7 @@ using GroupId = std::uint32_t;
 using IndexId = std::uint64_t;
 using ModelId = std::uint64_t;
 
-/// Where a draft comes from; smaller is more specific. 1 is the request itself.
+/// The source of a draft; smaller is more specific. 1 is the request itself.
 using SourceId = std::uint8_t;
 constexpr SourceId kNoSource = 0;
 constexpr SourceId kRequestSource = 1;
@@ -32,16 +32,16 @@ struct Shared {
   std::unique_ptr<SuffixIndex> index;  // nullptr once it was dropped
   GroupId group;
   IndexId id;
-  std::uint32_t weight = 1;             // times its size it counts where one has to make room
-  std::size_t bytes = 0;                // last seen index->memory_bytes(): what group and total hold of it
-  std::size_t spare_bytes = 0;          // the same, or 0 once it had nothing to give up: until it changes
+  std::uint32_t weight = 1;             // factor of its size when an index has to make room
+  std::size_t bytes = 0;                // last index->memory_bytes(), as counted in group and total
+  std::size_t spare_bytes = 0;          // the same, or 0 if nothing could be evicted, until it changes
   std::array<std::size_t, 2> places{};  // in the rankings of its group and of everything
   std::size_t num_added = 0;            // tokens since its group was last balanced
   Shared* next_grown = nullptr;         // in its group's list, if there are such tokens
   std::size_t task = 0;                 // its place among the indices of the current batch
   std::uint64_t batch = 0;
 
-  /// Weights count among the indices of a group only: other groups' hold nothing of this one's.
+  /// Weights apply within a group only: other groups' indices hold nothing of this one's.
   static constexpr std::size_t kOfGroup = 0;
   static constexpr std::size_t kOfAll = 1;
   std::size_t weigh(std::size_t num_bytes, std::size_t ranking) const {
@@ -54,7 +54,7 @@ struct Shared {
   }
 };
 
-/// What requests of one kind have in common beside their trees: which drafts are right.
+/// The model of acceptance that the requests of a stage share.
 struct Model {
   Model(GroupId group_id, const AcceptanceModel& learned) : acceptance(learned), group(group_id) {}
 
@@ -78,39 +78,39 @@ enum class OwnIndex : std::uint8_t {
   kQueued,    // its text waits for the thread that builds in the background
   kBuilding,  // by one thread, outside the lock
   kReady,
-  kMuted  // there is none (any more): no memory was left for it
+  kMuted  // abandoned: no memory was left for it
 };
 
 struct Request {
   Request(std::uint32_t depth, GroupId group_id, const DraftOptions& draft_options)
       : own(std::make_unique<RequestIndex>(depth)), group(group_id), options(draft_options) {}
 
-  std::unique_ptr<RequestIndex> own;  // while it is being built, only the thread that does so may touch it
-  Match own_match;                    // of the context in it, where the output is learned later
+  std::unique_ptr<RequestIndex> own;  // only its builder may use it while it is built
+  Match own_match;                    // of the context in it, if the output is learned later
   OwnIndex own_state = OwnIndex::kBuilding;
   bool is_finished = false;
-  PodArray<std::int32_t> text;    // prediction and prompt, if they wait or are built from in the background
-  std::size_t num_predicted = 0;  // of its tokens
-  std::vector<std::int32_t> pending;  // output that came before the index was there
-  // The last tokens of prompt + output, at least depth - 1 if there are; fewer after memory has run out.
+  PodArray<std::int32_t> text;        // prediction and prompt, for the background build
+  std::size_t num_predicted = 0;      // of its tokens
+  std::vector<std::int32_t> pending;  // output from before the index was ready
+  // The last tokens of prompt + output: depth - 1 or more, or all; fewer after memory ran out.
   std::vector<std::int32_t> context;
   std::size_t num_output = 0;
   GroupId group;
   DraftOptions options;
   std::vector<Link> links;             // most specific source first
   std::size_t own_bytes = 0;           // memory of `own`
-  std::size_t bytes = 0;               // what group and total hold of it
+  std::size_t bytes = 0;               // as counted in group and total
   std::uint64_t batch = 0;             // last batch that named this request
-  std::shared_ptr<Model> model;        // nullptr: it is drafted for by the paper's rule
-  std::vector<Considered> considered;  // for its last draft, of which it is not known yet what came
-  std::vector<Considered> judged;      // for the one before, where the model has not learned of it yet
-  std::size_t considered_bytes = 0;    // what group and total hold of both
+  std::shared_ptr<Model> model;        // nullptr: the paper's rule drafts
+  std::vector<Considered> considered;  // for its last draft, with an unknown outcome
+  std::vector<Considered> judged;      // for the draft before, not yet learned by the model
+  std::size_t considered_bytes = 0;    // bytes of both, as counted in group and total
 
   bool has_own() const { return own_state == OwnIndex::kReady && own != nullptr; }
   bool has_to_come() const { return own_state == OwnIndex::kQueued || own_state == OwnIndex::kBuilding; }
-  /// Whether nobody works on the index, or on what it is to be built from, outside the lock.
+  /// True if no thread works on the index, or on its text, outside the lock.
   bool is_at_rest() const { return own_state == OwnIndex::kQueued || own_state == OwnIndex::kReady; }
-  /// Copies what the index is to be built from. Throws std::bad_alloc.
+  /// Copies the index's text. Throws std::bad_alloc.
   void queue(std::span<const std::int32_t> prediction, std::span<const std::int32_t> prompt) {
     text.reserve(prediction.size() + prompt.size());
     text.append(prediction);
@@ -118,8 +118,8 @@ struct Request {
     num_predicted = prediction.size();
     own_state = OwnIndex::kQueued;
   }
-  /// Adds output to `context`, which is cut now and then, and begins anew where there is no memory for more.
-  /// O(tokens) amortized.
+  /// Adds output to `context`, which is cut periodically and starts over if memory runs out. O(tokens)
+  /// amortized.
   void extend_context(std::span<const std::int32_t> tokens, std::size_t depth) noexcept {
     num_output += tokens.size();
     if (context.size() > 8 * depth) {
@@ -127,8 +127,7 @@ struct Request {
     }
     if (!try_append(context, tokens)) context.clear();
   }
-  /// Keeps output for the index that is to come; where there is no memory for it, the index is not
-  /// wanted.
+  /// Keeps output until the index is ready. If memory runs out, the index is abandoned.
   void keep_pending(std::span<const std::int32_t> tokens) noexcept {
     if (!try_append(pending, tokens)) own_state = OwnIndex::kMuted;
   }

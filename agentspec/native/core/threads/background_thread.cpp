@@ -39,7 +39,7 @@ void BackgroundThread::work() {
     lock.unlock();
     try {
       job();
-    } catch (...) {  // the next one may have more luck; whom it concerns has to catch it
+    } catch (...) {  // the next job may succeed; a job has to catch its own errors
     }
   }
 }

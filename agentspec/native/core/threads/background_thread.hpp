@@ -1,4 +1,4 @@
-// A thread that does jobs one after another.
+// A thread that runs jobs in order.
 #pragma once
 
 #include <condition_variable>
@@ -9,8 +9,8 @@
 
 namespace agentspec {
 
-/// Starts with the first job. The destructor waits for the job that is running and drops the others. What a
-/// job throws is lost.
+/// Starts with the first job. The destructor waits for the running job and drops the others. A job's
+/// exception is lost.
 class BackgroundThread {
  public:
   BackgroundThread() = default;
@@ -18,7 +18,7 @@ class BackgroundThread {
   BackgroundThread(const BackgroundThread&) = delete;
   BackgroundThread& operator=(const BackgroundThread&) = delete;
 
-  /// Does the job at once if the system has no thread to give.
+  /// Queues the job, or runs it in the calling thread if the system can't start a thread.
   void submit(std::function<void()> job);
 
  private:

@@ -1,4 +1,4 @@
-// A mutex that is had in the order of asking.
+// A mutex that is acquired in order of request (a ticket lock).
 #pragma once
 
 #include <atomic>
@@ -6,9 +6,9 @@
 
 namespace agentspec {
 
-/// Who asks draws a number and waits for its turn, so a thread that comes back right after unlock() queues
-/// behind everyone who waits: long work done in pieces, each under the lock, delays a decode step by one
-/// piece of each thread that does such work.
+/// A thread takes a ticket and waits for its turn, so a thread that locks again right after unlock() queues
+/// behind all waiting threads. Long work done in pieces, each under the lock, delays a decode step by one
+/// piece per such thread.
 class FairMutex {
  public:
   void lock() {
@@ -20,10 +20,10 @@ class FairMutex {
   }
   void unlock() {
     turn_.fetch_add(1, std::memory_order_release);
-    turn_.notify_all();  // each waits for another turn: only who sleeps has to be told
+    turn_.notify_all();  // each waits for a different turn: only sleeping threads need it
   }
 
-  /// Threads that have the lock or wait for it, as of some moment during the call.
+  /// Number of threads that hold the lock or wait for it, at some moment during the call.
   std::uint32_t num_inside() const {
     const std::uint32_t turn = turn_.load(std::memory_order_acquire);
     return num_asked_.load(std::memory_order_acquire) - turn;

@@ -73,7 +73,7 @@ void WorkerPool::wake() {
   changed_.notify_all();
 }
 
-// Where the system has no more threads or memory to give, fewer do the work.
+// If the system has no more threads or memory, fewer threads do the work.
 void WorkerPool::start_threads() {
   try {
     while (threads_.size() + 1 < num_threads_) {
@@ -115,7 +115,7 @@ std::optional<std::size_t> WorkerPool::next_task(bool is_first) {
   }
 }
 
-// Waits for a run after `seen` that is still open, awake at first; false: the pool is stopping.
+// Waits for an open run after `seen`, spinning at first. Returns false if the pool is stopping.
 bool WorkerPool::join_run(std::uint64_t& seen) {
   std::unique_lock lock(mutex_);
   while (true) {
@@ -130,7 +130,7 @@ bool WorkerPool::join_run(std::uint64_t& seen) {
     changed_.wait(lock, [&] { return is_stopping_ || is_joinable() || num_wakes_ != wakes; });
     if (is_stopping_) return false;
     const bool is_joined = is_joinable();
-    seen = num_runs_;  // also one that is over already: it is the next one that is to be waited for
+    seen = num_runs_;  // also if that run is over: wait for the next one
     if (!is_joined) continue;
     num_busy_.fetch_add(1, std::memory_order_relaxed);
     return true;
