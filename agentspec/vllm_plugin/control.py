@@ -87,7 +87,7 @@ class Control:
         return JSONResponse(answer)
 
     def _is_allowed(self, request: Request) -> bool:
-        if not self._token:  # refuse web pages: these have a local address, too
+        if not self._token:  # refuse web pages, which have a local address, too
             is_page = "origin" in request.headers
             return request.client is not None and _is_loopback(request.client.host) and not is_page
         given = Headers(scope=request.scope).get("authorization", "").removeprefix("Bearer ")

@@ -115,7 +115,8 @@ class ForestProposer:
     def start(self, new_requests: Iterable[Any]) -> None:
         """Finish the requests that ended, and start the new ones, which have rows in the batch now.
 
-        Called after ``execute_model`` of vLLM's worker. A prompt takes microseconds here.
+        Called after ``execute_model`` of vLLM's worker. Finished outputs stay in the shared trees. A prompt
+        takes microseconds here.
         """
         self._finish_over()
         for new in new_requests:
@@ -349,7 +350,7 @@ class ForestProposer:
             live.starting.add_done_callback(partial(self._forget_entered, live.name))
 
     def _known(self, tokens: Tokens) -> Tokens:
-        """Return the tokens without invalid ids, such as image placeholders: they must never be drafted."""
+        """Return the tokens of the vocabulary. Others, such as image placeholders, must never be drafted."""
         numbers = tokens.view(np.uint32)  # negative ids become large
         if not len(numbers) or numbers.max() < self._vocab_size:
             return tokens
