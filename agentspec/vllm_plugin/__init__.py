@@ -1,6 +1,7 @@
-"""The forest inside vLLM, by vLLM's own extension points; docs/vllm.md.
+"""The forest inside vLLM, through vLLM's own extension points; see docs/vllm.md.
 
-``command`` writes the flags of a vLLM server. In that server ``worker`` (``--worker-cls``) tells ``proposer``
-(the speculative method's ``custom_class``) which requests come and go, ``control`` (``--middleware``) answers
-``/agentspec/...`` and asks ``commands`` in the worker. Nothing here is imported by the library.
+``command`` builds the command line of a vLLM server. In that server, ``worker`` (``--worker-cls``) reports
+the start and end of requests to ``proposer`` (the speculative method's ``custom_class``). ``control``
+(``--middleware``) answers ``/agentspec/...`` through ``commands`` in the worker. ``import agentspec`` imports
+none of these modules.
 """

@@ -1,4 +1,4 @@
-"""The command line and environment of a vLLM server with the plugin. Imports nothing of vLLM."""
+"""The command line and environment of a vLLM server with the plugin. Does not import vLLM."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ def vllm_command(
     port: int = 8000,
     zero_hop: bool = False,
 ) -> list[str]:
-    """What starts the server.
+    """Return the command that starts the server.
 
     Args:
-        model: as vLLM's ``--model`` has it.
-        extra: flags of vLLM's own, passed on.
-        settings: of the plugin, see :class:`PluginSettings`.
+        model: value of vLLM's ``--model``.
+        extra: flags of vLLM, passed on.
+        settings: settings of the plugin, see :class:`PluginSettings`.
         num_speculative_tokens: most draft tokens of a request in a step.
-        zero_hop: tag requests inside this server, no gateway being in front of it.
+        zero_hop: tag requests inside this server, without a gateway in front of it.
 
     Raises:
-        ConfigError: there is no vLLM or none the plugin works in, a setting is bad, a flag is the plugin's.
+        ConfigError: vLLM is missing or unsupported, a setting is invalid, or a flag is the plugin's.
     """
     version = installed_version()
     if version is None:
@@ -80,7 +80,7 @@ def vllm_command(
     if parse(version) >= FIRST_WITH_REQUEST_METRICS:
         defaults["--per-request-spec-decode-metrics"] = "summary"
     if checked.forest_file is not None:
-        defaults["--shutdown-timeout"] = SHUTDOWN_TIMEOUT_S  # by default vLLM kills its workers at once
+        defaults["--shutdown-timeout"] = SHUTDOWN_TIMEOUT_S  # by default vLLM kills its workers immediately
     return [
         *(sys.executable, "-m", SERVER_MODULE),
         *("--model", model, "--host", host, "--port", str(port)),
@@ -93,7 +93,7 @@ def vllm_command(
 
 
 def vllm_environment(control_token: str | None) -> dict[str, str]:
-    """What the server's environment needs besides ours."""
+    """Return the variables that the server needs in addition to this process's."""
     return {} if control_token is None else {TOKEN_VARIABLE: control_token}
 
 
@@ -105,19 +105,19 @@ def _check_extra(extra: Sequence[str]) -> None:
             )
     for name in PIPELINE_FLAGS:
         _, size = _taken_out(extra, name)
-        if size is not None and size.isdecimal():  # what is no number is vLLM's to refuse
+        if size is not None and size.isdecimal():  # vLLM refuses anything else
             check_pipeline(int(size))
 
 
 def _names(arguments: Sequence[str]) -> Iterator[str]:
-    """The flags among the arguments, as vLLM reads them: ``--worker_cls=x`` is ``--worker-cls``."""
+    """Yield the flags among the arguments, as vLLM reads them: ``--worker_cls=x`` is ``--worker-cls``."""
     for argument in arguments:
         if argument.startswith("-"):
             yield argument.partition("=")[0].replace("_", "-")
 
 
 def _taken_out(arguments: Sequence[str], name: str) -> tuple[list[str], str | None]:
-    """The arguments without this flag and its value, and the value."""
+    """Return the arguments without this flag and its value, and the value."""
     kept: list[str] = []
     value: str | None = None
     rest = iter(arguments)
@@ -132,7 +132,7 @@ def _taken_out(arguments: Sequence[str], name: str) -> tuple[list[str], str | No
 
 
 def _merged(config: str | None, settings: Mapping[str, object]) -> dict[str, Any]:
-    """The user's additional configuration with the plugin's settings in it."""
+    """Return the user's additional configuration with the plugin's settings in it."""
     try:
         given = json.loads(config or "{}")
     except ValueError:

@@ -1,7 +1,7 @@
-"""What the control channel can ask of a worker: figures, and changes to what was learned.
+"""Commands of the control channel in a worker: they read statistics and change the forest.
 
-A command runs between two decode steps, so those that take long only begin there: they go on in a thread of
-their own, beside the steps, and are asked for until they are done.
+A command runs between two decode steps. A long command only starts there: it continues in a thread,
+concurrently with the steps, and the control channel polls for its result.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ logger = logging.getLogger(__name__)
 Arguments = Mapping[str, Any]
 Answer = dict[str, Any]
 
-MOST_JOBS = 8  # that are under way or were not asked for
+MOST_JOBS = 8  # running, or finished and not polled yet
 
 
 class Commands:
     """The commands of one worker.
 
     Args:
-        file_suffix: what is appended to the forest's file, where several workers have one each.
+        file_suffix: suffix of the forest's file name, if several workers have one each.
     """
 
     def __init__(self, proposer: ForestProposer, file_suffix: str = "") -> None:
@@ -59,14 +59,14 @@ class Commands:
         }
         self._jobs: dict[int, Future[Answer]] = {}
         self._job_numbers = itertools.count(1)
-        self._threads = ThreadPoolExecutor(2, "agentspec-commands")  # figures need not wait for a load
+        self._threads = ThreadPoolExecutor(2, "agentspec-commands")  # ``stages`` need not wait for ``load``
         self._is_closed = threading.Event()
         self._saver: threading.Thread | None = None
-        self._num_changes = 0  # by commands
-        self._saved_at = (0, 0)  # changes, steps
+        self._num_changes = 0  # to the forest, by commands
+        self._saved_at = (0, 0)  # changes and steps at the last save
 
     def run(self, command: str, arguments: str) -> str:
-        """One command; the answer, or ``{"error": {"message": ...}}``, as JSON. Never raises."""
+        """Run one command. Return the answer, or ``{"error": {"message": ...}}``, as JSON. Never raises."""
         try:
             if command in self._at_once:
                 return json.dumps(self._at_once[command](json.loads(arguments)))
@@ -78,19 +78,19 @@ class Commands:
             return json.dumps({"error": {"message": f"{command}: {error!r}"}})
 
     def restore(self) -> None:
-        """Load the forest's file if there is one, and keep it up to date from now on.
+        """Load the forest's file if there is one, and save to it regularly from now on.
 
-        A file that can't be used is moved aside, unless ``strict_forest`` is set.
+        An unusable file is moved aside, unless ``strict_forest`` is set.
 
         Raises:
-            ForestFileError: it can't be read or written, or is no forest. The server does not start.
+            ForestFileError: the file can't be read or written, or is not a forest. The server does not start.
         """
         settings = self._proposer.settings
         if settings.forest_file is None:
             return
         path = Path(self._path({}))
         check_place(path)
-        _ = self._proposer.texts.vocabulary  # takes seconds, for which there is no time at shutdown
+        _ = self._proposer.texts.vocabulary  # takes seconds, too long for the shutdown
         loaded = restored(path, lambda: self._load({}), is_strict=settings.strict_forest)
         if loaded is not None:
             logger.info("loaded the forest: %s", loaded)
@@ -99,7 +99,7 @@ class Commands:
         self._saver.start()
 
     def close(self) -> None:
-        """Save a last time, end the threads."""
+        """Save a last time and end the threads."""
         self._is_closed.set()
         self._threads.shutdown(wait=True, cancel_futures=True)
         if self._saver is not None:
@@ -107,7 +107,7 @@ class Commands:
             self._save_changes()
         self._proposer.close()
 
-    # ---- at once ----
+    # ---- status, statistics and eviction ----
 
     def _status(self, _: Arguments) -> Answer:
         proposer = self._proposer
@@ -122,7 +122,7 @@ class Commands:
 
     def _stages(self, _: Arguments) -> Answer:
         self._proposer.settle()
-        stages = list(self._proposer.stages.all.items())  # steps go on meanwhile
+        stages = list(self._proposer.stages.all.items())  # a copy: steps run concurrently
         return {"stages": [self._figures(stage, counters) for stage, counters in stages]}
 
     def _figures(self, stage: StageKey, counters: StageStats) -> Answer:
@@ -145,7 +145,7 @@ class Commands:
     def _trees(self, stage: StageKey) -> list[StageKey]:
         return [adapted(stage, adapter) for adapter in list(self._proposer.adapters)]
 
-    # ---- beside the steps ----
+    # ---- background jobs ----
 
     def _begin(self, command: str, arguments: str) -> Answer:
         if command not in self._in_background:
@@ -154,7 +154,7 @@ class Commands:
             done = next((number for number, job in self._jobs.items() if job.done()), None)
             if done is None:
                 raise ConfigError(f"{len(self._jobs)} commands are waiting: try again later")
-            del self._jobs[done]  # nobody asked how it ended
+            del self._jobs[done]  # no client polled its result
         number = next(self._job_numbers)
         self._jobs[number] = self._threads.submit(self._work, command, arguments)
         return {"job": number}
@@ -195,7 +195,7 @@ class Commands:
         tenant, outputs = _text(arguments, "tenant"), arguments.get("outputs")
         if not isinstance(outputs, list):
             raise ConfigError(f"outputs are a list of stage and response, not {outputs!r}")
-        # all of them are read before the first one is learned
+        # parse all of them before learning any
         read = [(StageKey.parse(_text(one, "stage"), tenant), _text(one, "response")) for one in outputs]
         num_tokens = 0
         for stage, response in read:
@@ -222,7 +222,7 @@ class Commands:
         try:
             logger.info("saved the forest: %s", self._save({}))
             self._saved_at = now
-        except Exception:  # a full disk, for one; serving goes on, and so does trying
+        except Exception:  # e.g. a full disk; serving continues, and the next save tries again
             logger.exception("the forest could not be saved")
 
 

@@ -1,9 +1,10 @@
 """The control channel in vLLM's own server: ``--middleware agentspec.vllm_plugin.control.Control``.
 
-Answers ``/agentspec/...`` by asking the workers (vLLM's ``collective_rpc``), and passes everything else on. A
-middleware and no endpoint plugin: vLLM loads those only if they are named in VLLM_PLUGINS, which then stops
-every other plugin that is not. Whoever may use it can erase and read what was learned, so it wants the token
-in AGENTSPEC_CONTROL_TOKEN; where there is none, it answers this machine alone. Imports nothing of vLLM.
+It answers ``/agentspec/...`` by calling the workers (vLLM's ``collective_rpc``), and passes on all other
+requests. It is a middleware, not an endpoint plugin: vLLM loads endpoint plugins only if VLLM_PLUGINS names
+them, and that variable disables all plugins that it does not name. A client of this channel can erase and
+read the forest. So it requires the token in AGENTSPEC_CONTROL_TOKEN. Without a token in the environment, it
+answers only this machine. Does not import vLLM.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ METHODS = {
     "warm": "POST",
 }
 BODY_LIMIT_BYTES = 1 << 28
-POLL_S = 0.02  # how often a command that takes long is asked for, at first
+POLL_S = 0.02  # first interval between two polls of a long command
 SLOWEST_POLL_S = 0.5
 
 
 class Control:
-    """The control channel, before the server ``app``."""
+    """The control channel, a middleware in front of the server ``app``."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._token = os.environ.get(TOKEN_VARIABLE, "").encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer what is ours, pass on what is not."""
+        """Answer requests under ``/agentspec/`` and pass on all others."""
         if scope["type"] != "http" or not scope["path"].startswith(OWN_PREFIX):
             await self._app(scope, receive, send)
             return
@@ -87,7 +88,7 @@ class Control:
         return JSONResponse(answer)
 
     def _is_allowed(self, request: Request) -> bool:
-        if not self._token:  # no web page either, which would come from this machine, too
+        if not self._token:  # refuse web pages, which have a local address, too
             is_page = "origin" in request.headers
             return request.client is not None and _is_loopback(request.client.host) and not is_page
         given = Headers(scope=request.scope).get("authorization", "").removeprefix("Bearer ")
@@ -95,7 +96,7 @@ class Control:
 
 
 async def _arguments(request: Request) -> dict[str, Any]:
-    """The body's JSON object, empty without a body. Raises ValueError if it is none, or too large."""
+    """Return the body's JSON object, empty without a body. Raises ValueError if invalid or too large."""
     parts, num_bytes = [], 0
     async for part in request.stream():
         num_bytes += len(part)
@@ -109,7 +110,7 @@ async def _arguments(request: Request) -> dict[str, Any]:
 
 
 async def _ask(engine: Any, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The answer of the worker that has the forest, waited for if it takes long."""
+    """Return the answer of the worker that has the forest. Poll until a long command is done."""
     answer = await _call(engine, command, arguments)
     wait_s = POLL_S
     while "job" in answer:

@@ -1,7 +1,8 @@
-"""A kernel of vLLM's CPU build that writes its result into a copy, replaced by one that does not.
+"""A replacement for a kernel of vLLM's CPU build that writes its result into a copy.
 
-It hands each draft token its request's temperature, top-p and top-k. Left alone, sampled requests get
-anything for these while there is speculation of whatever method, and outputs change (vLLM 0.32; docs/log.md).
+The kernel gives each draft token the temperature, top-p and top-k of its request. Without the replacement,
+sampled requests get arbitrary values under any speculative method. Their outputs change (vLLM 0.32;
+docs/log.md).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ EXPAND = "vllm.v1.sample.rejection_sampler.expand_kernel"
 
 
 def repair() -> None:
-    """Register the replacement, where vLLM has a registry of kernels and runs without Triton."""
+    """Register the replacement if vLLM has a kernel registry and runs without Triton."""
     from vllm.triton_utils import HAS_TRITON
 
     if HAS_TRITON:
@@ -40,6 +41,6 @@ def expand(
     replace_to: float,
     most_tokens: object = None,
 ) -> None:
-    """Each request's value for each of its tokens; ``ends``: where a request's tokens end."""
+    """Write each request's value once per token; ``ends`` holds the end of each request's tokens."""
     counts = torch.diff(ends, prepend=ends.new_zeros(1))
     output.copy_(torch.where(values == replace_from, replace_to, values).repeat_interleave(counts))

@@ -1,4 +1,4 @@
-"""One request that vLLM runs: whose it is, and what it adds to its stage's counters."""
+"""One request in vLLM: its tags, and its share of its stage's counters."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from agentspec.vllm_plugin.traces import Trace
 
 @dataclass(slots=True)
 class LiveRequest:
-    """A request from its first step until vLLM says that it is finished, scheduled or not.
+    """A request from its first step until vLLM reports its end, scheduled or not.
 
     Attributes:
-        counters: its stage's.
-        starting: set while its prompt is not in the forest yet.
-        trace: where its steps are noted, if it is traced.
+        counters: counters of its stage.
+        starting: pending start of a request with a prediction; None once it is in the forest.
+        trace: trace of its steps, if it is traced.
     """
 
     name: str
@@ -29,7 +29,7 @@ class LiveRequest:
     trace: Trace | None = None
 
     def count(self, counts: RowCounts) -> None:
-        """Add what its row has counted to its stage, and to its trace."""
+        """Add the counts of its row to its stage and to its trace."""
         if self.trace is not None:
             self.trace.count(counts)
         stage = self.counters

@@ -1,8 +1,8 @@
 """The proposer inside vLLM: the forest drafts for every row of the batch, in one call per step.
 
-vLLM makes one per worker process (``"method": "custom_class"``) and asks :meth:`ForestProposer.propose` after
-every step. Which request a row is, what it may have and when it is over, that call does not say: the worker
-tells (``worker``). Only the worker whose drafts vLLM uses has a forest. Imports nothing of vLLM.
+vLLM makes one per worker process (``"method": "custom_class"``) and calls :meth:`ForestProposer.propose`
+after every step. That call does not report the request of a row, its limits or its end: the worker
+(``worker``) does. Only the worker that vLLM takes drafts from attaches its proposer. Does not import vLLM.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _NO_TOKENS: Tokens = np.empty(0, np.int32)
 
 
 class ForestProposer:
-    """Drafts for one engine process. Used by one thread, the worker's; :meth:`settle` by any.
+    """A drafter for one engine process. Used by the worker's thread only; :meth:`settle` by any thread.
 
-    A failure costs drafts, never an answer: it is logged, and the step goes on without.
+    A failure costs drafts, never a response: it is logged, and the step continues without drafts.
 
     Args:
-        vllm_config: vLLM's configuration; ours is in its ``additional_config`` (``settings``).
-        clock: seconds from any beginning, to time steps with.
+        vllm_config: vLLM's configuration, with the plugin's settings in ``additional_config`` (``settings``).
+        clock: clock in seconds, from any start, to time steps with.
 
     Raises:
         ConfigError: a setting is unknown or out of range.
@@ -64,7 +64,7 @@ class ForestProposer:
         self._clock = clock
         self._runner: Any = None
         self._live: dict[str, LiveRequest] = {}
-        self._entering: list[LiveRequest] = []  # with a prediction, which is being read
+        self._entering: list[LiveRequest] = []  # requests with a prediction that is being tokenized
         self._over: list[LiveRequest] = []
         self._rows = self.forest.rows()
         self._counting = threading.Lock()
@@ -74,37 +74,37 @@ class ForestProposer:
         self._num_scheduled = 0
         self._num_failures = 0
         self._begin_s = self._end_s = 0.0
-        self._drafting_s = 0.0  # of the last propose, which was for this step
+        self._drafting_s = 0.0  # duration of the last ``propose``, which drafted for this step
 
     @property
     def price(self) -> float:
-        """What a draft token must at least have as its chance of being accepted, at present."""
+        """The present least chance of acceptance for a draft token."""
         return self._cost.price if self.settings.price is None else self.settings.price
 
     @property
     def num_requests(self) -> int:
-        """Live ones."""
+        """Number of live requests."""
         return len(self._live)
 
     @property
     def adapters(self) -> Collection[str | None]:
-        """LoRA adapters that were used so far, None for the model itself."""
+        """LoRA adapters used so far; None is the model itself."""
         return self._adapters
 
-    # ---- what the worker tells ----
+    # ---- calls from the worker ----
 
     def load_model(self, *_: object, **__: object) -> None:
-        """Nothing to load; vLLM calls it on the CPU."""
+        """Load nothing. vLLM calls it on the CPU."""
 
     def attach(self, runner: Any) -> None:
-        """From now on draft for the batches of this model runner."""
+        """Draft for the batches of this model runner from now on."""
         self._runner = runner
 
     def begin_step(self, scheduler_output: Any) -> None:
-        """A step begins: requests are over, drafts were scheduled to be verified."""
+        """Begin a step: take the requests that ended, and the drafts scheduled for verification."""
         now_s = self._clock()
         self._end(scheduler_output.finished_req_ids)
-        # while requests go on, what passes between two steps is a part of their time as well
+        # while requests run, the time between two steps is part of theirs
         is_going_on = self._live and self._end_s
         self._begin_s = self._end_s if is_going_on else now_s
         if not is_going_on:
@@ -113,15 +113,16 @@ class ForestProposer:
         self._num_scheduled = scheduler_output.total_num_scheduled_tokens
 
     def start(self, new_requests: Iterable[Any]) -> None:
-        """The model was told to run; what is over goes, and what is new is in its row of the batch.
+        """Finish the requests that ended, and start the new ones, which have rows in the batch now.
 
-        What they wrote is kept for others. A prompt costs microseconds here.
+        Called after ``execute_model`` of vLLM's worker. Finished outputs stay in the shared trees. A prompt
+        takes microseconds here.
         """
         self._finish_over()
         for new in new_requests:
-            if new.sampling_params is None:  # it generates nothing
+            if new.sampling_params is None:  # it generates no tokens
                 continue
-            if new.req_id in self._live:  # the next input of a streaming session has the id of the last
+            if new.req_id in self._live:  # the next input of a streaming session reuses the id
                 self._end([new.req_id])
                 self._finish_over()
             try:
@@ -131,19 +132,19 @@ class ForestProposer:
                 self._give_up(new.req_id)
 
     def output_tokens(self, text: str) -> Tokens:
-        """A text as an output of the model. Raises ConfigError if this server has no tokenizer."""
+        """Return a text as output tokens of the model. Raises ConfigError if this server has no tokenizer."""
         return self._known(self.texts.encode(text))
 
     def settle(self) -> None:
-        """Return when all that was written so far is learned and counted."""
+        """Return once all output so far is learned and counted."""
         self.forest.settle()
         for live in list(self._live.values()):
             with self._counting:
-                if self._live.get(live.name) is live:  # and not another of the same name
+                if self._live.get(live.name) is live:  # not a new request of the same name
                     live.count(self._rows.take_counts(live.name))
 
     def close(self) -> None:
-        """Learn what was written, end the threads."""
+        """Learn all output so far and end the threads."""
         self._background.shutdown(wait=True, cancel_futures=True)
         self.settle()
 
@@ -156,16 +157,16 @@ class ForestProposer:
         token_ids_cpu: NDArray[np.int32],
         slot_mappings: object = None,
     ) -> list[list[int]]:
-        """Take what the step gave each row, and draft for the next.
+        """Take the tokens that the step sampled for each row, and draft for the next step.
 
         Args:
-            sampled_token_ids: of each row; none where a prompt is not read to its end.
-            num_tokens_no_spec: of each row, these included.
-            token_ids_cpu: int32 ``[rows, max_model_len]``, the rows.
+            sampled_token_ids: new tokens of each row; empty while its prompt is not fully read.
+            num_tokens_no_spec: number of tokens of each row, including the new ones.
+            token_ids_cpu: int32 ``[rows, max_model_len]``, tokens of the rows.
             slot_mappings: not used.
 
         Returns:
-            Draft tokens for each row, may be none.
+            Draft tokens for each row, may be empty.
         """
         begin_s = self._clock()
         drafts: list[list[int]] | None = None
@@ -174,7 +175,7 @@ class ForestProposer:
                 drafts = self._propose(sampled_token_ids, num_tokens_no_spec, token_ids_cpu, begin_s)
             except Exception:
                 self._num_failures += 1
-                if self._num_failures.bit_count() == 1:  # the 1st, 2nd, 4th, 8th ...: steps are many
+                if self._num_failures.bit_count() == 1:  # logs only the 1st, 2nd, 4th, 8th ... failure
                     logger.exception("%d steps so far went on without drafts", self._num_failures)
             self._end_s = self._clock()
             self._drafting_s = self._end_s - begin_s
@@ -220,12 +221,12 @@ class ForestProposer:
         return drafts
 
     def _note(self, sampled_token_ids: list[list[int]]) -> None:
-        """Add the step to the traces of its requests. What goes wrong costs a trace alone."""
+        """Add the step to the traces of its requests. A failure costs only the trace."""
         rows = self._runner.input_batch.req_id_to_index
         for name, trace in list(self.traces.live.items()):
             try:
                 sampled = sampled_token_ids[rows[name]] if name in rows else ()
-                if not sampled:  # its prompt is not read to the end, or it waits
+                if not sampled:  # its prompt is not fully read, or it is not scheduled
                     continue
                 with self._counting:
                     self._live[name].count(self._rows.take_counts(name))
@@ -235,9 +236,9 @@ class ForestProposer:
                 self.traces.drop(name)
 
     def _pad(self, drafts: list[list[int]], expected: float) -> None:
-        """All rows as many tokens as there may be, or none: what full CUDA graphs are captured for.
+        """Pad every draft to the maximum, or clear all: full CUDA graphs are captured for these sizes.
 
-        None if one of the requests wants less.
+        All are cleared if a live request has a lower limit, or if padded drafts cost more than they gain.
         """
         limit = self.num_draft_tokens
         is_wanted = all(
@@ -295,13 +296,13 @@ class ForestProposer:
         assert live.tags.prediction is not None
         try:
             prediction = self.output_tokens(live.tags.prediction)
-        except Exception:  # no tokenizer, for one
+        except Exception:  # e.g. no tokenizer
             logger.exception("the request %r runs without its prediction", live.name)
             prediction = None
         self._enter(live, self._known(prompt), prediction, wait=True)
 
     def _has_entered(self, live: LiveRequest) -> bool:
-        """Whether a request that was started beside the steps waits no more: it takes part, or never will."""
+        """Enter a request once its prompt and prediction are indexed. Return False while that is pending."""
         assert live.starting is not None
         if self._live.get(live.name) is not live:
             return True
@@ -317,7 +318,7 @@ class ForestProposer:
         return True
 
     def _give_up(self, request_id: str) -> None:
-        """Forget a request that could not be started, or not whole."""
+        """Forget a request that could not be started, or only in part."""
         self._live.pop(request_id, None)
         self.traces.drop(request_id)
         self._rows.remove(request_id)
@@ -325,7 +326,7 @@ class ForestProposer:
             self.forest.finish(request_id)
 
     def _end(self, request_ids: Iterable[str]) -> None:
-        """Requests are over, however they ended; those that are not known are no concern of ours."""
+        """Mark requests as finished, however they ended. Unknown ones are ignored."""
         for request_id in request_ids:
             live = self._live.pop(request_id, None)
             if live is not None:
@@ -345,12 +346,12 @@ class ForestProposer:
             live.count(self._rows.remove(live.name))
         if live.starting is None:
             self.forest.finish(live.name)
-        elif not live.starting.cancel():  # it is just entering, or was too late to be cancelled
+        elif not live.starting.cancel():  # it is being started now, or already was
             live.starting.add_done_callback(partial(self._forget_entered, live.name))
 
     def _known(self, tokens: Tokens) -> Tokens:
-        """Without what is no token of the model's, such as the places of images: it must never be drafted."""
-        numbers = tokens.view(np.uint32)  # negative ones are large
+        """Return the tokens of the vocabulary. Others, such as image placeholders, must never be drafted."""
+        numbers = tokens.view(np.uint32)  # negative ids become large
         if not len(numbers) or numbers.max() < self._vocab_size:
             return tokens
         return tokens[numbers < self._vocab_size]
@@ -365,6 +366,6 @@ class ForestProposer:
 
 
 def _stops(params: Any) -> frozenset[int]:
-    """The token ids that vLLM's scheduler ends a request at."""
+    """Return the token ids at which vLLM's scheduler ends a request."""
     eos = () if params.eos_token_id is None else (params.eos_token_id,)
     return frozenset((*eos, *(params.stop_token_ids or ())))

@@ -1,4 +1,4 @@
-"""What can be set of the plugin: ``--additional-config '{"agentspec": {...}}'`` of vLLM."""
+"""Settings of the plugin: ``--additional-config '{"agentspec": {...}}'`` of vLLM."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ MOST_MB = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class PluginSettings:
-    """Checked when made; errors name the setting.
+    """Plugin settings, checked when created. Errors name the setting.
 
     Attributes:
         rule: ``"learned"`` or ``"paper"``, see docs/drafting.md.
-        price: a draft token is worth verifying from this chance of being accepted on, 0 to 1; None = what the
-            steps of this server say.
-        stage_budget_mb, tenant_budget_mb, total_budget_mb: MiB of one stage's tree, of all of one tenant's,
-            of all.
-        threads: that draft for one batch, from 16 requests on.
-        batch_shape: ``"ragged"``: each request as many draft tokens as are worth it. ``"uniform"``: all
-            requests the most, padded, or none at all, for full CUDA graphs.
-        forest_file: what was learned is loaded from here at the start if it exists, and saved here.
-        forest_folder: operators may name other files in here; None = the folder of ``forest_file``.
-        strict_forest: refuse to start with a forest file that can't be used. Otherwise it is moved aside.
-        save_every_s: seconds between two saves; it also saves at shutdown.
-        allow_untested_vllm: run in a vLLM this plugin was not written for.
+        price: least chance of acceptance at which a draft token is worth verifying, 0 to 1; None = learned
+            from this server's steps.
+        stage_budget_mb, tenant_budget_mb, total_budget_mb: MiB of one stage's tree, of all trees of one
+            tenant, of all trees.
+        threads: number of threads that draft for one batch, from 16 requests on.
+        batch_shape: ``"ragged"``: each request has as many draft tokens as are worth verifying.
+            ``"uniform"``: all requests have the maximum, padded, or none, for full CUDA graphs.
+        forest_file: file of the forest; loaded at the start if it exists, and saved.
+        forest_folder: folder of other files that operators may name; None = the folder of ``forest_file``.
+        strict_forest: refuse to start with an unusable forest file. Otherwise it is moved aside.
+        save_every_s: seconds between two saves; another save is at shutdown.
+        allow_untested_vllm: run in a vLLM that the plugin was not written for.
     """
 
     rule: str = "learned"
@@ -70,13 +70,13 @@ class PluginSettings:
 
     @classmethod
     def read(cls, additional_config: object) -> PluginSettings:
-        """From vLLM's ``additional_config``. Raises ConfigError on a setting that is unknown or bad."""
+        """Read vLLM's ``additional_config``. Raises ConfigError if a setting is unknown or invalid."""
         given = additional_config.get(CONFIG_KEY, {}) if isinstance(additional_config, Mapping) else {}
         return cls.of(given)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> PluginSettings:
-        """From names and values. Raises ConfigError likewise."""
+        """Return the settings from names and values. Raises ConfigError if one is unknown or invalid."""
         if not isinstance(given, Mapping):
             raise ConfigError(f"the settings of {CONFIG_KEY!r} are an object, not {given!r}")
         known = {field.name for field in fields(cls)}
@@ -86,12 +86,12 @@ class PluginSettings:
         return cls(**given)
 
     def forest_files(self) -> ForestFolder:
-        """The files that an operator may name."""
+        """Return the files that an operator may name."""
         file, folder = (one and Path(one) for one in (self.forest_file, self.forest_folder))
         return ForestFolder(file or None, folder or None)
 
     def forest_config(self) -> ForestConfig:
-        """Budgets and threads."""
+        """Return the forest's budgets and threads."""
         return ForestConfig(
             stage_limit_bytes=self.stage_budget_mb * MIB,
             tenant_limit_bytes=self.tenant_budget_mb * MIB,
@@ -101,7 +101,7 @@ class PluginSettings:
         )
 
     def draft_config(self, max_tokens: int) -> DraftConfig:
-        """Of a request that asks for nothing of its own; the price is a step's."""
+        """Return the settings of a request without its own. The price is set per step."""
         doubt = 0.5 if self.rule == "paper" else 0.0
         return DraftConfig(rule=self.rule, max_tokens=max_tokens, min_prob=0.0, doubt=doubt)
 

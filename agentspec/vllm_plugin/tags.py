@@ -1,7 +1,7 @@
-"""What a request says of itself in ``vllm_xargs``, as the worker finds it: stage, session, how to draft.
+"""Tags of a request in ``vllm_xargs``, as the worker reads them: stage, session, draft limits.
 
-The gateway has checked it all. A client that reaches vLLM without one may send anything: what is malformed
-counts as absent, for an error here would end the engine and not the request.
+The gateway has checked them. A client that reaches vLLM without a gateway may send anything. A malformed
+value counts as absent, because an error here would end the engine, not only the request.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class RequestTags:
     """The tags of one request.
 
     Attributes:
-        stage: as it is counted and shown.
-        adapter: the LoRA adapter's name; None = the model itself.
-        max_draft, min_match: None = as the server is set.
-        prediction: the text that the client expects, if any.
-        trace: the id under which its decode steps are told; None = nobody wants to know.
+        stage: stage under which it is counted and shown.
+        adapter: name of the LoRA adapter; None = the model itself.
+        max_draft, min_match: draft limits; None = the server's settings.
+        prediction: text that the client expects, if any.
+        trace: id under which its decode steps are traced; None = not traced.
     """
 
     stage: StageKey
@@ -60,7 +60,7 @@ class RequestTags:
 
     @classmethod
     def read(cls, xargs: Mapping[str, object] | None, adapter: str | None = None) -> RequestTags:
-        """From a request's ``SamplingParams.extra_args``."""
+        """Return the tags in a request's ``SamplingParams.extra_args``."""
         xargs = xargs or {}
         return cls(
             stage=_stage(xargs),
@@ -75,11 +75,11 @@ class RequestTags:
 
     @property
     def trees(self) -> StageKey:
-        """The stage whose trees it uses: an adapter's outputs are another model's."""
+        """The forest's key for its trees: an adapter's outputs are those of another model."""
         return adapted(self.stage, self.adapter)
 
     def draft(self, server: DraftConfig) -> DraftConfig:
-        """How to draft for it; a request can only lower the server's limit."""
+        """Return its draft settings. A request can only lower the server's limit."""
         if self.max_draft is None and self.min_match is None:
             return server
         limit = server.max_tokens if self.max_draft is None else min(self.max_draft, server.max_tokens)
@@ -88,10 +88,10 @@ class RequestTags:
 
 @lru_cache(MAX_STAGES)
 def adapted(stage: StageKey, adapter: str | None) -> StageKey:
-    """The stage as the forest knows it: behind the wall of its adapter, in a workflow.
+    """Return the forest's key for a stage: in a tenant of its adapter, and in a workflow.
 
-    No two pairs of tenant and adapter give the same tenant. Stages without a workflow share one: for the
-    tenant's own tree would hold nothing but what the workflows' hold already.
+    No two pairs of tenant and adapter give the same tenant. Stages without a workflow share one. So the
+    tenant's own tree is not needed: it would hold the same outputs as the workflows' trees.
     """
     names = (stage.tenant,) if adapter is None else (stage.tenant, adapter)
     tenant = _WALL.join(name.replace("\\", "\\\\").replace(_WALL, f"\\{_WALL}") for name in names)
@@ -108,7 +108,7 @@ def _stage(xargs: Mapping[str, object]) -> StageKey:
         return _parse(path, tenant)
     except StageError as error:
         logger.warning("a request is assigned to the stage %r: %s", DEFAULT_STAGE, error)
-    tenant = tenant if tenant.isprintable() else ascii(tenant)  # still nobody else's
+    tenant = tenant if tenant.isprintable() else ascii(tenant)  # still no other tenant's
     return StageKey(tenant, (DEFAULT_STAGE,))
 
 

@@ -1,4 +1,4 @@
-"""Texts as tokens of the served model, and back, in the worker, which otherwise sees no text."""
+"""Conversion between texts and tokens of the served model, in the worker, which otherwise sees no text."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 
 
 class ServedTokenizer:
-    """The served model's tokenizer, loaded when it is first needed. Safe from several threads."""
+    """The served model's tokenizer, loaded on first use. Thread-safe."""
 
     def __init__(self, model_config: Any) -> None:
         self._model_config = model_config
-        self._using = threading.Lock()  # a tokenizer is not
+        self._using = threading.Lock()  # tokenizers are not thread-safe
 
     def encode(self, text: str) -> Tokens:
-        """The text as an output: without the tokens that begin or end a prompt.
+        """Return the tokens of a text as an output: without those that begin or end a prompt.
 
         Raises:
             ConfigError: this server has no tokenizer.
@@ -33,7 +33,7 @@ class ServedTokenizer:
             return np.array(self._tokenizer.encode(text, add_special_tokens=False), np.int32)
 
     def token(self, token_id: int) -> str:
-        """The text of one token behind others; special ones by name, U+FFFD what is no whole character.
+        """Return the text of one token after others: special tokens by name, U+FFFD for no whole character.
 
         Raises:
             ConfigError: this server has no tokenizer.
@@ -42,23 +42,22 @@ class ServedTokenizer:
             before, text_before = self._before
             try:
                 text = str(self._tokenizer.decode([*before, token_id], skip_special_tokens=False))
-            except Exception:  # an id beyond the vocabulary, to some tokenizers
+            except Exception:  # some tokenizers raise for an id beyond the vocabulary
                 return UNKNOWN
         return text.removeprefix(text_before) or UNKNOWN
 
     @cached_property
     def vocabulary(self) -> str:
-        """What token ids mean here: the same for two servers only if they mean the same."""
+        """Fingerprint of the meaning of token ids: equal for two servers only if their ids mean the same."""
         with self._using:
             tokens = json.dumps(sorted(self._tokenizer.get_vocab().items())).encode()
-        size = (
-            self._model_config.get_vocab_size()
-        )  # models of one tokenizer may have tables of different sizes
+        # models with the same tokenizer may have tables of different sizes
+        size = self._model_config.get_vocab_size()
         return f"sha256:{hashlib.sha256(tokens).hexdigest()}:{size}"
 
     @cached_property
     def _before(self) -> tuple[list[int], str]:
-        """A beginning: many a tokenizer leaves out the space of a text's first token."""
+        """Ids and text of a prefix: many tokenizers omit the space before a text's first token."""
         token_ids = list(self._tokenizer.encode("a", add_special_tokens=False))
         return token_ids, str(self._tokenizer.decode(token_ids, skip_special_tokens=False))
 

@@ -1,7 +1,7 @@
-"""Traces of the last traced requests: what was verified in each decode step, and what came of it.
+"""Traces of the last traced requests: the draft of each decode step, and the accepted tokens.
 
-In token ids; texts are made of them when somebody asks. A tenant finds its own requests' alone; an
-operator, any.
+They store token ids, which are converted to texts on request. A tenant finds only the traces of its own
+requests, an operator finds all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_TRACES = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One decode step: a chain of draft tokens, how many of them were kept, and the model's own token."""
+    """One decode step: a chain of draft tokens, the number of accepted ones, and the model's own token."""
 
     source: Source
     draft: Tokens
@@ -28,7 +28,7 @@ class Step:
     own: int | None
 
     def told(self, text: Callable[[int], str]) -> TracedStep:
-        """The step in words; ``text`` is that of one token."""
+        """Return the step as texts; ``text`` converts one token."""
         return TracedStep(
             source=self.source,
             texts=tuple(map(text, self.draft.tolist())),
@@ -39,24 +39,24 @@ class Step:
 
 
 class Trace:
-    """The first ``MAX_TRACED_STEPS`` steps of one request. Written under one lock, read without."""
+    """The first ``MAX_TRACED_STEPS`` steps of one request. Written under a lock, read without one."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
-        self._num_kept = 0  # since the last step that was noted
+        self._num_kept = 0  # output tokens since the last noted step
         self._source = Source.NONE
 
     def count(self, counts: RowCounts) -> None:
-        """Take in what the request's row has counted: where its output ended, and whose its draft was."""
+        """Add the counts of the request's row: its output tokens, and the source of its draft."""
         self._num_kept += counts.num_output_tokens
         if counts.num_drafts:
             self._source = max(Source, key=counts.drafted.__getitem__)
 
     def note(self, draft: Sequence[int], sampled: Sequence[int]) -> None:
-        """A step is counted that verified ``draft`` and sampled these, its own token last.
+        """Add the counted step, which verified ``draft`` and sampled ``sampled``, its own token last.
 
         Raises:
-            ValueError: more was counted, so that a step was missed.
+            ValueError: more tokens were counted than sampled: a step was missed.
         """
         num_kept, source = self._num_kept, self._source
         self._num_kept, self._source = 0, Source.NONE
@@ -70,18 +70,18 @@ class Trace:
 
 
 class Traces:
-    """The traces of the last ``MAX_TRACES`` traced requests. Written by one thread, read by any.
+    """The traces of the last ``MAX_TRACES`` traced requests. Written by one thread, read by any thread.
 
     Attributes:
-        live: of requests under way, by vLLM's name for them.
+        live: traces of running requests, by vLLM's request id.
     """
 
     def __init__(self) -> None:
         self.live: dict[str, Trace] = {}
-        self._kept: dict[tuple[str, str], Trace] = {}  # by tenant and id, the oldest first
+        self._kept: dict[tuple[str, str], Trace] = {}  # by tenant and id, oldest first
 
     def begin(self, name: str, tenant: str, trace_id: str) -> Trace:
-        """Trace a request from its first step on, in place of an earlier one of the same id."""
+        """Trace a request from its first step on. Replaces an earlier trace with the same id."""
         self._kept.pop((tenant, trace_id), None)
         trace = self.live[name] = self._kept[tenant, trace_id] = Trace()
         if len(self._kept) > MAX_TRACES:
@@ -89,16 +89,16 @@ class Traces:
         return trace
 
     def end(self, name: str) -> None:
-        """The request is over; its trace is still told."""
+        """End a request. Its trace can still be read."""
         self.live.pop(name, None)
 
     def drop(self, name: str) -> None:
-        """Forget what was noted of a live request, if it was traced."""
+        """Forget the trace of a live request, if there is one."""
         trace = self.live.pop(name, None)
         self._kept = {key: one for key, one in self._kept.items() if one is not trace}
 
     def of(self, tenant: str | None, trace_id: str) -> Trace | None:
-        """What is known of the tenant's last request of this id; None: of any tenant's, for an operator."""
+        """Return the trace of the tenant's last request with this id. Tenant None, an operator, finds any."""
         if tenant is not None:
             return self._kept.get((tenant, trace_id))
         found = [trace for (_, known), trace in list(self._kept.items()) if known == trace_id]

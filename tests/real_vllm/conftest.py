@@ -1,6 +1,6 @@
-"""Real vLLM with the bundled model, on the processor. Where vLLM is not installed, there are no tests here.
+"""Real vLLM with the bundled model, on the CPU. Without vLLM, no tests are collected here.
 
-``make test-vllm`` runs them, in an environment of their own.
+``make test-vllm`` runs them in a separate environment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if installed_version() is None:
 
 @pytest.fixture
 def serving(tmp_path: Path) -> Callable[..., AbstractContextManager[Any]]:
-    """``with serving(speculator, *flags) as server``: vLLM for as long as that."""
+    """Return a function for ``with serving(speculator, *flags) as server``: vLLM runs within the block."""
     from benchmarks.vllm.speculators import OURS, Speculator, bundled_on_cpu
 
     def serving(speculator: Speculator = OURS, *flags: str) -> AbstractContextManager[Any]:

@@ -1,4 +1,4 @@
-"""The gateway in front of real vLLM: what it learns of it, and what it lets it learn."""
+"""The gateway in front of real vLLM: statistics and traces that it reads, and commands that it sends."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from benchmarks.vllm.speculators import Speculator, bundled_on_cpu
 from examples.agentic_sql import prompts
 from tests.gateway.support.live import post, serving_proxy
 
-OURS = Speculator("agentspec", settings={"price": 0.02})  # drafts must not hang on how busy this machine is
+OURS = Speculator("agentspec", settings={"price": 0.02})  # drafts must not depend on the machine's load
 KEY = {"authorization": "Bearer ka"}
-END = "<|end|>"  # the bundled model's
+END = "<|end|>"  # end token of the bundled model
 BODY = {
     "model": MODEL_NAME,
     "messages": [{"role": "user", "content": "How many users are there? users(id, name)"}],
@@ -56,7 +56,7 @@ def told(root: str, stage: str) -> dict[str, Any]:
 
 def test_the_workers_counters_reach_operators_and_tenants(root: str) -> None:
     ask(root, "counted/a")
-    ask(root, "counted/a", n=2, temperature=1, seed=1)  # of which vLLM's answer tells nothing
+    ask(root, "counted/a", n=2, temperature=1, seed=1)  # vLLM's response has no figures for it
     found = told(root, "counted/a")
     assert (found["tenant"], found["num_output_tokens"]) == ("acme", 3 * 40)
     assert found["num_output_tokens"] == 3 + found["num_steps"] + found["num_accepted_tokens"]
@@ -69,7 +69,7 @@ def test_the_workers_counters_reach_operators_and_tenants(root: str) -> None:
 
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_an_answer_tells_of_itself(root: str, is_stream: bool) -> None:
-    """What the gateway counts by where the plugin is not to be had."""
+    """Count from the responses, as the gateway does without the plugin's counters."""
     stage = StageKey("acme", ("told", str(is_stream)))
     options = {"stream": True, "stream_options": {"include_usage": True}} if is_stream else {}
     counted = StageUsage()
@@ -129,7 +129,7 @@ def output_of(steps: list[dict[str, Any]]) -> str:
 
 
 def traced(root: str, stage: str, **fields: Any) -> tuple[httpx.Response, str]:
-    """The answer to a traced call that was answered before, and its text, which is the same."""
+    """Return the response to a traced call that repeats an untraced one, and its text, which is the same."""
     untraced = ask(root, stage, **fields)
     answer = post(root, {**BODY, **fields}, x_agentspec_stage=stage, x_agentspec_trace="1", **KEY)
     before, text = (one.json()["choices"][0]["message"]["content"] for one in (untraced, answer))
@@ -143,7 +143,7 @@ def traced(root: str, stage: str, **fields: Any) -> tuple[httpx.Response, str]:
     "fields", [{}, {"messages": prompts.classify("How many users are there?"), "ignore_eos": False}]
 )
 def test_a_traced_call_is_answered_the_same_and_told_step_by_step(root: str, fields: dict[str, Any]) -> None:
-    """One is cut off, and one ends by itself, which is learned and drafted as well."""
+    """One response is cut off. The other ends with the end token, which is learned and drafted as well."""
     answer, text = traced(root, f"traced/{len(fields)}", **fields)
     steps = steps_of(root, answer)
     assert output_of(steps).removesuffix(END) == text

@@ -1,4 +1,4 @@
-"""What vLLM itself does not take is refused at the start, and the longest allowed draft is verified."""
+"""Limits of vLLM itself: refused at the start if exceeded. The longest allowed draft is verified."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.vllm.client import ask_all
 from benchmarks.vllm.speculators import Speculator
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of what vLLM imports
+    warnings.simplefilter("ignore")  # from the modules that vLLM imports
     from vllm.v1.sample.rejection_sampler import MAX_SPEC_LEN
 
     from agentspec.vllm_plugin.worker import AgentSpecWorker
@@ -25,7 +25,7 @@ LONGEST = Speculator("longest", num_tokens=MOST_DRAFT_TOKENS, settings={"price":
 
 
 def check(*, num_speculative_tokens: int = 32, num_stages: int = 1) -> None:
-    """The worker's check of a configuration, which a server started by hand may have."""
+    """Run the worker's check of a configuration that a server started by hand may have."""
     config = SimpleNamespace(
         speculative_config=SimpleNamespace(
             method="custom_class", model=PROPOSER, num_speculative_tokens=num_speculative_tokens

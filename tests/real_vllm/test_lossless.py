@@ -1,6 +1,6 @@
-"""Greedy outputs of vLLM with the plugin and without, in most ways of serving and asking of the benchmark.
+"""Greedy outputs of vLLM with the plugin and without, in most scenarios of the benchmark.
 
-Fewer prompts than ``python -m benchmarks vllm --only lossless``, the same code.
+Runs the code of ``python -m benchmarks vllm --only lossless`` with fewer prompts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from benchmarks.vllm.speculators import bundled_on_cpu
 
 
 def test_no_token_is_changed(tmp_path: Path) -> None:
-    chosen = [one for one in SCENARIOS if one.name != "no prefix cache"]  # two servers less to wait for
+    chosen = [one for one in SCENARIOS if one.name != "no prefix cache"]  # avoids waiting for two servers
     sizes = Sizes(num_chats=14, num_clients=(8,))
     figures = measure(bundled_on_cpu(), sizes, tmp_path, lambda what: None, chosen)
     different = [one for one in figures["comparisons"] if one["num_different"]]
@@ -23,4 +23,4 @@ def test_no_token_is_changed(tmp_path: Path) -> None:
     drafted = [
         one["counted"]["num_accepted_tokens"] for one in figures["comparisons"] if one["speculator"] != "none"
     ]
-    assert min(drafted) > 0  # or nothing was tested
+    assert min(drafted) > 0  # otherwise nothing was tested

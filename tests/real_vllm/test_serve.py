@@ -1,4 +1,4 @@
-"""``agentspec serve`` with real vLLM: behind the gateway and without one, and what is left of it."""
+"""``agentspec serve`` with real vLLM: behind the gateway and without one, and the clean-up at its end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Served:
 
     @property
     def family(self) -> list[int]:
-        """The process ids of the guard, of vLLM and of all that vLLM has started."""
+        """Process ids of the parent watchdog, of vLLM and of all processes that vLLM has started."""
         parents: dict[int, list[int]] = {}
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
@@ -50,7 +50,7 @@ class Served:
         return found
 
     def ask(self, text: str = QUESTION, **headers: str) -> dict[str, Any]:
-        """A greedy answer."""
+        """Return a greedy response."""
         body = {"messages": [{"role": "user", "content": text}], "max_tokens": 48, "temperature": 0}
         answer = httpx.post(
             f"{self.url}/v1/chat/completions",
@@ -76,7 +76,7 @@ class Served:
 
 @contextmanager
 def serving(folder: Path, *options: str) -> Iterator[Served]:
-    """Started, and killed at the end if it still runs; not waited for until it is ready."""
+    """Start a server, yield it once it has printed its URL, and kill it at the end."""
     command = [sys.executable, "-m", "agentspec", "serve", "--engine", "vllm", "--port", "0", *options]
     flags = ["--max-model-len", "2048", "--enforce-eager"]
     environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1"}
@@ -134,9 +134,9 @@ def test_behind_the_gateway_it_learns_dies_comes_back_and_remembers(
         assert forest.exists()
 
         before = served.family
-        assert len(before) >= 3  # guard, server, engine
+        assert len(before) >= 3  # watchdog, server, engine
         os.kill(before[1], signal.SIGKILL)
-        # for a moment it may only be known that the engine does not answer
+        # at first the gateway may only have found that the engine does not answer
         served.wait(
             lambda: httpx.get(f"{served.url}/health", trust_env=False).json() == {"status": "restarting"}
         )
@@ -151,13 +151,13 @@ def test_behind_the_gateway_it_learns_dies_comes_back_and_remembers(
             answer["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"]
             for answer in (first, second, again)
         ]
-        assert accepted[0] < accepted[1] <= accepted[2]  # what the first life learned was in the file
+        assert accepted[0] < accepted[1] <= accepted[2]  # the file had the outputs from before the restart
 
         after = served.family
         saved = forest.stat().st_mtime_ns
         assert served.stop() == 0
         assert gone(after)
-        assert forest.stat().st_mtime_ns > saved  # and it saves at shutdown
+        assert forest.stat().st_mtime_ns > saved  # it also saves at shutdown
     log = served.log.read_text()
     assert "INFO the engine is vLLM, because --engine vllm was given" in log
     assert "the engine was killed by SIGKILL; it is started again in" in log

@@ -14,7 +14,7 @@ from benchmarks.vllm.client import ask_all
 from benchmarks.vllm.speculators import NONE, Speculator, bundled_on_cpu
 from tests.real_vllm.support.adapters import make_adapter
 
-PRICE = 0.02  # next to nothing: what is drafted must not hang on how busy this machine is
+PRICE = 0.02  # close to 0: drafts must not depend on the machine's load
 
 
 def ours(**settings: Any) -> Speculator:
@@ -23,7 +23,7 @@ def ours(**settings: Any) -> Speculator:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One server for all tests that keep to tenants of their own."""
+    """Yield one server for all tests that use their own tenants."""
     folder = tmp_path_factory.mktemp("server")
     with bundled_on_cpu().serving(ours(forest_file=str(folder / "forest")), folder) as server:
         yield server
@@ -39,11 +39,11 @@ def accepted(server: Any) -> int:
 
 def test_adapters_and_tenants_have_trees_of_their_own(serving: Any, tmp_path: Path) -> None:
     modules = [f"{name}={make_adapter(tmp_path / name, seed)}" for seed, name in enumerate(("red", "blue"))]
-    few = ("--max-num-seqs", "16")  # with adapters vLLM wants room for all drafts of so many at once
+    few = ("--max-num-seqs", "16")  # with adapters vLLM needs room for the drafts of all these requests
     flags = ("--enable-lora", "--max-lora-rank", "8", *few, "--lora-modules", *modules)
     chats = [one.asking(model=model) for one in load(7, 5)[:3] for model in (MODEL_NAME, "red", "blue")]
     tagged = [one.tagged(tenant=tenant) for one in chats for tenant in ("acme", "other")]
-    # one at a time: on CPUs vLLM 0.32 mixes the model itself up with adapters of the same batch
+    # one at a time: on CPUs vLLM 0.32 confuses the model itself with adapters of the same batch
     with serving(NONE, *flags) as server:
         expected = ask_all(server.url, tagged, 1)
     with serving(ours(), *flags) as server:
@@ -51,7 +51,7 @@ def test_adapters_and_tenants_have_trees_of_their_own(serving: Any, tmp_path: Pa
         counted = figures(server)
     assert {tenant for tenant, _ in counted} == {"acme", "other"}
     assert {stage for _, stage in counted} == {one.stage for one in chats}
-    assert answers(expected[::6]) != answers(expected[2::6])  # the adapters do change the output
+    assert answers(expected[::6]) != answers(expected[2::6])  # the adapters do change the outputs
 
 
 def answers(given: list[Any]) -> list[list[int]]:
@@ -64,7 +64,7 @@ def test_what_was_learned_outlives_the_server(serving: Any, tmp_path: Path) -> N
     with serving(ours(forest_file=path)) as server:
         first = ask_all(server.url, chats, 1)
         cold = accepted(server)
-    assert Path(path).exists()  # saved as it was shut down
+    assert Path(path).exists()  # saved at shutdown
     with serving(ours(forest_file=path)) as server:
         assert answers(ask_all(server.url, chats, 1)) == answers(first)
         assert accepted(server) > 1.2 * cold
@@ -85,7 +85,7 @@ def test_the_control_channel_reaches_the_worker(server: Any) -> None:
     assert figures(server)["control", chat.stage]["tree_bytes"] > 0
     outputs = [{"stage": "new/stage", "response": answer.choices[0].text}]
     warmed = server.control("warm", tenant="control", outputs=outputs)
-    assert warmed["num_tokens"] == answer.num_tokens - 1  # without the one that ends it
+    assert warmed["num_tokens"] == answer.num_tokens - 1  # without the end token
     ask_all(server.url, [chat.tagged(stage="new/stage", session="new")], 1)
     assert figures(server)["control", "new/stage"]["num_accepted_tokens"] > answer.num_tokens // 2
 

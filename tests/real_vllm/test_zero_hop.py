@@ -26,7 +26,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One server for all tests, with two tenants; each test has stages of its own."""
+    """Yield one server with two tenants for all tests. Each test uses its own stages."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(API_KEYS_VARIABLE, "ka=acme,kb=bolt")
         folder = tmp_path_factory.mktemp("server")

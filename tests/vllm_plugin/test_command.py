@@ -13,7 +13,7 @@ from agentspec.vllm_plugin.command import PROPOSER, WORKER, vllm_command, vllm_e
 
 @pytest.fixture(autouse=True)
 def version(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """An environment with some vLLM in it, or none."""
+    """Return a setter for the version of the installed vLLM, 0.32.0 at first; None = no vLLM."""
 
     def set_version(version: str | None) -> None:
         monkeypatch.setattr(command, "installed_version", lambda: version)

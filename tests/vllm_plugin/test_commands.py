@@ -36,7 +36,7 @@ def commands(runner: Runner) -> Iterator[Commands]:
 
 
 def ask(commands: Commands, command: str, **arguments: Any) -> Any:
-    """As the control channel asks: until the job is done."""
+    """Send a command as the control channel does: poll until the job is done."""
     answer = json.loads(commands.run(command, json.dumps(arguments)))
     while "job" in answer:
         time.sleep(0.001)
@@ -151,7 +151,7 @@ def test_what_commands_changed_is_saved_though_no_step_followed(tmp_path: Path) 
 @pytest.mark.parametrize("is_strict", [False, True])
 def test_a_damaged_forest_file_at_the_start(is_strict: bool, tmp_path: Path) -> None:
     path = tmp_path / "forest.1"
-    path.write_bytes(b"AgentSpec forest")  # and no more
+    path.write_bytes(b"AgentSpec forest")  # and nothing else
     proposer = ForestProposer(vllm_config(forest_file=str(tmp_path / "forest"), strict_forest=is_strict))
     proposer.texts.__dict__["vocabulary"] = "test"
     commands = Commands(proposer, ".1")
@@ -204,10 +204,10 @@ def test_commands_that_take_long_do_not_hold_up_steps_and_do_not_pile_up(
     runner.proposer.texts.encode = encode  # type: ignore[method-assign]
     warm = json.dumps({"tenant": "acme", "outputs": [{"stage": "a", "response": "x"}]})
     jobs = [json.loads(commands.run("warm", warm)) for _ in range(MOST_JOBS)]
-    run(runner, "r0")  # while the first of them waits
+    run(runner, "r0")  # while the first job waits
     assert "try again" in json.loads(commands.run("warm", warm))["error"]["message"]
     assert json.loads(commands.run("job", json.dumps(jobs[-1]))) == jobs[-1]
     may_go_on.set()
     while "job" in json.loads(commands.run("job", json.dumps(jobs[-1]))):
         time.sleep(0.001)
-    assert "job" in json.loads(commands.run("warm", warm))  # those nobody asked about make place
+    assert "job" in json.loads(commands.run("warm", warm))  # replaces a finished job that was not polled

@@ -15,7 +15,7 @@ from agentspec.vllm_plugin.control import BODY_LIMIT_BYTES, TOKEN_VARIABLE, Cont
 
 
 class Engine:
-    """vLLM's engine client with two workers, of which the second has the forest."""
+    """vLLM's engine client with two workers, the second with the forest."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Any]] = []

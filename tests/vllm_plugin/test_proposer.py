@@ -19,7 +19,7 @@ from tests.vllm_plugin.support.runner import EOS, MAX_MODEL_LEN, VOCAB_SIZE, Run
 
 STAGE = StageKey.parse("sql/write")
 TEXT = [*range(100, 140), EOS]
-TIMEOUT_S = 60  # only against hanging
+TIMEOUT_S = 60  # prevents hanging
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def runner(make: Any) -> Runner:
 
 
 def learned(runner: Runner, stage: StageKey = STAGE) -> int:
-    """Tokens in the tree of a stage."""
+    """Return the number of tokens in the tree of a stage."""
     runner.proposer.settle()
     return runner.proposer.forest.stats(adapted(stage, None)).num_tokens
 
@@ -60,7 +60,7 @@ def first_run(runner: Runner, name: str = "r0", **tags: Any) -> None:
     """Let a stage learn ``TEXT``."""
     runner.add(request(name, TEXT, stage="sql/write", **tags))
     assert runner.run(name) == len(TEXT)
-    runner.step([])  # vLLM tells of the end with the next step
+    runner.step([])  # vLLM reports the end with the next step
 
 
 def test_a_stage_drafts_what_it_wrote_before(runner: Runner) -> None:
@@ -83,7 +83,7 @@ def test_a_request_is_finished_when_vllm_says_so_and_not_when_it_is_missing_from
     runner.step()
     runner.step(["r1"])  # r0 was preempted, or not scheduled
     assert runner.proposer.num_requests == 2
-    runner.step(["r1", "r0"])  # and comes back in another row
+    runner.step(["r1", "r0"])  # r0 returns in another row
     runner.finish("r0")
     runner.step(["r1"])
     assert runner.proposer.num_requests == 1
@@ -118,7 +118,7 @@ def test_rows_whose_prompt_is_read_in_chunks_are_not_touched(runner: Runner) -> 
 
 def test_a_request_near_the_end_of_its_context_costs_only_itself(runner: Runner) -> None:
     first_run(runner)
-    for name in ("r1", "r2"):  # it has to be known that such drafts are right
+    for name in ("r1", "r2"):  # the stage must have learned that such drafts are right
         runner.add(request(name, TEXT, stage="sql/write"))
         runner.run(name)
     long_prompt = np.random.default_rng(2).integers(200, 900, MAX_MODEL_LEN - 4).tolist()
@@ -128,7 +128,7 @@ def test_a_request_near_the_end_of_its_context_costs_only_itself(runner: Runner)
     for _ in range(3):
         for name, draft in runner.step().items():
             longest[name] = max(longest[name], len(draft))
-    assert longest["long"] <= 2  # no more than what still fits, beside the model's own token
+    assert longest["long"] <= 2  # at most the tokens that still fit, with the model's own token
     assert longest["short"] == 8
 
 
@@ -143,7 +143,7 @@ def test_no_draft_goes_beyond_max_tokens(runner: Runner) -> None:
 def test_what_was_sampled_behind_a_stop_token_is_not_learned(runner: Runner) -> None:
     proposer = runner.proposer
     runner.add(request("r0", [100, 101, EOS, 55, 56], stage="sql/write", stop_token_ids=[300]))
-    runner.live["r0"].draft = [100, 101, EOS, 55]  # as if it had been drafted and accepted in one step
+    runner.live["r0"].draft = [100, 101, EOS, 55]  # as if drafted and accepted in one step
     assert runner.step() == {"r0": []}
     assert learned(runner) == 3
     assert counters(runner).num_output_tokens == 3  # nor counted
@@ -230,7 +230,7 @@ def test_the_next_input_of_a_streaming_session_begins_anew(runner: Runner) -> No
 
 
 def test_a_proposer_that_was_not_attached_drafts_nothing(runner: Runner) -> None:
-    proposer = ForestProposer(vllm_config())  # of a worker whose drafts vLLM does not use
+    proposer = ForestProposer(vllm_config())  # of a worker that vLLM takes no drafts from
     drafts = proposer.propose([[1], []], np.array([4, 2], np.int32), np.ones((2, 9), np.int32))
     assert drafts == [[], []]
     proposer.close()
@@ -323,7 +323,7 @@ def test_a_prediction_is_a_source_of_drafts(make: Any) -> None:
 
 
 def test_a_request_may_end_before_its_prediction_was_read(runner: Runner) -> None:
-    """The first of them ends while its prediction is read, the others while theirs wait for that."""
+    """The first request ends while its prediction is read, the others while theirs wait."""
     is_reading, may_read = threading.Event(), threading.Event()
 
     def encode(text: str) -> NDArray[np.int32]:
@@ -344,7 +344,7 @@ def test_a_request_may_end_before_its_prediction_was_read(runner: Runner) -> Non
 
 
 def test_a_request_may_end_in_the_step_after_its_prediction_was_read(runner: Runner) -> None:
-    """It was read in between: no step has taken notice of it yet."""
+    """The prediction was read between the steps: no step has entered the request yet."""
     may_read = threading.Event()
 
     def encode(text: str) -> NDArray[np.int32]:

@@ -12,7 +12,7 @@ PIECES = {1: "a", 2: "\N{LOWER ONE EIGHTH BLOCK}users", 3: "x", 4: "\N{LOWER ONE
 
 
 class SpaceEater:
-    """A tokenizer that leaves out the space before a text's first word, and stumbles over ids it lacks."""
+    """A tokenizer that omits the space before a text's first word, and raises for one id out of range."""
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         assert (text, add_special_tokens) == ("a", False)

@@ -1,4 +1,4 @@
-"""The plugin's time saved, where steps have a known cost."""
+"""The plugin's time saved, with steps of a known cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEP_S, REQUEST_S, DRAFT_S = 0.002, 0.001, 0.0001
 
 
 class TimedRunner(Runner):
-    """A step takes 2 ms, 1 ms a request and 0.1 ms a draft token."""
+    """A runner with steps of 2 ms, plus 1 ms per request and 0.1 ms per draft token."""
 
     now_s = 100.0
 

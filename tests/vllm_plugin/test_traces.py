@@ -25,7 +25,7 @@ def runner() -> Iterator[Runner]:
 
 
 def run(runner: Runner, name: str, **tags: Any) -> int:
-    """A whole request of the stage; how many steps it took."""
+    """Run a whole request of the stage and return its number of steps."""
     runner.add(request(name, TEXT, stage=STAGE.name, **tags))
     num_steps = runner.run(name)
     runner.step([])
@@ -73,7 +73,7 @@ def test_a_trace_changes_no_draft_and_no_figure() -> None:
 
 def test_untraced_requests_leave_nothing(runner: Runner) -> None:
     run(runner, "r0")
-    run(runner, "r1", trace="x" * 129)  # no id of the gateway's
+    run(runner, "r1", trace="x" * 129)  # longer than an id of the gateway
     run(runner, "r2", trace=5)
     assert not runner.proposer.traces._kept
 
@@ -161,7 +161,7 @@ def test_a_trace_with_a_gap_is_none(runner: Runner, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_step_may_be_counted_before_it_is_noted(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody asks for figures at the worst moment."""
+    """A client requests statistics just before the step is added to its trace."""
     note = runner.proposer._note
 
     def settled_before(sampled: list[list[int]]) -> None:

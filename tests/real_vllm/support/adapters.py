@@ -11,12 +11,12 @@ from safetensors.torch import save_file
 from agentspec.models import bundled_model_dir
 
 RANK = 4
-SCALE = 0.4  # enough to change the output
+SCALE = 0.4  # enough to change the outputs
 MODULES = ("q_proj", "v_proj")
 
 
 def make_adapter(folder: Path, seed: int) -> Path:
-    """A folder with an adapter that changes what the model writes."""
+    """Write an adapter that changes the model's outputs to a new folder, and return the folder."""
     config = json.loads((bundled_model_dir() / "config.json").read_text())
     width, generator = config["hidden_size"], torch.Generator().manual_seed(seed)
     weights = {}

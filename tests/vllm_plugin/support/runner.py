@@ -1,4 +1,4 @@
-"""vLLM's side of the plugin without vLLM: a batch with rows that move, and outputs that are dictated."""
+"""vLLM's side of the plugin without vLLM: a batch with moving rows and predefined outputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_ROWS, MAX_MODEL_LEN, VOCAB_SIZE, EOS = 8, 256, 1000, 7
 
 
 def vllm_config(num_draft_tokens: int = 8, **settings: Any) -> Any:
-    """As much of vLLM's configuration as the proposer reads."""
+    """Return the part of vLLM's configuration that the proposer reads."""
     return SimpleNamespace(
         additional_config={"agentspec": {"price": 0.05, **settings}},
         speculative_config=SimpleNamespace(num_speculative_tokens=num_draft_tokens),
@@ -50,7 +50,7 @@ def request(
     stop_token_ids: Sequence[int] = (),
     **tags: Any,
 ) -> Request:
-    """A request whose tags are those of ``agentspec_*`` in ``vllm_xargs``."""
+    """Return a request with the tags as ``agentspec_*`` in ``vllm_xargs``."""
     params = SimpleNamespace(
         extra_args={f"agentspec_{key}": value for key, value in tags.items()},
         max_tokens=max_tokens,
@@ -62,7 +62,7 @@ def request(
 
 
 class Runner:
-    """Runs a proposer as vLLM's worker does; rows are given out anew in every step."""
+    """A caller of a proposer, in place of vLLM's worker. Every step assigns the rows anew."""
 
     def __init__(self, proposer: ForestProposer) -> None:
         self.max_model_len = MAX_MODEL_LEN
@@ -83,9 +83,9 @@ class Runner:
             self._finished.append(name)
 
     def step(self, names: Iterable[str] | None = None, *, chunk: bool = False) -> dict[str, list[int]]:
-        """One step of these requests, in this order of rows (all of them if none are named).
+        """Run one step of these requests, in this order of rows; None = of all requests.
 
-        ``chunk``: their prompts are only read in part. Returns what was drafted for each.
+        ``chunk``: reads only a part of their prompts. Returns the draft of each request.
         """
         rows = [self.live[name] for name in (self.live if names is None else names)]
         self._place(rows)
@@ -111,7 +111,7 @@ class Runner:
         return {one.req_id: one.draft for one in rows}
 
     def run(self, name: str) -> int:
-        """All steps of one request, which then is finished; how many."""
+        """Run all steps of one request and finish it. Return the number of steps."""
         one, num_steps = self.live[name], 0
         while len(one.written) < len(one.output):
             self.step([name])
@@ -135,7 +135,7 @@ class Runner:
         )
 
     def _sample(self, row: int, one: Request) -> list[int]:
-        """Verify its draft: what agrees with the output, and one token more."""
+        """Verify its draft: accept the tokens that agree with the output, and add one."""
         rest = one.output[len(one.written) :]
         agreed = next(
             (n for n, (a, b) in enumerate(zip(one.draft, rest, strict=False)) if a != b),
