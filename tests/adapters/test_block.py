@@ -128,7 +128,7 @@ def test_methods() -> None:
 
 @pytest.mark.parametrize("thing", [Agent, Agent(), "text", None, staticmethod(now), classmethod(now)])
 def test_what_is_no_function_is_refused(thing: Any) -> None:
-    with pytest.raises(ConfigError, match=r"decorates functions|goes below"):
+    with pytest.raises(ConfigError, match=r"decorates functions|must be below"):
         stage("a")(thing)
 
 

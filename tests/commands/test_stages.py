@@ -57,15 +57,15 @@ def test_the_list(stages: Any) -> None:
 def test_a_cluster_is_named_pinned_merged_and_split(stages: Any) -> None:
     found = ids(stages)
     plan, code = found["Plan."], found["Code."]
-    assert stages("name", plan, "my_agent/plan") == (0, f"requests of {plan} go to my_agent/plan\n")
+    assert stages("name", plan, "my_agent/plan") == (0, f"requests of {plan} are sent to my_agent/plan\n")
     assert stages("pin", plan) == (0, "pinned my_agent/plan\n")
     assert "named, pinned" in stages("list")[1]
     assert stages("unpin", plan) == (0, "unpinned my_agent/plan\n")
-    assert stages("merge", code, "--into", plan) == (0, f"requests of {code} go to my_agent/plan\n")
+    assert stages("merge", code, "--into", plan) == (0, f"requests of {code} are sent to my_agent/plan\n")
     status, told = stages("split", plan)
     assert status == 0
     assert [line.split()[0] for line in told.splitlines()] == [plan, code]
-    assert stages("name", plan)[1].startswith(f"requests of {plan} go to discovered/plan-")
+    assert stages("name", plan)[1].startswith(f"requests of {plan} are sent to discovered/plan-")
 
 
 def test_what_the_server_refuses(stages: Any) -> None:

@@ -116,7 +116,7 @@ def test_every_answer_of_a_chat_is_a_call(tmp_path: Path) -> None:
             [*user("y"), {"role": "assistant", "content": "b"}, HI],
             r"line 2: messages\[2\] \(assistant\) differs",
         ),
-        (user("y"), "line 2: the same as far as both go, but of 4 messages"),
+        (user("y"), "line 2: the same up to its end, but with 4 messages"),
         ("x", r"line 1: messages\[0\] \(user\) differs"),
     ],
 )

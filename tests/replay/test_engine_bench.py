@@ -83,7 +83,7 @@ def test_a_shape_from_a_configuration(llama_checkpoint: Path, tmp_path: Path) ->
     config.write_text((llama_checkpoint / "config.json").read_text())
     measured = load_model(Chosen(None, str(config), dtype="bfloat16", threads=1))
     assert (measured.name, measured.model.dtype) == (tmp_path.name, torch.bfloat16)
-    with pytest.raises(ConfigError, match=r"put the model's tokenizer\.json beside"):
+    with pytest.raises(ConfigError, match=r"put the model's tokenizer\.json next to"):
         measured.encode("größer")
     make_tokenizer(tmp_path)
     measured = load_model(Chosen(None, str(config), threads=1))

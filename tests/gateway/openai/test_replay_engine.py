@@ -114,7 +114,7 @@ def test_text(client: openai.OpenAI) -> None:
             "the nearest is line 2: messages[3] (tool) differs",
         ),
         ([SYSTEM, {"role": "user", "content": "Why?"}], "the nearest is line 1: messages[1] (user) differs"),
-        ([*ASKED, CALLED], "line 2: the same as far as both go, but of 4 messages"),
+        ([*ASKED, CALLED], "line 2: the same up to its end, but with 4 messages"),
     ],
 )
 def test_what_was_not_recorded(url: str, messages: list[Any], said: str) -> None:
