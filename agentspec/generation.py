@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from agentspec.draft import Source
 from agentspec.stages import StageKey
 from agentspec.stats import SpeculationStats, StageStats
+from agentspec.tags import Tags
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 MAX_TRACED_STEPS = 512
@@ -62,9 +63,7 @@ class GenerationRequest:
     """One request to an engine.
 
     ``prompt`` is raw text, token ids, or chat messages (OpenAI form) for the model's template.
-    ``max_draft``: None = the engine's setting, 0 = no speculation. ``min_match``: the same.
-    ``prediction``: OpenAI's predicted output, put into the request's own tree.
-    ``is_traced``: return a trace of every decode step at the end. The output does not depend on it.
+    ``tags``: a prediction is put into the request's own tree; a trace is returned at the end of the output.
     ``forced``: dictated outputs, one for each of ``sampling.n`` choices. They override the settings in
     ``sampling`` for token choice and for the end of an output.
     """
@@ -72,14 +71,8 @@ class GenerationRequest:
     request_id: str
     prompt: str | Sequence[int] | Sequence[Mapping[str, Any]]
     sampling: SamplingParams
-    stage: StageKey
-    session: str | None = None
+    tags: Tags
     tools: Sequence[Mapping[str, Any]] | None = None
-    max_draft: int | None = None
-    min_match: int | None = None
-    learn: bool = True
-    prediction: str | None = None
-    is_traced: bool = False
     forced: Sequence[ForcedOutput] | None = None
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from urllib.parse import quote, unquote
 
 from agentspec.errors import StageError
-from agentspec.stages import MAX_PATH_CHARS, StageKey
+from agentspec.stages import MAX_PATH_CHARS
 
 # limits of what clients send
 MAX_DRAFT_TOKENS = 1024
@@ -82,27 +82,3 @@ def decode_stage(value: str) -> str:
         return unquote(value, errors="strict")
     except UnicodeDecodeError:
         raise StageError(f"stage {value!r} is not percent-encoded UTF-8") from None
-
-
-def to_xargs(
-    stage: StageKey,
-    *,
-    session: str | None = None,
-    max_draft: int | None = None,
-    min_match: int | None = None,
-    learn: bool = True,
-    prediction: str | None = None,
-) -> dict[str, str | int]:
-    """Return a request's tags as ``vllm_xargs``, without those that are None. The stage is not encoded."""
-    optional = {
-        XARG_SESSION: session,
-        XARG_MAX_DRAFT: max_draft,
-        XARG_MIN_MATCH: min_match,
-        XARG_PREDICTION: prediction,
-    }
-    return {
-        XARG_STAGE: stage.name,
-        XARG_TENANT: stage.tenant,
-        **{key: value for key, value in optional.items() if value is not None},
-        XARG_LEARN: int(learn),
-    }

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 
 from agentspec.errors import EngineError
 from agentspec.gateway.errors import ShuttingDownError, UpstreamDownError, UpstreamTimeoutError
-from agentspec.gateway.tags import Tags
+from agentspec.tags import Tags
 
 MODEL_PREFIX = "/v1/models/"
 MAX_MODEL_CHARS = 128  # clients choose the name

@@ -86,7 +86,7 @@ class CallHandler:
             if call.tags is None:
                 await self._upstream.answer(call, response)
                 return
-            response.headers.extend(call.tags.answer_headers)
+            response.headers.extend(call.tags.response_headers())
             in_flight = self._traffic_stats.begin(call.tags)
             parts = self._recorder.listen(response) if self._recorder else None
             try:
@@ -108,7 +108,12 @@ class CallHandler:
         if is_tagged:
             body: dict[str, Any] | None = parse_body(raw_body)
             tags = read_tags(
-                principal.tenant, context.headers, context.url_stage, body or {}, self._discovery
+                principal.tenant,
+                context.headers,
+                context.url_stage,
+                body or {},
+                self._discovery,
+                trace=context.request_id,
             )
         else:
             body = guess_body(raw_body)

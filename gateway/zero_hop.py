@@ -25,7 +25,7 @@ from agentspec.gateway.settings import DiscoverySettings, GatewaySettings
 from agentspec.gateway.stages.read_tags import read_tags
 from agentspec.gateway.stages.url_stage import StageUrlMiddleware
 from agentspec.gateway.stages.xargs import with_xargs
-from agentspec.gateway.tags import Tags
+from agentspec.tags import Tags
 from agentspec.wire import OWN_PREFIX
 
 TAGGED_PATHS = frozenset(Endpoint)
@@ -109,7 +109,7 @@ class ZeroHopTagging:
         context = context_of(scope)
         tenant = context.principal.tenant
         tags = read_tags(tenant, context.headers, context.url_stage, body, self._discovery)
-        return tags, with_xargs(raw, body, tags.xargs)
+        return tags, with_xargs(raw, body, tags.to_xargs())
 
 
 def _is_about_clusters(scope: Scope) -> bool:
@@ -146,7 +146,7 @@ def _naming(tags: Tags, send: Send) -> Send:
 
     async def send_named(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), *tags.answer_headers]}
+            message = {**message, "headers": [*message.get("headers", ()), *tags.response_headers()]}
         await send(message)
 
     return send_named

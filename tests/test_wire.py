@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentspec import StageKey, wire
+from agentspec import wire
 from agentspec.errors import StageError
 
 
@@ -33,21 +33,3 @@ def test_header_names_are_lower_case_as_asgi_has_them() -> None:
     headers = [value for name, value in vars(wire).items() if name.endswith("_HEADER")]
     assert len(headers) >= 7
     assert all(header == header.lower() for header in headers)
-
-
-def test_xargs_carry_the_tags() -> None:
-    assert wire.to_xargs(StageKey("acme", ("flow", "é"))) == {
-        "agentspec_stage": "flow/é",
-        "agentspec_tenant": "acme",
-        "agentspec_learn": 1,
-    }
-    full = wire.to_xargs(StageKey("acme", ("a",)), session="s", max_draft=0, min_match=2, learn=False)
-    assert full == {
-        "agentspec_stage": "a",
-        "agentspec_tenant": "acme",
-        "agentspec_session": "s",
-        "agentspec_max_draft": 0,
-        "agentspec_min_match": 2,
-        "agentspec_learn": 0,
-    }
-    assert all(key.startswith(wire.XARGS_PREFIX) for key in full)

@@ -12,7 +12,8 @@ from agentspec.doctor.finding import Finding, ok, problem, warning
 from agentspec.gateway import UpstreamSettings
 from agentspec.gateway.upstreams.probe import probe_engine
 from agentspec.stages import StageKey
-from agentspec.wire import XARGS_FIELD, to_xargs
+from agentspec.tags import Tags
+from agentspec.wire import XARGS_FIELD
 
 TIMEOUT_S = 30.0
 
@@ -60,7 +61,7 @@ def _plugin(settings: UpstreamSettings) -> Finding:
 
 def _tags(client: httpx.Client, model: str) -> Finding:
     """Generate one token with the tags of a request."""
-    tags = to_xargs(StageKey.parse("agentspec/doctor"), learn=False)
+    tags = Tags(StageKey.parse("agentspec/doctor"), learn=False).to_xargs()
     body = {"model": model, "prompt": "a", "max_tokens": 1, XARGS_FIELD: tags}
     try:
         answer = client.post("/v1/completions", json=body)

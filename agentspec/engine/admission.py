@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -174,15 +173,10 @@ class Admission:
         return wanted
 
     def _draft_config(self, request: GenerationRequest) -> DraftConfig:
-        draft = self._draft
         try:
-            if request.max_draft is not None:
-                draft = replace(draft, max_tokens=min(request.max_draft, draft.max_tokens))
-            if request.min_match is not None:
-                draft = replace(draft, min_match=request.min_match)
+            return request.tags.draft(self._draft)
         except ConfigError as error:
             raise RequestError(f"bad draft setting: {error}") from None
-        return draft
 
     @cached_property
     def _grammars(self) -> GrammarCompiler:
@@ -190,20 +184,20 @@ class Admission:
 
     def _start(self, choices: Sequence[Choice]) -> None:
         """Start all choices with the proposer, or none."""
-        prediction = choices[0].live.request.prediction
+        prediction = choices[0].live.request.tags.prediction
         prediction_ids = self._tokenizer.encode(prediction) if prediction else None
         started: list[Choice] = []
         try:
             for choice in choices:
-                request = choice.live.request
+                tags = choice.live.request.tags
                 self._proposer.start(
                     choice.key,
-                    request.stage,
+                    tags.stage,
                     choice.prompt_ids,
-                    session=request.session,
+                    session=tags.session,
                     prediction_ids=prediction_ids,
                     draft=choice.draft,
-                    learn=request.learn,
+                    learn=tags.learn,
                 )
                 started.append(choice)
         except DuplicateRequestError as error:

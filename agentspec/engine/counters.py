@@ -28,19 +28,19 @@ class StageCounters:
     def admitted(self, request: GenerationRequest, num_prompt_tokens: int) -> None:
         """A request was accepted for decoding."""
         with self._lock:
-            stats = self._stages.of(request.stage)
+            stats = self._stages.of(request.tags.stage)
             stats.num_requests += 1
             stats.num_prompt_tokens += num_prompt_tokens
 
     def prefilled(self, choice: Choice) -> None:
         """The forward pass that ended a prompt put out the first token."""
         with self._lock:
-            self._stages.of(choice.live.request.stage).num_output_tokens += 1
+            self._stages.of(choice.live.request.tags.stage).num_output_tokens += 1
 
     def decoded(self, choice: Choice, draft: Draft, num_kept: int, saving: StepSaving | None = None) -> None:
         """A decode step verified ``draft`` and added ``num_kept`` tokens; no ``saving``: not known."""
         with self._lock:
-            stats = self._stages.of(choice.live.request.stage)
+            stats = self._stages.of(choice.live.request.tags.stage)
             stats.num_output_tokens += num_kept
             if saving is not None:
                 stats.measured_decode_s += saving.measured_s
@@ -51,7 +51,8 @@ class StageCounters:
     def finished(self, choice: Choice) -> None:
         """Count a choice that ended."""
         with self._lock:
-            self._stages.of(choice.live.request.stage).decode_s += choice.last_token_s - choice.first_token_s
+            stats = self._stages.of(choice.live.request.tags.stage)
+            stats.decode_s += choice.last_token_s - choice.first_token_s
 
     def snapshot(
         self, tree_bytes: Callable[[StageKey], int] | None = None, tree_limit_bytes: int = 0

@@ -230,7 +230,7 @@ class Decoder:
             self._scheduler.release(choice)
         self.counters.finished(choice)
         is_whole = choice.finish_reason is not None and choice.is_followed
-        learn = choice.live.request.learn and is_whole
+        learn = choice.live.request.tags.learn and is_whole
         try:
             if learn and choice.untold:
                 self._proposer.observe(choice.key, choice.take_untold())

@@ -114,7 +114,7 @@ class Choice:
     @property
     def wants_trace(self) -> bool:
         """True if the next step is traced for the client."""
-        return self.live.request.is_traced and len(self.trace) < MAX_TRACED_STEPS
+        return self.live.request.tags.trace is not None and len(self.trace) < MAX_TRACED_STEPS
 
     @property
     def draft_room(self) -> int:

@@ -136,7 +136,7 @@ class Scheduler:
             self._running.remove(choice)
             self._free.append(choice.slot)
             if self._kept is not None:
-                self._kept[choice.slot] = Kept(choice.live.request.stage.tenant, choice.cached_ids)
+                self._kept[choice.slot] = Kept(choice.live.request.tags.stage.tenant, choice.cached_ids)
             choice.slot = -1
         elif choice in self._waiting:
             self._waiting.remove(choice)
@@ -159,7 +159,7 @@ class Scheduler:
 
     def _take_kept(self, choice: Choice, kept: dict[int, Kept]) -> int:
         """The slot that holds most of the prompt; if none holds much, the one that was freed first."""
-        tenant = choice.live.request.stage.tenant
+        tenant = choice.live.request.tags.stage.tenant
         known = {
             slot: kept[slot].num_shared(tenant, choice.prompt_ids) for slot in self._free if slot in kept
         }

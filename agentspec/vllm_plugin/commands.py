@@ -23,8 +23,8 @@ from agentspec.errors import AgentSpecError, ConfigError
 from agentspec.forest.file import check_place, restored
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
+from agentspec.vllm_plugin.lora import adapted
 from agentspec.vllm_plugin.proposer import ForestProposer
-from agentspec.vllm_plugin.tags import adapted
 
 logger = logging.getLogger(__name__)
 

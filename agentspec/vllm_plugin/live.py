@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from agentspec.draft import Source
 from agentspec.forest import RowCounts
+from agentspec.stages import StageKey
 from agentspec.stats import StageStats
-from agentspec.vllm_plugin.tags import RequestTags
+from agentspec.tags import Tags
 from agentspec.vllm_plugin.traces import Trace
 
 
@@ -17,13 +18,15 @@ class LiveRequest:
     """A request from its first step until vLLM reports its end, scheduled or not.
 
     Attributes:
+        trees: the forest's key for its trees.
         counters: counters of its stage.
         starting: pending start of a request with a prediction; None once it is in the forest.
         trace: trace of its steps, if it is traced.
     """
 
     name: str
-    tags: RequestTags
+    tags: Tags
+    trees: StageKey
     counters: StageStats
     starting: Future[None] | None = None
     trace: Trace | None = None

@@ -24,9 +24,10 @@ from agentspec.forest import Forest, Tokens
 from agentspec.plain_step import PlainStep
 from agentspec.stats import StageTable
 from agentspec.step_cost import StepCost
+from agentspec.tags import Tags
 from agentspec.vllm_plugin.live import LiveRequest
+from agentspec.vllm_plugin.lora import adapted
 from agentspec.vllm_plugin.settings import PluginSettings
-from agentspec.vllm_plugin.tags import RequestTags
 from agentspec.vllm_plugin.texts import ServedTokenizer
 from agentspec.vllm_plugin.timing import Timing
 from agentspec.vllm_plugin.traces import Traces
@@ -255,7 +256,8 @@ class ForestProposer:
         row = batch.req_id_to_index[new.req_id]
         num_prompt_tokens = int(batch.num_prompt_tokens[row])
         params = new.sampling_params
-        tags = RequestTags.read(params.extra_args, new.lora_request and new.lora_request.lora_name)
+        tags = Tags.from_xargs(params.extra_args)
+        adapter = new.lora_request and new.lora_request.lora_name
         counters = self.stages.of(tags.stage)
         counters.num_requests += 1
         counters.num_prompt_tokens += num_prompt_tokens
@@ -263,10 +265,10 @@ class ForestProposer:
         if params.max_tokens is not None:
             most_tokens = min(most_tokens, num_prompt_tokens + params.max_tokens)
         stops = [stop for stop in _stops(params) if 0 <= stop < self._vocab_size]
-        live = LiveRequest(new.req_id, tags, counters)
+        live = LiveRequest(new.req_id, tags, adapted(tags.stage, adapter), counters)
         if tags.trace is not None:
             live.trace = self.traces.begin(live.name, tags.stage.tenant, tags.trace)
-        self._adapters.add(tags.adapter)
+        self._adapters.add(adapter)
         self._live[new.req_id] = live
         self._rows.add(new.req_id, num_prompt_tokens, most_tokens, stops)
         prompt = _NO_TOKENS if new.prompt_token_ids is None else batch.token_ids_cpu[row, :num_prompt_tokens]
@@ -283,7 +285,7 @@ class ForestProposer:
         tags = live.tags
         self.forest.start(
             live.name,
-            tags.trees,
+            live.trees,
             prompt,
             session=tags.session,
             prediction_ids=prediction,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from agentspec.errors import ConfigError
 from agentspec.generation import GenerationRequest, SamplingParams
 from agentspec.stages import StageKey
+from agentspec.tags import Tags
 
 if TYPE_CHECKING:
     from examples.agentic_sql.database import Database
@@ -74,7 +75,5 @@ def _request(
         request_id=f"{session}/{stage}",
         prompt=messages,
         sampling=SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS, json_schema=schema),
-        stage=StageKey.parse(f"{WORKFLOW}/{stage}"),
-        session=session,
-        prediction=prediction,
+        tags=Tags(StageKey.parse(f"{WORKFLOW}/{stage}"), session=session, prediction=prediction),
     )

@@ -49,7 +49,7 @@ def agentic_sql(num_questions: int, seed: int) -> list[Untagged]:
         for request in question:
             is_json = request.sampling.json_schema is not None
             form = {"response_format": {"type": "json_object"}} if is_json else {}
-            result.append(Untagged(request.stage.path[-1], {"messages": request.prompt, **form}))
+            result.append(Untagged(request.tags.stage.path[-1], {"messages": request.prompt, **form}))
     return result
 
 

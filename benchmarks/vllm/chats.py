@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from agentspec.generation import GenerationRequest
-from agentspec.wire import XARGS_FIELD, to_xargs
+from agentspec.wire import XARGS_FIELD
 from benchmarks.load import calls
 
 MODEL_NAME = "agentspec-sql"
@@ -46,7 +46,7 @@ def load(num_chats: int, seed: int) -> list[Chat]:
 
 
 def _chat(request: GenerationRequest, seed: int) -> Chat:
-    xargs = to_xargs(request.stage, session=f"{seed}-{request.session}")
+    xargs = replace(request.tags, session=f"{seed}-{request.tags.session}").to_xargs()
     body = {
         "model": MODEL_NAME,
         "messages": request.prompt,
@@ -54,4 +54,4 @@ def _chat(request: GenerationRequest, seed: int) -> Chat:
         "max_tokens": request.sampling.max_tokens,
         XARGS_FIELD: xargs,
     }
-    return Chat(f"{seed}-{request.request_id}", request.stage.name, body)
+    return Chat(f"{seed}-{request.request_id}", request.tags.stage.name, body)

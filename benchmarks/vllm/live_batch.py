@@ -12,7 +12,7 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 from agentspec.errors import ConfigError
 from agentspec.replay.calls import Call
 from agentspec.stages import StageKey
-from agentspec.wire import to_xargs
+from agentspec.tags import Tags
 from benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS
 
 BLOCK_TOKENS = 16
@@ -85,7 +85,7 @@ class LiveBatch:
             sampling_params=SamplingParams(
                 temperature=0.0,
                 max_tokens=self.max_model_len,
-                extra_args=dict(to_xargs(stage, session=call.session)),
+                extra_args=dict(Tags(stage, session=call.session).to_xargs()),
             ),
             generator=None,
             block_ids=([],),

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from agentspec.gateway.dashboard.workflow_graph import GraphStep, Path, WorkflowGraph
-from agentspec.gateway.tags import Tags
 from agentspec.stats import MAX_STAGES
+from agentspec.tags import Tags
 
 FIRST_FAILURE = 400
 

@@ -16,8 +16,8 @@ from agentspec.gateway.openai.schemas import ChatBody, CompletionBody, Generatio
 from agentspec.gateway.openai.to_generation import chat_request, completion_requests
 from agentspec.gateway.openai.tools import may_call
 from agentspec.gateway.openai.usage import AnswerUsage
-from agentspec.gateway.tags import Tags
 from agentspec.generation import GenerationRequest
+from agentspec.tags import Tags
 
 
 @dataclass(slots=True)

@@ -17,8 +17,8 @@ from agentspec.gateway.openai.schemas import ResponsesBody, read_as
 from agentspec.gateway.openai.to_generation import responses_request
 from agentspec.gateway.openai.tools import Piece, ToolCallReader, may_call
 from agentspec.gateway.openai.usage import AnswerUsage
-from agentspec.gateway.tags import Tags
 from agentspec.generation import GenerationDelta, GenerationRequest, TokenLogprob
+from agentspec.tags import Tags
 
 FIELD_NAMES = {
     "messages": "input",

@@ -17,8 +17,8 @@ from agentspec.gateway.openai.schemas import (
     SamplingBody,
 )
 from agentspec.gateway.openai.tools import Tools, choose
-from agentspec.gateway.tags import Tags
 from agentspec.generation import GenerationRequest, SamplingParams
+from agentspec.tags import Tags
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions
 MAX_PROMPTS = 128
@@ -111,14 +111,8 @@ def _request(
         request_id=request_id,
         prompt=prompt,
         sampling=sampling,
-        stage=tags.stage,
-        session=tags.session,
+        tags=tags,
         tools=tools,
-        max_draft=tags.max_draft,
-        min_match=tags.min_match,
-        learn=tags.learn,
-        prediction=tags.prediction,
-        is_traced=tags.is_traced,
     )
 
 

@@ -11,7 +11,7 @@ from agentspec.errors import RequestError
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.openai.content import read_prediction
 from agentspec.gateway.stages.resolver import StageHints, resolve_stage
-from agentspec.gateway.tags import Tags
+from agentspec.tags import Tags
 from agentspec.wire import (
     LEARN_HEADER,
     MAX_DRAFT_HEADER,
@@ -30,8 +30,12 @@ def read_tags(
     url_stage: str | None,
     body: Mapping[str, Any],
     discovery: Discovery | None = None,
+    *,
+    trace: str | None = None,
 ) -> Tags:
     """Return the tags of a request; ``discovery`` finds the stage of one that names none.
+
+    A request that asks for a trace gets it under the id ``trace``; None = no traces here.
 
     Raises:
         RequestError: a tag is malformed.
@@ -40,13 +44,13 @@ def read_tags(
     learn = _read_int(headers, LEARN_HEADER, 0, 1)
     return Tags(
         stage=stage,
-        stage_source=source,
         session=_read_session(headers),
         max_draft=_read_int(headers, MAX_DRAFT_HEADER, 0, MAX_DRAFT_TOKENS),
         min_match=_read_int(headers, MIN_MATCH_HEADER, 1, MAX_DRAFT_TOKENS),
         learn=learn != 0,
         prediction=read_prediction(body),
-        is_traced=_read_int(headers, TRACE_HEADER, 0, 1) == 1,
+        trace=trace if _read_int(headers, TRACE_HEADER, 0, 1) == 1 else None,
+        stage_source=source,
     )
 
 

@@ -20,11 +20,11 @@ from agentspec.gateway.openai.merge_streams import Indexed, fan_in
 from agentspec.gateway.openai.responses_answer import ResponsesAnswer
 from agentspec.gateway.openai.schemas import DetokenizeBody, TokenizeBody, read_as
 from agentspec.gateway.openai.tokenization import detokenize, tokenize
-from agentspec.gateway.tags import Tags
 from agentspec.gateway.upstreams.tree_control import TreeControl
 from agentspec.generation import Engine, GenerationRequest, PastOutput
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
+from agentspec.tags import Tags
 
 MODELS_PATH = "/v1/models"
 TOKENIZE_PATH = "/tokenize"

@@ -9,7 +9,7 @@ from agentspec.gateway.http.response_writer import BODILESS_STATUSES, RawHeader
 from agentspec.gateway.settings import UpstreamSettings
 from agentspec.gateway.stages.xargs import with_xargs
 from agentspec.gateway.upstreams.connection_pool import UpstreamRequest
-from agentspec.wire import REQUEST_ID_HEADER, STAGE_HEADER, STAGE_SOURCE_HEADER, XARG_TRACE, encode_stage
+from agentspec.wire import REQUEST_ID_HEADER, STAGE_HEADER, STAGE_SOURCE_HEADER, encode_stage
 
 HOP_BY_HOP = frozenset(
     (
@@ -113,8 +113,7 @@ class Forwarding:
     def _xargs(self, call: ApiCall) -> dict[str, str | int]:
         if call.tags is None or not self._sends_xargs:
             return {}
-        traced: dict[str, str | int] = {XARG_TRACE: call.request_id} if call.tags.is_traced else {}
-        return {**call.tags.xargs, **traced}
+        return call.tags.to_xargs()
 
 
 def returned(status: int, headers: Sequence[RawHeader]) -> list[RawHeader]:

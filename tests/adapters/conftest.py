@@ -65,4 +65,4 @@ def url(served: tuple[Any, str]) -> str:
 @pytest.fixture
 def stages(engine: Any) -> Callable[[], list[str]]:
     """Return a function that lists the stages of the calls so far, in order."""
-    return lambda: [request.stage.name for request in engine.requests]
+    return lambda: [request.tags.stage.name for request in engine.requests]

@@ -73,7 +73,7 @@ def test_a_block_has_a_stage_and_a_session(client: openai.OpenAI, stages: Stages
         client.completions.create(model="scripted", prompt="hi")
     ask(client)
     assert stages() == ["flow", "flow/a", "flow/b/c", "flow/a", "flow/a", "flow"]
-    assert [request.session for request in engine.requests] == [None, *["run-1"] * 4, None]
+    assert [request.tags.session for request in engine.requests] == [None, *["run-1"] * 4, None]
 
 
 @pytest.mark.usefixtures("instrumented")

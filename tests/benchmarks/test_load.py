@@ -40,7 +40,7 @@ def test_the_calls_are_the_same_every_time() -> None:
     assert first == again
     assert [len(question) for question in first] == [7, 7]
     assert len({request.request_id for question in first for request in question}) == 14
-    assert [request.request_id for request in first[0] if request.prediction] == ["q0/extract"]
+    assert [request.request_id for request in first[0] if request.tags.prediction] == ["q0/extract"]
     assert calls.load(2, seed=2) != first
 
 

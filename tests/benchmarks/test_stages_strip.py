@@ -50,8 +50,8 @@ def test_what_names_the_stage_goes_and_the_rest_stays(
     answer = post(proxy, chat_body(temperature=0.5), **headers)
     assert answer.json()["choices"][0]["message"]["content"] == "".join(STEPS)
     [request] = engine.requests
-    assert request.stage.name == "discovered"
-    assert (request.session, request.max_draft, request.sampling.temperature) == (None, 3, 0.5)
+    assert request.tags.stage.name == "discovered"
+    assert (request.tags.session, request.tags.max_draft, request.sampling.temperature) == (None, 3, 0.5)
     [call] = findings.calls
     assert (call.told.stage, call.found, call.source) == ("team/plan", "discovered", "fingerprint")
 

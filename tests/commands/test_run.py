@@ -69,16 +69,20 @@ def test_untagged_calls_come_to_the_gateway(url: str, engine: ScriptedEngine, pr
     done = run(url, sys.executable, program, 3)
     assert (done.returncode, done.stdout) == (0, "")
     assert len(engine.requests) == 3
-    (session,) = {request.session for request in engine.requests}
+    (session,) = {request.tags.session for request in engine.requests}
     assert re.fullmatch("run-[0-9a-f]{16}", session or "")
-    assert {request.stage.name for request in engine.requests} == {"default"}
+    assert {request.tags.stage.name for request in engine.requests} == {"default"}
 
 
 def test_a_workflow_goes_before_all_of_them(url: str, engine: ScriptedEngine, program: Path) -> None:
     program.write_text(STAGED + ASK)
     assert run(url, sys.executable, program, options=["--workflow", "my flow"]).returncode == 0
-    assert [request.stage.name for request in engine.requests] == ["my flow/plan", "my flow/write", "my flow"]
-    mine, run_session, again = (request.session for request in engine.requests)
+    assert [request.tags.stage.name for request in engine.requests] == [
+        "my flow/plan",
+        "my flow/write",
+        "my flow",
+    ]
+    mine, run_session, again = (request.tags.session for request in engine.requests)
     assert (mine, run_session == again, (run_session or "").startswith("run-")) == ("mine", True, True)
 
 
@@ -104,7 +108,7 @@ def test_however_python_is_started(url: str, engine: ScriptedEngine, tmp_path: P
         timeout=TIMEOUT_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [request.stage.name for request in engine.requests] == ["flow/plan", "flow/write"]
+    assert [request.tags.stage.name for request in engine.requests] == ["flow/plan", "flow/write"]
 
 
 def test_what_is_no_python_gets_the_environment(url: str, engine: ScriptedEngine) -> None:
@@ -128,7 +132,10 @@ def test_what_the_page_says(url: str, engine: ScriptedEngine, tmp_path: Path) ->
         check=True,
         timeout=TIMEOUT_S,
     )
-    assert [request.stage.name for request in engine.requests] == ["agentic_sql/plan", "agentic_sql/write"]
+    assert [request.tags.stage.name for request in engine.requests] == [
+        "agentic_sql/plan",
+        "agentic_sql/write",
+    ]
 
 
 # Python's startup
@@ -139,7 +146,7 @@ def test_the_sitecustomize_behind_ours_is_imported(url: str, engine: ScriptedEng
     code = f"import sys; print(*sys.theirs, {str(STARTUP)!r} in sys.path)\n{STAGED}"
     done = run(url, sys.executable, "-c", code, PYTHONPATH=str(tmp_path))
     assert done.stdout == f"sitecustomize {tmp_path / 'sitecustomize.py'} False\n"
-    assert [request.stage.name for request in engine.requests] == ["plan", "write"]
+    assert [request.tags.stage.name for request in engine.requests] == ["plan", "write"]
 
 
 def test_an_adapter_that_fails_is_told_once_and_harms_nobody(
@@ -208,7 +215,7 @@ def test_what_the_program_starts_is_one_session(
     own = run(url, sys.executable, "-c", SESSION, SESSION, **named).stdout.splitlines()
     code = f'"{sys.executable}" -c "$1"; "{sys.executable}" -c "$1"; "{sys.executable}" "$2"'
     both = run(url, "sh", "-c", code, "sh", SESSION, program, **named).stdout.splitlines()
-    sent = engine.last.session
+    sent = engine.last.tags.session
     if given is not None:
         assert (set(own), set(both), sent) == ({given}, {given}, "my%20run")
         return
@@ -362,7 +369,7 @@ def test_what_was_saved_is_told_of_this_run_alone(
         assert [stage["stage"] for stage in told["stages"]] == ["counted"]
         assert told["total"]["num_requests"] == num_calls
         assert (told["exit_status"], told["workflow"], told["is_alone"]) == (0, "counted", False)
-        assert told["session"] == engine.last.session
+        assert told["session"] == engine.last.tags.session
 
 
 def test_a_gateway_that_is_gone_at_the_end(tmp_path: Path) -> None:

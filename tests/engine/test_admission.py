@@ -9,6 +9,7 @@ from agentspec.engine.model import Transformer
 from agentspec.engine.tokenizer import Tokenizer
 from agentspec.errors import ContextLengthError, RequestError
 from agentspec.generation import GenerationRequest, SamplingParams
+from agentspec.tags import Tags
 from tests.support.fakes import STAGE, RecordingProposer, SteppedEngine
 
 CONTEXT = 32
@@ -26,7 +27,7 @@ def engine(exact_model: Transformer, tokenizer: Tokenizer, proposer: RecordingPr
 
 
 def request(prompt: Any, sampling: SamplingParams = GREEDY, **fields: Any) -> GenerationRequest:
-    return GenerationRequest("r", prompt, sampling, STAGE, **fields)
+    return GenerationRequest("r", prompt, sampling, Tags(STAGE, **fields))
 
 
 def test_a_prompt_is_text_ids_or_messages(

@@ -15,6 +15,7 @@ from agentspec.errors import EngineBusyError, EngineError
 from agentspec.generation import GenerationRequest, SamplingParams
 from agentspec.proposer import Proposer
 from agentspec.step_cost import FIRST_PRICE
+from agentspec.tags import Tags
 from tests.support.fakes import (
     STAGE,
     OracleProposer,
@@ -28,7 +29,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True)
 
 
 def request(name: str, prompt: Any, sampling: SamplingParams = GREEDY, **fields: Any) -> GenerationRequest:
-    return GenerationRequest(name, prompt, sampling, STAGE, **fields)
+    return GenerationRequest(name, prompt, sampling, Tags(STAGE, **fields))
 
 
 @pytest.fixture

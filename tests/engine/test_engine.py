@@ -17,6 +17,7 @@ from agentspec.errors import ConfigError, ContextLengthError, EngineBusyError, E
 from agentspec.forest import Forest
 from agentspec.generation import GenerationDelta, GenerationRequest, SamplingParams
 from agentspec.proposer import Proposer
+from agentspec.tags import Tags
 from tests.support.fakes import STAGE, RecordingModel, RecordingProposer
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
@@ -26,7 +27,7 @@ Make = Callable[..., TorchEngine]
 
 
 def request(name: str, prompt: Any = PROMPT, sampling: SamplingParams = GREEDY) -> GenerationRequest:
-    return GenerationRequest(name, prompt, sampling, STAGE)
+    return GenerationRequest(name, prompt, sampling, Tags(STAGE))
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from agentspec.errors import CheckpointError, ContextLengthError, RequestError
 from agentspec.generation import ForcedOutput, GenerationRequest, SamplingParams
 from agentspec.models import bundled_model_dir
 from agentspec.recorded import RecordedAnswer
+from agentspec.tags import Tags
 from tests.support.checkpoints import make_checkpoint
 from tests.support.fakes import STAGE, OracleProposer, RandomProposer, SteppedEngine
 
@@ -32,7 +33,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=30)
 def request(
     name: str, prompt: str | list[int], *forced: ForcedOutput, sampling: SamplingParams = GREEDY
 ) -> GenerationRequest:
-    return GenerationRequest(name, prompt, sampling, STAGE, forced=forced or None)
+    return GenerationRequest(name, prompt, sampling, Tags(STAGE), forced=forced or None)
 
 
 @pytest.mark.parametrize("mode", ["off", "chain", "tree"])

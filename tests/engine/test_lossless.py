@@ -17,6 +17,7 @@ from agentspec.engine.tokenizer import Tokenizer
 from agentspec.forest import Forest
 from agentspec.generation import GenerationDelta, GenerationRequest, SamplingParams
 from agentspec.proposer import NoDrafts, Proposer
+from agentspec.tags import Tags
 from tests.support.fakes import STAGE, OracleProposer, RandomProposer, SteppedEngine
 
 NUM_PROMPTS = 200
@@ -48,7 +49,7 @@ def run(exact_model: Transformer, tokenizer: Tokenizer) -> Run:
             exact_model, tokenizer, proposer, num_slots=num_slots, draft=draft, clock=clock
         )
         for i, (prompt, params) in enumerate(zip(prompts, sampling, strict=True)):
-            engine.submit(GenerationRequest(f"r{i}", prompt, params, STAGE))
+            engine.submit(GenerationRequest(f"r{i}", prompt, params, Tags(STAGE)))
         engine.run()
         engine.cache.check_integrity()
         assert engine.scheduler.num_free == num_slots
@@ -124,7 +125,7 @@ def test_drafts_are_really_accepted(exact_model: Transformer, tokenizer: Tokeniz
         proposer = NoDrafts() if kind == "off" else OracleProposer(outputs, is_tree=kind == "tree", wrong=0)
         engine = SteppedEngine(exact_model, tokenizer, proposer, draft=DraftConfig(max_tokens=12))
         for i, prompt in enumerate(prompts):
-            engine.submit(GenerationRequest(f"r{i}", prompt, GREEDY, STAGE))
+            engine.submit(GenerationRequest(f"r{i}", prompt, GREEDY, Tags(STAGE)))
         engine.run()
         outputs = {tuple(prompt): engine.output(f"r{i}") for i, prompt in enumerate(prompts)}
         stats = engine.decoder.counters.snapshot()[STAGE]

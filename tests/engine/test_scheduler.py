@@ -15,13 +15,16 @@ from agentspec.engine.stop import StopStrings
 from agentspec.errors import EngineBusyError
 from agentspec.generation import GenerationRequest, SamplingParams
 from agentspec.stages import StageKey
+from agentspec.tags import Tags
 from tests.support.fakes import STAGE, make_draft
 
 
 def make_choice(num_prompt_tokens: int, name: str = "r", max_tokens: int = 10) -> Choice:
     params = SamplingParams(temperature=0)
     return Choice(
-        live=LiveRequest(GenerationRequest(name, "", params, STAGE), cast(asyncio.AbstractEventLoop, None)),
+        live=LiveRequest(
+            GenerationRequest(name, "", params, Tags(STAGE)), cast(asyncio.AbstractEventLoop, None)
+        ),
         index=0,
         key=name,
         prompt_ids=np.arange(num_prompt_tokens, dtype=np.int32),
@@ -175,7 +178,9 @@ def test_a_prompt_goes_on_where_another_ended() -> None:
 def test_no_tenant_goes_on_where_another_ended() -> None:
     scheduler = Scheduler(num_slots=1, max_batch_tokens=999, max_queue=9, keeps_prompts=True)
     mine, yours = make_choice(200, "mine"), make_choice(200, "yours")
-    yours.live = LiveRequest(replace(yours.live.request, stage=StageKey("acme", ("a",))), yours.live.loop)
+    yours.live = LiveRequest(
+        replace(yours.live.request, tags=Tags(StageKey("acme", ("a",)))), yours.live.loop
+    )
     scheduler.add([mine])
     take_pass(scheduler)
     scheduler.release(mine)

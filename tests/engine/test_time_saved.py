@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from agentspec.engine.model import Transformer
 from agentspec.engine.tokenizer import Tokenizer
 from agentspec.generation import GenerationRequest, SamplingParams
 from agentspec.proposer import Proposer
+from agentspec.tags import Tags
 from tests.support.fakes import STAGE, OracleProposer, RandomProposer, SteppedEngine
 
 SAMPLING = SamplingParams(temperature=0.0, max_tokens=120, ignore_eos=True)
@@ -17,8 +19,8 @@ PROMPTS = [[5 + i] * 40 for i in range(6)]
 PASS_S, ROW_S, PROMPT_ROW_S = 0.001, 0.0001, 0.00001
 
 
-def request(number: int, **fields: int) -> GenerationRequest:
-    return GenerationRequest(f"r{number}", PROMPTS[number], SAMPLING, STAGE, **fields)
+def request(number: int, **fields: Any) -> GenerationRequest:
+    return GenerationRequest(f"r{number}", PROMPTS[number], SAMPLING, Tags(STAGE, **fields))
 
 
 @pytest.fixture(scope="module")

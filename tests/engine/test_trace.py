@@ -12,6 +12,7 @@ from agentspec.engine.model import Transformer
 from agentspec.engine.tokenizer import Tokenizer
 from agentspec.generation import GenerationRequest, SamplingParams, TracedStep
 from agentspec.proposer import Proposer
+from agentspec.tags import Tags
 from tests.support.fakes import STAGE, OracleProposer, SteppedEngine
 
 PROMPT = [5, 6, 7]
@@ -21,7 +22,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True)
 @pytest.fixture
 def full(exact_model: Transformer, tokenizer: Tokenizer) -> list[int]:
     engine = SteppedEngine(exact_model, tokenizer)
-    engine.submit(GenerationRequest("r", PROMPT, GREEDY, STAGE))
+    engine.submit(GenerationRequest("r", PROMPT, GREEDY, Tags(STAGE)))
     engine.run()
     return engine.output("r")
 
@@ -30,7 +31,7 @@ def full(exact_model: Transformer, tokenizer: Tokenizer) -> list[int]:
 def run(exact_model: Transformer, tokenizer: Tokenizer) -> Any:
     def run(proposer: Proposer, sampling: SamplingParams = GREEDY, **fields: Any) -> SteppedEngine:
         engine = SteppedEngine(exact_model, tokenizer, proposer, draft=DraftConfig(max_tokens=8))
-        engine.submit(GenerationRequest("r", PROMPT, sampling, STAGE, **fields))
+        engine.submit(GenerationRequest("r", PROMPT, sampling, Tags(STAGE, **fields)))
         engine.run()
         return engine
 
@@ -47,7 +48,7 @@ def trace_of(engine: SteppedEngine) -> tuple[TracedStep, ...]:
 def test_the_steps_add_up_to_the_output(
     run: Any, full: list[int], tokenizer: Tokenizer, is_tree: bool
 ) -> None:
-    engine = run(OracleProposer({tuple(PROMPT): full}, is_tree=is_tree, wrong=0.3), is_traced=True)
+    engine = run(OracleProposer({tuple(PROMPT): full}, is_tree=is_tree, wrong=0.3), trace="r")
     steps = trace_of(engine)
     texts = [[step.texts[node] for node in step.accepted] + [step.own_text] for step in steps]
     assert [text for step in texts for text in step] == [tokenizer.token_text(token) for token in full]
@@ -66,7 +67,7 @@ def test_the_steps_add_up_to_the_output(
 def test_an_output_that_ends_inside_a_draft(run: Any, full: list[int], tokenizer: Tokenizer) -> None:
     stop = tokenizer.token_text(full[4])
     proposer = OracleProposer({tuple(PROMPT): full}, is_tree=False, wrong=0)
-    engine = run(proposer, replace(GREEDY, stop=(stop,)), is_traced=True)
+    engine = run(proposer, replace(GREEDY, stop=(stop,)), trace="r")
     last = trace_of(engine)[-1]
     assert last.own_text is None
     assert 0 < len(last.accepted) < len(last.texts)
@@ -77,7 +78,7 @@ def test_a_trace_changes_nothing_and_costs_nothing_unasked(run: Any, full: list[
     outputs = {}
     for is_traced in (False, True):
         proposer = OracleProposer({tuple(PROMPT): full}, is_tree=True, wrong=0.3)
-        engine = run(proposer, is_traced=is_traced)
+        engine = run(proposer, trace="r" if is_traced else None)
         outputs[is_traced] = engine.output("r")
         assert bool(trace_of(engine)) is is_traced
     assert outputs[True] == outputs[False] == full
@@ -85,6 +86,6 @@ def test_a_trace_changes_nothing_and_costs_nothing_unasked(run: Any, full: list[
 
 def test_a_trace_is_bounded(run: Any, full: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_request, "MAX_TRACED_STEPS", 3)
-    engine = run(OracleProposer({}, is_tree=False), max_draft=0, is_traced=True)
+    engine = run(OracleProposer({}, is_tree=False), max_draft=0, trace="r")
     assert len(trace_of(engine)) == 3
     assert engine.output("r") == full

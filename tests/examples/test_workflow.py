@@ -46,22 +46,24 @@ def test_each_call_has_its_stage_and_all_share_a_session(
     given, engine = ask()
     assert given == Answer(GOOD, given.result, "There are 600 orders.")
     assert given.result.rows == ((600,),)
-    assert sorted(r.stage.name for r in engine.requests) == sorted(f"agentic_sql/{stage}" for stage in SCRIPT)
-    assert {r.session for r in engine.requests} == {"run-1"}
-    assert engine.requests[0].stage == StageKey("default", ("agentic_sql", "classify"))
+    assert sorted(r.tags.stage.name for r in engine.requests) == sorted(
+        f"agentic_sql/{stage}" for stage in SCRIPT
+    )
+    assert {r.tags.session for r in engine.requests} == {"run-1"}
+    assert engine.requests[0].tags.stage == StageKey("default", ("agentic_sql", "classify"))
 
 
 def test_a_refused_query_gets_a_correction_turn_with_the_error(
     ask: Callable[..., tuple[Answer, StageEngine]],
 ) -> None:
     _, engine = ask(sql_2=["SELECT colour FROM orders", GOOD])
-    turns = [r for r in engine.requests if r.stage.path[-1] == "sql_2"]
+    turns = [r for r in engine.requests if r.tags.stage.path[-1] == "sql_2"]
     assert len(turns) == 2
     messages = turns[1].prompt
     assert not isinstance(messages, str)
     assert [m["role"] for m in messages if isinstance(m, dict)] == ["system", "user", "assistant", "user"]
     assert "SQLite says: no such column: colour" in str(messages[-1])
-    shown = str(next(r for r in engine.requests if r.stage.path[-1] == "combine").prompt)
+    shown = str(next(r for r in engine.requests if r.tags.stage.path[-1] == "combine").prompt)
     assert shown.count("Rows: 600") == 3
 
 

@@ -14,8 +14,8 @@ import pytest
 from agentspec.errors import ForestFileError, UnusableForestError
 from agentspec.stages import StageKey
 from agentspec.vllm_plugin.commands import MOST_JOBS, Commands
+from agentspec.vllm_plugin.lora import adapted
 from agentspec.vllm_plugin.proposer import ForestProposer
-from agentspec.vllm_plugin.tags import adapted
 from tests.vllm_plugin.support.runner import EOS, Runner, request, vllm_config
 
 STAGE = StageKey("acme", ("sql", "write"))

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from agentspec.errors import ConfigError, UnknownRequestError
 from agentspec.forest import LiveRows
 from agentspec.stages import StageKey
+from agentspec.vllm_plugin.lora import adapted
 from agentspec.vllm_plugin.proposer import ForestProposer
-from agentspec.vllm_plugin.tags import adapted
 from tests.vllm_plugin.support.runner import EOS, MAX_MODEL_LEN, VOCAB_SIZE, Runner, request, vllm_config
 
 STAGE = StageKey.parse("sql/write")

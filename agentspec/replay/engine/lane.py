@@ -18,6 +18,7 @@ from agentspec.generation import ForcedOutput, GenerationRequest, SamplingParams
 from agentspec.proposer import Proposer
 from agentspec.replay.engine.calls import EngineCall
 from agentspec.replay.engine.shapes import Measured
+from agentspec.tags import Tags
 
 MAX_BATCH_TOKENS = 256
 
@@ -101,7 +102,6 @@ def _request(request_id: str, call: EngineCall) -> GenerationRequest:
         request_id=request_id,
         prompt=call.prompt.tolist(),
         sampling=SamplingParams(temperature=0.0),
-        stage=call.key,
-        session=call.session,
+        tags=Tags(call.key, session=call.session),
         forced=[ForcedOutput(call.response.tolist(), call.is_cut)],
     )

@@ -47,7 +47,7 @@ def run(block: str) -> tuple[dict[str, Any], list[str]]:
         exec(compile(block.replace(URL, root), str(PAGE), "exec"), names)
     shown = with_numbered_sessions(output_of(block), block)
     assert with_numbered_sessions(printed.getvalue(), block) == shown
-    return names, [request.stage.name for request in engine.requests]
+    return names, [request.tags.stage.name for request in engine.requests]
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 def told(engine: Any) -> list[tuple[str, str]]:
     """Return, for each call, the stage expected and the stage received."""
-    return [(request.prompt[0]["content"], request.stage.name) for request in engine.requests]
+    return [(request.prompt[0]["content"], request.tags.stage.name) for request in engine.requests]
 
 
 def are_right(engine: Any, *names: str) -> bool:
@@ -20,5 +20,5 @@ def sessions(engine: Any) -> dict[str | None, int]:
     """Return the number of calls of each session."""
     counts: dict[str | None, int] = {}
     for request in engine.requests:
-        counts[request.session] = counts.get(request.session, 0) + 1
+        counts[request.tags.session] = counts.get(request.tags.session, 0) + 1
     return counts

@@ -43,7 +43,7 @@ def crew_of(llm: Any, *roles: str, **more: Any) -> Crew:
 def told(engine: Any) -> list[tuple[str, str]]:
     """Return, for each call, the role named in its prompt and the stage received."""
     return [
-        (request.prompt[0]["content"].removeprefix("You are ").partition(".")[0], request.stage.name)
+        (request.prompt[0]["content"].removeprefix("You are ").partition(".")[0], request.tags.stage.name)
         for request in engine.requests
     ]
 

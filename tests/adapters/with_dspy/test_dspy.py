@@ -68,7 +68,7 @@ def objective(request: Any) -> str:
 
 def are_right(engine: Any) -> bool:
     """Return True if every call had its expected stage."""
-    return all(objective(request) == request.stage.name for request in engine.requests)
+    return all(objective(request) == request.tags.stage.name for request in engine.requests)
 
 
 async def in_a_thread(program: Any) -> None:
@@ -109,7 +109,7 @@ async def test_runs_side_by_side(model: Any, engine: Any) -> None:
     """Run one program many times concurrently."""
     program = Desk()
     await asyncio.gather(*(program.acall(topic="bees") for _ in range(NUM_RUNS)))
-    assert [request.stage.name for request in engine.requests] == ["flow/Desk/ask"] * NUM_RUNS
+    assert [request.tags.stage.name for request in engine.requests] == ["flow/Desk/ask"] * NUM_RUNS
     assert list(sessions(engine).values()) == [1] * NUM_RUNS
     await model.aclose()
 

@@ -153,7 +153,7 @@ async def test_side_by_side(model: Any, engine: Any, make: Make) -> None:
     await asyncio.gather(*(boss.ainvoke(QUESTION) for boss in bosses for _ in range(4)))
     assert len(engine.requests) == 3 * 16
     assert all(expected == stage for expected, stage in told(engine))
-    assert len({request.session for request in engine.requests}) == 16
+    assert len({request.tags.session for request in engine.requests}) == 16
 
 
 async def test_tools_of_one_answer(model: Any, engine: Any) -> None:

@@ -90,7 +90,7 @@ def test_the_calls_of_a_chain_are_a_session(model: Any, engine: Any) -> None:
     chain.invoke("hi")
     chain.invoke("hi")
     model.invoke("hi")
-    first, second, third, fourth, alone = [request.session for request in engine.requests]
+    first, second, third, fourth, alone = [request.tags.session for request in engine.requests]
     assert first == second != third == fourth
     assert first is not None
     assert alone is None
@@ -104,14 +104,14 @@ def test_what_is_around_is_told_where_a_call_tells_nothing(model: Any, stages: S
         model.invoke("hi", {"tags": ["search"]})
         model.invoke("hi", {"tags": ["agentspec:named"]})
     assert stages() == ["writer", "search", "plan", "named"]
-    assert [request.session for request in engine.requests] == ["run-1", "run-1", "run-2", "run-2"]
+    assert [request.tags.session for request in engine.requests] == ["run-1", "run-1", "run-2", "run-2"]
 
 
 def test_a_thread_is_a_session_and_no_stage(model: Any, engine: Any) -> None:
     model.invoke("hi", {"metadata": {"thread_id": "thread 1/é"}})
     model.invoke("hi", {"metadata": {"thread_id": "t" * 300}})
-    assert [request.session for request in engine.requests] == ["thread%201%2F%C3%A9", None]
-    assert {request.stage.name for request in engine.requests} == {"default"}
+    assert [request.tags.session for request in engine.requests] == ["thread%201%2F%C3%A9", None]
+    assert {request.tags.stage.name for request in engine.requests} == {"default"}
 
 
 def test_tools(model: Any, stages: Stages) -> None:
@@ -202,6 +202,6 @@ async def test_batches_of_completions(llm: Callable[..., AgentSpecLLM], engine: 
     assert model.batch(["hi", "ho"]) == await model.abatch(["hi", "ho"]) == [TEXT, TEXT]
     model.batch(list("abc"), configs)
     await model.abatch(list("abc"), configs)
-    assert [request.stage.name for request in engine.requests[:4]] == ["complete"] * 4
-    assert all(request.prompt == request.stage.name for request in engine.requests[4:])
+    assert [request.tags.stage.name for request in engine.requests[:4]] == ["complete"] * 4
+    assert all(request.prompt == request.tags.stage.name for request in engine.requests[4:])
     assert len(engine.requests) == 10

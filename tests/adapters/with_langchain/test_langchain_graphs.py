@@ -101,7 +101,7 @@ def sessions(engine: Any) -> dict[str | None, list[str]]:
     """Return the stages of each session."""
     found: dict[str | None, list[str]] = {}
     for request in engine.requests:
-        found.setdefault(request.session, []).append(request.stage.name)
+        found.setdefault(request.tags.session, []).append(request.tags.stage.name)
     return found
 
 

@@ -53,7 +53,7 @@ def test_a_graph_without_a_tag(
     assert done.returncode == 0, done.stderr
     assert done.stdout == "Hello, wörld!\n"
     assert stages() == ["agentic_sql/extract", "agentic_sql/combine"]
-    assert len({request.session for request in engine.requests}) == 1  # type: ignore[attr-defined]
+    assert len({request.tags.session for request in engine.requests}) == 1  # type: ignore[attr-defined]
     rows = [line.split()[:2] for line in done.stderr.splitlines()[2:]]
     assert rows == [["agentic_sql/extract", "1"], ["agentic_sql/combine", "1"], ["all", "2"]]
 
@@ -68,6 +68,6 @@ def test_the_processes_of_a_run_are_one_session(url: str, engine: Any, tmp_path:
         check=True,
         timeout=TIMEOUT_S,
     )
-    assert [request.stage.name for request in engine.requests] == ["extract", "combine"] * 2
-    (session,) = {request.session for request in engine.requests}
+    assert [request.tags.stage.name for request in engine.requests] == ["extract", "combine"] * 2
+    (session,) = {request.tags.session for request in engine.requests}
     assert session.startswith("run-")

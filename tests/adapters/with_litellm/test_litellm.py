@@ -95,7 +95,7 @@ async def test_every_way_of_asking(options: Any, stages: Stages, ask: Ask, engin
         await ask(options, metadata={"generation_name": "summary", "session_id": "run-3"})
     await ask(options)
     assert stages() == ["flow/named", "flow/block", "flow/team/writer/summary", "flow"]
-    assert [request.session for request in engine.requests] == ["run%201", "run-2", "run-3", None]
+    assert [request.tags.session for request in engine.requests] == ["run%201", "run-2", "run-3", None]
 
 
 @pytest.mark.usefixtures("instrumented")
@@ -110,7 +110,7 @@ async def test_tasks_side_by_side(url: str, engine: Any, provider: str) -> None:
 
     await asyncio.gather(*(one(f"task {num}") for num in range(NUM_RUNS)))
     assert len(engine.requests) == 3 * NUM_RUNS
-    assert all(request.prompt[0]["content"] == request.stage.name for request in engine.requests)
+    assert all(request.prompt[0]["content"] == request.tags.stage.name for request in engine.requests)
 
 
 @pytest.mark.usefixtures("instrumented")
@@ -123,7 +123,7 @@ def test_threads(url: str, engine: Any, provider: str) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(one, (f"thread {num}" for num in range(NUM_RUNS))))
     assert len(engine.requests) == NUM_RUNS
-    assert all(request.prompt[0]["content"] == request.stage.name for request in engine.requests)
+    assert all(request.prompt[0]["content"] == request.tags.stage.name for request in engine.requests)
 
 
 @pytest.mark.usefixtures("instrumented")
@@ -210,7 +210,7 @@ async def test_bad_names(url: str, engine: Any) -> None:
     assert engine.requests == []
     await complete(options, metadata={"generation_name": ID, "session_id": "s" * 300})
     await complete(options, metadata={"generation_name": f"planner-{ID}"})
-    assert [(one.stage.name, one.session) for one in engine.requests] == [
+    assert [(one.tags.stage.name, one.tags.session) for one in engine.requests] == [
         ("flow", None),
         ("flow/planner", None),
     ]

@@ -65,7 +65,7 @@ def sessions(engine: Any) -> dict[str | None, list[str]]:
     """Return the stages of each session."""
     found: dict[str | None, list[str]] = {}
     for request in engine.requests:
-        found.setdefault(request.session, []).append(request.stage.name)
+        found.setdefault(request.tags.session, []).append(request.tags.stage.name)
     return {session: sorted(stages) for session, stages in found.items()}
 
 
@@ -186,7 +186,7 @@ async def test_what_is_a_session(client: openai.AsyncOpenAI, engine: Any) -> Non
     with trace("both", disabled=True):
         await Runner.run(agent, "hi")
         await Runner.run(agent, "hi")
-    found = [request.session for request in engine.requests]
+    found = [request.tags.session for request in engine.requests]
     assert found[:8] == ["kept%201", "group", "group", None] * 2
     assert found[8:10] == ["traced"] * 2
     assert found[10] == found[11] is not None
@@ -213,12 +213,12 @@ async def test_names(client: openai.AsyncOpenAI, engine: Any) -> None:
     with stage("named", session="run-1"):
         await ask("planner", [ask_itself])
     undo()
-    assert [request.stage.name for request in engine.requests] == [
+    assert [request.tags.stage.name for request in engine.requests] == [
         *["flow/planner"] * 4,
         *["flow"] * 2,
         *["flow/named"] * 3,
     ]
-    assert {request.session for request in engine.requests[-3:]} == {"run-1"}
+    assert {request.tags.session for request in engine.requests[-3:]} == {"run-1"}
 
 
 @pytest.mark.usefixtures("instrumented")
@@ -233,7 +233,7 @@ async def test_a_block_in_a_tool_is_a_stage(client: openai.AsyncOpenAI, engine: 
         return "done"
 
     await Runner.run(Agent(name="writer", model=model, tools=[look_up]), "hi")
-    assert [request.stage.name for request in engine.requests] == ["writer", "look/up", "writer"]
+    assert [request.tags.stage.name for request in engine.requests] == ["writer", "look/up", "writer"]
     assert len(sessions(engine)) == 1
 
 
@@ -252,7 +252,7 @@ async def test_a_run_goes_on_after_an_approval(client: openai.AsyncOpenAI, engin
     state = (await Runner.run(first, "hi")).to_state()
     state.approve(state.get_interruptions()[0])
     await Runner.run(first, state)
-    names = [request.stage.name for request in engine.requests]
+    names = [request.tags.stage.name for request in engine.requests]
     assert names == ["first", "writer", "researcher", "writer"]
 
 
@@ -266,7 +266,7 @@ async def test_it_can_be_undone(client: openai.AsyncOpenAI, engine: Any) -> None
     last()
     last()
     await Runner.run(agent, "hi")
-    assert [request.stage.name for request in engine.requests] == ["last/writer", "default"]
+    assert [request.tags.stage.name for request in engine.requests] == ["last/writer", "default"]
     assert [dict(vars(owner)) for owner in owners] == before
 
 

@@ -93,7 +93,7 @@ def run_of(request: GenerationRequest) -> str:
 
 def wrong(engine: ActingEngine) -> list[tuple[str, str]]:
     """Return the calls that had another stage than expected."""
-    told = [(f"repair/{part_of(request)}", request.stage.name) for request in engine.requests]
+    told = [(f"repair/{part_of(request)}", request.tags.stage.name) for request in engine.requests]
     return [(expected, stage) for expected, stage in told if expected != stage]
 
 

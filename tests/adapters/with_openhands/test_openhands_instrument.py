@@ -65,7 +65,7 @@ def test_a_conversation_may_be_older(model: Models, engine: Any, stages: Stages,
     conversation.run()
     undo()
     assert stages() == ["coder"]
-    assert engine.requests[0].session == str(conversation.id)
+    assert engine.requests[0].tags.session == str(conversation.id)
 
 
 def test_a_fork_is_part_of_its_conversation(
@@ -78,7 +78,7 @@ def test_a_fork_is_part_of_its_conversation(
     fork.run()
     fork.ask_agent("What is run-1?")
     assert stages() == ["repair/coder", "repair/coder", "repair/coder/ask-agent-llm"]
-    assert {request.session for request in engine.requests} == {str(conversation.id)}
+    assert {request.tags.session for request in engine.requests} == {str(conversation.id)}
 
 
 def test_what_a_model_is_there_for(model: Models, engine: Any, stages: Stages, instrumented: None) -> None:
@@ -97,7 +97,7 @@ def test_a_block_names_the_stage(
     with stage("mine", session="run-1"):
         ask(model())
     assert stages() == ["repair/mine", "repair/mine"]
-    assert [request.session for request in engine.requests] == [str(conversation.id), "run-1"]
+    assert [request.tags.session for request in engine.requests] == [str(conversation.id), "run-1"]
 
 
 def test_headers_by_hand_stay(
@@ -118,7 +118,7 @@ def test_a_sub_agent_has_a_condenser_of_its_own(
     conversation = Conversation(agent=agent, workspace=tmp_path, visualizer=None, stuck_detection=False)
     conversation.send_message("Do run-1.")
     conversation.run()
-    told = {(part_of(request), request.stage.name) for request in engine.requests}
+    told = {(part_of(request), request.tags.stage.name) for request in engine.requests}
     assert told == {("agent", "repair/scout"), ("agent/condenser", "repair/scout/condenser")}
 
 
@@ -143,7 +143,7 @@ def test_no_code_at_all(
     monkeypatch.setenv("LLM_EXTRA_HEADERS", '{"X-AgentSpec-Stage": "repair"}')
     conversation_of(LLM.load_from_env(), tmp_path).run()
     assert stages() == ["default", "repair"]
-    assert engine.requests[0].session == str(untagged.id)
+    assert engine.requests[0].tags.session == str(untagged.id)
 
 
 def test_the_block_to_copy_runs() -> None:

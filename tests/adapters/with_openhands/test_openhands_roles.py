@@ -62,7 +62,7 @@ def sessions(engine: Any) -> dict[str, set[str]]:
     """Return the runs of each session."""
     found: dict[str, set[str]] = {}
     for request in engine.requests:
-        found.setdefault(request.session, set()).add(run_of(request))
+        found.setdefault(request.tags.session, set()).add(run_of(request))
     return found
 
 
@@ -90,7 +90,7 @@ def test_every_role(
     conversation.close()
     assert (tmp_path / "run-1.txt").read_text() == "done\n"
     assert wrong(engine) == []
-    assert Counter(request.stage.name.removeprefix("repair/") for request in engine.requests) == {
+    assert Counter(request.tags.stage.name.removeprefix("repair/") for request in engine.requests) == {
         "agent": len(calls) + 1,
         "agent/condenser": 2,
         "agent/critic": 1,
@@ -103,8 +103,8 @@ def test_every_role(
         "cook": 1,
         "goal-judge": 1,
     }
-    of_conversation = [request for request in engine.requests if request.stage.path[-1] != "goal-judge"]
-    assert {request.session for request in of_conversation} == {str(conversation.id)}
+    of_conversation = [request for request in engine.requests if request.tags.stage.path[-1] != "goal-judge"]
+    assert {request.tags.session for request in of_conversation} == {str(conversation.id)}
 
 
 async def test_runs_side_by_side(model: Models, engine: Any, tmp_path: Path, instrumented: None) -> None:
@@ -123,7 +123,7 @@ async def test_runs_side_by_side(model: Models, engine: Any, tmp_path: Path, ins
     assert sorted(sessions(engine).values(), key=min) == sorted(
         ({f"run-{number}"} for number in range(NUM_RUNS)), key=min
     )
-    stages = Counter(request.stage.name for request in engine.requests)
+    stages = Counter(request.tags.stage.name for request in engine.requests)
     assert stages["repair/agent"] == 6 * NUM_RUNS
     assert stages["repair/scout"] == stages["repair/cook"] == stages["repair/agent/lookup"] == NUM_RUNS
 
@@ -143,7 +143,7 @@ def test_threads_and_delegates(model: Models, engine: Any, tmp_path: Path, instr
         list(pool.map(one, range(4)))
     assert wrong(engine) == []
     assert all(len(runs) == 1 for runs in sessions(engine).values())
-    assert Counter(request.stage.name for request in engine.requests) == {
+    assert Counter(request.tags.stage.name for request in engine.requests) == {
         "repair/agent": 12,
         "repair/scout": 4,
         "repair/cook": 4,

@@ -39,4 +39,4 @@ def test_a_conversation_without_a_tag(
     assert done.returncode == 0, done.stderr
     assert "agentspec run: no adapter" not in done.stderr
     assert stages() == ["repair/agent", "repair/agent/title"]
-    assert len({request.session for request in engine.requests}) == 1  # type: ignore[attr-defined]
+    assert len({request.tags.session for request in engine.requests}) == 1  # type: ignore[attr-defined]

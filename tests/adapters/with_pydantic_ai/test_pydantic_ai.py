@@ -56,7 +56,7 @@ def sessions(engine: Any) -> dict[str | None, list[str]]:
     """Return the stages of each session."""
     found: dict[str | None, list[str]] = {}
     for request in engine.requests:
-        found.setdefault(request.session, []).append(request.stage.name)
+        found.setdefault(request.tags.session, []).append(request.tags.stage.name)
     return {session: sorted(stages) for session, stages in found.items()}
 
 
@@ -162,7 +162,7 @@ async def test_outputs(model: Any, engine: Any) -> None:
     await writer.run("hi")
     assert (await joker.run("hi")).output == Joke(setup="Why?")
     assert all(expected == stage for expected, stage in told(engine))
-    assert [request.stage.name for request in engine.requests] == ["writer", "editor", "joker"]
+    assert [request.tags.stage.name for request in engine.requests] == ["writer", "editor", "joker"]
 
 
 @pytest.mark.usefixtures("instrumented")
@@ -187,7 +187,7 @@ async def test_what_is_outside_a_run_has_no_agent(model: Any, engine: Any) -> No
         async for _ in events:
             break
     await ask()
-    assert [request.stage.name for request in engine.requests] == [
+    assert [request.tags.stage.name for request in engine.requests] == [
         *["writer", "default"] * 2,
         *["reader", "default"],
     ]
@@ -200,7 +200,7 @@ async def test_a_conversation_is_a_session(model: Any, engine: Any) -> None:
     await writer.run("hi", message_history=first.all_messages())
     await writer.run("hi", conversation_id="kept 1")
     await writer.run("hi", conversation_id="s" * 300)
-    assert [request.session for request in engine.requests] == [
+    assert [request.tags.session for request in engine.requests] == [
         *[first.conversation_id] * 2,
         *["kept%201", None],
     ]
@@ -228,7 +228,7 @@ async def test_names(model: Any, engine: Any) -> None:
     with stage("named", session="run-1"):
         await itself.run("hi")
     undo()
-    assert [request.stage.name for request in engine.requests] == [
+    assert [request.tags.stage.name for request in engine.requests] == [
         "flow/inferred",
         *["flow/planner"] * 3,
         "flow",
@@ -236,7 +236,7 @@ async def test_names(model: Any, engine: Any) -> None:
         *["flow"] * 2,
         *["flow/named"] * 3,
     ]
-    assert {request.session for request in engine.requests[-3:]} == {"run-1"}
+    assert {request.tags.session for request in engine.requests[-3:]} == {"run-1"}
 
 
 @pytest.mark.usefixtures("instrumented")
@@ -250,7 +250,7 @@ async def test_a_block_in_a_tool_is_a_stage(model: Any, engine: Any) -> None:
             return (await Agent(model, name="researcher").run("hi")).output
 
     await writer.run("hi")
-    assert [request.stage.name for request in engine.requests] == ["writer", "look/up", "writer"]
+    assert [request.tags.stage.name for request in engine.requests] == ["writer", "look/up", "writer"]
     assert len(sessions(engine)) == 1
 
 
@@ -276,7 +276,7 @@ async def test_it_can_be_undone(model: Any, engine: Any) -> None:
     last()
     last()
     await writer.run("hi")
-    assert [request.stage.name for request in engine.requests] == ["last/writer", "default"]
+    assert [request.tags.stage.name for request in engine.requests] == ["last/writer", "default"]
     assert [dict(vars(owner)) for owner in (CombinedCapability, BaseClient)] == before
 
 

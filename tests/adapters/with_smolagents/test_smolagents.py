@@ -88,14 +88,14 @@ def told(engine: Any) -> list[tuple[str, str]]:
     """Return, for each call, the stage expected and the stage received."""
     prompts = [str(request.prompt[0]["content"]) for request in engine.requests]
     expected = [re.findall("stage=(.*?);", prompt)[0] for prompt in prompts]
-    return list(zip(expected, (request.stage.name for request in engine.requests), strict=True))
+    return list(zip(expected, (request.tags.stage.name for request in engine.requests), strict=True))
 
 
 def sessions(engine: Any) -> dict[str | None, list[str]]:
     """Return the stages of each session."""
     found: dict[str | None, list[str]] = {}
     for request in engine.requests:
-        found.setdefault(request.session, []).append(request.stage.name)
+        found.setdefault(request.tags.session, []).append(request.tags.stage.name)
     return {session: sorted(stages) for session, stages in found.items()}
 
 
@@ -185,9 +185,9 @@ def test_names(model: OpenAIModel, engine: Any) -> None:
     with stage("named", session="run-1"):
         team_of(model).run("hi")
     undo()
-    names = [request.stage.name for request in engine.requests]
+    names = [request.tags.stage.name for request in engine.requests]
     assert names == ["flow", "flow/planner", "flow", *["flow/named"] * len(PER_RUN)]
-    assert {request.session for request in engine.requests[3:]} == {"run-1"}
+    assert {request.tags.session for request in engine.requests[3:]} == {"run-1"}
 
 
 def test_it_can_be_undone(model: OpenAIModel, stages: Stages) -> None:

@@ -34,7 +34,7 @@ class StageEngine(ScriptedEngine):
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[GenerationDelta]:
         self.requests.append(request)
-        text = self.texts[request.stage.path[-1]].pop(0)
+        text = self.texts[request.tags.stage.path[-1]].pop(0)
         yield GenerationDelta(0, text, (1, 2), 3)
         yield GenerationDelta(0, "", (), 3, finish_reason="stop", speculation=SpeculationStats())
 

@@ -60,7 +60,7 @@ def ask(databases: dict[str, Database]) -> Ask:
 
 def essence(engine: StageEngine) -> list[GenerationRequest]:
     """Return the requests in a fixed order, without the fields that vary between runs."""
-    requests = [replace(one, request_id="", session=None) for one in engine.requests]
+    requests = [replace(one, request_id="", tags=replace(one.tags, session=None)) for one in engine.requests]
     return sorted(requests, key=lambda one: (one.stage.name, len(one.prompt)))
 
 
@@ -80,7 +80,7 @@ def test_the_graph_makes_the_same_requests_at_the_same_stages(
 
 def test_without_speculation_the_requests_say_so(ask: Ask) -> None:
     _, engine = ask(speculate=False)
-    assert {(one.max_draft, one.learn) for one in engine.requests} == {(0, False)}
+    assert {(one.tags.max_draft, one.tags.learn) for one in engine.requests} == {(0, False)}
 
 
 def test_each_run_is_a_session_of_its_own_and_all_have_the_same_stages(ask: Ask) -> None:
@@ -88,7 +88,7 @@ def test_each_run_is_a_session_of_its_own_and_all_have_the_same_stages(ask: Ask)
     _, engine = ask(num_runs=num_runs)
     by_session: dict[str | None, list[str]] = {}
     for request in engine.requests:
-        by_session.setdefault(request.session, []).append(request.stage.name)
+        by_session.setdefault(request.tags.session, []).append(request.tags.stage.name)
     assert None not in by_session
     assert len(by_session) == num_runs
     expected = sorted(f"agentic_sql/{stage}" for stage in SCRIPT)

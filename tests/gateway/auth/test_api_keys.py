@@ -94,7 +94,7 @@ def test_the_tenant_comes_from_the_key_alone() -> None:
                     **chat_body(metadata={"agentspec_tenant": "victim"}),
                     extra_body={"vllm_xargs": {"agentspec_tenant": "victim"}},
                 )
-            assert engine.last.stage.tenant == tenant
+            assert engine.last.tags.stage.tenant == tenant
         num_answered = len(engine.requests)
         with client_of(root, api_key="nobody") as client, pytest.raises(openai.AuthenticationError) as caught:
             client.chat.completions.create(**chat_body())

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from agentspec.gateway.dashboard.traffic import TenantTraffic, TrafficStats
-from agentspec.gateway.tags import Tags
 from agentspec.stages import StageKey
+from agentspec.tags import Tags
 
 
 def tags(stage: str, session: str | None = None, *, source: str = "header", tenant: str = "acme") -> Tags:

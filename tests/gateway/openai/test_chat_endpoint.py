@@ -35,8 +35,8 @@ def test_a_whole_answer(client: openai.OpenAI, engine: ScriptedEngine) -> None:
     assert answer.usage.total_tokens == NUM_PROMPT_TOKENS + 2 * len(STEPS)
     assert answer.to_dict()["metrics"] == {"speculative_decoding": FIGURES}
     assert engine.last.prompt == HI
-    assert engine.last.stage == StageKey("default", ("default",))
-    assert engine.last.learn is True
+    assert engine.last.tags.stage == StageKey("default", ("default",))
+    assert engine.last.tags.learn is True
     assert engine.last.sampling.temperature == 1.0
     assert engine.last.sampling.max_tokens is None
 
@@ -142,7 +142,7 @@ def test_every_sampling_field_reaches_the_engine(client: openai.OpenAI, engine: 
     assert sampling.json_schema == schema
     assert sampling.ignore_eos is True
     assert engine.last.tools == tools
-    assert engine.last.prediction == "Hello"
+    assert engine.last.tags.prediction == "Hello"
 
 
 def test_a_mere_tool_call_has_empty_text(client: openai.OpenAI, engine: ScriptedEngine) -> None:
@@ -171,24 +171,24 @@ def test_tags_reach_the_engine_and_come_back(client: openai.OpenAI, engine: Scri
     assert raw.headers["x-agentspec-stage"] == "flow/caf%C3%A9%20one"
     assert raw.headers["x-agentspec-stage-source"] == "header"
     assert raw.headers["x-request-id"] == "mine-1"
-    assert engine.last.stage == StageKey("default", ("flow", "café one"))
-    assert engine.last.session == "s-1"
-    assert (engine.last.max_draft, engine.last.min_match, engine.last.learn) == (0, 3, False)
+    assert engine.last.tags.stage == StageKey("default", ("flow", "café one"))
+    assert engine.last.tags.session == "s-1"
+    assert (engine.last.tags.max_draft, engine.last.tags.min_match, engine.last.tags.learn) == (0, 3, False)
 
 
 def test_the_url_form_needs_no_header(url: str, engine: ScriptedEngine) -> None:
     with client_of(f"{url}/stages/flow/caf%C3%A9") as client:
         raw = client.chat.completions.with_raw_response.create(model="scripted", messages=HI)
         assert raw.headers["x-agentspec-stage-source"] == "url"
-        assert engine.last.stage.path == ("flow", "café")
+        assert engine.last.tags.stage.path == ("flow", "café")
         assert client.models.list().data[0].id == "scripted"
 
 
 def test_a_client_cannot_tag_through_vllm_xargs(client: openai.OpenAI, engine: ScriptedEngine) -> None:
     forged = {"agentspec_tenant": "victim", "agentspec_stage": "theirs", "agentspec_max_draft": 7}
     client.chat.completions.create(model="scripted", messages=HI, extra_body={"vllm_xargs": forged})
-    assert engine.last.stage == StageKey("default", ("default",))
-    assert engine.last.max_draft is None
+    assert engine.last.tags.stage == StageKey("default", ("default",))
+    assert engine.last.tags.max_draft is None
 
 
 @pytest.mark.parametrize("given", ["", "has space", "x" * 129, "semi;colon"])
@@ -210,9 +210,9 @@ def test_sessions_that_clients_send_already(
     url: str, engine: ScriptedEngine, header: str, value: str
 ) -> None:
     post(url, chat_body(), **{header: value})
-    assert engine.last.session == value
+    assert engine.last.tags.session == value
     post(url, chat_body(), **{header: value, "x-agentspec-session": "ours"})
-    assert engine.last.session == "ours"
+    assert engine.last.tags.session == "ours"
 
 
 def test_null_is_the_same_as_absent(url: str, engine: ScriptedEngine) -> None:
@@ -224,7 +224,7 @@ def test_null_is_the_same_as_absent(url: str, engine: ScriptedEngine) -> None:
 
 def test_a_traced_answer_tells_its_steps(url: str, engine: ScriptedEngine) -> None:
     answer = post(url, chat_body(), x_agentspec_trace="1").json()
-    assert engine.last.is_traced
+    assert engine.last.tags.trace
     told = answer["metrics"]["speculative_decoding"]
     assert told.pop("steps") == [
         {"source": None, "tokens": [], "parents": [], "accepted": [], "own": "Hello"},

@@ -86,7 +86,7 @@ def test_every_field_reaches_the_engine_and_comes_back(client: openai.OpenAI, en
     assert sampling.json_schema == SCHEMA
     assert sampling.ignore_eos is True
     assert engine.last.tools == [{"type": "function", "function": LOOK}]
-    assert engine.last.stage == StageKey("default", ("flow", "a"))
+    assert engine.last.tags.stage == StageKey("default", ("flow", "a"))
     assert engine.last.prompt == [
         {"role": "system", "content": "Be short."},
         {"role": "user", "content": "hi"},

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.stages.read_tags import read_tags
-from agentspec.gateway.tags import Tags
+from agentspec.tags import Tags
 
 SESSION = "cf9ab009-9df3-4142-a500-1ff1c0969e3c"
 THREAD = "01a20421-74cd-7ed3-962b-30c07a4f8804"

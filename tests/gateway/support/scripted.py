@@ -147,12 +147,12 @@ class ScriptedEngine:
                 if is_last and self.failure is not None:
                     raise self.failure
                 if is_last and not self.is_endless:
-                    trace = TRACE if request.is_traced and self.can_trace else ()
+                    trace = TRACE if request.tags.trace and self.can_trace else ()
                     delta = replace(delta, finish_reason=self.end, speculation=SPECULATION, trace=trace)
                 yield delta
 
     def _count(self, request: GenerationRequest) -> None:
-        stats = self.counters.setdefault(request.stage, StageStats(tree_bytes=4096))
+        stats = self.counters.setdefault(request.tags.stage, StageStats(tree_bytes=4096))
         stats.num_requests += 1
         stats.num_prompt_tokens += NUM_PROMPT_TOKENS
         stats.num_output_tokens += 2 * len(self.steps)

@@ -34,7 +34,7 @@ def test_a_stage_stays_with_one_engine() -> None:
     with fleet(*engines) as root:
         for stage in [f"s{number}" for number in range(24)] * 2:  # enough for each engine to get some
             assert post(root, chat_body(), x_agentspec_stage=stage).status_code == 200
-    homes = Counter(stage for engine in engines for stage in {one.stage for one in engine.requests})
+    homes = Counter(stage for engine in engines for stage in {one.tags.stage for one in engine.requests})
     assert set(homes.values()) == {1}
     assert all(engine.requests for engine in engines)
 
@@ -45,7 +45,9 @@ def test_a_session_stays_with_one_engine() -> None:
         for stage in ("a", "b", "c", "d"):
             for session in ("s1", "s2", "s3", "s4", "s5", "s6"):
                 post(root, chat_body(), x_agentspec_stage=stage, x_agentspec_session=session)
-    homes = Counter(session for engine in engines for session in {one.session for one in engine.requests})
+    homes = Counter(
+        session for engine in engines for session in {one.tags.session for one in engine.requests}
+    )
     assert set(homes.values()) == {1}
 
 

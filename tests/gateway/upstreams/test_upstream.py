@@ -79,8 +79,8 @@ def test_the_stage_travels_to_the_gateway_behind(proxy_url: str, engine: Scripte
         x_request_id="one",
         x_session_id="s",
     )
-    assert engine.last.stage.name == "flow/café"
-    assert engine.last.session == "s"
+    assert engine.last.tags.stage.name == "flow/café"
+    assert engine.last.tags.session == "s"
     assert answer.headers.get_list("x-agentspec-stage") == ["flow/caf%C3%A9"]
     assert answer.headers.get_list("x-agentspec-stage-source") == ["url"]
     assert answer.headers.get_list("x-request-id") == ["one"]

@@ -1,7 +1,7 @@
-"""Tags of a request in ``vllm_xargs``, as the worker reads them: stage, session, draft limits.
+"""The tags of one request, and their encoding as ``vllm_xargs``.
 
-The gateway has checked them. A client that reaches vLLM without a gateway may send anything. A malformed
-value counts as absent, because an error here would end the engine, not only the request.
+The gateway reads tags from headers and bodies, and refuses malformed ones. Engines take them as they are: the
+embedded one in a ``GenerationRequest``, vLLM in ``vllm_xargs``.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from hashlib import sha256
 
 from agentspec.config import DraftConfig
 from agentspec.errors import StageError
-from agentspec.stages import DEFAULT_STAGE, DEFAULT_TENANT, MAX_PATH_CHARS, StageKey
+from agentspec.stages import DEFAULT_STAGE, DEFAULT_TENANT, StageKey
 from agentspec.stats import MAX_STAGES
 from agentspec.wire import (
     MAX_DRAFT_TOKENS,
     MAX_PREDICTION_CHARS,
     MAX_REQUEST_ID_CHARS,
     MAX_SESSION_CHARS,
+    STAGE_HEADER,
+    STAGE_SOURCE_HEADER,
     XARG_LEARN,
     XARG_MAX_DRAFT,
     XARG_MIN_MATCH,
@@ -29,42 +30,46 @@ from agentspec.wire import (
     XARG_STAGE,
     XARG_TENANT,
     XARG_TRACE,
+    encode_stage,
 )
 
 logger = logging.getLogger(__name__)
 
-NO_WORKFLOW = "-"
-_WALL = "\N{SYMBOL FOR UNIT SEPARATOR}"
-
 
 @dataclass(frozen=True, slots=True)
-class RequestTags:
-    """The tags of one request.
+class Tags:
+    """The tags of one request. ``None`` leaves a setting to the engine.
 
     Attributes:
-        stage: stage under which it is counted and shown.
-        adapter: name of the LoRA adapter; None = the model itself.
-        max_draft, min_match: draft limits; None = the server's settings.
-        prediction: text that the client expects, if any.
-        trace: id under which its decode steps are traced; None = not traced.
+        stage: stage that the output belongs to. Drafts come from its tree.
+        session: name of the run or conversation, if any.
+        max_draft: most draft tokens per step; 0 = no speculation.
+        min_match: fewest matching tokens that a draft needs.
+        learn: False keeps the output out of all trees.
+        prediction: text that the client expects as output, if any.
+        trace: id under which the decode steps are traced; None = not traced.
+        stage_source: resolver that found the stage. Engines do not receive it.
     """
 
     stage: StageKey
-    adapter: str | None = None
     session: str | None = None
     max_draft: int | None = None
     min_match: int | None = None
     learn: bool = True
     prediction: str | None = None
     trace: str | None = None
+    stage_source: str = "default"
 
     @classmethod
-    def read(cls, xargs: Mapping[str, object] | None, adapter: str | None = None) -> RequestTags:
-        """Return the tags in a request's ``SamplingParams.extra_args``."""
+    def from_xargs(cls, xargs: Mapping[str, object] | None) -> Tags:
+        """Return the tags in a request's ``vllm_xargs``. A malformed value counts as absent.
+
+        A client that reaches vLLM without a gateway may send anything, and an error in the worker would end
+        the engine, not only the request.
+        """
         xargs = xargs or {}
         return cls(
             stage=_stage(xargs),
-            adapter=adapter,
             session=_text(xargs.get(XARG_SESSION), MAX_SESSION_CHARS),
             max_draft=_count(xargs.get(XARG_MAX_DRAFT), 0),
             min_match=_count(xargs.get(XARG_MIN_MATCH), 1),
@@ -73,32 +78,40 @@ class RequestTags:
             trace=_text(xargs.get(XARG_TRACE), MAX_REQUEST_ID_CHARS),
         )
 
-    @property
-    def trees(self) -> StageKey:
-        """The forest's key for its trees: an adapter's outputs are those of another model."""
-        return adapted(self.stage, self.adapter)
+    def to_xargs(self) -> dict[str, str | int]:
+        """Return the tags as ``vllm_xargs``, without those that are None. The stage is not encoded."""
+        optional = {
+            XARG_SESSION: self.session,
+            XARG_MAX_DRAFT: self.max_draft,
+            XARG_MIN_MATCH: self.min_match,
+            XARG_PREDICTION: self.prediction,
+            XARG_TRACE: self.trace,
+        }
+        return {
+            XARG_STAGE: self.stage.name,
+            XARG_TENANT: self.stage.tenant,
+            **{key: value for key, value in optional.items() if value is not None},
+            XARG_LEARN: int(self.learn),
+        }
 
     def draft(self, server: DraftConfig) -> DraftConfig:
-        """Return its draft settings. A request can only lower the server's limit."""
+        """Return the request's draft settings. A request can only lower the server's limit.
+
+        Raises:
+            ConfigError: a limit is out of range, see ``DraftConfig``.
+        """
         if self.max_draft is None and self.min_match is None:
             return server
         limit = server.max_tokens if self.max_draft is None else min(self.max_draft, server.max_tokens)
-        return replace(server, max_tokens=limit, min_match=self.min_match or server.min_match)
+        min_match = server.min_match if self.min_match is None else self.min_match
+        return replace(server, max_tokens=limit, min_match=min_match)
 
-
-@lru_cache(MAX_STAGES)
-def adapted(stage: StageKey, adapter: str | None) -> StageKey:
-    """Return the forest's key for a stage: in a tenant of its adapter, and in a workflow.
-
-    No two pairs of tenant and adapter give the same tenant. Stages without a workflow share one. So the
-    tenant's own tree is not needed: it would hold the same outputs as the workflows' trees.
-    """
-    names = (stage.tenant,) if adapter is None else (stage.tenant, adapter)
-    tenant = _WALL.join(name.replace("\\", "\\\\").replace(_WALL, f"\\{_WALL}") for name in names)
-    path = stage.path if len(stage.path) > 1 else (NO_WORKFLOW, *stage.path)
-    if len("/".join(path)) > MAX_PATH_CHARS:
-        path = (NO_WORKFLOW, sha256(stage.name.encode()).hexdigest())
-    return StageKey(tenant if tenant.isprintable() else ascii(tenant), path)
+    def response_headers(self) -> list[tuple[bytes, bytes]]:
+        """Return the response headers that report the resolved stage to the client."""
+        return [
+            (STAGE_HEADER.encode(), encode_stage(self.stage.name).encode()),
+            (STAGE_SOURCE_HEADER.encode(), self.stage_source.encode()),
+        ]
 
 
 def _stage(xargs: Mapping[str, object]) -> StageKey:
