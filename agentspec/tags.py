@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import lru_cache
 
 from agentspec.config import DraftConfig
@@ -52,6 +52,7 @@ class Tags:
     """
 
     stage: StageKey
+    _: KW_ONLY
     session: str | None = None
     max_draft: int | None = None
     min_match: int | None = None

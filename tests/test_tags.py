@@ -28,7 +28,15 @@ def test_only_set_tags_are_encoded() -> None:
         "agentspec_tenant": "acme",
         "agentspec_learn": 1,
     }
-    full = Tags(StageKey("acme", ("a",)), "s", 0, 2, learn=False, prediction="p", trace="t").to_xargs()
+    full = Tags(
+        StageKey("acme", ("a",)),
+        session="s",
+        max_draft=0,
+        min_match=2,
+        learn=False,
+        prediction="p",
+        trace="t",
+    ).to_xargs()
     assert full == {
         "agentspec_stage": "a",
         "agentspec_tenant": "acme",

@@ -10,7 +10,7 @@ from agentspec.tags import Tags
 
 
 def tags(stage: str, session: str | None = None, *, source: str = "header", tenant: str = "acme") -> Tags:
-    return Tags(StageKey.parse(stage, tenant), source, session)
+    return Tags(StageKey.parse(stage, tenant), session=session, stage_source=source)
 
 
 @pytest.fixture
