@@ -65,6 +65,20 @@ class ConnectionPool:
                 # Retry only once, on a new connection: the request itself may crash the engine
         return await self._sent(await self._connect(), request)
 
+    async def fetch(self, request: UpstreamRequest, most_bytes: int) -> tuple[int, bytes]:
+        """Send one request and return the status and the body of its response.
+
+        A body stops growing at ``most_bytes``. Raises as ``send`` does.
+        """
+        connection = await self.send(request)
+        try:
+            body = bytearray()
+            while len(body) < most_bytes and (part := await connection.read()):
+                body += part
+            return connection.status, bytes(body)
+        finally:
+            self.put_back(connection)
+
     def put_back(self, connection: UpstreamConnection) -> None:
         """Keep ``connection`` for the next request if it is reusable; else close it."""
         if not connection.is_reusable or len(self._idle) >= MOST_IDLE:

@@ -7,44 +7,30 @@ that change trees (evict, save, ...) raise an error that states the reason.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any
-
-import httpx
+from urllib.parse import urlsplit
 
 from agentspec.errors import EngineError, RequestError
-from agentspec.gateway.errors import NoControlError, UpstreamDownError, UpstreamTimeoutError
+from agentspec.gateway.errors import NoControlError
+from agentspec.gateway.upstreams.connection_pool import ConnectionPool, UpstreamRequest
 from agentspec.gateway.upstreams.stage_json import Stages, read_stages
 from agentspec.generation import PastOutput
 from agentspec.stages import StageKey
 from agentspec.wire import OWN_PREFIX
 
 CONNECT_TIMEOUT_S = 5.0
-# common servers close an idle connection after 5 s: stay below, so as not to reuse one that was just closed
-KEEPALIVE_S = 2.0
 FIGURES_TIMEOUT_S = 1.0
 FRESH_S = 1.0
 ABSENT_S = 30.0  # an engine without the plugin may be replaced by one that has it
 COMMAND_TIMEOUT_S = 600.0  # gigabytes to a slow disk
+MOST_BYTES = 1 << 26  # of one response; the counters of a stage take some 600 bytes
 
 logger = logging.getLogger("agentspec.gateway")
-
-
-@contextmanager
-def translated_errors(root: str) -> Iterator[None]:
-    """Convert errors of httpx to UpstreamTimeoutError and UpstreamDownError, which name ``root``."""
-    try:
-        yield
-    except httpx.TimeoutException as error:
-        raise UpstreamTimeoutError(
-            f"the engine at {root} did not answer in time ({type(error).__name__})"
-        ) from error
-    except httpx.TransportError as error:
-        reason = str(error) or type(error).__name__
-        raise UpstreamDownError(f"the engine at {root} can't be reached: {reason}") from error
 
 
 class EngineControl:
@@ -55,12 +41,18 @@ class EngineControl:
     """
 
     def __init__(self, root: str, token: str | None = None) -> None:
+        parts = urlsplit(root)
         self._root = root
-        self._client = httpx.AsyncClient(
-            headers={} if token is None else {"authorization": f"Bearer {token}"},
-            timeout=httpx.Timeout(COMMAND_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-            limits=httpx.Limits(keepalive_expiry=KEEPALIVE_S),
-            trust_env=False,
+        self._path = f"{parts.path}{OWN_PREFIX}"
+        lines = [f"host: {parts.netloc}", "content-type: application/json"]
+        if token is not None:
+            lines.append(f"authorization: Bearer {token}")
+        self._own_lines = "\r\n".join(lines).encode("latin-1")
+        self._connections = ConnectionPool(
+            root,
+            connect_s=CONNECT_TIMEOUT_S,
+            first_byte_s=COMMAND_TIMEOUT_S,
+            idle_s=COMMAND_TIMEOUT_S,
         )
         self._stages: Stages | None = None
         self._stale_from = 0.0
@@ -108,9 +100,9 @@ class EngineControl:
         """Add the trees of a file that ``save`` wrote."""
         return await self._command("load", {} if path is None else {"path": path})
 
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
+    def close(self) -> None:
+        """Close the idle connections."""
+        self._connections.close()
 
     async def _refresh(self) -> None:
         fresh_s = FRESH_S
@@ -119,7 +111,7 @@ class EngineControl:
                 self._stages = await self._ask()
             fresh_s = FRESH_S if self._has_plugin else ABSENT_S
             self._is_failing = False
-        except (httpx.HTTPError, TimeoutError, ValueError) as error:
+        except (EngineError, TimeoutError, ValueError) as error:
             if not self._is_failing:  # log once, not at every scrape
                 logger.warning("no figures from the engine: %s", str(error) or type(error).__name__)
             self._is_failing = True
@@ -129,36 +121,46 @@ class EngineControl:
     async def _ask(self) -> Stages | None:
         if not self._has_plugin:
             # /agentspec/stages does not identify the plugin: a gateway serves it too, for one tenant
-            status = await self._client.get(f"{self._root}{OWN_PREFIX}status")
-            if status.status_code == httpx.codes.NOT_FOUND:
+            status, _ = await self._fetch("GET", "status")
+            if status == HTTPStatus.NOT_FOUND:
                 return None
-            status.raise_for_status()
+            _check_status(status)
             self._has_plugin = True
-        answer = await self._client.get(f"{self._root}{OWN_PREFIX}stages")
-        return read_stages(answer.raise_for_status().content)
+        status, body = await self._fetch("GET", "stages")
+        _check_status(status)
+        return read_stages(body)
 
     async def _command(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        with translated_errors(self._root):
-            answer = await self._client.post(f"{self._root}{OWN_PREFIX}{name}", json=arguments)
-        if answer.status_code in (httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED):
+        status, raw = await self._fetch("POST", name, json.dumps(arguments).encode())
+        if status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
             raise NoControlError(f"the engine at {self._root} does not run the agentspec plugin")
-        body = _body_of(answer)
-        if answer.is_success:
+        body = _body_of(status, raw)
+        if status < 300:
             return body
-        reason = body.get("error", {}).get("message") or f"status {answer.status_code}"
-        if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        reason = body.get("error", {}).get("message") or f"status {status}"
+        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             raise EngineError(f"the engine at {self._root} refuses the gateway's control token: {reason}")
-        if answer.is_client_error:
+        if 400 <= status < 500:
             raise RequestError(reason)
         raise EngineError(f"the engine at {self._root} failed: {reason}")
 
+    async def _fetch(self, method: str, name: str, body: bytes = b"") -> tuple[int, bytes]:
+        line = f"{method} {self._path}{name} HTTP/1.1".encode("latin-1")
+        head = b"\r\n".join([line, self._own_lines, b"content-length: %d" % len(body), b"", b""])
+        return await self._connections.fetch(UpstreamRequest(head, body), MOST_BYTES)
 
-def _body_of(answer: httpx.Response) -> dict[str, Any]:
+
+def _check_status(status: int) -> None:
+    if status != HTTPStatus.OK:
+        raise EngineError(f"its control channel answered with status {status}")
+
+
+def _body_of(status: int, raw: bytes) -> dict[str, Any]:
     """Return the JSON object of a response; errors have OpenAI's form. Raises EngineError if malformed."""
     try:
-        body = answer.json()
+        body = json.loads(raw)
         if isinstance(body, dict) and isinstance(body.get("error", {}), dict):
             return body
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
-    raise EngineError(f"the control channel of the engine answered {answer.status_code} and nothing of ours")
+    raise EngineError(f"the control channel of the engine answered {status} and nothing of ours")

@@ -15,7 +15,7 @@ from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.settings import FleetSettings, UpstreamSettings
 from agentspec.gateway.upstreams.circuit_breaker import CircuitBreaker
 from agentspec.gateway.upstreams.connection import UpstreamConnection
-from agentspec.gateway.upstreams.connection_pool import ConnectionPool, UpstreamRequest
+from agentspec.gateway.upstreams.connection_pool import ConnectionPool
 from agentspec.gateway.upstreams.control_client import EngineControl
 from agentspec.gateway.upstreams.forwarding import Forwarding, returned
 from agentspec.gateway.upstreams.metrics import UpstreamMetrics
@@ -173,7 +173,9 @@ class Replica:
         """List the engine's models for ``call``; empty if it does not respond in time. Never raises."""
         try:
             async with asyncio.timeout(self._health.timeout_s):
-                return _models(*await self._fetch(self._forwarding.request(call)))
+                return _models(
+                    *await self._connections.fetch(self._forwarding.request(call), MOST_LISTED_BYTES)
+                )
         except (EngineError, TimeoutError):
             return []
 
@@ -185,7 +187,7 @@ class Replica:
     async def close(self) -> None:
         """Close the idle connections and the control client."""
         self._connections.close()
-        await self.control.close()
+        self.control.close()
 
     def _fail(self, call: ApiCall, is_again: bool, error: EngineError | None = None) -> None:
         self.figures.num_failures += 1
@@ -215,17 +217,7 @@ class Replica:
             self._usage.count_answer(call.tags.stage, call.record.reported)
 
     async def _get(self, path: str) -> tuple[int, bytes]:
-        return await self._fetch(self._forwarding.own_request(path))
-
-    async def _fetch(self, request: UpstreamRequest) -> tuple[int, bytes]:
-        connection = await self._connections.send(request)
-        try:
-            body = bytearray()
-            while (part := await connection.read()) and len(body) < MOST_LISTED_BYTES:
-                body += part
-            return connection.status, bytes(body)
-        finally:
-            self._connections.put_back(connection)
+        return await self._connections.fetch(self._forwarding.own_request(path), MOST_LISTED_BYTES)
 
 
 def _models(status: int, body: bytes) -> list[dict[str, Any]]:
