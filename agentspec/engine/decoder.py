@@ -149,7 +149,7 @@ class Decoder:
         rows = [row for row in rows if row.is_decode and row.choice.draft_room > 0]
         if not rows:
             return
-        updates = [(row.choice.key, row.choice.take_untold()) for row in rows]
+        updates = [(row.choice.key, row.choice.drain_pending()) for row in rows]
         try:
             drafts = self._proposer.step(updates, self._max_draft_tokens, self.price)
         except Exception:
@@ -157,7 +157,7 @@ class Decoder:
                 "the proposer could not draft; these %d outputs continue without drafts", len(rows)
             )
             for row in rows:
-                row.choice.is_followed = False
+                row.choice.is_tracked = False
             return
         for row, draft in zip(rows, _known(drafts, self._model.config.vocab_size), strict=True):
             row.draft = _cut(draft, row.choice.draft_room)
@@ -229,11 +229,11 @@ class Decoder:
         with self._lock:
             self._scheduler.release(choice)
         self.counters.finished(choice)
-        is_whole = choice.finish_reason is not None and choice.is_followed
+        is_whole = choice.finish_reason is not None and choice.is_tracked
         learn = choice.live.request.tags.learn and is_whole
         try:
-            if learn and choice.untold:
-                self._proposer.observe(choice.key, choice.take_untold())
+            if learn and choice.pending_ids:
+                self._proposer.observe(choice.key, choice.drain_pending())
             self._proposer.finish(choice.key, learn=learn)
         except Exception:
             logger.exception("the proposer could not finish %r", choice.key)

@@ -65,8 +65,8 @@ class Choice:
         prompt_ids: int32 ``[p]``.
         max_tokens: most output tokens; prompt and output fit the context together.
         num_cached: tokens of prompt and output with KV entries in the slot.
-        untold: accepted tokens that the proposer has not received yet.
-        is_followed: False once the proposer failed: it may have missed tokens of this output.
+        pending_ids: accepted tokens that the proposer has not received yet.
+        is_tracked: False once the proposer failed: it may have missed tokens of this output.
         trace: the first steps, if the request is traced.
     """
 
@@ -82,8 +82,8 @@ class Choice:
     stops: StopStrings
     slot: int = -1
     num_cached: int = 0
-    untold: list[int] = field(default_factory=list)
-    is_followed: bool = True
+    pending_ids: list[int] = field(default_factory=list)
+    is_tracked: bool = True
     finish_reason: FinishReason | None = None
     speculation: SpeculationStats = field(default_factory=SpeculationStats)
     trace: list[TracedStep] = field(default_factory=list)
@@ -119,14 +119,14 @@ class Choice:
     @property
     def draft_room(self) -> int:
         """Most draft tokens that still leave room for the token that every step adds anyway."""
-        if self.draft.is_off or not self.is_followed:
+        if self.draft.is_off or not self.is_tracked:
             return 0
         return max(0, min(self.draft.max_tokens, self.max_tokens - len(self.output_ids) - 1))
 
-    def take_untold(self) -> Tokens:
+    def drain_pending(self) -> Tokens:
         """Return the tokens that the proposer has not received. Each token is returned once."""
-        tokens = np.array(self.untold, np.int32)
-        self.untold.clear()
+        tokens = np.array(self.pending_ids, np.int32)
+        self.pending_ids.clear()
         return tokens
 
     def commit(self, token_ids: Sequence[int]) -> tuple[int, str]:
@@ -139,7 +139,7 @@ class Choice:
         """
         kept, text = self._read(self._until_end(token_ids))
         self.output_ids.extend(kept)
-        self.untold.extend(kept)
+        self.pending_ids.extend(kept)
         if self.sampler.grammar is not None:
             self.sampler.grammar.advance(kept)
         if self.finish_reason is not None and not self.stops.is_hit:
