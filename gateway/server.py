@@ -10,12 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from types import FrameType
 from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.server import ServerState
 
 from agentspec.errors import ConfigError
 from agentspec.gateway.auth.runtime_config import RuntimeConfig
@@ -26,7 +26,6 @@ from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
 from agentspec.gateway.http.protocol import HttpProtocol, drop_the_absent
 from agentspec.gateway.reload import Reload
 
-KEEPALIVE_S = 30
 # after the grace period: time to send the error events to clients that are slow to read
 LAST_WORDS_S = 2
 
@@ -54,16 +53,19 @@ class GatewayServer(uvicorn.Server):
     ) -> None:
         self._runtime = runtime or RuntimeConfig()
         pace = DiscardRate(time.monotonic)
+
+        def connection(*, server_state: ServerState, app_state: dict[str, Any], **_: object) -> HttpProtocol:
+            return HttpProtocol(app, server_state, app_state, limits=lambda: self._runtime.limits, pace=pace)
+
         config = uvicorn.Config(
             app,
-            http=cast(Any, partial(HttpProtocol, limits=lambda: self._runtime.limits, pace=pace)),
+            http=cast(Any, connection),
             lifespan="on",
             log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
             ws="none",
-            timeout_keep_alive=KEEPALIVE_S,
             timeout_graceful_shutdown=int(grace_s) + 1 + LAST_WORDS_S,
         )
         super().__init__(config)

@@ -1,8 +1,7 @@
-"""The server side of HTTP/1.1, with limits that apply before a request is parsed.
+"""The limits of a connection to a client, which apply before a request is interpreted.
 
-uvicorn manages the connection, ``request_cycle`` writes the response. This module parses the bytes of a
-request. It limits the time and size of a head, and reports parse errors in OpenAI's form. It does not
-interpret the request.
+They bound the time and size of a head, and the bytes that are read after an early response. Parse errors are
+reported in OpenAI's form.
 """
 
 from __future__ import annotations
@@ -10,19 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Iterable
-from typing import Any, cast
-from urllib.parse import unquote
+from collections.abc import Callable
+from typing import Any
 
 import httptools
-from starlette.types import Scope
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from starlette.types import ASGIApp
+from uvicorn.server import ServerState
 
 from agentspec.gateway.errors import error_body
 from agentspec.gateway.http.api_response import encode_json
+from agentspec.gateway.http.client_connection import ClientConnection
 from agentspec.gateway.http.discard_pace import DiscardRate
-from agentspec.gateway.http.request_cycle import Http11Cycle
-from agentspec.gateway.http.response_writer import RawHeader
+from agentspec.gateway.http.request_cycle import STATUS_LINES, Http11Cycle
 from agentspec.gateway.settings import GatewaySettings
 
 # A connection that is closed while its client still sends is reset, and the response may be lost. So bytes
@@ -39,8 +37,8 @@ KEEPALIVE_PROBE_S = 10
 logger = logging.getLogger("agentspec.gateway")
 
 
-class HttpProtocol(HttpToolsProtocol):
-    """One connection to a client.
+class HttpProtocol(ClientConnection):
+    """One connection to a client, within limits.
 
     The clock runs while the client must send: from the start of a connection or request to the end of the
     head, and while the rest of an unwanted body arrives. A wanted body has its own limit in ``request_body``.
@@ -48,20 +46,27 @@ class HttpProtocol(HttpToolsProtocol):
     Args:
         limits: returns those in force; a request keeps the ones from its start.
         pace: common rate limit at which bodies of refused requests are discarded.
-        options: uvicorn's own.
+        app, server_state, app_state: as in :class:`ClientConnection`.
     """
 
-    def __init__(self, *, limits: Callable[[], GatewaySettings], pace: DiscardRate, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(
+        self,
+        app: ASGIApp,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        *,
+        limits: Callable[[], GatewaySettings],
+        pace: DiscardRate,
+    ) -> None:
+        super().__init__(app, server_state, app_state)
         self._limits_in_force = limits
         self._pace = pace
         self._limits = limits()
         self._clock: asyncio.TimerHandle | None = None
         self._has_begun = False  # a request's first byte has arrived
         self._is_head = True  # the next bytes belong to a head
-        self._is_too_large = self._is_refused = self._is_resuming = False
+        self._is_too_large = self._is_refused = False
         self._num_idle_bytes = 0  # bytes since the last head, part of a body or end of a request
-        self._answered: Http11Cycle | None = None  # the last one passed to the application
         self._is_discarding = False  # the next bytes belong to a request with a complete response
         self._num_discarded = 0  # bytes discarded of that request
         self._num_unpaced = UNPACED_BYTES  # bytes that may still be discarded without rate limit
@@ -70,15 +75,13 @@ class HttpProtocol(HttpToolsProtocol):
 
     # asyncio.Protocol
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the clock for a new client's first request."""
         super().connection_made(transport)
         self._start_clock()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the request and the timers of a client that disconnected."""
-        if self._answered is not None:
-            self._answered.lose()
         self._stop_clock()
         self._stop_resuming()
         super().connection_lost(exc)
@@ -88,10 +91,9 @@ class HttpProtocol(HttpToolsProtocol):
         if self._is_refused:
             self._discard(len(data))
             return
-        self._unset_keepalive_if_required()
         self._num_idle_bytes += len(data)
         try:
-            self._feed(data)
+            self.feed(data)
         except httptools.HttpParserError as error:
             self._refuse_for(error)
             return
@@ -115,31 +117,19 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Handle a request's first byte."""
-        if self._is_resuming or self.transport.is_closing():
-            return
-        self._limits = self._limits_in_force()
-        self._has_begun = True
-        self.url, self.headers, self.expect_100_continue = b"", [], False
+        if not self.is_deaf:
+            self._limits = self._limits_in_force()
+            self._has_begun = True
+            super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Handle a complete head: answer the request now, or after those before it.
-
-        Later headers are trailers, which are ignored.
-        """
-        if self._is_resuming or self.transport.is_closing():
+        """Handle a complete head, unless it is too large."""
+        if self.is_deaf:
             return
         if self._has_too_much:
             self._is_too_large = True
             raise ValueError("too large a head")
-        writer = self._writer()
-        is_next = self.cycle is None or self.cycle.response_complete
-        self.cycle = writer  # type: ignore[assignment]
-        if is_next:
-            self._start_asgi_task(self.cycle, self.app)
-        else:
-            self.flow.pause_reading()
-            self.pipeline.appendleft((self.cycle, self.app))
-        self.headers = []
+        super().on_headers_complete()
         self._is_head, self._num_idle_bytes = False, 0
         self._stop_clock()
 
@@ -149,22 +139,22 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Handle the end of a request. For an upgrade with a body, this is only the end of the head."""
-        if self.parser.should_upgrade() and _framing(self.scope["headers"]):
+        """Handle the end of a request."""
+        if self.has_only_head:
             return
         self._is_head, self._has_begun, self._num_idle_bytes = True, False, 0
         self._stop_clock()
         super().on_message_complete()
         if self._is_discarding:
             self._is_discarding, self._num_discarded = False, 0
-            if self._is_ending or (self._answered is not None and not self._answered.can_go_on):
+            if self._is_ending or (self.answered is not None and not self.answered.can_go_on):
                 self.transport.close()
 
     # request_cycle
 
     def on_response_complete(self) -> None:
         """Handle the end of a response. The rest of the request's body is discarded."""
-        answered = self._answered
+        answered = self.answered
         if self._is_refused or answered is None:
             return
         if not answered.more_body:
@@ -173,44 +163,6 @@ class HttpProtocol(HttpToolsProtocol):
         elif not self.transport.is_closing():
             self._start_discarding(answered)
         super().on_response_complete()
-
-    def _writer(self) -> Http11Cycle:
-        url, version = httptools.parse_url(self.url), self.parser.get_http_version()
-        path = url.path.decode("ascii")
-        scope: Scope = {
-            "type": "http",
-            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
-            "http_version": version,
-            "server": self.server,
-            "client": self.client,
-            "scheme": self.scheme or "http",
-            "method": self.parser.get_method().decode("ascii"),
-            "root_path": "",
-            "path": unquote(path) if "%" in path else path,
-            "raw_path": url.path,
-            "query_string": url.query or b"",
-            "headers": self.headers,
-            "state": self.app_state.copy(),
-        }
-        self.scope = cast(Any, {"headers": self.headers})  # only the part needed here: it stays for long
-        return Http11Cycle(
-            scope,
-            self.transport,
-            self.flow,
-            self.server_state.default_headers,
-            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
-            expects_continue=self.expect_100_continue,
-            is_dated=version == "1.0",
-            on_end=self.on_response_complete,
-        )
-
-    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        self._answered = cycle
-        super()._start_asgi_task(cycle, app)
-
-    @property
-    def _is_answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
 
     @property
     def _has_too_much(self) -> bool:
@@ -224,30 +176,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     @property
     def _is_clients_turn(self) -> bool:
-        if self._has_begun:
-            return self._is_head or self.cycle.response_complete
-        return not self._is_answering
-
-    def _feed(self, data: bytes) -> None:
-        """Parse ``data``. A request that offers an upgrade, as Java's client does, stays HTTP/1.1."""
-        while data:
-            try:
-                self.parser.feed_data(data)
-            except httptools.HttpParserUpgrade as upgrade:
-                data = data[upgrade.args[0] :]
-                self._resume()
-            else:
-                return
-
-    def _resume(self) -> None:
-        """Continue after the head with a new parser: the old one reads no body after an upgrade offer."""
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
-        framing = _framing(self.scope["headers"])
-        if framing:
-            self._is_resuming = True
-            self.parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n")
-            self._is_resuming = False
+        return (self._has_begun and self._is_head) or not self.is_answering
 
     def _start_discarding(self, answered: Http11Cycle) -> None:
         self._is_discarding = True
@@ -259,7 +188,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _discard(self, num_bytes: int) -> None:
         """Count discarded bytes. Stop reading after too many, so that TCP stops the sender."""
         self._num_discarded += num_bytes
-        answered = None if self._is_refused else self._answered
+        answered = None if self._is_refused else self.answered
         is_known = answered is not None and answered.is_client_known
         limit = UNKNOWN_CLIENT_BYTES
         if is_known:
@@ -306,7 +235,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _ring(self) -> None:
         self._clock = None
-        if self._is_answering:  # the request before this one, which may wait
+        if self.is_answering:  # the request before this one, which may wait
             self._start_clock()
         elif self._has_begun and self._is_head:
             seconds = self._limits.head_s
@@ -338,34 +267,26 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.write_eof()
             return
         self._stop_clock()
-        if not self._has_begun or (self._is_answering and not self._take_over()):
+        if not self._has_begun or (self.is_answering and not self._take_over()):
             self.transport.close()
             return
         body = encode_json(error_body(status, message, code=code))
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(
             body
         )
-        self.transport.write(STATUS_LINE[status] + head + body)
+        self.transport.write(STATUS_LINES[status] + head + body)
         self.transport.write_eof()
         self.flow.resume_reading()
         self._close_in(LINGER_S if status == 408 else self._limits.head_s)
 
     def _take_over(self) -> bool:
         """Disconnect the application if it still reads this body, and return True; otherwise return False."""
-        if self._is_head or self.pipeline or self.cycle.response_started:
+        cycle = self.cycle
+        if cycle is None or self._is_head or self.pipeline or cycle.status:
             return False
-        self.cycle.disconnected = True
-        self.cycle.message_event.set()
+        cycle.disconnected = True
+        cycle.message_event.set()
         return True
-
-
-def _framing(headers: Iterable[RawHeader]) -> bytes:
-    """Return the header that gives the body's length or encoding; empty without a body."""
-    return b"".join(
-        b"%b: %b\r\n" % (name, value)
-        for name, value in headers
-        if name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
-    )
 
 
 def drop_the_absent(listening: socket.socket, limits: GatewaySettings) -> None:

@@ -7,23 +7,25 @@ import logging
 import socket
 import struct
 from collections.abc import Callable
+from http import HTTPStatus
 
 from starlette.types import ASGIApp, Message, Scope
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from agentspec.gateway.http.context import open_context
+from agentspec.gateway.http.flow_control import FlowControl
 from agentspec.gateway.http.response_writer import BODILESS_STATUSES, RawHeader, RawHeaders, ResponseWriter
 
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+STATUS_LINES = {
+    status: f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n".encode() for status in range(100, 600)
+}
 RESET = struct.pack("ii", 1, 0)  # the kernel drops unsent data and resets the connection
 
 logger = logging.getLogger("agentspec.gateway")
 
 
 class Http11Cycle(ResponseWriter):
-    """The request and response writer that :class:`HttpProtocol` creates for every request.
-
-    Takes the place of uvicorn's "cycle". uvicorn's half of the protocol uses attributes of the same names.
+    """The request and response writer that :class:`ClientConnection` creates for every request.
 
     Args:
         scope: the request's scope; gets a context with this object as its writer.
@@ -65,16 +67,6 @@ class Http11Cycle(ResponseWriter):
         self._on_end = on_end
         self._has_body = self._is_chunked = self._ends_with_connection = False
         self._num_left = 0  # bytes still to send of the announced content-length
-
-    @property
-    def response_started(self) -> bool:
-        """uvicorn's name for a non-zero ``status``."""
-        return self.status != 0
-
-    @property
-    def response_complete(self) -> bool:
-        """uvicorn's name for ``is_complete``."""
-        return self.is_complete
 
     @property
     def can_go_on(self) -> bool:
@@ -120,7 +112,7 @@ class Http11Cycle(ResponseWriter):
             self._expects_continue, self.keep_alive = False, False
         if self.disconnected:
             return
-        lines, length = [STATUS_LINE[status]], None
+        lines, length = [STATUS_LINES[status]], None
         for name, value in (*self._server_headers, *headers, *self.headers):
             if name == b"content-length":
                 length = int(value)
@@ -172,7 +164,7 @@ class Http11Cycle(ResponseWriter):
     @property
     def is_full(self) -> bool:
         """See :class:`ResponseWriter`."""
-        return self._flow.write_paused and not self.disconnected
+        return self._flow.is_full and not self.disconnected
 
     async def drain(self) -> None:
         """See :class:`ResponseWriter`."""
