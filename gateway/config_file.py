@@ -9,21 +9,26 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import SettingsError
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq, TaggedScalar
+from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.scalarbool import ScalarBoolean
 
 from agentspec.errors import ConfigError
 from agentspec.gateway.environment import unknown_variables
 from agentspec.gateway.settings import ENVIRONMENT_PREFIX, Settings
 
 SECRETS = frozenset(("api_key", "control_token", "sha256", "admin_key_sha256"))
+_DUPLICATE = re.compile(r'found duplicate key "(.*?)" with')
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 logger = logging.getLogger("agentspec.gateway")
@@ -37,11 +42,11 @@ def load_settings(path: Path | None) -> Settings:
     Raises:
         ConfigError: the file can't be read, or values are wrong; each is named with its place.
     """
-    tree = None if path is None else _composed(path)
-    unknown = unknown_variables(os.environ, _used(tree))
+    tree = None if path is None else _parsed(path)
+    unknown = unknown_variables(os.environ, set(_variables(tree)))
     if unknown:
         logger.warning("no setting, and ignored: %s", ", ".join(f"${name}" for name in unknown))
-    values = {} if tree is None else _values(tree, path)
+    values = {} if tree is None else _plain(tree, path, 1)
     try:
         return Settings(**values)
     except ValidationError as error:
@@ -50,72 +55,58 @@ def load_settings(path: Path | None) -> Settings:
         raise ConfigError(f"the environment: {error}") from None
 
 
-def _composed(path: Path) -> yaml.Node | None:
-    """Return the file as a node tree with line numbers; None if it is empty."""
+def _parsed(path: Path) -> CommentedMap | None:
+    """Return the file's mapping with line numbers; None if it is empty."""
     try:
-        return yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        tree = YAML().load(path.read_text(encoding="utf-8"))  # YAML 1.2: a tenant may be called "no"
     except OSError as error:
         raise ConfigError(f"can't read {str(path)!r}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{str(path)!r} is no UTF-8 text") from None
-    except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"{path}{line}: this is no YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
+    except DuplicateKeyError as error:  # its text shows values, which may be secret
+        found = _DUPLICATE.match(error.problem or "")
+        name = repr(found[1]) if found else "a name"
+        raise ConfigError(f"{path}{_mark(error)}: {name} is there twice") from None
+    except MarkedYAMLError as error:
+        raise ConfigError(f"{path}{_mark(error)}: this is no YAML: {error.problem}") from None
+    except (YAMLError, ValueError) as error:
         raise ConfigError(f"{path}: this is no YAML: {error}") from None
+    if tree is not None and not isinstance(tree, CommentedMap):
+        raise ConfigError(f"{path}:1: the file must be a mapping, like 'server: ...'")
+    return tree
 
 
-def _used(tree: yaml.Node | None) -> set[str]:
-    """Return the variables that the file names."""
-    nodes = () if tree is None else _nodes(tree, set())
-    found = (_VARIABLE.fullmatch(node.value) for node in nodes if isinstance(node, yaml.ScalarNode))
-    return {one[1] for one in found if one}
+def _mark(error: MarkedYAMLError) -> str:
+    return f":{error.problem_mark.line + 1}" if error.problem_mark else ""
 
 
-def _values(tree: yaml.Node, path: Path | None) -> dict[str, Any]:
-    """Return the file's values, with environment variables substituted."""
-    if not isinstance(tree, yaml.MappingNode):
-        raise ConfigError(f"{path}:{_line(tree)}: the file must be a mapping, like 'server: ...'")
-    for node in _nodes(tree, set()):
-        if isinstance(node, yaml.MappingNode):
-            _refuse_twice(node, path)
-        elif isinstance(node, yaml.ScalarNode) and (named := _VARIABLE.fullmatch(node.value)):
-            value = os.environ.get(named[1])
-            if value is None:
-                raise ConfigError(f"{path}:{_line(node)}: there is no ${named[1]} in the environment")
-            node.value, node.tag = value, "tag:yaml.org,2002:str"
-    constructor = yaml.SafeLoader("")
-    try:
-        values: dict[str, Any] = constructor.construct_document(tree)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigError(f"{path}:{line}: {error.problem}") from None
-    return {str(name): value for name, value in values.items()}
+def _variables(node: object) -> Iterator[str]:
+    """Return the variables that values name."""
+    if isinstance(node, str) and (named := _VARIABLE.fullmatch(node)):
+        yield named[1]
+    elif isinstance(node, Mapping | list):
+        for value in node.values() if isinstance(node, Mapping) else node:
+            yield from _variables(value)
 
 
-def _nodes(node: yaml.Node, seen: set[int]) -> Iterator[yaml.Node]:
-    if id(node) in seen:  # an alias
-        return
-    seen.add(id(node))
-    yield node
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            yield from _nodes(key, seen)
-            yield from _nodes(value, seen)
-    elif isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            yield from _nodes(item, seen)
+def _plain(node: Any, path: Path | None, line: int) -> Any:
+    """Return a value without its places, with environment variables substituted."""
+    if isinstance(node, TaggedScalar) or getattr(getattr(node, "tag", None), "value", None):
+        raise ConfigError(f"{path}:{line}: the tag {node.tag.value!r} has no meaning here")
+    if isinstance(node, CommentedMap):
+        return {str(key): _plain(value, path, _line(node, key) or line) for key, value in node.items()}
+    if isinstance(node, CommentedSeq):
+        return [_plain(value, path, _line(node, index) or line) for index, value in enumerate(node)]
+    if isinstance(node, str) and (named := _VARIABLE.fullmatch(node)):
+        if named[1] not in os.environ:
+            raise ConfigError(f"{path}:{line}: there is no ${named[1]} in the environment")
+        return os.environ[named[1]]
+    if isinstance(node, ScalarBoolean):
+        return bool(node)
+    return next((kind(node) for kind in (bool, str, int, float) if isinstance(node, kind)), node)
 
 
-def _refuse_twice(node: yaml.MappingNode, path: Path | None) -> None:
-    names: set[str] = set()
-    for key, _ in node.value:
-        if key.value in names:
-            raise ConfigError(f"{path}:{_line(key)}: {key.value!r} is there twice")
-        names.add(key.value)
-
-
-def _lines(errors: Sequence[ErrorDetails], tree: yaml.Node | None, path: Path | None) -> Iterator[str]:
+def _lines(errors: Sequence[ErrorDetails], tree: CommentedMap | None, path: Path | None) -> Iterator[str]:
     for error in errors:
         if error["type"] == "extra_forbidden":
             yield f"{_place(error['loc'], tree, path, is_name=True)} is no setting; {_meant(error['loc'])}"
@@ -158,14 +149,14 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
     return next((model for one in get_args(annotation) if (model := _model_of(one))), None)
 
 
-def _place(location: Location, tree: yaml.Node | None, path: Path | None, *, is_name: bool = False) -> str:
+def _place(location: Location, tree: CommentedMap | None, path: Path | None, *, is_name: bool = False) -> str:
     """Return the place of a value (or of its name, if ``is_name``), and the setting's name."""
     field = _field(location)
     variable = ENVIRONMENT_PREFIX + "__".join(map(str, location)).upper()
-    node = None if tree is None else _found(tree, location, is_name=is_name)
-    if variable in os.environ or (location and node is None):
+    line = None if tree is None else _found(tree, location, is_name=is_name)
+    if variable in os.environ or (location and line is None):
         return f"${variable}: {field}"
-    place = str(path or "the settings") if node is None else f"{path}:{_line(node)}"
+    place = str(path or "the settings") if line is None else f"{path}:{line}"
     return f"{place}: {field}" if field else place
 
 
@@ -185,28 +176,24 @@ def _field(location: Location) -> str:
     )
 
 
-def _found(node: yaml.Node, location: Location, *, is_name: bool = False) -> yaml.Node | None:
-    """Return the node at ``location``, or its deepest ancestor in the file; None if there is none.
+def _found(tree: CommentedMap, location: Location, *, is_name: bool = False) -> int | None:
+    """Return the line of the value at ``location``, or of its deepest ancestor in the file; None without one.
 
-    With ``is_name``, return the node of the name instead of the value, which may begin lines further down.
+    With ``is_name``, return the line of the name instead of the value, which may begin lines further down.
     """
-    found: yaml.Node | None = None
+    line, node = None, tree
     for index, part in enumerate(location, 1):
-        following = _child(found or node, part, is_name=is_name and index == len(location))
+        following = _line(node, part, is_name=is_name and index == len(location))
         if following is None:
             break
-        found = following
-    return found
+        line, node = following, node[part]
+    return line
 
 
-def _child(node: yaml.Node, part: str | int, *, is_name: bool) -> yaml.Node | None:
-    if isinstance(node, yaml.MappingNode):
-        return next((key if is_name else value for key, value in node.value if key.value == str(part)), None)
-    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-        child: yaml.Node = node.value[part]
-        return child
-    return None
-
-
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
+def _line(node: object, key: Any, *, is_name: bool = False) -> int | None:
+    """Return the line of a group's value or of its name; None if the group does not have it itself."""
+    if not isinstance(node, CommentedMap | CommentedSeq) or key not in (node.lc.data or ()):
+        return None
+    if isinstance(node, CommentedSeq):
+        return int(node.lc.item(key)[0]) + 1
+    return int((node.lc.key(key) if is_name else node.lc.value(key))[0]) + 1

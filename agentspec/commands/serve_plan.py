@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from agentspec.commands.engine_choice import EngineChoice, choose_engine
 from agentspec.commands.serve_settings import HIDDEN, check_exposure, check_tracing, hidden
+from agentspec.commands.settings_file import yaml_text
 from agentspec.commands.torch_engine import EmbeddedPlan
 from agentspec.errors import ConfigError
 from agentspec.gateway import RuntimeConfig
@@ -49,7 +48,7 @@ class Plan:
         values["keys"] = {"number": len(keys), "by_tenant": dict(Counter(sorted(keys.tenants())))}
         values["admin_key_sha256"] = None if self.runtime.admin_key is None else HIDDEN
         values["engine"] = {"engine": self.choice.engine, "reason": self.choice.reason, **self.engine}
-        return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+        return yaml_text(values, is_flow=False)
 
 
 def plan_of(args: argparse.Namespace, settings: Settings, runtime: RuntimeConfig) -> Plan:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
 
 REFERENCE = Path(__file__).with_name("agentspec.yaml")
+MOST_COLUMNS = 1 << 20
 _SETTING = re.compile(r"#?(?P<indent> *(?:- )?)(?P<name>\w+):(?P<value>.*?)(?P<comment> +#.*)?")
 
 
@@ -79,6 +81,15 @@ def _entry(values: Mapping[str, Any]) -> list[str]:
     return [f"  - {lines[0].lstrip()}", *lines[1:]]
 
 
+def yaml_text(value: Any, *, is_flow: bool) -> str:
+    """Return a value as YAML: on one line if ``is_flow``, else in blocks. Groups keep their order."""
+    written = StringIO()
+    dumper: Any = YAML(typ="safe", pure=True)  # its types lack some settings
+    dumper.sort_base_mapping_type_on_output = False
+    dumper.default_flow_style, dumper.width = is_flow, MOST_COLUMNS
+    dumper.dump(value, written)
+    return written.getvalue()
+
+
 def _scalar(value: Any) -> str:
-    written = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"))
-    return str(written).removesuffix("...\n").rstrip("\n")
+    return yaml_text(value, is_flow=True).removesuffix("...\n").rstrip("\n")

@@ -84,7 +84,10 @@ def test_secrets_come_from_the_environment(file: Path, monkeypatch: pytest.Monke
         ("- server", ":1: the file must be a mapping"),
         ("server: {port: 1}\nserver: {port: 2}", ":2: 'server' is there twice"),
         ("server: [", "this is no YAML"),
-        ("server: !!python/object/apply:os.system [true]", ":1: could not determine a constructor"),
+        (
+            "server: !!python/object/apply:os.system [true]",
+            ":1: the tag 'tag:yaml.org,2002:python/",
+        ),
         ("a: &a [*a]", ":1: "),
     ],
 )
@@ -94,6 +97,41 @@ def test_an_error_names_its_place(file: Path, text: str, said: str) -> None:
         load_settings(file)
     assert str(file) in str(caught.value)
     assert said in str(caught.value)
+
+
+def test_scalars_are_plain(file: Path) -> None:
+    """YAML 1.2: "no" is text, and a setting that is true or false takes it as false."""
+    file.write_text(
+        f"""\
+server: {{allow_open: on, port: &port 0x50, grace_s: 1e1}}
+health: {{failing_s: 1_0.5}}
+keys: [{{sha256: {DIGEST}, tenant: no}}]
+limits: &limits {{log_bodies: off}}
+upstreams: [{{url: "http://a", sends_xargs: no}}]
+"""
+    )
+    settings = load_settings(file)
+    assert settings.server.model_dump(include={"allow_open", "port", "grace_s"}) == {
+        "allow_open": True,
+        "port": 80,
+        "grace_s": 10.0,
+    }
+    assert type(settings.server.port) is int
+    assert (settings.keys[0].tenant, settings.limits.log_bodies) == ("no", False)
+    assert settings.upstreams[0].sends_xargs is False
+
+
+def test_merged_groups(file: Path) -> None:
+    file.write_text(
+        "upstreams:\n- &first {url: 'http://a', weight: 2}\n- <<: *first\n  url: http://b\n  weight: 0\n"
+    )
+    with pytest.raises(ConfigError, match=r"agentspec\.yaml:5: upstreams\[1\]\.weight: "):
+        load_settings(file)
+    file.write_text(file.read_text().replace("  weight: 0\n", ""))
+    assert [(one.url, one.weight) for one in load_settings(file).upstreams] == [
+        ("http://a", 2),
+        ("http://b", 2),
+    ]
 
 
 def test_every_error_is_told_at_once(file: Path) -> None:
