@@ -28,7 +28,7 @@ def run_command(parser: argparse.ArgumentParser, argv: Sequence[str] | None = No
     args.unknown = unknown
     try:
         if unknown and not getattr(args, "passes_on_unknown", False):
-            raise unrecognized(args)
+            raise unrecognized(args.unknown, args.flags)
         return int(args.run(args))
     except argparse.ArgumentError as error:
         parser.error(str(error))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 
-from agentspec.commands.option_types import flag_of, unrecognized
-from agentspec.commands.serve_settings import is_given
+from agentspec.commands.option_types import unrecognized
+from agentspec.commands.serve_options import ServeOptions, is_given
 from agentspec.errors import ConfigError
 from agentspec.gateway.settings import Settings
 from agentspec.vllm_plugin.versions import installed_version
@@ -50,48 +49,41 @@ class EngineChoice:
         return f"{ENGINES[self.engine]}, because {self.reason}"
 
 
-def choose_engine(args: argparse.Namespace, settings: Settings) -> EngineChoice:
+def choose_engine(options: ServeOptions, settings: Settings) -> EngineChoice:
     """Return the engine that these options and settings ask for.
 
     Raises:
         ConfigError, ArgumentError: an option was given that this engine does not support.
     """
-    choice = _choice(args, settings)
+    choice = _choice(options, settings)
     for name in FOREIGN[choice.engine]:
-        if is_given(args, name):
+        if is_given(options.control_token if name in RUNNING_OPTIONS else getattr(settings.engine, name)):
             raise ConfigError(
-                f"{name_of(name, args, settings)} is not for {ENGINES[choice.engine]}, which serves because "
+                f"{options.name_of(name)} is not for {ENGINES[choice.engine]}, which serves because "
                 f"{choice.reason}"
             )
     if choice.engine == "vllm":
         return choice
+    if options.unknown:
+        raise unrecognized(options.unknown, options.flags)
     if settings.engine.arguments:
         raise ConfigError(
             f"engine.arguments are vLLM's and not for {ENGINES[choice.engine]}, which serves because "
             f"{choice.reason}"
         )
-    if args.unknown:
-        raise unrecognized(args)
     return choice
 
 
-def _choice(args: argparse.Namespace, settings: Settings) -> EngineChoice:
-    if args.engine_url:
+def _choice(options: ServeOptions, settings: Settings) -> EngineChoice:
+    engine = settings.engine
+    if options.engine_url:
         return EngineChoice("running", "--engine-url was given")
     if settings.upstreams:
         return EngineChoice("running", "the configuration has upstreams")
-    if args.engine not in (None, "auto"):
-        return EngineChoice(args.engine, f"{name_of('engine', args, settings)} {args.engine} was given")
-    if not args.model:
+    if engine.engine is not None and engine.engine != "auto":
+        return EngineChoice(engine.engine, f"{options.name_of('engine')} {engine.engine} was given")
+    if not engine.model:
         return EngineChoice("torch", "no --model was given")
     if version := installed_version():
         return EngineChoice("vllm", f"--model was given and vLLM {version} is installed")
     return EngineChoice("torch", "vLLM is not installed")
-
-
-def name_of(option: str, args: argparse.Namespace, settings: Settings) -> str:
-    """Return the name by which an option was given: its own, or the setting's."""
-    in_settings = getattr(settings.engine, option, None)
-    if in_settings is not None and in_settings == getattr(args, option):
-        return f"the setting engine.{option}"
-    return flag_of(option)

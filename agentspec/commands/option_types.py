@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
 MAX_PORT = 65535
@@ -73,9 +73,9 @@ def flag_of(option: str) -> str:
     return "--" + option.replace("_", "-")
 
 
-def unrecognized(args: argparse.Namespace) -> argparse.ArgumentError:
-    """Return the error for unrecognized arguments, with the closest option for each."""
-    given = {one.partition("=")[0] for one in args.unknown if one.startswith("--")}
-    near = {flag: get_close_matches(flag, args.flags, 1, cutoff=0.7) for flag in sorted(given)}
+def unrecognized(arguments: Sequence[str], flags: Sequence[str]) -> argparse.ArgumentError:
+    """Return the error for unrecognized arguments, with the closest of ``flags`` for each."""
+    given = {one.partition("=")[0] for one in arguments if one.startswith("--")}
+    near = {flag: get_close_matches(flag, flags, 1, cutoff=0.7) for flag in sorted(given)}
     hints = [f"; did you mean {found[0]} for {flag}?" for flag, found in near.items() if found]
-    return argparse.ArgumentError(None, f"unrecognized arguments: {' '.join(args.unknown)}{''.join(hints)}")
+    return argparse.ArgumentError(None, f"unrecognized arguments: {' '.join(arguments)}{''.join(hints)}")

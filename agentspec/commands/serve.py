@@ -9,7 +9,6 @@ import argparse
 import logging
 import os
 from contextlib import AbstractContextManager, closing, nullcontext
-from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from agentspec.vllm_plugin.settings import MOST_MB
 from agentspec.wire import MAX_DRAFT_TOKENS
 
 if TYPE_CHECKING:
+    from agentspec.commands.serve_options import ServeOptions
     from agentspec.commands.serve_plan import Plan
     from agentspec.gateway import Fleet, Recorder, RuntimeConfig, Upstream
     from agentspec.gateway.settings import Settings
@@ -226,26 +226,27 @@ def _add_proxy_options(group: argparse._ArgumentGroup) -> None:
 
 def run_serve(args: argparse.Namespace) -> int:
     """Run ``agentspec serve``."""
+    from agentspec.commands.serve_options import ServeOptions
     from agentspec.commands.serve_plan import plan_of
     from agentspec.commands.serve_settings import read_settings, runtime_config_of
 
-    options = copy(args)  # as given: the configuration may be read again
-    settings = read_settings(args)
-    runtime = runtime_config_of(settings, args)
-    plan = plan_of(args, settings, runtime)
-    if args.dry_run:
+    options = ServeOptions.of(args)
+    settings = read_settings(options)
+    runtime = runtime_config_of(settings, options)
+    plan = plan_of(options, settings, runtime)
+    if options.is_dry_run:
         print(plan.shown(), end="")
         return 0
     start_logging(settings.server.log_level, settings.server.log_format)
     logger.info("the engine is %s", plan.choice)
-    if args.zero_hop:
-        _serve_zero_hop(args, settings)
+    if settings.engine.zero_hop:
+        _serve_zero_hop(options, settings)
     else:
-        _serve_gateway(args, plan, options)
+        _serve_gateway(options, plan)
     return 0
 
 
-def _serve_gateway(args: argparse.Namespace, plan: Plan, options: argparse.Namespace) -> None:
+def _serve_gateway(options: ServeOptions, plan: Plan) -> None:
     from agentspec.commands.serve_plan import listening_socket
     from agentspec.commands.serve_reload import RunningSettings
     from agentspec.commands.serve_settings import tracing_of
@@ -263,7 +264,7 @@ def _serve_gateway(args: argparse.Namespace, plan: Plan, options: argparse.Names
         if plan.choice.engine == "vllm":
             from agentspec.commands.vllm_engine import behind_gateway
 
-            upstream, name, process = behind_gateway(args, settings, runtime)
+            upstream, name, process = behind_gateway(options, settings, runtime)
         elif plan.embedded is not None:
             from agentspec.commands.torch_engine import embedded
 
@@ -288,7 +289,7 @@ def _serve_gateway(args: argparse.Namespace, plan: Plan, options: argparse.Names
                 grace_s=server.grace_s,
                 on_ready=lambda: _say_ready(name, server.host, bound.getsockname()[1]),
                 engine=process,
-                reload=Reload(options.config, running.apply) if running else None,
+                reload=Reload(options.config, running.apply) if options.config and running else None,
                 runtime=runtime,
             )
 
@@ -315,7 +316,7 @@ def _running(settings: Settings, runtime: RuntimeConfig) -> tuple[Fleet, str]:
     return fleet, ", ".join(upstream.url for upstream in settings.upstreams)
 
 
-def _serve_zero_hop(args: argparse.Namespace, settings: Settings) -> None:
+def _serve_zero_hop(options: ServeOptions, settings: Settings) -> None:
     from agentspec.commands.serve_plan import listening_socket
     from agentspec.commands.vllm_engine import zero_hop
     from agentspec.gateway import run_until_signal
@@ -323,7 +324,7 @@ def _serve_zero_hop(args: argparse.Namespace, settings: Settings) -> None:
     server = settings.server
     with listening_socket(server.host, server.port) as bound:  # closed again: vLLM listens on it
         port = bound.getsockname()[1]
-    process, name = zero_hop(args, settings, port)
+    process, name = zero_hop(options, settings, port)
     run_until_signal(process, on_ready=lambda: _say_ready(name, server.host, port))
 
 

@@ -5,7 +5,6 @@ torch is not imported, no model is loaded, and no file is left behind.
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
 from collections import Counter
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.commands.engine_choice import EngineChoice, choose_engine
+from agentspec.commands.serve_options import ServeOptions
 from agentspec.commands.serve_settings import HIDDEN, check_exposure, check_tracing, hidden
 from agentspec.commands.settings_file import yaml_text
 from agentspec.commands.torch_engine import EmbeddedPlan
@@ -51,17 +51,17 @@ class Plan:
         return yaml_text(values, is_flow=False)
 
 
-def plan_of(args: argparse.Namespace, settings: Settings, runtime: RuntimeConfig) -> Plan:
-    """Check the request in ``args``, ``settings`` and ``runtime``, without starting anything.
+def plan_of(options: ServeOptions, settings: Settings, runtime: RuntimeConfig) -> Plan:
+    """Check the request in ``options``, ``settings`` and ``runtime``, without starting anything.
 
     Raises:
         AgentSpecError: it can't start with these settings.
         ArgumentError: an argument is not an option of ours, and is not passed on.
     """
     server = settings.server
-    choice = choose_engine(args, settings)
+    choice = choose_engine(options, settings)
     check_exposure(server.host, bool(runtime.keys), server.allow_open)
-    embedded, engine = _engine(args, settings, choice)
+    embedded, engine = _engine(options, settings, choice)
     listening_socket(server.host, server.port).close()
     check_tracing(settings.tracing)
     if server.record is not None:
@@ -72,16 +72,16 @@ def plan_of(args: argparse.Namespace, settings: Settings, runtime: RuntimeConfig
 
 
 def _engine(
-    args: argparse.Namespace, settings: Settings, choice: EngineChoice
+    options: ServeOptions, settings: Settings, choice: EngineChoice
 ) -> tuple[EmbeddedPlan | None, dict[str, Any]]:
     if choice.is_embedded:
-        embedded = EmbeddedPlan.of(args, settings, is_replaying=choice.engine == "replay")
+        embedded = EmbeddedPlan.of(options, settings.engine, is_replaying=choice.engine == "replay")
         return embedded, embedded.shown()
     if choice.engine == "vllm":
         from agentspec.commands import vllm_engine
 
-        vllm_engine.check(args, settings)
-        return None, vllm_engine.shown(args)
+        vllm_engine.check(options, settings)
+        return None, vllm_engine.shown(settings.engine)
     return None, {}
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 from collections.abc import Callable, Iterator
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
 
+from agentspec.commands.serve_options import ServeOptions
 from agentspec.commands.serve_settings import (
     check_exposure,
     fleet_of,
@@ -60,7 +59,7 @@ class RunningSettings:
     """
 
     def __init__(
-        self, options: argparse.Namespace, settings: Settings, upstream: Upstream, runtime: RuntimeConfig
+        self, options: ServeOptions, settings: Settings, upstream: Upstream, runtime: RuntimeConfig
     ) -> None:
         self._options = options
         self._started = self._now = settings
@@ -77,7 +76,7 @@ class RunningSettings:
         Raises:
             ConfigError, StageError: the settings are wrong, or would open the gateway. Nothing has changed.
         """
-        settings = read_settings(copy(self._options))
+        settings = read_settings(self._options)
         runtime = runtime_config_of(settings, self._options, self._runtime)
         self._check(settings, runtime)
         num_keys = len(self._runtime.keys)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ipaddress
 import logging
 import os
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
+from agentspec.commands.serve_options import ServeOptions
 from agentspec.errors import ConfigError
 from agentspec.extras import needed
 from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE, ApiKey, ApiKeys, digest_of, parse_keys
@@ -34,34 +34,33 @@ logger = logging.getLogger("agentspec")
 ENGINE_API_KEY_VARIABLE = "AGENTSPEC_ENGINE_API_KEY"
 COLLECTOR_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 HIDDEN = "(hidden)"
-SERVER_OPTIONS = ("host", "port", "allow_open", "grace_s", "log_level", "record")
 
 
-def read_settings(args: argparse.Namespace) -> Settings:
-    """Read all settings. Those of the engine to be started are put into ``args`` too.
+def read_settings(options: ServeOptions) -> Settings:
+    """Return the settings in force: the file's, the environment's, and the options before both.
 
     Raises:
         ConfigError: a setting is wrong, or there are both running engines and one to be started.
     """
-    settings = load_settings(args.config)
-    server = {name: getattr(args, name) for name in SERVER_OPTIONS if is_given(args, name)}
-    changes: dict[str, Any] = {"server": settings.server.model_copy(update=server)}
-    if args.engine_timeout_s is not None:
-        silence = {"first_byte_s": args.engine_timeout_s, "idle_s": args.engine_timeout_s}
+    settings = load_settings(options.config)
+    changes: dict[str, Any] = {"server": settings.server.model_copy(update=options.server)}
+    if options.engine_timeout_s is not None:
+        silence = {"first_byte_s": options.engine_timeout_s, "idle_s": options.engine_timeout_s}
         changes["timeouts"] = settings.timeouts.model_copy(update=silence)
-    if args.engine_url:
-        changes["upstreams"] = (_engine_of(args),)
-    settings = settings.model_copy(update=changes)
-    _fill_in(args, settings.engine)
-    if settings.upstreams and settings.engine != EngineSettings():
+    if options.engine_url:
+        changes["upstreams"] = (_running_engine(options.engine_url, options),)
+    if changes.get("upstreams", settings.upstreams) and settings.engine != EngineSettings():
         raise ConfigError(
             "the configuration names engines that run (upstreams) and one to be started (engine)"
         )
-    return settings
+    engine = options.engine.model_dump(exclude_unset=True)
+    engine["arguments"] = (*settings.engine.arguments, *options.unknown)
+    changes["engine"] = settings.engine.model_copy(update=engine)
+    return settings.model_copy(update=changes)
 
 
 def runtime_config_of(
-    settings: Settings, args: argparse.Namespace, before: RuntimeConfig | None = None
+    settings: Settings, options: ServeOptions, before: RuntimeConfig | None = None
 ) -> RuntimeConfig:
     """Return keys and limits. Raises ConfigError, StageError."""
     keys = [
@@ -69,10 +68,10 @@ def runtime_config_of(
         for key in settings.keys
     ]
     known = {key.digest for key in keys}
-    keys += [key for key in parse_keys(given_keys(args)) if key.digest not in known]
-    if args.admin_key == "":
+    keys += [key for key in parse_keys(given_keys(options)) if key.digest not in known]
+    if options.admin_key == "":
         raise ConfigError("--admin-key is empty: give it a key, or leave it out")
-    admin = digest_of(args.admin_key) if args.admin_key else None
+    admin = digest_of(options.admin_key) if options.admin_key else None
     if admin is None and settings.admin_key_sha256:
         admin = bytes.fromhex(settings.admin_key_sha256)
     origins = frozenset(settings.server.cors_origins)
@@ -94,9 +93,9 @@ def check_exposure(host: str, has_keys: bool, allow_open: bool) -> None:
         )
 
 
-def given_keys(args: argparse.Namespace) -> list[str]:
+def given_keys(options: ServeOptions) -> list[str]:
     """Return the keys of options and environment."""
-    return [*args.api_key, *_split(os.environ.get(API_KEYS_VARIABLE, ""))]
+    return [*options.api_keys, *_split(os.environ.get(API_KEYS_VARIABLE, ""))]
 
 
 def fleet_of(
@@ -140,27 +139,13 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _engine_of(args: argparse.Namespace) -> UpstreamSettings:
+def _running_engine(url: str, options: ServeOptions) -> UpstreamSettings:
     return UpstreamSettings(
-        url=args.engine_url,
+        url=url,
         api_key=os.environ.get(ENGINE_API_KEY_VARIABLE),
-        sends_xargs=args.xargs,
-        control_token=args.control_token or os.environ.get(TOKEN_VARIABLE),
+        sends_xargs=options.sends_xargs,
+        control_token=options.control_token or os.environ.get(TOKEN_VARIABLE),
     )
-
-
-def is_given(args: argparse.Namespace, option: str) -> bool:
-    """Return True if the option is on the command line. 0 is a value too."""
-    value = getattr(args, option)
-    return value is not None and value is not False
-
-
-def _fill_in(args: argparse.Namespace, engine: EngineSettings) -> None:
-    """Fill in the configuration's engine settings, unless an option overrides them."""
-    for name in EngineSettings.model_fields.keys() - {"arguments"}:
-        if not is_given(args, name):
-            setattr(args, name, getattr(engine, name))
-    args.unknown = [*engine.arguments, *args.unknown]
 
 
 def hidden(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec import DraftConfig, Forest, ForestConfig
-from agentspec.commands.engine_choice import name_of
+from agentspec.commands.serve_options import ServeOptions
 from agentspec.config import MIB
 from agentspec.engine.checkpoint_config import check_files
 from agentspec.engine.engine_config import DTYPES, EngineConfig
@@ -20,7 +19,7 @@ from agentspec.forest.autosave import ForestAutosave
 from agentspec.forest.file import check_place
 from agentspec.forest_folder import ForestFolder
 from agentspec.gateway import EmbeddedUpstream
-from agentspec.gateway.settings import Settings
+from agentspec.gateway.settings import EngineSettings
 from agentspec.generation import Engine
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir
 from agentspec.recorded import CallLibrary, ReplayEngine, read
@@ -53,44 +52,44 @@ class EmbeddedPlan:
     is_strict: bool
 
     @classmethod
-    def of(cls, args: argparse.Namespace, settings: Settings, *, is_replaying: bool = False) -> EmbeddedPlan:
-        """Return the plan for ``args``. Raises ConfigError, CheckpointError."""
+    def of(cls, options: ServeOptions, engine: EngineSettings, *, is_replaying: bool = False) -> EmbeddedPlan:
+        """Return the plan for ``engine``. Raises ConfigError, CheckpointError, which name the option."""
         check_installed("engine", hint=ELSEWHERE)
-        _check_model(args, settings, is_replaying)
-        if args.dtype is not None and args.dtype not in DTYPES:
+        _check_model(options, engine, is_replaying)
+        if engine.dtype is not None and engine.dtype not in DTYPES:
             raise ConfigError(
-                f"{name_of('dtype', args, settings)} must be one of {', '.join(DTYPES)}, not {args.dtype!r}"
+                f"{options.name_of('dtype')} must be one of {', '.join(DTYPES)}, not {engine.dtype!r}"
             )
         config = EngineConfig(
-            model_path=args.model or bundled_model_dir(),
-            served_name=args.served_model_name or ("" if args.model else BUNDLED_MODEL),
-            device=args.device or "cpu",
-            dtype=args.dtype,
-            num_slots=16 if args.slots is None else args.slots,
-            max_model_len=args.max_model_len,
-            draft=_drafts(args),
-            price=args.price,
+            model_path=engine.model or bundled_model_dir(),
+            served_name=engine.served_model_name or ("" if engine.model else BUNDLED_MODEL),
+            device=engine.device or "cpu",
+            dtype=engine.dtype,
+            num_slots=16 if engine.slots is None else engine.slots,
+            max_model_len=engine.max_model_len,
+            draft=_drafts(engine),
+            price=engine.price,
             # the bundled model's products are too small to share: a second thread makes every step slower
-            threads=args.threads or (None if args.model else 1),
+            threads=engine.threads or (None if engine.model else 1),
             is_replaying=is_replaying,
         )
-        if args.forest_file is not None and config.draft.is_off:
+        if engine.forest_file is not None and config.draft.is_off:
             raise ConfigError(
-                f"nothing is learned with --draft off: --forest-file {args.forest_file!r} is for nothing"
+                f"nothing is learned with --draft off: --forest-file {engine.forest_file!r} is for nothing"
             )
-        if args.forest_file is not None:
-            check_place(args.forest_file)
-        if args.forest_folder is not None and not Path(args.forest_folder).is_dir():
-            folder = name_of("forest_folder", args, settings)
-            raise ConfigError(f"{folder} {args.forest_folder!r}: there is no such folder")
+        if engine.forest_file is not None:
+            check_place(engine.forest_file)
+        if engine.forest_folder is not None and not Path(engine.forest_folder).is_dir():
+            folder = options.name_of("forest_folder")
+            raise ConfigError(f"{folder} {engine.forest_folder!r}: there is no such folder")
         return cls(
             config,
-            _forest_config(args),
-            args.trace,
-            _library(args) if is_replaying else None,
-            ForestFolder(_path(args.forest_file), _path(args.forest_folder)),
-            args.save_every_s or DEFAULT_SAVE_EVERY_S,
-            is_strict=bool(args.strict_forest),
+            _forest_config(engine),
+            engine.trace,
+            _library(engine) if is_replaying else None,
+            ForestFolder(_path(engine.forest_file), _path(engine.forest_folder)),
+            engine.save_every_s or DEFAULT_SAVE_EVERY_S,
+            is_strict=bool(engine.strict_forest),
         )
 
     def shown(self) -> dict[str, Any]:
@@ -149,41 +148,41 @@ def _path(text: str | None) -> Path | None:
     return None if text is None else Path(text)
 
 
-def _library(args: argparse.Namespace) -> CallLibrary:
-    if args.trace is None:
+def _library(engine: EngineSettings) -> CallLibrary:
+    if engine.trace is None:
         raise ConfigError("--engine replay needs recorded calls: give it --trace FILE")
-    library = CallLibrary(read(Path(args.trace)))
+    library = CallLibrary(read(Path(engine.trace)))
     if not library:
-        raise ConfigError(f"no calls in {args.trace!r}")
+        raise ConfigError(f"no calls in {engine.trace!r}")
     return library
 
 
-def _drafts(args: argparse.Namespace) -> DraftConfig:
+def _drafts(engine: EngineSettings) -> DraftConfig:
     """Return draft settings limited by the cost of a token only; the paper's rule needs good evidence."""
     return DraftConfig(
-        mode=args.draft or "tree",
-        max_tokens=DEFAULT_MAX_DRAFT if args.max_draft is None else args.max_draft,
-        rule=args.rule or "learned",
+        mode=engine.draft or "tree",
+        max_tokens=DEFAULT_MAX_DRAFT if engine.max_draft is None else engine.max_draft,
+        rule=engine.rule or "learned",
         alpha=32,
         min_prob=0,
         doubt=1,
     )
 
 
-def _forest_config(args: argparse.Namespace) -> ForestConfig:
-    if args.stage_budget_mb is None:
+def _forest_config(engine: EngineSettings) -> ForestConfig:
+    if engine.stage_budget_mb is None:
         return ForestConfig()
-    return ForestConfig(stage_limit_bytes=args.stage_budget_mb * MIB)
+    return ForestConfig(stage_limit_bytes=engine.stage_budget_mb * MIB)
 
 
-def _check_model(args: argparse.Namespace, settings: Settings, is_replaying: bool) -> None:
+def _check_model(options: ServeOptions, engine: EngineSettings, is_replaying: bool) -> None:
     """Raise ConfigError or CheckpointError unless the model is a folder with a supported checkpoint."""
-    if not args.model:
+    if not engine.model:
         return
-    if not Path(args.model).is_dir():
+    if not Path(engine.model).is_dir():
         names = "--engine vllm takes names" if installed_version() else f"names need vLLM: {INSTALL}"
         raise ConfigError(
-            f"{name_of('model', args, settings)} {args.model!r} is no folder here. The embedded engine takes "
+            f"{options.name_of('model')} {engine.model!r} is no folder here. The embedded engine takes "
             f"the folder of a downloaded checkpoint; a model hub's {names}"
         )
-    check_files(args.model, needs_weights=not is_replaying)
+    check_files(engine.model, needs_weights=not is_replaying)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import re
@@ -11,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentspec.commands.engine_choice import REPLAY_OPTIONS, TORCH_OPTIONS, name_of
+from agentspec.commands.engine_choice import REPLAY_OPTIONS, TORCH_OPTIONS
+from agentspec.commands.serve_options import ServeOptions
 from agentspec.commands.serve_settings import HIDDEN, fleet_of, given_keys
 from agentspec.errors import ConfigError
 from agentspec.forest.file import check_place
@@ -51,13 +51,14 @@ SETTINGS = (
 )
 
 
-def check(args: argparse.Namespace, settings: Settings) -> None:
+def check(options: ServeOptions, settings: Settings) -> None:
     """Raise ConfigError if vLLM can't be started, as far as that is known without starting it."""
-    if args.max_draft == 0:
-        raise ConfigError(f"{name_of('max_draft', args, settings)} must be at least 1 with vLLM, not 0")
-    if args.model and args.model.startswith(PATH_STARTS) and not Path(args.model).exists():
-        raise ConfigError(f"{name_of('model', args, settings)} {args.model!r} is not there")
-    if args.zero_hop:
+    engine = settings.engine
+    if engine.max_draft == 0:
+        raise ConfigError(f"{options.name_of('max_draft')} must be at least 1 with vLLM, not 0")
+    if engine.model and engine.model.startswith(PATH_STARTS) and not Path(engine.model).exists():
+        raise ConfigError(f"{options.name_of('model')} {engine.model!r} is not there")
+    if engine.zero_hop:
         if settings.server.record:
             raise ConfigError(
                 f"with --zero-hop there is no gateway to record: --record {settings.server.record!r}"
@@ -67,26 +68,26 @@ def check(args: argparse.Namespace, settings: Settings) -> None:
                 "with --zero-hop vLLM answers web pages itself: leave server.cors_origins out, and give "
                 "vLLM's --allowed-origins"
             )
-        _written_keys(args, settings)
+        _written_keys(options, settings)
     else:
-        _free_port(args.engine_port or 0)
-    if args.forest_file is not None:
-        check_place(args.forest_file)
-    _argv(args, LOOPBACK, 0, shutdown_s=SHUTDOWN_S, zero_hop=bool(args.zero_hop))
+        _free_port(engine.engine_port or 0)
+    if engine.forest_file is not None:
+        check_place(engine.forest_file)
+    _argv(engine, LOOPBACK, 0, shutdown_s=SHUTDOWN_S, zero_hop=bool(engine.zero_hop))
 
 
-def shown(args: argparse.Namespace) -> dict[str, Any]:
+def shown(engine: EngineSettings) -> dict[str, Any]:
     """Return the options in force, by name, and vLLM's own. Possible secrets are hidden."""
     names = EngineSettings.model_fields.keys() - {"engine", "arguments", *TORCH_OPTIONS, *REPLAY_OPTIONS}
-    options = {name: getattr(args, name) for name in EngineSettings.model_fields if name in names}
+    options = {name: getattr(engine, name) for name in EngineSettings.model_fields if name in names}
     defaults = {
         "model": str(bundled_model_dir()),
-        "served_model_name": _name(args),
+        "served_model_name": _name(engine),
         "max_draft": DEFAULT_MAX_DRAFT,
         "engine_start_timeout_s": DEFAULT_START_TIMEOUT_S,
     }
     in_force = {name: defaults.get(name) if value is None else value for name, value in options.items()}
-    return {**in_force, "arguments": list(_without_secrets(args.unknown))}
+    return {**in_force, "arguments": list(_without_secrets(engine.arguments))}
 
 
 def _without_secrets(arguments: Sequence[str]) -> Iterator[str]:
@@ -101,48 +102,49 @@ def _without_secrets(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def behind_gateway(
-    args: argparse.Namespace, settings: Settings, runtime: RuntimeConfig
+    options: ServeOptions, settings: Settings, runtime: RuntimeConfig
 ) -> tuple[Fleet, str, EngineSupervisor]:
     """Return vLLM on a loopback port, protected by this process's secrets, and the name that it serves."""
-    port = _free_port(args.engine_port or 0)
+    started = settings.engine
+    port = _free_port(started.engine_port or 0)
     root = f"http://{LOOPBACK}:{port}"
     token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe()
     key = secrets.token_urlsafe()
     command = EngineCommand(
-        _argv(args, LOOPBACK, port, shutdown_s=SHUTDOWN_S),
+        _argv(started, LOOPBACK, port, shutdown_s=SHUTDOWN_S),
         {**vllm_environment(token), API_KEY_VARIABLE: key},
         stop_timeout_s=SHUTDOWN_S + 10,
     )
-    engine = UpstreamSettings(url=root, api_key=key, sends_xargs=args.xargs, control_token=token)
+    engine = UpstreamSettings(url=root, api_key=key, sends_xargs=options.sends_xargs, control_token=token)
     fleet = Fleet(fleet_of(settings, [engine], runtime))
-    return fleet, _name(args), EngineSupervisor(command, root, timeouts=_timeouts(args))
+    return fleet, _name(started), EngineSupervisor(command, root, timeouts=_timeouts(started))
 
 
-def zero_hop(args: argparse.Namespace, settings: Settings, port: int) -> tuple[EngineSupervisor, str]:
+def zero_hop(options: ServeOptions, settings: Settings, port: int) -> tuple[EngineSupervisor, str]:
     """Return vLLM's own server with the stage middleware, on our host and port."""
-    server, keys = settings.server, _written_keys(args, settings)
+    server, engine, keys = settings.server, settings.engine, _written_keys(options, settings)
     shutdown_s = math.ceil(server.grace_s)
     command = EngineCommand(
-        _argv(args, server.host, port, shutdown_s=shutdown_s, zero_hop=True),
+        _argv(engine, server.host, port, shutdown_s=shutdown_s, zero_hop=True),
         {
             API_KEYS_VARIABLE: ",".join(keys),
-            **vllm_environment(_operators_token(args, keys)),
+            **vllm_environment(_operators_token(options, keys)),
             **_discovery_file(settings),
         },
         stop_timeout_s=shutdown_s + 10,
     )
     host = EVERYWHERE.get(server.host, f"[{server.host}]" if ":" in server.host else server.host)
-    return EngineSupervisor(command, f"http://{host}:{port}", timeouts=_timeouts(args)), _name(args)
+    return EngineSupervisor(command, f"http://{host}:{port}", timeouts=_timeouts(engine)), _name(engine)
 
 
-def _written_keys(args: argparse.Namespace, settings: Settings) -> list[str]:
+def _written_keys(options: ServeOptions, settings: Settings) -> list[str]:
     """Return all keys in the form of $AGENTSPEC_API_KEYS. Raises ConfigError if one has limits."""
     for key in settings.keys:
         if key.requests_per_minute or key.max_concurrent:
             raise ConfigError(
                 "keys have no limits with --zero-hop: requests sent directly to vLLM are not counted"
             )
-    return [*given_keys(args), *(f"sha256:{key.sha256.lower()}={key.tenant}" for key in settings.keys)]
+    return [*given_keys(options), *(f"sha256:{key.sha256.lower()}={key.tenant}" for key in settings.keys)]
 
 
 def _discovery_file(settings: Settings) -> dict[str, str]:
@@ -150,26 +152,26 @@ def _discovery_file(settings: Settings) -> dict[str, str]:
     return {DISCOVERY_FILE_VARIABLE: str(path)} if path else {}
 
 
-def _operators_token(args: argparse.Namespace, api_keys: Sequence[str]) -> str | None:
+def _operators_token(options: ServeOptions, api_keys: Sequence[str]) -> str | None:
     """Return the control channel's token: the operator's key, or a random one if there are API keys."""
-    return args.admin_key or (secrets.token_urlsafe() if api_keys else None)
+    return options.admin_key or (secrets.token_urlsafe() if api_keys else None)
 
 
 def _argv(
-    args: argparse.Namespace, host: str, port: int, *, shutdown_s: int, zero_hop: bool = False
+    engine: EngineSettings, host: str, port: int, *, shutdown_s: int, zero_hop: bool = False
 ) -> list[str]:
-    passed_on = {name: getattr(args, name) for name in PASSED_ON}
-    if not args.model:
-        passed_on["served_model_name"] = _name(args)
+    passed_on = {name: getattr(engine, name) for name in PASSED_ON}
+    if not engine.model:
+        passed_on["served_model_name"] = _name(engine)
     return vllm_command(
-        args.model or str(bundled_model_dir()),
+        engine.model or str(bundled_model_dir()),
         [
             *("--disable-uvicorn-access-log", "--shutdown-timeout", str(shutdown_s)),
             *(part for name, value in _given(passed_on) for part in (_flag(name), str(value))),
-            *args.unknown,
+            *engine.arguments,
         ],
-        settings=dict(_given({name: getattr(args, name) for name in SETTINGS})),
-        num_speculative_tokens=DEFAULT_MAX_DRAFT if args.max_draft is None else args.max_draft,
+        settings=dict(_given({name: getattr(engine, name) for name in SETTINGS})),
+        num_speculative_tokens=DEFAULT_MAX_DRAFT if engine.max_draft is None else engine.max_draft,
         host=host,
         port=port,
         zero_hop=zero_hop,
@@ -184,13 +186,12 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _name(args: argparse.Namespace) -> str:
-    name: str = args.served_model_name or args.model or BUNDLED_MODEL
-    return name
+def _name(engine: EngineSettings) -> str:
+    return engine.served_model_name or engine.model or BUNDLED_MODEL
 
 
-def _timeouts(args: argparse.Namespace) -> EngineTimeouts:
-    return EngineTimeouts(start_timeout_s=args.engine_start_timeout_s or DEFAULT_START_TIMEOUT_S)
+def _timeouts(engine: EngineSettings) -> EngineTimeouts:
+    return EngineTimeouts(start_timeout_s=engine.engine_start_timeout_s or DEFAULT_START_TIMEOUT_S)
 
 
 def _free_port(wanted: int) -> int:

@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from agentspec.commands.serve import add_options
+from agentspec.commands.serve_options import ServeOptions
 from agentspec.commands.serve_reload import RunningSettings
 from agentspec.commands.serve_settings import fleet_of, read_settings, runtime_config_of
 from agentspec.errors import ConfigError
@@ -56,13 +57,14 @@ class Running:
         parser = argparse.ArgumentParser()
         add_options(parser)
         args = parser.parse_args(["--config", str(file), *options])
-        args.unknown = []
-        settings = read_settings(argparse.Namespace(**vars(args)))
-        self.runtime = runtime_config_of(settings, args)
+        args.unknown = args.flags = ()
+        given = ServeOptions.of(args)
+        settings = read_settings(given)
+        self.runtime = runtime_config_of(settings, given)
         self.fleet = Fleet(fleet_of(settings, settings.upstreams, self.runtime))
         self.applied: list[Any] = []
         self.fleet.apply = self.applied.append  # type: ignore[method-assign]
-        self.settings = RunningSettings(args, settings, self.fleet, self.runtime)
+        self.settings = RunningSettings(given, settings, self.fleet, self.runtime)
 
     def become(self, text: str) -> None:
         self.file.write_text(text)

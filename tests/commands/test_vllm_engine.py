@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
-from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from agentspec.cli import build_parser, main
+from agentspec.commands.serve_options import ServeOptions
 from agentspec.commands.serve_settings import read_settings, runtime_config_of
 from agentspec.commands.vllm_engine import behind_gateway, zero_hop
 from agentspec.errors import ConfigError
@@ -20,19 +20,19 @@ from agentspec.models import BUNDLED_MODEL, bundled_model_dir
 pytestmark = pytest.mark.usefixtures("vllm")
 
 
-def parsed(*options: str) -> Namespace:
+def parsed(*options: str) -> ServeOptions:
     args, unknown = build_parser().parse_known_args(["serve", *options])
     args.unknown = unknown
-    return args
+    return ServeOptions.of(args)
 
 
-def behind(args: Namespace) -> tuple[Fleet, str, EngineSupervisor]:
-    settings = read_settings(args)
-    return behind_gateway(args, settings, runtime_config_of(settings, args))
+def behind(options: ServeOptions) -> tuple[Fleet, str, EngineSupervisor]:
+    settings = read_settings(options)
+    return behind_gateway(options, settings, runtime_config_of(settings, options))
 
 
-def no_hop(args: Namespace, port: int) -> tuple[EngineSupervisor, str]:
-    return zero_hop(args, read_settings(args), port)
+def no_hop(options: ServeOptions, port: int) -> tuple[EngineSupervisor, str]:
+    return zero_hop(options, read_settings(options), port)
 
 
 def value_of(argv: Sequence[str], flag: str) -> str:
