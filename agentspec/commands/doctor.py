@@ -48,26 +48,26 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     yield packages.check_core()
     yield cpu_features.check_cpu_features()
     if args.engine_url:
-        yield from _there(args)
+        yield from _there(args.engine_url, args.control_token)
     else:
-        yield from _here(args)
+        yield from _here(args.model)
     yield machine.check_port(args.host, args.port)
     yield machine.check_files()
 
 
-def _there(args: argparse.Namespace) -> Iterator[Finding]:
+def _there(url: str, control_token: str | None) -> Iterator[Finding]:
     from agentspec.doctor.engine import check_engine
     from agentspec.gateway import UpstreamSettings
 
     settings = UpstreamSettings(
-        url=args.engine_url,
+        url=url,
         api_key=os.environ.get("AGENTSPEC_ENGINE_API_KEY"),
-        control_token=args.control_token or os.environ.get("AGENTSPEC_CONTROL_TOKEN"),
+        control_token=control_token or os.environ.get("AGENTSPEC_CONTROL_TOKEN"),
     )
     yield from check_engine(settings)
 
 
-def _here(args: argparse.Namespace) -> Iterator[Finding]:
+def _here(model: str | None) -> Iterator[Finding]:
     version = installed_version()
     yield packages.check_vllm(version)
     if version is not None:
@@ -77,10 +77,10 @@ def _here(args: argparse.Namespace) -> Iterator[Finding]:
         yield packages.check_plugin()
         yield from _platform()
         yield from machine.check_environment(os.environ)
-    if version is None or not args.model:
+    if version is None or not model:
         yield packages.check_embedded_engine()  # the engine that would start
-    if args.model:
-        yield machine.check_checkpoint(args.model) if version is None else machine.check_model(args.model)
+    if model:
+        yield machine.check_checkpoint(model) if version is None else machine.check_model(model)
     yield machine.check_memory(machine.available_memory())
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.commands import gateway_call
-from agentspec.commands.gateway_call import call, table
+from agentspec.commands.gateway_call import Gateway, table
 from agentspec.errors import ConfigError
 from agentspec.wire import encode_stage
 
@@ -53,28 +53,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run_stats(args: argparse.Namespace) -> int:
     """Run ``agentspec forest stats``."""
-    answer = call(args, "GET", "stages")
+    answer = Gateway.of(args).call("GET", "stages")
     print(json.dumps(answer, indent=2) if args.json else _table(answer["stages"]))
     return 0
 
 
 def run_evict(args: argparse.Namespace) -> int:
     """Run ``agentspec forest evict``."""
-    answer = call(args, "DELETE", f"stages/{encode_stage(args.stage)}")
+    answer = Gateway.of(args).call("DELETE", f"stages/{encode_stage(args.stage)}")
     print(f"forgot {args.stage}: {answer['freed_bytes']} bytes")
     return 0
 
 
 def run_save(args: argparse.Namespace) -> int:
     """Run ``agentspec forest save``."""
-    answer = call(args, "POST", "save", json={} if args.path is None else {"path": args.path})
+    answer = Gateway.of(args).call("POST", "save", json={} if args.path is None else {"path": args.path})
     print(f"saved {answer['num_outputs']} outputs to {answer['path']}: {answer['num_bytes']} bytes")
     return 0
 
 
 def run_load(args: argparse.Namespace) -> int:
     """Run ``agentspec forest load``."""
-    answer = call(args, "POST", "load", json={} if args.path is None else {"path": args.path})
+    answer = Gateway.of(args).call("POST", "load", json={} if args.path is None else {"path": args.path})
     print(f"loaded {answer['num_outputs']} outputs from {answer['path']}")
     return 0
 
@@ -85,7 +85,7 @@ def run_warm(args: argparse.Namespace) -> int:
         lines = args.file.read_bytes()
     except OSError as error:
         raise ConfigError(f"can't read {str(args.file)!r}: {error.strerror}") from None
-    answer = call(args, "POST", "warm", content=lines)
+    answer = Gateway.of(args).call("POST", "warm", content=lines)
     print(f"learned {answer['num_outputs']} outputs: {answer['num_tokens']} tokens")
     return 0
 

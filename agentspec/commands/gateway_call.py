@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -25,26 +26,38 @@ def add_options(action: argparse.ArgumentParser) -> None:
     action.add_argument("--key", default=os.environ.get(KEY_VARIABLE), help=f"API key; also ${KEY_VARIABLE}")
 
 
-def call(args: argparse.Namespace, method: str, path: str, **body: Any) -> dict[str, Any]:
-    """Return the gateway's answer. Raises RequestError or EngineError with its message and the next step."""
-    url = own_url(args.url, path)
-    try:
-        answer = httpx.request(
-            method, url, headers=key_header(args.key), timeout=TIMEOUT_S, trust_env=False, **body
-        )
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise no_answer(url, error) from None
-    try:
-        payload = answer.json()
-    except ValueError:
-        raise no_gateway(url, answer.status_code, "no JSON") from None
-    if not isinstance(payload, dict) or not isinstance(reasons := payload.get("error", {}), dict):
-        raise no_gateway(url, answer.status_code, "JSON of another")
-    if answer.is_success:
-        return payload
-    if "message" not in reasons:
-        raise no_gateway(url, answer.status_code, "JSON of another")
-    raise refusal(answer.status_code, str(reasons["message"]), args.key)
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """A running gateway: its URL, with or without ``/v1``, and the key to call it with, if any."""
+
+    url: str
+    key: str | None
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Gateway:
+        """Return the gateway that the options name."""
+        return cls(args.url, args.key)
+
+    def call(self, method: str, path: str, **body: Any) -> dict[str, Any]:
+        """Return the gateway's answer. Raises RequestError or EngineError, which name the next step."""
+        url = own_url(self.url, path)
+        try:
+            answer = httpx.request(
+                method, url, headers=key_header(self.key), timeout=TIMEOUT_S, trust_env=False, **body
+            )
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise no_answer(url, error) from None
+        try:
+            payload = answer.json()
+        except ValueError:
+            raise no_gateway(url, answer.status_code, "no JSON") from None
+        if not isinstance(payload, dict) or not isinstance(reasons := payload.get("error", {}), dict):
+            raise no_gateway(url, answer.status_code, "JSON of another")
+        if answer.is_success:
+            return payload
+        if "message" not in reasons:
+            raise no_gateway(url, answer.status_code, "JSON of another")
+        raise refusal(answer.status_code, str(reasons["message"]), self.key)
 
 
 def own_url(url: str, path: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import secrets
 import sys
+from collections.abc import Mapping
 from hashlib import sha256
 
 from agentspec.commands import option_types
@@ -37,7 +38,10 @@ def run_key(args: argparse.Namespace) -> int:
     key, digest = new_key()
     print(key, flush=True)
     print("\n# for agentspec.yaml:", file=sys.stderr)
-    print(f"admin_key_sha256: {digest}" if args.admin else _entry(args, digest), file=sys.stderr)
+    limits = {name: getattr(args, name) for name in LIMITS}
+    print(
+        f"admin_key_sha256: {digest}" if args.admin else _entry(args.tenant, limits, digest), file=sys.stderr
+    )
     return 0
 
 
@@ -47,9 +51,7 @@ def new_key() -> tuple[str, str]:
     return key, sha256(key.encode()).hexdigest()
 
 
-def _entry(args: argparse.Namespace, digest: str) -> str:
-    lines = ["keys:", f"  - sha256: {digest}", f"    tenant: {args.tenant}"]
-    for name in LIMITS:
-        if getattr(args, name) is not None:
-            lines.append(f"    {name}: {getattr(args, name)}")
+def _entry(tenant: str, limits: Mapping[str, int | None], digest: str) -> str:
+    lines = ["keys:", f"  - sha256: {digest}", f"    tenant: {tenant}"]
+    lines += [f"    {name}: {limit}" for name, limit in limits.items() if limit is not None]
     return "\n".join(lines)

@@ -8,12 +8,12 @@ import secrets
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from agentspec.commands import gateway_call
+from agentspec.commands.gateway_call import Gateway
 from agentspec.commands.own_gateway import own_gateway
 from agentspec.commands.program import end_as, run_program
 from agentspec.commands.run_environment import Run, run_environment, session_for
@@ -61,32 +61,26 @@ def run_run(args: argparse.Namespace) -> int:
         raise argparse.ArgumentError(None, "there is nothing to run: agentspec run [options] -- COMMAND ...")
     if args.workflow is not None:
         StageKey.parse(args.workflow)  # checks the name
-    with _gateway(args) as is_own:
-        status = _run(args, command, is_own)
-    return end_as(status)
-
-
-@contextmanager
-def _gateway(args: argparse.Namespace) -> Iterator[bool]:
-    """Set ``args.url`` to a gateway's URL. Yields True if the gateway serves only this run."""
     if not args.serve and args.serve_options is None:
-        yield False
-        return
+        return end_as(_run(Gateway.of(args), args.workflow, command, args.json, is_own=False))
     try:
         options = shlex.split(args.serve_options or "")
     except ValueError as error:
         raise ConfigError(f"--serve-options {args.serve_options!r}: {error}") from None
-    with own_gateway(options) as args.url:
-        yield True
+    with own_gateway(options) as url:
+        status = _run(Gateway(url, args.key), args.workflow, command, args.json, is_own=True)
+    return end_as(status)
 
 
-def _run(args: argparse.Namespace, command: Sequence[str], is_own: bool) -> int:
+def _run(
+    gateway: Gateway, workflow: str | None, command: Sequence[str], json_file: Path | None, *, is_own: bool
+) -> int:
     run_id = f"run-{secrets.token_hex(8)}"
     session = session_for(run_id)
-    before = _figures(args)
-    root = args.url.rstrip("/").removesuffix("/v1")
+    before = _figures(gateway)
+    root = gateway.url.rstrip("/").removesuffix("/v1")
     with run_report() as report:
-        run = Run(root, args.key, session, args.workflow, run_id, report.path)
+        run = Run(root, gateway.key, session, workflow, run_id, report.path)
         environment, replaced = run_environment(run)
         if replaced:
             _say(f"{', '.join(replaced)} had another value; the program's calls are sent to {root}")
@@ -99,7 +93,7 @@ def _run(args: argparse.Namespace, command: Sequence[str], is_own: bool) -> int:
         origins = report.origins()
     seconds = time.monotonic() - began_s
     try:
-        stages = gained(before, _figures(args))
+        stages = gained(before, _figures(gateway))
     except AgentSpecError as error:
         _say(f"the saving is unknown: {error}")
         return status
@@ -108,17 +102,17 @@ def _run(args: argparse.Namespace, command: Sequence[str], is_own: bool) -> int:
         print(shown(stages), file=sys.stderr)
     if not stages or (origins and origin_of(root) not in origins):
         _say(missing_calls(root, origins))
-    if args.json is not None:
-        _write(args.json, run, stages, {"seconds": seconds, "exit_status": status, "is_alone": is_own})
+    if json_file is not None:
+        _write(json_file, run, stages, {"seconds": seconds, "exit_status": status, "is_alone": is_own})
     return status
 
 
-def _figures(args: argparse.Namespace) -> list[dict[str, Any]]:
+def _figures(gateway: Gateway) -> list[dict[str, Any]]:
     """Return the gateway's figures, by stage. Raises RequestError, or EngineError that names --serve too."""
     try:
-        stages = gateway_call.call(args, "GET", "stages").get("stages")
+        stages = gateway.call("GET", "stages").get("stages")
         if not isinstance(stages, list):
-            raise gateway_call.no_gateway(args.url, 200, "no list of stages")
+            raise gateway_call.no_gateway(gateway.url, 200, "no list of stages")
     except EngineError as error:
         raise EngineError(f"{error}\nOr let this command start a gateway: --serve") from None
     return stages

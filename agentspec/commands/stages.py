@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from agentspec.commands import gateway_call
-from agentspec.commands.gateway_call import call, table
+from agentspec.commands.gateway_call import Gateway, table
 
 COLUMNS = ("stage", "id", "requests", "prompts", "last seen", "kept")
 EXAMPLES = """\
@@ -63,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run_list(args: argparse.Namespace) -> int:
     """Run ``agentspec stages list``."""
-    answer = call(args, "GET", "clusters")
+    answer = Gateway.of(args).call("GET", "clusters")
     if args.json:
         print(json.dumps(answer, indent=2))
         return 0
@@ -78,21 +78,21 @@ def run_list(args: argparse.Namespace) -> int:
 
 def run_name(args: argparse.Namespace) -> int:
     """Run ``agentspec stages name``."""
-    answer = call(args, "PATCH", _path(args), json={"name": args.stage})
+    answer = Gateway.of(args).call("PATCH", _path(args.cluster), json={"name": args.stage})
     print(f"requests of {answer['id']} are sent to {answer['stage']}")
     return 0
 
 
 def run_pin(args: argparse.Namespace) -> int:
     """Run ``agentspec stages pin`` and ``unpin``."""
-    answer = call(args, "PATCH", _path(args), json={"pinned": args.action == "pin"})
+    answer = Gateway.of(args).call("PATCH", _path(args.cluster), json={"pinned": args.action == "pin"})
     print(f"{args.action}ned {answer['stage']}")
     return 0
 
 
 def run_merge(args: argparse.Namespace) -> int:
     """Run ``agentspec stages merge``."""
-    answer = call(args, "POST", f"{_path(args)}/merge", json={"into": args.into})
+    answer = Gateway.of(args).call("POST", f"{_path(args.cluster)}/merge", json={"into": args.into})
     print(f"requests of {args.cluster} are sent to {answer['stage']}")
     return 0
 
@@ -100,13 +100,13 @@ def run_merge(args: argparse.Namespace) -> int:
 def run_split(args: argparse.Namespace) -> int:
     """Run ``agentspec stages split``."""
     asked = {"fingerprints": args.fingerprints} if args.fingerprints else {}
-    for cluster in call(args, "POST", f"{_path(args)}/split", json=asked)["clusters"]:
+    for cluster in Gateway.of(args).call("POST", f"{_path(args.cluster)}/split", json=asked)["clusters"]:
         print(f"{cluster['id']}  {cluster['stage']}")
     return 0
 
 
-def _path(args: argparse.Namespace) -> str:
-    return f"clusters/{quote(args.cluster, safe='')}"
+def _path(cluster: str) -> str:
+    return f"clusters/{quote(cluster, safe='')}"
 
 
 def _row(cluster: dict[str, Any]) -> tuple[str, ...]:
