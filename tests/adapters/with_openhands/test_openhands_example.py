@@ -50,6 +50,7 @@ def test_every_repository_has_a_bug_that_tests_find() -> None:
             assert judged(task, ROOT / task.name) == passed
 
 
+@pytest.mark.slow
 def test_what_is_written_repairs_every_repository(recorded: tuple[list[Any], Path]) -> None:
     repairs, file = recorded
     assert len(repairs) >= 5
@@ -95,6 +96,7 @@ def test_two_tasks_from_end_to_end(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert "identical" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 @needs_engine
 def test_the_stages_are_found_though_tags_are_stripped(
     recorded: tuple[list[Any], Path], tmp_path: Path
