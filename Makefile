@@ -30,6 +30,10 @@ FRAMEWORKS := openhands $(filter-out openhands,$(FRAMEWORKS))  # the longest fir
 # and the examples that need LangGraph, and notebooks
 EXAMPLES_VENV := .venv-examples
 EXAMPLES_REQUIREMENTS := tests/examples/with_langgraph/requirements.txt
+# the gateway's HTTP server with the oldest and the newest packages that pyproject.toml permits
+UVICORN_VENV := .venv-uvicorn
+UVICORN_ENDS := lowest-direct highest
+UVICORN_TESTS := tests/gateway/http tests/hostile
 # packages are built and checked with these
 PACKAGING_VENV := .venv-packaging
 PACKAGING_BIN := $(PACKAGING_VENV)/bin
@@ -51,7 +55,7 @@ PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 # recorded model calls of eleven data sets, which are not part of the repository
 PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
 
-.PHONY: help setup run test docs test-core test-loaded test-vllm lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters test-examples paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded clean
+.PHONY: help setup run test docs test-core test-loaded test-uvicorn test-vllm lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters test-examples paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -193,6 +197,21 @@ $(EXAMPLES_VENV)/.installed: $(EXAMPLES_REQUIREMENTS) $(STAMP)
 test-examples: $(EXAMPLES_VENV)/.installed  ## the LangGraph example and the notebooks, in .venv-examples
 	@$(EXAMPLES_VENV)/bin/python -m pytest tests/examples/with_langgraph $(ARGS)
 
+# on top of .venv, which has the other packages
+$(UVICORN_VENV)/%/.installed: $(STAMP)
+	@$(BIN)/uv venv --quiet --clear --python $(CURDIR)/$(BIN)/python $(@D)
+	@$(BIN)/uv pip install --quiet --python $(@D) --resolution $* \
+		$$(sed -nE 's/^ *"((uvicorn|httptools)[^"]*)".*/\1/p' pyproject.toml)
+	@below=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+		echo "import site; site.addsitedir('$$below')" > $(@D)/$${below#$(CURDIR)/$(VENV)/}/below.pth
+	@touch $@
+
+test-uvicorn: $(UVICORN_ENDS:%=test-uvicorn-%)  ## the gateway's HTTP server with the oldest and newest uvicorn and httptools permitted
+
+test-uvicorn-%: $(UVICORN_VENV)/%/.installed
+	@$(UVICORN_VENV)/$*/bin/python -c 'import httptools, uvicorn; print("uvicorn", uvicorn.__version__, "httptools", httptools.__version__)'
+	@$(UVICORN_VENV)/$*/bin/python -m pytest $(UVICORN_TESTS) --numprocesses $(JOBS) --dist loadfile $(ARGS)
+
 fuzz-gateway: $(STAMP)  ## 10,000 requests made up from docs/openapi.yaml (CASES=100000)
 	@AGENTSPEC_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest -s tests/gateway/openai/test_openapi.py $(ARGS)
 
@@ -239,4 +258,4 @@ test-free-threaded:  ## the native core without the GIL (PYTHON=python3.13t)
 	@PYTHON_GIL=0 $(FREE_THREADED_VENV)/bin/python -m pytest $(FREE_THREADED_TESTS) $(ARGS)
 
 clean:  ## remove what was built
-	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) $(CLIENTS_VENV) $(ADAPTERS_VENV) $(EXAMPLES_VENV) $(PACKAGING_VENV) $(FREE_THREADED_VENV) build dist out .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) $(CLIENTS_VENV) $(ADAPTERS_VENV) $(EXAMPLES_VENV) $(UVICORN_VENV) $(PACKAGING_VENV) $(FREE_THREADED_VENV) build dist out .pytest_cache .mypy_cache .ruff_cache

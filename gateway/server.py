@@ -15,12 +15,12 @@ from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.server import ServerState
 
 from agentspec.errors import ConfigError
 from agentspec.gateway.auth.runtime_config import RuntimeConfig
 from agentspec.gateway.engine_process.readiness import ReadinessMiddleware
 from agentspec.gateway.engine_process.supervisor import EngineSupervisor
+from agentspec.gateway.http.client_connection import ServerState
 from agentspec.gateway.http.discard_pace import DiscardRate
 from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
 from agentspec.gateway.http.protocol import HttpProtocol, drop_the_absent
@@ -52,14 +52,11 @@ class GatewayServer(uvicorn.Server):
         runtime: RuntimeConfig | None = None,
     ) -> None:
         self._runtime = runtime or RuntimeConfig()
-        pace = DiscardRate(time.monotonic)
-
-        def connection(*, server_state: ServerState, app_state: dict[str, Any], **_: object) -> HttpProtocol:
-            return HttpProtocol(app, server_state, app_state, limits=lambda: self._runtime.limits, pace=pace)
-
+        self._pace = DiscardRate(time.monotonic)
+        self._app = app
         config = uvicorn.Config(
             app,
-            http=cast(Any, connection),
+            http=cast(Any, self._new_connection),
             lifespan="on",
             log_config=None,
             access_log=False,
@@ -75,6 +72,14 @@ class GatewayServer(uvicorn.Server):
         self._reload = reload
         self._reloading: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    def _new_connection(
+        self, *, server_state: ServerState, app_state: dict[str, Any], **_: Any
+    ) -> HttpProtocol:
+        """Return the protocol of a new connection. uvicorn passes its config and its loop too."""
+        return HttpProtocol(
+            self._app, server_state, app_state, limits=lambda: self._runtime.limits, pace=self._pace
+        )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to listen, then call ``on_ready``."""

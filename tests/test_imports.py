@@ -155,6 +155,24 @@ def test_the_folders_of_the_gateway_import_downwards() -> None:
             )
 
 
+def test_the_gateway_uses_only_the_public_names_of_uvicorn() -> None:
+    """Everything below its server loop is ours: its private modules change between versions."""
+    users = inside(users_of("uvicorn"), "agentspec.gateway")
+    assert users == {"agentspec.gateway.server"}
+    for path in (ROOT / "gateway").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        modules = {name for name in imported_by(path.read_text(), "") if name.split(".")[0] == "uvicorn"}
+        assert modules <= {"uvicorn"}, path
+        used = {
+            node.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "uvicorn"
+        }
+        assert used <= {"Config", "Server"}, path
+
+
 def test_adapters_know_no_gateway_and_no_engine() -> None:
     users = users_of("agentspec.gateway", "agentspec.engine", "agentspec.forest", "torch", "vllm")
     assert inside(users, "agentspec.adapters") == set()

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 from urllib.parse import unquote
 
 import httptools
 from starlette.types import ASGIApp, Scope
-from uvicorn.server import ServerState
 
 from agentspec.gateway.http.flow_control import FlowControl
 from agentspec.gateway.http.request_cycle import Http11Cycle
@@ -24,17 +23,32 @@ KEEPALIVE_S = 30  # until an idle connection is closed
 MOST_UNREAD_BYTES = 1 << 16  # of a body; beyond this, reading pauses until the application reads
 
 
+class ServerState(Protocol):
+    """The part of uvicorn's state of a server that a connection uses.
+
+    Attributes:
+        connections: open ones. At the end, the server calls ``shutdown`` of each and waits for all.
+        tasks: those of requests. At the end, the server waits for them.
+        default_headers: headers of every response; the server renews the date.
+    """
+
+    connections: set[Any]
+    tasks: set[asyncio.Task[None]]
+    default_headers: list[RawHeader]
+
+
 class ClientConnection(asyncio.Protocol):
     """One connection to a client. ``app`` answers its requests.
 
-    Subclasses receive the bytes and pass them to ``feed``.
+    Pipelined requests wait, and reading pauses, until the responses before them are complete. A client that
+    closes its sending half has disconnected. Subclasses receive the bytes and pass them to ``feed``.
 
     Args:
-        server_state: uvicorn's: open connections and tasks, which it waits for, and the date header.
         app_state: state of the application's lifespan; each request gets a copy.
 
     Attributes:
         url, headers: those of the request that is being parsed.
+        has_begun: True from a request's first byte to its end.
         cycle: the last request with a complete head.
         answered: the last request that was passed to the application.
         pipeline: requests that wait for the response before theirs.
@@ -43,14 +57,13 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, app: ASGIApp, server_state: ServerState, app_state: dict[str, Any]) -> None:
         self.loop = asyncio.get_running_loop()
         self.url = b""
+        self.has_begun = False
         self.headers: list[RawHeader] = []
         self.cycle: Http11Cycle | None = None
         self.answered: Http11Cycle | None = None
         self.pipeline: deque[Http11Cycle] = deque()
         self._app = app
         self._app_state = app_state
-        self._tasks = server_state.tasks
-        self._connections = cast(set[ClientConnection], server_state.connections)
         self._server_state = server_state
         self._keepalive: asyncio.TimerHandle | None = None
         self._expects_continue = False
@@ -110,11 +123,11 @@ class ClientConnection(asyncio.Protocol):
         self.flow = FlowControl(self.transport)
         self._server = _address(transport.get_extra_info("sockname"))
         self._client = _address(transport.get_extra_info("peername"))
-        self._connections.add(self)
+        self._server_state.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the request of a client that disconnected. Those behind it get no response."""
-        self._connections.discard(self)
+        self._server_state.connections.discard(self)
         self.stop_keepalive()
         self.pipeline.clear()
         if self.answered is not None:
@@ -134,6 +147,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """Handle a request's first byte."""
+        self.has_begun = True
         self.url, self.headers, self._expects_continue = b"", [], False
 
     def on_url(self, url: bytes) -> None:
@@ -156,8 +170,8 @@ class ClientConnection(asyncio.Protocol):
         if is_next:
             self._answer(self.cycle)
         else:
-            self.flow.pause_reading()
             self.pipeline.append(self.cycle)
+            self.flow.hold_reading()
 
     def on_body(self, body: bytes) -> None:
         """Keep the next part of the body for the application. Drop it if the response is complete."""
@@ -171,6 +185,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Handle the end of a request."""
+        self.has_begun = False
         cycle = self.cycle
         if cycle is None or cycle.is_complete:
             return
@@ -183,18 +198,21 @@ class ClientConnection(asyncio.Protocol):
         """Answer the next request, or wait for one."""
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
         if self.pipeline:
-            self._answer(self.pipeline.popleft())
-        else:
-            self.stop_keepalive()
+            cycle = self.pipeline.popleft()
+            if not self.pipeline:
+                self.flow.release_reading()
+            self._answer(cycle)
+            return
+        self.flow.resume_reading()
+        if not self.has_begun:
             self._keepalive = self.loop.call_later(KEEPALIVE_S, self.transport.close)
 
     def _answer(self, cycle: Http11Cycle) -> None:
         self.answered = cycle
         task = self.loop.create_task(cycle.run_asgi(self._app))
-        task.add_done_callback(self._tasks.discard)
-        self._tasks.add(task)
+        task.add_done_callback(self._server_state.tasks.discard)
+        self._server_state.tasks.add(task)
 
     def _new_cycle(self) -> Http11Cycle:
         url, version = httptools.parse_url(self.url), self._parser.get_http_version()
@@ -220,7 +238,7 @@ class ClientConnection(asyncio.Protocol):
             self.flow,
             self._server_state.default_headers,
             keep_alive=version != "1.0" and self._parser.should_keep_alive(),
-            expects_continue=self._expects_continue,
+            expects_continue=version != "1.0" and self._expects_continue,
             is_dated=version == "1.0",
             on_end=self.on_response_complete,
         )

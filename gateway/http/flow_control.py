@@ -1,4 +1,4 @@
-"""Flow control of one connection to a client."""
+"""Flow control of one connection: when to read from its client, and when to write."""
 
 from __future__ import annotations
 
@@ -6,39 +6,52 @@ import asyncio
 
 
 class FlowControl:
-    """Pauses reading from a client, and reports when the client does not keep up with the response."""
+    """Pauses reading on request, and records whether the transport's write buffer is full.
+
+    Attributes:
+        is_full: True from the transport's ``pause_writing`` to its ``resume_writing``.
+    """
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._is_reading = True
+        self._is_held = False
         self._may_write = asyncio.Event()
         self._may_write.set()
-
-    @property
-    def is_full(self) -> bool:
-        """True if the write buffer is above its high-water mark."""
-        return not self._may_write.is_set()
-
-    async def drain(self) -> None:
-        """Wait until the write buffer is below its low-water mark, or the client has disconnected."""
-        await self._may_write.wait()
-
-    def pause_writing(self) -> None:
-        """Let ``drain`` wait."""
-        self._may_write.clear()
-
-    def resume_writing(self) -> None:
-        """Let ``drain`` return."""
-        self._may_write.set()
+        self.is_full = False
 
     def pause_reading(self) -> None:
-        """Leave the client's next bytes in the kernel, which then slows down the client."""
+        """Stop reading, so that TCP stops the client. A second call changes nothing."""
         if self._is_reading:
             self._is_reading = False
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
-        if not self._is_reading:
+        """Read again, unless reading is held. A second call changes nothing."""
+        if not self._is_reading and not self._is_held:
             self._is_reading = True
             self._transport.resume_reading()
+
+    def hold_reading(self) -> None:
+        """Stop reading until :meth:`release_reading`."""
+        self._is_held = True
+        self.pause_reading()
+
+    def release_reading(self) -> None:
+        """Read again after :meth:`hold_reading`."""
+        self._is_held = False
+        self.resume_reading()
+
+    def pause_writing(self) -> None:
+        """Handle a write buffer above its high-water mark."""
+        self.is_full = True
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        """Handle a write buffer below its low-water mark, or the end of the connection."""
+        self.is_full = False
+        self._may_write.set()
+
+    async def drain(self) -> None:
+        """Wait while the write buffer is full."""
+        await self._may_write.wait()

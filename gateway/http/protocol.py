@@ -14,11 +14,10 @@ from typing import Any
 
 import httptools
 from starlette.types import ASGIApp
-from uvicorn.server import ServerState
 
 from agentspec.gateway.errors import error_body
 from agentspec.gateway.http.api_response import encode_json
-from agentspec.gateway.http.client_connection import ClientConnection
+from agentspec.gateway.http.client_connection import ClientConnection, ServerState
 from agentspec.gateway.http.discard_pace import DiscardRate
 from agentspec.gateway.http.request_cycle import STATUS_LINES, Http11Cycle
 from agentspec.gateway.settings import GatewaySettings
@@ -63,7 +62,6 @@ class HttpProtocol(ClientConnection):
         self._pace = pace
         self._limits = limits()
         self._clock: asyncio.TimerHandle | None = None
-        self._has_begun = False  # a request's first byte has arrived
         self._is_head = True  # the next bytes belong to a head
         self._is_too_large = self._is_refused = False
         self._num_idle_bytes = 0  # bytes since the last head, part of a body or end of a request
@@ -119,7 +117,6 @@ class HttpProtocol(ClientConnection):
         """Handle a request's first byte."""
         if not self.is_deaf:
             self._limits = self._limits_in_force()
-            self._has_begun = True
             super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -142,7 +139,7 @@ class HttpProtocol(ClientConnection):
         """Handle the end of a request."""
         if self.has_only_head:
             return
-        self._is_head, self._has_begun, self._num_idle_bytes = True, False, 0
+        self._is_head, self._num_idle_bytes = True, 0
         self._stop_clock()
         super().on_message_complete()
         if self._is_discarding:
@@ -176,7 +173,7 @@ class HttpProtocol(ClientConnection):
 
     @property
     def _is_clients_turn(self) -> bool:
-        return (self._has_begun and self._is_head) or not self.is_answering
+        return (self.has_begun and self._is_head) or not self.is_answering
 
     def _start_discarding(self, answered: Http11Cycle) -> None:
         self._is_discarding = True
@@ -237,7 +234,7 @@ class HttpProtocol(ClientConnection):
         self._clock = None
         if self.is_answering:  # the request before this one, which may wait
             self._start_clock()
-        elif self._has_begun and self._is_head:
+        elif self.has_begun and self._is_head:
             seconds = self._limits.head_s
             self._refuse(408, "request_timeout", f"the head did not arrive within {seconds:g} s")
         else:
@@ -267,7 +264,7 @@ class HttpProtocol(ClientConnection):
             self.transport.write_eof()
             return
         self._stop_clock()
-        if not self._has_begun or (self.is_answering and not self._take_over()):
+        if not self.has_begun or (self.is_answering and not self._take_over()):
             self.transport.close()
             return
         body = encode_json(error_body(status, message, code=code))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -13,7 +13,7 @@ from agentspec.gateway import ApiKeys, GatewaySettings
 from agentspec.gateway.auth.api_keys import ApiKey, digest_of
 from agentspec.gateway.http.discard_pace import BURST_BYTES, BYTES_PER_S, DiscardRate
 from agentspec.gateway.http.protocol import UNKNOWN_CLIENT_BYTES, HttpProtocol
-from tests.gateway.support.leaving import until_closed
+from tests.gateway.support.leaving import connected, until_closed
 from tests.gateway.support.live import TIMEOUT_S, serving_engine
 from tests.gateway.support.scripted import ScriptedEngine
 
@@ -39,13 +39,6 @@ def root() -> Iterator[str]:
     keys = ApiKeys([ApiKey(digest_of("good"), "a"), ApiKey(digest_of("used-up"), "b", requests_per_minute=1)])
     with serving_engine(ScriptedEngine(), settings=SETTINGS, keys=keys) as root:
         yield root
-
-
-@contextmanager
-def connected(root: str) -> Iterator[socket.socket]:
-    url = httpx.URL(root)
-    with socket.create_connection((url.host, url.port or 0), timeout=TIMEOUT_S) as connection:
-        yield connection
 
 
 def request(path: bytes, *headers: bytes, version: bytes = b"1.1") -> bytes:

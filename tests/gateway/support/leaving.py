@@ -63,6 +63,14 @@ def asking(root: str, endpoint: str, way: str, *, missing: int = 0) -> Iterator[
         yield connection
 
 
+@contextmanager
+def connected(root: str) -> Iterator[socket.socket]:
+    """Yield a connection to the gateway, closed at the end."""
+    url = httpx.URL(root)
+    with socket.create_connection((url.host, url.port or 0), timeout=TIMEOUT_S) as connection:
+        yield connection
+
+
 def until_closed(connection: socket.socket) -> bytes:
     """Return all data until the end. A reset also ends it, if the gateway did not read all our data."""
     parts: list[bytes] = []
