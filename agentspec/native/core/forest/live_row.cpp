@@ -18,8 +18,8 @@ LiveRow::Gain LiveRow::gain(std::span<const std::int32_t> text, std::size_t num_
   return gain;
 }
 
-void LiveRow::take(const Gain& gain, std::size_t num_verified, std::size_t num_drafted, SourceId source,
-                   double now_s) {
+void LiveRow::complete_step(const Gain& gain, std::size_t num_verified, std::size_t num_drafted,
+                            SourceId source, double now_s) {
   if (gain.num_new > 0) count(gain.num_new, num_verified, now_s);
   if (request_) num_known_ += gain.tokens.size();
   num_counted_ += gain.num_new;

@@ -55,8 +55,8 @@ class LiveRow {
   Gain gain(std::span<const std::int32_t> text, std::size_t num_sampled) const;
   /// Completes the step, in which `num_verified` draft tokens were verified. The next step is to verify
   /// `num_drafted` tokens from `source`.
-  void take(const Gain& gain, std::size_t num_verified, std::size_t num_drafted, SourceId source,
-            double now_s);
+  void complete_step(const Gain& gain, std::size_t num_verified, std::size_t num_drafted, SourceId source,
+                     double now_s);
   /// Counts a step of `num_new` tokens that took `measured_s` seconds. Without drafts it would have taken
   /// `fixed_s`, plus `per_token_s` per token.
   void count_saving(std::size_t num_new, double measured_s, double fixed_s, double per_token_s) {

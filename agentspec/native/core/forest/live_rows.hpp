@@ -1,0 +1,109 @@
+// A core's live requests as rows of an engine's batch: one call per decode step.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/forest/forest_core.hpp"
+#include "core/forest/live_row.hpp"
+
+namespace agentspec {
+
+/// A step's sampled tokens in the engine's layout: one matrix, one row per request.
+struct RowBatch {
+  struct Row {
+    std::string_view name;  // may be empty if nothing was sampled
+    std::size_t num_sampled = 0;
+    std::size_t num_verified = 0;  // draft tokens that the step verified
+  };
+
+  std::span<const Row> rows;
+  std::span<const std::int32_t> ends;   // tokens in each row, including those sampled
+  std::span<const std::int32_t> texts;  // `width` tokens per row
+  std::size_t width = 0;
+};
+
+/// A step's drafts, and sums over its rows from which the cost of a step is learned.
+struct RowDrafts {
+  struct Range {
+    std::size_t begin = 0;
+    std::size_t size = 0;
+  };
+
+  std::vector<std::int32_t> token_ids;
+  std::vector<Range> ranges;  // of token_ids, one per row
+  double score = 0;           // sum over the drafts
+  // Rows that were decoding before the step, the draft tokens that they verified, and their new tokens.
+  std::size_t num_decoding = 0;
+  std::size_t num_verified = 0;
+  std::size_t num_new = 0;
+
+  /// The tokens that the next step verifies for a row.
+  std::span<const std::int32_t> of(std::size_t row) const {
+    return std::span(token_ids).subspan(ranges[row].begin, ranges[row].size);
+  }
+};
+
+/// Thread-safe, by a lock of its own. A call that throws has changed no row, with one exception: after
+/// std::bad_alloc in the core, the rows of that step are removed.
+class LiveRows {
+ public:
+  /// The core must outlive the rows.
+  explicit LiveRows(ForestCore& core) : core_(core) {}
+
+  /// Adds a row, or replaces it. Prompt and output together have at most `most_tokens` tokens; any of `stops`
+  /// ends the output.
+  void add(std::string_view name, std::size_t num_prompt_tokens, std::size_t most_tokens,
+           std::vector<std::int32_t> stops);
+  /// Connects a row with a request of the core, which then drafts for it. Ignores an unknown name.
+  void enter(std::string_view name, RequestId request);
+  /// Removes a row. Returns its counts since they were last taken; none for an unknown name.
+  RowCounts remove(std::string_view name);
+  /// Returns a row's counts since the last call, and resets them.
+  RowCounts take_counts(std::string_view name);
+  /// Counts the last step for each row that was decoding. It took `measured_s` seconds. Without drafts, n
+  /// tokens would have taken fixed_s + n * per_token_s.
+  void count_saving(double measured_s, double fixed_s, double per_token_s);
+
+  /// Announces a batch of `num_rows` rows, so that sleeping threads wake up in time. Throws ForkedError.
+  void expect(std::size_t num_rows);
+  /// Ingests a step's output and drafts for the next step. Updates of shared indices and models are deferred.
+  /// Ignores rows without sampled tokens, and rows that were not added. Throws ConfigError if the rows do not
+  /// fit into the matrix, ForkedError, and what ForestCore::step throws.
+  RowDrafts step(const RowBatch& batch, std::uint32_t max_tokens, double min_prob, double now_s);
+
+ private:
+  struct Part {  // a row that takes part in the current step
+    std::size_t place;
+    LiveRow* row;
+    LiveRow::Gain gain;
+    std::size_t num_verified;
+    bool was_decoding;  // before this step
+  };
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+  };
+
+  void check_usable() const;
+  void gather(const RowBatch& batch);
+  BatchDrafts draft(std::uint32_t max_tokens, double min_prob);
+  RowDrafts complete(BatchDrafts&& drafts, std::vector<RowDrafts::Range>&& ranges, double now_s);
+
+  ForestCore& core_;
+  std::mutex mutex_;  // guards everything below
+  std::unordered_map<std::string, LiveRow, Hash, std::equal_to<>> rows_;
+  std::vector<Part> parts_;  // of the last step
+  std::vector<RequestId> requests_;
+  std::vector<std::int32_t> tokens_;
+  std::vector<std::int64_t> offsets_;
+};
+
+}  // namespace agentspec

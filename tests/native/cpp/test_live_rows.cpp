@@ -1,0 +1,291 @@
+#include "check.hpp"
+#include "core/error.hpp"
+#include "core/forest/live_rows.hpp"
+
+#include <limits>
+#include <string>
+#include <thread>
+
+using namespace agentspec;
+
+namespace {
+
+constexpr std::int32_t kEnd = 2;
+constexpr SourceId kStage = 3;
+constexpr std::size_t kWidth = 32;
+constexpr std::size_t kStart = 1; // tokens in each row's prompt
+const Tokens kText{10, 11, 12, 13, 14, 15, kEnd};
+
+// A core with one shared index that has learned kText, and rows of a matrix.
+struct Engine {
+  explicit Engine(std::size_t num_rows = 1)
+      : core(16, 1 << 20), rows(core), ends(num_rows, kStart),
+        texts(num_rows * kWidth, 1), num_sampled(num_rows) {
+    group = core.create_group(1 << 20);
+    index = core.create_index(group, 1 << 20);
+    core.learn(std::span(&index, 1), kText);
+    for (std::size_t i = 0; i < num_rows; ++i)
+      names.push_back("r" + std::to_string(i));
+  }
+
+  void start(std::size_t row, std::size_t most_tokens = kWidth) {
+    const SharedSource sources[] = {{index, kStage}};
+    core.start(row, group, Tokens{1}, {}, sources, true,
+               {.max_tokens = 8, .min_prob = 0});
+    rows.add(names[row], kStart, most_tokens, {kEnd, 99});
+    rows.enter(names[row], row);
+  }
+  void sample(std::size_t row, const Tokens &tokens) {
+    for (const std::int32_t token : tokens)
+      texts[row * kWidth + static_cast<std::size_t>(ends[row]++)] = token;
+    num_sampled[row] = tokens.size();
+  }
+  RowDrafts step(std::size_t num_verified = 0, double now_s = 0) {
+    std::vector<RowBatch::Row> batch;
+    for (std::size_t i = 0; i < names.size(); ++i)
+      batch.push_back({names[i], num_sampled[i], num_verified});
+    const RowDrafts drafts =
+        rows.step({batch, ends, texts, kWidth}, 8, 0, now_s);
+    num_sampled.assign(names.size(), 0);
+    return drafts;
+  }
+  Tokens step_one(const Tokens &tokens, std::size_t num_verified = 0,
+                  double now_s = 0) {
+    sample(0, tokens);
+    const RowDrafts drafts = step(num_verified, now_s);
+    return {drafts.of(0).begin(), drafts.of(0).end()};
+  }
+  std::size_t num_learned() {
+    core.settle();
+    return core.index_size(index).second - kText.size();
+  }
+
+  ForestCore core;
+  LiveRows rows;
+  GroupId group = 0;
+  IndexId index = 0;
+  std::vector<std::string> names;
+  std::vector<std::int32_t> ends;
+  Tokens texts;
+  std::vector<std::size_t> num_sampled;
+};
+
+void a_row_is_drafted_for_and_counted() {
+  Engine engine;
+  engine.start(0);
+  CHECK((engine.step_one({10}, 0, 1.0) == Tokens{11, 12, 13, 14}));
+  engine.sample(0, {11, 12, 50});
+  const RowDrafts drafts = engine.step(3, 3.5);
+  CHECK(drafts.num_decoding == 1 && drafts.num_verified == 3);
+  CHECK(drafts.num_new == 3);
+  const RowCounts counts = engine.rows.take_counts("r0");
+  CHECK(counts.num_output_tokens == 4 && counts.num_steps == 1);
+  CHECK(counts.num_drafts == 1 && counts.decode_s == 2.5);
+  CHECK(counts.drafted[kStage] == 3 && counts.accepted[kStage] == 2);
+  CHECK(engine.rows.take_counts("r0").num_output_tokens == 0);
+  CHECK(engine.num_learned() == 4);
+}
+
+void rows_are_added_replaced_and_removed() {
+  Engine engine;
+  CHECK(engine.step_one({10}).empty()); // not added: ignored
+  CHECK(engine.rows.remove("r0").num_output_tokens == 0);
+  engine.rows.enter("r0", 7);
+  CHECK(engine.rows.take_counts("r0").num_output_tokens == 0);
+  engine.ends[0] = kStart;
+  engine.start(0);
+  engine.step_one({10});
+  CHECK(engine.rows.remove("r0").num_output_tokens == 1);
+  CHECK(engine.step_one({11}).empty());
+  CHECK(engine.num_learned() == 1);
+  engine.rows.add("r0", 3, kWidth, {}); // a new row begins where it is added
+  CHECK(engine.step_one({12}).empty());
+  CHECK(engine.rows.take_counts("r0").num_output_tokens == 1);
+  engine.rows.add("r0", 4, kWidth, {});
+  CHECK(engine.rows.take_counts("r0").num_output_tokens == 0);
+}
+
+void nothing_after_a_stop_token_is_learned_counted_or_drafted() {
+  for (const std::int32_t stop : {kEnd, 99}) {
+    Engine engine;
+    engine.start(0);
+    engine.step_one({10});
+    CHECK(engine.step_one({11, stop, 12, 13}, 3).empty());
+    CHECK(engine.rows.take_counts("r0").num_output_tokens == 3);
+    CHECK(engine.num_learned() == 3);
+  }
+}
+
+// Prompt and output together have at most `most` tokens. The bonus token of the
+// next step needs one of them.
+void a_draft_respects_the_limit() {
+  const std::size_t cases[][2] = {{2, 0}, {3, 0}, {4, 1}, {6, 3}, {20, 4}};
+  for (const auto &[most, num_drafted] : cases) {
+    Engine engine;
+    engine.start(0, most);
+    CHECK(engine.step_one({10}).size() == num_drafted);
+  }
+  Engine engine;
+  engine.start(0, 3);
+  CHECK(engine.step_one({10, 11, 12, 13}).empty());
+  CHECK(engine.rows.take_counts("r0").num_output_tokens == 2);
+  CHECK(engine.num_learned() == 2);
+}
+
+// A row is counted before its request is known to the core; the core then
+// receives the output from its beginning.
+void a_row_may_enter_the_core_late() {
+  Engine engine;
+  const SharedSource sources[] = {{engine.index, kStage}};
+  engine.core.start(0, engine.group, Tokens{1}, {}, sources, true,
+                    {.max_tokens = 8, .min_prob = 0});
+  engine.rows.add("r0", kStart, kWidth, {kEnd});
+  CHECK(engine.step_one({10}, 0, 1.0).empty());
+  CHECK(engine.step_one({11}, 0, 2.0).empty());
+  CHECK(engine.num_learned() == 0);
+  engine.rows.enter("r0", 0);
+  CHECK((engine.step_one({12}, 0, 4.0) == Tokens{13, 14, 15, kEnd}));
+  const RowCounts counts = engine.rows.take_counts("r0");
+  CHECK(counts.num_output_tokens == 3 && counts.num_steps == 2);
+  CHECK(counts.decode_s == 3.0 && engine.num_learned() == 3);
+}
+
+void a_missed_step_is_made_up_for() {
+  Engine engine;
+  engine.start(0);
+  engine.sample(0, {10, 11, 12}); // its step was not reported
+  CHECK((engine.step_one({13}) == Tokens{14, 15, kEnd}));
+  CHECK(engine.rows.take_counts("r0").num_output_tokens == 4);
+  CHECK(engine.num_learned() == 4);
+}
+
+void rows_without_samples_take_no_part() {
+  Engine engine(3);
+  engine.start(0);
+  engine.start(2);
+  engine.ends[1] = std::numeric_limits<std::int32_t>::max(); // not added
+  engine.num_sampled[1] = 1;
+  engine.sample(2, {10});
+  const RowDrafts drafts = engine.step();
+  CHECK(drafts.of(0).empty() && drafts.of(1).empty());
+  CHECK(drafts.of(2).size() == 4 && drafts.ranges.size() == 3);
+}
+
+// A wrong row stops the whole batch: the next step makes up for it.
+void a_wrong_batch_changes_nothing() {
+  Engine engine(2);
+  engine.start(0);
+  engine.rows.add("r1", kStart, kWidth, {});
+  for (const std::int32_t end : {-1, 0, 33}) {
+    engine.num_sampled = {1, 1};
+    engine.ends = {2, end};
+    std::string message;
+    try {
+      engine.step();
+    } catch (const ConfigError &error) {
+      message = error.what();
+    }
+    CHECK(message == "row 1 can't end at " + std::to_string(end));
+    CHECK(engine.num_learned() == 0);
+  }
+  const std::vector<RowBatch::Row> two(2);
+  const std::vector<std::int32_t> one_end{1}, two_ends{1, 1};
+  CHECK_THROWS(engine.rows.step({two, one_end, engine.texts, kWidth}, 8, 0, 0),
+               ConfigError);
+  CHECK_THROWS(engine.rows.step({two, two_ends, engine.texts, 2 * kWidth}, 8, 0,
+                                0),
+               ConfigError);
+  engine.texts.assign(2 * kWidth, -5);
+  engine.ends = {2, 2};
+  engine.num_sampled = {1, 1};
+  CHECK_THROWS(engine.step(), TokenError);
+  CHECK(engine.rows.take_counts("r0").num_output_tokens == 0);
+  engine.texts.assign(2 * kWidth, 10);
+  engine.num_sampled = {1, 1};
+  CHECK(engine.step().of(0).size() == 4);
+  CHECK(engine.rows.take_counts("r0").num_output_tokens == 1);
+  CHECK(engine.rows.take_counts("r1").num_output_tokens == 1);
+  CHECK(engine.num_learned() == 1);
+}
+
+void a_finished_request_is_an_error_that_names_it() {
+  Engine engine;
+  engine.start(0);
+  engine.core.finish(0, true);
+  std::string message;
+  try {
+    engine.step_one({10});
+  } catch (const UnknownIdError &error) {
+    message = error.what();
+  }
+  CHECK(message == "there is no live request 0");
+  CHECK(engine.rows.remove("r0").num_output_tokens == 0);
+  CHECK(engine.step_one({11}).empty());
+  engine.core.check_integrity();
+}
+
+void a_step_is_counted_with_drafts_and_without() {
+  Engine engine;
+  engine.start(0);
+  engine.step_one({10});
+  engine.rows.count_saving(1.0, 0.5, 0.25); // the first token: no decode step
+  engine.step_one({11, 12, 13});
+  engine.rows.count_saving(1.0, 0.5, 0.25);
+  engine.num_sampled[0] = kWidth;
+  CHECK_THROWS(engine.step(), ConfigError);
+  engine.rows.count_saving(8.0, 0.5, 0.25); // that step failed
+  const RowCounts counts = engine.rows.take_counts("r0");
+  CHECK(counts.measured_decode_s == 1.0 && counts.plain_decode_s == 1.25);
+  engine.rows.remove("r0");
+  engine.rows.count_saving(1.0, 0.5, 0.25);
+}
+
+// Each thread steps a row of its own; a third adds and removes others.
+void threads_may_do_everything_at_once() {
+  Engine shared(2);
+  shared.start(0, 1 << 20);
+  shared.start(1, 1 << 20);
+  constexpr std::size_t kSteps = 300;
+  const auto work = [&](const std::string &name) {
+    Tokens text{1};
+    for (std::size_t i = 0; i < kSteps; ++i) {
+      text.push_back(5 + static_cast<std::int32_t>(i % 3));
+      const RowBatch::Row row{name, 1, 0};
+      const auto end = static_cast<std::int32_t>(text.size());
+      const RowDrafts drafts = shared.rows.step(
+          {{&row, 1}, {&end, 1}, text, text.size()}, 4, 0, 0);
+      CHECK(drafts.ranges.size() == 1 && drafts.of(0).size() <= 4);
+    }
+  };
+  std::thread first(work, shared.names[0]), second(work, shared.names[1]);
+  std::int64_t num_counted = 0;
+  for (int i = 0; i < 200; ++i) {
+    shared.rows.add("other", 0, 1, {});
+    shared.rows.count_saving(1, 1, 1);
+    num_counted += shared.rows.take_counts(shared.names[0]).num_output_tokens;
+    shared.rows.remove("other");
+  }
+  first.join();
+  second.join();
+  num_counted += shared.rows.remove(shared.names[0]).num_output_tokens;
+  CHECK(num_counted == kSteps);
+  CHECK(shared.rows.remove(shared.names[1]).num_output_tokens == kSteps);
+  CHECK(shared.num_learned() == 2 * kSteps);
+  shared.core.check_integrity();
+}
+
+} // namespace
+
+int main() {
+  a_row_is_drafted_for_and_counted();
+  rows_are_added_replaced_and_removed();
+  nothing_after_a_stop_token_is_learned_counted_or_drafted();
+  a_draft_respects_the_limit();
+  a_row_may_enter_the_core_late();
+  a_missed_step_is_made_up_for();
+  rows_without_samples_take_no_part();
+  a_wrong_batch_changes_nothing();
+  a_finished_request_is_an_error_that_names_it();
+  a_step_is_counted_with_drafts_and_without();
+  threads_may_do_everything_at_once();
+}
