@@ -16,6 +16,22 @@ LAYERS = {  # a folder may include its own headers and those of these
     "drafting": {BASE, "index"},
     "forest": {BASE, "index", "threads", "drafting"},
 }
+# The parts of the forest, from the bottom up: a part may include its own headers and those of these.
+FOREST = {
+    "largest_first": set(),
+    "request": set(),
+    "budget": {"largest_first", "request"},
+    "memory_budget": {"budget", "request"},
+    "batch": {"request"},
+    "request_drafts": {"batch", "request"},
+    "own_index_builder": {"memory_budget", "request"},
+    "tree_registry": {"batch", "memory_budget", "request"},
+    "shared_updates": {"batch", "memory_budget"},
+    "batch_step": {"batch", "memory_budget", "request_drafts", "shared_updates"},
+    "forest_core": {"batch", "batch_step", "memory_budget", "own_index_builder", "tree_registry"},
+    "live_row": {"request"},
+    "live_rows": {"forest_core", "live_row"},
+}
 SOURCES = sorted(path for path in CORE.rglob("*") if path.suffix in (".cpp", ".hpp"))
 
 
@@ -34,6 +50,14 @@ def test_includes_point_downwards(path: Path) -> None:
     assert all(name.startswith("core/") for name in included)
     folders = {folder_of(name.removeprefix("core/")) for name in included}
     assert folders <= LAYERS[folder] | {folder}
+
+
+def test_the_parts_of_the_forest_do_not_know_their_users() -> None:
+    sources = [path for path in SOURCES if path.parent.name == "forest"]
+    assert {path.stem for path in sources} == FOREST.keys()
+    for path in sources:
+        included = set(re.findall(r'^#include "core/forest/(.+)\.hpp"', path.read_text(), re.MULTILINE))
+        assert included <= FOREST[path.stem] | {path.stem}, path.name
 
 
 def test_the_core_does_not_include_python() -> None:

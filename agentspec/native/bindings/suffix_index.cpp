@@ -44,7 +44,7 @@ bool append(SuffixIndex& index, SequenceId id, std::span<const std::int32_t> tok
   while (is_learned && !tokens.empty()) {
     const auto piece = tokens.first(std::min(SuffixIndex::kPieceTokens, tokens.size()));
     index.append(id, piece);
-    index.uphold(piece.size());
+    index.enforce_incrementally(piece.size());
     is_learned = index.is_learned(id);
     tokens = tokens.subspan(piece.size());
   }
@@ -52,15 +52,15 @@ bool append(SuffixIndex& index, SequenceId id, std::span<const std::int32_t> tok
 }
 
 void remove(SuffixIndex& index, SequenceId id) {
-  while (!index.remove_piece(id)) index.uphold(SuffixIndex::kPieceTokens);
-  index.uphold(SuffixIndex::kPieceTokens);
+  while (!index.remove_piece(id)) index.enforce_incrementally(SuffixIndex::kPieceTokens);
+  index.enforce_incrementally(SuffixIndex::kPieceTokens);
 }
 
 std::size_t evict(SuffixIndex& index, std::size_t num_tokens) {
   std::size_t num_evicted = 0;
   while (num_evicted < num_tokens && index.num_tokens() > 0) {
     const std::size_t piece = index.evict(1);
-    index.uphold(piece);
+    index.enforce_incrementally(piece);
     num_evicted += piece;
   }
   return num_evicted;
@@ -105,7 +105,7 @@ void def_sequences(py::class_<LockedIndex>& cls) {
       [](LockedIndex& self, SequenceId id) {
         self.run([&](SuffixIndex& index) {
           index.close(id);
-          index.uphold(SuffixIndex::kPieceTokens);
+          index.enforce_incrementally(SuffixIndex::kPieceTokens);
         });
       },
       py::arg("sequence"), "Finish a live sequence; it stays until it is evicted. O(tokens).");

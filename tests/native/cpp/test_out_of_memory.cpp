@@ -101,11 +101,11 @@ class IndexScript {
     close(ids[4]);  // an equal text
     remove(ids[1]);
     for (std::uint32_t i = 0; i < 8; ++i) close(opened_with(text(20 + i, 60)));
-    approach(100);
+    shrink_towards(100);
     stop(ids[2]);
     remove(ids[2]);
     remove(ids[0]);
-    approach(1000);
+    shrink_towards(1000);
     append(ids[3], text(77, 30));
     close(ids[3]);
     remove(ids[5]);
@@ -119,7 +119,7 @@ class IndexScript {
     close(id);
     close(opened_with(text(90, 50)));
     remove(id);
-    approach(1000);
+    shrink_towards(1000);
   }
 
   void evict() {
@@ -167,8 +167,8 @@ class IndexScript {
     require(!index_->is_live(id), "a sequence that was removed is live");
     check_size();
   }
-  void approach(std::size_t num_changed) {
-    call([&] { index_->approach(SuffixIndex::kUnlimited, num_changed, SuffixIndex::kMostWork); });
+  void shrink_towards(std::size_t num_changed) {
+    call([&] { index_->shrink_towards(SuffixIndex::kUnlimited, num_changed, SuffixIndex::kMostWork); });
   }
 
   template <typename Call>

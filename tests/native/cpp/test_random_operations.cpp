@@ -63,7 +63,7 @@ private:
     } else if (roll < 20 && finished_.size() > 4) {
       evict();
     } else if (roll < 22) {
-      index_.approach(SuffixIndex::kUnlimited, below(20),
+      index_.shrink_towards(SuffixIndex::kUnlimited, below(20),
                       SuffixIndex::kMostWork); // closes holes
     } else if (roll < 70) {
       append();

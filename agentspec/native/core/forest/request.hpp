@@ -10,6 +10,7 @@
 
 #include "core/drafting/drafter.hpp"
 #include "core/drafting/learned_drafter.hpp"
+#include "core/error.hpp"
 #include "core/index/match.hpp"
 #include "core/index/request_index.hpp"
 #include "core/index/suffix_index.hpp"
@@ -17,6 +18,7 @@
 
 namespace agentspec {
 
+using RequestId = std::uint64_t;
 using GroupId = std::uint32_t;
 using IndexId = std::uint64_t;
 using ModelId = std::uint64_t;
@@ -78,12 +80,14 @@ enum class OwnIndex : std::uint8_t {
   kQueued,    // its text waits for the thread that builds in the background
   kBuilding,  // by one thread, outside the lock
   kReady,
-  kMuted  // abandoned: no memory was left for it
+  kDropped  // abandoned: no memory was left for it
 };
 
 struct Request {
-  Request(std::uint32_t depth, GroupId group_id, const DraftOptions& draft_options)
-      : own(std::make_unique<RequestIndex>(depth)), group(group_id), options(draft_options) {}
+  Request(RequestId request_id, std::uint32_t depth, GroupId group_id, const DraftOptions& draft_options)
+      : id(request_id), own(std::make_unique<RequestIndex>(depth)), group(group_id), options(draft_options) {}
+
+  RequestId id;
 
   std::unique_ptr<RequestIndex> own;  // only its builder may use it while it is built
   Match own_match;                    // of the context in it, if the output is learned later
@@ -100,6 +104,7 @@ struct Request {
   std::vector<Link> links;             // most specific source first
   std::size_t own_bytes = 0;           // memory of `own`
   std::size_t bytes = 0;               // as counted in group and total
+  std::size_t place = 0;               // among the requests of the memory budget
   std::uint64_t batch = 0;             // last batch that named this request
   std::shared_ptr<Model> model;        // nullptr: the paper's rule drafts
   std::vector<Considered> considered;  // for its last draft, with an unknown outcome
@@ -127,10 +132,25 @@ struct Request {
     }
     if (!try_append(context, tokens)) context.clear();
   }
-  /// Keeps output until the index is ready. If memory runs out, the index is abandoned.
-  void keep_pending(std::span<const std::int32_t> tokens) noexcept {
-    if (!try_append(pending, tokens)) own_state = OwnIndex::kMuted;
+  /// Adds output to its own index, or keeps it until the index is ready. If memory runs out, the index is
+  /// abandoned; account_own() then counts that. O(tokens * chain).
+  void append(std::span<const std::int32_t> tokens) noexcept {
+    if (has_to_come() && !try_append(pending, tokens)) own_state = OwnIndex::kDropped;
+    if (own_state == OwnIndex::kReady) append_to_own(tokens);
   }
+  /// Adds output to its own index, which is ready. Without memory there is no index afterwards.
+  void append_to_own(std::span<const std::int32_t> tokens) noexcept {
+    try {
+      own->append(tokens);
+      own_bytes = own->memory_bytes();
+    } catch (const std::bad_alloc&) {
+      own.reset();
+    } catch (const CapacityError&) {
+      own.reset();
+    }
+  }
+  /// The end of the text in its own index; a cursor of length 0 without one.
+  Cursor own_tail() const { return has_own() ? own->tail() : Cursor{}; }
 
  private:
   static bool try_append(std::vector<std::int32_t>& to, std::span<const std::int32_t> tokens) noexcept {

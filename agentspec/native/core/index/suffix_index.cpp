@@ -207,7 +207,8 @@ std::size_t SuffixIndex::evict(std::size_t num_tokens) {
   return before - num_tokens_;
 }
 
-std::size_t SuffixIndex::approach(std::size_t limit_bytes, std::size_t num_changed, std::size_t max_work) {
+std::size_t SuffixIndex::shrink_towards(std::size_t limit_bytes, std::size_t num_changed,
+                                        std::size_t max_work) {
   std::size_t work = max_work;
   change_or_clear([&] { work = evict_and_compact(limit_bytes, num_changed, max_work); });
   return work;
@@ -231,8 +232,8 @@ std::size_t SuffixIndex::evict_and_compact(std::size_t limit_bytes, std::size_t 
   return work;
 }
 
-void SuffixIndex::uphold(std::size_t num_changed) {
-  approach(limit_bytes_, num_changed, kMostWork);
+void SuffixIndex::enforce_incrementally(std::size_t num_changed) {
+  shrink_towards(limit_bytes_, num_changed, kMostWork);
   if (memory_bytes() > limit_bytes_) enforce(limit_bytes_);
 }
 

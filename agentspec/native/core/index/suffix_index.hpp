@@ -53,15 +53,15 @@ class SuffixIndex {
   /// Starts an empty live sequence that counts as `uses` (1..kMaxUses) equal ones. It is not learned if there
   /// are too many already. O(1) amortized. Throws std::bad_alloc and changes nothing.
   SequenceId open(std::uint32_t uses = 1);
-  /// Appends tokens (none negative) to a live sequence; call uphold() afterwards. Returns false if the
-  /// sequence is no longer learned. O(tokens * chain). Throws UnknownIdError.
+  /// Appends tokens (none negative) to a live sequence; call enforce_incrementally() afterwards. Returns
+  /// false if the sequence is no longer learned. O(tokens * chain). Throws UnknownIdError.
   bool append(SequenceId id, std::span<const std::int32_t> tokens);
   /// Enforces the budget after `num_changed` tokens were appended or removed. O(num_changed * chain), and
   /// at most kMostWork unless the budget is tiny.
-  void uphold(std::size_t num_changed);
+  void enforce_incrementally(std::size_t num_changed);
   /// Evicts and compacts towards a budget of `limit_bytes`. The work is proportional to num_changed and
   /// hardly exceeds max_work. Returns the work done, in states visited.
-  std::size_t approach(std::size_t limit_bytes, std::size_t num_changed, std::size_t max_work);
+  std::size_t shrink_towards(std::size_t limit_bytes, std::size_t num_changed, std::size_t max_work);
   /// True if the next `num_tokens` tokens will mostly fill holes, so that memory hardly grows. O(1).
   bool has_holes(std::size_t num_tokens) const;
   /// Evicts until the holes can take `num_tokens` tokens, but hardly more than twice as many. Returns the

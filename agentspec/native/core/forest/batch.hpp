@@ -1,0 +1,57 @@
+// A decode step's input and output: the new tokens of several requests, and their drafts.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/drafting/drafter.hpp"
+#include "core/forest/request.hpp"
+
+namespace agentspec {
+
+/// New output tokens of several requests: those of requests[i] are tokens[offsets[i] .. offsets[i + 1]).
+struct BatchUpdate {
+  std::span<const RequestId> requests;
+  std::span<const std::int32_t> tokens;
+  std::span<const std::int64_t> offsets;
+
+  std::span<const std::int32_t> tokens_of(std::size_t i) const {
+    return tokens.subspan(static_cast<std::size_t>(offsets[i]),
+                          static_cast<std::size_t>(offsets[i + 1] - offsets[i]));
+  }
+};
+
+/// The requests of an update, in its order.
+using RequestBatch = std::vector<Request*>;
+
+/// Limits of drafts, in addition to each request's own options.
+struct DraftLimits {
+  std::uint32_t max_tokens;
+  double min_prob;
+
+  DraftOptions options_for(const Request& request) const;
+};
+
+struct SourcedDraft {
+  DraftTokens tokens;
+  SourceId source = kNoSource;
+};
+
+/// Drafts end to end: draft i is [offsets[i], offsets[i + 1]) of the token arrays.
+struct BatchDrafts {
+  std::vector<std::int32_t> token_ids;
+  std::vector<std::int32_t> parents;
+  std::vector<float> probs;
+  std::vector<std::int64_t> offsets{0};
+  std::vector<double> scores;
+  std::vector<std::int32_t> match_lengths;
+  std::vector<SourceId> sources;
+
+  std::size_t size() const { return scores.size(); }
+  void reserve(std::size_t num_drafts, std::size_t num_tokens);
+  void push_back(const SourcedDraft& draft);
+};
+
+}  // namespace agentspec

@@ -1,0 +1,87 @@
+#include "core/forest/own_index_builder.hpp"
+
+#include <algorithm>
+#include <mutex>
+#include <new>
+#include <utility>
+#include <vector>
+
+namespace agentspec {
+
+void OwnIndexBuilder::build(Request& request, std::span<const std::int32_t> prediction,
+                            std::span<const std::int32_t> prompt) {
+  try {
+    if (append_pieces(request, prediction)) {
+      request.own->begin_sequence();
+      append_pieces(request, prompt);
+    }
+  } catch (...) {
+    give_up(request);
+  }
+  end(request);
+}
+
+void OwnIndexBuilder::build_in_background(const std::shared_ptr<Request>& request) {
+  try {
+    thread_.submit([this, waiting = std::weak_ptr(request)] { build_queued(waiting.lock()); });
+  } catch (const std::bad_alloc&) {
+    give_up(*request);
+    end(*request);
+  }
+}
+
+// nullptr: the request is finished.
+void OwnIndexBuilder::build_queued(const std::shared_ptr<Request>& request) {
+  if (request == nullptr) return;
+  if (!begin(*request)) return end(*request);
+  const std::span<const std::int32_t> text = request->text.span();
+  build(*request, text.first(request->num_predicted), text.subspan(request->num_predicted));
+}
+
+// Returns false if the index is not needed any more.
+bool OwnIndexBuilder::begin(Request& request) {
+  const std::lock_guard lock(mutex_);
+  if (request.own_state != OwnIndex::kQueued) return false;
+  request.own_state = OwnIndex::kBuilding;
+  return true;
+}
+
+// Returns false if the index is not needed any more.
+bool OwnIndexBuilder::append_pieces(Request& request, std::span<const std::int32_t> tokens) {
+  constexpr std::size_t kPieceTokens = 1024;
+  while (!tokens.empty()) {
+    const auto piece = tokens.first(std::min(kPieceTokens, tokens.size()));
+    request.own->append(piece);
+    tokens = tokens.subspan(piece.size());
+    const std::lock_guard lock(mutex_);
+    if (request.is_finished || request.own_state == OwnIndex::kDropped) return false;
+    budget_.account(request, request.own->memory_bytes() + request.text.memory_bytes(), piece.size());
+    budget_.balance();
+  }
+  return true;
+}
+
+void OwnIndexBuilder::give_up(Request& request) {
+  const std::lock_guard lock(mutex_);
+  if (!request.is_finished) budget_.drop_own_index(request);
+}
+
+void OwnIndexBuilder::end(Request& request) {
+  std::unique_ptr<RequestIndex> unwanted;  // these are freed after the lock
+  PodArray<std::int32_t> text;
+  const std::lock_guard lock(mutex_);
+  text = std::move(request.text);
+  const std::vector<std::int32_t> pending = std::move(request.pending);
+  if (request.is_finished || request.own_state == OwnIndex::kDropped) {
+    unwanted = std::move(request.own);
+    if (!request.is_finished) budget_.drop_own_index(request);
+  } else {
+    request.own_state = OwnIndex::kReady;
+    request.append_to_own(pending);
+    budget_.account_own(request, pending.size());
+    budget_.balance();
+  }
+  own_changed_.notify_all();
+}
+
+}  // namespace agentspec

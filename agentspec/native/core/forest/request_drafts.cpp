@@ -1,0 +1,108 @@
+#include "core/forest/request_drafts.hpp"
+
+#include <algorithm>
+
+namespace agentspec {
+namespace {
+
+/// Calls visit(request, link, index) for the present shared indices of requests that need drafts.
+template <typename Visit>
+void for_each_link(std::span<Request* const> block, const Visit& visit) {
+  for (Request* request : block) {
+    if (request->options.max_tokens == 0 && !request->model) continue;
+    for (Link& link : request->links) {
+      if (link.shared->index != nullptr) visit(*request, link, *link.shared->index);
+    }
+  }
+}
+
+// Improves on the draft from the request's own index; ties stay with the more specific source.
+void draft_from_links(Request& request, const DraftOptions& options, DraftScratch& scratch) {
+  if (options.max_tokens == 0) return;
+  for (Link& link : request.links) {
+    if (link.shared->index == nullptr) continue;
+    const Automaton& automaton = link.shared->index->automaton();
+    if (scratch.drafter.improve(automaton, link.match.longest(), options, scratch.draft.tokens)) {
+      scratch.draft.source = link.source;
+    }
+  }
+}
+
+// Of several trees of one kind, the one with the longest match counts.
+void draft_learned(Request& request, Cursor own, const DraftOptions& options, DraftScratch& scratch) {
+  Witnesses witnesses;
+  if (request.has_own()) witnesses[kRequestSource - 1] = {&request.own->automaton(), own};
+  for (Link& link : request.links) {
+    if (link.shared->index == nullptr) continue;
+    const Cursor match = link.match.longest();
+    Witness& witness = witnesses[link.source - 1];
+    if (match.length > witness.match.length) witness = {&link.shared->index->automaton(), match};
+  }
+  const std::size_t tree = scratch.learned.draft(witnesses, request.context, request.model->acceptance,
+                                                 options, scratch.draft.tokens, request.considered);
+  scratch.draft.source = tree == Evidence::kNumTrees ? kNoSource : static_cast<SourceId>(tree + 1);
+}
+
+}  // namespace
+
+void prefetch(std::span<Request* const> block) {
+  for (const Request* request : block) {
+    for (std::size_t i = 0; i < sizeof(Request); i += 64) {
+      __builtin_prefetch(reinterpret_cast<const char*>(request) + i);
+    }
+  }
+  for (const Request* request : block) {
+    if (request->has_own()) request->own->prefetch();
+    __builtin_prefetch(request->links.data());
+    __builtin_prefetch(request->context.data() + request->context.size());
+  }
+}
+
+// Matches the requests' contexts in the shared indices.
+void follow_links(std::span<Request* const> block, bool is_learned, Lookahead& lookahead) {
+  for_each_link(block, [&](const Request& request, Link& link, const SuffixIndex& index) {
+    const Automaton& automaton = index.automaton();
+    if (is_learned && link.has_sequence) return automaton.prefetch(index.tail(link.sequence).state);
+    const std::size_t num_new = request.num_output - link.num_matched;
+    link.match.look_ahead(automaton, request.context, num_new, lookahead);
+  });
+  lookahead.run();
+  for_each_link(block, [&](const Request& request, Link& link, const SuffixIndex& index) {
+    const std::size_t num_new = request.num_output - link.num_matched;
+    const bool is_known = link.has_sequence && (is_learned || num_new == 0);
+    const Cursor known = is_known ? index.tail(link.sequence) : Cursor{};
+    link.num_matched = request.num_output;
+    lookahead.add_draft(index.automaton(),
+                        link.match.follow(index.automaton(), request.context, num_new, known));
+  });
+}
+
+// Continues from the request's own sequence in the indices, as far as they have learned it.
+void begin_matches(Request& request) {
+  if (request.has_own() && !request.own_match.is_begun(request.own->automaton())) {
+    request.own_match.begin_at(request.own->automaton(), request.own->tail(), true);
+  }
+  for (Link& link : request.links) {
+    if (!link.has_sequence || link.shared->index == nullptr) continue;
+    const SuffixIndex& index = *link.shared->index;
+    if (link.match.is_begun(index.automaton()) || !index.is_learned(link.sequence)) continue;
+    link.match.begin_at(index.automaton(), index.tail(link.sequence), false);
+    if (link.match.is_begun(index.automaton())) link.num_matched = request.num_output;
+  }
+}
+
+void draft_from_own_index(const Request& request, Cursor match, const DraftOptions& options,
+                          DraftScratch& scratch) {
+  scratch.draft.tokens.clear();
+  scratch.draft.source = kNoSource;
+  if (options.max_tokens == 0 || !request.has_own()) return;
+  if (scratch.drafter.improve(request.own->automaton(), match, options, scratch.draft.tokens)) {
+    scratch.draft.source = kRequestSource;
+  }
+}
+
+void improve_draft(Request& request, Cursor own, const DraftOptions& options, DraftScratch& scratch) {
+  request.model ? draft_learned(request, own, options, scratch) : draft_from_links(request, options, scratch);
+}
+
+}  // namespace agentspec
