@@ -167,7 +167,9 @@ def _given(error: ErrorDetails) -> str:
     value = error["input"]
     if isinstance(value, str) and "@" in value:  # a URL with a password in it
         return ""
-    return f", not {value!r}" if isinstance(value, str | int | float | bool) else ""
+    if not isinstance(value, str | int | float | bool) or repr(value) in error["msg"]:
+        return ""
+    return f", not {value!r}"
 
 
 def _field(location: Location) -> str:

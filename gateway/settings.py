@@ -10,10 +10,10 @@ import os
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from agentspec.errors import ConfigError
@@ -28,7 +28,7 @@ _ORIGIN = re.compile(r"(?!http://[^/]*:80$|https://[^/]*:443$)[a-z][a-z0-9+.-]*:
 
 
 class _Group(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)  # it may be secret
 
 
 class GatewaySettings(_Group):
@@ -81,20 +81,33 @@ class UpstreamSettings(_Group):
     sends_xargs: bool = True
     control_token: str | None = Field(default=None, repr=False)
 
-    @property
-    def root(self) -> str:
-        """The base URL without ``/v1``. Raises ConfigError if it is not the http URL of a server."""
+    @classmethod
+    def at(cls, url: str, **values: Any) -> UpstreamSettings:
+        """Return the settings of the engine at ``url``. Raises ConfigError if that is no engine's URL."""
         try:
-            parts = urlsplit(self.url)
+            return cls(url=url, **values)
+        except ValidationError as error:
+            raise ConfigError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        try:
+            parts = urlsplit(url)
             is_base = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
         except ValueError as error:
-            raise ConfigError(f"bad engine URL {self.url!r}: {error}") from None
+            raise ValueError(f"bad engine URL {url!r}: {error}") from None
         if parts.username is not None:  # the message omits the URL, which would reveal the password
-            raise ConfigError("an engine URL holds no user and no password")
+            raise ValueError("an engine URL holds no user and no password")
         if not is_base or parts.query or parts.fragment:
-            raise ConfigError(f"an engine URL looks like 'http://host:8000', not {self.url!r}")
+            raise ValueError(f"an engine URL looks like 'http://host:8000', not {url!r}")
         if _is_no_server(parts.hostname or ""):
-            raise ConfigError(f"{self.url!r} is no engine: link-local addresses hold a cloud's secrets")
+            raise ValueError(f"{url!r} is no engine: link-local addresses hold a cloud's secrets")
+        return url
+
+    @property
+    def root(self) -> str:
+        """The base URL without ``/v1``."""
         return self.url.rstrip("/").removesuffix("/v1")
 
     @property
@@ -354,8 +367,6 @@ class Settings(BaseSettings):
                 raise ValueError(
                     f"one API key is given to two tenants: {tenants[key.sha256.lower()]!r} and {key.tenant!r}"
                 )
-        for upstream in self.upstreams:
-            _ = upstream.root
         names = [upstream.label for upstream in self.upstreams]
         if len(set(names)) < len(names):
             raise ValueError(f"two upstreams have one name: {sorted(names)}")

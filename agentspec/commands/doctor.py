@@ -59,8 +59,8 @@ def _there(url: str, control_token: str | None) -> Iterator[Finding]:
     from agentspec.doctor.engine import check_engine
     from agentspec.gateway import UpstreamSettings
 
-    settings = UpstreamSettings(
-        url=url,
+    settings = UpstreamSettings.at(
+        url,
         api_key=os.environ.get("AGENTSPEC_ENGINE_API_KEY"),
         control_token=control_token or os.environ.get("AGENTSPEC_CONTROL_TOKEN"),
     )

@@ -199,7 +199,7 @@ def _urls(text: str) -> tuple[str, ...]:
 
     urls = tuple(dict.fromkeys(_named(text).split()))
     for url in urls:
-        _ = UpstreamSettings(url=url).root  # checks it
+        UpstreamSettings.at(url)  # checks it
     return urls
 
 

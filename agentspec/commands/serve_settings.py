@@ -140,8 +140,8 @@ def _is_loopback(host: str) -> bool:
 
 
 def _running_engine(url: str, options: ServeOptions) -> UpstreamSettings:
-    return UpstreamSettings(
-        url=url,
+    return UpstreamSettings.at(
+        url,
         api_key=os.environ.get(ENGINE_API_KEY_VARIABLE),
         sends_xargs=options.sends_xargs,
         control_token=options.control_token or os.environ.get(TOKEN_VARIABLE),

@@ -29,15 +29,9 @@ NONE: frozenset[int] = frozenset()
 
 
 class Fleet:
-    """An upstream that forwards every call to one of its engines.
-
-    Raises:
-        ConfigError: an engine's URL is invalid.
-    """
+    """An upstream that forwards every call to one of its engines."""
 
     def __init__(self, settings: FleetSettings) -> None:
-        for one in settings.upstreams:
-            _ = one.root
         self._settings = settings
         self._replicas: list[Replica] = []
         self._figures: dict[str, UpstreamMetrics] = defaultdict(UpstreamMetrics)  # by the engine's name

@@ -103,4 +103,4 @@ def test_nobody_there() -> None:
 
 def test_what_is_no_url() -> None:
     with pytest.raises(ConfigError, match="'gpu-box'"):
-        list(check_engine(UpstreamSettings(url="gpu-box")))
+        list(check_engine(UpstreamSettings.at("gpu-box")))

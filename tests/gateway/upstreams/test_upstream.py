@@ -251,5 +251,5 @@ def test_metrics_are_counted_from_what_passes() -> None:
 )
 def test_a_bad_engine_url(url: str) -> None:
     with pytest.raises(ConfigError, match="engine URL") as caught:
-        _ = UpstreamSettings(url=url).root
+        UpstreamSettings.at(url)
     assert "s3cret" not in str(caught.value)
