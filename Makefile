@@ -198,6 +198,7 @@ test-examples: $(EXAMPLES_VENV)/.installed  ## the LangGraph example and the not
 	@$(EXAMPLES_VENV)/bin/python -m pytest tests/examples/with_langgraph $(ARGS)
 
 # on top of .venv, which has the other packages
+.PRECIOUS: $(UVICORN_VENV)/%/.installed
 $(UVICORN_VENV)/%/.installed: $(STAMP)
 	@$(BIN)/uv venv --quiet --clear --python $(CURDIR)/$(BIN)/python $(@D)
 	@$(BIN)/uv pip install --quiet --python $(@D) --resolution $* \

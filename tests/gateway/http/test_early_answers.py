@@ -12,7 +12,7 @@ import pytest
 from agentspec.gateway import ApiKeys, GatewaySettings
 from agentspec.gateway.auth.api_keys import ApiKey, digest_of
 from agentspec.gateway.http.discard_pace import BURST_BYTES, BYTES_PER_S, DiscardRate
-from agentspec.gateway.http.protocol import UNKNOWN_CLIENT_BYTES, HttpProtocol
+from agentspec.gateway.http.protocol import UNKNOWN_CLIENT_BYTES
 from tests.gateway.support.leaving import connected, until_closed
 from tests.gateway.support.live import TIMEOUT_S, serving_engine
 from tests.gateway.support.scripted import ScriptedEngine
@@ -82,20 +82,6 @@ def test_a_client_that_sends_all_and_then_reads(
             assert answer_of(connection).startswith(b"HTTP/1.1 404 ")
         else:
             assert until_closed(connection) == b""
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return the sizes in bytes of all the gateway's reads."""
-    sizes: list[int] = []
-    receive = HttpProtocol.data_received
-
-    def data_received(self: HttpProtocol, data: bytes) -> None:
-        sizes.append(len(data))
-        receive(self, data)
-
-    monkeypatch.setattr(HttpProtocol, "data_received", data_received)
-    return sizes
 
 
 def send_until_cut(connection: socket.socket) -> None:
