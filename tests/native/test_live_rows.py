@@ -86,7 +86,7 @@ def test_nothing_behind_a_stop_is_learned_counted_or_drafted(engine: Engine) -> 
 
 
 @pytest.mark.parametrize(("most_tokens", "num_drafted"), [(2, 0), (3, 0), (4, 1), (6, 3), (20, 4)])
-def test_a_draft_leaves_room_for_the_models_own_token(most_tokens: int, num_drafted: int) -> None:
+def test_a_draft_leaves_room_for_the_bonus_token(most_tokens: int, num_drafted: int) -> None:
     engine = Engine(most_tokens)
     engine.ends[1] = 1
     assert engine.step([10])[0][0] == TEXT[1 : 1 + num_drafted]

@@ -74,11 +74,11 @@ BatchDrafts ForestPair::step(const Batch& batch, std::uint32_t max_tokens, bool 
   naive_.extend(batch.update());
   if (learn_later && !is_taken_in_pieces(batch)) {
     check_drafts(drafts, batch, max_tokens);
-    naive_.learn_left(batch.update());
+    naive_.apply_deferred(batch.update());
     // otherwise the next call finds tokens left to learn; with budgets it might evict tokens of the drafts
     if (batch.requests.size() % 2 == 0 || !budgets_.are_unlimited()) check();
   } else {
-    naive_.learn_left(batch.update());
+    naive_.apply_deferred(batch.update());
     check();  // first: the step may have evicted before it drafted
     check_drafts(drafts, batch, max_tokens);
   }
@@ -110,7 +110,7 @@ void ForestPair::finish(RequestId id, bool keep) {
   core_.finish(id, keep);
   naive_.finish(id, keep);
   building_.erase(id);
-  muted_.erase(id);
+  dropped_.erase(id);
   check();
 }
 
@@ -124,9 +124,9 @@ void ForestPair::check_draft(const DraftView& draft, RequestId id, std::uint32_t
 // An index with evictions may return any plausible draft. All others draft as well as before. A request that
 // lost its own index never gets another.
 void ForestPair::check_draft_after_evictions(const DraftView& draft, RequestId id, std::uint32_t max_tokens) {
-  ExpectedDraft at_least = naive_.draft(id, max_tokens, !muted_.contains(id), evicted_);
-  if (draft.score < at_least.draft.score && at_least.source == kRequestSource && budgets_.can_mute()) {
-    muted_.insert(id);
+  ExpectedDraft at_least = naive_.draft(id, max_tokens, !dropped_.contains(id), evicted_);
+  if (draft.score < at_least.draft.score && at_least.source == kRequestSource && budgets_.can_drop()) {
+    dropped_.insert(id);
     at_least = naive_.draft(id, max_tokens, false, evicted_);
   }
   if (draft.source == kNoSource || draft.source == kRequestSource) return require_same_draft(draft, at_least);

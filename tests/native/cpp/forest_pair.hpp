@@ -20,9 +20,9 @@ struct Budgets {
   std::size_t group_bytes = kNone;
   std::size_t forest_bytes = kNone;
 
-  bool are_unlimited() const { return index_bytes == kNone && !can_mute(); }
+  bool are_unlimited() const { return index_bytes == kNone && !can_drop(); }
   /// True if live requests may lose their own indices, when no shared index has anything left to evict.
-  bool can_mute() const { return group_bytes != kNone || forest_bytes != kNone; }
+  bool can_drop() const { return group_bytes != kNone || forest_bytes != kNone; }
 };
 
 /// New tokens of several requests.
@@ -102,7 +102,7 @@ class ForestPair {
   std::map<IndexId, std::size_t> group_of_;  // of the existing indices
   std::set<IndexId> evicted_;     // indices with evictions: they may draft worse than their models
   std::set<RequestId> building_;  // requests that may not have an index of their own yet
-  std::set<RequestId> muted_;     // requests that have lost their own index
+  std::set<RequestId> dropped_;     // requests that have lost their own index
 };
 
 }  // namespace agentspec

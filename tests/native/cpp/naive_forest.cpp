@@ -34,25 +34,25 @@ void NaiveForest::start(RequestId id, TokenSpan prompt, TokenSpan prediction,
 
 void NaiveForest::observe(const BatchUpdate& update) {
   extend(update);
-  learn_left(update);
+  apply_deferred(update);
 }
 
 void NaiveForest::extend(const BatchUpdate& update) {
   for (std::size_t i = 0; i < update.requests.size(); ++i) {
     Request& request = requests_.at(update.requests[i]);
     const TokenSpan tokens = update.tokens_of(i);
-    if (!tokens.empty()) request.judged = std::exchange(request.considered, {});
+    if (!tokens.empty()) request.pending_outcome = std::exchange(request.scored, {});
     request.text.insert(request.text.end(), tokens.begin(), tokens.end());
   }
 }
 
-void NaiveForest::learn_left(const BatchUpdate& update) {
+void NaiveForest::apply_deferred(const BatchUpdate& update) {
   for (std::size_t i = 0; i < update.requests.size(); ++i) {
     Request& request = requests_.at(update.requests[i]);
     const TokenSpan tokens = update.tokens_of(i);
     if (!tokens.empty() && request.model) {
-      learn_naively(request.judged, tokens, models_.at(*request.model));
-      request.judged.clear();
+      learn_naively(request.pending_outcome, tokens, models_.at(*request.model));
+      request.pending_outcome.clear();
     }
     request.own.append(request.key, tokens);
     for (const Link& link : request.links) {
@@ -105,7 +105,7 @@ ExpectedDraft NaiveForest::draft_learned(RequestId id, std::uint32_t max_tokens)
     lengths[tree] = std::max(lengths[tree], length);
   }
   NaiveLearned learned(trees, request.text, models_.at(*request.model), options);
-  request.considered = std::move(learned.considered);
+  request.scored = std::move(learned.scored);
   const bool is_empty = learned.tree == Evidence::kNumTrees;
   return {std::move(learned.draft), is_empty ? kNoSource : static_cast<SourceId>(learned.tree + 1)};
 }

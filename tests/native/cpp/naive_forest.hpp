@@ -28,9 +28,9 @@ class NaiveForest {
   void start(RequestId id, TokenSpan prompt, TokenSpan prediction, std::span<const SharedSource> sources,
              bool learn, const DraftOptions& options, std::optional<ModelId> model = std::nullopt);
   void observe(const BatchUpdate& update);
-  /// The same in two parts: extend() adds the output to the requests, and learn_left() learns it.
+  /// The same in two parts: extend() adds the output to the requests, and apply_deferred() learns it.
   void extend(const BatchUpdate& update);
-  void learn_left(const BatchUpdate& update);
+  void apply_deferred(const BatchUpdate& update);
   void finish(RequestId id, bool keep);
 
   /// The request's next draft: Algorithm 1 over every source. It can leave out the request's own text and
@@ -66,8 +66,8 @@ class NaiveForest {
     bool learns;
     std::vector<Link> links;  // most specific source first
     std::optional<ModelId> model;
-    NaiveConsidered considered;
-    NaiveConsidered judged;  // still to be learned from
+    NaiveScores scored;
+    NaiveScores pending_outcome;  // still to be learned from
   };
 
   std::uint32_t depth_;

@@ -120,7 +120,7 @@ Evidence NaiveLearned::evidence_for(const std::array<TreeContexts, Evidence::kNu
   return evidence;
 }
 
-// Returns every token considered at the place, with its estimate.
+// Returns every scored token of the place, with its estimate.
 std::vector<std::pair<std::int32_t, double>> NaiveLearned::expand(const Path& path) {
   const auto contexts = options_.is_tree ? contexts_of(path) : long_ones_of(path);
   Path proposed;
@@ -131,7 +131,7 @@ std::vector<std::pair<std::int32_t, double>> NaiveLearned::expand(const Path& pa
   std::vector<std::pair<std::int32_t, double>> estimates;
   for (const std::int32_t token : proposed) {
     const Evidence evidence = evidence_for(contexts, path, token);
-    considered[path].emplace_back(token, evidence);
+    scored[path].emplace_back(token, evidence);
     estimates.emplace_back(token, model_.estimate(evidence));
   }
   return estimates;
@@ -190,11 +190,11 @@ void NaiveLearned::name_tree() {
   }
 }
 
-void learn_naively(const NaiveConsidered& considered, TokenSpan tokens, AcceptanceModel& model) {
+void learn_naively(const NaiveScores& scored, TokenSpan tokens, AcceptanceModel& model) {
   Path path;
   for (const std::int32_t token : tokens) {
-    const auto place = considered.find(path);
-    if (place == considered.end()) return;
+    const auto place = scored.find(path);
+    if (place == scored.end()) return;
     bool is_known = false;
     for (const auto& [other, evidence] : place->second) {
       model.learn(evidence, other == token);

@@ -11,8 +11,8 @@
 
 namespace agentspec {
 
-/// Tokens considered for the places of a draft, by the drafted tokens that lead there.
-using NaiveConsidered =
+/// Scored tokens of the places of a draft, by the drafted tokens that lead there.
+using NaiveScores =
     std::map<std::vector<std::int32_t>, std::vector<std::pair<std::int32_t, Evidence>>>;
 
 class NaiveLearned {
@@ -22,7 +22,7 @@ class NaiveLearned {
   NaiveLearned(const Trees& trees, TokenSpan text, const AcceptanceModel& model, const DraftOptions& options);
 
   NaiveDraft draft;
-  NaiveConsidered considered;
+  NaiveScores scored;
   std::size_t tree = Evidence::kNumTrees;  // the tree that proposed the first token
 
  private:
@@ -56,7 +56,7 @@ class NaiveLearned {
   std::array<bool, Evidence::kNumTrees> is_left_out_{};  // of a chain
 };
 
-/// Learns from the tokens that followed: which of those considered were right.
-void learn_naively(const NaiveConsidered& considered, TokenSpan tokens, AcceptanceModel& model);
+/// Learns from the tokens that followed: which of the scored ones were right.
+void learn_naively(const NaiveScores& scored, TokenSpan tokens, AcceptanceModel& model);
 
 }  // namespace agentspec

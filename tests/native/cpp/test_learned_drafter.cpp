@@ -97,14 +97,14 @@ struct Bench {
   AcceptanceModel model;
   LearnedDrafter drafter;
   DraftTokens draft;
-  std::vector<Considered> considered;
+  std::vector<ScoredToken> scored;
   DraftOptions options{false, 8, 1.0, 1, 0.2};
 
   std::size_t run(Cursor own_match, Cursor shared_match, const Tokens &before) {
-    Witnesses witnesses;
-    witnesses[0] = {&own, own_match};
-    witnesses[2] = {&shared, shared_match};
-    return drafter.draft(witnesses, before, model, options, draft, considered);
+    TreeMatches matches;
+    matches[0] = {&own, own_match};
+    matches[2] = {&shared, shared_match};
+    return drafter.draft(matches, before, model, options, draft, scored);
   }
 };
 
@@ -148,8 +148,8 @@ void a_chain_asks_trees_with_about_equally_long_contexts() {
   append(bench.own, {3, 4, 5});
   CHECK(bench.run(own, shared, {3, 4}) == 0);
   CHECK((bench.draft.token_ids == Tokens{5, 6, 7}));
-  CHECK(bench.considered[0].evidence.trees == (1u | 1u << 2));
-  CHECK(bench.considered[1].evidence.trees == 1u << 2);
+  CHECK(bench.scored[0].evidence.trees == (1u | 1u << 2));
+  CHECK(bench.scored[1].evidence.trees == 1u << 2);
 }
 
 void a_tree_goes_from_tree_to_tree() {
@@ -173,13 +173,13 @@ void nothing_is_drafted_below_the_price_or_the_shortest_match() {
   bench.options.min_prob = probs[2];
   bench.run(tail, {}, {1, 2});
   CHECK(bench.draft.token_ids.size() == 3);
-  CHECK(bench.considered.size() == 4); // includes the one below min_prob
+  CHECK(bench.scored.size() == 4); // includes the one below min_prob
   bench.options.min_prob = 1;
   CHECK(bench.run(tail, {}, {1, 2}) == Evidence::kNumTrees);
-  CHECK(bench.draft.token_ids.empty() && bench.considered.size() == 1);
+  CHECK(bench.draft.token_ids.empty() && bench.scored.size() == 1);
   bench.options = {false, 8, 1.0, 3, 0.0};
   bench.run(tail, {}, {1, 2});
-  CHECK(bench.draft.token_ids.empty() && bench.considered.empty());
+  CHECK(bench.draft.token_ids.empty() && bench.scored.empty());
 }
 
 void a_tree_takes_the_most_probable_first() {
@@ -208,7 +208,7 @@ void a_tree_takes_the_most_probable_first() {
   CHECK(first <= 1 + 1e-9); // only one of them can be the next token
 }
 
-// The model learns from the considered tokens that were reached: 3 was right,
+// The model learns from the scored tokens that were reached: 3 was right,
 // 4 was wrong, and 5 was not reached.
 void learning_follows_what_came() {
   Bench bench;
@@ -217,19 +217,19 @@ void learning_follows_what_came() {
   bench.options.min_prob = 0.01;
   bench.run(tail, {}, {1, 2});
   CHECK((bench.draft.token_ids == Tokens{3, 4, 5}));
-  CHECK(bench.considered.size() == 3);
+  CHECK(bench.scored.size() == 3);
   std::vector<double> before;
-  for (const Considered &one : bench.considered)
+  for (const ScoredToken &one : bench.scored)
     before.push_back(bench.model.estimate(one.evidence));
   AcceptanceModel expected = bench.model;
-  expected.learn(bench.considered[0].evidence, true);
-  expected.learn(bench.considered[1].evidence, false);
-  learn_from(bench.considered, Tokens{3, 9, 5, 7}, bench.model);
-  for (const Considered &one : bench.considered) {
+  expected.learn(bench.scored[0].evidence, true);
+  expected.learn(bench.scored[1].evidence, false);
+  learn_from(bench.scored, Tokens{3, 9, 5, 7}, bench.model);
+  for (const ScoredToken &one : bench.scored) {
     CHECK(bench.model.estimate(one.evidence) ==
           expected.estimate(one.evidence));
   }
-  learn_from(bench.considered, {}, bench.model);
+  learn_from(bench.scored, {}, bench.model);
   learn_from({}, Tokens{1}, bench.model);
 }
 

@@ -88,12 +88,12 @@ void a_finished_request_is_not_counted() {
   Forest forest(kLarge);
   const GroupId group = forest.budget.create_group(kLarge);
   Request &request = forest.add_request(group, 10);
-  request.considered.resize(3);
-  forest.budget.account_considered(request);
+  request.scored.resize(3);
+  forest.budget.account_scored(request);
   CHECK(forest.budget.bytes() > request.own_bytes);
   forest.budget.remove(request);
   request.is_finished = true;
-  forest.budget.account_considered(request);
+  forest.budget.account_scored(request);
   CHECK(forest.budget.bytes() == 0);
 }
 

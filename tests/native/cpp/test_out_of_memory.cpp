@@ -215,6 +215,29 @@ class IndexScript {
   bool is_evicting_ = false;
 };
 
+// With as many sequences as the index counts, open() evicts, but not if it then can't open one.
+void check_open_of_a_full_index() {
+  SuffixIndex index(kDepth, SuffixIndex::kUnlimited);
+  for (std::uint32_t i = 0; i < Automaton::kMaxEnds / SuffixIndex::kMaxUses; ++i) {
+    const SequenceId id = index.open(SuffixIndex::kMaxUses);
+    index.append(id, text(i, 20));
+    index.close(id);
+  }
+  for (int i = 0; i < 16; ++i) index.open();  // the array of live sequences is full
+  const std::size_t num_tokens = index.num_tokens();
+  const std::size_t num_sequences = index.num_sequences();
+  plan_faults(FaultMode::kFromThenOn, 1);
+  const bool is_opened = try_call([&] { index.open(SuffixIndex::kMaxUses); });
+  end_faults();
+  require(!is_opened, "a sequence was opened without memory");
+  require_equal(index.num_tokens(), num_tokens, "tokens after a failed open()");
+  require_equal(index.num_sequences(), num_sequences, "sequences after a failed open()");
+  const SequenceId id = index.open(SuffixIndex::kMaxUses);
+  require(index.is_learned(id), "a sequence is not learned after an eviction");
+  require(index.num_tokens() < num_tokens, "nothing was evicted");
+  require_at_most<std::size_t>(index.num_sequences(), Automaton::kMaxEnds, "sequences");
+}
+
 // ---- a forest -----------------------------------------------------------------------------------------
 
 class ForestScript {
@@ -495,6 +518,7 @@ void run_all(const char* name, std::size_t most_runs, Arguments... arguments) {
 int main(int argc, char** argv) {
   const std::size_t most_runs = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 5000;
   try {
+    check_open_of_a_full_index();
     run_all<IndexScript>("index", most_runs);
     run_all<ForestScript>("forest", most_runs, 1);
     run_all<ForestScript>("forest of 2 threads", most_runs / 8, 2);

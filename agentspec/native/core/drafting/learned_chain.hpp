@@ -5,20 +5,20 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/drafting/considered.hpp"
+#include "core/drafting/context_view.hpp"
 #include "core/drafting/drafter.hpp"
-#include "core/drafting/reading.hpp"
+#include "core/drafting/scored_token.hpp"
 
 namespace agentspec {
 
-/// Adds the most probable token at every place to `draft`, and the candidates to `considered`. Both must be
+/// Adds the most probable token at every place to `draft`, and the candidates to `scored`. Both must be
 /// empty. `before` holds the last two tokens, the last one first (-1: none).
 ///
 /// Only trees with a context at least two thirds as long as the longest are read; the evidence of the others
 /// is mostly noise. From the stage's tree on, a wider tree is skipped if a narrower one has an equally long
 /// context that was continued often enough. A tree that is skipped, or that lacks the drafted token, is not
 /// read for the rest of the draft. O(drafted tokens * trees). Throws std::bad_alloc.
-void draft_chain(Readings readings, std::array<std::int32_t, 2> before, const AcceptanceModel& model,
-                 const DraftOptions& options, DraftTokens& draft, std::vector<Considered>& considered);
+void draft_chain(ContextViews views, std::array<std::int32_t, 2> before, const AcceptanceModel& model,
+                 const DraftOptions& options, DraftTokens& draft, std::vector<ScoredToken>& scored);
 
 }  // namespace agentspec

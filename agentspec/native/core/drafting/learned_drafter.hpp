@@ -12,11 +12,11 @@
 namespace agentspec {
 
 /// A tree, and the longest suffix of the text so far that occurs in it (settled; length 0: none).
-struct Witness {
+struct TreeMatch {
   const Automaton* automaton = nullptr;
   Cursor match;
 };
-using Witnesses = std::array<Witness, Evidence::kNumTrees>;
+using TreeMatches = std::array<TreeMatch, Evidence::kNumTrees>;
 
 /// A drafter for the learned rule. D(N), the product of the estimates from the root to N, is the probability
 /// that N is accepted. The sum of D(N) is the expected number of accepted tokens. Drafting ends where no D(N)
@@ -24,16 +24,16 @@ using Witnesses = std::array<Witness, Evidence::kNumTrees>;
 /// Keeps only scratch memory between calls.
 class LearnedDrafter {
  public:
-  /// Replaces `draft` and `considered`. `before` holds the last tokens of the text. Both are empty if no
+  /// Replaces `draft` and `scored`. `before` holds the last tokens of the text. Both are empty if no
   /// match has options.min_match tokens or memory runs out. Returns the tree that proposed the first token,
   /// or kNumTrees for an empty draft.
-  std::size_t draft(const Witnesses& witnesses, std::span<const std::int32_t> before,
+  std::size_t draft(const TreeMatches& matches, std::span<const std::int32_t> before,
                     const AcceptanceModel& model, const DraftOptions& options, DraftTokens& draft,
-                    std::vector<Considered>& considered) noexcept;
+                    std::vector<ScoredToken>& scored) noexcept;
 
  private:
-  static Readings read(const Witnesses& witnesses);
-  static std::size_t proposer_of(const Readings& readings, std::int32_t token);
+  static ContextViews read(const TreeMatches& matches);
+  static std::size_t proposer_of(const ContextViews& views, std::int32_t token);
 
   LearnedTree tree_;
 };

@@ -13,39 +13,39 @@ constexpr int kMostDepth = 255;
 
 }  // namespace
 
-void LearnedTree::draft(const Readings& readings, std::array<std::int32_t, 2> before,
+void LearnedTree::draft(const ContextViews& views, std::array<std::int32_t, 2> before,
                         const AcceptanceModel& model, const DraftOptions& options, DraftTokens& draft,
-                        std::vector<Considered>& considered) {
-  places_.assign(1, make_root(readings, before));
+                        std::vector<ScoredToken>& scored) {
+  places_.assign(1, make_root(views, before));
   frontier_.clear();
-  expand(0, model, options.min_prob, considered);
+  expand(0, model, options.min_prob, scored);
   while (!frontier_.empty()) {
     std::pop_heap(frontier_.begin(), frontier_.end());
     const Candidate chosen = frontier_.back();
     frontier_.pop_back();
     const auto node = static_cast<std::int32_t>(draft.token_ids.size());
-    const std::int32_t token = considered[chosen.considered].token;
+    const std::int32_t token = scored[chosen.scored].token;
     draft.push(token, places_[chosen.place].node, chosen.prob);
     if (draft.token_ids.size() == options.max_tokens) return;
     places_.push_back(Place(places_[chosen.place]));
     follow(places_.back(), token, chosen.prob, node);
-    const auto begin = static_cast<std::uint32_t>(considered.size());
-    expand(static_cast<std::uint32_t>(places_.size() - 1), model, options.min_prob, considered);
-    if (considered.size() > begin) considered[chosen.considered].next = begin;
+    const auto begin = static_cast<std::uint32_t>(scored.size());
+    expand(static_cast<std::uint32_t>(places_.size() - 1), model, options.min_prob, scored);
+    if (scored.size() > begin) scored[chosen.scored].next = begin;
   }
 }
 
 // At most one candidate can be right, so estimates that add up to more than 1 are scaled down to a sum of 1.
 void LearnedTree::expand(std::uint32_t place_number, const AcceptanceModel& model, double min_prob,
-                         std::vector<Considered>& considered) {
+                         std::vector<ScoredToken>& scored) {
   const Place& place = places_[place_number];
   propose(place);
-  const auto begin = static_cast<std::uint32_t>(considered.size());
+  const auto begin = static_cast<std::uint32_t>(scored.size());
   estimates_.clear();
   double sum = 0;
   for (const std::int32_t token : proposed_) {
-    considered.push_back({evidence_for(place, token), token, begin});
-    estimates_.push_back(model.estimate(considered.back().evidence));
+    scored.push_back({evidence_for(place, token), token, begin});
+    estimates_.push_back(model.estimate(scored.back().evidence));
     sum += estimates_.back();
   }
   const double scale = place.prob / std::max(sum, 1.0);
@@ -57,12 +57,12 @@ void LearnedTree::expand(std::uint32_t place_number, const AcceptanceModel& mode
   }
 }
 
-LearnedTree::Place LearnedTree::make_root(const Readings& readings, std::array<std::int32_t, 2> before) {
+LearnedTree::Place LearnedTree::make_root(const ContextViews& views, std::array<std::int32_t, 2> before) {
   Place root{};
-  for (const Reading& one : readings.all()) {
-    View& view = root.views[root.num_views++];
-    view = {one.automaton, one.tree, one.context, {}};
-    look(view);
+  for (const ContextView& one : views.all()) {
+    ContextPair& pair = root.pairs[root.num_pairs++];
+    pair = {one.automaton, one.tree, one.context, {}};
+    look(pair);
   }
   root.before = before;
   return root;
@@ -71,38 +71,38 @@ LearnedTree::Place LearnedTree::make_root(const Readings& readings, std::array<s
 // Finds both contexts; `longest` has just matched the end of the text. While the longest context loses no
 // occurrences, the shorter one is the previous shorter one plus a token, or a suffix of that. A longer one
 // with enough occurrences would, without its last token, have been the shorter one before.
-void LearnedTree::look(View& view) {
-  const Automaton& automaton = *view.automaton;
-  auto& [longest, length] = view.longest;
+void LearnedTree::look(ContextPair& pair) {
+  const Automaton& automaton = *pair.automaton;
+  auto& [longest, length] = pair.longest;
   while (longest != kRoot && automaton.num_continued(longest) == 0) longest = automaton.link(longest);
   length = longest == kRoot ? 0 : std::min(length, automaton.length(longest));
   if (length == 0) {
-    view.shorter = {};
-    view.total = view.shorter_total = 0;
+    pair.shorter = {};
+    pair.total = pair.shorter_total = 0;
     return;
   }
   automaton.prefetch(automaton.best_target(longest));
   automaton.prefetch_edges(longest);
   const std::uint32_t total = automaton.num_continued(longest);
-  StateId shorter = view.total == total ? view.shorter.state : automaton.link(longest);
+  StateId shorter = pair.total == total ? pair.shorter.state : automaton.link(longest);
   while (shorter != kRoot && automaton.num_continued(shorter) < kMoreEvidence * total) {
     shorter = automaton.link(shorter);
   }
-  view.total = total;
-  view.shorter = {shorter, shorter == kRoot ? 0 : automaton.length(shorter)};
-  view.shorter_total = shorter == kRoot ? 0 : automaton.num_continued(shorter);
+  pair.total = total;
+  pair.shorter = {shorter, shorter == kRoot ? 0 : automaton.length(shorter)};
+  pair.shorter_total = shorter == kRoot ? 0 : automaton.num_continued(shorter);
   automaton.prefetch(automaton.best_target(shorter));
   automaton.prefetch_edges(shorter);
 }
 
 void LearnedTree::propose(const Place& place) {
   proposed_.clear();
-  for (const View& view : place.all()) {
-    if (view.longest.length > 0) {
-      propose(*view.automaton, view.longest.state, kChildrenOfLongest);
+  for (const ContextPair& pair : place.all()) {
+    if (pair.longest.length > 0) {
+      propose(*pair.automaton, pair.longest.state, kChildrenOfLongest);
     }
-    if (view.shorter.length > 0) {
-      propose(*view.automaton, view.shorter.state, kChildrenOfShorter);
+    if (pair.shorter.length > 0) {
+      propose(*pair.automaton, pair.shorter.state, kChildrenOfShorter);
     }
   }
 }
@@ -129,25 +129,25 @@ void LearnedTree::propose(std::int32_t token) {
 
 Evidence LearnedTree::evidence_for(const Place& place, std::int32_t token) {
   Evidence evidence(place.depth);
-  for (const View& view : place.all()) {
+  for (const ContextPair& pair : place.all()) {
     const auto add = [&](Cursor context, std::uint32_t total, bool is_shorter) {
       if (context.length == 0) return;
-      const std::uint32_t count = Reading::count(*view.automaton, context.state, token);
-      evidence.add_context(view.tree, is_shorter, context.length, count, total);
+      const std::uint32_t count = ContextView::count(*pair.automaton, context.state, token);
+      evidence.add_context(pair.tree, is_shorter, context.length, count, total);
     };
-    add(view.longest, view.total, false);
-    add(view.shorter, view.shorter_total, true);
+    add(pair.longest, pair.total, false);
+    add(pair.shorter, pair.shorter_total, true);
   }
   evidence.add_names(token, place.before);
   return evidence;
 }
 
 void LearnedTree::follow(Place& place, std::int32_t token, double prob, std::int32_t node) {
-  for (View& view : place.all()) {
-    view.longest = view.automaton->advance(view.longest, token);
-    view.shorter = view.automaton->advance(view.shorter, token);
+  for (ContextPair& pair : place.all()) {
+    pair.longest = pair.automaton->advance(pair.longest, token);
+    pair.shorter = pair.automaton->advance(pair.shorter, token);
   }
-  for (View& view : place.all()) look(view);
+  for (ContextPair& pair : place.all()) look(pair);
   place.before = {token, place.before[0]};
   place.prob = prob;
   place.node = node;

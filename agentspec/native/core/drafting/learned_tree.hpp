@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "core/drafting/considered.hpp"
+#include "core/drafting/context_view.hpp"
 #include "core/drafting/drafter.hpp"
-#include "core/drafting/reading.hpp"
+#include "core/drafting/scored_token.hpp"
 
 namespace agentspec {
 
@@ -17,14 +17,14 @@ namespace agentspec {
 /// alternatives where the longest has little evidence. Keeps only scratch memory between calls.
 class LearnedTree {
  public:
-  /// Fills `draft` and `considered`, which must be empty. `before` holds the last two tokens, the last one
+  /// Fills `draft` and `scored`, which must be empty. `before` holds the last two tokens, the last one
   /// first (-1: none). O(drafted tokens * trees * (candidates + children of contexts with few of them)).
   /// Throws std::bad_alloc.
-  void draft(const Readings& readings, std::array<std::int32_t, 2> before, const AcceptanceModel& model,
-             const DraftOptions& options, DraftTokens& draft, std::vector<Considered>& considered);
+  void draft(const ContextViews& views, std::array<std::int32_t, 2> before, const AcceptanceModel& model,
+             const DraftOptions& options, DraftTokens& draft, std::vector<ScoredToken>& scored);
 
  private:
-  struct View {  // contexts of one suffix tree at a place
+  struct ContextPair {  // contexts of one suffix tree at a place
     const Automaton* automaton;
     std::size_t tree;
     Cursor longest;                   // longest context that a token has followed; length 0: none
@@ -33,30 +33,30 @@ class LearnedTree {
     std::uint32_t shorter_total = 0;  // of the shorter one
   };
   struct Place {
-    std::array<View, Evidence::kNumTrees> views;  // of the existing suffix trees
-    std::size_t num_views = 0;
+    std::array<ContextPair, Evidence::kNumTrees> pairs;  // of the existing suffix trees
+    std::size_t num_pairs = 0;
     std::array<std::int32_t, 2> before{-1, -1};  // the last token first
     double prob = 1;                             // D of the token that leads here
     std::int32_t node = -1;                      // that token's index in the draft
     std::uint8_t depth = 0;
 
-    std::span<View> all() { return std::span(views).first(num_views); }
-    std::span<const View> all() const { return std::span(views).first(num_views); }
+    std::span<ContextPair> all() { return std::span(pairs).first(num_pairs); }
+    std::span<const ContextPair> all() const { return std::span(pairs).first(num_pairs); }
   };
   struct Candidate {  // element of a draft's frontier
     double prob;
-    std::uint32_t considered;
+    std::uint32_t scored;
     std::uint32_t place;
 
     bool operator<(const Candidate& other) const {  // true if drafted later
-      return prob != other.prob ? prob < other.prob : considered > other.considered;
+      return prob != other.prob ? prob < other.prob : scored > other.scored;
     }
   };
 
   void expand(std::uint32_t place, const AcceptanceModel& model, double min_prob,
-              std::vector<Considered>& considered);
-  static Place make_root(const Readings& readings, std::array<std::int32_t, 2> before);
-  static void look(View& view);
+              std::vector<ScoredToken>& scored);
+  static Place make_root(const ContextViews& views, std::array<std::int32_t, 2> before);
+  static void look(ContextPair& pair);
   void propose(const Place& place);
   void propose(std::int32_t token);
   void propose(const Automaton& automaton, StateId context, std::size_t most);

@@ -73,7 +73,7 @@ BatchDrafts BatchStep::step(const RequestBatch& batch, const BatchUpdate& update
     ingest_all(batch, update, limits, lock);
     draft_after_ingest(batch, limits);
   }
-  for (Request* request : batch) budget_.account_considered(*request);
+  for (Request* request : batch) budget_.account_scored(*request);
   budget_.balance();
   workers_.rest();
   return collect(std::span(drafts_).first(batch.size()));

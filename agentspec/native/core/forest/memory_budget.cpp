@@ -46,7 +46,7 @@ void MemoryBudget::add(Request& request, std::size_t bytes) {
 
 void MemoryBudget::remove(Request& request) noexcept {
   account(request, 0, 1);
-  account(request.considered_bytes, 0, groups_[request.group]);
+  account(request.scored_bytes, 0, groups_[request.group]);
   requests_[request.place] = requests_.back();
   requests_[request.place]->place = request.place;
   requests_.pop_back();
@@ -110,10 +110,11 @@ void MemoryBudget::account_own(Request& request, std::size_t num_added) noexcept
   account(request, request.own_bytes, num_added);
 }
 
-void MemoryBudget::account_considered(Request& request) noexcept {
+void MemoryBudget::account_scored(Request& request) noexcept {
   if (request.is_finished) return;  // it is not counted any more
-  const std::size_t bytes = (request.considered.capacity() + request.judged.capacity()) * sizeof(Considered);
-  if (bytes != request.considered_bytes) account(request.considered_bytes, bytes, touch(request.group));
+  const std::size_t bytes =
+      (request.scored.capacity() + request.pending_outcome.capacity()) * sizeof(ScoredToken);
+  if (bytes != request.scored_bytes) account(request.scored_bytes, bytes, touch(request.group));
 }
 
 void MemoryBudget::rank(Shared& shared, std::size_t spare_bytes) noexcept {

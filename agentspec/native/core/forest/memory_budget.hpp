@@ -41,7 +41,7 @@ class MemoryBudget {
   /// Counts the own index of a request after an append. Drops an index that ran out of memory.
   void account_own(Request& request, std::size_t num_added) noexcept;
   /// Counts what the request keeps for its model.
-  void account_considered(Request& request) noexcept;
+  void account_scored(Request& request) noexcept;
   /// Drops a request's own index, or its text. While the index is being built, its builder frees it.
   void drop_own_index(Request& request) noexcept;
 

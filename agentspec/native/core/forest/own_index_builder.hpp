@@ -14,7 +14,7 @@
 namespace agentspec {
 
 /// Thread-safe: takes the forest's lock for each piece, to count it in the budget. After any failure a
-/// request continues without its own index. The destructor waits for the piece of work that is in progress.
+/// request continues without its own index. The destructor waits for the index in progress.
 class OwnIndexBuilder {
  public:
   /// `own_changed` is notified when an index is ready or abandoned.

@@ -101,15 +101,15 @@ struct Request {
   std::size_t num_output = 0;
   GroupId group;
   DraftOptions options;
-  std::vector<Link> links;             // most specific source first
-  std::size_t own_bytes = 0;           // memory of `own`
-  std::size_t bytes = 0;               // as counted in group and total
-  std::size_t place = 0;               // among the requests of the memory budget
-  std::uint64_t batch = 0;             // last batch that named this request
-  std::shared_ptr<Model> model;        // nullptr: the paper's rule drafts
-  std::vector<Considered> considered;  // for its last draft, with an unknown outcome
-  std::vector<Considered> judged;      // for the draft before, not yet learned by the model
-  std::size_t considered_bytes = 0;    // bytes of both, as counted in group and total
+  std::vector<Link> links;                   // most specific source first
+  std::size_t own_bytes = 0;                 // memory of `own`
+  std::size_t bytes = 0;                     // as counted in group and total
+  std::size_t place = 0;                     // among the requests of the memory budget
+  std::uint64_t batch = 0;                   // last batch that named this request
+  std::shared_ptr<Model> model;              // nullptr: the paper's rule drafts
+  std::vector<ScoredToken> scored;           // for its last draft, with an unknown outcome
+  std::vector<ScoredToken> pending_outcome;  // for the draft before, not yet learned by the model
+  std::size_t scored_bytes = 0;              // bytes of both, as counted in group and total
 
   bool has_own() const { return own_state == OwnIndex::kReady && own != nullptr; }
   bool has_to_come() const { return own_state == OwnIndex::kQueued || own_state == OwnIndex::kBuilding; }

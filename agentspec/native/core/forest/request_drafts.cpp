@@ -30,16 +30,16 @@ void draft_from_links(Request& request, const DraftOptions& options, DraftScratc
 
 // Of several trees of one kind, the one with the longest match counts.
 void draft_learned(Request& request, Cursor own, const DraftOptions& options, DraftScratch& scratch) {
-  Witnesses witnesses;
-  if (request.has_own()) witnesses[kRequestSource - 1] = {&request.own->automaton(), own};
+  TreeMatches matches;
+  if (request.has_own()) matches[kRequestSource - 1] = {&request.own->automaton(), own};
   for (Link& link : request.links) {
     if (link.shared->index == nullptr) continue;
     const Cursor match = link.match.longest();
-    Witness& witness = witnesses[link.source - 1];
-    if (match.length > witness.match.length) witness = {&link.shared->index->automaton(), match};
+    TreeMatch& longest = matches[link.source - 1];
+    if (match.length > longest.match.length) longest = {&link.shared->index->automaton(), match};
   }
-  const std::size_t tree = scratch.learned.draft(witnesses, request.context, request.model->acceptance,
-                                                 options, scratch.draft.tokens, request.considered);
+  const std::size_t tree = scratch.learned.draft(matches, request.context, request.model->acceptance, options,
+                                                 scratch.draft.tokens, request.scored);
   scratch.draft.source = tree == Evidence::kNumTrees ? kNoSource : static_cast<SourceId>(tree + 1);
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <span>
 
-#include "core/drafting/considered.hpp"
+#include "core/drafting/scored_token.hpp"
 
 namespace agentspec {
 
@@ -37,7 +37,7 @@ void SharedUpdates::gather_indices(const RequestBatch& batch, const BatchUpdate&
 void SharedUpdates::gather_models(const RequestBatch& batch, const BatchUpdate& update) {
   num_models_ = 0;
   for (std::size_t i = 0; i < batch.size(); ++i) {
-    if (batch[i]->considered.empty() || update.tokens_of(i).empty()) continue;
+    if (batch[i]->scored.empty() || update.tokens_of(i).empty()) continue;
     Model& model = *batch[i]->model;
     if (model.batch != num_batches_) {
       model.batch = num_batches_;
@@ -47,7 +47,7 @@ void SharedUpdates::gather_models(const RequestBatch& batch, const BatchUpdate& 
       models_[model.task].learners.clear();
     }
     models_[model.task].learners.push_back(i);
-    std::swap(batch[i]->considered, batch[i]->judged);
+    std::swap(batch[i]->scored, batch[i]->pending_outcome);
   }
 }
 
@@ -80,8 +80,8 @@ void SharedUpdates::append_batch(IndexUpdate& growing, const BatchUpdate& update
 
 void SharedUpdates::train(const ModelUpdate& learning, const RequestBatch& batch, const BatchUpdate& update) {
   for (const std::size_t i : learning.learners) {
-    learn_from(batch[i]->judged, update.tokens_of(i), learning.model->acceptance);
-    batch[i]->judged.clear();
+    learn_from(batch[i]->pending_outcome, update.tokens_of(i), learning.model->acceptance);
+    batch[i]->pending_outcome.clear();
   }
 }
 

@@ -206,7 +206,7 @@ void TreeRegistry::check_integrity() const {
       live->own->automaton().check_structure();
       if (live->bytes != live->own->memory_bytes()) throw IntegrityError("a request is miscounted");
     }
-    bytes[live->group] += live->bytes + live->considered_bytes;
+    bytes[live->group] += live->bytes + live->scored_bytes;
   }
   for (const auto& [id, model] : models_) bytes[model->group] += sizeof(Model);
   budget_.check_totals(bytes);

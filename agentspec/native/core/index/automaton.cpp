@@ -143,7 +143,7 @@ void Automaton::count_occurrences(Cursor tail, std::int32_t token, StateId targe
       count_in(target, next, occurrences);
       shorter = link(target);
     }
-    favour(prefix, token, target);
+    bump_best(prefix, token, target);
     prefix = link(prefix);
     length = states_[prefix].length;
   }
@@ -163,7 +163,7 @@ void Automaton::count_in(StateId id, std::int32_t next, std::uint32_t occurrence
 }
 
 // The children's counts add up to num_continued, so the best child's count is rarely read.
-void Automaton::favour(StateId prefix, std::int32_t token, StateId target) {
+void Automaton::bump_best(StateId prefix, std::int32_t token, StateId target) {
   EdgeList& edges = states_[prefix].edges;
   if (edges.best_token == token) return;
   const std::uint32_t count = states_[target].count;
@@ -226,7 +226,7 @@ std::size_t Automaton::discount(Cursor tail, std::int32_t token, StateId target,
       drop(target, occurrences);
       shorter = link(target);
     }
-    disfavour(prefix, token, target);
+    demote_best(prefix, token, target);
     prefix = link(prefix);
     if (prefix != kNoState) length = states_[prefix].length;
   }
@@ -238,7 +238,7 @@ void Automaton::drop(StateId id, std::uint32_t occurrences) {
   if (states_[id].count == 0) dead.push_back(id);
 }
 
-void Automaton::disfavour(StateId prefix, std::int32_t token, StateId target) {
+void Automaton::demote_best(StateId prefix, std::int32_t token, StateId target) {
   State& state = states_[prefix];
   if (state.count == 0 && prefix != kRoot) return;  // dead as well: its edges are freed with it
   const std::uint32_t count = states_[target].count;

@@ -159,10 +159,10 @@ class Automaton {
   void count_occurrences(Cursor tail, std::int32_t token, StateId target, std::int32_t next,
                          std::uint32_t occurrences);
   void count_in(StateId id, std::int32_t next, std::uint32_t occurrences);
-  void favour(StateId prefix, std::int32_t token, StateId target);
+  void bump_best(StateId prefix, std::int32_t token, StateId target);
   std::size_t discount(Cursor tail, std::int32_t token, StateId target, std::uint32_t occurrences);
   void drop(StateId id, std::uint32_t occurrences);
-  void disfavour(StateId prefix, std::int32_t token, StateId target);
+  void demote_best(StateId prefix, std::int32_t token, StateId target);
   void refresh_best(StateId id);
   void free_dead();
   void begin_moving();

@@ -42,13 +42,13 @@ void SuffixIndex::check_uses(std::uint32_t uses) {
 }
 
 SequenceId SuffixIndex::open(std::uint32_t uses) {
-  if (num_sequences_ + uses > Automaton::kMaxEnds) change_or_clear([this] { evict_piece(); });
-  if (slots_.num_used() == live_.size()) live_.emplace_back();  // first: both may throw
+  if (slots_.num_used() == live_.size()) live_.emplace_back();  // this and the next line may throw
   const std::uint32_t slot = slots_.acquire();
   live_[slot].serial = num_opened_++;
   live_[slot].uses = static_cast<std::uint16_t>(uses);
-  live_[slot].is_learned = num_sequences_ + uses <= Automaton::kMaxEnds;
   num_sequences_ += uses;
+  if (num_sequences_ > Automaton::kMaxEnds) change_or_clear([this] { evict_piece(); });
+  live_[slot].is_learned = num_sequences_ <= Automaton::kMaxEnds;
   return (static_cast<SequenceId>(live_[slot].serial) << 32) | slot;
 }
 

@@ -50,14 +50,17 @@ class SuffixIndex {
 
   /// Throws ConfigError unless `uses` is within 1..kMaxUses.
   static void check_uses(std::uint32_t uses);
-  /// Starts an empty live sequence that counts as `uses` (1..kMaxUses) equal ones. It is not learned if there
-  /// are too many already. O(1) amortized. Throws std::bad_alloc and changes nothing.
+  /// Starts an empty live sequence that counts as `uses` (1..kMaxUses) equal ones. If there are too many
+  /// sequences, a piece of the oldest output is evicted. If that is not enough, the new one is not learned.
+  /// O(1) amortized, except for the eviction. Throws std::bad_alloc and changes nothing.
   SequenceId open(std::uint32_t uses = 1);
   /// Appends tokens (none negative) to a live sequence; call enforce_incrementally() afterwards. Returns
   /// false if the sequence is no longer learned. O(tokens * chain). Throws UnknownIdError.
   bool append(SequenceId id, std::span<const std::int32_t> tokens);
-  /// Enforces the budget after `num_changed` tokens were appended or removed. O(num_changed * chain), and
-  /// at most kMostWork unless the budget is tiny.
+  /// Enforces the budget after `num_changed` tokens were appended or removed. Within the budget this visits
+  /// O(num_changed * chain) states, about kMostWork at most. An index beyond its budget is enforced in full,
+  /// in O(states). That can happen with a budget of about a megabyte or less, or after more than kPieceTokens
+  /// tokens in one append.
   void enforce_incrementally(std::size_t num_changed);
   /// Evicts and compacts towards a budget of `limit_bytes`. The work is proportional to num_changed and
   /// hardly exceeds max_work. Returns the work done, in states visited.

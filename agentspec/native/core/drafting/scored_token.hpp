@@ -9,7 +9,7 @@
 namespace agentspec {
 
 /// A candidate token for a place of a draft, drafted or not.
-struct Considered {
+struct ScoredToken {
   Evidence evidence;
   std::int32_t token;
   std::uint32_t place;     // candidates of one place are adjacent
@@ -18,7 +18,7 @@ struct Considered {
 
 /// Trains the model on `tokens`, which followed the text: at each place that was reached, which candidate was
 /// right. O(candidates of these places).
-void learn_from(std::span<const Considered> considered, std::span<const std::int32_t> tokens,
+void learn_from(std::span<const ScoredToken> scored, std::span<const std::int32_t> tokens,
                 AcceptanceModel& model);
 
 }  // namespace agentspec

@@ -12,7 +12,7 @@
 
 namespace agentspec {
 
-struct Reading {
+struct ContextView {
   const Automaton* automaton;
   std::size_t tree;
   Cursor context;
@@ -31,17 +31,17 @@ struct Reading {
   void fall_back() { context = automaton->fall_back(context); }
 };
 
-/// At most one reading per tree, the most specific tree first.
-struct Readings {
-  std::array<Reading, Evidence::kNumTrees> of;
+/// At most one view per tree, the most specific tree first.
+struct ContextViews {
+  std::array<ContextView, Evidence::kNumTrees> of;
   std::size_t size = 0;
 
-  std::span<Reading> all() { return std::span(of).first(size); }
-  std::span<const Reading> all() const { return std::span(of).first(size); }
-  void add(const Reading& reading) { of[size++] = reading; }
+  std::span<ContextView> all() { return std::span(of).first(size); }
+  std::span<const ContextView> all() const { return std::span(of).first(size); }
+  void add(const ContextView& view) { of[size++] = view; }
   std::uint32_t longest() const {
     std::uint32_t length = 0;
-    for (const Reading& one : all()) length = std::max(length, one.context.length);
+    for (const ContextView& one : all()) length = std::max(length, one.context.length);
     return length;
   }
 };
