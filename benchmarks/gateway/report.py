@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from operator import ge, le, lt
 from typing import Any
 
-from agentspec.reporting.report import rounded
-from benchmarks.bars import Bar, Parts
+from benchmarks.scorecard import Bar, Parts, Scorecard
 
-TITLE = "the gateway before an engine that answers at once"
 MOST_MORE_FILES = 8  # connections open and close
 
 BARS = (
@@ -49,6 +46,4 @@ def summary(parts: Parts) -> dict[str, Any]:
     return {figure: parts.get(part, {}).get(figure) for figure, part in SUMMED.items()}
 
 
-def json_line(parts: Parts) -> str:
-    """Return all figures as JSON; each part states where it was measured."""
-    return json.dumps({"summary": rounded(summary(parts)), "parts": rounded(parts)})
+CARD = Scorecard("gateway", "the gateway before an engine that answers at once", BARS, summary)

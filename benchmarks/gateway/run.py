@@ -11,11 +11,11 @@ from pathlib import Path
 
 from agentspec.reporting import plots
 from agentspec.reporting.provenance import provenance
-from agentspec.reporting.report import announcer, make_room_for, publish
-from benchmarks.bars import parts_in, table
-from benchmarks.gateway import plot, report
+from agentspec.reporting.report import announcer, make_room_for
+from benchmarks.gateway import plot
 from benchmarks.gateway.parts import MEASURES
 from benchmarks.gateway.quiet import Quiet
+from benchmarks.gateway.report import CARD
 from benchmarks.gateway.sides import Setup
 from benchmarks.gateway.sizes import Sizes
 
@@ -41,21 +41,19 @@ def run(
     """
     plots.check(plot_path)
     announce = announcer()
-    measured = parts_in(json_path, "gateway")
-    make_room_for(json_path, plot_path)
+    make_room_for(plot_path)
     if litellm is None:
         announce("LiteLLM is not installed, so it is not measured: make bench-gateway")
     where, quiet = _provenance(sizes, litellm), Quiet(patience_s)
     with tempfile.TemporaryDirectory() as folder:
-        for name in names:
-            figures = MEASURES[name](Setup(litellm, Path(folder), quiet), sizes, announce)
-            measured[name] = {**figures, "provenance": where}
-            if json_path:
-                json_path.write_text(report.json_line(measured) + "\n")
+        setup = Setup(litellm, Path(folder), quiet)
+        measured = CARD.run(
+            names, lambda name: MEASURES[name](setup, sizes, announce), lambda: where, json_path
+        )
     announce("done")
     if plot_path and "latency" in measured:
         plot.draw(measured["latency"], plot_path)
-    publish(table(report.TITLE, report.BARS, measured), report.json_line(measured), json_path)
+    CARD.publish(measured, json_path)
     return 0
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from operator import ge, le, lt
 from typing import Any
 
-from agentspec.reporting.report import rounded
-from benchmarks.bars import Bar, Parts
-
-TITLE = "vLLM with the plugin"
+from benchmarks.scorecard import Bar, Parts, Scorecard
 
 COMPARED = ("lossless", "sql", "soak")
 
@@ -38,6 +34,4 @@ def summary(parts: Parts) -> dict[str, Any]:
     }
 
 
-def json_line(parts: Parts) -> str:
-    """Return all figures as JSON; each part states where it was measured."""
-    return json.dumps({"summary": rounded(summary(parts)), "parts": rounded(parts)})
+CARD = Scorecard("vllm", "vLLM with the plugin", BARS, summary)

@@ -8,9 +8,9 @@ from importlib import metadata
 from pathlib import Path
 
 from agentspec.reporting.provenance import provenance
-from agentspec.reporting.report import announcer, make_room_for, publish
-from benchmarks.bars import parts_in, table
-from benchmarks.vllm import parts, report
+from agentspec.reporting.report import announcer
+from benchmarks.vllm import parts
+from benchmarks.vllm.report import CARD
 from benchmarks.vllm.sizes import Sizes
 from benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS, Engine
 
@@ -28,15 +28,14 @@ def run(
         AgentSpecError: a part's requirement is missing, or a server failed; earlier parts are in the file.
     """
     announce = announcer()
-    measured = parts_in(json_path, "vllm")
-    make_room_for(json_path)
-    for name in names:
-        figures = parts.measure(name, engine, sizes, traces, announce)
-        measured[name] = {**figures, "provenance": _provenance(engine, sizes)}
-        if json_path:
-            json_path.write_text(report.json_line(measured) + "\n")
+    measured = CARD.run(
+        names,
+        lambda name: parts.measure(name, engine, sizes, traces, announce),
+        lambda: _provenance(engine, sizes),
+        json_path,
+    )
     announce("done")
-    publish(table(report.TITLE, report.BARS, measured), report.json_line(measured), json_path)
+    CARD.publish(measured, json_path)
     return 0
 
 

@@ -1,0 +1,112 @@
+"""Benchmarks in parts: each part's figures join one JSON file, and are compared with bars."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import ge, le, lt
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from agentspec.errors import ConfigError
+from agentspec.reporting.report import make_room_for, publish, rounded, verdict
+
+Parts = Mapping[str, Mapping[str, Any]]  # figures and provenance, by name of the part
+
+SIGNS = {ge: "at least", le: "at most", lt: "under"}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A figure of a part, and the limit that is good enough.
+
+    Attributes:
+        meets: compares the figure with the limit.
+        is_summed: true if the summary includes the figure.
+    """
+
+    label: str
+    part: str
+    figure: str
+    meets: Any
+    limit: float
+    is_summed: bool = True
+
+    def value(self, parts: Parts) -> Any:
+        """Return the figure; None if it was not measured."""
+        return parts.get(self.part, {}).get(self.figure)
+
+    def passes(self, parts: Parts) -> bool | None:
+        """Return True if the figure meets the bar; None if it was not measured."""
+        value = self.value(parts)
+        return None if value is None else bool(self.meets(value, self.limit))
+
+
+@dataclass(frozen=True, slots=True)
+class Scorecard:
+    """The report on all parts of a benchmark.
+
+    Attributes:
+        benchmark: its name on the command line.
+        summary: returns the figures that people compare; None for those that were not measured.
+    """
+
+    benchmark: str
+    title: str
+    bars: Sequence[Bar]
+    summary: Callable[[Parts], dict[str, Any]]
+
+    def run(
+        self,
+        names: Iterable[str],
+        measure: Callable[[str], Mapping[str, Any]],
+        provenance: Callable[[], Mapping[str, object]],
+        json_path: Path | None,
+    ) -> dict[str, Any]:
+        """Measure the named parts and return all. The file is written after each: a failure costs one.
+
+        Parts in the file that are not measured now stay unchanged. Each part states where it was measured.
+
+        Raises:
+            ConfigError: the file does not belong to this benchmark.
+        """
+        parts = self._parts_in(json_path)
+        make_room_for(json_path)
+        for name in names:
+            parts[name] = {**measure(name), "provenance": provenance()}
+            if json_path:
+                json_path.write_text(self.json_line(parts) + "\n")
+        return parts
+
+    def publish(self, parts: Parts, json_path: Path | None) -> None:
+        """Print a table with one row per bar, then the JSON; write the JSON to the file too."""
+        publish(self.table(parts), self.json_line(parts), json_path)
+
+    def json_line(self, parts: Parts) -> str:
+        """Return all figures as JSON."""
+        return json.dumps({"summary": rounded(self.summary(parts)), "parts": rounded(parts)})
+
+    def table(self, parts: Parts) -> Table:
+        """Return a table with one row per bar."""
+        result = Table(title=self.title, title_justify="left")
+        for heading in ("", "measured", "bar", ""):
+            result.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
+        for bar in self.bars:
+            value = bar.value(parts)
+            shown = "" if value is None else f"{rounded(value)}"
+            result.add_row(bar.label, shown, f"{SIGNS[bar.meets]} {bar.limit:g}", verdict(bar.passes(parts)))
+        return result
+
+    def _parts_in(self, path: Path | None) -> dict[str, Any]:
+        if path is None or not path.exists():
+            return {}
+        try:
+            found: dict[str, Any] = json.loads(path.read_text())["parts"]
+        except (ValueError, KeyError, TypeError):
+            raise ConfigError(
+                f"{str(path)!r} was not written by bench {self.benchmark}: name another file"
+            ) from None
+        return found
