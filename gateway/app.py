@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentspec.errors import AgentSpecError
-from agentspec.gateway.auth.middleware import METRICS_PATH, UI_PATH, AuthMiddleware
+from agentspec.gateway.auth.middleware import METRICS_PATH, OPEN_PATHS, AuthMiddleware
 from agentspec.gateway.auth.runtime_config import RuntimeConfig
 from agentspec.gateway.control.cluster_routes import discovery_routes
 from agentspec.gateway.control.routes import control_routes
@@ -42,8 +42,6 @@ from agentspec.wire import OWN_PREFIX
 if TYPE_CHECKING:
     from agentspec.gateway.telemetry.recorder import Recorder
     from agentspec.gateway.telemetry.tracing import Tracing
-
-OWN_PATHS = frozenset(("/health", "/ping", METRICS_PATH, UI_PATH))
 
 
 def create_app(
@@ -119,7 +117,7 @@ class CollectedMetrics(Collector):
 
 
 def _is_own(path: str) -> bool:
-    return path in OWN_PATHS or path.startswith(OWN_PREFIX)
+    return path in OPEN_PATHS or path.startswith(OWN_PREFIX)
 
 
 def _routes(

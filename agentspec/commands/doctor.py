@@ -88,6 +88,7 @@ def _platform() -> Iterator[Finding]:
     if packages.distribution() == "vllm":
         yield machine.check_gpu()
         return
-    yield machine.check_cpu(Path("/proc/cpuinfo").read_text())
+    cpuinfo = Path("/proc/cpuinfo")  # Linux only
+    yield machine.check_cpu(cpuinfo.read_text() if cpuinfo.exists() else "")
     yield machine.check_openmp(os.environ)
     yield machine.check_kv_cache(os.environ, machine.available_memory())

@@ -58,7 +58,7 @@ class Observable(Protocol):
 
 GAUGES = (
     ("agentspec_upstream_running", "num_running", "Requests that the engine answers now"),
-    ("agentspec_upstream_up", "is_up", "1 if the engine answered when it was looked at last"),
+    ("agentspec_upstream_up", "is_up", "0 after health.num_failed_looks failed probes in a row"),
     (
         "agentspec_upstream_breaker_open",
         "is_ejected",
