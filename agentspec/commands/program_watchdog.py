@@ -25,7 +25,9 @@ HAS_ENDED = b"ended\n"
 RUN_VARIABLE = "AGENTSPEC_RUN"  # in the environment of the program and of its descendants
 STOP_TIMEOUT_S = 5.0
 GIVE_UP_S = 15.0
+HOLD_TIMEOUT_S = 1.0
 POLL_S = 0.05
+HOLD_POLL_S = 0.001
 PROC = Path("/proc")
 
 
@@ -35,6 +37,7 @@ class Process(NamedTuple):
     pid: int
     parent: int
     started: str
+    is_stopped: bool = False
     session: int | None = None
 
 
@@ -77,6 +80,7 @@ class ProgramTree:
         held = set[int]()
         while new := self.find() - held:
             _send(new, signal.SIGSTOP)
+            _wait_until_stopped(new)
             held |= new
         _send(held, signal.SIGTERM)
         _send(held, signal.SIGCONT)
@@ -109,6 +113,19 @@ class ProgramTree:
             return False
 
 
+def _wait_until_stopped(pids: set[int]) -> None:
+    """Wait until the processes have stopped: one that is starting another finishes that first.
+
+    A process that waits for a stopped child of its own (``vfork``) does not stop. So the wait is limited.
+    """
+    until_s = time.monotonic() + HOLD_TIMEOUT_S
+    while time.monotonic() < until_s:
+        table = processes()
+        if all(table[pid].is_stopped for pid in pids & table.keys()):
+            return
+        time.sleep(HOLD_POLL_S)
+
+
 def processes() -> dict[int, Process]:
     """Return the process table by id, without ended processes."""
     if (PROC / "self" / "stat").exists():
@@ -126,12 +143,14 @@ def _read_stat(path: Path) -> Process | None:
     except OSError:
         return None
     state, parent, _, session, *rest = fields.split()
-    return None if state in "ZX" else Process(int(path.name), int(parent), rest[15], int(session))
+    if state in "ZX":
+        return None
+    return Process(int(path.name), int(parent), rest[15], state in "tT", int(session))
 
 
 def _read_row(line: str) -> Process | None:
     pid, parent, state, started = line.split(maxsplit=3)
-    return None if state.startswith("Z") else Process(int(pid), int(parent), started)
+    return None if state.startswith("Z") else Process(int(pid), int(parent), started, state.startswith("T"))
 
 
 def _send(pids: set[int], number: int) -> None:
