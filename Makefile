@@ -103,7 +103,7 @@ lint: $(STAMP)  ## ruff, mypy, clang-format; changes nothing
 	@$(BIN)/clang-format --dry-run --Werror $$(find agentspec/native -name '*.cpp' -o -name '*.hpp')
 
 typecheck: $(STAMP)  ## mypy
-	@$(BIN)/mypy -p agentspec -p benchmarks -p examples -p docs.site
+	@$(BIN)/mypy -p agentspec -p benchmarks -p examples -p docs.site -p tests
 
 fmt: $(STAMP)  ## format everything
 	@$(BIN)/ruff check --fix $(SOURCES)

@@ -98,12 +98,14 @@ def _count_or_none(text: str) -> int:
 def run_engine(args: argparse.Namespace) -> int:
     """``agentspec bench engine``."""
     with needed("bench", "engine"):
-        from agentspec.replay.engine.run import run
+        from agentspec.replay.engine.run import make_report
         from agentspec.replay.engine.shapes import Chosen
         from agentspec.replay.engine.sizes import FULL, QUICK
+        from agentspec.reporting.report import Outputs, run
 
         names = ("calls", "history", "prompt_tokens", "output_tokens", "rounds", "minutes")
         given = {name: value for name in names if (value := getattr(args, name)) is not None}
         sizes = replace(QUICK if args.quick else FULL, **given)
         chosen = Chosen(args.model, args.shape, args.device, args.dtype, args.threads)
-        return run(args.trace, chosen, sizes, args.json, args.plot)
+        outputs = Outputs(json=args.json, plot=args.plot)
+        return run(lambda announce: make_report(args.trace, chosen, sizes, announce), outputs)

@@ -159,11 +159,12 @@ def run_replay(args: argparse.Namespace) -> int:
     with needed("bench", "engine"):
         from agentspec.replay.jobs import Plan, Selection
         from agentspec.replay.methods import Rule
-        from agentspec.replay.run import HALVES, Outputs, run, run_compare
+        from agentspec.replay.run import HALVES, run, run_compare
+        from agentspec.reporting.report import Outputs
 
         rule = Rule(args.mode, args.max_draft, args.alpha, args.min_prob)
         selection = Selection(args.tokenizer, args.sessions, args.limit)
-        outputs = Outputs(args.json, args.markdown, args.plot)
+        outputs = Outputs(json=args.json, markdown=args.markdown, plot=args.plot)
         if args.compare:
             if args.method or rule != Rule():
                 raise ConfigError("--compare has methods, modes, sizes and prices of its own: give it none")

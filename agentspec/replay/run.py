@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +18,10 @@ from agentspec.replay import (
 )
 from agentspec.replay.jobs import Plan, Selection
 from agentspec.replay.tally import total
-from agentspec.reporting.provenance import provenance
-from agentspec.reporting.report import json_line, make_room_for, publish
+from agentspec.reporting.report import Outputs, Report
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
 HALVES = ("first", "second")
-
-
-@dataclass(frozen=True, slots=True)
-class Outputs:
-    """Files to write in addition to the printed output."""
-
-    json: Path | None = None
-    markdown: Path | None = None
-    plot: Path | None = None
-
-    def check_plot(self) -> None:
-        """Raise ConfigError if the plot's name has another ending. Only a plot needs matplotlib."""
-        if self.plot:
-            from agentspec.reporting import plots
-
-            plots.check(self.plot)
 
 
 def run(inputs: Sequence[Path], plan: Plan, num_processes: int, outputs: Outputs) -> int:
@@ -47,7 +30,7 @@ def run(inputs: Sequence[Path], plan: Plan, num_processes: int, outputs: Outputs
     Raises:
         ConfigError: there are no calls, a file can't be read, or the plot's name has another ending.
     """
-    outputs.check_plot()
+    outputs.prepare()
     paths = _paths(inputs)
     replayed = jobs.run(paths, plan, num_processes)
     results = {name: one.by_method for name, one in replayed.items()}
@@ -57,24 +40,24 @@ def run(inputs: Sequence[Path], plan: Plan, num_processes: int, outputs: Outputs
         for name, by_method in results.items()
         for method, by_stage in by_method.items()
     }
-    line = json_line(
-        {
+
+    def plot(path: Path) -> None:
+        from agentspec.replay.plot import plot
+
+        plot(results, path)
+
+    return Report(
+        figures={
             "summary": {"tokens_per_step": summary},
             "figures": report.figures(results),
             "advice": {name: advice.figures(one) for name, one in advised.items()},
         },
-        _origin(paths, {"methods": plan.methods, "rule": asdict(plan.rule), **asdict(plan.selection)}),
-    )
-    make_room_for(outputs.json, outputs.markdown, outputs.plot)
-    if outputs.markdown:
-        outputs.markdown.write_text(report.markdown(results, advised), encoding="utf-8")
-    if outputs.plot:
-        from agentspec.replay.plot import plot
-
-        plot(results, outputs.plot)
-    notes = [text for name, one in advised.items() for text in advice.lines(name, one)]
-    publish(report.table(results), line, outputs.json, notes)
-    return 0
+        table=report.table(results),
+        origin=_origin(paths, {"methods": plan.methods, "rule": asdict(plan.rule), **asdict(plan.selection)}),
+        notes=[text for name, one in advised.items() for text in advice.lines(name, one)],
+        plot=plot,
+        markdown=lambda: report.markdown(results, advised),
+    ).publish(outputs)
 
 
 def run_compare(
@@ -91,24 +74,24 @@ def run_compare(
     Raises:
         ConfigError: a file has no calls in one of the halves, or for the reasons of :func:`run`.
     """
-    outputs.check_plot()
+    outputs.prepare()
     paths = _paths(inputs)
     measured = _measured(paths, {half: _of_half(selection, half) for half in halves}, num_processes)
     summaries = {half: compare.summary(figures) for half, figures in measured.items()}
     arguments = {**asdict(selection), "half": list(halves)}
-    line = json_line(
-        {"summary": summaries[halves[-1]], "summary_by_half": summaries, "figures": measured},
-        _origin(paths, arguments),
-    )
-    make_room_for(outputs.json, outputs.markdown, outputs.plot)
-    if outputs.markdown:
-        outputs.markdown.write_text(compare_report.markdown(measured), encoding="utf-8")
-    if outputs.plot:
+
+    def plot(path: Path) -> None:
         from agentspec.replay.compare_plot import plot
 
-        plot(measured[halves[-1]], outputs.plot)
-    publish(compare_report.table(measured), line, outputs.json)
-    return 0
+        plot(measured[halves[-1]], path)
+
+    return Report(
+        figures={"summary": summaries[halves[-1]], "summary_by_half": summaries, "figures": measured},
+        table=compare_report.table(measured),
+        origin=_origin(paths, arguments),
+        plot=plot,
+        markdown=lambda: compare_report.markdown(measured),
+    ).publish(outputs)
 
 
 def _measured(
@@ -141,7 +124,7 @@ def _of_half(selection: Selection, half: str) -> Selection:
 
 
 def _origin(paths: Sequence[Path], arguments: Mapping[str, Any]) -> dict[str, object]:
-    return {**provenance(), "arguments": {"inputs": [path.name for path in paths], **arguments}}
+    return {"arguments": {"inputs": [path.name for path in paths], **arguments}}
 
 
 def _paths(inputs: Sequence[Path]) -> list[Path]:

@@ -1,25 +1,105 @@
-"""Output of every benchmark: progress on stderr, a table, and a last line of JSON."""
+"""Reports of benchmarks and replays: progress on stderr, a table, and a last line of JSON."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from agentspec.reporting.provenance import provenance
+
 COLUMNS = 110
 
 Announce = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs:
+    """Files for a report in addition to the printed output; None: not written."""
+
+    json: Path | None = None
+    markdown: Path | None = None
+    plot: Path | None = None
+
+    def prepare(self) -> None:
+        """Create the folders of the files. Only a plot needs matplotlib.
+
+        Raises:
+            ConfigError: the plot's format is not supported.
+        """
+        if self.plot:
+            from agentspec.reporting import plots
+
+            plots.check(self.plot)
+        for path in filter(None, (self.json, self.markdown, self.plot)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Results of one run.
+
+    Attributes:
+        figures: the JSON line, without provenance.
+        table: the printed table.
+        origin: provenance of the figures, in addition to :func:`provenance`.
+        notes: lines below the table.
+        plot: draws the plot into a file.
+        markdown: returns the report as markdown.
+        is_failure: true if the command exits with status 1.
+    """
+
+    figures: Mapping[str, Any]
+    table: Table
+    origin: Mapping[str, object]
+    notes: Sequence[str] = ()
+    plot: Callable[[Path], None] | None = None
+    markdown: Callable[[], str] | None = None
+    is_failure: bool = False
+
+    def publish(self, outputs: Outputs) -> int:
+        """Write the files, print the table, the notes and the JSON line; return the exit status."""
+        line = json_line(self.figures, {**provenance(), **self.origin})
+        if outputs.json:
+            outputs.json.write_text(line + "\n")
+        if outputs.markdown and self.markdown:
+            outputs.markdown.write_text(self.markdown(), encoding="utf-8")
+        if outputs.plot and self.plot:
+            self.plot(outputs.plot)
+        print_report(self.table, line, self.notes)
+        return int(self.is_failure)
+
+
+def run(measure: Callable[[Announce], Report], outputs: Outputs) -> int:
+    """Measure with progress on stderr, publish the report, and return the exit status.
+
+    Raises:
+        ConfigError: the plot's format is not supported.
+    """
+    outputs.prepare()
+    announce = announcer()
+    report = measure(announce)
+    announce("done")
+    return report.publish(outputs)
 
 
 def announcer() -> Announce:
     """Return a function that prints progress and elapsed seconds on stderr."""
     console, begin_s = Console(stderr=True), time.monotonic()
     return lambda what: console.print(f"{time.monotonic() - begin_s:5.1f} s  {what}", highlight=False)
+
+
+def print_report(table: Table, line: str, notes: Sequence[str] = ()) -> None:
+    """Print the table, the notes below it, then the JSON line."""
+    Console(width=COLUMNS).print(table)
+    print(*notes, sep="\n", end="\n" if notes else "")
+    print(line, flush=True)
 
 
 def json_line(measured: Mapping[str, Any], provenance: Mapping[str, object]) -> str:
@@ -39,18 +119,3 @@ def rounded(value: Any) -> Any:
 def verdict(passes: bool | None) -> str:
     """Return a table's cell that shows if a bar is met."""
     return {True: "[green]pass[/green]", False: "[red]FAIL[/red]", None: ""}[passes]
-
-
-def make_room_for(*paths: Path | None) -> None:
-    """Create the parent folders of output files."""
-    for path in filter(None, paths):
-        path.parent.mkdir(parents=True, exist_ok=True)
-
-
-def publish(table: Table, line: str, json_path: Path | None, notes: Sequence[str] = ()) -> None:
-    """Print the table, the notes below it, then the JSON. Also write the JSON to a file if one is given."""
-    if json_path:
-        json_path.write_text(line + "\n")
-    Console(width=COLUMNS).print(table)
-    print(*notes, sep="\n", end="\n" if notes else "")
-    print(line, flush=True)

@@ -1,15 +1,14 @@
-"""The figures as a table, as one line of JSON and as a plot."""
+"""The figures as a table and as a plot."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from matplotlib.figure import Figure
 from rich.table import Table
 
 from agentspec.reporting import report
-from benchmarks.core.bars import ROWS, Figures, Kind, Row, summary
+from benchmarks.core.bars import ROWS, Figures, Kind, Row
 
 BATCH_SIZES = (1, 16, 64, 256)
 BARS = {Kind.SPEEDUP: "≥ ", Kind.SHARE: "≤ ", Kind.VALUE: "≤ ", Kind.ALIKE: "1 ± "}
@@ -63,11 +62,6 @@ def _result(kind: Kind, result: float | None) -> str:
     if kind is Kind.SPEEDUP:
         return f"{result:.3g}x"
     return f"1/{1 / result:.3g}" if kind is Kind.SHARE and 0 < result < 0.9 else f"{result:.3g}"
-
-
-def json_line(figures: Figures, provenance: Mapping[str, object]) -> str:
-    """Return all figures and their provenance as JSON."""
-    return report.json_line({"summary": summary(figures), "figures": figures}, provenance)
 
 
 def plot(figures: Figures, peer: str | None, path: Path) -> None:

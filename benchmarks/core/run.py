@@ -1,4 +1,4 @@
-"""``python -m benchmarks core``: measures one figure after the other, then reports."""
+"""``python -m benchmarks core``: measures one figure after the other."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
-from agentspec.reporting.provenance import provenance
-from agentspec.reporting.report import Announce, announcer, make_room_for, publish
+from agentspec.reporting.report import Announce, Report
 from benchmarks.core import ingest, memory, report, steps, trees
-from benchmarks.core.bars import Figures
+from benchmarks.core.bars import Figures, summary
 from benchmarks.core.corpus import Corpus, load
 from benchmarks.core.ours import (
     OurDecoder,
@@ -23,30 +22,26 @@ from benchmarks.core.sides import Decoder, Side, our_side, peer_side
 from benchmarks.core.sizes import QUICK, Sizes
 
 
-def run(traces: Path, peer: str, sizes: Sizes, json_path: Path | None, plot_path: Path | None) -> int:
-    """Measure; print progress on stderr, then the table and the JSON line; return the exit status.
+def make_report(traces: Path, peer: str, sizes: Sizes, announce: Announce) -> Report:
+    """Measure, and return the report.
 
     Without an installed peer (or with ``"none"``) its figures are omitted, and comparisons with it are null.
 
     Raises:
         ConfigError: the traces are missing or too small.
     """
-    announce = announcer()
     theirs = _find(peer, announce)
     announce("reading and tokenizing traces")
     corpus = load(traces, sizes)
     figures = measure(corpus, sizes, theirs, announce)
-    announce("done")
-
     name = theirs.version if theirs else None
     arguments = {"traces": traces.name, "peer": peer, "quick": sizes == QUICK}
-    origin = {**provenance(), "peer": name, "arguments": arguments, "sizes": asdict(sizes)}
-    line = report.json_line(figures, origin)
-    make_room_for(json_path, plot_path)
-    if plot_path:
-        report.plot(figures, name, plot_path)
-    publish(report.table(figures, name), line, json_path)
-    return 0
+    return Report(
+        figures={"summary": summary(figures), "figures": figures},
+        table=report.table(figures, name),
+        origin={"peer": name, "arguments": arguments, "sizes": asdict(sizes)},
+        plot=lambda path: report.plot(figures, name, path),
+    )
 
 
 def measure(corpus: Corpus, sizes: Sizes, peer: Side | None, announce: Announce) -> Figures:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 from agentspec.commands import option_types
 from agentspec.errors import ConfigError
 from agentspec.extras import needed
+from benchmarks.harness.options import Subparsers, add_outputs, add_parts, add_quick, chosen, outputs
 
 PARTS = ("latency", "throughput", "streams", "abort", "soak")
 LITELLM = Path(".venv-litellm/bin/litellm")
@@ -39,7 +39,7 @@ measured and its are null. Nothing else should run on the machine: "others_cores
 """
 
 
-def add_options(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_options(benchmarks: Subparsers) -> None:
     """Add the options of ``python -m benchmarks gateway``."""
     gateway = benchmarks.add_parser(
         "gateway",
@@ -48,15 +48,8 @@ def add_options(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser])
         epilog=EXAMPLES,
     )
     gateway.set_defaults(run=run_gateway)
-    gateway.add_argument(
-        "--only",
-        action="extend",
-        default=[],
-        type=parts,
-        metavar="PART,...",
-        help=f"{', '.join(PARTS)}; repeatable (default: all)",
-    )
-    gateway.add_argument("--quick", action="store_true", help="less of everything: some minutes")
+    add_parts(gateway, PARTS)
+    add_quick(gateway, "less of everything: some minutes")
     gateway.add_argument(
         "--litellm", type=Path, metavar="FILE", help=f"LiteLLM's command (default: {LITELLM}, if it is there)"
     )
@@ -76,8 +69,11 @@ def add_options(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser])
         metavar="MINUTES",
         help="wait so long in all while others work on this machine; repeat what they disturb (0)",
     )
-    gateway.add_argument("--json", type=Path, metavar="FILE", help="where parts are added to what is there")
-    gateway.add_argument("--plot", type=Path, metavar="PNG", help="also draw what is added by percentile")
+    add_outputs(
+        gateway,
+        json="file for the parts; others in it stay",
+        plot="the added latency by percentile",
+    )
 
 
 def run_gateway(args: argparse.Namespace) -> int:
@@ -86,28 +82,18 @@ def run_gateway(args: argparse.Namespace) -> int:
         from benchmarks.gateway.run import run
         from benchmarks.gateway.sizes import FULL, QUICK
 
-        chosen = {
-            "body_bytes": args.body_kib and args.body_kib * KIB,
-            "num_rounds": args.rounds,
-            "soak_minutes": args.minutes,
-        }
-        given = {name: value for name, value in chosen.items() if value is not None}
-        sizes = replace(QUICK if args.quick else FULL, **given)
-        return run(
-            args.only or PARTS, sizes, _litellm(args.litellm), args.json, args.plot, args.patience * 60
+        sizes = chosen(
+            QUICK,
+            FULL,
+            is_quick=args.quick,
+            body_bytes=args.body_kib and args.body_kib * KIB,
+            num_rounds=args.rounds,
+            soak_minutes=args.minutes,
         )
+        return run(args.only or PARTS, sizes, _litellm(args.litellm), outputs(args), args.patience * 60)
 
 
 def _litellm(given: Path | None) -> Path | None:
     if given and not given.exists():
         raise ConfigError(f"there is no {str(given)!r}: `make bench-gateway` installs LiteLLM")
     return given or (LITELLM if LITELLM.exists() else None)
-
-
-def parts(text: str) -> tuple[str, ...]:
-    """Return the names in a comma-separated list of parts."""
-    names = tuple(text.split(","))
-    for name in names:
-        if name not in PARTS:
-            raise argparse.ArgumentTypeError(f"parts are {', '.join(PARTS)}, not {name!r}")
-    return names

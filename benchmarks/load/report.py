@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.table import Table
 
-from agentspec.reporting import report
 from benchmarks.load.measure import Served
 from benchmarks.load.variants import AUTO, FIXED, OFF, VARIANTS
 
@@ -121,8 +120,3 @@ def notes(rounds: Rounds) -> list[str]:
             f" {'pass' if passes(one) else 'FAIL'}"
         )
     return lines
-
-
-def json_line(rounds: Rounds, provenance: Mapping[str, object]) -> str:
-    """Return all figures and their provenance as JSON."""
-    return report.json_line({"summary": summary(rounds), "figures": figures(rounds)}, provenance)

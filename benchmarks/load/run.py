@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 
-from agentspec.reporting.provenance import provenance
-from agentspec.reporting.report import announcer, make_room_for, publish
+from agentspec.reporting.report import Announce, Report
 from benchmarks.load import report
 from benchmarks.load.measure import Sizes, measure
 
 
-def run(sizes: Sizes, json_path: Path | None) -> int:
-    """Measure; print progress on stderr, then the table and the JSON line; return the exit status.
+def make_report(sizes: Sizes, announce: Announce) -> Report:
+    """Measure, and return the report.
 
     Raises:
         ConfigError: the example's questions are missing.
     """
-    announce = announcer()
     announce("reading the model and the questions")
     rounds = measure(sizes, announce)
-    announce("done")
-    line = report.json_line(rounds, {**provenance(), "arguments": asdict(sizes)})
-    make_room_for(json_path)
-    publish(report.table(rounds), line, json_path, report.notes(rounds))
-    return 0
+    return Report(
+        figures={"summary": report.summary(rounds), "figures": report.figures(rounds)},
+        table=report.table(rounds),
+        origin={"arguments": asdict(sizes)},
+        notes=report.notes(rounds),
+    )

@@ -21,8 +21,7 @@ import uvicorn
 from rich.table import Table
 
 from agentspec.commands import option_types
-from agentspec.reporting.provenance import provenance
-from agentspec.reporting.report import json_line, make_room_for, publish
+from agentspec.reporting.report import Outputs, Report
 from benchmarks.stages.report import LEAST_ARI
 from benchmarks.stages.stripper import Findings, stripping
 
@@ -79,7 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit status: the command's if it failed, 1 if the index is too low, else 0."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     options, command = _parse(given)
-    make_room_for(options.json)
+    outputs = Outputs(json=options.json)
+    outputs.prepare()
     findings = Findings()
     status = 0
     with running(options.to, options.port, findings) as url:
@@ -90,9 +90,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with suppress(KeyboardInterrupt):
                 threading.Event().wait()
     summary = findings.summary()
-    line = json_line({"summary": summary}, {**provenance(), "arguments": {"command": command}})
-    publish(table(findings), line, options.json, notes(findings))
-    return status or int((summary["ari"] or 0) < LEAST_ARI)
+    report = Report(
+        figures={"summary": summary},
+        table=table(findings),
+        origin={"arguments": {"command": command}},
+        notes=notes(findings),
+        is_failure=(summary["ari"] or 0) < LEAST_ARI,
+    )
+    missed = report.publish(outputs)
+    return status or missed
 
 
 def _parse(given: list[str]) -> tuple[argparse.Namespace, list[str]]:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
-from pathlib import Path
 
 from agentspec.commands import option_types
 from agentspec.extras import needed
+from benchmarks.harness.options import (
+    Subparsers,
+    add_outputs,
+    add_parts,
+    add_quick,
+    add_traces,
+    chosen,
+    outputs,
+)
 
-PARTS = ("lossless", "sql", "propose", "warm", "soak")  # steps only on request
+PARTS = ("lossless", "sql", "propose", "warm", "soak")
+ON_REQUEST = ("steps",)
 
 DESCRIPTION = """\
 Measure real vLLM with the plugin against vLLM without speculation and with its own method "suffix": are
@@ -36,21 +44,15 @@ parts; with --json, those that are not measured now stay as they are in the file
 """
 
 
-def add_options(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_options(benchmarks: Subparsers) -> None:
     """Add the options of ``python -m benchmarks vllm``."""
     vllm = benchmarks.add_parser(
         "vllm", help="real vLLM with the plugin", description=DESCRIPTION, epilog=EXAMPLES
     )
     vllm.set_defaults(run=run_vllm)
-    vllm.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        choices=(*PARTS, "steps"),
-        help="repeatable (default: all but steps)",
-    )
-    vllm.add_argument("--traces", type=Path, metavar="DIR", help="recorded model calls, for propose")
-    vllm.add_argument("--quick", action="store_true", help="less of everything: some minutes a part")
+    add_parts(vllm, PARTS, ON_REQUEST)
+    add_traces(vllm, required=False, purpose=", for propose")
+    add_quick(vllm, "less of everything: some minutes a part")
     vllm.add_argument(
         "--minutes", type=option_types.seconds, metavar="N", help="of the soak (30; --quick: 1)"
     )
@@ -61,7 +63,7 @@ def add_options(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser])
         "--rounds", type=option_types.count, metavar="N", help="of the part sql (3; --quick: 1)"
     )
     vllm.add_argument("--gpu", metavar="DIR", help="random weights of this shape on a GPU")
-    vllm.add_argument("--json", type=Path, metavar="FILE", help="where parts are added to what is there")
+    add_outputs(vllm, json="file for the parts; others in it stay")
 
 
 def run_vllm(args: argparse.Namespace) -> int:
@@ -71,8 +73,13 @@ def run_vllm(args: argparse.Namespace) -> int:
         from benchmarks.vllm.sizes import FULL, QUICK
         from benchmarks.vllm.speculators import bundled_on_cpu, on_gpu
 
-        chosen = {"soak_minutes": args.minutes, "num_questions": args.questions, "num_rounds": args.rounds}
-        given = {name: value for name, value in chosen.items() if value is not None}
-        sizes = replace(QUICK if args.quick else FULL, **given)
+        sizes = chosen(
+            QUICK,
+            FULL,
+            is_quick=args.quick,
+            soak_minutes=args.minutes,
+            num_questions=args.questions,
+            num_rounds=args.rounds,
+        )
         engine = on_gpu(args.gpu) if args.gpu else bundled_on_cpu()
-        return run(engine, args.only or PARTS, sizes, args.traces, args.json)
+        return run(engine, args.only or PARTS, sizes, args.traces, outputs(args))

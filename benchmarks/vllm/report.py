@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import ge, le, lt
 from typing import Any
 
-from benchmarks.scorecard import Bar, Parts, Scorecard
+from benchmarks.harness.scorecard import Bar, Parts, Scorecard
 
 COMPARED = ("lossless", "sql", "soak")
 

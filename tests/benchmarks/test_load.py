@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -98,7 +97,7 @@ def test_the_bars() -> None:
 def test_the_report() -> None:
     rounds = {1: [served(100)], 8: [served(100), served(120)]}
     assert report.table(rounds).row_count == len(VARIANTS)
-    line = json.loads(report.json_line(rounds, {}))
-    assert set(line["figures"]) == {OFF, "paper 0.25", *FIXED, *AUTO}
-    assert line["figures"]["off"]["8"]["rounds"] == [100, 120]
+    figures = report.figures(rounds)
+    assert set(figures) == {OFF, "paper 0.25", *FIXED, *AUTO}
+    assert figures["off"]["8"]["rounds"] == [100, 120]
     assert len(report.notes(rounds)) == 3

@@ -14,8 +14,8 @@ from agentspec.errors import ConfigError
 from agentspec.replay.calls import RecordedCall
 from agentspec.replay.methods import Rule
 from agentspec.replay.tally import Counts, Tally
-from benchmarks.command import PAPER_SECTIONS, main
-from benchmarks.paper import document, fig2, fig4, fig7, fig8, fig9, table1
+from benchmarks.command import main
+from benchmarks.paper import document, fig2, fig4, fig7, fig8, fig9, options, table1
 from benchmarks.paper.runs import Replay, done, whole
 from benchmarks.paper.samples import LABELS, Traces, held_out
 
@@ -187,8 +187,8 @@ def test_the_whole_document_from_tiny_traces(folder, tmp_path, capsys):
     assert main(command) == 0
     text = (tmp_path / "paper.md").read_text()
     measured = json.loads((tmp_path / "paper" / "figures.json").read_text())
-    assert set(measured) == {*PAPER_SECTIONS, "data"}
-    assert text.count("**The paper.**") == text.count("**The difference.**") == len(PAPER_SECTIONS)
+    assert set(measured) == {*options.SECTIONS, "data"}
+    assert text.count("**The paper.**") == text.count("**The difference.**") == len(options.SECTIONS)
     plots = re.findall(r"!\[[^]]+\]\((paper/\w+\.svg)\)", text)
     assert len(plots) == 7
     drawn = {name: (tmp_path / name).read_bytes() for name in plots}

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.saving import Compared, table
+from benchmarks.saving.run import Compared, table
 
 
 def block(decode_s: float, known_s: float = 0.0, saved_s: float | None = None) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import httpx
 import pytest
 
-from benchmarks.vllm import differences as module
 from benchmarks.vllm.chats import Chat
 from benchmarks.vllm.client import Answer, Choice
 from benchmarks.vllm.differences import Difference, differences, gap_nats, logprob_gap
@@ -75,5 +74,5 @@ def test_how_much_likelier_one_token_is(
         request = httpx.Request("POST", url)
         return httpx.Response(200, json={"choices": [{"logprobs": logprobs}]}, request=request)
 
-    monkeypatch.setattr(module.httpx, "post", post)
+    monkeypatch.setattr(httpx, "post", post)
     assert gap_nats("http://engine", Difference("q0/plan", (1, 2, 3), expected, found_token)) == gap

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agentspec.errors import ConfigError
+from agentspec.reporting.report import Outputs
 from benchmarks.vllm import lossless, parts, report, run, soak, sql
 from benchmarks.vllm.counters import Counters
 from benchmarks.vllm.scenarios import SCENARIOS
@@ -120,8 +121,8 @@ def test_parts_are_added_to_the_file(
 
     monkeypatch.setattr(parts, "measure", measure)
     path = tmp_path / "results" / "vllm.json"
-    assert run.run(ENGINE, ["warm"], QUICK, None, path) == 0
-    assert run.run(ENGINE, ["soak"], QUICK, None, path) == 0
+    assert run.run(ENGINE, ["warm"], QUICK, None, Outputs(json=path)) == 0
+    assert run.run(ENGINE, ["soak"], QUICK, None, Outputs(json=path)) == 0
     written = json.loads(path.read_text())
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == written
     assert written["summary"] == dict.fromkeys(KEYS) | {
@@ -136,7 +137,7 @@ def test_another_file_stays_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "core.json"
     path.write_text('{"figures": {}}')
     with pytest.raises(ConfigError, match=r"core\.json"):
-        run.run(ENGINE, ["warm"], QUICK, None, path)
+        run.run(ENGINE, ["warm"], QUICK, None, Outputs(json=path))
     assert path.read_text() == '{"figures": {}}'
 
 

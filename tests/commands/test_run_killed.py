@@ -135,7 +135,7 @@ def test_a_process_that_starts_another_while_it_is_stopped(monkeypatch: pytest.M
         return next(tables, {program.pid: stopped, child.pid: child._replace(is_stopped=True)})
 
     monkeypatch.setattr(program_watchdog, "processes", current)
-    monkeypatch.setattr(program_watchdog.os, "kill", lambda pid, number: sent.append((pid, number)))
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
     ProgramTree("run", 1, program.pid).end()
     assert [number for pid, number in sent if pid == child.pid] == [
         signal.SIGSTOP,

@@ -111,7 +111,7 @@ async def test_closing_the_iterator_frees_the_slot_at_the_next_step(make: Make) 
     proposer = RecordingProposer()
     engine = make(proposer, num_slots=1)
     model, permits = gate(engine)
-    first = engine.generate(request("first"))
+    first: Any = engine.generate(request("first"))
     task = asyncio.create_task(anext(first))
     permits.release(1)
     await task

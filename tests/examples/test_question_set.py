@@ -10,6 +10,7 @@ import pytest
 from examples.agentic_sql import question_set, questions
 from examples.agentic_sql.database import Database, open_all
 from examples.agentic_sql.prompts import STYLES
+from examples.agentic_sql.schema import SCHEMAS
 from examples.agentic_sql.values import POOLS, is_held_out
 
 
@@ -34,7 +35,7 @@ def test_every_style_of_gold_sql_returns_the_same_rows(databases: dict[str, Data
 def test_there_are_four_databases_with_rows(databases: dict[str, Database]) -> None:
     assert len(databases) >= 4
     for name, database in databases.items():
-        for table in questions.SCHEMAS[name].tables:
+        for table in SCHEMAS[name].tables:
             assert database.query(f"SELECT COUNT(*) FROM {table.name}").rows == ((table.num_rows,),)
 
 
@@ -50,12 +51,7 @@ def test_training_never_sees_a_held_out_value_or_shape() -> None:
     for question in _training(1500):
         assert not questions.is_held_out_shape(question.query)
         for condition in question.query.filters:
-            pool = (
-                questions.SCHEMAS[question.query.database]
-                .table(condition.table)
-                .column(condition.column)
-                .pool
-            )
+            pool = SCHEMAS[question.query.database].table(condition.table).column(condition.column).pool
             value = condition.values[0]
             if pool and value in POOLS[pool]:  # an invented word may hash either way
                 assert not is_held_out(value), f"{value} is asked about in training"

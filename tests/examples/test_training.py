@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from agentspec.models import bundled_model_dir
 from examples.agentic_sql.database import Database, open_all
-from examples.agentic_sql.questions import HELD_OUT
+from examples.agentic_sql.questions import HELD_OUT, TRAINING, Question, draw
 from examples.agentic_sql.training import batches, network, samples, vocabulary
 from examples.agentic_sql.training.train import Plan, exact_match, train
 
@@ -68,8 +68,8 @@ def test_wanted_positions_are_those_before_each_target_token(
     assert batch.labels[(batch.rows == 1) & batch.is_target].tolist() == ids[num_prompt:-3]
 
 
-def _question() -> samples.Question:
-    return samples.draw(samples.TRAINING, Random(3))
+def _question() -> Question:
+    return draw(TRAINING, Random(3))
 
 
 def test_a_few_steps_lower_the_loss_and_a_stopped_run_goes_on(

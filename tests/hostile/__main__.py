@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import httpx
 
@@ -13,7 +15,7 @@ from tests.hostile.raw_http import RAW
 from tests.hostile.target import NotHereError, Target
 from tests.hostile.tenants import TENANTS
 
-GROUPS = {"raw": RAW, "tenants": TENANTS, "bodies": BODIES, "floods": FLOODS}
+GROUPS: dict[str, Sequence[Any]] = {"raw": RAW, "tenants": TENANTS, "bodies": BODIES, "floods": FLOODS}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-Ask = Callable[[Any, Any, Any], Awaitable[None]]
+Ask = Callable[..., Awaitable[None]]  # runnable, question and perhaps config
 Stages = Callable[[], list[str]]
 
 

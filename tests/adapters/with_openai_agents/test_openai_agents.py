@@ -128,10 +128,10 @@ async def test_streams_side_by_side(model: Any, client: openai.AsyncOpenAI, engi
 def test_threads(url: str, engine: Any) -> None:
     def run_sync(num: int) -> None:
         async def close() -> None:
-            await client.close()
+            await own.close()
 
-        client = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=20)
-        Runner.run_sync(workflow_of(OpenAIChatCompletionsModel("scripted", client), client), "hi")
+        own = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=20)
+        Runner.run_sync(workflow_of(OpenAIChatCompletionsModel("scripted", own), own), "hi")
         loop = asyncio.get_event_loop()
         loop.run_until_complete(close())
         loop.close()

@@ -61,7 +61,7 @@ def ask(databases: dict[str, Database]) -> Ask:
 def essence(engine: StageEngine) -> list[GenerationRequest]:
     """Return the requests in a fixed order, without the fields that vary between runs."""
     requests = [replace(one, request_id="", tags=replace(one.tags, session=None)) for one in engine.requests]
-    return sorted(requests, key=lambda one: (one.stage.name, len(one.prompt)))
+    return sorted(requests, key=lambda one: (one.tags.stage.name, len(one.prompt)))
 
 
 @pytest.mark.parametrize(

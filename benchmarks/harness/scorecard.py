@@ -12,7 +12,8 @@ from typing import Any
 from rich.table import Table
 
 from agentspec.errors import ConfigError
-from agentspec.reporting.report import make_room_for, publish, rounded, verdict
+from agentspec.reporting.provenance import provenance
+from agentspec.reporting.report import Announce, Outputs, announcer, print_report, rounded, verdict
 
 Parts = Mapping[str, Mapping[str, Any]]  # figures and provenance, by name of the part
 
@@ -62,28 +63,31 @@ class Scorecard:
     def run(
         self,
         names: Iterable[str],
-        measure: Callable[[str], Mapping[str, Any]],
-        provenance: Callable[[], Mapping[str, object]],
-        json_path: Path | None,
-    ) -> dict[str, Any]:
-        """Measure the named parts and return all. The file is written after each: a failure costs one.
+        measure: Callable[[str, Announce], Mapping[str, Any]],
+        origin: Callable[[], Mapping[str, object]],
+        outputs: Outputs,
+        plot: Callable[[Parts, Path], None] | None = None,
+    ) -> int:
+        """Measure the named parts, print a table with a row per bar, then the JSON; return the exit status.
 
-        Parts in the file that are not measured now stay unchanged. Each part states where it was measured.
+        Parts in the JSON file that are not measured now stay unchanged. The file is written after each part:
+        a failure costs one. Each part states where it was measured.
 
         Raises:
-            ConfigError: the file does not belong to this benchmark.
+            ConfigError: the file does not belong to this benchmark, or the plot's format is not supported.
         """
-        parts = self._parts_in(json_path)
-        make_room_for(json_path)
+        parts = self._parts_in(outputs.json)
+        outputs.prepare()
+        announce = announcer()
         for name in names:
-            parts[name] = {**measure(name), "provenance": provenance()}
-            if json_path:
-                json_path.write_text(self.json_line(parts) + "\n")
-        return parts
-
-    def publish(self, parts: Parts, json_path: Path | None) -> None:
-        """Print a table with one row per bar, then the JSON; write the JSON to the file too."""
-        publish(self.table(parts), self.json_line(parts), json_path)
+            parts[name] = {**measure(name, announce), "provenance": {**provenance(), **origin()}}
+            if outputs.json:
+                outputs.json.write_text(self.json_line(parts) + "\n")
+        announce("done")
+        if outputs.plot and plot:
+            plot(parts, outputs.plot)
+        print_report(self.table(parts), self.json_line(parts))
+        return 0
 
     def json_line(self, parts: Parts) -> str:
         """Return all figures as JSON."""
@@ -107,6 +111,6 @@ class Scorecard:
             found: dict[str, Any] = json.loads(path.read_text())["parts"]
         except (ValueError, KeyError, TypeError):
             raise ConfigError(
-                f"{str(path)!r} was not written by bench {self.benchmark}: name another file"
+                f"{str(path)!r} was not written by `python -m benchmarks {self.benchmark}`: name another file"
             ) from None
         return found

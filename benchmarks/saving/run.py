@@ -20,8 +20,7 @@ from rich.table import Table
 
 from agentspec.commands.run_figures import gained
 from agentspec.errors import ConfigError
-from agentspec.reporting.provenance import provenance
-from agentspec.reporting.report import announcer, json_line, make_room_for, publish
+from agentspec.reporting.report import Announce, Report
 
 BLOCK = 2  # minimum number of questions
 ALL = "all"
@@ -79,8 +78,10 @@ class Compared:
         }
 
 
-def run(num_questions: int, clients: Sequence[int], threads: int | None, json_path: Path | None) -> int:
-    """Measure; print progress on stderr, then the tables and the JSON line; return the exit status.
+def make_report(
+    num_questions: int, clients: Sequence[int], threads: int | None, announce: Announce
+) -> Report:
+    """Measure, and return the report.
 
     Raises:
         ConfigError: the example is missing: it is in the repository, not in the package.
@@ -89,22 +90,19 @@ def run(num_questions: int, clients: Sequence[int], threads: int | None, json_pa
         from examples.saving.server import serving
     except ModuleNotFoundError:
         raise ConfigError(
-            "the calls are those of examples/agentic_sql: run `python -m agentspec` in the repository"
+            "the calls are those of examples/agentic_sql: run `python -m benchmarks` in the repository"
         ) from None
-    announce = announcer()
     by_clients: dict[int, dict[str, Compared]] = {}
     options = [] if threads is None else ["--threads", str(threads)]
     for number in clients:
         announce(f"{number} at a time")
         with serving(Console(stderr=True), *options) as url:  # a new server each time
             by_clients[number] = asyncio.run(_measure(url, num_questions, number))
-    announce("done")
-    figures = {str(number): _figures(stages) for number, stages in by_clients.items()}
-    arguments = {"questions": num_questions, "clients": list(clients), "threads": threads}
-    line = json_line({"seconds": figures}, {**provenance(), "arguments": arguments})
-    make_room_for(json_path)
-    publish(table(by_clients), line, json_path, [])
-    return 0
+    return Report(
+        figures={"seconds": {str(number): _figures(stages) for number, stages in by_clients.items()}},
+        table=table(by_clients),
+        origin={"arguments": {"questions": num_questions, "clients": list(clients), "threads": threads}},
+    )
 
 
 async def _measure(url: str, num_questions: int, num_clients: int) -> dict[str, Compared]:

@@ -6,19 +6,18 @@ A method is called with an adapter's hook and without it. The minimum of many ro
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from uuid import uuid4
 
 import openai
 from openai._models import FinalRequestOptions
-from rich.console import Console
+from rich.table import Table
 
 from agentspec.adapters.caller import calling
 from agentspec.adapters.hooks import hinted, note_caller
 from agentspec.adapters.openai import instrument
-from agentspec.reporting.provenance import provenance
+from agentspec.reporting.report import Announce, Report, verdict
 
 NUM_ROUNDS = 30
 NUM_CALLS = 500
@@ -33,15 +32,25 @@ class Agent:
         """Do nothing."""
 
 
-def run() -> int:
-    """Print the figures and one line of JSON; return 1 if a call of three levels exceeds the bar."""
+def make_report(announce: Announce) -> Report:
+    """Measure, and return the report, a failure if a call of three levels exceeds the bar."""
+    announce(f"{NUM_ROUNDS} rounds of {NUM_CALLS} calls")
     figures = measure()
-    console = Console()
+    passes = figures["call_of_three_levels"] < BAR_US
+    table = Table(title="microseconds of processor time for a call", title_justify="left")
+    for heading in ("", "us", "bar", ""):
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for name, value in figures.items():
-        console.print(f"{name:28} {value:6.1f} us", highlight=False)
-    is_met = figures["call_of_three_levels"] < BAR_US
-    print(json.dumps({"benchmark": "tagging", "us": figures, "bar_us": BAR_US, "provenance": provenance()}))
-    return 0 if is_met else 1
+        has_bar = name == "call_of_three_levels"
+        table.add_row(
+            name, f"{value:.1f}", f"< {BAR_US:g}" if has_bar else "", verdict(passes) if has_bar else ""
+        )
+    return Report(
+        figures={"benchmark": "tagging", "us": figures, "bar_us": BAR_US},
+        table=table,
+        origin={},
+        is_failure=not passes,
+    )
 
 
 def measure() -> dict[str, float]:

@@ -1,30 +1,28 @@
 """Time to save and load a forest, and the effect on decode steps meanwhile.
 
-    python -m benchmarks.persistence --traces DIR
-
 Recorded outputs fill the trees of some stages. 64 live requests decode: undisturbed, while the forest is
-saved, and while a new one loads it. Ends with one JSON line.
+saved, and while a new one loads it.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+from rich.table import Table
 
 from agentspec import DraftConfig, Forest, ForestConfig, StageKey
 from agentspec._native import ForestCore
 from agentspec.reporting.process import without_gc
-from agentspec.reporting.provenance import provenance
+from agentspec.reporting.report import Announce, Report
 from benchmarks.core import corpus
 from benchmarks.core.requests import Request, next_batch, requests
-from benchmarks.core.sizes import FULL, QUICK
+from benchmarks.core.sizes import Sizes
 
 NUM_LIVE = 64
 PROMPT_TOKENS = 2_048
@@ -144,20 +142,21 @@ def measure(outputs: list[np.ndarray], live: list[Request], path: Path) -> dict[
     return figures
 
 
-def main() -> None:
-    """Measure, print a line per kind of work and the JSON."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.persistence", description=__doc__)
-    parser.add_argument("--traces", type=Path, required=True, help="folder with recorded calls (*.jsonl.gz)")
-    parser.add_argument("--quick", action="store_true", help="a quarter of the tokens")
-    arguments = parser.parse_args()
-    found = corpus.load(arguments.traces, QUICK if arguments.quick else FULL)
+def make_report(traces: Path, sizes: Sizes, announce: Announce) -> Report:
+    """Measure, and return the report.
+
+    Raises:
+        ConfigError: the traces are missing or too small.
+    """
+    announce("reading and tokenizing traces")
+    found = corpus.load(traces, sizes)
     live = requests(found, NUM_LIVE, PROMPT_TOKENS, OUTPUT_TOKENS)
+    announce(f"saves and loads beside {NUM_LIVE} live requests")
     with tempfile.TemporaryDirectory() as folder:
         figures = measure(found.mixed, live, Path(folder) / "forest") | wait(found.mixed)
-    for work, measured in figures.items():
-        print(f"{work:18}", "  ".join(f"{name} {value:,.2f}" for name, value in measured.items()))
-    print(json.dumps(figures | {"provenance": provenance()}))
-
-
-if __name__ == "__main__":
-    main()
+    table = Table(title="saving and loading a forest", title_justify="left")
+    table.add_column("", no_wrap=True)
+    table.add_column("figures")
+    for work, by_name in figures.items():
+        table.add_row(work, "  ".join(f"{name} {value:,.2f}" for name, value in by_name.items()))
+    return Report(figures=figures, table=table, origin={"sizes": asdict(sizes)})

@@ -1,0 +1,35 @@
+"""Options of ``python -m benchmarks persistence``; benchmark modules are imported when it runs."""
+
+from __future__ import annotations
+
+import argparse
+
+from agentspec.extras import needed
+from agentspec.reporting.report import run
+from benchmarks.harness.options import Subparsers, add_outputs, add_quick, add_traces, chosen, outputs
+
+DESCRIPTION = """\
+Measure the time to save and to load a forest, and decode steps of 64 live requests meanwhile. Prints a table,
+then one line of JSON. DIR holds recorded calls, as for core.
+"""
+
+
+def add_options(benchmarks: Subparsers) -> None:
+    """Add the options of ``python -m benchmarks persistence``."""
+    persistence = benchmarks.add_parser(
+        "persistence", help="saving and loading beside decode steps", description=DESCRIPTION
+    )
+    persistence.set_defaults(run=run_persistence)
+    add_traces(persistence)
+    add_quick(persistence, "a quarter of the tokens")
+    add_outputs(persistence)
+
+
+def run_persistence(args: argparse.Namespace) -> int:
+    """Run ``python -m benchmarks persistence``."""
+    with needed("bench"):
+        from benchmarks.core.sizes import FULL, QUICK
+        from benchmarks.persistence.run import make_report
+
+        sizes = chosen(QUICK, FULL, is_quick=args.quick)
+        return run(lambda announce: make_report(args.traces, sizes, announce), outputs(args))

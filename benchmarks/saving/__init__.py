@@ -1,0 +1,1 @@
+"""The estimated time that drafts save, against the same calls without drafts."""

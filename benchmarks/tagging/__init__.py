@@ -1,0 +1,1 @@
+"""Processor time that an adapter adds to a call."""
