@@ -62,7 +62,7 @@ async def test_each_call_of_a_batch_has_its_own(model: Any, engine: Any) -> None
     model.batch([one["metadata"]["agentspec_stage"] for one in configs], configs)
     await model.abatch([one["metadata"]["agentspec_stage"] for one in configs], configs)
     assert len(engine.requests) == 16
-    assert all(one.prompt[0]["content"] == one.stage.name for one in engine.requests)
+    assert all(one.prompt[0]["content"] == one.tags.stage.name for one in engine.requests)
 
 
 def test_streams_that_take_turns_keep_their_stages(model: Any, stages: Stages) -> None:
