@@ -85,7 +85,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _serve(parser: argparse.ArgumentParser) -> None:
-    from agentspec.commands.serve import add_options
+    from agentspec.commands.serve.command import add_options
 
     add_options(parser)
 
@@ -97,7 +97,7 @@ def _init(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(parser: argparse.ArgumentParser) -> None:
-    from agentspec.commands.run import add_options
+    from agentspec.commands.run.command import add_options
 
     add_options(parser)
 

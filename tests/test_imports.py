@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -136,18 +136,31 @@ GATEWAY_LAYERS = (  # from the bottom up: a folder or file may import earlier on
 )
 
 
-def gateway_part(module: str) -> str | None:
-    """Return the gateway's folder or file to which a module or name belongs."""
-    names = module.split(".")
-    return names[2] if module.startswith("agentspec.gateway.") else None
+ENGINE_LAYERS = (
+    ("batch",),
+    ("model",),
+    ("text",),
+    ("sampling", "engine_config"),
+    ("request", "verifier"),
+    ("admission", "counters", "outbox", "scheduler"),
+    ("decoder",),
+    ("engine",),
+)
 
 
-def test_the_folders_of_the_gateway_import_downwards() -> None:
-    floors = {part: floor for floor, parts in enumerate(GATEWAY_LAYERS) for part in parts}
-    gateway = {name: part for name in IMPORTS if (part := gateway_part(name))}
-    assert set(gateway.values()) == floors.keys()
-    for name, part in gateway.items():
-        for imported in filter(None, map(gateway_part, IMPORTS[name])):
+def part_of(package: str, module: str) -> str | None:
+    """Return the package's folder or file to which a module or name belongs."""
+    inside_it = module.removeprefix(f"agentspec.{package}.")
+    return None if inside_it == module else inside_it.split(".")[0]
+
+
+@pytest.mark.parametrize(("package", "layers"), [("gateway", GATEWAY_LAYERS), ("engine", ENGINE_LAYERS)])
+def test_the_folders_of_a_package_import_downwards(package: str, layers: Sequence[Sequence[str]]) -> None:
+    floors = {part: floor for floor, parts in enumerate(layers) for part in parts}
+    parts = {name: part for name in IMPORTS if (part := part_of(package, name))}
+    assert set(parts.values()) == floors.keys()
+    for name, part in parts.items():
+        for imported in filter(None, (part_of(package, module) for module in IMPORTS[name])):
             is_name_of_the_package = imported not in floors
             assert is_name_of_the_package or imported == part or floors[imported] < floors[part], (
                 name,
@@ -210,7 +223,8 @@ def test_vllm_stays_in_its_plugin() -> None:
 
 
 def test_only_the_forest_the_replay_and_doctor_know_the_native_core() -> None:
-    simulated = {f"{REPLAY}.drafters", f"{REPLAY}.stage_trees"}  # trees without a forest around them
+    # trees without a forest around them
+    simulated = {f"{REPLAY}.drafters.{name}" for name in ("drafter", "stage_trees")}
     forest = {f"agentspec.forest.{name}" for name in ("forest", "registry", "persistence")}
     build_facts = "agentspec.doctor.cpu_features"
     assert users_of("agentspec._native", "_native") == forest | simulated | {build_facts}

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentspec.commands import gateway_call
-from agentspec.commands.run_figures import time_saved
+from agentspec.commands.run.figures import time_saved
 from agentspec.errors import EngineError
 
 SILENCE_S = 30.0  # the server sends figures every second

@@ -13,7 +13,7 @@ from pathlib import Path
 from agentspec.config import MIB, ForestConfig
 from agentspec.distribution import DOCUMENTS
 from agentspec.doctor.finding import Finding, ask_python, ok, problem, warning
-from agentspec.engine import checkpoint_config
+from agentspec.engine.model import checkpoint_config
 from agentspec.errors import CheckpointError
 from agentspec.vllm_plugin.versions import INSTALL
 

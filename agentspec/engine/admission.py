@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from agentspec.config import DraftConfig
-from agentspec.engine.grammar import Grammar, GrammarCompiler
 from agentspec.engine.request import Choice, LiveRequest
-from agentspec.engine.sampler_state import SamplerState, check_sampling
-from agentspec.engine.stop import StopStrings
-from agentspec.engine.tokenizer import Tokenizer
+from agentspec.engine.sampling.grammar import Grammar, GrammarCompiler
+from agentspec.engine.sampling.state import SamplerState, check_sampling
+from agentspec.engine.sampling.stop import StopStrings
+from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import ConfigError, ContextLengthError, DuplicateRequestError, RequestError
 from agentspec.generation import ForcedOutput, GenerationRequest, SamplingParams
 from agentspec.proposer import Proposer, Tokens

@@ -19,7 +19,7 @@ from torch import Tensor
 from agentspec.draft import Draft
 from agentspec.engine.counters import StageCounters
 from agentspec.engine.request import Choice, Item, LiveRequest
-from agentspec.engine.sampler import logprobs
+from agentspec.engine.sampling.sampler import logprobs
 from agentspec.engine.scheduler import Row, Scheduler
 from agentspec.engine.verifier import Verdict, verify
 from agentspec.errors import EngineError
@@ -29,8 +29,8 @@ from agentspec.proposer import Proposer
 from agentspec.step_cost import StepCost
 
 if TYPE_CHECKING:
-    from agentspec.engine.kv_cache import KVCache
-    from agentspec.engine.model import Transformer
+    from agentspec.engine.model.kv_cache import KVCache
+    from agentspec.engine.model.transformer import Transformer
 
 logger = logging.getLogger(__name__)
 

@@ -15,16 +15,16 @@ from typing import Any
 import torch
 
 from agentspec.engine.admission import Admission
-from agentspec.engine.checkpoint import load_model, load_shape
 from agentspec.engine.decoder import Decoder
 from agentspec.engine.engine_config import EngineConfig
-from agentspec.engine.kv_cache import KVCache
-from agentspec.engine.model import Transformer
+from agentspec.engine.model.checkpoint import load_model, load_shape
+from agentspec.engine.model.kv_cache import KVCache
+from agentspec.engine.model.transformer import Transformer
 from agentspec.engine.outbox import Outbox
 from agentspec.engine.request import LiveRequest
 from agentspec.engine.scheduler import Scheduler
-from agentspec.engine.text_trees import TextForest
-from agentspec.engine.tokenizer import Tokenizer
+from agentspec.engine.text.text_trees import TextForest
+from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import EngineError
 from agentspec.generation import GenerationDelta, GenerationRequest, ModelCard
 from agentspec.proposer import Learner, NoDrafts, Proposer

@@ -15,8 +15,8 @@ from typing import Protocol
 import numpy as np
 
 from agentspec.config import DraftConfig
-from agentspec.engine.sampler_state import SamplerState
-from agentspec.engine.stop import StopStrings
+from agentspec.engine.sampling.state import SamplerState
+from agentspec.engine.sampling.stop import StopStrings
 from agentspec.generation import (
     MAX_TRACED_STEPS,
     FinishReason,

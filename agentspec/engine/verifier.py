@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from agentspec.draft import Draft
-from agentspec.engine.sampler import choose
-from agentspec.engine.sampler_state import SamplerState
+from agentspec.engine.sampling.sampler import choose
+from agentspec.engine.sampling.state import SamplerState
 
 
 @dataclass(slots=True)

@@ -165,7 +165,7 @@ def load_tokenizer(name: str) -> Encode:
     """
     if name == TEKKEN:
         return traces.tokenizer()
-    from agentspec.engine.tokenizer import Tokenizer
+    from agentspec.engine.text.tokenizer import Tokenizer
 
     raw = Tokenizer.load(name).raw
     return lambda text: np.array(raw.encode(text, add_special_tokens=False).ids, np.int32)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from agentspec.config import SHARED_SOURCES, DraftConfig
 from agentspec.draft import Source
-from agentspec.replay.drafters import Datastore, Drafter, ForestDrafter, PromptLookup
-from agentspec.replay.recycling import TokenRecycling
-from agentspec.replay.sam import SuffixAutomata
-from agentspec.replay.stage_trees import StageTrees
+from agentspec.replay.drafters.drafter import Datastore, Drafter, ForestDrafter, PromptLookup
+from agentspec.replay.drafters.recycling import TokenRecycling
+from agentspec.replay.drafters.sam import SuffixAutomata
+from agentspec.replay.drafters.stage_trees import StageTrees
 
 # a replay has one workflow, so the tenant's tree would duplicate its tree
 LEARNED_SOURCES = (Source.SESSION, Source.STAGE, Source.WORKFLOW)
@@ -47,7 +47,7 @@ class Method:
 
 
 def _arctic(rule: Rule) -> Drafter:
-    from agentspec.replay.arctic import ArcticDrafter
+    from agentspec.replay.drafters.arctic import ArcticDrafter
 
     return ArcticDrafter(rule.mode == "tree", rule.max_tokens, rule.alpha, rule.min_prob)
 

@@ -8,14 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
-from agentspec.replay import (
-    advice,
-    compare,
-    compare_report,
-    jobs,
-    report,
-    trials,
-)
+from agentspec.replay import advice, jobs, report
+from agentspec.replay.comparison import compare, trials
+from agentspec.replay.comparison import report as compare_report
 from agentspec.replay.jobs import Plan, Selection
 from agentspec.replay.tally import total
 from agentspec.reporting.report import Outputs, Report
@@ -81,7 +76,7 @@ def run_compare(
     arguments = {**asdict(selection), "half": list(halves)}
 
     def plot(path: Path) -> None:
-        from agentspec.replay.compare_plot import plot
+        from agentspec.replay.comparison.plot import plot
 
         plot(measured[halves[-1]], path)
 

@@ -10,11 +10,11 @@ from typing import cast
 from agentspec.config import DraftConfig, ForestConfig
 from agentspec.engine.admission import Admission
 from agentspec.engine.decoder import Decoder
-from agentspec.engine.kv_cache import KVCache
-from agentspec.engine.model import Transformer
+from agentspec.engine.model.kv_cache import KVCache
+from agentspec.engine.model.transformer import Transformer
 from agentspec.engine.request import Item, LiveRequest
 from agentspec.engine.scheduler import Scheduler
-from agentspec.engine.tokenizer import Tokenizer
+from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.forest import Forest
 from agentspec.generation import GenerationRequest
 from agentspec.proposer import NoDrafts

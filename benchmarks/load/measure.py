@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from agentspec.engine.checkpoint import load_model
-from agentspec.engine.tokenizer import Tokenizer
+from agentspec.engine.model.checkpoint import load_model
+from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.models import bundled_model_dir
 from agentspec.reporting.process import without_gc
 from agentspec.reporting.report import Announce

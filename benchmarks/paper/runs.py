@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from agentspec.draft import Source
 from agentspec.replay import jobs
-from agentspec.replay.drafters import Drafter, ForestDrafter
+from agentspec.replay.drafters.drafter import Drafter, ForestDrafter
 from agentspec.replay.entropy import entropy_by_stage
 from agentspec.replay.methods import METHODS, Method, Rule
 from agentspec.replay.replay import replay

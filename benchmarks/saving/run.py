@@ -18,7 +18,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
-from agentspec.commands.run_figures import gained
+from agentspec.commands.run.figures import gained
 from agentspec.errors import ConfigError
 from agentspec.reporting.report import Announce, Report
 

@@ -17,7 +17,7 @@ from agentspec.adapters import allowed_hosts
 from agentspec.adapters.caller import Caller, calling
 from agentspec.adapters.headers import Tag
 from agentspec.adapters.openai import instrument, stage
-from agentspec.commands.run_environment import Run, run_environment
+from agentspec.commands.run.environment import Run, run_environment
 from agentspec.errors import ConfigError
 from tests.adapters.support.strangers import PUBLIC, Server, serving_every_name
 

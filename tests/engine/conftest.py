@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentspec.engine.checkpoint import load_model
-from agentspec.engine.model import Transformer
-from agentspec.engine.tokenizer import Tokenizer
+from agentspec.engine.model.checkpoint import load_model
+from agentspec.engine.model.transformer import Transformer
+from agentspec.engine.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="session", autouse=True)

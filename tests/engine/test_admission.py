@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from agentspec.engine.model import Transformer
-from agentspec.engine.tokenizer import Tokenizer
+from agentspec.engine.model.transformer import Transformer
+from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import ContextLengthError, RequestError
 from agentspec.generation import GenerationRequest, SamplingParams
 from agentspec.tags import Tags

@@ -9,8 +9,8 @@ import pytest
 
 from agentspec.config import DraftConfig
 from agentspec.draft import Draft, Source
-from agentspec.engine.model import Transformer
-from agentspec.engine.tokenizer import Tokenizer
+from agentspec.engine.model.transformer import Transformer
+from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import EngineBusyError, EngineError
 from agentspec.generation import GenerationRequest, SamplingParams
 from agentspec.proposer import Proposer

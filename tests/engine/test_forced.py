@@ -10,9 +10,9 @@ import pytest
 
 from agentspec import Forest, ForestConfig
 from agentspec.config import DraftConfig
-from agentspec.engine.checkpoint import load_model, load_shape
-from agentspec.engine.model import Transformer
-from agentspec.engine.tokenizer import Tokenizer
+from agentspec.engine.model.checkpoint import load_model, load_shape
+from agentspec.engine.model.transformer import Transformer
+from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import CheckpointError, ContextLengthError, RequestError
 from agentspec.generation import ForcedOutput, GenerationRequest, SamplingParams
 from agentspec.models import bundled_model_dir

@@ -12,8 +12,8 @@ import pytest
 
 from agentspec.config import DraftConfig
 from agentspec.draft import Draft
-from agentspec.engine.model import Transformer
-from agentspec.engine.tokenizer import Tokenizer
+from agentspec.engine.model.transformer import Transformer
+from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.forest import Forest
 from agentspec.generation import GenerationDelta, GenerationRequest, SamplingParams
 from agentspec.proposer import NoDrafts, Proposer

@@ -9,9 +9,9 @@ import pytest
 
 from agentspec.config import DraftConfig
 from agentspec.engine.request import Choice, LiveRequest
-from agentspec.engine.sampler_state import SamplerState
+from agentspec.engine.sampling.state import SamplerState
+from agentspec.engine.sampling.stop import StopStrings
 from agentspec.engine.scheduler import MIN_SHARED, Scheduler
-from agentspec.engine.stop import StopStrings
 from agentspec.errors import EngineBusyError
 from agentspec.generation import GenerationRequest, SamplingParams
 from agentspec.stages import StageKey

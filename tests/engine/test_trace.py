@@ -8,8 +8,8 @@ import pytest
 from agentspec.config import DraftConfig
 from agentspec.draft import Source
 from agentspec.engine import request as engine_request
-from agentspec.engine.model import Transformer
-from agentspec.engine.tokenizer import Tokenizer
+from agentspec.engine.model.transformer import Transformer
+from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.generation import GenerationRequest, SamplingParams, TracedStep
 from agentspec.proposer import Proposer
 from agentspec.tags import Tags

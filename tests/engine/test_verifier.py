@@ -10,8 +10,8 @@ import torch
 from scipy import stats
 
 from agentspec.draft import Draft
-from agentspec.engine.sampler import choose
-from agentspec.engine.sampler_state import SamplerState
+from agentspec.engine.sampling.sampler import choose
+from agentspec.engine.sampling.state import SamplerState
 from agentspec.engine.verifier import Verdict, verify
 from agentspec.generation import SamplingParams
 

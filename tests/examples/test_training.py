@@ -125,7 +125,7 @@ def test_the_bundled_model_fits_its_limits() -> None:
 
 
 def test_the_trainers_chat_template_is_the_engines(databases: dict[str, Database]) -> None:
-    from agentspec.engine.tokenizer import Tokenizer as EngineTokenizer
+    from agentspec.engine.text.tokenizer import Tokenizer as EngineTokenizer
 
     tokenizer = EngineTokenizer.load(bundled_model_dir())
     for sample in islice(samples.stream(databases, 9), 30):

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from agentspec.cli import main
-from agentspec.engine.model_config import ModelConfig
+from agentspec.engine.model.config import ModelConfig
 from agentspec.errors import ConfigError
 from agentspec.forest import Tokens
-from agentspec.replay.drafters import PromptLookup
+from agentspec.replay.drafters.drafter import PromptLookup
 from agentspec.replay.engine import report
 from agentspec.replay.engine.calls import load
 from agentspec.replay.engine.lane import Decoded

@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 
 from agentspec.cli import main
-from agentspec.replay import compare
 from agentspec.replay.calls import END, Call
-from agentspec.replay.compare import ROWS, summary
-from agentspec.replay.curve import Curve, Point
-from agentspec.replay.jobs import Selection
-from agentspec.replay.tally import Tally
-from agentspec.replay.trials import (
+from agentspec.replay.comparison import compare
+from agentspec.replay.comparison.compare import ROWS, summary
+from agentspec.replay.comparison.trials import (
     TREE_SIZES,
     TRIALS,
     DataSet,
@@ -27,6 +24,9 @@ from agentspec.replay.trials import (
     paper_chain,
     tree,
 )
+from agentspec.replay.curve import Curve, Point
+from agentspec.replay.jobs import Selection
+from agentspec.replay.tally import Tally
 
 # ---- between the prices ----
 

@@ -13,7 +13,7 @@ import pytest
 
 from agentspec import Source
 from agentspec.replay.calls import END, Call
-from agentspec.replay.drafters import Drafter
+from agentspec.replay.drafters.drafter import Drafter
 from agentspec.replay.methods import METHODS, Rule
 
 NONE: tuple[int, ...] = ()

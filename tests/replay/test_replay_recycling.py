@@ -6,7 +6,7 @@ import numpy as np
 
 from agentspec import Draft, Source
 from agentspec.replay.calls import END, Call
-from agentspec.replay.recycling import TokenRecycling, path_shape, tree_shape
+from agentspec.replay.drafters.recycling import TokenRecycling, path_shape, tree_shape
 from agentspec.replay.replay import replay
 
 NONE: tuple[int, ...] = ()

@@ -16,11 +16,11 @@ from agentspec.draft import Draft, Source
 from agentspec.engine.admission import Admission
 from agentspec.engine.batch import Segment
 from agentspec.engine.decoder import Decoder
-from agentspec.engine.kv_cache import KVCache
-from agentspec.engine.model import Transformer
+from agentspec.engine.model.kv_cache import KVCache
+from agentspec.engine.model.transformer import Transformer
 from agentspec.engine.request import Choice, Item, LiveRequest
 from agentspec.engine.scheduler import Scheduler
-from agentspec.engine.tokenizer import Tokenizer
+from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import DuplicateRequestError, UnknownRequestError
 from agentspec.generation import GenerationDelta, GenerationRequest
 from agentspec.proposer import NoDrafts, Proposer, Tokens

@@ -10,7 +10,7 @@ from typing import cast
 from agentspec.config import DraftConfig
 from agentspec.engine.admission import Admission
 from agentspec.engine.decoder import Decoder
-from agentspec.engine.kv_cache import KVCache
+from agentspec.engine.model.kv_cache import KVCache
 from agentspec.engine.request import Item, LiveRequest
 from agentspec.engine.scheduler import Scheduler
 from agentspec.errors import EngineError

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from agentspec.engine.batch import Segment
-from agentspec.engine.kv_cache import KVCache
+from agentspec.engine.model.kv_cache import KVCache
 from agentspec.replay.engine.calls import EngineCall, Work
 from agentspec.replay.engine.lane import MAX_BATCH_TOKENS, Decoded, Lane
 from agentspec.replay.engine.methods import DRAFTS, METHODS, proposer

@@ -12,7 +12,7 @@ from agentspec.draft import Draft
 from agentspec.forest import Forest, Tokens
 from agentspec.proposer import NoDrafts, Proposer
 from agentspec.replay.calls import Call
-from agentspec.replay.drafters import Drafter, PromptLookup
+from agentspec.replay.drafters.drafter import Drafter, PromptLookup
 from agentspec.replay.engine.calls import stage_key
 from agentspec.stages import StageKey
 

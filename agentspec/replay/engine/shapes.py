@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from agentspec.engine.checkpoint import load_shape, model_of_shape
-from agentspec.engine.checkpoint_config import TOKENIZER_FILE, read_json
 from agentspec.engine.engine_config import DTYPES
-from agentspec.engine.model import Transformer
-from agentspec.engine.model_config import ModelConfig
-from agentspec.engine.tokenizer import Tokenizer
+from agentspec.engine.model.checkpoint import load_shape, model_of_shape
+from agentspec.engine.model.checkpoint_config import TOKENIZER_FILE, read_json
+from agentspec.engine.model.config import ModelConfig
+from agentspec.engine.model.transformer import Transformer
+from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import ConfigError
 from agentspec.forest import Tokens
 from agentspec.models import bundled_model_dir

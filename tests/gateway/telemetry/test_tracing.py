@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from agentspec.commands.serve_settings import tracing_of
+from agentspec.commands.serve.settings import tracing_of
 from agentspec.gateway import ApiKeys
 from agentspec.gateway.settings import TracingSettings
 from agentspec.gateway.telemetry.tracing import Tracing, exporting

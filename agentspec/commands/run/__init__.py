@@ -1,0 +1,1 @@
+"""``agentspec run``: a program, its environment, the gateway and the report."""

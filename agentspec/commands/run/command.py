@@ -1,0 +1,142 @@
+"""``agentspec run``: runs any program with a gateway, tagged as far as its frameworks have adapters."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentspec.commands import gateway_call
+from agentspec.commands.gateway_call import Gateway
+from agentspec.commands.run.environment import Run, run_environment, session_for
+from agentspec.commands.run.figures import gained, shown, summed
+from agentspec.commands.run.own_gateway import own_gateway
+from agentspec.commands.run.program import end_as, run_program
+from agentspec.commands.run.report import missing_calls, origin_of, run_report
+from agentspec.errors import AgentSpecError, ConfigError, EngineError
+from agentspec.stages import StageKey
+
+NOT_FOUND, NOT_RUNNABLE = 127, 126  # as in shells
+DESCRIPTION = """\
+Run a program and send its model calls to a gateway, each with its stage. At its end, print the saving.
+Clients find the gateway in the environment. In Python, the frameworks that it imports are instrumented.
+"""
+EXAMPLES = """\
+examples:
+  agentspec run -- python my_agents.py                 before the gateway on 127.0.0.1:8000
+  agentspec run --workflow agentic_sql -- pytest -q    stages agentic_sql/...
+  agentspec run --url http://gpu-box:8000 --key KEY -- uvicorn app:app
+  agentspec run --serve -- python my_agents.py         before one of its own, with the bundled model
+  agentspec run --serve-options='--config agentspec.yaml' -- claude -p 'fix the tests'
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``agentspec run``."""
+    parser.description = DESCRIPTION
+    parser.epilog = EXAMPLES
+    parser.allow_abbrev = False
+    parser.usage = "agentspec run [options] -- COMMAND ..."
+    parser.set_defaults(run=run_run)
+    gateway_call.add_options(parser)
+    parser.add_argument("--workflow", metavar="NAME", help="prefix of every stage")
+    parser.add_argument("--serve", action="store_true", help="start a gateway for this run, on a free port")
+    parser.add_argument(
+        "--serve-options", metavar="'...'", help="the same, with these options of agentspec serve"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the saving to this file")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
+
+
+def run_run(args: argparse.Namespace) -> int:
+    """Run ``agentspec run`` and return the program's exit status."""
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if not command:
+        raise argparse.ArgumentError(None, "there is nothing to run: agentspec run [options] -- COMMAND ...")
+    if args.workflow is not None:
+        StageKey.parse(args.workflow)  # checks the name
+    if not args.serve and args.serve_options is None:
+        return end_as(_run(Gateway.of(args), args.workflow, command, args.json, is_own=False))
+    try:
+        options = shlex.split(args.serve_options or "")
+    except ValueError as error:
+        raise ConfigError(f"--serve-options {args.serve_options!r}: {error}") from None
+    with own_gateway(options) as url:
+        status = _run(Gateway(url, args.key), args.workflow, command, args.json, is_own=True)
+    return end_as(status)
+
+
+def _run(
+    gateway: Gateway, workflow: str | None, command: Sequence[str], json_file: Path | None, *, is_own: bool
+) -> int:
+    run_id = f"run-{secrets.token_hex(8)}"
+    session = session_for(run_id)
+    before = _figures(gateway)
+    root = gateway.url.rstrip("/").removesuffix("/v1")
+    with run_report() as report:
+        run = Run(root, gateway.key, session, workflow, run_id, report.path)
+        environment, replaced = run_environment(run)
+        if replaced:
+            _say(f"{', '.join(replaced)} had another value; the program's calls are sent to {root}")
+        began_s = time.monotonic()
+        try:
+            status = run_program(command, environment, run_id)
+        except OSError as error:
+            _say(f"can't run {command[0]!r}: {error.strerror}")
+            return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_RUNNABLE
+        origins = report.origins()
+    seconds = time.monotonic() - began_s
+    try:
+        stages = gained(before, _figures(gateway))
+    except AgentSpecError as error:
+        _say(f"the saving is unknown: {error}")
+        return status
+    if stages:
+        _say(_heading(root, seconds, is_own))
+        print(shown(stages), file=sys.stderr)
+    if not stages or (origins and origin_of(root) not in origins):
+        _say(missing_calls(root, origins))
+    if json_file is not None:
+        _write(json_file, run, stages, {"seconds": seconds, "exit_status": status, "is_alone": is_own})
+    return status
+
+
+def _figures(gateway: Gateway) -> list[dict[str, Any]]:
+    """Return the gateway's figures, by stage. Raises RequestError, or EngineError that names --serve too."""
+    try:
+        stages = gateway.call("GET", "stages").get("stages")
+        if not isinstance(stages, list):
+            raise gateway_call.no_gateway(gateway.url, 200, "no list of stages")
+    except EngineError as error:
+        raise EngineError(f"{error}\nOr let this command start a gateway: --serve") from None
+    return stages
+
+
+def _heading(root: str, seconds: float, is_own: bool) -> str:
+    others = "" if is_own else "; calls of others in that time are among them"
+    return f"calls to {root} in {seconds:.1f} s{others}"
+
+
+def _write(path: Path, run: Run, stages: Sequence[Mapping[str, Any]], more: Mapping[str, Any]) -> None:
+    report = {
+        "url": run.root,
+        "session": run.session,
+        "workflow": run.workflow,
+        **more,
+        "stages": stages,
+        "total": summed(stages),
+    }
+    try:
+        path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        _say(f"can't write {str(path)!r}: {error.strerror}")
+
+
+def _say(line: str) -> None:
+    print(f"agentspec run: {line}", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""``agentspec serve``: options, settings, the choice of the engine, reloads."""

@@ -1,0 +1,188 @@
+"""The embedded engine as ``agentspec serve`` starts it."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentspec import DraftConfig, Forest, ForestConfig
+from agentspec.commands.serve.options import ServeOptions
+from agentspec.config import MIB
+from agentspec.engine.engine_config import DTYPES, EngineConfig
+from agentspec.engine.model.checkpoint_config import check_files
+from agentspec.errors import ConfigError
+from agentspec.extras import check_installed, needed
+from agentspec.forest.autosave import ForestAutosave
+from agentspec.forest.file import check_place
+from agentspec.forest_folder import ForestFolder
+from agentspec.gateway import EmbeddedUpstream
+from agentspec.gateway.settings import EngineSettings
+from agentspec.generation import Engine
+from agentspec.models import BUNDLED_MODEL, bundled_model_dir
+from agentspec.recorded import CallLibrary, ReplayEngine, read
+from agentspec.vllm_plugin.versions import INSTALL, installed_version
+
+logger = logging.getLogger("agentspec")
+
+DEFAULT_MAX_DRAFT = 16
+DEFAULT_SAVE_EVERY_S = 300.0
+ELSEWHERE = ", or use --engine-url for an engine elsewhere"
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedPlan:
+    """The settings of the embedded engine, checked as far as possible without torch.
+
+    Attributes:
+        library: recorded answers, from the file ``trace``; None = the model's own answers.
+        files: places for saved trees; its ``file``, if any, keeps the trees between runs.
+        save_every_s: seconds between two saves.
+        is_strict: True if an unusable file stops the start; otherwise it is moved aside.
+    """
+
+    config: EngineConfig
+    forest: ForestConfig
+    trace: str | None
+    library: CallLibrary | None
+    files: ForestFolder
+    save_every_s: float
+    is_strict: bool
+
+    @classmethod
+    def of(cls, options: ServeOptions, engine: EngineSettings, *, is_replaying: bool = False) -> EmbeddedPlan:
+        """Return the plan for ``engine``. Raises ConfigError, CheckpointError, which name the option."""
+        check_installed("engine", hint=ELSEWHERE)
+        _check_model(options, engine, is_replaying)
+        if engine.dtype is not None and engine.dtype not in DTYPES:
+            raise ConfigError(
+                f"{options.name_of('dtype')} must be one of {', '.join(DTYPES)}, not {engine.dtype!r}"
+            )
+        config = EngineConfig(
+            model_path=engine.model or bundled_model_dir(),
+            served_name=engine.served_model_name or ("" if engine.model else BUNDLED_MODEL),
+            device=engine.device or "cpu",
+            dtype=engine.dtype,
+            num_slots=16 if engine.slots is None else engine.slots,
+            max_model_len=engine.max_model_len,
+            draft=_drafts(engine),
+            price=engine.price,
+            # the bundled model's products are too small to share: a second thread makes every step slower
+            threads=engine.threads or (None if engine.model else 1),
+            is_replaying=is_replaying,
+        )
+        if engine.forest_file is not None and config.draft.is_off:
+            raise ConfigError(
+                f"nothing is learned with --draft off: --forest-file {engine.forest_file!r} is for nothing"
+            )
+        if engine.forest_file is not None:
+            check_place(engine.forest_file)
+        if engine.forest_folder is not None and not Path(engine.forest_folder).is_dir():
+            folder = options.name_of("forest_folder")
+            raise ConfigError(f"{folder} {engine.forest_folder!r}: there is no such folder")
+        return cls(
+            config,
+            _forest_config(engine),
+            engine.trace,
+            _library(engine) if is_replaying else None,
+            ForestFolder(_path(engine.forest_file), _path(engine.forest_folder)),
+            engine.save_every_s or DEFAULT_SAVE_EVERY_S,
+            is_strict=bool(engine.strict_forest),
+        )
+
+    def shown(self) -> dict[str, Any]:
+        """Return the options in force, by name; None if the checkpoint or torch decides."""
+        config = self.config
+        return {
+            "model": str(config.model_path),
+            "served_model_name": config.name,
+            "max_model_len": config.max_model_len,
+            "dtype": config.dtype,
+            "device": config.device,
+            "slots": config.num_slots,
+            "threads": config.threads,
+            "draft": config.draft.mode,
+            "max_draft": config.draft.max_tokens,
+            "rule": config.draft.rule,
+            "price": config.price,
+            "stage_budget_mb": self.forest.stage_limit_bytes // MIB,
+            "forest_file": self.files.file and str(self.files.file),
+            "forest_folder": self.files.folder and str(self.files.folder),
+            "strict_forest": self.is_strict,
+            "save_every_s": self.save_every_s,
+            "trace": self.trace,
+        }
+
+
+def embedded(plan: EmbeddedPlan) -> tuple[EmbeddedUpstream, str, AbstractContextManager[object]]:
+    """Return the engine in this process, the name that it serves, and a context for its lifetime.
+
+    Raises:
+        ConfigError, CheckpointError: it can't start.
+    """
+    with needed("engine", hint=ELSEWHERE):
+        from agentspec.engine import TorchEngine
+
+    config = plan.config
+    forest = None if config.draft.is_off else Forest(plan.forest)
+    try:
+        engine = TorchEngine(config, forest)
+    except (RuntimeError, AssertionError) as error:  # torch: no such device, not enough memory
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"the engine can't start on device {config.device!r}: {reason}") from error
+    served: Engine = engine
+    if plan.library is not None:
+        logger.info("%d recorded answers in %s", len(plan.library), plan.trace)
+        served = ReplayEngine(engine, plan.library)
+    # recorded calls were made to other models
+    upstream = EmbeddedUpstream(served, plan.files, any_model=plan.library is not None)
+    if plan.files.file is None or engine.trees is None:
+        return upstream, engine.model.name, nullcontext()
+    keeping = ForestAutosave(engine.trees, plan.files.file, plan.save_every_s, is_strict=plan.is_strict)
+    return upstream, engine.model.name, keeping
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
+def _library(engine: EngineSettings) -> CallLibrary:
+    if engine.trace is None:
+        raise ConfigError("--engine replay needs recorded calls: give it --trace FILE")
+    library = CallLibrary(read(Path(engine.trace)))
+    if not library:
+        raise ConfigError(f"no calls in {engine.trace!r}")
+    return library
+
+
+def _drafts(engine: EngineSettings) -> DraftConfig:
+    """Return draft settings limited by the cost of a token only; the paper's rule needs good evidence."""
+    return DraftConfig(
+        mode=engine.draft or "tree",
+        max_tokens=DEFAULT_MAX_DRAFT if engine.max_draft is None else engine.max_draft,
+        rule=engine.rule or "learned",
+        alpha=32,
+        min_prob=0,
+        doubt=1,
+    )
+
+
+def _forest_config(engine: EngineSettings) -> ForestConfig:
+    if engine.stage_budget_mb is None:
+        return ForestConfig()
+    return ForestConfig(stage_limit_bytes=engine.stage_budget_mb * MIB)
+
+
+def _check_model(options: ServeOptions, engine: EngineSettings, is_replaying: bool) -> None:
+    """Raise ConfigError or CheckpointError unless the model is a folder with a supported checkpoint."""
+    if not engine.model:
+        return
+    if not Path(engine.model).is_dir():
+        names = "--engine vllm takes names" if installed_version() else f"names need vLLM: {INSTALL}"
+        raise ConfigError(
+            f"{options.name_of('model')} {engine.model!r} is no folder here. The embedded engine takes "
+            f"the folder of a downloaded checkpoint; a model hub's {names}"
+        )
+    check_files(engine.model, needs_weights=not is_replaying)

@@ -1,0 +1,204 @@
+"""vLLM with the plugin, as ``agentspec serve`` starts it: behind the gateway, or as the only server."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentspec.commands.serve.engine_choice import REPLAY_OPTIONS, TORCH_OPTIONS
+from agentspec.commands.serve.options import ServeOptions
+from agentspec.commands.serve.settings import HIDDEN, fleet_of, given_keys
+from agentspec.errors import ConfigError
+from agentspec.forest.file import check_place
+from agentspec.gateway import (
+    EngineCommand,
+    EngineSupervisor,
+    EngineTimeouts,
+    Fleet,
+    RuntimeConfig,
+    UpstreamSettings,
+)
+from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE
+from agentspec.gateway.server import bind
+from agentspec.gateway.settings import DISCOVERY_FILE_VARIABLE, EngineSettings, Settings
+from agentspec.models import BUNDLED_MODEL, bundled_model_dir
+from agentspec.vllm_plugin.command import vllm_command, vllm_environment
+from agentspec.vllm_plugin.control import TOKEN_VARIABLE
+
+LOOPBACK = "127.0.0.1"
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
+API_KEY_VARIABLE = "VLLM_API_KEY"
+PATH_STARTS = ("/", "./", "../", "~")
+SECRET_FLAG = re.compile(r"(^-*|[-_.])(key|token|password|secret)$")
+DEFAULT_MAX_DRAFT = 32
+DEFAULT_START_TIMEOUT_S = 900.0
+# vLLM kills its engine immediately unless it is given time, in which the forest is saved
+SHUTDOWN_S = 20
+PASSED_ON = ("served_model_name", "max_model_len", "dtype")
+SETTINGS = (
+    "rule",
+    "price",
+    "stage_budget_mb",
+    "forest_file",
+    "forest_folder",
+    "strict_forest",
+    "save_every_s",
+)
+
+
+def check(options: ServeOptions, settings: Settings) -> None:
+    """Raise ConfigError if vLLM can't be started, as far as that is known without starting it."""
+    engine = settings.engine
+    if engine.max_draft == 0:
+        raise ConfigError(f"{options.name_of('max_draft')} must be at least 1 with vLLM, not 0")
+    if engine.model and engine.model.startswith(PATH_STARTS) and not Path(engine.model).exists():
+        raise ConfigError(f"{options.name_of('model')} {engine.model!r} is not there")
+    if engine.zero_hop:
+        if settings.server.record:
+            raise ConfigError(
+                f"with --zero-hop there is no gateway to record: --record {settings.server.record!r}"
+            )
+        if settings.server.cors_origins:
+            raise ConfigError(
+                "with --zero-hop vLLM answers web pages itself: leave server.cors_origins out, and give "
+                "vLLM's --allowed-origins"
+            )
+        _written_keys(options, settings)
+    else:
+        _free_port(engine.engine_port or 0)
+    if engine.forest_file is not None:
+        check_place(engine.forest_file)
+    _argv(engine, LOOPBACK, 0, shutdown_s=SHUTDOWN_S, zero_hop=bool(engine.zero_hop))
+
+
+def shown(engine: EngineSettings) -> dict[str, Any]:
+    """Return the options in force, by name, and vLLM's own. Possible secrets are hidden."""
+    names = EngineSettings.model_fields.keys() - {"engine", "arguments", *TORCH_OPTIONS, *REPLAY_OPTIONS}
+    options = {name: getattr(engine, name) for name in EngineSettings.model_fields if name in names}
+    defaults = {
+        "model": str(bundled_model_dir()),
+        "served_model_name": _name(engine),
+        "max_draft": DEFAULT_MAX_DRAFT,
+        "engine_start_timeout_s": DEFAULT_START_TIMEOUT_S,
+    }
+    in_force = {name: defaults.get(name) if value is None else value for name, value in options.items()}
+    return {**in_force, "arguments": list(_without_secrets(engine.arguments))}
+
+
+def _without_secrets(arguments: Sequence[str]) -> Iterator[str]:
+    is_secret = False
+    for argument in arguments:
+        flag, equals, _ = argument.partition("=")
+        if flag.startswith("-"):
+            is_secret = SECRET_FLAG.search(flag) is not None
+            yield f"{flag}={HIDDEN}" if is_secret and equals else argument
+        else:
+            yield HIDDEN if is_secret else argument
+
+
+def behind_gateway(
+    options: ServeOptions, settings: Settings, runtime: RuntimeConfig
+) -> tuple[Fleet, str, EngineSupervisor]:
+    """Return vLLM on a loopback port, protected by this process's secrets, and the name that it serves."""
+    started = settings.engine
+    port = _free_port(started.engine_port or 0)
+    root = f"http://{LOOPBACK}:{port}"
+    token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe()
+    key = secrets.token_urlsafe()
+    command = EngineCommand(
+        _argv(started, LOOPBACK, port, shutdown_s=SHUTDOWN_S),
+        {**vllm_environment(token), API_KEY_VARIABLE: key},
+        stop_timeout_s=SHUTDOWN_S + 10,
+    )
+    engine = UpstreamSettings(url=root, api_key=key, sends_xargs=options.sends_xargs, control_token=token)
+    fleet = Fleet(fleet_of(settings, [engine], runtime))
+    return fleet, _name(started), EngineSupervisor(command, root, timeouts=_timeouts(started))
+
+
+def zero_hop(options: ServeOptions, settings: Settings, port: int) -> tuple[EngineSupervisor, str]:
+    """Return vLLM's own server with the stage middleware, on our host and port."""
+    server, engine, keys = settings.server, settings.engine, _written_keys(options, settings)
+    shutdown_s = math.ceil(server.grace_s)
+    command = EngineCommand(
+        _argv(engine, server.host, port, shutdown_s=shutdown_s, zero_hop=True),
+        {
+            API_KEYS_VARIABLE: ",".join(keys),
+            **vllm_environment(_operators_token(options, keys)),
+            **_discovery_file(settings),
+        },
+        stop_timeout_s=shutdown_s + 10,
+    )
+    host = EVERYWHERE.get(server.host, f"[{server.host}]" if ":" in server.host else server.host)
+    return EngineSupervisor(command, f"http://{host}:{port}", timeouts=_timeouts(engine)), _name(engine)
+
+
+def _written_keys(options: ServeOptions, settings: Settings) -> list[str]:
+    """Return all keys in the form of $AGENTSPEC_API_KEYS. Raises ConfigError if one has limits."""
+    for key in settings.keys:
+        if key.requests_per_minute or key.max_concurrent:
+            raise ConfigError(
+                "keys have no limits with --zero-hop: requests sent directly to vLLM are not counted"
+            )
+    return [*given_keys(options), *(f"sha256:{key.sha256.lower()}={key.tenant}" for key in settings.keys)]
+
+
+def _discovery_file(settings: Settings) -> dict[str, str]:
+    path = settings.discovery and settings.discovery.path
+    return {DISCOVERY_FILE_VARIABLE: str(path)} if path else {}
+
+
+def _operators_token(options: ServeOptions, api_keys: Sequence[str]) -> str | None:
+    """Return the control channel's token: the operator's key, or a random one if there are API keys."""
+    return options.admin_key or (secrets.token_urlsafe() if api_keys else None)
+
+
+def _argv(
+    engine: EngineSettings, host: str, port: int, *, shutdown_s: int, zero_hop: bool = False
+) -> list[str]:
+    passed_on = {name: getattr(engine, name) for name in PASSED_ON}
+    if not engine.model:
+        passed_on["served_model_name"] = _name(engine)
+    return vllm_command(
+        engine.model or str(bundled_model_dir()),
+        [
+            *("--disable-uvicorn-access-log", "--shutdown-timeout", str(shutdown_s)),
+            *(part for name, value in _given(passed_on) for part in (_flag(name), str(value))),
+            *engine.arguments,
+        ],
+        settings=dict(_given({name: getattr(engine, name) for name in SETTINGS})),
+        num_speculative_tokens=DEFAULT_MAX_DRAFT if engine.max_draft is None else engine.max_draft,
+        host=host,
+        port=port,
+        zero_hop=zero_hop,
+    )
+
+
+def _given(options: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in options.items() if value is not None]
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _name(engine: EngineSettings) -> str:
+    return engine.served_model_name or engine.model or BUNDLED_MODEL
+
+
+def _timeouts(engine: EngineSettings) -> EngineTimeouts:
+    return EngineTimeouts(start_timeout_s=engine.engine_start_timeout_s or DEFAULT_START_TIMEOUT_S)
+
+
+def _free_port(wanted: int) -> int:
+    """Return ``wanted`` or, for 0, any free port. Raises ConfigError if another server has it."""
+    try:
+        with bind(LOOPBACK, wanted) as bound:
+            port: int = bound.getsockname()[1]
+    except OSError as error:
+        raise ConfigError(f"--engine-port {wanted} can't be vLLM's: {error.strerror}") from None
+    return port

@@ -1,0 +1,1 @@
+"""The transformer: checkpoint, weights, attention with a KV cache."""

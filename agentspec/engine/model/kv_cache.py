@@ -1,0 +1,89 @@
+"""Keys and values of every slot, in one tensor. Knows nothing of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+
+from agentspec.engine.batch import Segment
+from agentspec.engine.model.config import ModelConfig
+from agentspec.errors import EngineError
+
+
+class KVCache:
+    """``num_slots`` contexts of at most ``max_len`` tokens.
+
+    ``entries`` is ``[layers, slots, 2 * kv_heads, max_len, head_dim]``, the keys' heads before the
+    values'. One slot is a view, and keys and values of new tokens are written in one copy.
+    Entries that were never written are zero, so that a masked read of them is harmless.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        num_slots: int,
+        max_len: int,
+        dtype: torch.dtype,
+        device: torch.device | str,
+    ) -> None:
+        self.num_slots = num_slots
+        self.max_len = max_len
+        self.num_kv_heads = config.num_kv_heads
+        shape = (config.num_layers, num_slots, 2 * config.num_kv_heads, max_len, config.head_dim)
+        self.entries = torch.zeros(shape, dtype=dtype, device=device)
+
+    @property
+    def keys(self) -> torch.Tensor:
+        """View ``[layers, slots, kv_heads, max_len, head_dim]``."""
+        return self.entries[:, :, : self.num_kv_heads]
+
+    @property
+    def values(self) -> torch.Tensor:
+        """View ``[layers, slots, kv_heads, max_len, head_dim]``."""
+        return self.entries[:, :, self.num_kv_heads :]
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all slots."""
+        return self.entries.numel() * self.entries.element_size()
+
+    def keep(self, slot: int, start: int, path: Sequence[int]) -> None:
+        """Move the entries ``start + path[i]`` to ``start + i``: the accepted path only.
+
+        ``path`` holds ascending indices within the slot's last segment. A path of 0..k moves nothing.
+
+        Raises:
+            EngineError: the path does not ascend or leaves the slot.
+        """
+        moved = next((i for i, index in enumerate(path) if index != i), len(path))
+        if moved == len(path):
+            return
+        if any(a >= b for a, b in pairwise(path)) or path[0] < 0:
+            raise EngineError(f"the path to keep must ascend from 0 or above: {list(path)!r}")
+        if not 0 <= slot < self.num_slots or start + path[-1] >= self.max_len:
+            raise EngineError(f"path {list(path)!r} at {start!r} leaves slot {slot!r} of {self.max_len}")
+        with torch.inference_mode():
+            entries = self.entries[:, slot]
+            sources = torch.tensor(path[moved:], device=entries.device) + start
+            entries[:, :, start + moved : start + len(path)] = entries.index_select(2, sources)
+
+    def check_bounds(self, segments: Sequence[Segment]) -> None:
+        """Raise EngineError if a segment does not fit its slot, or two share one."""
+        for segment in segments:
+            if not 0 <= segment.slot < self.num_slots:
+                raise EngineError(f"no KV slot {segment.slot!r}: there are {self.num_slots}")
+            if segment.start < 0 or len(segment) < 1 or segment.end > self.max_len:
+                raise EngineError(
+                    f"{len(segment)} tokens from {segment.start!r} do not fit slot {segment.slot!r}"
+                    f" of {self.max_len} tokens"
+                )
+        if len({segment.slot for segment in segments}) != len(segments):
+            raise EngineError(f"a slot occurs twice in one pass: {[s.slot for s in segments]!r}")
+
+    def check_integrity(self) -> None:
+        """Raise EngineError if any entry is not finite."""
+        for layer, entries in enumerate(self.entries):
+            if not bool(torch.isfinite(entries).all()):
+                raise EngineError(f"the KV cache of layer {layer} holds a value that is not finite")

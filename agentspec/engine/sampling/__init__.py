@@ -1,0 +1,1 @@
+"""Sampling of tokens, and the conditions that shape or end an output."""

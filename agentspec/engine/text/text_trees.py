@@ -1,0 +1,43 @@
+"""The trees that an engine's proposer keeps, by text: outputs in, files out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from agentspec.engine.text.tokenizer import Tokenizer
+from agentspec.generation import PastOutput
+from agentspec.proposer import Learner
+from agentspec.stages import StageKey
+
+
+class TextForest:
+    """Implements :class:`agentspec.generation.Trees`. Safe to use from several threads."""
+
+    def __init__(self, tokenizer: Tokenizer, learner: Learner) -> None:
+        self._tokenizer = tokenizer
+        self._learner = learner
+
+    def learn(self, outputs: Sequence[PastOutput]) -> int:
+        """Put past outputs into the trees of their stages; the number of their tokens."""
+        num_tokens = 0
+        for output in outputs:
+            token_ids = self._tokenizer.encode(output.text)
+            self._learner.learn(output.stage, token_ids)
+            num_tokens += len(token_ids)
+        return num_tokens
+
+    def evict(self, stage: StageKey) -> int:
+        """Forget what the stage's own tree has learned; the bytes that this frees."""
+        num_bytes = self._learner.memory_bytes(stage)
+        self._learner.evict(stage)
+        return num_bytes
+
+    def save(self, path: Path) -> dict[str, int]:
+        """Write all trees to a file; their sizes. Raises ForestFileError."""
+        return asdict(self._learner.save(path, vocabulary=self._tokenizer.vocabulary))
+
+    def load(self, path: Path) -> dict[str, int]:
+        """Add what such a file holds; its sizes. Raises ForestFileError."""
+        return asdict(self._learner.load(path, vocabulary=self._tokenizer.vocabulary))

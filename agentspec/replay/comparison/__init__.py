@@ -1,0 +1,1 @@
+"""``agentspec replay --compare``: the learned rule against the paper's."""

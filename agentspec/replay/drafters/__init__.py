@@ -1,0 +1,1 @@
+"""The drafting methods that a replay compares, one module for each family."""

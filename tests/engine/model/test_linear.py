@@ -1,0 +1,33 @@
+"""Each form of the matrix product compared with the plain one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from agentspec.engine.model.linear import Linear
+
+
+@pytest.mark.parametrize("has_packing", [False, True])
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("rows", [1, 2, 17, 300])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_product_and_residual(has_packing: bool, has_bias: bool, rows: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    x, weight, bias, residual = (
+        torch.randn(*shape, generator=generator).to(dtype)
+        for shape in [(rows, 24), (40, 24), (40,), (rows, 40)]
+    )
+    linear = Linear(weight, bias if has_bias else None, has_packing=has_packing)
+    expected = x.double() @ weight.double().t() + (bias.double() if has_bias else 0)
+    untouched = residual.clone()
+    tolerance = 0.2 if dtype == torch.bfloat16 else 1e-4
+    with torch.inference_mode():
+        assert (linear(x) - expected).abs().max() < tolerance
+        assert (linear.add_to(residual, x) - expected - residual).abs().max() < tolerance
+    assert torch.equal(residual, untouched)
+
+
+def test_packing_is_for_float32_only() -> None:
+    assert Linear(torch.ones(4, 4, dtype=torch.bfloat16), has_packing=True).packed is None
+    assert Linear(torch.ones(4, 4)).packed is None
