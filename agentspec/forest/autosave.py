@@ -1,54 +1,73 @@
-"""A file that keeps the trees of an in-process engine between runs."""
+"""A file that keeps the trees of a process between runs."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, Protocol
 
 from agentspec.errors import ConfigError, ForestError
 from agentspec.forest.file import restored
-from agentspec.generation import Trees
 
 logger = logging.getLogger("agentspec")
 
 
-class ForestAutosave:
-    """Context manager that loads the trees from a file, and saves them periodically and at the end.
+class SavedTrees(Protocol):
+    """Trees that can be saved and loaded, both concurrently with decode steps. Both return sizes, by name."""
 
-    A missing file is not an error.
+    def save(self, path: Path) -> Mapping[str, Any]:
+        """Write all trees to a file. Raises ForestFileError."""
+
+    def load(self, path: Path) -> Mapping[str, Any]:
+        """Add the content of a saved file. Raises ForestFileError; then nothing was changed."""
+
+
+class ForestAutosave:
+    """Loads the trees from a file at the start, and saves them periodically and at the end.
+
+    A missing file is not an error. A save that fails is logged; the next one tries again.
 
     Args:
         save_every_s: seconds between two saves. Saves run concurrently with the engine's steps.
-
         is_strict: raise an error if a file is damaged, too new or of another vocabulary. Otherwise such a
             file is moved aside, and nothing is loaded.
-
-    Raises (at the start):
-        ConfigError: the file can't be loaded.
+        version: returns a value that changes with the trees; unchanged trees are not saved again. By default
+            each value is new, and every save is made.
     """
 
     def __init__(
-        self, trees: Trees, path: Path, save_every_s: float = 300.0, *, is_strict: bool = False
+        self,
+        trees: SavedTrees,
+        path: Path,
+        save_every_s: float = 300.0,
+        *,
+        is_strict: bool = False,
+        version: Callable[[], object] = object,
     ) -> None:
         self._trees = trees
         self._path = path
         self._save_every_s = save_every_s
         self._is_strict = is_strict
+        self._version = version
+        self._saved_version: object = None
         self._has_ended = threading.Event()
-        self._saving = threading.Thread(target=self._save_at_times, name="agentspec-saver", daemon=True)
+        self._thread = threading.Thread(target=self._save_at_times, name="agentspec-saver", daemon=True)
 
     def __enter__(self) -> ForestAutosave:
-        self._load()
-        self._saving.start()
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._has_ended.set()
-        self._saving.join()
-        self._save()
+        self.stop()
 
-    def _load(self) -> None:
+    def start(self) -> None:
+        """Load the file and start saving.
+
+        Raises:
+            ConfigError: the file can't be loaded.
+        """
         try:
             loaded = restored(self._path, lambda: self._trees.load(self._path), is_strict=self._is_strict)
         except (OSError, ForestError) as error:
@@ -57,13 +76,27 @@ class ForestAutosave:
             ) from error
         if loaded is not None:
             logger.info("loaded the forest from %s: %s", self._path, dict(loaded))
+        self._saved_version = self._version()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the regular saves, and save a last time."""
+        self._has_ended.set()
+        self._thread.join()
+        self._save()
 
     def _save_at_times(self) -> None:
         while not self._has_ended.wait(self._save_every_s):
             self._save()
 
     def _save(self) -> None:
+        version = self._version()
+        if version == self._saved_version:
+            return
         try:
             logger.info("saved the forest to %s: %s", self._path, dict(self._trees.save(self._path)))
-        except (OSError, ForestError) as error:  # e.g. a full disk; the next save tries again
+            self._saved_version = version
+        except (OSError, ForestError) as error:  # e.g. a full disk
             logger.error("the forest could not be saved to %s: %s", self._path, error)
+        except Exception:  # serving continues
+            logger.exception("the forest could not be saved to %s", self._path)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, fields
@@ -20,7 +19,8 @@ from typing import Any
 from agentspec import __version__
 from agentspec.draft import Source
 from agentspec.errors import AgentSpecError, ConfigError
-from agentspec.forest.file import check_place, restored
+from agentspec.forest.autosave import ForestAutosave
+from agentspec.forest.file import check_place
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 from agentspec.vllm_plugin.lora import adapted
@@ -60,10 +60,8 @@ class Commands:
         self._jobs: dict[int, Future[Answer]] = {}
         self._job_numbers = itertools.count(1)
         self._threads = ThreadPoolExecutor(2, "agentspec-commands")  # ``stages`` need not wait for ``load``
-        self._is_closed = threading.Event()
-        self._saver: threading.Thread | None = None
+        self._autosave: ForestAutosave | None = None
         self._num_changes = 0  # to the forest, by commands
-        self._saved_at = (0, 0)  # changes and steps at the last save
 
     def run(self, command: str, arguments: str) -> str:
         """Run one command. Return the answer, or ``{"error": {"message": ...}}``, as JSON. Never raises."""
@@ -83,28 +81,26 @@ class Commands:
         An unusable file is moved aside, unless ``strict_forest`` is set.
 
         Raises:
-            ForestFileError: the file can't be read or written, or is not a forest. The server does not start.
+            ConfigError: the file can't be read, or is not a forest. The server does not start.
+            ForestFileError: the file can't be written.
         """
         settings = self._proposer.settings
         if settings.forest_file is None:
             return
-        path = Path(self._path({}))
+        path = self._path({})
         check_place(path)
         _ = self._proposer.texts.vocabulary  # takes seconds, too long for the shutdown
-        loaded = restored(path, lambda: self._load({}), is_strict=settings.strict_forest)
-        if loaded is not None:
-            logger.info("loaded the forest: %s", loaded)
-            self._saved_at = self._num_changes, 0
-        self._saver = threading.Thread(target=self._keep_saving, name="agentspec-saver", daemon=True)
-        self._saver.start()
+        autosave = ForestAutosave(
+            self, path, settings.save_every_s, is_strict=settings.strict_forest, version=self._version
+        )
+        autosave.start()
+        self._autosave = autosave
 
     def close(self) -> None:
         """Save a last time and end the threads."""
-        self._is_closed.set()
         self._threads.shutdown(wait=True, cancel_futures=True)
-        if self._saver is not None:
-            self._saver.join()
-            self._save_changes()
+        if self._autosave is not None:
+            self._autosave.stop()
         self._proposer.close()
 
     # ---- status, statistics and eviction ----
@@ -179,17 +175,24 @@ class Commands:
         text = cache(self._proposer.texts.token)
         return {"steps": [step.told(text).describe() for step in list(trace.steps)]}
 
+    def save(self, path: Path) -> Answer:
+        """Write all trees to a file; return its sizes. Raises ForestFileError."""
+        self._proposer.settle()
+        return asdict(self._forest.save(path, vocabulary=self._proposer.texts.vocabulary))
+
+    def load(self, path: Path) -> Answer:
+        """Add the content of a saved file; return its sizes. Raises ForestFileError."""
+        loaded = self._forest.load(path, vocabulary=self._proposer.texts.vocabulary)
+        self._num_changes += 1
+        return asdict(loaded)
+
     def _save(self, arguments: Arguments) -> Answer:
         path = self._path(arguments)
-        self._proposer.settle()
-        saved = self._forest.save(path, vocabulary=self._proposer.texts.vocabulary)
-        return {"path": path, **asdict(saved)}
+        return {"path": str(path), **self.save(path)}
 
     def _load(self, arguments: Arguments) -> Answer:
         path = self._path(arguments)
-        loaded = self._forest.load(path, vocabulary=self._proposer.texts.vocabulary)
-        self._num_changes += 1
-        return {"path": path, **asdict(loaded)}
+        return {"path": str(path), **self.load(path)}
 
     def _warm(self, arguments: Arguments) -> Answer:
         tenant, outputs = _text(arguments, "tenant"), arguments.get("outputs")
@@ -205,25 +208,15 @@ class Commands:
         self._num_changes += 1
         return {"num_outputs": len(read), "num_tokens": num_tokens}
 
-    def _path(self, arguments: Arguments) -> str:
+    def _path(self, arguments: Arguments) -> Path:
         given = arguments.get("path")
         if given is not None and (not isinstance(given, str) or not given):
             raise ConfigError(f"path must be a non-empty string, not {given!r}")
-        return str(self._proposer.settings.forest_files().find(given)) + self._file_suffix
+        return Path(f"{self._proposer.settings.forest_files().find(given)}{self._file_suffix}")
 
-    def _keep_saving(self) -> None:
-        while not self._is_closed.wait(self._proposer.settings.save_every_s):
-            self._save_changes()
-
-    def _save_changes(self) -> None:
-        now = self._num_changes, self._proposer.timing.num_steps
-        if now == self._saved_at:
-            return
-        try:
-            logger.info("saved the forest: %s", self._save({}))
-            self._saved_at = now
-        except Exception:  # e.g. a full disk; serving continues, and the next save tries again
-            logger.exception("the forest could not be saved")
+    def _version(self) -> tuple[int, int]:
+        """Return the number of changes by commands and of steps: without either the trees are the same."""
+        return self._num_changes, self._proposer.timing.num_steps
 
 
 def _text(arguments: Any, name: str) -> str:

@@ -61,6 +61,37 @@ def test_it_is_saved_at_times(tmp_path: Path) -> None:
         assert trees.saved.acquire(timeout=TIMEOUT_S)
 
 
+def test_unchanged_trees_are_not_saved_again(tmp_path: Path) -> None:
+    path = tmp_path / "forest"
+    trees = WrittenTrees(3)
+    with ForestAutosave(trees, path, version=lambda: trees.number):
+        pass
+    assert not path.exists()
+    with ForestAutosave(trees, path, save_every_s=0.01, version=lambda: trees.number):
+        trees.number = 4
+        assert trees.saved.acquire(timeout=TIMEOUT_S)
+        assert not trees.saved.acquire(timeout=0.1)
+    assert not trees.saved.acquire(blocking=False)
+    assert path.read_text() == "4"
+
+
+def test_a_save_that_fails_unexpectedly_is_logged_and_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(WrittenTrees):
+        failures = iter([ValueError("a bug")])
+
+        def save(self, path: Path) -> Mapping[str, int]:
+            for failure in self.failures:
+                raise failure
+            return super().save(path)
+
+    trees = Failing(3)
+    with ForestAutosave(trees, tmp_path / "forest", save_every_s=0.01):
+        assert trees.saved.acquire(timeout=TIMEOUT_S)
+    assert "a bug" in caplog.text
+
+
 def test_a_file_that_is_none_stops_the_start_and_stays(tmp_path: Path) -> None:
     path = tmp_path / "forest"
     path.write_text("my only copy of something else")
