@@ -14,22 +14,22 @@ COLUMNS = 110
 _PLOT = re.compile(r"!\[([^]]*)\]\((\w+)\)")
 
 INTRODUCTION = """\
-SuffixDecoding (Oliaro, Jia, Campos, Qiao, arXiv 2411.04975) is the method that this project builds on. \
-Here its figures are made again, from other data: for each one what the paper found, what we find with its \
-rule and with ours (`rule="learned"`, [drafting.md](drafting.md)), and where the difference comes from.
+SuffixDecoding (Oliaro, Jia, Campos, Qiao, arXiv 2411.04975) is the method that this project builds on. This \
+page reproduces its figures from other data. Each section gives the paper's finding, our findings with its \
+rule and with ours (`rule="learned"`, [drafting.md](drafting.md)), and the cause of the difference.
 
-**What was measured.** Outputs that other models wrote are replayed against a simulated verifier, as in the \
-paper's ablations (sections 4.1 and 4.4): a draft token is accepted if the record has it. Speed-ups are \
-simulated: they are tokens per step, the model's own token included, which is the speed-up where verifying \
-a draft costs nothing. No model ran. The paper's main figures are wall-clock times on an H100.
+**Measurements.** Outputs of other models are replayed against a simulated verifier, as in the paper's \
+ablations (sections 4.1 and 4.4): a draft token is accepted if the record has it. Speed-ups are simulated. \
+They are tokens per step, including the model's own token, which is the speed-up where verifying a draft \
+costs nothing. No model ran. The paper's main figures are wall-clock times on an H100.
 
-**How.** A response counts with a token for its end. Of each data set some hundred calls are taken, whole \
-sessions in an order that says nothing (by a hash of their names), one session at a time; trees are empty \
-at first, and an output joins them when its call is over. Drafts are chains of at most 32 tokens, with \
-`alpha` 4 and `min_prob` 0.1. Where a figure has other settings, it says so. `paper-shared` has the paper's \
-two trees, the request's own and one of all outputs; `paper-stage` has a tree per stage in place of the \
-latter; `forest` and `learned` have those of request, session, stage and workflow (`forest` that of the \
-tenant as well). `agentspec replay --help` has the other methods.\
+**Method.** A response counts with a token for its end. Some hundred calls are taken of each data set. \
+Sessions stay whole, in an arbitrary order (by a hash of their names), one session at a time. Trees are \
+empty at first, and an output joins them when its call is over. Drafts are chains of at most 32 tokens, with \
+`alpha` 4 and `min_prob` 0.1. A figure with other settings states them. `paper-shared` has the paper's two \
+trees, the request's own and one of all outputs. `paper-stage` has a tree per stage in place of the latter. \
+`forest` and `learned` have those of request, session, stage and workflow (`forest` that of the tenant as \
+well). `agentspec replay --help` lists the other methods.\
 """
 
 
@@ -58,7 +58,7 @@ def document(
     sections: Iterable[Section], measured: Mapping[str, Figures], command: str, limit: int | None
 ) -> str:
     """Return the whole document, with the sections that were measured."""
-    blocks = ["# The paper's figures, again", INTRODUCTION, data_table(measured["data"])]
+    blocks = ["# The paper's figures, reproduced", INTRODUCTION, data_table(measured["data"])]
     blocks.append(_made_by(command, limit))
     for section in sections:
         if section.name in measured:
@@ -73,9 +73,9 @@ def _made_by(command: str, limit: int | None) -> str:
         else f" Here with at most {limit:,} calls of each data set, where more are named below."
     )
     return (
-        f"**Again.** `{command}` measures everything and writes this page, its plots and "
-        "[figures.json](paper/figures.json), which has all figures and where they were measured. Nothing "
-        "but times differs from run to run. The recorded calls are not part of this repository."
+        f"**Reproduction.** `{command}` measures everything and writes this page, its plots and "
+        "[figures.json](paper/figures.json), which has all figures and the machine of the measurement. Only "
+        "times differ from run to run. The recorded calls are not part of this repository."
         f"{fewer}"
     )
 

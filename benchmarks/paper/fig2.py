@@ -153,8 +153,8 @@ def _text(measured: Figures) -> Iterator[str]:
         if SHORT in sizes and LONG in sizes
     ]
     yield (
-        f"**Here.** (a) Drafts of up to {MOST} tokens whatever the match, so that the limit does not make "
-        f"the result. Accepted tokens per draft after matches of one token and of {LONG} to "
+        f"**Here.** (a) Drafts of up to {MOST} tokens for any match length, so that the limit does not "
+        f"determine the result. Accepted tokens per draft after matches of one token and of {LONG} to "
         f"{2 * int(LONG) - 1}, the paper's rule: {', '.join(spans)}."
     )
     yield "![accepted tokens per draft by match length](fig2a)"
@@ -186,11 +186,11 @@ def _difference(compared: Mapping[str, Mapping[str, float | None]]) -> str:
     means = {limit: fmean(gains) if gains else 0.0 for limit, gains in reached.items()}
     return (
         f"**The difference.** The limit that follows the match is better than the constant one on {better} "
-        f"of {len(reached['adaptive'])} data sets, by {means['adaptive']:+.0%} in the mean; the learned "
-        f"rule by {means['learned']:+.0%}. The match length stands for how sure one may be. It does so less "
-        "well where responses are short, as in RSL-SQL: after a long match there is little left to accept, "
-        "and a short match that many outputs agree on may be followed far. An estimate of each token's "
-        "chance knows both."
+        f"of {len(reached['adaptive'])} data sets, by {means['adaptive']:+.0%} in the mean; the learned rule "
+        f"by {means['learned']:+.0%}. The match length is a measure of certainty. It is a weaker one where "
+        "responses are short, as in RSL-SQL: after a long match there is little left to accept, and a short "
+        "match that many outputs agree on may be followed far. An estimate of each token's probability uses "
+        "both."
     )
 
 

@@ -100,10 +100,10 @@ def _text(measured: Figures) -> Iterator[str]:
         "for EAGLE-3. Drafting takes 0.04 to 0.2 ms per token."
     )
     yield (
-        "**Here.** Tokens per step are the simulated speed-up. In the plot a selection, as chains (REST as "
-        "the tree that it is); in the tables every method, as a chain and as a tree where it has both. The "
-        "last column is the mean of the data sets. Times include the call from Python and were taken with a "
-        "replay on every core: they are good to a factor of two."
+        "**Here.** Tokens per step are the simulated speed-up. The plot has a selection, as chains (REST as "
+        "the tree that it is). The tables have every method, as a chain and as a tree where it has both. "
+        "The last column is the mean of the data sets. Times include the call from Python and were taken "
+        "with a replay on every core: they are accurate to a factor of two."
     )
     yield "![tokens per step and acceptance rate by data set and method](fig4)"
     for key, (title, form) in COLUMNS.items():
@@ -117,9 +117,9 @@ def _left_out(measured: Figures) -> str:
     recycling = measured["spec_bench_vicuna7b"]["recycling (tree)"]["tokens_per_step"]
     peer = "" if "arctic (chain)" in next(iter(measured.values())) else " arctic-inference was not installed."
     return (
-        "Token Recycling is approximated: it drafts from the candidates that the model itself ranked "
-        "highest at each token, which a record of texts does not have; here the tokens that followed each "
-        f"one last stand in for them. On Spec-Bench that gives {recycling:.2f} tokens per step, the paper "
+        "Token Recycling is approximated. It drafts from the candidates that the model itself ranked "
+        "highest at each token, which a record of texts does not have. Here the tokens that followed each "
+        f"one last replace them. On Spec-Bench that gives {recycling:.2f} tokens per step, the paper "
         f"has 2.55. EAGLE needs a model and was not run, nor were the hybrids.{peer}"
     )
 
@@ -152,14 +152,14 @@ def _difference(measured: Figures) -> str:
     return (
         f"**The difference.** With the paper's two trees, as chains, the text-to-SQL agent has {spider:.2f} "
         f"tokens per step (the paper's 6.35), the coding agent {aider:.2f} (7.82), Spec-Bench {chat:.2f} "
-        "(1.77; the same prompts, another model). The two agents are other agents: RSL-SQL's responses are "
-        "short, so that the first token or two, which nothing announces, weigh more than in AgenticSQL's "
-        "long JSON forms; and aider's recorded prompts lack the files that it edits, so that there is "
-        f"nothing to copy them from. Over all data sets the learned rule has {learned[0]:.2f} tokens per "
-        f"step at {learned[2]:.1f} drafted and {learned[1]:.0%} accepted, the paper's {paper[0]:.2f} at "
-        f"{paper[2]:.1f} and {paper[1]:.0%}. The smallest probability is the same, but the paper's estimates "
-        "are too high, so that it drafts what the learned rule finds not worth its price. Which of the two "
-        "is faster depends on what verifying a token costs ([drafting.md](drafting.md))."
+        "(1.77; the same prompts, another model). The two agents are other agents. RSL-SQL's responses are "
+        "short, so the first token or two, which no context predicts, weigh more than in AgenticSQL's long "
+        "JSON forms. Aider's recorded prompts lack the files that it edits, so they cannot be copied from "
+        f"there. Over all data sets the learned rule has {learned[0]:.2f} tokens per step at "
+        f"{learned[2]:.1f} drafted and {learned[1]:.0%} accepted, the paper's {paper[0]:.2f} at "
+        f"{paper[2]:.1f} and {paper[1]:.0%}. The smallest probability is the same. The paper's estimates are "
+        "too high, so it drafts tokens that the learned rule rejects as not worth their price. Which of the "
+        "two is faster depends on the cost of verifying a token ([drafting.md](drafting.md))."
     )
 
 

@@ -72,14 +72,14 @@ def _plots(measured: Figures) -> dict[str, Figure]:
 
 def _text(measured: Figures) -> Iterator[str]:
     yield (
-        "**The paper.** Per stage of AgenticSQL: both trees together are better than either alone, but for "
-        "two stages (Enrich, Extract), where the draft of the request's tree is sometimes taken though the "
-        "global one's was better; the global tree alone beats the request's alone everywhere but in "
-        "Combine, which copies from its prompt."
+        "**The paper.** Per stage of AgenticSQL: both trees together are better than either one, except in "
+        "two stages (Enrich, Extract). There the draft of the request's tree is sometimes taken though the "
+        "global one's was better. The global tree beats the request's everywhere but in Combine, which "
+        "copies from its prompt."
     )
     yield (
         f"**Here.** {NUM_CALLS} calls of either agent; the global tree is the stage's. For ours `all trees` "
-        "adds session and workflow; it was not run on the global tree alone, since a forest always has the "
+        "adds session and workflow. Ours was not run on only the global tree, since a forest always has the "
         "request's."
     )
     yield "![tokens and draft tokens per step by stage](fig7)"
@@ -124,13 +124,13 @@ def _difference(stages: Sequence[Mapping[str, Mapping[str, float]]]) -> str:
     wide = sum(is_better(one, "learned", "learned-stage") for one in stages)
     return (
         f"**The difference.** With the paper's rule both trees together are the best choice in {both} of "
-        f"{len(stages)} stages, and the global tree alone beats the request's alone in {globally}. Where a "
-        "single tree is better, it is for the paper's reason: a score is a sum of estimates, what was seen "
-        "once counts as certain, and the tree that is wrong most confidently drafts. The learned rule "
-        "weighs the trees' evidence token by token: from the same two trees it has more tokens per step in "
-        f"{learned} stages and drafts less in {less}. With session and workflow trees it has still more "
-        f"tokens per step in {wide}: the calls of a question quote each other's tables and SQL, which no "
-        "tree of their own stage has seen."
+        f"{len(stages)} stages, and the global tree beats the request's in {globally}. Where a single tree "
+        "is better, the reason is the paper's: a score is a sum of estimates, a continuation seen once "
+        "counts as certain, and the tree that is wrong most confidently drafts. The learned rule weighs the "
+        f"trees' evidence token by token: from the same two trees it has more tokens per step in {learned} "
+        f"stages and drafts less in {less}. With session and workflow trees it has still more tokens per "
+        f"step in {wide}: the calls of a question quote each other's tables and SQL, which no tree of their "
+        "own stage has seen."
     )
 
 

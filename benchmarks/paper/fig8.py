@@ -81,14 +81,14 @@ def _text(measured: Figures) -> Iterator[str]:
     yield (
         "**The paper.** Open-ended chat and code (WildChat, Magicoder), `alpha` 1, 256 to 10,000 outputs in "
         "the global tree: the speed-up keeps rising with the tree's size, and the acceptance rate stays "
-        "nearly where it is."
+        "nearly constant."
     )
     yield (
         "**Here.** Three data sets that have enough outputs. A fifth of their groups (databases, sessions) "
-        f"is held out; {NUM_CALLS} calls of these are drafted for. The others' calls are replayed before, "
-        "the first 256 or more of them. The shared trees don't change while they are measured (the learned "
-        "rule's model goes on learning). The paper's rule with one shared tree and `alpha` 1; ours at its "
-        "price of 0.1."
+        f"is held out; drafts are made for {NUM_CALLS} calls of these. The calls of the others are replayed "
+        "first, 256 or more of them. The shared trees don't change while they are measured (the learned "
+        "rule's model continues learning). The paper's rule uses one shared tree and `alpha` 1; ours uses "
+        "its price of 0.1."
     )
     yield "![tokens per step and acceptance rate by size of the global tree](fig8)"
     yield table(
@@ -139,13 +139,13 @@ def _difference(measured: Figures) -> str:
     return (
         "**The difference.** From the smallest to the largest tree, tokens per step and acceptance rate "
         f"change as follows with the paper's rule: {', '.join(grown['paper-shared'])}; with ours: "
-        f"{', '.join(grown['learned'])}. RSL-SQL's answers have one form, which a few hundred outputs show, "
-        "and what else is in them are names of tables and columns: of databases that are held out, so that "
-        "no tree has them, whatever its size. Reviews that are rewritten (self-refine) are more like the "
-        "paper's open-ended texts, where every output may add a phrase. RSL-SQL's figures are below those "
-        "of figure 4: `alpha` is 1, and the calls of a session can't quote each other if nothing is learned. "
-        "With `alpha` 1 longer matches mean longer drafts, which holds the acceptance rate down; the "
-        "learned rule drafts whatever is worth its price, and of that a larger tree has more."
+        f"{', '.join(grown['learned'])}. RSL-SQL's answers have one form, which a few hundred outputs show. "
+        "The rest of an answer is names of tables and columns of held-out databases, so no tree of any size "
+        "has them. Rewritten reviews (self-refine) are more like the paper's open-ended texts, where every "
+        "output may add a phrase. RSL-SQL's figures are below those of figure 4: `alpha` is 1, and the "
+        "calls of a session can't quote each other without learning. With `alpha` 1 longer matches mean "
+        "longer drafts, which keeps the acceptance rate down. The learned rule drafts every token that is "
+        "worth its price, and a larger tree has more of these."
     )
 
 

@@ -91,17 +91,18 @@ def _plots(measured: Figures) -> dict[str, Figure]:
 
 def _text(measured: Figures) -> Iterator[str]:
     yield (
-        "**The paper.** The global tree has 4,000 outputs of WildChat when SpiderSQL's calls come in. At "
+        "**The paper.** The global tree has 4,000 outputs of WildChat when SpiderSQL's calls begin. At "
         "first the speed-up is 1.5 and 8% of the drafts are accepted; a tree of 500 outputs of SpiderSQL "
-        "would have 2.6 and 20%. Outputs join the tree as they come, and after 500 of them the two can "
-        "hardly be told apart."
+        "would have 2.6 and 20%. Outputs join the tree as they finish, and after 500 of them the two are "
+        "hardly distinguishable."
     )
     yield (
         f"**Here.** {measured['num_old']:,} outputs of chat, code and prose "
         f"({', '.join(LABELS[name] for name in OLD)}) are replayed first, then {NUM_NEW:,} calls of "
-        f"{LABELS[NEW]}, whose outputs join the trees. Beside it the same calls after {NUM_TRAINED} calls of "
-        "other sessions of the new data set and no old ones; and both with shared trees that stay as they "
-        f"are from then on. Each point is over the last {WINDOW * CHUNK} calls."
+        f"{LABELS[NEW]}, which add their outputs to the trees. For comparison, the same calls are replayed "
+        f"after {NUM_TRAINED} calls of other sessions of the new data set and no old ones. Both are also "
+        "replayed with shared trees that stay fixed from then on. Each point is over the last "
+        f"{WINDOW * CHUNK} calls."
     )
     yield "![tokens per step and acceptance rate after the change](fig9)"
     yield table(
@@ -136,14 +137,14 @@ def _difference(by_method: Mapping[str, Mapping[str, Mapping[str, Mapping[str, f
         )
         gaps.append(f"{method} {at_first:.0%}, then {after:.0%}")
     return (
-        "**The difference.** Trees that learned other things have so much of the tokens per step of those "
-        f"that learned {NUM_TRAINED} calls of the new kind, over the first {WINDOW * CHUNK} calls and over "
-        f"those that follow the first {NUM_TRAINED}: {'; '.join(gaps)}. The paper compares with a tree that "
-        "stays as it is; here both learn, because the calls of an agent's session quote each other, which a "
-        "tree that stays as it is misses, whatever it was trained on (fixed). For the same reason much is "
-        "won back within the first window. The rest is a matter of size, as the other trees always have "
-        f"{NUM_TRAINED} calls more of the kind; the learned rule has besides its trees a model to adapt. "
-        "What is left without any learning is the request's own tree, which has the prompt."
+        "**The difference.** Trees that learned other outputs reach the following share of the tokens per "
+        f"step of trees that learned {NUM_TRAINED} calls of the new kind. The first figure is over the first "
+        f"{WINDOW * CHUNK} calls, the second over those that follow the first {NUM_TRAINED}: "
+        f"{'; '.join(gaps)}. The paper compares with a fixed tree; here both learn. The calls of an agent's "
+        "session quote each other, which a fixed tree misses, with any training (fixed). For the same "
+        "reason much is recovered within the first window. The rest is a matter of size, as the other trees "
+        f"always have {NUM_TRAINED} calls more of the kind. Besides its trees the learned rule has a model "
+        "to adapt. Without any learning only the request's own tree contributes, which has the prompt."
     )
 
 

@@ -90,13 +90,13 @@ def _plots(measured: Figures) -> dict[str, Figure]:
 
 def _text(measured: Figures) -> Iterator[str]:
     yield (
-        "**The paper.** The mean entropy of a suffix tree's nodes, from about a hundred outputs, says "
-        "beforehand whether SuffixDecoding suits a task: 0.09 to 1.5 for the stages of AgenticSQL, 2.5 for "
-        "Spider, 3.0 for Magicoder, 3.4 for WildChat, in the order of what drafting gains there."
+        "**The paper.** The mean entropy of a suffix tree's nodes, from about a hundred outputs, predicts "
+        "whether SuffixDecoding suits a task: 0.09 to 1.5 for the stages of AgenticSQL, 2.5 for Spider, 3.0 "
+        "for Magicoder, 3.4 for WildChat, in the order of the gain from drafting there."
     )
     yield (
-        "**Here.** The entropy in bits of each stage's first hundred outputs (the paper gives no unit and "
-        "no weights, so the digits differ), beside tokens per step as in figure 4."
+        "**Here.** The entropy in bits of each stage's first hundred outputs, next to tokens per step as in "
+        "figure 4. The paper gives no unit and no weights, so the digits differ."
     )
     yield "![tokens per step against entropy by stage](table1)"
     yield table(
@@ -122,10 +122,10 @@ def _difference(correlations: Mapping[str, float], measured: Figures) -> str:
         f"**The difference.** Over {num_stages} stages the rank correlation of entropy and tokens per step "
         f"(-1 would be a perfect prediction) is {correlations['paper-shared']:.2f} with the paper's two "
         f"trees and {correlations['learned']:.2f} with the learned rule, but "
-        f"{correlations['paper-global']:.2f} with the stage's own tree alone. Entropy is about a stage's "
-        "outputs and can't see what a call copies from its prompt or from other calls of its session: "
-        "3_binary_selection of RSL-SQL mostly repeats what was said before. So it says what a tree of "
-        "outputs is worth, and for an agent that quotes itself a replay says more."
+        f"{correlations['paper-global']:.2f} with only the stage's own tree. Entropy describes a stage's "
+        "outputs. It does not cover text that a call copies from its prompt or from other calls of its "
+        "session: 3_binary_selection of RSL-SQL mostly repeats earlier text. Entropy therefore estimates "
+        "the value of a tree of outputs. For an agent that quotes itself a replay is more informative."
     )
 
 
