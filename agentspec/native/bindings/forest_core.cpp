@@ -65,19 +65,21 @@ void start(ForestCore& self, RequestId request, GroupId group, const Tokens& pro
 }
 
 void def_requests(ForestCoreClass& cls) {
-  cls.def(
-      "start", &start, py::arg("request"), py::arg("group"), py::arg("prompt").noconvert(),
-      py::arg("prediction").noconvert(), py::arg("indices").noconvert(), py::arg("sources").noconvert(),
-      py::arg("learn"), py::arg("options"), py::arg("in_background") = false, py::arg("model") = py::none(),
-      "Admit a request and index its prompt, off the lock: O(prompt * chain). In the background, the call\n"
-      "only copies the prompt; until the index is there, the shared ones alone draft.");
+  cls.def("start", &start, py::arg("request"), py::arg("group"), py::arg("prompt").noconvert(),
+          py::arg("prediction").noconvert(), py::arg("indices").noconvert(), py::arg("sources").noconvert(),
+          py::arg("learn"), py::arg("options"), py::arg("in_background") = false,
+          py::arg("model") = py::none(),
+          "Admit a request and index its prompt without holding the lock: O(prompt * chain). With\n"
+          "in_background the call only copies the prompt; until the index is ready, only the shared\n"
+          "indices draft.");
   cls.def("wait", &ForestCore::wait, py::arg("request"), Unlocked(),
-          "Return once the request's own index is there, or is not to be, or the request is finished.");
+          "Return once the request's own index is ready or dropped, or the request is finished.");
   cls.def("step", &step, py::arg("requests").noconvert(), py::arg("tokens").noconvert(),
           py::arg("offsets").noconvert(), py::arg("max_tokens"), py::arg("min_prob") = 0.0,
-          "Take new output of a batch and draft for it: (token_ids, parents, probs, offsets, scores,\n"
-          "match_lengths, sources). O(new tokens + match lengths * max_tokens) per request and source.");
-  cls.def("settle", &ForestCore::settle, Unlocked(), "Return once all is learned that was left for later.");
+          "Ingest new output of a batch and draft for it. Returns (token_ids, parents, probs,\n"
+          "offsets, scores, match_lengths, sources). O(new tokens + match lengths * max_tokens) per\n"
+          "request and source.");
+  cls.def("settle", &ForestCore::settle, Unlocked(), "Return once all deferred updates are applied.");
   cls.def(
       "observe",
       [](ForestCore& self, const Ids& requests, const Tokens& tokens, const Offsets& offsets) {
@@ -86,9 +88,9 @@ void def_requests(ForestCoreClass& cls) {
         self.observe(update);
       },
       py::arg("requests").noconvert(), py::arg("tokens").noconvert(), py::arg("offsets").noconvert(),
-      "Take new output without drafting. O(new tokens * sources * chain).");
+      "Ingest new output without drafting. O(new tokens * sources * chain).");
   cls.def("finish", &ForestCore::finish, py::arg("request"), py::arg("keep"), Unlocked(),
-          "Forget a live request; keep its output in the shared indices or take it out again.\n"
+          "Finish a live request; its output stays in the shared indices or is removed from them.\n"
           "O(sources), or the cost of appending the output.");
 }
 
@@ -110,8 +112,9 @@ void def_saved(ForestCoreClass& cls) {
                               array_of(std::move(outputs.uses)));
       },
       py::arg("index"), py::arg("is_begin"),
-      "The next unread outputs of an index, oldest first, about 16,384 tokens at a time, none at the end:\n"
-      "(tokens, sizes, uses), end to end. What stays meanwhile is read once. O(tokens).");
+      "Return the next unread outputs of an index, oldest first, about 16,384 tokens at a time; none\n"
+      "at the end. Returns (tokens, sizes, uses), tokens concatenated. Outputs that stay meanwhile\n"
+      "are read once. O(tokens).");
   cls.def(
       "model_state",
       [](ForestCore& self, ModelId model) {
@@ -122,7 +125,7 @@ void def_saved(ForestCoreClass& cls) {
         }
         return py::bytes(reinterpret_cast<const char*>(state.data()), state.size());
       },
-      py::arg("model"), "All that a model has learned. O(its size).");
+      py::arg("model"), "Return the state of a model. O(its size).");
   cls.def(
       "restore_model",
       [](ForestCore& self, GroupId group, const py::bytes& state) {
@@ -131,7 +134,8 @@ void def_saved(ForestCoreClass& cls) {
         return self.restore_model(group, bytes);
       },
       py::arg("group"), py::arg("state"),
-      "A model that has learned what model_state() returned; ConfigError if it can't be that. O(its size).");
+      "Create a model with a state returned by model_state(). Raises ConfigError for any other value.\n"
+      "O(its size).");
   cls.def_static(
       "check_model_state", [](const py::bytes& state) { AcceptanceModel(bytes_of(state)); }, py::arg("state"),
       "ConfigError if it can't be what model_state() returns. O(its size).");
@@ -141,7 +145,7 @@ void def_saved(ForestCoreClass& cls) {
 
 void register_forest_core(py::module_& module) {
   py::class_<DraftOptions>(module, "DraftOptions",
-                           "How one request is drafted for; max_tokens = 0: not at all.")
+                           "Drafting options of one request; max_tokens = 0: no drafts.")
       .def(py::init(&make_draft_options), py::arg("is_tree"), py::arg("max_tokens"), py::arg("alpha"),
            py::arg("min_match"), py::arg("min_prob"), py::arg("doubt") = 0.0);
   module.attr("MODEL_BYTES") = sizeof(Model);
@@ -151,18 +155,18 @@ void register_forest_core(py::module_& module) {
   cls.def(py::init<std::uint32_t, std::size_t, std::size_t>(), py::arg("depth"), py::arg("limit_bytes"),
           py::arg("threads") = 1);
   cls.def("create_group", &ForestCore::create_group, py::arg("limit_bytes"), Unlocked(),
-          "A group of indices with a common byte budget. O(1).");
+          "Create a group of indices with a common byte budget. O(1).");
   cls.def("create_index", &ForestCore::create_index, py::arg("group"), py::arg("limit_bytes"),
           py::arg("weight") = 1, Unlocked(),
-          "An empty shared index; where one has to make room it counts `weight` times its size. O(1).");
+          "Create an empty shared index. Eviction counts `weight` times its size. O(1).");
   cls.def("drop_index", &ForestCore::drop_index, py::arg("index"), Unlocked(),
-          "Forget an index; live requests go on without it. O(states).");
+          "Drop an index; live requests continue without it. O(states).");
   cls.def("create_model", &ForestCore::create_model, py::arg("group"), py::arg("prior") = py::none(),
           Unlocked(),
-          "A model of which drafts are right, that requests share; it begins with what the prior one has\n"
-          "learned, if there is such a model. O(its size).");
+          "Create a model of draft acceptance that requests share. It begins with the prior model's\n"
+          "state, if one is given. O(its size).");
   cls.def("drop_model", &ForestCore::drop_model, py::arg("model"), Unlocked(),
-          "Forget a model; live requests keep it.");
+          "Drop a model; live requests keep it.");
   cls.def(
       "learn",
       [](ForestCore& self, const Ids& indices, const Tokens& tokens, std::uint32_t uses) {

@@ -80,7 +80,7 @@ py::tuple step(LiveRows& self, const py::list& names, const py::list& sampled, c
   const std::size_t num_rows = std::min<std::size_t>(ends.size(), texts.shape(0));
   if (kept_names.size() < kept_sampled.size() || num_rows < kept_sampled.size())
     throw py::value_error("there are " + std::to_string(kept_sampled.size()) +
-                          " rows, but not so many names, ends or texts");
+                          " rows, but fewer names, ends or texts");
   const std::vector<RowBatch::Row> rows = rows_of(kept_names, kept_sampled, verified);
   const RowBatch batch{rows,
                        {ends.data(), num_rows},
@@ -99,7 +99,7 @@ py::tuple step(LiveRows& self, const py::list& names, const py::list& sampled, c
 
 void register_live_rows(py::module_& module) {
   using Unlocked = py::call_guard<py::gil_scoped_release>;
-  py::class_<RowCounts>(module, "RowCounts", "Sums over a request's steps; by source, the index is a Source.")
+  py::class_<RowCounts>(module, "RowCounts", "Sums over a request's steps. Source is the index of arrays.")
       .def_readonly("num_output_tokens", &RowCounts::num_output_tokens)
       .def_readonly("num_steps", &RowCounts::num_steps)
       .def_readonly("num_drafts", &RowCounts::num_drafts)
@@ -113,32 +113,27 @@ void register_live_rows(py::module_& module) {
       .def(py::init<ForestCore&>(), py::arg("core"), py::keep_alive<1, 2>())
       .def("add", &LiveRows::add, py::arg("name"), py::arg("num_prompt_tokens"), py::arg("most_tokens"),
            py::arg("stops"), Unlocked(),
-           "From now on count the row named so: prompt and output `most_tokens` at most, any of the stops "
-           "ends\n"
-           "it.")
+           "Add or replace a row. Prompt and output together have at most `most_tokens` tokens; any\n"
+           "of `stops` ends the output.")
       .def("enter", &LiveRows::enter, py::arg("name"), py::arg("request"), Unlocked(),
-           "The row is this request of the core: draft for it.")
+           "Connect a row with a request of the core, which then drafts for it.")
       .def("remove", &LiveRows::remove, py::arg("name"), Unlocked(),
-           "Forget a row, if there is one; returns what was counted since it was asked for.")
+           "Remove a row, if it exists. Returns its counts since they were last taken.")
       .def("take_counts", &LiveRows::take_counts, py::arg("name"), Unlocked(),
-           "What was counted for a row since it was asked for.")
+           "Return a row's counts since the last call, and reset them.")
       .def("count_saving", &LiveRows::count_saving, py::arg("measured_s"), py::arg("fixed_s"),
            py::arg("per_token_s"), Unlocked(),
-           "Count for each row that decoded in the last step: it took measured_s; without drafts n tokens "
-           "would\n"
-           "have taken fixed_s + n * per_token_s.")
+           "Count the last step for each row that was decoding. It took measured_s; without drafts n\n"
+           "tokens would have taken fixed_s + n * per_token_s.")
       .def("step", &step, py::arg("names"), py::arg("sampled"), py::arg("ends").noconvert(),
            py::arg("texts").noconvert(), py::arg("verified"), py::arg("max_tokens"), py::arg("min_prob"),
            py::arg("now_s"),
-           "Take what a step gave each row, and draft for the next; what is shared learns beside what "
-           "follows.\n"
-           "names[i], sampled[i]: of row i, nothing sampled: it is left alone; so are rows that were not "
-           "added.\n"
-           "ends[i]: tokens in texts[i], those sampled included. verified[name]: the draft that was "
-           "verified.\n"
-           "Returns (a list of tokens per row, sum of the drafts' scores, rows that were decoding, draft "
-           "tokens\n"
-           "they verified, tokens they got).");
+           "Ingest a step's output and draft for the next step. Shared indices and models are updated\n"
+           "later, in the background. names[i], sampled[i]: name and new tokens of row i. Rows\n"
+           "without new tokens, and rows that were not added, are ignored. ends[i]: tokens in\n"
+           "texts[i], including the new ones. verified[name]: the draft that the step verified.\n"
+           "Returns (drafts by row, sum of their scores, rows that were decoding, their verified\n"
+           "draft tokens, their new tokens).");
 }
 
 }  // namespace agentspec

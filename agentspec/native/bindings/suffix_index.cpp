@@ -87,7 +87,7 @@ void def_sequences(py::class_<LockedIndex>& cls) {
         return self.run([uses](SuffixIndex& index) { return index.open(uses); });
       },
       py::arg("uses") = 1,
-      "Start an empty live sequence, which counts as so many equal ones (65535 at most), and return its id.\n"
+      "Open an empty live sequence that counts as `uses` equal ones (at most 65535). Returns its id.\n"
       "O(1) amortized.");
   cls.def(
       "append",
@@ -112,15 +112,15 @@ void def_sequences(py::class_<LockedIndex>& cls) {
   cls.def(
       "remove_sequence",
       [](LockedIndex& self, SequenceId id) { self.run([&](SuffixIndex& index) { remove(index, id); }); },
-      py::arg("sequence"), "Take a whole live sequence out again. The cost of appending it.");
+      py::arg("sequence"), "Remove a whole live sequence. Costs as much as appending it.");
   cls.def(
       "evict",
       [](LockedIndex& self, std::size_t num_tokens) {
         return self.run([&](SuffixIndex& index) { return evict(index, num_tokens); });
       },
       py::arg("num_tokens"),
-      "Take at least so many tokens out again, the oldest finished sequence's last ones first; returns how "
-      "many.\nThe cost of appending them.");
+      "Evict at least num_tokens tokens, the last ones of the oldest finished sequence first. Returns\n"
+      "their number. Costs as much as appending them.");
 }
 
 void def_figures(py::class_<LockedIndex>& cls) {
@@ -161,7 +161,7 @@ void def_figures(py::class_<LockedIndex>& cls) {
       [](const LockedIndex& self) {
         return self.run([](const SuffixIndex& index) { return index.used_bytes(); });
       },
-      "Bytes in use; the rest of memory_bytes waits to be used again. O(1).");
+      "Bytes in use; the rest of memory_bytes is free for reuse. O(1).");
   cls.def(
       "enforce",
       [](LockedIndex& self, std::size_t limit) {
