@@ -1,1 +1,1 @@
-"""The subcommands, one module each with its options and code. ``agentspec.cli`` loads the chosen one."""
+"""The subcommands, one module or folder each. ``agentspec.cli`` loads the chosen one."""

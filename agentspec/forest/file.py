@@ -343,7 +343,7 @@ class ForestReader:
         raise self._broken(f"it holds something of the kind {kind!r}")
 
     def _broken(self, reason: str) -> UnusableForestError:
-        return UnusableForestError(f"{str(self.path)!r} is no whole forest file, {reason}: remove it")
+        return UnusableForestError(f"{str(self.path)!r} is no whole forest file, {reason}")
 
 
 @contextlib.contextmanager

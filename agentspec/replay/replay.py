@@ -14,7 +14,7 @@ from agentspec.draft import Draft
 from agentspec.forest import Tokens
 from agentspec.replay.calls import Call
 from agentspec.replay.drafters.drafter import Drafter
-from agentspec.replay.drafters.schedule import Schedule
+from agentspec.replay.schedule import Schedule
 from agentspec.replay.tally import Tally
 
 _NO_TOKENS: Tokens = np.empty(0, np.int32)

@@ -25,7 +25,7 @@ def run(inputs: Sequence[Path], plan: Plan, num_processes: int, outputs: Outputs
     Raises:
         ConfigError: there are no calls, a file can't be read, or the plot's name has another ending.
     """
-    outputs.prepare()
+    outputs.check()
     paths = _paths(inputs)
     replayed = jobs.run(paths, plan, num_processes)
     results = {name: one.by_method for name, one in replayed.items()}
@@ -69,7 +69,7 @@ def run_compare(
     Raises:
         ConfigError: a file has no calls in one of the halves, or for the reasons of :func:`run`.
     """
-    outputs.prepare()
+    outputs.check()
     paths = _paths(inputs)
     measured = _measured(paths, {half: _of_half(selection, half) for half in halves}, num_processes)
     summaries = {half: compare.summary(figures) for half, figures in measured.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from agentspec.errors import ConfigError
 from agentspec.reporting.provenance import provenance
 
 COLUMNS = 110
@@ -27,18 +28,31 @@ class Outputs:
     markdown: Path | None = None
     plot: Path | None = None
 
-    def prepare(self) -> None:
-        """Create the folders of the files. Only a plot needs matplotlib.
+    def check(self) -> None:
+        """Check the names before a long measurement; create nothing. Only a plot needs matplotlib.
 
         Raises:
-            ConfigError: the plot's format is not supported.
+            ConfigError: the plot's format is not supported, or a name can't be that of a file.
         """
         if self.plot:
             from agentspec.reporting import plots
 
             plots.check(self.plot)
-        for path in filter(None, (self.json, self.markdown, self.plot)):
+        for path in self._paths:
+            if path.is_dir():
+                raise ConfigError(f"{str(path)!r} is a folder: name a file")
+            folder = next(parent for parent in path.absolute().parents if parent.exists())
+            if not folder.is_dir():
+                raise ConfigError(f"there can't be a file {str(path)!r}: {str(folder)!r} is no folder")
+
+    def make_folders(self) -> None:
+        """Create the folders of the files."""
+        for path in self._paths:
             path.parent.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def _paths(self) -> Iterator[Path]:
+        return filter(None, (self.json, self.markdown, self.plot))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +80,7 @@ class Report:
     def publish(self, outputs: Outputs) -> int:
         """Write the files, print the table, the notes and the JSON line; return the exit status."""
         line = json_line(self.figures, {**provenance(), **self.origin})
+        outputs.make_folders()
         if outputs.json:
             outputs.json.write_text(line + "\n")
         if outputs.markdown and self.markdown:
@@ -80,9 +95,9 @@ def run(measure: Callable[[Announce], Report], outputs: Outputs) -> int:
     """Measure with progress on stderr, publish the report, and return the exit status.
 
     Raises:
-        ConfigError: the plot's format is not supported.
+        ConfigError: a file of ``outputs`` can't be written.
     """
-    outputs.prepare()
+    outputs.check()
     announce = announcer()
     report = measure(announce)
     announce("done")

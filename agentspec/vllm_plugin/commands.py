@@ -81,8 +81,9 @@ class Commands:
         An unusable file is moved aside, unless ``strict_forest`` is set.
 
         Raises:
-            ConfigError: the file can't be read, or is not a forest. The server does not start.
-            ForestFileError: the file can't be written.
+            ForestFileError: the place can't be read or written, or holds another file. The server does not
+                start.
+            ConfigError: the saved forest can't be loaded.
         """
         settings = self._proposer.settings
         if settings.forest_file is None:

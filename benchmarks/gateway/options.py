@@ -71,7 +71,7 @@ def add_options(benchmarks: Subparsers) -> None:
     )
     add_outputs(
         gateway,
-        json="file for the parts; others in it stay",
+        json="write the JSON here; parts that are not measured now stay in the file",
         plot="the added latency by percentile",
     )
 

@@ -36,7 +36,7 @@ def add_outputs(
     """Add ``--json``, and ``--plot`` if ``plot`` names what is plotted."""
     parser.add_argument("--json", type=Path, metavar="FILE", help=json)
     if plot:
-        parser.add_argument("--plot", type=Path, metavar="PNG", help=f"also plot {plot}")
+        parser.add_argument("--plot", type=Path, metavar="FILE", help=f"also plot {plot}, as .png or .svg")
 
 
 def add_parts(parser: argparse.ArgumentParser, parts: Sequence[str], on_request: Sequence[str] = ()) -> None:

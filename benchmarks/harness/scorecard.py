@@ -76,11 +76,12 @@ class Scorecard:
         Raises:
             ConfigError: the file does not belong to this benchmark, or the plot's format is not supported.
         """
+        outputs.check()
         parts = self._parts_in(outputs.json)
-        outputs.prepare()
-        announce = announcer()
+        announce, facts = announcer(), provenance()  # before our own load, and before the file is changed
         for name in names:
-            parts[name] = {**measure(name, announce), "provenance": {**provenance(), **origin()}}
+            parts[name] = {**measure(name, announce), "provenance": {**facts, **origin()}}
+            outputs.make_folders()
             if outputs.json:
                 outputs.json.write_text(self.json_line(parts) + "\n")
         announce("done")

@@ -38,7 +38,7 @@ def load(num_questions: int, seed: int) -> list[list[GenerationRequest]]:
         from examples.agentic_sql.schema import SCHEMAS
     except ModuleNotFoundError:
         raise ConfigError(
-            "the load is that of examples/agentic_sql: run `python -m agentspec` in the repository"
+            "the load is that of examples/agentic_sql: run `python -m benchmarks` in the repository"
         ) from None
     rng = Random(f"load {seed}")
     names = list(SCHEMAS)

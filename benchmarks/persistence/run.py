@@ -159,4 +159,6 @@ def make_report(traces: Path, sizes: Sizes, announce: Announce) -> Report:
     table.add_column("figures")
     for work, by_name in figures.items():
         table.add_row(work, "  ".join(f"{name} {value:,.2f}" for name, value in by_name.items()))
-    return Report(figures=figures, table=table, origin={"sizes": asdict(sizes)})
+    return Report(
+        figures=figures, table=table, origin={"arguments": {"traces": traces.name}, "sizes": asdict(sizes)}
+    )

@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     options, command = _parse(given)
     outputs = Outputs(json=options.json)
-    outputs.prepare()
+    outputs.check()
     findings = Findings()
     status = 0
     with running(options.to, options.port, findings) as url:

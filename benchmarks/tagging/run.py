@@ -48,7 +48,7 @@ def make_report(announce: Announce) -> Report:
     return Report(
         figures={"benchmark": "tagging", "us": figures, "bar_us": BAR_US},
         table=table,
-        origin={},
+        origin={"rounds": NUM_ROUNDS, "calls": NUM_CALLS},
         is_failure=not passes,
     )
 

@@ -35,7 +35,7 @@ examples:
 parts; with --json, those that are not measured now stay as they are in the file:
   lossless  outputs with the plugin and without, token by token, nine ways to run and to ask
   sql       the example through gateway and vLLM, one and four requests at a time
-  propose   a whole call of the proposer with 64 live requests; DIR as for bench paper
+  propose   a whole call of the proposer with 64 live requests; DIR as for paper
   warm      a restart with a saved forest
   soak      16 clients, some of whom hang up; memory
   steps     step time against the tokens of a batch; only if asked for
@@ -63,7 +63,7 @@ def add_options(benchmarks: Subparsers) -> None:
         "--rounds", type=option_types.count, metavar="N", help="of the part sql (3; --quick: 1)"
     )
     vllm.add_argument("--gpu", metavar="DIR", help="random weights of this shape on a GPU")
-    add_outputs(vllm, json="file for the parts; others in it stay")
+    add_outputs(vllm, json="write the JSON here; parts that are not measured now stay in the file")
 
 
 def run_vllm(args: argparse.Namespace) -> int:

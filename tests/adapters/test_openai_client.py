@@ -58,7 +58,7 @@ def test_one_that_was_wrapped_by_others_says_nothing_more(
         patch.setattr(BaseClient, "_build_request", lambda *args, **kwargs: ours(*args, **kwargs))
         undo()
         ask(client)
-    BaseClient._build_request = ours.__wrapped__  # type: ignore[attr-defined,method-assign]
+    BaseClient._build_request = ours.__wrapped__  # type: ignore[attr-defined]
     assert stages() == ["default"]
 
 

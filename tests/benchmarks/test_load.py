@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +13,11 @@ import torch
 from agentspec.engine.model.checkpoint import load_model
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.models import bundled_model_dir
+from agentspec.reporting.report import Outputs, run
 from benchmarks.load import calls, report
+from benchmarks.load import run as load_run
 from benchmarks.load.lane import Lane
-from benchmarks.load.measure import take_turns
+from benchmarks.load.measure import Sizes, take_turns
 from benchmarks.load.variants import AUTO, FIXED, OFF, VARIANTS
 
 
@@ -92,6 +96,16 @@ def test_the_bars() -> None:
     assert not report.passes({**learned, "least_against_best_fixed": 0.96})
     assert not report.passes({**learned, "least_against_off": 0.99})
     assert summed["outputs_identical"]
+
+
+def test_the_whole_report(monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setattr(load_run, "measure", lambda sizes, announce: {1: [served(100)], 8: [served(100)]})
+    path = tmp_path / "load.json"
+    assert run(lambda announce: load_run.make_report(Sizes(1, 1, (1, 8)), announce), Outputs(json=path)) == 0
+    line = json.loads(path.read_text())
+    assert line["summary"]["outputs_identical"] is True
+    assert line["figures"]["off"]["8"]["rounds"] == [100]
+    assert line["provenance"]["arguments"]["num_clients"] == [1, 8]
 
 
 def test_the_report() -> None:

@@ -14,10 +14,10 @@ from agentspec.config import DraftConfig
 from agentspec.errors import ConfigError
 from agentspec.replay.calls import END, Call, encoded, read
 from agentspec.replay.drafters.drafter import Datastore, ForestDrafter, PromptLookup
-from agentspec.replay.drafters.schedule import Schedule
 from agentspec.replay.drafters.stage_trees import StageTrees
 from agentspec.replay.methods import METHODS, Rule
 from agentspec.replay.replay import replay, verify
+from agentspec.replay.schedule import Schedule
 from agentspec.replay.tally import Counts, Tally, accepted_shares
 
 

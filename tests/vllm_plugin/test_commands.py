@@ -29,7 +29,7 @@ def runner() -> Runner:
 
 @pytest.fixture
 def commands(runner: Runner) -> Iterator[Commands]:
-    runner.proposer.texts.encode = lambda text: np.array([ord(one) for one in text], np.int32)  # type: ignore[method-assign]
+    runner.proposer.texts.encode = lambda text: np.array([ord(one) for one in text], np.int32)
     made = Commands(runner.proposer)
     yield made
     made.close()
@@ -86,7 +86,7 @@ def test_a_stage_can_be_evicted_with_all_its_adapters(commands: Commands, runner
 
 
 def test_a_trace_is_told_in_words(commands: Commands, runner: Runner) -> None:
-    runner.proposer.texts.token = chr  # type: ignore[method-assign,assignment]
+    runner.proposer.texts.token = chr
     run(runner, "r0")
     run(runner, "r1", trace="t")
     first, *others = ask(commands, "trace", tenant="acme", id="t")["steps"]
@@ -138,7 +138,7 @@ def test_what_commands_changed_is_saved_though_no_step_followed(tmp_path: Path) 
     text = np.arange(20, dtype=np.int32)
     for expected in (0, 20):
         proposer = ForestProposer(vllm_config(forest_file=path))
-        proposer.texts.encode = lambda text_: text  # type: ignore[method-assign]
+        proposer.texts.encode = lambda text_: text
         proposer.texts.__dict__["vocabulary"] = "test"
         commands = Commands(proposer)
         commands.restore()
@@ -201,7 +201,7 @@ def test_commands_that_take_long_do_not_hold_up_steps_and_do_not_pile_up(
         may_go_on.wait(60)
         return np.array([1], np.int32)
 
-    runner.proposer.texts.encode = encode  # type: ignore[method-assign]
+    runner.proposer.texts.encode = encode
     warm = json.dumps({"tenant": "acme", "outputs": [{"stage": "a", "response": "x"}]})
     jobs = [json.loads(commands.run("warm", warm)) for _ in range(MOST_JOBS)]
     run(runner, "r0")  # while the first job waits

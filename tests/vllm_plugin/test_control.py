@@ -38,7 +38,7 @@ def engine() -> Engine:
 
 def client(engine: Engine, host: str = "127.0.0.1") -> httpx.AsyncClient:
     app = Starlette(routes=[Route("/health", other), Route("/v1/models", other)])
-    app.state = SimpleNamespace(engine_client=engine)  # type: ignore[assignment]
+    app.state = SimpleNamespace(engine_client=engine)
     app.add_middleware(Control)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app, client=(host, 1)), base_url="http://vllm")
 

@@ -315,7 +315,7 @@ def test_a_stage_name_as_long_as_may_be_has_trees_and_figures(runner: Runner) ->
 
 def test_a_prediction_is_a_source_of_drafts(make: Any) -> None:
     runner: Runner = make()
-    runner.proposer.texts.encode = lambda text: np.array(TEXT, np.int32)  # type: ignore[method-assign]
+    runner.proposer.texts.encode = lambda text: np.array(TEXT, np.int32)
     runner.add(request("r0", TEXT, stage="sql/write", prediction="..."))
     runner.step()
     wait_for_predictions(runner)
@@ -331,7 +331,7 @@ def test_a_request_may_end_before_its_prediction_was_read(runner: Runner) -> Non
         assert may_read.wait(TIMEOUT_S)
         return np.array(TEXT, np.int32)
 
-    runner.proposer.texts.encode = encode  # type: ignore[method-assign]
+    runner.proposer.texts.encode = encode
     runner.add(*(request(f"r{i}", TEXT, prediction="SELECT 1") for i in range(5)))
     runner.step()
     assert is_reading.wait(TIMEOUT_S)
@@ -351,7 +351,7 @@ def test_a_request_may_end_in_the_step_after_its_prediction_was_read(runner: Run
         assert may_read.wait(TIMEOUT_S)
         return np.array(TEXT, np.int32)
 
-    runner.proposer.texts.encode = encode  # type: ignore[method-assign]
+    runner.proposer.texts.encode = encode
     runner.add(request("r0", TEXT, prediction="SELECT 1"))
     runner.step()
     may_read.set()

@@ -1,4 +1,4 @@
-"""The command line of ``agentspec serve`` as typed values. ``serve`` declares the options."""
+"""The command line of ``agentspec serve`` as typed values. ``command`` declares the options."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def workflow_of(model: Any, client: openai.AsyncOpenAI) -> Agent[Any]:
         """Have it looked up."""
         await Runner.run(agent("researcher", "researcher"), "hi")
         asked = [{"role": "system", "content": "team"}, {"role": "user", "content": "hi"}]
-        await client.chat.completions.create(model="scripted", messages=asked)  # type: ignore[arg-type]
+        await client.chat.completions.create(model="scripted", messages=asked)
         return "done"
 
     async def guard(expected: str, name: str) -> GuardrailFunctionOutput:

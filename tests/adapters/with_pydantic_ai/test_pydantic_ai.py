@@ -76,7 +76,7 @@ def workflow_of(model: Any, client: openai.AsyncOpenAI) -> Agent[Any, str]:
         async with researcher.run_stream("hi") as answer:
             assert [text async for text in answer.stream_text()]
         asked = [{"role": "system", "content": "team"}, {"role": "user", "content": "hi"}]
-        await client.chat.completions.create(model="scripted", messages=asked)  # type: ignore[arg-type]
+        await client.chat.completions.create(model="scripted", messages=asked)
         return "done"
 
     @writer.tool_plain

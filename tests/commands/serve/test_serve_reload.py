@@ -63,7 +63,7 @@ class Running:
         self.runtime = runtime_config_of(settings, given)
         self.fleet = Fleet(fleet_of(settings, settings.upstreams, self.runtime))
         self.applied: list[Any] = []
-        self.fleet.apply = self.applied.append  # type: ignore[method-assign]
+        self.fleet.apply = self.applied.append
         self.settings = RunningSettings(given, settings, self.fleet, self.runtime)
 
     def become(self, text: str) -> None:

@@ -149,7 +149,7 @@ class Starting:
 
 
 def test_a_page_is_told_that_the_engine_starts() -> None:
-    gate = ReadinessMiddleware(app(PAGE), Starting(), lambda: frozenset({PAGE}))  # type: ignore[arg-type]
+    gate = ReadinessMiddleware(app(PAGE), Starting(), lambda: frozenset({PAGE}))
     with serving_app(gate) as root:
         assert preflight(root).status_code == 204
         waiting = ask(root)

@@ -69,7 +69,7 @@ def test_chat_and_responses_say_the_same_with_drafts_and_without(root: str) -> N
             model=BUNDLED_MODEL, input=MESSAGES, temperature=0, max_output_tokens=NUM_TOKENS
         ).to_dict()
     assert len(texts) == 1
-    assert told["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"] > 0  # type: ignore[index]
+    assert told["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"] > 0
 
 
 def test_tokens_there_and_back(root: str) -> None:

@@ -76,7 +76,7 @@ def test_a_session_with_calls_of_tools(client: openai.OpenAI, url: str) -> None:
 
 
 def test_a_session_as_a_stream(client: openai.OpenAI) -> None:
-    with client.chat.completions.stream(model="gpt-4o", messages=ASKED, tools=TOOLS) as stream:  # type: ignore[arg-type]
+    with client.chat.completions.stream(model="gpt-4o", messages=ASKED, tools=TOOLS) as stream:
         message = stream.get_final_completion().choices[0].message
     assert message.content == "I look."
     assert message.tool_calls is not None
@@ -87,7 +87,7 @@ def test_a_session_as_a_stream(client: openai.OpenAI) -> None:
 
 def test_a_session_of_responses(client: openai.OpenAI) -> None:
     tools: list[Any] = [{"type": "function", "name": "ls", "parameters": {"type": "object"}}]
-    answer = client.responses.create(model="gpt-4o", input=ASKED, tools=tools)  # type: ignore[arg-type]
+    answer = client.responses.create(model="gpt-4o", input=ASKED, tools=tools)
     call: Any = answer.output[-1]
     result = {"type": "function_call_output", "call_id": call.call_id, "output": FOUND["content"]}
     items: list[Any] = [*ASKED, *(item.to_dict() for item in answer.output), result]

@@ -223,7 +223,7 @@ def test_an_answer_that_was_too_long() -> None:
         assert response.status == "incomplete"
         assert response.incomplete_details is not None
         assert response.incomplete_details.reason == "max_output_tokens"
-        assert response.output[0].status == "incomplete"  # type: ignore[union-attr]
+        assert response.output[0].status == "incomplete"
         assert response.output_text == "Hello, wörld!"
 
 

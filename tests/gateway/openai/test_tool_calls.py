@@ -173,7 +173,7 @@ def test_calls_are_input_again() -> None:
         (call,) = own.responses.create(model="scripted", input="hi", tools=TOOLS).output
         assert call.type == "function_call"
         result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "5"}
-        own.responses.create(model="scripted", input=[*HI, call.to_dict(), result], tools=TOOLS)  # type: ignore[list-item]
+        own.responses.create(model="scripted", input=[*HI, call.to_dict(), result], tools=TOOLS)
     assistant, tool = engine.last.prompt[1:]
     assert assistant["tool_calls"][0]["id"] == tool["tool_call_id"] == call.call_id
     assert json.loads(assistant["tool_calls"][0]["function"]["arguments"]) == {"größe": 1}

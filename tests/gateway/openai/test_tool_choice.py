@@ -73,7 +73,7 @@ def test_a_chat_has_to_call(client: openai.OpenAI, choice: Any, temperature: flo
 def test_a_response_has_to_call(client: openai.OpenAI) -> None:
     tools: Any = [{"type": "function", **function} for function in FUNCTIONS.values()]
     for choice in ("required", {"type": "function", "name": "weather"}):
-        response = client.responses.create(model="tiny", input="hi", tools=tools, tool_choice=choice)  # type: ignore[arg-type]
+        response = client.responses.create(model="tiny", input="hi", tools=tools, tool_choice=choice)
         (call,) = response.output
         assert call.type == "function_call"
         assert is_allowed(call.name, call.arguments)
