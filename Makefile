@@ -55,7 +55,7 @@ PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 # recorded model calls of eleven data sets, which are not part of the repository
 PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
 
-.PHONY: help setup run test docs test-core test-loaded test-uvicorn test-vllm lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters test-examples paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded clean
+.PHONY: help setup run test docs test-core test-loaded test-uvicorn test-vllm test-vllm-sources lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters test-examples paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -95,6 +95,9 @@ $(VLLM_STAMP): pyproject.toml $(NATIVE)
 
 test-vllm: $(VLLM_STAMP)  ## the plugin inside real vLLM, in .venv-vllm
 	@$(VLLM_BIN)/python -m pytest tests/real_vllm tests/vllm_plugin $(ARGS)
+
+test-vllm-sources: $(STAMP)  ## the names that the plugin uses, in vLLM's source files (VERSION=0.33.0, VERSION=newest)
+	@$(BIN)/python -m tests.vllm_sources $(VERSION) $(ARGS)
 
 lint: $(STAMP)  ## ruff, mypy, clang-format; changes nothing
 	@$(BIN)/ruff check $(SOURCES)

@@ -1,0 +1,63 @@
+"""What the source files can't tell: which of vLLM's classes our untyped parameters are.
+
+Parameters of methods that override vLLM's need no entry. :mod:`tests.vllm_sources.support.uses` reports every
+untyped value whose attributes are read and that is not here.
+"""
+
+from __future__ import annotations
+
+from agentspec.gateway.call import Endpoint
+from agentspec.vllm_plugin.versions import FIRST_WITH_MESSAGE_TAGS, FIRST_WITH_REQUEST_METRICS
+
+FIRST_WITH_RUNNER_V2 = (0, 32)
+
+# oldest, newest, and those between them in which names of ours changed
+CHECKED = ("0.26.0", "0.29.0", "0.32.0", "0.33.0")
+
+NOT_VLLM = None
+
+# class of the parameters (or of the elements of containers) that are annotated with Any, by name
+PARAMETERS: dict[str, str | None] = {
+    "vllm_config": "vllm.config.VllmConfig",
+    "model_config": "vllm.config.ModelConfig",
+    "scheduler_output": "vllm.v1.core.sched.output.SchedulerOutput",
+    "new_requests": "vllm.v1.core.sched.output.NewRequestData",
+    "new": "vllm.v1.core.sched.output.NewRequestData",
+    "params": "vllm.sampling_params.SamplingParams",
+    "runner": "vllm.v1.worker.gpu_model_runner.GPUModelRunner",
+    "engine": "vllm.engine.protocol.EngineClient",
+    "batch": "vllm.v1.worker.gpu.input_batch.InputBatch",  # of model runner V2
+    "req_states": "vllm.v1.worker.gpu.states.RequestState",
+    "arguments": NOT_VLLM,  # JSON
+    "given": NOT_VLLM,  # JSON
+    "answer": NOT_VLLM,  # JSON
+    "driver": NOT_VLLM,  # CUDA's
+    "after": NOT_VLLM,  # torch's
+}
+
+# class of the attributes of vLLM's objects whose annotation is missing or wrong for us
+ATTRIBUTES: dict[str, str | None] = {"GPUModelRunner.drafter": NOT_VLLM}  # ours
+
+# files of ours that only later versions of vLLM load, with the first of these
+FIRST_VERSIONS = {
+    f"agentspec/vllm_plugin/{name}.py": FIRST_WITH_RUNNER_V2
+    for name in ("planner", "scheduler", "speculator", "streams")
+}
+
+# flags that only later versions have
+FIRST_WITH_FLAG = {"--per-request-spec-decode-metrics": FIRST_WITH_REQUEST_METRICS}
+
+# paths whose bodies take tags only in later versions
+FIRST_WITH_TAGS = {Endpoint.MESSAGES: FIRST_WITH_MESSAGE_TAGS}
+
+# classes of ours that vLLM uses: the module that does, its name for the object, and our speculative method
+CONSUMERS = (
+    ("ForestProposer", "vllm.v1.worker.gpu_model_runner", "self.drafter", "custom_class"),
+    ("ForestProposer", "vllm.v1.worker.cpu_model_runner", "self.drafter", "custom_class"),
+    ("ForestSpeculator", "vllm.v1.worker.gpu.model_runner", "self.speculator", "ngram_gpu"),
+)
+
+# what they read of ours in no configuration that vLLM accepts, with the reason
+NEVER_READ = {
+    "prepare_watermarking": "vLLM refuses watermarking with our methods",
+}
