@@ -40,9 +40,12 @@ async def chat(request: Chat, raw: Request): ...
 @router.post("/v1/chat/completions/batch")
 async def batch(request: Batch): ...
 """,
+    "vllm/entrypoints/state.py": "def init(state):\n    state.engine_client = 1\n",
     "vllm/entrypoints/bodies.py": """
 class Chat(Model):
     vllm_xargs: dict | None = None
+    def to_params(self):
+        return Params.make(extra_args=self.vllm_xargs)
 class Batch(Model):
     model_config = ConfigDict(extra="allow")
     def to_chat(self) -> Chat:
@@ -56,6 +59,7 @@ KERNEL = "vllm.sampler.kernel"
 FLAGS = ("--worker-cls", "-sc", "--no-disable-docs")
 def expand(output, values): ...
 register_kernels({KERNEL: expand})
+request.app.state.engine_client
 """
 LINE = [sys.executable, "-m", "vllm.server", "--worker-cls", "ours", "--speculative-config"]
 CONFIG = '{"method": "ngram_gpu", "num_speculative_tokens": 8}'
@@ -79,6 +83,7 @@ def all_of(theirs: Package, files: list[OwnFile], config: str = CONFIG) -> list[
         *server.missing_flags(theirs, files, (1, 0)),
         *server.wrong_command(theirs, [*LINE, config]),
         *server.missing_paths(theirs, files),
+        *server.missing_state(theirs, files),
         *server.wrong_kernels(theirs, files),
         *server.missing_number(theirs, "vllm.sampler.MAX_SPEC_LEN", 128),
     ]
@@ -105,6 +110,7 @@ def test_nothing_is_found_where_all_is_there(tmp_path: Path) -> None:
         ),
         ("vllm/server.py", "__main__", "main", "python -m vllm.server starts nothing"),
         ("vllm/envs.py", "VLLM_API_KEY", "VLLM_KEY", "there is no variable VLLM_API_KEY"),
+        ("vllm/entrypoints/state.py", "engine_client", "engine", "sets no app.state.engine_client"),
         ("vllm/sampler.py", "def kernel", "def expand_kernel", "there is no vllm.sampler.kernel"),
         ("vllm/sampler.py", "values", "values, ends", "vllm.sampler.kernel has 3 parameters, ours has 2"),
         ("vllm/sampler.py", "128", "64", "vllm.sampler.MAX_SPEC_LEN is 64, ours is 128"),
@@ -130,6 +136,13 @@ def test_a_body_without_tags_is_found(tmp_path: Path, file: str, old: str, new: 
         text for text in server.untagged_paths(package(tmp_path, file, old, new), (9, 0)) if "body" in text
     ]
     assert untagged == [f"the body of /v1/chat/completions{one} has no vllm_xargs" for one in sorted(found)]
+
+
+def test_a_body_whose_tags_are_not_used_is_found(tmp_path: Path) -> None:
+    theirs = package(tmp_path, "vllm/entrypoints/bodies.py", "extra_args=", "arguments=")
+    assert "the vllm_xargs of /v1/chat/completions reach no sampling parameters" in list(
+        server.untagged_paths(theirs, (9, 0))
+    )
 
 
 def test_a_missing_path_is_found(tmp_path: Path) -> None:

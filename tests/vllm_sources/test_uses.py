@@ -8,8 +8,10 @@ import pytest
 
 from agentspec.vllm_plugin.versions import NEWEST, OLDEST, parse
 from tests.vllm_sources.support import table
-from tests.vllm_sources.support.made_up import PARAMETERS, findings, package, plugin
+from tests.vllm_sources.support.consumers import precedes
+from tests.vllm_sources.support.made_up import PARAMETERS, checked, findings, package, plugin, write
 from tests.vllm_sources.support.own_code import own_files
+from tests.vllm_sources.support.package import Package
 from tests.vllm_sources.support.uses import Uses
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +54,20 @@ def test_nothing_is_found_where_all_is_there(tmp_path: Path) -> None:
         ),
         (SPECULATOR, "(config, device)", "(config, device, states)", "has 'states' as its argument 3"),
         (RUNNER, "is_ready", "is_loaded", "reads is_loaded, which OurSpeculator lacks"),
+        (
+            OUTPUT,
+            "def encode(self, text)",
+            "def encode(self, text, kind)",
+            "encode needs the argument 'kind'",
+        ),
+        (OUTPUT, "@dataclass", "@dataclass(slots=True)", "vllm.output.Request takes no further attributes"),
+        (
+            WORKER,
+            "def tokenizer(",
+            "def load() -> None: ...\ndef tokenize(",
+            "there is no vllm.worker.tokenizer",
+        ),
+        (RUNNER, "rows, count=2", "self.count", "takes 'rows' as argument 1, not 'count'"),
         (RUNNER, "count=2", "count=2, seed=3", "calls propose: ours takes no argument 'seed'"),
     ],
 )
@@ -90,6 +106,29 @@ def test_a_change_of_ours_is_found(tmp_path: Path, old: str, new: str, text: str
     assert [one for one in found if text in one], found
 
 
+def test_what_is_read_with_a_default_may_be_absent(tmp_path: Path) -> None:
+    uses = checked(package(tmp_path), plugin(tmp_path))
+    assert uses.absent == {"vllm.output.Request.later"}
+
+
+def test_a_result_that_vllm_does_not_annotate_must_be_in_the_table(tmp_path: Path) -> None:
+    files = own_files(plugin(tmp_path))
+    uses = Uses(package(tmp_path), files, PARAMETERS, {})
+    uses.check()
+    assert [one.text.partition(",")[0] for one in uses.found] == [
+        "the class of the result of vllm.worker.tokenizer is unknown"
+    ]
+
+
+@pytest.mark.parametrize(("first", "second", "holds"), [("make", "use", True), ("use", "make", False)])
+def test_the_order_of_calls(tmp_path: Path, first: str, second: str, holds: bool) -> None:
+    text = "def step():\n    out = make()\n    use(out)\ndef other():\n    use()\n"
+    module = Package(write(tmp_path, {"vllm/__init__.py": "", "vllm/runner.py": text})).module("vllm.runner")
+    assert module is not None
+    assert precedes(module, first, second) is holds
+    assert not precedes(module, "missing", second)
+
+
 @pytest.mark.parametrize("knows_vllm", [False, True])
 def test_an_untyped_value_of_unknown_class_is_found(tmp_path: Path, knows_vllm: bool) -> None:
     ours = plugin(
@@ -103,7 +142,7 @@ def test_an_untyped_value_of_unknown_class_is_found(tmp_path: Path, knows_vllm: 
 
 
 def test_every_untyped_value_of_the_plugin_is_in_the_table() -> None:
-    uses = Uses(None, own_files(ROOT), table.PARAMETERS, table.ATTRIBUTES)
+    uses = Uses(None, own_files(ROOT), table.PARAMETERS, table.ATTRIBUTES, table.RESULTS)
     uses.check()
     assert uses.found == []
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from agentspec.vllm_plugin.versions import MOST_DRAFT_TOKENS, parse
 from tests.vllm_sources.support import server, table
-from tests.vllm_sources.support.consumers import accesses
+from tests.vllm_sources.support.consumers import accesses, precedes
 from tests.vllm_sources.support.own_code import own_files
 from tests.vllm_sources.support.package import Package
 from tests.vllm_sources.support.uses import Uses
@@ -22,11 +23,13 @@ class Report:
 
     Attributes:
         names: names of vLLM that our code uses and that were found.
+        absent: attributes that it lacks and that our code reads with a default.
         findings: what is missing or different.
     """
 
     version: str
     names: frozenset[str]
+    absent: frozenset[str]
     findings: tuple[str, ...]
 
 
@@ -34,10 +37,11 @@ def check(version: str, sources: Path, root: Path) -> Report:
     """Check our code in ``root`` against the version of vLLM whose folder lies in ``sources``."""
     package, number = Package(sources), parse(version)
     files = [one for one in own_files(root) if number >= table.FIRST_VERSIONS.get(one.name, (0, 0))]
-    uses = Uses(package, files, table.PARAMETERS, table.ATTRIBUTES)
+    uses = Uses(package, files, table.PARAMETERS, table.ATTRIBUTES, table.RESULTS)
     uses.check()
     check_consumers(uses, package)
     findings = [str(one) for one in uses.found]
+    findings += other_orders(package, {one.name for one in files})
     findings += server.missing_flags(package, files, number)
     with tempfile.TemporaryDirectory() as folder:
         lines = {tuple(line) for line in server.command_lines(version, Path(folder))}
@@ -46,7 +50,16 @@ def check(version: str, sources: Path, root: Path) -> Report:
     findings += server.wrong_kernels(package, files)
     findings += server.missing_number(package, MOST_SPEC_LEN, MOST_DRAFT_TOKENS)
     findings += server.untagged_paths(package, number)
-    return Report(version, frozenset(uses.names), tuple(dict.fromkeys(findings)))
+    findings += server.missing_state(package, files)
+    return Report(version, frozenset(uses.names), frozenset(uses.absent), tuple(dict.fromkeys(findings)))
+
+
+def other_orders(package: Package, files: Collection[str]) -> Iterator[str]:
+    """Yield the calls that vLLM makes in another order than a file of ours relies on."""
+    for file, path, first, second in table.ORDERS:
+        module = package.module(path)
+        if file in files and (module is None or not precedes(module, first, second)):
+            yield f"{file}: {path} does not call {first} before {second}"
 
 
 def check_consumers(uses: Uses, package: Package) -> None:

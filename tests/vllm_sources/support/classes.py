@@ -132,19 +132,20 @@ class Class:
     def member(self, name: str) -> Member | None:
         """Return the attribute or method of this name, also of the bases; None if there is none."""
         for cls in self.ancestors:
-            if name in cls._own:
-                return cls._own[name]
+            if name in cls.own:
+                return cls.own[name]
         return None
 
     def methods(self) -> dict[str, Member]:
         """Return the methods by name, with those of the bases."""
         found: dict[str, Member] = {}
         for cls in reversed(self.ancestors):
-            found |= {name: one for name, one in cls._own.items() if isinstance(one.node, FUNCTIONS)}
+            found |= {name: one for name, one in cls.own.items() if isinstance(one.node, FUNCTIONS)}
         return found
 
     @cached_property
-    def _own(self) -> dict[str, Member]:
+    def own(self) -> dict[str, Member]:
+        """Its own attributes and methods, without those of the bases."""
         found: dict[str, Member] = {}
         for member in self._written_in_methods():
             known = found.get(member.name)

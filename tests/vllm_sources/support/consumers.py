@@ -43,6 +43,18 @@ def accesses(
             yield from _Reader(module, names, method, bases).block(function.body, is_guarded=False)
 
 
+def precedes(module: Module, first: str, second: str) -> bool:
+    """Return True if a function calls ``first``, and ``second`` further down."""
+    for function in ast.walk(module.tree):
+        if isinstance(function, FUNCTIONS):
+            calls = [one for one in ast.walk(function) if isinstance(one, ast.Call)]
+            firsts = [one.lineno for one in calls if ast.unparse(one.func) == first]
+            seconds = [one.lineno for one in calls if ast.unparse(one.func) == second]
+            if firsts and seconds and max(firsts) < min(seconds):
+                return True
+    return False
+
+
 def _aliases(function: ast.AST, receiver: str) -> Iterator[str]:
     for node in ast.walk(function):
         if isinstance(node, ast.Assign) and ast.unparse(node.value) == receiver:

@@ -53,9 +53,15 @@ class Worker(Base):
 
     def stop(self) -> None: ...
 
+def tokenizer(): ...
+
 def make(size: int, *, name: str = "") -> Worker: ...
 """,
     "vllm/output.py": """
+class Tokenizer:
+    def encode(self, text): ...
+
+@dataclass
 class Request:
     name: str
     spec_tokens: list[int]
@@ -79,7 +85,7 @@ class Runner:
         if self.config.use_eagle():
             self.speculator.of_eagle()
         if self.speculator.is_ready:
-            return self.speculator.propose(1, count=2)
+            return self.speculator.propose(rows, count=2)
 """,
     "vllm/speculator.py": """
 class BaseSpeculator:
@@ -98,7 +104,7 @@ from typing import Any
 from vllm import __version__
 from vllm.config import VllmConfig
 from vllm.output import Request
-from vllm.worker import Worker, make
+from vllm.worker import Worker, make, tokenizer
 from vllm import runner
 from vllm.speculator import BaseSpeculator
 try:
@@ -124,6 +130,8 @@ class OurWorker(Worker):
         request.spec_tokens = [1] * self.vllm_config.scheduler_config.max_num_seqs
         make(1, name="x").warm_up()
         getattr(request, "later", None)
+        setattr(request, "ours", 1)
+        tokenizer().encode("x")
 
 class OurSpeculator(BaseSpeculator):
     def __init__(self, config: Any, device: Any) -> None:
@@ -134,6 +142,7 @@ class OurSpeculator(BaseSpeculator):
         return 0 if spec is None else spec.num_tokens
 """
 
+RESULTS = {"vllm.worker.tokenizer": "vllm.output.Tokenizer"}
 PARAMETERS = {"new": "vllm.output.Request", "config": "vllm.config.VllmConfig"}
 
 
@@ -163,12 +172,18 @@ def plugin(folder: Path, old: str = "", new: str = "") -> Path:
     )
 
 
+def checked(theirs: Package | None, ours: Path, parameters: Mapping[str, str | None] = PARAMETERS) -> Uses:
+    """Return the checker, which has read all files."""
+    uses = Uses(theirs, own_files(ours), parameters, {}, RESULTS)
+    uses.check()
+    return uses
+
+
 def findings(
     theirs: Package | None, ours: Path, parameters: Mapping[str, str | None] = PARAMETERS
 ) -> list[str]:
     """Return the texts of what the checker finds."""
-    uses = Uses(theirs, own_files(ours), parameters, {})
-    uses.check()
+    uses = checked(theirs, ours, parameters)
     own = uses.own_class("OurSpeculator")
     module = None if theirs is None else theirs.module("vllm.runner")
     if own is not None and module is not None:

@@ -141,6 +141,8 @@ def untagged_paths(package: Package, version: tuple[int, int]) -> Iterator[str]:
             yield f"there is no path {endpoint}"
         elif not any(_takes_xargs(one) for one in bodies):
             yield f"the body of {endpoint} has no {XARGS_FIELD}"
+        elif not any(_passes_xargs(one) for one in bodies):
+            yield f"the {XARGS_FIELD} of {endpoint} reach no sampling parameters"
 
 
 def _takes_xargs(body: Class) -> bool:
@@ -161,6 +163,29 @@ def _takes_xargs(body: Class) -> bool:
             if any(isinstance(one, Instance) and one.cls.member(XARGS_FIELD) for one in types):
                 return True
     return False
+
+
+def _passes_xargs(body: Class) -> bool:
+    """Return True if the body, or a file next to it, puts the field into sampling parameters or a body."""
+    folder = body.module.package.root / Path(body.module.file).parent
+    for file in folder.glob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        makes_params = f"self.{XARGS_FIELD}" in text and "extra_args=" in text
+        if makes_params or f"{XARGS_FIELD}=" in text:
+            return True
+    return False
+
+
+def missing_state(package: Package, files: Iterable[OwnFile]) -> Iterator[str]:
+    """Yield the attributes of the server's ``app.state`` that our code reads and vLLM's does not set."""
+    folder = package.root / "vllm" / "entrypoints"
+    texts = [file.read_text(encoding="utf-8") for file in sorted(folder.rglob("*.py"))]
+    for file in files:
+        for node in ast.walk(file.tree):
+            if not isinstance(node, ast.Attribute) or not ast.unparse(node.value).endswith("app.state"):
+                continue
+            if not any(re.search(rf"\bstate\.{node.attr} = ", text) for text in texts):
+                yield f"{file.name}:{node.lineno}: vLLM's server sets no app.state.{node.attr}"
 
 
 def wrong_kernels(package: Package, files: Iterable[OwnFile]) -> Iterator[str]:

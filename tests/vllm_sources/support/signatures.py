@@ -47,6 +47,16 @@ def mismatch_of_override(ours: Function, theirs: Function, *, is_bound: bool = T
     return None
 
 
+def swapped(call: ast.Call, ours: Function) -> str | None:
+    """Return which argument stands at the place of another, judged by the names on both sides."""
+    positional, _, _ = _parameters(ours, is_bound=True)
+    given = [ast.unparse(one).rpartition(".")[2] for one in call.args]
+    for index, name in enumerate(given):
+        if name in positional and index < len(positional) and positional[index] != name:
+            return f"takes {positional[index]!r} as argument {index + 1}, not {name!r}"
+    return None
+
+
 def _parameters(function: Function, *, is_bound: bool) -> tuple[list[str], list[str], list[str]]:
     """Return the names of the positional parameters, of all that have one, and of those without a default."""
     arguments = function.args

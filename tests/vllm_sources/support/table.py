@@ -36,7 +36,18 @@ PARAMETERS: dict[str, str | None] = {
 }
 
 # class of the attributes of vLLM's objects whose annotation is missing or wrong for us
-ATTRIBUTES: dict[str, str | None] = {"GPUModelRunner.drafter": NOT_VLLM}  # ours
+RUNNERS = "vllm.v1.worker.gpu_model_runner.GPUModelRunner | vllm.v1.worker.gpu.model_runner.GPUModelRunner"
+ATTRIBUTES: dict[str, str | None] = {
+    "Worker.model_runner": RUNNERS,
+    "CPUWorker.model_runner": RUNNERS,
+    "GPUModelRunner.drafter": NOT_VLLM,  # ours, with model runner V1
+    "GPUModelRunner.speculator": NOT_VLLM,  # ours, with V2
+}
+
+# class of the results of vLLM's functions that vLLM does not annotate
+RESULTS: dict[str, str | None] = {
+    "vllm.tokenizers.registry.cached_tokenizer_from_config": "vllm.tokenizers.TokenizerLike",
+}
 
 # files of ours that only later versions of vLLM load, with the first of these
 FIRST_VERSIONS = {
@@ -61,3 +72,13 @@ CONSUMERS = (
 NEVER_READ = {
     "prepare_watermarking": "vLLM refuses watermarking with our methods",
 }
+
+# calls that vLLM makes in this order, on which a file of ours relies
+ORDERS = (
+    (
+        "agentspec/vllm_plugin/speculator.py",
+        "vllm.v1.worker.gpu.model_runner",
+        "AsyncOutput",
+        "self.speculator.propose",
+    ),
+)

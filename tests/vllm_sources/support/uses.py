@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from tests.vllm_sources.support.classes import (
     OTHER,
@@ -25,7 +26,7 @@ from tests.vllm_sources.support.classes import (
 from tests.vllm_sources.support.consumers import Access
 from tests.vllm_sources.support.own_code import OwnClass, OwnFile, assignments
 from tests.vllm_sources.support.package import FUNCTIONS, Definition, Function, Package
-from tests.vllm_sources.support.signatures import mismatch_of_call, mismatch_of_override
+from tests.vllm_sources.support.signatures import mismatch_of_call, mismatch_of_override, swapped
 
 BUILT_IN = "__"
 
@@ -84,11 +85,12 @@ class Uses:
 
     Args:
         package: vLLM; None = nothing is known of it, and only our own files are checked.
-        parameters, attributes: see ``table``.
+        parameters, attributes, results: see ``table``.
 
     Attributes:
         found: what is wrong.
         names: names of the package that were found in it.
+        absent: attributes that it lacks and that our code reads with a default.
     """
 
     def __init__(
@@ -97,13 +99,16 @@ class Uses:
         files: Iterable[OwnFile],
         parameters: Mapping[str, str | None],
         attributes: Mapping[str, str | None],
+        results: Mapping[str, str | None] = MappingProxyType({}),
     ) -> None:
         self.found: list[Finding] = []
         self.names: set[str] = set()
+        self.absent: set[str] = set()
         self._package = package
         self._files = list(files)
         self._parameters = parameters
         self._attributes = attributes
+        self._results = results
         self._own_classes = {one.node.name: one for file in self._files for one in file.classes}
         self._globals: dict[str, dict[str, Values]] = {}
         self._inferring: set[int] = set()
@@ -205,6 +210,7 @@ class Uses:
                 why = None
                 if access.call is not None and method is not None:
                     why = mismatch_of_call(access.call, method, is_bound=True)
+                    why = why or swapped(access.call, method)
                 if why:
                     self.report(
                         cls.file, method or cls.node, f"{access.place} calls {access.name}: ours {why}"
@@ -312,11 +318,7 @@ class Uses:
         if text == "Any":
             if name not in self._parameters:
                 return (Unknown(f"the parameter {name!r}"),)
-            path = self._parameters[name]
-            if path is None:
-                return OTHER
-            value = self._path(path, scope.file, node)
-            return tuple(Instance(one) if isinstance(one, Class) else one for one in value)
+            return self._instance(scope, node, self._parameters[name])
         if isinstance(node, ast.Name):
             value = scope.names.get(text, OTHER)
             own = self._own_classes.get(text)
@@ -324,6 +326,13 @@ class Uses:
                 return tuple(self._with_bases(own))
             return tuple(Instance(one) if isinstance(one, Class) else one for one in value)
         return OTHER
+
+    def _instance(self, scope: Scope, node: ast.AST, path: str | None) -> Values:
+        """Return an object of the class that the table names."""
+        if path is None:
+            return OTHER
+        value = self._path(path, scope.file, node)
+        return tuple(Instance(one) if isinstance(one, Class) else one for one in value)
 
     def _variables(self, scope: Scope, function: Function) -> None:
         pairs: list[tuple[ast.expr, Values]] = []
@@ -486,9 +495,10 @@ class Uses:
         self.names.add(f"{cls.path}.{name}")
         key = f"{member.owner.node.name}.{name}"
         if key in self._attributes and self._package is not None:
-            path = self._attributes[key]
-            definition = None if path is None else self._package.find(path)
-            return OTHER if definition is None else (Instance(Class(definition)),)
+            paths = (self._attributes[key] or "").split(" | ")
+            found = [self._package.find(path) for path in paths]
+            known = [one for one in found if one is not None and isinstance(one.node, ast.ClassDef)]
+            return tuple(Instance(Class(one)) for one in known) or OTHER
         return type_of(member)
 
     def _own_member(self, scope: Scope, own: Own, name: str, node: ast.AST) -> Values | None:
@@ -549,6 +559,8 @@ class Uses:
             return OTHER if base is None else (Instance(base),)
         if name == "getattr" and len(node.args) > 1:
             return self._getattr(scope, node)
+        if name == "setattr" and node.args:
+            self._setattr(scope, node)
         if name in ("list", "tuple", "sorted", "set", "iter", "reversed") and node.args:
             return self._evaluated(scope, node.args[0])
         if name in scope.file.functions:
@@ -560,15 +572,31 @@ class Uses:
 
     def _getattr(self, scope: Scope, node: ast.Call) -> Values:
         """Return the type of ``getattr(x, "name", default)``: x may lack it."""
-        found: list[object] = []
+        owner, name = self._evaluated(scope, node.args[0]), node.args[1]
+        if not isinstance(name, ast.Constant):
+            return OTHER
+        access = ast.copy_location(ast.Attribute(node.args[0], str(name.value)), node)
+        if len(node.args) == 2:
+            return self._attribute(scope, access)
+        before = len(self.found)
+        values = [self._member(scope, one, access) for one in owner if not isinstance(one, Unknown)]
+        del self.found[before:]
+        if values and all(value is None for value in values):
+            self.absent |= {f"{_path_of(one)}.{access.attr}" for one in owner}
+        return tuple(dict.fromkeys(one for value in values for one in value or ())) or OTHER
+
+    def _setattr(self, scope: Scope, node: ast.Call) -> None:
+        """Report an attribute of ours on an object that takes none."""
         for one in self._evaluated(scope, node.args[0]):
-            if isinstance(node.args[1], ast.Constant) and isinstance(one, (Instance, Namespace, Own)):
-                access = ast.copy_location(ast.Attribute(node.args[0], str(node.args[1].value)), node)
-                before = len(self.found)
-                found += self._member(scope, one, access) or ()
-                if len(node.args) > 2:
-                    del self.found[before:]
-        return tuple(dict.fromkeys(found)) or OTHER
+            for cls in one.cls.ancestors if isinstance(one, Instance) else ():
+                head = ast.unparse(ast.Tuple([*cls.node.decorator_list, *cls.node.bases], ast.Load()))
+                if (
+                    "slots=True" in head
+                    or "frozen=True" in head
+                    or "Struct" in head
+                    or "__slots__" in cls.own
+                ):
+                    self.report(scope.file, node, f"{cls.path} takes no further attributes")
 
     def _called(self, scope: Scope, one: object, node: ast.Call) -> Values:
         if isinstance(one, Callee):
@@ -576,8 +604,11 @@ class Uses:
             if why:
                 self.report(scope.file, node, f"{one.module.name}'s {one.node.name} {why}")
             returns = one.node.returns
-            path = f"the result of {one.module.name}.{one.node.name}"
-            return OTHER if returns is None else annotated(one.module, returns, path)
+            path = f"{one.module.name}.{one.node.name}"
+            if path in self._results and self._package is not None:
+                return self._instance(scope, node, self._results[path])
+            path = f"the result of {path}"
+            return (Unknown(path),) if returns is None else annotated(one.module, returns, path)
         if isinstance(one, OwnMethod):
             return self._result(one)
         if isinstance(one, ItemsMethod):
