@@ -126,7 +126,7 @@ class Class:
         for base in self.node.bases:
             definition = resolve(self.module, base.value if isinstance(base, ast.Subscript) else base)
             if definition is not None and isinstance(definition.node, ast.ClassDef):
-                found += [one for one in Class(definition).ancestors if one not in found]
+                found += [one for one in class_of(definition).ancestors if one not in found]
         return found
 
     def member(self, name: str) -> Member | None:
@@ -179,6 +179,16 @@ class Class:
                                 yield Member(self, leaf.attr, value, method)
 
 
+def class_of(definition: Definition) -> Class:
+    """Return the class of a definition, made once."""
+    kept = definition.module.classes
+    if definition.node not in kept:
+        kept[definition.node] = Class(definition)
+    found = kept[definition.node]
+    assert isinstance(found, Class)
+    return found
+
+
 def type_of(member: Member) -> tuple[One | Class, ...]:
     """Return the type of an attribute, or of a property's value; a method is a :class:`Callee`."""
     module, node = member.owner.module, member.node
@@ -189,7 +199,7 @@ def type_of(member: Member) -> tuple[One | Class, ...]:
             return (Callee(module, node, is_bound=not is_static),)
         return OTHER if node.returns is None else annotated(module, node.returns, path)
     if isinstance(node, ast.ClassDef):
-        return (Class(Definition(module, node.name, node)),)
+        return (class_of(Definition(module, node.name, node)),)
     if member.function is None:
         return annotated(module, node, path)
     return _of_value(member, node, path)
@@ -202,7 +212,7 @@ def _of_value(member: Member, node: ast.AST, path: str) -> tuple[One | Class, ..
     if isinstance(node, ast.Call):
         definition = resolve(module, node.func)
         if definition is not None and isinstance(definition.node, ast.ClassDef):
-            return (Instance(Class(definition)),)
+            return (Instance(class_of(definition)),)
         if definition is not None and isinstance(definition.node, FUNCTIONS) and definition.node.returns:
             return annotated(definition.module, definition.node.returns, path)
     elif isinstance(node, ast.Name):
@@ -238,7 +248,7 @@ def annotated(module: Module, node: ast.AST, path: str) -> tuple[One | Class, ..
     if definition is None or definition.node is None:
         return OTHER
     if isinstance(definition.node, ast.ClassDef):
-        return (Instance(Class(definition)),)
+        return (Instance(class_of(definition)),)
     value = getattr(definition.node, "value", None)  # an alias of types
     is_alias = isinstance(value, (ast.Name, ast.Attribute, ast.Subscript, ast.BinOp))
     return annotated(definition.module, value, path) if is_alias and value is not None else OTHER

@@ -36,6 +36,7 @@ class Module:
     Attributes:
         name: dotted name.
         file: its path below the package's folder.
+        classes: what is known of its classes (``classes.class_of``).
     """
 
     def __init__(self, package: Package, name: str, path: Path) -> None:
@@ -43,6 +44,7 @@ class Module:
         self.name = name
         self.file = path.relative_to(package.root).as_posix()
         self.is_package = path.name == "__init__.py"
+        self.classes: dict[ast.AST | None, object] = {}
         self.tree = ast.parse(path.read_text(encoding="utf-8"))
 
     @cached_property

@@ -16,7 +16,7 @@ from agentspec.vllm_plugin import command
 from agentspec.vllm_plugin.versions import FIRST_WITH_MESSAGE_TAGS, parse
 from agentspec.wire import XARGS_FIELD
 from tests.vllm_sources.support import table
-from tests.vllm_sources.support.classes import Class, Instance, annotated
+from tests.vllm_sources.support.classes import Class, Instance, annotated, class_of
 from tests.vllm_sources.support.own_code import PLUGIN, OwnFile
 from tests.vllm_sources.support.package import FUNCTIONS, Module, Package
 
@@ -90,7 +90,7 @@ def wrong_command(package: Package, line: list[str]) -> Iterator[str]:
         yield "there is no vllm.config.SpeculativeConfig"
         return
     for name in config:
-        if Class(definition).member(name) is None:
+        if class_of(definition).member(name) is None:
             yield f"speculative_config has no {name}"
     methods = literals(definition.module, "SpeculativeMethod")
     if config["method"] not in methods:

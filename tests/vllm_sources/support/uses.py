@@ -20,6 +20,7 @@ from tests.vllm_sources.support.classes import (
     Namespace,
     Unknown,
     annotated,
+    class_of,
     is_abstract,
     type_of,
 )
@@ -498,7 +499,7 @@ class Uses:
             paths = (self._attributes[key] or "").split(" | ")
             found = [self._package.find(path) for path in paths]
             known = [one for one in found if one is not None and isinstance(one.node, ast.ClassDef)]
-            return tuple(Instance(Class(one)) for one in known) or OTHER
+            return tuple(Instance(class_of(one)) for one in known) or OTHER
         return type_of(member)
 
     def _own_member(self, scope: Scope, own: Own, name: str, node: ast.AST) -> Values | None:
@@ -632,7 +633,7 @@ def _defined(definition: Definition, path: str) -> Values:
     if node is None:
         return (Namespace(module),)
     if isinstance(node, ast.ClassDef):
-        return (Class(definition),)
+        return (class_of(definition),)
     if isinstance(node, FUNCTIONS):
         return (Callee(module, node),)
     if isinstance(node, ast.AnnAssign):
