@@ -32,6 +32,7 @@ class SpeculativeConfig:
     method: SpeculativeMethod
     num_speculative_tokens: int
 """,
+    "vllm/config/vllm.py": "if speculative.method in ('suffix', 'eagle'):\n    refuse()\n",
     "vllm/sampler.py": "MAX_SPEC_LEN = 128\n@jit\ndef kernel(out, values): ...\n",
     "vllm/entrypoints/router.py": """
 from vllm.entrypoints.bodies import Chat, Batch
@@ -108,6 +109,7 @@ def test_nothing_is_found_where_all_is_there(tmp_path: Path) -> None:
             "class Speculation",
             "no vllm.config.Speculative",
         ),
+        ("vllm/config/vllm.py", "eagle", "ngram_gpu", "vllm.config.vllm names 'ngram_gpu'"),
         ("vllm/server.py", "__main__", "main", "python -m vllm.server starts nothing"),
         ("vllm/envs.py", "VLLM_API_KEY", "VLLM_KEY", "there is no variable VLLM_API_KEY"),
         ("vllm/entrypoints/state.py", "engine_client", "engine", "sets no app.state.engine_client"),

@@ -23,6 +23,7 @@ from tests.vllm_sources.support.package import FUNCTIONS, Module, Package
 FLAG = re.compile(r"--?[a-z][a-z0-9-]*")
 PATH = re.compile(r"vllm(\.\w+)+")
 VARIABLE = re.compile(r"VLLM_[A-Z0-9_]+")
+RUNNER_V1_METHOD = "custom_class"
 RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 
 
@@ -95,6 +96,14 @@ def wrong_command(package: Package, line: list[str]) -> Iterator[str]:
     methods = literals(definition.module, "SpeculativeMethod")
     if config["method"] not in methods:
         yield f"there is no speculative method {config['method']!r}, only {sorted(methods)}"
+    refused = package.module("vllm.config.vllm")
+    if config["method"] != RUNNER_V1_METHOD and refused is not None and config["method"] in _texts(refused):
+        yield f"vllm.config.vllm names {config['method']!r}: does model runner V2 refuse it?"
+
+
+def _texts(module: Module) -> set[str]:
+    constants = (one for one in ast.walk(module.tree) if isinstance(one, ast.Constant))
+    return {one.value for one in constants if isinstance(one.value, str)}
 
 
 def literals(module: Module, name: str) -> set[str]:
