@@ -30,7 +30,7 @@ def main() -> int:
             return 2
         print(f"vLLM {version}: {len(report.names)} names found, {len(report.findings)} findings", flush=True)
         for name in sorted(report.absent):
-            print(f"  {name} is absent: our default is used", flush=True)
+            print(f"  {name} is absent: our code does without", flush=True)
         for line in (*(sorted(report.names) if arguments.names else ()), *report.findings):
             print(f"  {line}", flush=True)
         has_findings |= bool(report.findings)

@@ -43,6 +43,9 @@ def test_nothing_is_found_where_all_is_there(tmp_path: Path) -> None:
         ),
         (WORKER, "def make(size: int", "def make(size: int, kind: str", "make needs the argument 'kind'"),
         (WORKER, "def execute(", "def run(", "vllm.worker.Worker has no execute"),
+        (WORKER, "(Base):\n    def execute(", "(Base):\n    def run(", "vllm.worker.Worker has no execute"),
+        (WORKER, "self._after()", "self._later()", "Worker._after is not called in its module"),
+        (WORKER, "def _after", "def _later", "vllm.worker.Worker has no _after"),
         (WORKER, "is_dummy", "is_profile", "has 'is_profile' as its argument 2, ours has 'is_dummy'"),
         (WORKER, "is_dummy: bool = False", "*, step: int", "execute takes an argument 'step', ours does not"),
         (WORKER, "def stop(self) -> None: ...\n\ndef", "x = 1\n\ndef", "vllm.worker.Worker.stop is abstract"),
@@ -108,7 +111,7 @@ def test_a_change_of_ours_is_found(tmp_path: Path, old: str, new: str, text: str
 
 def test_what_is_read_with_a_default_may_be_absent(tmp_path: Path) -> None:
     uses = checked(package(tmp_path), plugin(tmp_path))
-    assert uses.absent == {"vllm.output.Request.later"}
+    assert uses.absent == {"vllm.output.Request.later", "vllm.later.optional"}
 
 
 def test_a_result_that_vllm_does_not_annotate_must_be_in_the_table(tmp_path: Path) -> None:
@@ -129,16 +132,46 @@ def test_the_order_of_calls(tmp_path: Path, first: str, second: str, holds: bool
     assert not precedes(module, "missing", second)
 
 
+UNTYPED = {
+    "parameter": "def read(thing: Any) -> None:\n    thing.size\n",
+    "elements": "def read(thing: list[Any]) -> None:\n    [one.size for one in thing]\n",
+    "nested": "def read() -> None:\n    def inner(thing: Any) -> None:\n        thing.size\n",
+    "field": "class Read:\n    thing: Any\n    def read(self) -> None:\n        self.thing.size\n",
+    "assigned": "class Read:\n    def read(self) -> None:\n"
+    "        self.thing: Any = None\n        self.thing.size\n",
+    "result": "def get(thing: Any) -> Any:\n    return thing\ndef read() -> None:\n    get(1).size\n",
+}
+
+
+@pytest.mark.parametrize("code", UNTYPED.values(), ids=UNTYPED)
 @pytest.mark.parametrize("knows_vllm", [False, True])
-def test_an_untyped_value_of_unknown_class_is_found(tmp_path: Path, knows_vllm: bool) -> None:
-    ours = plugin(
-        tmp_path,
-        "def install() -> None:",
-        "def read(thing: Any) -> None:\n    thing.size\n\ndef install() -> None:",
-    )
-    found = findings(package(tmp_path) if knows_vllm else None, ours)
-    assert found == ["the class of the parameter 'thing' is unknown, 'size' is read: add it to table.py"]
-    assert findings(None, ours, {**PARAMETERS, "thing": None}) == []
+def test_an_untyped_value_of_unknown_class_is_found(tmp_path: Path, knows_vllm: bool, code: str) -> None:
+    ours = plugin(tmp_path, "def install() -> None:", f"{code}\ndef install() -> None:")
+    theirs = package(tmp_path) if knows_vllm else None
+    found = findings(theirs, ours)
+    assert found == ["the class of the untyped 'thing' is unknown, 'size' is read: add it to table.py"]
+    assert findings(theirs, ours, {**PARAMETERS, "thing": None}) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def read(new: Any) -> None:\n    new.size\n",
+        "def read(given: list) -> None:\n    sorted(given, key=lambda new: new.size)\n",
+        "class Read:\n    new: Any\n\ndef read(given: Read) -> None:\n    given.new.size\n",
+        "class Read:\n    def __init__(self, one: Outer) -> None:\n        self.outer: Outer = None\n"
+        "    def read(self) -> None:\n        self.outer.new.size\nclass Outer:\n    new: Any\n",
+    ],
+)
+def test_a_value_is_followed_through_our_code(tmp_path: Path, code: str) -> None:
+    ours = plugin(tmp_path, "def install() -> None:", f"{code}\ndef install() -> None:")
+    assert findings(package(tmp_path), ours) == ["vllm.output.Request has no size"]
+
+
+def test_the_table_types_what_vllm_annotates_with_any(tmp_path: Path) -> None:
+    theirs = package(tmp_path, {WORKER: ("output: Output, is_dummy", "output: Any, is_dummy")})
+    assert findings(theirs, plugin(tmp_path))[0].startswith("the class of the untyped 'output' is unknown")
+    assert findings(theirs, plugin(tmp_path), {**PARAMETERS, "output": "vllm.output.Output"}) == []
 
 
 def test_every_untyped_value_of_the_plugin_is_in_the_table() -> None:
@@ -150,3 +183,8 @@ def test_every_untyped_value_of_the_plugin_is_in_the_table() -> None:
 def test_the_oldest_and_the_newest_supported_versions_are_checked() -> None:
     checked = [parse(version) for version in table.CHECKED]
     assert (checked[0], checked[-1]) == (OLDEST, NEWEST)
+
+
+def test_the_files_in_the_table_exist() -> None:
+    exist = [(ROOT / name).exists() for name in table.FIRST_VERSIONS]
+    assert all(exist) or not any(exist)

@@ -294,6 +294,16 @@ def is_abstract(node: ast.AST) -> bool:
     )
 
 
+def is_implemented(node: ast.AST) -> bool:
+    """Return False for an abstract method, and for one that only raises NotImplementedError."""
+    if not isinstance(node, FUNCTIONS):
+        return True
+    last = node.body[-1]
+    return not is_abstract(node) and not (
+        isinstance(last, ast.Raise) and "NotImplemented" in ast.unparse(last)
+    )
+
+
 def _is_self(node: ast.AST) -> bool:
     return isinstance(node, ast.Name) and node.id == "self"
 

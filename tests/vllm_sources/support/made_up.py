@@ -47,8 +47,14 @@ class Base(ABC):
 
     def warm_up(self) -> None: ...
 
+    def execute(self, output: Output, is_dummy: bool = False) -> Output | None:
+        raise NotImplementedError
+
+    def _after(self): ...
+
 class Worker(Base):
     def execute(self, output: Output, is_dummy: bool = False) -> Output | None:
+        self._after()
         return output
 
     def stop(self) -> None: ...
@@ -124,6 +130,9 @@ class OurWorker(Worker):
         for count in output.counts:
             print(count)
         return super().execute(output)
+
+    def _after(self) -> None:
+        super()._after()
 
     def take(self, new: Any) -> None:
         request = self.requests[new.name]

@@ -42,6 +42,17 @@ class OwnClass:
                     found.setdefault(target.attr, []).append((given, method))
         return found
 
+    @cached_property
+    def annotations(self) -> dict[str, ast.expr]:
+        """The annotations of its attributes, by name."""
+        nodes = [node for node in ast.walk(self.node) if isinstance(node, ast.AnnAssign)]
+        inner = {id(node) for method in self.methods.values() for node in ast.walk(method)}
+        found = {ast.unparse(one.target): one.annotation for one in nodes if id(one) not in inner}
+        for one in nodes:
+            if isinstance(one.target, ast.Attribute) and ast.unparse(one.target.value) == "self":
+                found[one.target.attr] = one.annotation
+        return found
+
     @property
     def owned(self) -> set[str]:
         """The names that it defines itself."""

@@ -55,6 +55,12 @@ FIRST_VERSIONS = {
     for name in ("planner", "scheduler", "speculator", "streams")
 }
 
+# names that only later versions have, and that our code does without in earlier ones
+FIRST_WITH_NAME = {
+    "vllm.triton_utils.dispatcher.register_kernels": (0, 31),
+    "vllm.config.speculative.SpeculativeConfig.enable_adaptive_verification": (0, 29),
+}
+
 # flags that only later versions have
 FIRST_WITH_FLAG = {"--per-request-spec-decode-metrics": FIRST_WITH_REQUEST_METRICS}
 

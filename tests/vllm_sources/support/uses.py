@@ -22,6 +22,7 @@ from tests.vllm_sources.support.classes import (
     annotated,
     class_of,
     is_abstract,
+    is_implemented,
     type_of,
 )
 from tests.vllm_sources.support.consumers import Access
@@ -30,6 +31,7 @@ from tests.vllm_sources.support.package import FUNCTIONS, Definition, Function, 
 from tests.vllm_sources.support.signatures import mismatch_of_call, mismatch_of_override, swapped
 
 BUILT_IN = "__"
+UNTYPED = "the untyped"
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,13 @@ class Own:
 
     cls: OwnClass
     base: Class | None
+
+
+@dataclass(frozen=True)
+class Super:
+    """What ``super()`` gives in a subclass of a class of the package."""
+
+    cls: Class
 
 
 @dataclass(frozen=True)
@@ -91,7 +100,7 @@ class Uses:
     Attributes:
         found: what is wrong.
         names: names of the package that were found in it.
-        absent: attributes that it lacks and that our code reads with a default.
+        absent: names that it lacks and that our code can do without.
     """
 
     def __init__(
@@ -111,6 +120,7 @@ class Uses:
         self._attributes = attributes
         self._results = results
         self._own_classes = {one.node.name: one for file in self._files for one in file.classes}
+        self._own_functions = {name: file for file in self._files for name in file.functions}
         self._globals: dict[str, dict[str, Values]] = {}
         self._inferring: set[int] = set()
         self._seen: set[tuple[str, str]] = set()
@@ -161,7 +171,9 @@ class Uses:
             return (Unknown(path),)
         definition = self._package.find(path)
         if definition is None:
-            if not is_optional:
+            if is_optional:
+                self.absent.add(path)
+            else:
                 self.report(file, node, f"there is no {path}")
             return OTHER
         self.names.add(path)
@@ -255,9 +267,16 @@ class Uses:
         self.names.add(f"{own.base.path}.{method.name}")
         if not isinstance(member.node, FUNCTIONS):
             return
+        path = f"{own.base.path}.{method.name}"
         why = mismatch_of_override(method, member.node)
         if why:
-            self.report(own.cls.file, method, f"{own.base.path}.{method.name} {why}")
+            self.report(own.cls.file, method, f"{path} {why}")
+        if method.name.startswith("_") and not any(
+            _calls(one.module.tree, method.name) for one in own.base.ancestors
+        ):
+            self.report(
+                own.cls.file, method, f"{path} is not called in its module: overriding it does nothing"
+            )
 
     def _function(self, file: OwnFile, own: Own | None, function: Function) -> None:
         self._body(self._scope(file, own, function), function.body)
@@ -271,6 +290,10 @@ class Uses:
                 scope.names["self"] = scope.names[argument.arg] = (own,)
             else:
                 scope.names[argument.arg] = self._parameter(scope, argument, function)
+        for node in ast.walk(function):
+            if node is not function and isinstance(node, (*FUNCTIONS, ast.Lambda)):
+                for argument in (*node.args.args, *node.args.kwonlyargs):
+                    scope.names[argument.arg] = self._inner_parameter(scope, argument)
         for _ in range(2):  # a variable may depend on one that is assigned further down
             self._variables(scope, function)
         return scope
@@ -278,19 +301,30 @@ class Uses:
     def _parameter(self, scope: Scope, argument: ast.arg, function: Function) -> Values:
         if argument.annotation is None:
             return OTHER
-        base = scope.own.base if scope.own is not None else None
-        if base is not None and not function.name.startswith(BUILT_IN):
-            member = base.member(function.name)
-            theirs = member.node.args if member is not None and isinstance(member.node, FUNCTIONS) else None
-            for one in (
-                (*theirs.args, *theirs.kwonlyargs) if theirs is not None and member is not None else ()
-            ):
-                if one.arg == argument.arg and one.annotation is not None:
-                    return annotated(member.owner.module, one.annotation, f"{function.name}({one.arg})")
+        theirs = self._their_parameter(scope.own, function.name, argument.arg)
+        if any(not isinstance(one, Unknown) for one in theirs):
+            return theirs
         value = self._own_annotation(scope, argument.annotation, argument.arg)
         if self._package is None and scope.own is not None and self._extends_unknown(scope.own.cls):
             return tuple(Unknown("an override") if isinstance(one, Unknown) else one for one in value)
         return value
+
+    def _inner_parameter(self, scope: Scope, argument: ast.arg) -> Values:
+        """Return the type of a parameter of a nested function, or of a lambda, which has no annotation."""
+        if argument.annotation is not None:
+            return self._own_annotation(scope, argument.annotation, argument.arg)
+        return self._instance(scope, argument, self._parameters.get(argument.arg))
+
+    def _their_parameter(self, own: Own | None, function: str, name: str) -> Values:
+        """Return the type that the base's method annotates a parameter with; empty without one."""
+        base = None if own is None else own.base
+        member = None if base is None or function.startswith(BUILT_IN) else base.member(function)
+        if member is None or not isinstance(member.node, FUNCTIONS):
+            return ()
+        for one in (*member.node.args.args, *member.node.args.kwonlyargs):
+            if one.arg == name and one.annotation is not None:
+                return annotated(member.owner.module, one.annotation, f"{function}({name})")
+        return ()
 
     def _extends_unknown(self, cls: OwnClass) -> bool:
         """Return True for a subclass of the package's classes while nothing is known of the package."""
@@ -318,7 +352,7 @@ class Uses:
             )
         if text == "Any":
             if name not in self._parameters:
-                return (Unknown(f"the parameter {name!r}"),)
+                return (Unknown(f"{UNTYPED} {name!r}"),)
             return self._instance(scope, node, self._parameters[name])
         if isinstance(node, ast.Name):
             value = scope.names.get(text, OTHER)
@@ -467,6 +501,10 @@ class Uses:
         if isinstance(one, OwnClass):
             found = [self._own_member(scope, own, name, node) for own in self._with_bases(one)]
             return None if None in found else tuple(inner for part in found for inner in part or ())
+        if isinstance(one, Super):
+            member = one.cls.member(name)
+            is_there = member is not None and is_implemented(member.node)
+            return self._their_member(one.cls, name) if is_there else None
         if isinstance(one, (Instance, Class)):
             cls = one.cls if isinstance(one, Instance) else one
             return self._their_member(cls, name)
@@ -480,7 +518,7 @@ class Uses:
         if isinstance(one, Items):
             return (ItemsMethod(one, name),)
         if isinstance(one, Unknown):
-            if self._package is None and not one.path.startswith("the parameter"):
+            if self._package is None and not one.path.startswith(UNTYPED):
                 return (one,)
             self.report(
                 scope.file, node, f"the class of {one.path} is unknown, {name!r} is read: add it to table.py"
@@ -529,6 +567,9 @@ class Uses:
                 scope = self._scope(cls.file, Own(cls, own.base), method)
             values += self._value(scope, value, quiet=True)
             self._inferring.discard(id(value))
+        annotation = cls.annotations.get(name)
+        if annotation is not None and all(one in OTHER for one in values):
+            return self._own_annotation(Scope(cls.file, names=self._imports(cls.file)), annotation, name)
         return tuple(dict.fromkeys(values)) or OTHER
 
     def _result(self, callee: OwnMethod) -> Values:
@@ -557,15 +598,16 @@ class Uses:
             parents = self._lineage(scope.own.cls)[1:]
             if parents:
                 return (Own(parents[0], base),)
-            return OTHER if base is None else (Instance(base),)
+            return OTHER if base is None else (Super(base),)
         if name == "getattr" and len(node.args) > 1:
             return self._getattr(scope, node)
         if name == "setattr" and node.args:
             self._setattr(scope, node)
         if name in ("list", "tuple", "sorted", "set", "iter", "reversed") and node.args:
             return self._evaluated(scope, node.args[0])
-        if name in scope.file.functions:
-            return self._result(OwnMethod(None, scope.file, scope.file.functions[name]))
+        if name in self._own_functions:
+            file = self._own_functions[name]
+            return self._result(OwnMethod(None, file, file.functions[name]))
         found: list[object] = []
         for one in self._evaluated(scope, node.func):
             found += self._called(scope, one, node)
@@ -645,13 +687,21 @@ def _path_of(one: object) -> str:
     """Return the dotted name of a value's class in the package, for messages."""
     if isinstance(one, Own):
         return one.cls.node.name if one.base is None else one.base.path
-    return one.cls.path if isinstance(one, Instance) else getattr(one, "path", one.__class__.__name__)
+    return (
+        one.cls.path if isinstance(one, (Instance, Super)) else getattr(one, "path", one.__class__.__name__)
+    )
 
 
 def _elements(values: Values) -> Values:
     """Return what a loop over these values gives; over a mapping, its keys."""
     found = [inner for one in values if isinstance(one, Items) and not one.is_mapping for inner in one.of]
     return tuple(dict.fromkeys(found)) or OTHER
+
+
+def _calls(tree: ast.AST, name: str) -> bool:
+    """Return True if ``self`` is asked for the method anywhere."""
+    calls = (one.func for one in ast.walk(tree) if isinstance(one, ast.Call))
+    return any(ast.unparse(one) == f"self.{name}" for one in calls if isinstance(one, ast.Attribute))
 
 
 def _loads(tree: ast.AST) -> Iterable[ast.AST]:
