@@ -13,6 +13,7 @@ from agentspec.errors import ConfigError
 from agentspec.wire import encode_stage
 
 COLUMNS = ("stage", "requests", "output tokens", "tokens per step", "accepted", "MiB")
+OLD_S = 5.0  # figures older than this are shown with their age
 EXAMPLES = """\
 examples:
   agentspec forest stats                               what each stage has gained
@@ -54,7 +55,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run_stats(args: argparse.Namespace) -> int:
     """Run ``agentspec forest stats``."""
     answer = Gateway.of(args).call("GET", "stages")
-    print(json.dumps(answer, indent=2) if args.json else _table(answer["stages"]))
+    if args.json:
+        print(json.dumps(answer, indent=2))
+        return 0
+    print(_table(answer["stages"]))
+    if answer.get("age_s", 0.0) >= OLD_S:
+        print(f"\nThese figures are {answer['age_s']:.0f} s old: the engine sends no newer ones at present.")
     return 0
 
 

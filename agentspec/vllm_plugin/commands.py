@@ -1,7 +1,8 @@
 """Commands of the control channel in a worker: they read statistics and change the forest.
 
-A command runs between two decode steps. A long command only starts there: it continues in a thread,
-concurrently with the steps, and the control channel polls for its result.
+A command runs between two decode steps: the caller waits for the present one. A long command only starts
+there: it continues in a thread, concurrently with the steps, and the control channel polls for its result.
+``stages`` is one call, with the status in its answer: see :class:`Snapshot`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 from agentspec.vllm_plugin.lora import adapted
 from agentspec.vllm_plugin.proposer import ForestProposer
+from agentspec.vllm_plugin.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +53,6 @@ class Commands:
             "job": self._job,
         }
         self._in_background: dict[str, Callable[[Arguments], Answer]] = {
-            "stages": self._stages,
             "trace": self._trace,
             "save": self._save,
             "load": self._load,
@@ -59,13 +60,18 @@ class Commands:
         }
         self._jobs: dict[int, Future[Answer]] = {}
         self._job_numbers = itertools.count(1)
-        self._threads = ThreadPoolExecutor(2, "agentspec-commands")  # ``stages`` need not wait for ``load``
+        self._threads = ThreadPoolExecutor(2, "agentspec-commands")  # ``trace`` need not wait for ``load``
+        self._snapshot = Snapshot(self._figures, self._threads.submit)
         self._autosave: ForestAutosave | None = None
         self._num_changes = 0  # to the forest, by commands
+        self._num_calls = 0  # by the control channel
 
     def run(self, command: str, arguments: str) -> str:
         """Run one command. Return the answer, or ``{"error": {"message": ...}}``, as JSON. Never raises."""
+        self._num_calls += 1
         try:
+            if command == "stages":
+                return self._snapshot.read()
             if command in self._at_once:
                 return json.dumps(self._at_once[command](json.loads(arguments)))
             return json.dumps(self._begin(command, arguments))
@@ -115,14 +121,15 @@ class Commands:
             "tree_bytes": self._forest.memory_bytes(),
             "num_requests": proposer.num_requests,
             "propose_us": proposer.timing.microseconds(),
+            "num_calls": self._num_calls,
         }
 
-    def _stages(self, _: Arguments) -> Answer:
+    def _figures(self) -> Answer:
         self._proposer.settle()
-        stages = list(self._proposer.stages.all.items())  # a copy: steps run concurrently
-        return {"stages": [self._figures(stage, counters) for stage, counters in stages]}
+        stages = list(self._proposer.stages.all.items())  # a copy: steps may run concurrently
+        return {**self._status({}), "stages": [self._of_stage(stage, stats) for stage, stats in stages]}
 
-    def _figures(self, stage: StageKey, counters: StageStats) -> Answer:
+    def _of_stage(self, stage: StageKey, counters: StageStats) -> Answer:
         trees = self._trees(stage)
         figures = {field.name: getattr(counters, field.name) for field in fields(counters)}
         figures["tree_bytes"] = sum(map(self._forest.memory_bytes, trees))

@@ -36,7 +36,7 @@ parts; with --json, those that are not measured now stay as they are in the file
   lossless  outputs with the plugin and without, token by token, nine ways to run and to ask
   sql       the example through gateway and vLLM, one and four requests at a time
   propose   a whole call of the proposer with 64 live requests; DIR as for paper
-  warm      a restart with a saved forest
+  warm      a restart with a saved forest; calls of the worker for the gateway's figures
   soak      16 clients, some of whom hang up; memory
   steps     step time against the tokens of a batch; only if asked for
 

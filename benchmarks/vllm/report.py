@@ -22,6 +22,7 @@ BARS = (
     Bar("soak: outputs that differ", "soak", "num_different", le, 0, is_summed=False),
     Bar("soak: errors", "soak", "num_errors", le, 0, is_summed=False),
     Bar("restart, of warm acceptance", "warm", "warm_restart_acceptance", ge, 0.95),
+    Bar("worker calls for the gateway's figures", "warm", "control_rpcs_per_figures", le, 1),
 )
 
 

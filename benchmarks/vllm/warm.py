@@ -39,6 +39,7 @@ def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> 
         with engine.serving(keeping, log_dir) as server:
             ask_all(server.url, chats, NUM_CLIENTS)
             warm = _ask(server, probes)
+            num_rpcs = server.control_rpcs_per_figures()
             saved = server.control("save")
         announce("warm: restarted with the saved forest")
         with engine.serving(keeping, log_dir) as server:
@@ -49,6 +50,7 @@ def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> 
     return {
         "warm_restart_acceptance": restarted.accepted_per_step / warm.accepted_per_step,
         "cold_start_acceptance": cold.accepted_per_step / warm.accepted_per_step,
+        "control_rpcs_per_figures": num_rpcs,
         "num_saved_outputs": saved["num_outputs"],
         "num_saved_bytes": saved["num_bytes"],
         "figures": {

@@ -34,7 +34,7 @@ def control_routes(upstream: Upstream, runtime: RuntimeConfig) -> list[Route]:
         tenant = context_of(request.scope).tenant  # None: all
         seen = await upstream.stats()
         own = {stage: stats for stage, stats in seen.items() if tenant in (None, stage.tenant)}
-        return JSONResponse(describe_stages(own))
+        return JSONResponse({"age_s": round(upstream.stats_age_s, 3), **describe_stages(own)})
 
     async def trace(request: Request) -> Response:
         tenant, request_id = context_of(request.scope).tenant, request.path_params["request_id"]

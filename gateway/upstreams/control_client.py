@@ -1,7 +1,8 @@
 """HTTP client for the control channel of an engine with our vLLM plugin: its counters and its trees.
 
-Engines without the plugin have no such channel. Reading counters never fails and never takes long. Commands
-that change trees (evict, save, ...) raise an error that states the reason.
+Engines without the plugin have no such channel. The engine answers between two of its steps. Reading counters
+never fails and never takes long: if the engine is late, the last known ones are returned. Commands that
+change trees (evict, save, ...) raise an error that states the reason.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from urllib.parse import urlsplit
 from agentspec.errors import EngineError, RequestError
 from agentspec.gateway.errors import NoControlError
 from agentspec.gateway.upstreams.connection_pool import ConnectionPool, UpstreamRequest
-from agentspec.gateway.upstreams.stage_json import Stages, read_stages
+from agentspec.gateway.upstreams.stage_json import Stages, read_figures
 from agentspec.generation import PastOutput
 from agentspec.stages import StageKey
 from agentspec.wire import OWN_PREFIX
 
 CONNECT_TIMEOUT_S = 5.0
-FIGURES_TIMEOUT_S = 1.0
+PATIENCE_S = 1.0  # then the last known counters are returned; the engine's answer is still taken
+FIGURES_TIMEOUT_S = 60.0  # a step that reads long prompts may take this long
 FRESH_S = 1.0
 ABSENT_S = 30.0  # an engine without the plugin may be replaced by one that has it
 COMMAND_TIMEOUT_S = 600.0  # gigabytes to a slow disk
@@ -55,20 +57,32 @@ class EngineControl:
             idle_s=COMMAND_TIMEOUT_S,
         )
         self._stages: Stages | None = None
+        self._made_s = 0.0  # the moment that ``_stages`` describes
         self._stale_from = 0.0
-        self._has_plugin = False
         self._is_failing = False
-        self._asking = asyncio.Lock()
+        self._refreshing: asyncio.Task[None] | None = None  # one at a time: the engine answers them in turn
+        self._asked_s = 0.0
 
     async def stages(self) -> Stages | None:
         """Return the counters per stage: at most a second old if the engine responds, else the last known.
 
         None if the engine has no plugin, or has not responded yet.
         """
-        async with self._asking:
-            if time.monotonic() >= self._stale_from:
-                await self._refresh()
+        now_s = time.monotonic()
+        if self._refreshing is None and now_s >= self._stale_from:
+            self._asked_s = now_s
+            self._refreshing = asyncio.create_task(self._refresh())
+        if self._refreshing is not None:
+            patience_s = max(0.0, self._asked_s + PATIENCE_S - now_s)
+            _, late = await asyncio.wait([self._refreshing], timeout=patience_s)
+            if late:
+                self._warn(f"none within {PATIENCE_S:g} s. It may be in a long step")
         return self._stages
+
+    @property
+    def age_s(self) -> float:
+        """Seconds from the moment that the last known counters describe until now; 0 if there are none."""
+        return 0.0 if self._stages is None else time.monotonic() - self._made_s
 
     async def evict(self, stage: StageKey) -> dict[str, Any]:
         """Clear the stage's own tree. The other commands raise the same errors.
@@ -102,33 +116,40 @@ class EngineControl:
 
     def close(self) -> None:
         """Close the idle connections."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
         self._connections.close()
 
     async def _refresh(self) -> None:
         fresh_s = FRESH_S
         try:
             async with asyncio.timeout(FIGURES_TIMEOUT_S):
-                self._stages = await self._ask()
-            fresh_s = FRESH_S if self._has_plugin else ABSENT_S
+                has_plugin = await self._ask()
+            fresh_s = FRESH_S if has_plugin else ABSENT_S
             self._is_failing = False
         except (EngineError, TimeoutError, ValueError) as error:
-            if not self._is_failing:  # log once, not at every scrape
-                logger.warning("no figures from the engine: %s", str(error) or type(error).__name__)
-            self._is_failing = True
-            self._has_plugin = False  # the server that starts next may be another one
-        self._stale_from = time.monotonic() + fresh_s
+            self._warn(str(error) or f"none within {FIGURES_TIMEOUT_S:g} s")
+        finally:
+            self._stale_from = time.monotonic() + fresh_s
+            self._refreshing = None
 
-    async def _ask(self) -> Stages | None:
-        if not self._has_plugin:
-            # /agentspec/stages does not identify the plugin: a gateway serves it too, for one tenant
-            status, _ = await self._fetch("GET", "status")
-            if status == HTTPStatus.NOT_FOUND:
-                return None
-            _check_status(status)
-            self._has_plugin = True
+    async def _ask(self) -> bool:
+        """Update the counters by one request. Return False if the engine has no plugin."""
         status, body = await self._fetch("GET", "stages")
+        if status == HTTPStatus.NOT_FOUND:
+            self._stages = None
+            return False
         _check_status(status)
-        return read_stages(body)
+        figures = read_figures(body)
+        # another gateway answers too, but without a version, and with the figures of one tenant
+        self._stages = figures.stages if figures.plugin else None
+        self._made_s = time.monotonic() - figures.age_s
+        return bool(figures.plugin)
+
+    def _warn(self, problem: str) -> None:
+        if not self._is_failing:  # log once, not at every scrape
+            logger.warning("no figures from the engine: %s", problem)
+        self._is_failing = True
 
     async def _command(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         status, raw = await self._fetch("POST", name, json.dumps(arguments).encode())

@@ -124,6 +124,11 @@ class EmbeddedUpstream:
         """Return the engine's counters."""
         return self._engine.stats()
 
+    @property
+    def stats_age_s(self) -> float:
+        """Always 0: the engine is in this process."""
+        return 0.0
+
     async def metrics(self) -> Iterable[Metric]:
         """Return no metrics: there is no connection to measure."""
         return ()

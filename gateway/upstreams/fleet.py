@@ -111,6 +111,11 @@ class Fleet:
             stage: parts[0] if len(parts) == 1 else StageStats.sum(parts) for stage, parts in by_stage.items()
         }
 
+    @property
+    def stats_age_s(self) -> float:
+        """Age of the oldest counters in :meth:`stats`."""
+        return max((replica.stats_age_s for replica in self._replicas), default=0.0)
+
     async def metrics(self) -> Iterable[Metric]:
         """Return the metrics of every engine and of the admission queue."""
         if len(self._replicas) == 1:  # _probe_regularly does not probe a single engine

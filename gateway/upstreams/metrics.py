@@ -55,6 +55,10 @@ class Observable(Protocol):
     def is_ejected(self) -> bool:
         """True if its circuit breaker is open to at least one tenant."""
 
+    @property
+    def stats_age_s(self) -> float:
+        """Seconds since the moment that its counters per stage describe."""
+
 
 GAUGES = (
     ("agentspec_upstream_running", "num_running", "Requests that the engine answers now"),
@@ -63,6 +67,11 @@ GAUGES = (
         "agentspec_upstream_breaker_open",
         "is_ejected",
         "1 while the engine gets no request, of one tenant or of all, after failures",
+    ),
+    (
+        "agentspec_upstream_stats_age_seconds",
+        "stats_age_s",
+        "Age of the engine's counters per stage, which it sends between two steps",
     ),
 )
 COUNTERS = (

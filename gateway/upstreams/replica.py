@@ -82,6 +82,11 @@ class Replica:
         """True if its circuit breaker is open to at least one tenant."""
         return self.breaker.is_open_to_any
 
+    @property
+    def stats_age_s(self) -> float:
+        """Seconds since the moment that :meth:`stats` described last."""
+        return self.control.age_s
+
     def may_serve(self, model: str | None) -> bool:
         """True if the configuration allows ``model`` on this engine."""
         return not self.settings.models or model is None or model in self.settings.models

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt
@@ -41,16 +41,35 @@ class _StageFigures(BaseModel):
 
 
 class _AllFigures(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
     stages: list[_StageFigures]
+    agentspec: str = ""
+    age_s: NonNegativeFloat = 0.0
 
 
-def read_stages(raw: bytes) -> Stages:
-    """Parse the counters in ``{"stages": [...]}``, keeping their order. Raises ValueError if malformed."""
-    return dict(_read(one) for one in _AllFigures.model_validate_json(raw).stages)
+@dataclass(frozen=True, slots=True)
+class EngineFigures:
+    """An answer of ``/agentspec/stages``.
+
+    Attributes:
+        plugin: version of the plugin that sent it; empty if a gateway did.
+        age_s: seconds from the moment that the counters describe to the answer.
+    """
+
+    stages: Stages
+    plugin: str
+    age_s: float
+
+
+def read_figures(raw: bytes) -> EngineFigures:
+    """Parse ``{"stages": [...], ...}``, keeping the order of the stages. Raises ValueError if malformed."""
+    read = _AllFigures.model_validate_json(raw)
+    return EngineFigures(dict(_read(one) for one in read.stages), read.agentspec, read.age_s)
 
 
 def describe_stages(stages: Stages) -> dict[str, list[dict[str, Any]]]:
-    """Describe stages in the form that :func:`read_stages` reads, with the rates added."""
+    """Describe stages in the form that :func:`read_figures` reads, with the rates added."""
     return {"stages": [_describe(stage, stats) for stage, stats in stages.items()]}
 
 

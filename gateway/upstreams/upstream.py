@@ -34,8 +34,12 @@ class Upstream(Protocol):
     async def stats(self) -> Mapping[StageKey, StageStats]:
         """Return the counters per stage since the start, in the order in which the stages were first seen.
 
-        Never fails: if the upstream is down, the last known counters are returned.
+        Never fails: if the upstream is down or late, the last known counters are returned.
         """
+
+    @property
+    def stats_age_s(self) -> float:
+        """Seconds since the moment that :meth:`stats` described last, of the oldest part."""
 
     async def metrics(self) -> Iterable[Metric]:
         """Return the Prometheus metrics other than those per stage. Never fails."""

@@ -24,6 +24,7 @@ KEYS = {
     "propose_ms_b64",
     "soak_rss_growth",
     "warm_restart_acceptance",
+    "control_rpcs_per_figures",
 }
 ENGINE = Engine("model", ())
 SOAK = {"soak_rss_growth": 0.01, "outputs_identical": True}
@@ -49,6 +50,7 @@ def test_one_part_with_a_difference_is_enough() -> None:
         ("propose", "propose_ms_b64", 0.99, 1.0),
         ("soak", "soak_rss_growth", 0.0299, 0.03),
         ("warm", "warm_restart_acceptance", 0.95, 0.94),
+        ("warm", "control_rpcs_per_figures", 1, 2),
         ("lossless", "num_preemptions", 1, 0),
     ],
 )

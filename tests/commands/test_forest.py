@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from agentspec.cli import main
+from agentspec.commands.gateway_call import Gateway
 from tests.support.serving import serving
 
 TEXT = "SELECT name, price FROM items WHERE price > 10 ORDER BY price"
@@ -46,6 +47,18 @@ def test_a_stage_is_warmed_told_and_forgotten(
     assert told["tree_bytes"] > 0
     assert forest(url, "evict", "flow/sql", key="solo-key") == 0
     assert capsys.readouterr().out == f"forgot flow/sql: {told['tree_bytes']} bytes\n"
+
+
+def test_old_figures_are_shown_with_their_age(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = []
+    for age_s in (0.4, 37.2):
+        monkeypatch.setattr(Gateway, "call", lambda *_, age_s=age_s: {"age_s": age_s, "stages": []})
+        assert main(["forest", "stats"]) == 0
+        shown.append(capsys.readouterr().out)
+    assert "old" not in shown[0]
+    assert "37 s old" in shown[1]
 
 
 def test_an_operator_sees_all_tenants(url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,13 +59,16 @@ def test_the_status_tells_of_the_engine(commands: Commands, runner: Runner) -> N
     assert status["tree_bytes"] == runner.proposer.forest.memory_bytes() > 0
     assert status["propose_us"]["steps"] == len(TEXT) + 1
     assert 0 < status["propose_us"]["mean"] <= status["propose_us"]["max"]
+    assert [ask(commands, "status")["num_calls"] for _ in range(2)] == [2, 3]
 
 
 def test_stages_are_told_with_all_counters(commands: Commands, runner: Runner) -> None:
     run(runner, "r0")
     run(runner, "r1")
     run(runner, "r2", adapter="red")
-    (figures,) = ask(commands, "stages")["stages"]
+    told = json.loads(commands.run("stages", "{}"))  # no job to poll: one call
+    assert told.keys() - ask(commands, "status").keys() == {"age_s", "stages"}
+    (figures,) = told["stages"]
     assert (figures["tenant"], figures["stage"]) == ("acme", "sql/write")
     assert figures["num_requests"] == 3
     assert figures["num_output_tokens"] == 3 * len(TEXT)

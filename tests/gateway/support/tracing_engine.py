@@ -56,7 +56,7 @@ class TracingEngine:
     async def collective_rpc(self, method: str, args: tuple[str, str]) -> list[str | None]:
         command, given = args[0], json.loads(args[1])
         if command != "trace":
-            return [json.dumps({"stages": []})]
+            return [json.dumps({"agentspec": "0.1.0", "stages": []})]
         self.asked.append(given)
         self.num_late -= 1
         ids = {(None, known) for _, known in self.traces} | self.traces
