@@ -18,7 +18,8 @@ from agentspec.gateway.settings import ENVIRONMENT_PREFIX, Settings
 OTHER_VARIABLES = frozenset(
     ENVIRONMENT_PREFIX + name
     for name in (
-        *("ADMIN_KEY", "API_KEY", "API_KEYS", "CONTROL_TOKEN", "DISCOVERY_FILE", "ENGINE_API_KEY", "URL"),
+        *("ADMIN_KEY", "API_KEY", "API_KEYS", "CONTROL_TOKEN", "ENGINE_API_KEY", "URL"),
+        *("DATA_PARALLEL_SIZE", "DISCOVERY_FILE"),
         *(
             "DISABLE",
             "HOSTS",

@@ -70,6 +70,8 @@ class UpstreamSettings(_Group):
         sends_xargs: put the tags into the body's ``vllm_xargs``; False for a server that rejects
             unknown fields.
         control_token: the engine's ``$AGENTSPEC_CONTROL_TOKEN``, if it runs our plugin and has one.
+        data_parallel_size: number of data-parallel ranks behind the URL, vLLM's ``--data-parallel-size``.
+            From 2 on, a request names the rank of its stage, unless the client named one.
     """
 
     url: str
@@ -80,6 +82,7 @@ class UpstreamSettings(_Group):
     api_key: str | None = Field(default=None, repr=False)
     sends_xargs: bool = True
     control_token: str | None = Field(default=None, repr=False)
+    data_parallel_size: int = Field(default=1, ge=1, le=1024)
 
     @classmethod
     def at(cls, url: str, **values: Any) -> UpstreamSettings:

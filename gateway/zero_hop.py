@@ -3,6 +3,7 @@
 ``--middleware agentspec.gateway.zero_hop.ZeroHop``. Requests get the same tags as from the gateway.
 Responses pass unchanged except for the headers that name the stage. ``$AGENTSPEC_API_KEYS`` holds the keys.
 Stages of untagged requests are discovered, and kept in ``$AGENTSPEC_DISCOVERY_FILE`` if that is set.
+``$AGENTSPEC_DATA_PARALLEL_SIZE`` is the number of data-parallel ranks: requests name their stage's rank.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.http.cancellation import ClientGoneError
 from agentspec.gateway.http.context import context_of
 from agentspec.gateway.http.request_body import parse_body, read_body
-from agentspec.gateway.settings import DiscoverySettings, GatewaySettings
+from agentspec.gateway.settings import DiscoverySettings, GatewaySettings, RoutingSettings
 from agentspec.gateway.stages.read_tags import read_tags
 from agentspec.gateway.stages.url_stage import StageUrlMiddleware
 from agentspec.gateway.stages.xargs import with_xargs
+from agentspec.gateway.upstreams.data_parallel import RANK_HEADER, DataParallelRanks
 from agentspec.tags import Tags
 from agentspec.wire import OWN_PREFIX
 
@@ -36,13 +38,14 @@ class ZeroHop:
 
     Raises:
         ConfigError, StageError: a key in ``$AGENTSPEC_API_KEYS`` is malformed.
-        ConfigError: the file in ``$AGENTSPEC_DISCOVERY_FILE`` can't be used.
+        ConfigError: the file in ``$AGENTSPEC_DISCOVERY_FILE`` can't be used, or
+            ``$AGENTSPEC_DATA_PARALLEL_SIZE`` is not a number from 1 on.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         runtime = RuntimeConfig(ApiKeys.from_environment())
         discovery = Discovery(DiscoverySettings.from_environment())
-        tagging = ZeroHopTagging(app, runtime.limits, discovery)
+        tagging = ZeroHopTagging(app, runtime.limits, discovery, DataParallelRanks.from_environment())
         self._plain = app
         self._clusters = AuthMiddleware(discovery_app(discovery), runtime)
         self._app = StageUrlMiddleware(
@@ -82,12 +85,19 @@ class TaggedOnly:
 
 
 class ZeroHopTagging:
-    """Writes a request's tags into its body's ``vllm_xargs``."""
+    """Writes a request's tags into its body's ``vllm_xargs``, and the rank of its stage into a header."""
 
-    def __init__(self, app: ASGIApp, limits: GatewaySettings, discovery: Discovery | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        limits: GatewaySettings,
+        discovery: Discovery | None = None,
+        ranks: DataParallelRanks | None = None,
+    ) -> None:
         self._app = app
         self._limits = limits
         self._discovery = discovery
+        self._ranks = ranks or DataParallelRanks(1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on with its tags, or answer with an error in OpenAI's form."""
@@ -101,7 +111,11 @@ class ZeroHopTagging:
         except Exception as error:
             await ApiResponse(context_of(scope).writer).fail(error)
             return
-        await self._app(_with_length(scope, len(body)), _replayed(body, receive), _naming(tags, send))
+        given, spill = context_of(scope).headers.get(RANK_HEADER), RoutingSettings().spill
+        with self._ranks.entered(str(tags.stage), given, spill) as rank:
+            await self._app(
+                _with_headers(scope, len(body), rank), _replayed(body, receive), _naming(tags, send)
+            )
 
     async def _read(self, scope: Scope, receive: Receive) -> tuple[Tags, bytes]:
         raw = await read_body(receive, self._limits, num_dropped=3 * self._limits.body_limit_bytes)
@@ -125,10 +139,13 @@ def _is_not_ours(scope: Scope) -> bool:
     return scope["method"] == "OPTIONS" or str(scope["path"]).startswith(OWN_PREFIX)
 
 
-def _with_length(scope: Scope, num_bytes: int) -> Scope:
+def _with_headers(scope: Scope, num_bytes: int, rank: str | None) -> Scope:
     dropped = (b"content-length", b"transfer-encoding")
-    kept = [(name, value) for name, value in scope["headers"] if name.lower() not in dropped]
-    return {**scope, "headers": [*kept, (b"content-length", b"%d" % num_bytes)]}
+    headers = [(name, value) for name, value in scope["headers"] if name.lower() not in dropped]
+    headers.append((b"content-length", b"%d" % num_bytes))
+    if rank is not None:
+        headers.append((RANK_HEADER.encode(), rank.encode()))
+    return {**scope, "headers": headers}
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

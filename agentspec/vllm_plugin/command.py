@@ -30,6 +30,13 @@ PROPOSER = "agentspec.vllm_plugin.proposer.ForestProposer"
 CONTROL = "agentspec.vllm_plugin.control.Control"
 ZERO_HOP = "agentspec.gateway.zero_hop.ZeroHop"
 PIPELINE_FLAGS = ("--pipeline-parallel-size", "-pp")
+DATA_PARALLEL_FLAGS = ("--data-parallel-size", "-dp")
+OTHER_BALANCER_FLAGS = frozenset(  # only some of the ranks are behind the server's own port
+    (
+        *("--data-parallel-external-lb", "-dpe", "--data-parallel-hybrid-lb", "-dph"),
+        *("--data-parallel-multi-port-external-lb", "-dpm", "--data-parallel-rank", "-dpn"),
+    )
+)
 OURS = ("--model", "--host", "--port", "--worker-cls", "--speculative-config", "-sc", "--spec-method")
 ADDITIONAL_CONFIG = "--additional-config"
 SHUTDOWN_TIMEOUT_S = "30"
@@ -90,6 +97,14 @@ def vllm_command(
         *(part for flag, value in defaults.items() if flag not in _names(extra) for part in (flag, value)),
         *extra,
     ]
+
+
+def num_ranks(arguments: Sequence[str]) -> int:
+    """Return the number of data-parallel ranks that a vLLM with these flags chooses from; 1 if unknown."""
+    if not OTHER_BALANCER_FLAGS.isdisjoint(_names(arguments)):
+        return 1
+    sizes = (_taken_out(arguments, name)[1] for name in DATA_PARALLEL_FLAGS)
+    return next((int(size) for size in sizes if size and size.isdecimal() and int(size)), 1)
 
 
 def vllm_environment(control_token: str | None) -> dict[str, str]:

@@ -121,9 +121,24 @@ async def _ask(engine: Any, command: str, arguments: dict[str, Any]) -> dict[str
 
 
 async def _call(engine: Any, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    answers = await engine.collective_rpc("agentspec_control", args=(command, json.dumps(arguments)))
-    told = next(answer for answer in answers if answer is not None)
-    answer: dict[str, Any] = json.loads(told)
+    """Return the answer of the first data-parallel rank, for ``stages`` with the stages of all ranks."""
+    args = (command, json.dumps(arguments))
+    # ``collective_rpc`` asks all ranks, but returns only the first's answers; vLLM 0.32 has another function
+    ask_all = getattr(engine.engine_core, "call_utility_all_async", None)
+    if command == "stages" and ask_all is not None:
+        ranks = await ask_all("collective_rpc", "agentspec_control", None, args, None)
+    else:
+        ranks = [await engine.collective_rpc("agentspec_control", args=args)]
+    first, *others = map(_answer_of, ranks)
+    for other in others:
+        if "stages" in first and "stages" in other:
+            first["stages"] += other["stages"]
+    return first
+
+
+def _answer_of(workers: list[str | None]) -> dict[str, Any]:
+    """Return the answer of the rank's only worker with a forest."""
+    answer: dict[str, Any] = json.loads(next(one for one in workers if one is not None))
     return answer
 
 

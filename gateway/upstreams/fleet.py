@@ -16,6 +16,7 @@ from agentspec.gateway.errors import NoUpstreamError, UpstreamDownError
 from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.settings import FleetSettings, Policy, UpstreamSettings
 from agentspec.gateway.upstreams.admission_queue import AdmissionQueue
+from agentspec.gateway.upstreams.data_parallel import RANK_HEADER
 from agentspec.gateway.upstreams.metrics import UpstreamMetrics, upstream_metrics
 from agentspec.gateway.upstreams.replica import Replica
 from agentspec.gateway.upstreams.routing import choose
@@ -175,7 +176,9 @@ class Fleet:
             is_again = replica in tried
             tried.append(replica)
             call.record.upstream, call.record.num_tries = replica.name, len(tried)
-            return await replica.answer(call, response, refused, is_again=is_again)
+            given, spill = call.headers.get(RANK_HEADER), self._settings.routing.spill
+            with replica.ranks.entered(self._affinity(call), given, spill) as rank:
+                return await replica.answer(call, response, refused, is_again=is_again, rank=rank)
         finally:
             self._on_disconnect(replica, call.tenant)
 

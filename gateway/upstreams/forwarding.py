@@ -9,6 +9,7 @@ from agentspec.gateway.http.response_writer import BODILESS_STATUSES, RawHeader
 from agentspec.gateway.settings import UpstreamSettings
 from agentspec.gateway.stages.xargs import with_xargs
 from agentspec.gateway.upstreams.connection_pool import UpstreamRequest
+from agentspec.gateway.upstreams.data_parallel import RANK_HEADER
 from agentspec.wire import REQUEST_ID_HEADER, STAGE_HEADER, STAGE_SOURCE_HEADER, encode_stage
 
 HOP_BY_HOP = frozenset(
@@ -82,8 +83,11 @@ class Forwarding:
             self._dropped |= {b"authorization", b"x-api-key"}
         self._own_lines = "\r\n".join(lines).encode("latin-1")
 
-    def request(self, call: ApiCall) -> UpstreamRequest:
-        """Encode ``call`` for the engine. Raises RequestError if its ``vllm_xargs`` is not an object."""
+    def request(self, call: ApiCall, rank: str | None = None) -> UpstreamRequest:
+        """Encode ``call`` for the engine, or for one of its data-parallel ranks.
+
+        Raises RequestError if its ``vllm_xargs`` is not an object.
+        """
         body = self._body(call)
         target = f"{self._prefix}{call.path}" + (f"?{call.query}" if call.query else "")
         lines = [f"{call.method} {target} HTTP/1.1".encode("latin-1"), self._own_lines]
@@ -96,6 +100,8 @@ class Forwarding:
         lines.append(f"{REQUEST_ID_HEADER}: {call.request_id}".encode())
         if call.tags is not None:  # for another gateway behind this one
             lines.append(f"{STAGE_HEADER}: {encode_stage(call.tags.stage.name)}".encode())
+        if rank is not None:
+            lines.append(f"{RANK_HEADER}: {rank}".encode())
         if body or call.method not in ("GET", "HEAD"):
             lines.append(b"content-length: %d" % len(body))
         return UpstreamRequest(b"\r\n".join([*lines, b"", b""]), body, is_head=call.method == "HEAD")

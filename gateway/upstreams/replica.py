@@ -17,6 +17,7 @@ from agentspec.gateway.upstreams.circuit_breaker import CircuitBreaker
 from agentspec.gateway.upstreams.connection import UpstreamConnection
 from agentspec.gateway.upstreams.connection_pool import ConnectionPool
 from agentspec.gateway.upstreams.control_client import EngineControl
+from agentspec.gateway.upstreams.data_parallel import DataParallelRanks
 from agentspec.gateway.upstreams.forwarding import Forwarding, returned
 from agentspec.gateway.upstreams.metrics import UpstreamMetrics
 from agentspec.gateway.upstreams.stage_json import Stages
@@ -33,6 +34,7 @@ class Replica:
 
     Attributes:
         name, weight: see UpstreamSettings.
+        ranks: its data-parallel ranks.
         num_running: number of requests in flight.
         is_up: False after a number of failed health checks in a row.
         listed: models of its ``/v1/models``; None until the first list was received.
@@ -49,6 +51,7 @@ class Replica:
         self.root = root
         self.name = settings.label
         self.weight = settings.weight
+        self.ranks = DataParallelRanks(settings.data_parallel_size)
         self.num_running = 0
         self.is_up = True
         self.listed: frozenset[str] | None = None
@@ -113,13 +116,20 @@ class Replica:
             await self.close()
 
     async def answer(
-        self, call: ApiCall, response: ApiResponse, refused: frozenset[int], *, is_again: bool
+        self,
+        call: ApiCall,
+        response: ApiResponse,
+        refused: frozenset[int],
+        *,
+        is_again: bool,
+        rank: str | None = None,
     ) -> int:
         """Forward ``call`` and stream the response back.
 
         Args:
             refused: statuses with which a response is discarded.
             is_again: True if the call failed here before. Another failure does not count against the engine.
+            rank: data-parallel rank for the call; None = not named by the gateway.
 
         Returns:
             The status of the response.
@@ -129,7 +139,7 @@ class Replica:
             UpstreamDownError, UpstreamTimeoutError: the engine is at fault. Nothing was sent to the client
                 unless ``response`` is started.
         """
-        request = self._forwarding.request(call)
+        request = self._forwarding.request(call, rank)
         self.figures.num_requests += 1
         sent_s = self._clock()
         try:

@@ -63,9 +63,15 @@ class EngineFigures:
 
 
 def read_figures(raw: bytes) -> EngineFigures:
-    """Parse ``{"stages": [...], ...}``, keeping the order of the stages. Raises ValueError if malformed."""
+    """Parse ``{"stages": [...], ...}``, keeping the order of the stages. Raises ValueError if malformed.
+
+    A stage may occur once for each data-parallel rank. Its counters are summed up.
+    """
     read = _AllFigures.model_validate_json(raw)
-    return EngineFigures(dict(_read(one) for one in read.stages), read.agentspec, read.age_s)
+    stages: dict[StageKey, StageStats] = {}
+    for stage, stats in map(_read, read.stages):
+        stages[stage] = StageStats.sum((stages[stage], stats)) if stage in stages else stats
+    return EngineFigures(stages, read.agentspec, read.age_s)
 
 
 def describe_stages(stages: Stages) -> dict[str, list[dict[str, Any]]]:

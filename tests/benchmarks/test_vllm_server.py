@@ -105,6 +105,7 @@ def test_the_last_words_of_one_that_dies(tmp_path: Path, free_port: int) -> None
 def test_the_calls_of_the_worker_for_all_figures_are_counted(tmp_path: Path) -> None:
     class Worker:
         num_calls = 0
+        engine_core = None
 
         async def collective_rpc(self, method: str, args: tuple[str, str]) -> list[str]:
             self.num_calls += 1

@@ -15,6 +15,7 @@ from agentspec.errors import ConfigError
 from agentspec.gateway import GatewaySettings
 from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE
 from agentspec.gateway.settings import DISCOVERY_FILE_VARIABLE
+from agentspec.gateway.upstreams.data_parallel import RANK_HEADER, SIZE_VARIABLE
 from agentspec.gateway.zero_hop import TAGGED_PATHS, ZeroHop, ZeroHopTagging
 from tests.gateway.support.leaving import eventually
 from tests.gateway.support.live import TIMEOUT_S, serving_app
@@ -123,6 +124,24 @@ def test_requests_are_tagged_and_bytes_pass(url: str, server: Server, path: str)
     assert answer.headers["x-own"] == "kept"
     assert answer.headers.get_list("x-agentspec-stage") == ["flow/caf%C3%A9"]
     assert answer.headers.get_list("x-agentspec-stage-source") == ["url"]
+
+
+def test_requests_name_the_data_parallel_rank_of_their_stage(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SIZE_VARIABLE, "64")
+    with zero_hop(server, monkeypatch) as url:
+        for stage in ("flow/a", "flow/b", "flow/c", "flow/a"):
+            send(url, "/v1/chat/completions", {"messages": []}, x_agentspec_stage=stage)
+        send(url, "/v1/chat/completions", {"messages": []}, x_data_parallel_rank="3")
+    *ranks, given = [
+        [value for name, value in scope["headers"] if name == RANK_HEADER.encode()]
+        for scope, _ in server.requests
+    ]
+    assert ranks[0] == ranks[3]
+    assert all(len(rank) == 1 and 0 <= int(rank[0]) < 64 for rank in ranks)
+    assert len(set(map(tuple, ranks))) > 1
+    assert given == [b"3"]
 
 
 def test_a_client_cannot_tag_itself(url: str, server: Server) -> None:

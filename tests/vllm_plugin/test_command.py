@@ -8,7 +8,7 @@ import pytest
 
 from agentspec.errors import ConfigError
 from agentspec.vllm_plugin import command
-from agentspec.vllm_plugin.command import PROPOSER, WORKER, vllm_command, vllm_environment
+from agentspec.vllm_plugin.command import PROPOSER, WORKER, num_ranks, vllm_command, vllm_environment
 
 
 @pytest.fixture(autouse=True)
@@ -154,6 +154,24 @@ def test_pipeline_parallelism_is_refused_with_the_reason(flags: list[str]) -> No
 def test_one_pipeline_stage_and_what_is_no_number_are_left_to_vllm(size: str) -> None:
     flags = ["--pipeline-parallel-size", size]
     assert vllm_command("m", flags)[-2:] == flags
+
+
+@pytest.mark.parametrize(
+    ("flags", "number"),
+    [
+        ([], 1),
+        (["--data-parallel-size", "8"], 8),
+        (["--data_parallel_size=4"], 4),
+        (["-tp", "2", "-dp", "2"], 2),
+        (["-dp", "many"], 1),  # vLLM refuses it
+        (["-dp", "0"], 1),
+        (["-dp", "8", "--data-parallel-rank", "3"], 1),
+        (["-dp", "8", "-dph", "-dpl", "2"], 1),
+        (["-dp", "8", "--data_parallel_external_lb"], 1),
+    ],
+)
+def test_the_data_parallel_ranks_behind_the_port(flags: list[str], number: int) -> None:
+    assert num_ranks(flags) == number
 
 
 def test_the_control_token_goes_by_the_environment() -> None:

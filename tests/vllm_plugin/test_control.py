@@ -17,6 +17,8 @@ from agentspec.vllm_plugin.control import BODY_LIMIT_BYTES, TOKEN_VARIABLE, Cont
 class Engine:
     """vLLM's engine client with two workers, the second with the forest."""
 
+    engine_core: Any = None  # one rank
+
     def __init__(self) -> None:
         self.asked: list[tuple[str, Any]] = []
         self.answers: list[dict[str, Any]] = []
@@ -55,6 +57,23 @@ async def test_what_takes_long_is_waited_for(engine: Engine) -> None:
     answer = await client(engine).post("/agentspec/save")
     assert answer.json() == {"path": "x", "num_outputs": 9}
     assert engine.asked == [("save", {}), *[("job", {"job": 3})] * 3]
+
+
+async def test_the_figures_are_those_of_all_data_parallel_ranks(engine: Engine) -> None:
+    class EngineCore:
+        async def call_utility_all_async(self, *args: Any) -> list[list[str | None]]:
+            assert args == ("collective_rpc", "agentspec_control", None, ("stages", "{}"), None)
+            return [
+                [None, json.dumps({"age_s": 0.1, "stages": ["a", "b"]})],
+                [json.dumps({"error": {"message": "it failed"}})],
+                [json.dumps({"age_s": 0.2, "stages": ["a"]})],
+            ]
+
+    engine.engine_core = EngineCore()
+    answer = await client(engine).get("/agentspec/stages")
+    assert answer.json() == {"age_s": 0.1, "stages": ["a", "b", "a"]}
+    engine.answers = [{"freed_bytes": 5}]
+    assert (await client(engine).post("/agentspec/evict", json={})).json() == {"freed_bytes": 5}
 
 
 async def test_the_status_names_both_versions(engine: Engine) -> None:

@@ -26,8 +26,9 @@ from agentspec.gateway import (
 from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE
 from agentspec.gateway.server import bind
 from agentspec.gateway.settings import DISCOVERY_FILE_VARIABLE, EngineSettings, Settings
+from agentspec.gateway.upstreams.data_parallel import SIZE_VARIABLE
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir
-from agentspec.vllm_plugin.command import vllm_command, vllm_environment
+from agentspec.vllm_plugin.command import num_ranks, vllm_command, vllm_environment
 from agentspec.vllm_plugin.control import TOKEN_VARIABLE
 
 LOOPBACK = "127.0.0.1"
@@ -115,7 +116,13 @@ def behind_gateway(
         {**vllm_environment(token), API_KEY_VARIABLE: key},
         stop_timeout_s=SHUTDOWN_S + 10,
     )
-    engine = UpstreamSettings(url=root, api_key=key, sends_xargs=options.sends_xargs, control_token=token)
+    engine = UpstreamSettings(
+        url=root,
+        api_key=key,
+        sends_xargs=options.sends_xargs,
+        control_token=token,
+        data_parallel_size=num_ranks(started.arguments),
+    )
     fleet = Fleet(fleet_of(settings, [engine], runtime))
     return fleet, _name(started), EngineSupervisor(command, root, timeouts=_timeouts(started))
 
@@ -130,6 +137,7 @@ def zero_hop(options: ServeOptions, settings: Settings, port: int) -> tuple[Engi
             API_KEYS_VARIABLE: ",".join(keys),
             **vllm_environment(_operators_token(options, keys)),
             **_discovery_file(settings),
+            **_data_parallel_size(engine),
         },
         stop_timeout_s=shutdown_s + 10,
     )
@@ -150,6 +158,11 @@ def _written_keys(options: ServeOptions, settings: Settings) -> list[str]:
 def _discovery_file(settings: Settings) -> dict[str, str]:
     path = settings.discovery and settings.discovery.path
     return {DISCOVERY_FILE_VARIABLE: str(path)} if path else {}
+
+
+def _data_parallel_size(engine: EngineSettings) -> dict[str, str]:
+    size = num_ranks(engine.arguments)
+    return {SIZE_VARIABLE: str(size)} if size > 1 else {}
 
 
 def _operators_token(options: ServeOptions, api_keys: Sequence[str]) -> str | None:

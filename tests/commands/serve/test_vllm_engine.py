@@ -93,6 +93,14 @@ def test_secrets_are_in_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -
         assert not any(secret in repr(process.command) for secret in secrets)
 
 
+def test_the_data_parallel_ranks_are_known_where_requests_are_tagged() -> None:
+    options = parsed("--model", "m", "--data-parallel-size", "4")
+    fleet, _, _ = behind(options)
+    assert [one.data_parallel_size for one in fleet.upstreams] == [4]
+    process, _ = no_hop(options, 8000)
+    assert process.command.environment["AGENTSPEC_DATA_PARALLEL_SIZE"] == "4"
+
+
 def test_without_a_gateway_it_listens_where_we_would() -> None:
     process, _ = no_hop(parsed("--model", "m", "--host", "0.0.0.0", "--grace-s", "2.5"), 8123)
     argv = process.command.argv

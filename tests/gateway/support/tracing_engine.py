@@ -31,6 +31,7 @@ class TracingEngine:
     num_late: int = 0
     steps: list[Any] = field(default_factory=lambda: STEPS)
     has_plugin: bool = True
+    engine_core: None = None
 
     @property
     def app(self) -> Starlette:

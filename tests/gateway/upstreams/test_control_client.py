@@ -53,6 +53,7 @@ class Workers:
     age_s: float = 0.0
     is_free: threading.Event = field(default_factory=threading.Event)
     refusal: str | None = None
+    engine_core: None = None
 
     async def collective_rpc(self, method: str, args: tuple[str, str]) -> list[str | None]:
         assert method == "agentspec_control"
@@ -243,6 +244,16 @@ def test_counters_travel_whole() -> None:
     )
     stages = {StageKey("t", ("a", "é")): stats, StageKey("u", ("b",)): StageStats()}
     assert read_figures(json.dumps(describe_stages(stages)).encode()).stages == stages
+
+
+def test_a_stage_on_several_data_parallel_ranks_is_summed_up() -> None:
+    other = {**FIGURES, "stage": "flow/b"}
+    read = read_figures(json.dumps({"stages": [FIGURES, other, FIGURES]}).encode()).stages
+    assert [(stage.name, one.num_requests, one.tree_bytes) for stage, one in read.items()] == [
+        ("flow/a", 14, 24690),
+        ("flow/b", 7, 12345),
+    ]
+    assert read[StageKey("default", ("flow", "a"))].accepted_by_source == {Source.STAGE: 60}
 
 
 def test_what_reaches_the_workers(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ PARAMETERS: dict[str, str | None] = {
     "new": "vllm.v1.core.sched.output.NewRequestData",
     "params": "vllm.sampling_params.SamplingParams",
     "runner": "vllm.v1.worker.gpu_model_runner.GPUModelRunner",
-    "engine": "vllm.engine.protocol.EngineClient",
+    "engine": "vllm.v1.engine.async_llm.AsyncLLM",
     "batch": "vllm.v1.worker.gpu.input_batch.InputBatch",  # of model runner V2
     "req_states": "vllm.v1.worker.gpu.states.RequestState",
     "arguments": NOT_VLLM,  # JSON
@@ -40,6 +40,7 @@ RUNNERS = "vllm.v1.worker.gpu_model_runner.GPUModelRunner | vllm.v1.worker.gpu.m
 ATTRIBUTES: dict[str, str | None] = {
     "Worker.model_runner": RUNNERS,
     "CPUWorker.model_runner": RUNNERS,
+    "AsyncLLM.engine_core": "vllm.v1.engine.core_client.AsyncMPClient",
     "GPUModelRunner.drafter": NOT_VLLM,  # ours, with model runner V1
     "GPUModelRunner.speculator": NOT_VLLM,  # ours, with V2
 }
@@ -58,6 +59,7 @@ FIRST_VERSIONS = {
 # names that only later versions have, and that our code does without in earlier ones
 FIRST_WITH_NAME = {
     "vllm.triton_utils.dispatcher.register_kernels": (0, 31),
+    "vllm.v1.engine.core_client.AsyncMPClient.call_utility_all_async": (0, 32),
     "vllm.config.speculative.SpeculativeConfig.enable_adaptive_verification": (0, 29),
 }
 
