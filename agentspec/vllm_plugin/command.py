@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -39,7 +40,10 @@ OTHER_BALANCER_FLAGS = frozenset(  # only some of the ranks are behind the serve
 )
 OURS = ("--model", "--host", "--port", "--worker-cls", "--speculative-config", "-sc", "--spec-method")
 ADDITIONAL_CONFIG = "--additional-config"
+SHUTDOWN_TIMEOUT = "--shutdown-timeout"
 SHUTDOWN_TIMEOUT_S = "30"
+WORKER_SHUTDOWN_VARIABLE = "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS"
+WORKER_SHUTDOWN_S = 5  # vLLM's default
 
 
 def vllm_command(
@@ -86,13 +90,14 @@ def vllm_command(
     defaults = {}
     if parse(version) >= FIRST_WITH_REQUEST_METRICS:
         defaults["--per-request-spec-decode-metrics"] = "summary"
-    if checked.forest_file is not None:
-        defaults["--shutdown-timeout"] = SHUTDOWN_TIMEOUT_S  # by default vLLM kills its workers immediately
+    merged = _merged(config, settings or {})
+    if PluginSettings.read(merged).forest_file is not None:
+        defaults[SHUTDOWN_TIMEOUT] = SHUTDOWN_TIMEOUT_S  # by default vLLM kills its workers immediately
     return [
         *(sys.executable, "-m", SERVER_MODULE),
         *("--model", model, "--host", host, "--port", str(port)),
         *("--worker-cls", WORKER, "--speculative-config", json.dumps(speculative)),
-        *(ADDITIONAL_CONFIG, json.dumps(_merged(config, settings or {}))),
+        *(ADDITIONAL_CONFIG, json.dumps(merged)),
         *(part for path in middleware for part in ("--middleware", path)),
         *(part for flag, value in defaults.items() if flag not in _names(extra) for part in (flag, value)),
         *extra,
@@ -107,9 +112,16 @@ def num_ranks(arguments: Sequence[str]) -> int:
     return next((int(size) for size in sizes if size and size.isdecimal() and int(size)), 1)
 
 
-def vllm_environment(control_token: str | None) -> dict[str, str]:
-    """Return the variables that the server needs in addition to this process's."""
-    return {} if control_token is None else {TOKEN_VARIABLE: control_token}
+def vllm_environment(control_token: str | None, command: Sequence[str]) -> dict[str, str]:
+    """Return the variables that the server of this command needs in addition to this process's."""
+    environment = {} if control_token is None else {TOKEN_VARIABLE: control_token}
+    _, timeout_s = _taken_out(command, SHUTDOWN_TIMEOUT)
+    _, config = _taken_out(command, ADDITIONAL_CONFIG)
+    has_forest = PluginSettings.read(json.loads(config or "{}")).forest_file is not None
+    if has_forest and timeout_s and timeout_s.isdecimal() and int(timeout_s) > WORKER_SHUTDOWN_S:
+        # with tensor parallelism a worker is a process of its own, and is killed after its own time-out
+        environment[WORKER_SHUTDOWN_VARIABLE] = os.environ.get(WORKER_SHUTDOWN_VARIABLE, timeout_s)
+    return environment
 
 
 def _check_extra(extra: Sequence[str]) -> None:

@@ -175,6 +175,25 @@ def test_the_data_parallel_ranks_behind_the_port(flags: list[str], number: int) 
 
 
 def test_the_control_token_goes_by_the_environment() -> None:
-    assert vllm_environment("secret") == {"AGENTSPEC_CONTROL_TOKEN": "secret"}
-    assert vllm_environment(None) == {}
+    assert vllm_environment("secret", vllm_command("m")) == {"AGENTSPEC_CONTROL_TOKEN": "secret"}
+    assert vllm_environment(None, vllm_command("m")) == {}
     assert "secret" not in " ".join(vllm_command("m"))
+
+
+def test_a_worker_process_that_saves_its_forest_gets_the_servers_time_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def worker_s(*extra: str, **settings: object) -> str | None:
+        return vllm_environment(None, vllm_command("m", extra, settings=settings)).get(name)
+
+    name = command.WORKER_SHUTDOWN_VARIABLE
+    monkeypatch.delenv(name, raising=False)
+    file = str(tmp_path / "forest")
+    assert worker_s() is None
+    assert worker_s(forest_file=file) == command.SHUTDOWN_TIMEOUT_S
+    assert worker_s("--shutdown-timeout", "20", forest_file=file) == "20"
+    assert worker_s("--shutdown-timeout", "20", "--shutdown_timeout=90", forest_file=file) == "90"
+    assert worker_s("--shutdown-timeout", "3", forest_file=file) is None  # less than vLLM's own
+    assert worker_s("--additional-config", json.dumps({"agentspec": {"forest_file": file}})) is not None
+    monkeypatch.setenv(name, "600")
+    assert worker_s(forest_file=file) == "600"

@@ -111,9 +111,10 @@ def behind_gateway(
     root = f"http://{LOOPBACK}:{port}"
     token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe()
     key = secrets.token_urlsafe()
+    argv = _argv(started, LOOPBACK, port, shutdown_s=SHUTDOWN_S)
     command = EngineCommand(
-        _argv(started, LOOPBACK, port, shutdown_s=SHUTDOWN_S),
-        {**vllm_environment(token), API_KEY_VARIABLE: key},
+        argv,
+        {**vllm_environment(token, argv), API_KEY_VARIABLE: key},
         stop_timeout_s=SHUTDOWN_S + 10,
     )
     engine = UpstreamSettings(
@@ -131,11 +132,12 @@ def zero_hop(options: ServeOptions, settings: Settings, port: int) -> tuple[Engi
     """Return vLLM's own server with the stage middleware, on our host and port."""
     server, engine, keys = settings.server, settings.engine, _written_keys(options, settings)
     shutdown_s = math.ceil(server.grace_s)
+    argv = _argv(engine, server.host, port, shutdown_s=shutdown_s, zero_hop=True)
     command = EngineCommand(
-        _argv(engine, server.host, port, shutdown_s=shutdown_s, zero_hop=True),
+        argv,
         {
             API_KEYS_VARIABLE: ",".join(keys),
-            **vllm_environment(_operators_token(options, keys)),
+            **vllm_environment(_operators_token(options, keys), argv),
             **_discovery_file(settings),
             **_data_parallel_size(engine),
         },
