@@ -13,6 +13,7 @@ OLDEST, NEWEST = (0, 26), (0, 33)
 MOST_DRAFT_TOKENS = 128  # per request and step; asserted by the sampler of all these versions (MAX_SPEC_LEN)
 FIRST_WITH_REQUEST_METRICS = (0, 29)  # --per-request-spec-decode-metrics
 FIRST_WITH_MESSAGE_TAGS = (0, 29)  # vllm_xargs in /v1/messages
+FIRST_WITH_FULL_BITMASKS = (0, 33)  # structured output: a row for every draft token that a request may have
 
 
 def installed_version() -> str | None:
