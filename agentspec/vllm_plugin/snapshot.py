@@ -8,14 +8,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-MOST_PAUSE_S = 0.002  # a decode step on a GPU takes 4 ms or more
-
 
 class Snapshot:
     """The last figures as JSON. Read by one thread, which may not wait long.
-
-    Figures that are quickly made are made at every reading. Others are made by another thread, for the next
-    reading: a reading then returns the last ones and their age.
 
     Args:
         make: returns the figures; runs in the reading thread or in another.
@@ -32,27 +27,28 @@ class Snapshot:
         self._make = make
         self._submit = submit
         self._clock = clock
-        self._last = (0.0, 0.0, "{}")  # when the making began, its duration, the figures
+        self._last: tuple[float, str] | None = None  # when the making began, the figures
         self._making: Future[None] | None = None
 
-    def read(self) -> str:
+    def read(self, *, is_quick: bool) -> str:
         """Return the figures as a JSON object, with their age in seconds as ``age_s``.
+
+        If ``is_quick``, they are made now. Otherwise these are the last ones, and another thread makes new
+        ones for the next reading.
 
         Raises whatever ``make`` raised, in this thread or in the other one.
         """
         if self._making is not None and self._making.done():
             making, self._making = self._making, None
             making.result()
-        if self._making is None:
-            _, duration_s, _ = self._last
-            if duration_s <= MOST_PAUSE_S:
-                self._renew()
-            else:
-                self._making = self._submit(self._renew)
-        begun_s, _, figures = self._last
+        if is_quick or self._last is None:
+            self._renew()
+        elif self._making is None:
+            self._making = self._submit(self._renew)
+        assert self._last is not None
+        begun_s, figures = self._last
         return f'{{"age_s": {self._clock() - begun_s:.3f}, {figures[1:]}'
 
     def _renew(self) -> None:
         begin_s = self._clock()
-        figures = json.dumps(self._make())
-        self._last = begin_s, self._clock() - begin_s, figures
+        self._last = begin_s, json.dumps(self._make())

@@ -79,6 +79,18 @@ def test_stages_are_told_with_all_counters(commands: Commands, runner: Runner) -
     assert figures["tree_bytes"] == both
 
 
+def test_the_figures_of_many_stages_are_made_by_a_thread(
+    commands: Commands, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentspec.vllm_plugin.commands.MOST_QUICK_STAGES", 0)
+    run(runner, "r0")
+    first = ask(commands, "stages")["stages"]
+    run(runner, "r1")
+    while (told := ask(commands, "stages")["stages"]) == first:
+        time.sleep(0.001)
+    assert [one["num_requests"] for one in first + told] == [1, 2]
+
+
 def test_a_stage_can_be_evicted_with_all_its_adapters(commands: Commands, runner: Runner) -> None:
     run(runner, "r0")
     run(runner, "r1", adapter="red")

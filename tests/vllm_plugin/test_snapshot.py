@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from agentspec.vllm_plugin.snapshot import MOST_PAUSE_S, Snapshot
+from agentspec.vllm_plugin.snapshot import Snapshot
 
 
 class Figures:
-    """Figures that take ``duration_s`` of a fake clock, and a thread that runs when the test says so."""
+    """Figures that take a second of a fake clock, and a thread that runs when the test says so."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
-        self.duration_s = 0.0
         self.num_made = 0
         self.failure: Exception | None = None
         self.waiting: list[tuple[Future[None], Callable[[], None]]] = []
@@ -25,7 +24,7 @@ class Figures:
         if self.failure is not None:
             raise self.failure
         self.num_made += 1
-        self.now_s += self.duration_s
+        self.now_s += 1.0
         return {"made": self.num_made, "stages": []}
 
     def submit(self, call: Callable[[], None]) -> Future[None]:
@@ -42,37 +41,33 @@ class Figures:
         else:
             future.set_result(None)
 
-    def read(self) -> Any:
-        return json.loads(self.snapshot.read())
+    def read(self, *, is_quick: bool = False) -> Any:
+        return json.loads(self.snapshot.read(is_quick=is_quick))
 
 
 def test_figures_that_are_quickly_made_are_new_at_every_reading() -> None:
     figures = Figures()
     for number in (1, 2, 3):
         figures.now_s += 60.0
-        assert figures.read() == {"age_s": 0.0, "made": number, "stages": []}
+        assert figures.read(is_quick=True) == {"age_s": 1.0, "made": number, "stages": []}
     assert not figures.waiting
 
 
 def test_figures_that_take_long_are_made_by_a_thread_for_the_next_reading() -> None:
     figures = Figures()
-    figures.duration_s = 2 * MOST_PAUSE_S
-    assert figures.read()["made"] == 1
+    assert figures.read()["made"] == 1  # there are no last ones
     figures.now_s += 15.0
     for _ in range(2):  # the second does not start another thread
-        assert figures.read() == {"age_s": 15.004, "made": 1, "stages": []}
+        assert figures.read() == {"age_s": 16.0, "made": 1, "stages": []}
     figures.run_thread()
     figures.now_s += 15.0
-    assert figures.read() == {"age_s": 15.004, "made": 2, "stages": []}  # and a thread makes the next ones
-    figures.duration_s = 0.0
+    assert figures.read() == {"age_s": 16.0, "made": 2, "stages": []}  # and a thread makes the next ones
     figures.run_thread()
-    assert figures.read()["made"] == 4  # quick again: made at once
-    assert not figures.waiting
+    assert figures.read()["made"] == 3
 
 
 def test_a_failure_of_the_thread_is_raised_by_the_next_reading_alone() -> None:
     figures = Figures()
-    figures.duration_s = 2 * MOST_PAUSE_S
     figures.read()
     figures.read()
     figures.failure = ValueError("no figures")
