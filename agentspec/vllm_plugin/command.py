@@ -6,28 +6,29 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from agentspec.config import check_int
 from agentspec.distribution import DOCUMENTS
 from agentspec.errors import ConfigError
 from agentspec.vllm_plugin.control import TOKEN_VARIABLE
-from agentspec.vllm_plugin.settings import CONFIG_KEY, PluginSettings
+from agentspec.vllm_plugin.model_runner import DEFAULT_MAX_DRAFT, ModelRunner
+from agentspec.vllm_plugin.settings import CONFIG_KEY, SETTINGS_VARIABLE, PluginSettings
 from agentspec.vllm_plugin.versions import (
     FIRST_WITH_MESSAGE_TAGS,
     FIRST_WITH_REQUEST_METRICS,
     INSTALL,
     check_draft_length,
+    check_executor,
     check_pipeline,
     check_version,
     installed_version,
+    is_for_cpus,
     parse,
 )
 from agentspec.wire import MAX_DRAFT_TOKENS
 
 SERVER_MODULE = "vllm.entrypoints.openai.api_server"
 WORKER = "agentspec.vllm_plugin.worker.AgentSpecWorker"
-PROPOSER = "agentspec.vllm_plugin.proposer.ForestProposer"
 CONTROL = "agentspec.vllm_plugin.control.Control"
 ZERO_HOP = "agentspec.gateway.zero_hop.ZeroHop"
 PIPELINE_FLAGS = ("--pipeline-parallel-size", "-pp")
@@ -38,7 +39,11 @@ OTHER_BALANCER_FLAGS = frozenset(  # only some of the ranks are behind the serve
         *("--data-parallel-multi-port-external-lb", "-dpm", "--data-parallel-rank", "-dpn"),
     )
 )
-OURS = ("--model", "--host", "--port", "--worker-cls", "--speculative-config", "-sc", "--spec-method")
+EXECUTOR_FLAG = "--distributed-executor-backend"
+OURS = (
+    *("--model", "--host", "--port", "--worker-cls", "--scheduler-cls"),
+    *("--speculative-config", "-sc", "--spec-method"),
+)
 ADDITIONAL_CONFIG = "--additional-config"
 SHUTDOWN_TIMEOUT = "--shutdown-timeout"
 SHUTDOWN_TIMEOUT_S = "30"
@@ -51,17 +56,17 @@ def vllm_command(
     extra: Sequence[str] = (),
     *,
     settings: Mapping[str, object] | None = None,
-    num_speculative_tokens: int = 32,
+    num_speculative_tokens: int = DEFAULT_MAX_DRAFT,
     host: str = "127.0.0.1",
     port: int = 8000,
     zero_hop: bool = False,
 ) -> list[str]:
-    """Return the command that starts the server.
+    """Return the command that starts the server, in :func:`vllm_environment` of the same settings.
 
     Args:
         model: value of vLLM's ``--model``.
         extra: flags of vLLM, passed on.
-        settings: settings of the plugin, see :class:`PluginSettings`.
+        settings: settings of the plugin, see :class:`PluginSettings`; only checked here.
         num_speculative_tokens: most draft tokens of a request in a step.
         zero_hop: tag requests inside this server, without a gateway in front of it.
 
@@ -71,7 +76,7 @@ def vllm_command(
     version = installed_version()
     if version is None:
         raise ConfigError(f"there is no vLLM here: {INSTALL}, see {DOCUMENTS}/vllm.md")
-    checked = PluginSettings.of(settings or {})
+    checked = _in_force(settings, extra)
     check_version(version, allows_untested=checked.allow_untested_vllm)
     check_int("num_speculative_tokens", num_speculative_tokens, 1, MAX_DRAFT_TOKENS)
     check_draft_length(num_speculative_tokens)
@@ -79,25 +84,19 @@ def vllm_command(
         raise ConfigError(
             f"--zero-hop needs vLLM 0.29: in {version!r} requests to /v1/messages carry no tags"
         )
-    extra, config = _taken_out(extra, ADDITIONAL_CONFIG)
-    _check_extra(extra)
-    speculative = {
-        "method": "custom_class",
-        "model": PROPOSER,
-        "num_speculative_tokens": num_speculative_tokens,
-    }
+    runner = chosen_runner(extra)
+    _check_extra(extra, runner)
     middleware = [CONTROL, *([ZERO_HOP] if zero_hop else [])]
     defaults = {}
     if parse(version) >= FIRST_WITH_REQUEST_METRICS:
         defaults["--per-request-spec-decode-metrics"] = "summary"
-    merged = _merged(config, settings or {})
-    if PluginSettings.read(merged).forest_file is not None:
+    if checked.forest_file is not None:
         defaults[SHUTDOWN_TIMEOUT] = SHUTDOWN_TIMEOUT_S  # by default vLLM kills its workers immediately
     return [
         *(sys.executable, "-m", SERVER_MODULE),
         *("--model", model, "--host", host, "--port", str(port)),
-        *("--worker-cls", WORKER, "--speculative-config", json.dumps(speculative)),
-        *(ADDITIONAL_CONFIG, json.dumps(merged)),
+        *("--worker-cls", WORKER, *runner.flags()),
+        *("--speculative-config", runner.as_json(num_speculative_tokens)),
         *(part for path in middleware for part in ("--middleware", path)),
         *(part for flag, value in defaults.items() if flag not in _names(extra) for part in (flag, value)),
         *extra,
@@ -108,30 +107,43 @@ def num_ranks(arguments: Sequence[str]) -> int:
     """Return the number of data-parallel ranks that a vLLM with these flags chooses from; 1 if unknown."""
     if not OTHER_BALANCER_FLAGS.isdisjoint(_names(arguments)):
         return 1
-    sizes = (_taken_out(arguments, name)[1] for name in DATA_PARALLEL_FLAGS)
+    sizes = (_value(arguments, name) for name in DATA_PARALLEL_FLAGS)
     return next((int(size) for size in sizes if size and size.isdecimal() and int(size)), 1)
 
 
-def vllm_environment(control_token: str | None, command: Sequence[str]) -> dict[str, str]:
+def vllm_environment(
+    control_token: str | None = None,
+    settings: Mapping[str, object] | None = None,
+    command: Sequence[str] = (),
+) -> dict[str, str]:
     """Return the variables that the server of this command needs in addition to this process's."""
     environment = {} if control_token is None else {TOKEN_VARIABLE: control_token}
-    _, timeout_s = _taken_out(command, SHUTDOWN_TIMEOUT)
-    _, config = _taken_out(command, ADDITIONAL_CONFIG)
-    has_forest = PluginSettings.read(json.loads(config or "{}")).forest_file is not None
+    if settings:
+        environment[SETTINGS_VARIABLE] = json.dumps(dict(settings))
+    timeout_s = _value(command, SHUTDOWN_TIMEOUT)
+    has_forest = _in_force(settings, command).forest_file is not None
     if has_forest and timeout_s and timeout_s.isdecimal() and int(timeout_s) > WORKER_SHUTDOWN_S:
         # with tensor parallelism a worker is a process of its own, and is killed after its own time-out
         environment[WORKER_SHUTDOWN_VARIABLE] = os.environ.get(WORKER_SHUTDOWN_VARIABLE, timeout_s)
     return environment
 
 
-def _check_extra(extra: Sequence[str]) -> None:
+def chosen_runner(extra: Sequence[str] = ()) -> ModelRunner:
+    """Return the model runner of a server with these flags of vLLM, in this environment."""
+    version = installed_version()
+    assert version is not None
+    return ModelRunner.choose(version, os.environ, set(_names(extra)), is_for_cpus=is_for_cpus())
+
+
+def _check_extra(extra: Sequence[str], runner: ModelRunner) -> None:
     for name in _names(extra):
         if name in OURS or name.startswith("--speculative-config."):
             raise ConfigError(
                 f"{name} is set by agentspec: see agentspec serve --help for what can be chosen"
             )
-    for name in PIPELINE_FLAGS:
-        _, size = _taken_out(extra, name)
+    check_executor(_value(extra, EXECUTOR_FLAG))
+    for name in () if runner.is_v2 else PIPELINE_FLAGS:
+        size = _value(extra, name)
         if size is not None and size.isdecimal():  # vLLM refuses anything else
             check_pipeline(int(size))
 
@@ -143,29 +155,25 @@ def _names(arguments: Sequence[str]) -> Iterator[str]:
             yield argument.partition("=")[0].replace("_", "-")
 
 
-def _taken_out(arguments: Sequence[str], name: str) -> tuple[list[str], str | None]:
-    """Return the arguments without this flag and its value, and the value."""
-    kept: list[str] = []
+def _value(arguments: Sequence[str], name: str) -> str | None:
+    """Return the last value of a flag; None if it is not among the arguments."""
     value: str | None = None
     rest = iter(arguments)
     for argument in rest:
-        if next(_names([argument]), None) != name:
-            kept.append(argument)
-        elif "=" in argument:
-            value = argument.partition("=")[2]
-        else:
-            value = next(rest, "")
-    return kept, value
+        if next(_names([argument]), None) == name:
+            value = argument.partition("=")[2] if "=" in argument else next(rest, "")
+    return value
 
 
-def _merged(config: str | None, settings: Mapping[str, object]) -> dict[str, Any]:
-    """Return the user's additional configuration with the plugin's settings in it."""
+def _in_force(settings: Mapping[str, object] | None, command: Sequence[str]) -> PluginSettings:
+    """Return these settings and, for the rest, those in the command. Raises ConfigError if one is invalid."""
+    config = _value(command, ADDITIONAL_CONFIG)
     try:
         given = json.loads(config or "{}")
     except ValueError:
         given = None
     if not isinstance(given, dict):
         raise ConfigError(f"{ADDITIONAL_CONFIG} is a JSON object, not {config!r}")
-    merged = {**given, CONFIG_KEY: {**given.get(CONFIG_KEY, {}), **settings}}
-    PluginSettings.read(merged)
-    return merged
+    in_config = given.get(CONFIG_KEY, {})
+    PluginSettings.of(in_config)
+    return PluginSettings.of({**in_config, **(settings or {})})

@@ -24,8 +24,8 @@ from agentspec.forest.autosave import ForestAutosave
 from agentspec.forest.file import check_place
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
+from agentspec.vllm_plugin.drafter import ForestDrafter
 from agentspec.vllm_plugin.lora import adapted
-from agentspec.vllm_plugin.proposer import ForestProposer
 from agentspec.vllm_plugin.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
@@ -42,11 +42,15 @@ class Commands:
 
     Args:
         file_suffix: suffix of the forest's file name, if several workers have one each.
+        facts: returns what else ``status`` shows.
     """
 
-    def __init__(self, proposer: ForestProposer, file_suffix: str = "") -> None:
-        self._proposer = proposer
-        self._forest = proposer.forest
+    def __init__(
+        self, drafter: ForestDrafter, file_suffix: str = "", facts: Callable[[], Answer] = dict
+    ) -> None:
+        self._drafter = drafter
+        self._forest = drafter.forest
+        self._facts = facts
         self._file_suffix = file_suffix
         self._at_once: dict[str, Callable[[Arguments], Answer]] = {
             "status": self._status,
@@ -72,7 +76,7 @@ class Commands:
         self._num_calls += 1
         try:
             if command == "stages":
-                return self._snapshot.read(is_quick=len(self._proposer.stages.all) <= MOST_QUICK_STAGES)
+                return self._snapshot.read(is_quick=len(self._drafter.stages.all) <= MOST_QUICK_STAGES)
             if command in self._at_once:
                 return json.dumps(self._at_once[command](json.loads(arguments)))
             return json.dumps(self._begin(command, arguments))
@@ -92,12 +96,12 @@ class Commands:
                 start.
             ConfigError: the saved forest can't be loaded.
         """
-        settings = self._proposer.settings
+        settings = self._drafter.settings
         if settings.forest_file is None:
             return
         path = self._path({})
         check_place(path)
-        _ = self._proposer.texts.vocabulary  # takes seconds, too long for the shutdown
+        _ = self._drafter.texts.vocabulary  # takes seconds, too long for the shutdown
         autosave = ForestAutosave(
             self, path, settings.save_every_s, is_strict=settings.strict_forest, version=self._version
         )
@@ -109,25 +113,27 @@ class Commands:
         self._threads.shutdown(wait=True, cancel_futures=True)
         if self._autosave is not None:
             self._autosave.stop()
-        self._proposer.close()
+        self._drafter.close()
 
     # ---- status, statistics and eviction ----
 
     def _status(self, _: Arguments) -> Answer:
-        proposer = self._proposer
+        drafter = self._drafter
         return {
             "agentspec": __version__,
-            "num_speculative_tokens": proposer.num_draft_tokens,
-            "price": proposer.price,
+            "num_speculative_tokens": drafter.num_draft_tokens,
+            "price": drafter.price,
             "tree_bytes": self._forest.memory_bytes(),
-            "num_requests": proposer.num_requests,
-            "propose_us": proposer.timing.microseconds(),
+            "num_requests": drafter.num_requests,
+            "num_slots": drafter.meter.num_slots,
+            "propose_us": drafter.timing.microseconds(),
             "num_calls": self._num_calls,
+            **self._facts(),
         }
 
     def _figures(self) -> Answer:
-        self._proposer.settle()
-        stages = list(self._proposer.stages.all.items())  # a copy: steps may run concurrently
+        self._drafter.settle()
+        stages = list(self._drafter.stages.all.items())  # a copy: steps may run concurrently
         return {**self._status({}), "stages": [self._of_stage(stage, stats) for stage, stats in stages]}
 
     def _of_stage(self, stage: StageKey, counters: StageStats) -> Answer:
@@ -148,7 +154,7 @@ class Commands:
         return {"freed_bytes": max(0, before - self._forest.memory_bytes())}
 
     def _trees(self, stage: StageKey) -> list[StageKey]:
-        return [adapted(stage, adapter) for adapter in list(self._proposer.adapters)]
+        return [adapted(stage, adapter) for adapter in list(self._drafter.adapters)]
 
     # ---- background jobs ----
 
@@ -178,20 +184,20 @@ class Commands:
 
     def _trace(self, arguments: Arguments) -> Answer:
         tenant = None if arguments.get("tenant") is None else _text(arguments, "tenant")
-        trace = self._proposer.traces.of(tenant, _text(arguments, "id"))
+        trace = self._drafter.traces.of(tenant, _text(arguments, "id"))
         if trace is None:
             return {"steps": None}
-        text = cache(self._proposer.texts.token)
+        text = cache(self._drafter.texts.token)
         return {"steps": [step.told(text).describe() for step in list(trace.steps)]}
 
     def save(self, path: Path) -> Answer:
         """Write all trees to a file; return its sizes. Raises ForestFileError."""
-        self._proposer.settle()
-        return asdict(self._forest.save(path, vocabulary=self._proposer.texts.vocabulary))
+        self._drafter.settle()
+        return asdict(self._forest.save(path, vocabulary=self._drafter.texts.vocabulary))
 
     def load(self, path: Path) -> Answer:
         """Add the content of a saved file; return its sizes. Raises ForestFileError."""
-        loaded = self._forest.load(path, vocabulary=self._proposer.texts.vocabulary)
+        loaded = self._forest.load(path, vocabulary=self._drafter.texts.vocabulary)
         self._num_changes += 1
         return asdict(loaded)
 
@@ -211,7 +217,7 @@ class Commands:
         read = [(StageKey.parse(_text(one, "stage"), tenant), _text(one, "response")) for one in outputs]
         num_tokens = 0
         for stage, response in read:
-            tokens = self._proposer.output_tokens(response)
+            tokens = self._drafter.output_tokens(response)
             self._forest.learn(adapted(stage, None), tokens)
             num_tokens += len(tokens)
         self._num_changes += 1
@@ -221,11 +227,11 @@ class Commands:
         given = arguments.get("path")
         if given is not None and (not isinstance(given, str) or not given):
             raise ConfigError(f"path must be a non-empty string, not {given!r}")
-        return Path(f"{self._proposer.settings.forest_files().find(given)}{self._file_suffix}")
+        return Path(f"{self._drafter.settings.forest_files().find(given)}{self._file_suffix}")
 
     def _version(self) -> tuple[int, int]:
         """Return the number of changes by commands and of steps: without either the trees are the same."""
-        return self._num_changes, self._proposer.timing.num_steps
+        return self._num_changes, self._drafter.timing.num_steps
 
 
 def _text(arguments: Any, name: str) -> str:

@@ -1,7 +1,11 @@
-"""Settings of the plugin: ``--additional-config '{"agentspec": {...}}'`` of vLLM."""
+"""Settings of the plugin: a JSON object in ``$AGENTSPEC_VLLM_SETTINGS``, or vLLM's ``--additional-config``.
+
+vLLM compiles the model anew for every other ``additional_config``, so ``agentspec serve`` uses the variable.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -14,6 +18,7 @@ from agentspec.errors import ConfigError
 from agentspec.forest_folder import ForestFolder
 
 CONFIG_KEY = "agentspec"  # in additional_config
+SETTINGS_VARIABLE = "AGENTSPEC_VLLM_SETTINGS"
 BATCH_SHAPES = ("ragged", "uniform")
 MOST_MB = 1 << 24
 
@@ -70,9 +75,14 @@ class PluginSettings:
 
     @classmethod
     def read(cls, additional_config: object) -> PluginSettings:
-        """Read vLLM's ``additional_config``. Raises ConfigError if a setting is unknown or invalid."""
+        """Read the variable and, for settings that it does not have, vLLM's ``additional_config``.
+
+        Raises:
+            ConfigError: a setting is unknown or invalid.
+        """
         given = additional_config.get(CONFIG_KEY, {}) if isinstance(additional_config, Mapping) else {}
-        return cls.of(given)
+        cls.of(given)
+        return cls.of({**given, **_settings_of(os.environ.get(SETTINGS_VARIABLE, "{}"))})
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> PluginSettings:
@@ -117,3 +127,13 @@ class PluginSettings:
     def _check_folder(path: object) -> None:
         if not isinstance(path, str) or not os.path.isdir(path):
             raise ConfigError(f"forest_folder {path!r}: there is no such folder")
+
+
+def _settings_of(variable: str) -> Mapping[str, Any]:
+    try:
+        settings = json.loads(variable)
+    except ValueError:
+        settings = None
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"${SETTINGS_VARIABLE} is a JSON object, not {variable!r}")
+    return settings

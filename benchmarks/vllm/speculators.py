@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.models import bundled_model_dir
-from agentspec.vllm_plugin.command import vllm_command
+from agentspec.vllm_plugin.command import vllm_command, vllm_environment
 from benchmarks.vllm.chats import MODEL_NAME
 from benchmarks.vllm.server import HOST, Server, free_port
 
@@ -85,7 +85,10 @@ class Engine:
         port = free_port()
         command = speculator.command(self.model, [*self.flags, *flags], port)
         log = log_dir / f"vllm-{speculator.name.replace(' ', '-')}.log"
-        with Server.running(command, port, log, {**self.environment, **speculator.environment}) as server:
+        plugin = vllm_environment(settings=speculator.settings, command=command)
+        with Server.running(
+            command, port, log, {**self.environment, **plugin, **speculator.environment}
+        ) as server:
             yield server
 
 

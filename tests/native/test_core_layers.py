@@ -31,6 +31,7 @@ FOREST = {
     "forest_core": {"batch", "batch_step", "memory_budget", "own_index_builder", "tree_registry"},
     "live_row": {"request"},
     "live_rows": {"forest_core", "live_row"},
+    "row_step": {"live_rows"},
 }
 SOURCES = sorted(path for path in CORE.rglob("*") if path.suffix in (".cpp", ".hpp"))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentspec.errors import ConfigError
-from agentspec.vllm_plugin.command import PROPOSER
+from agentspec.vllm_plugin.model_runner import PROPOSER
 from agentspec.vllm_plugin.versions import MOST_DRAFT_TOKENS
 from benchmarks.vllm.chats import load
 from benchmarks.vllm.client import ask_all
@@ -24,16 +24,18 @@ with warnings.catch_warnings():
 LONGEST = Speculator("longest", num_tokens=MOST_DRAFT_TOKENS, settings={"price": 0.0})
 
 
-def check(*, num_speculative_tokens: int = 32, num_stages: int = 1) -> None:
+def check(*, num_speculative_tokens: int = 32, num_stages: int = 1, backend: str = "mp") -> None:
     """Run the worker's check of a configuration that a server started by hand may have."""
     config = SimpleNamespace(
         speculative_config=SimpleNamespace(
             method="custom_class", model=PROPOSER, num_speculative_tokens=num_speculative_tokens
         ),
-        parallel_config=SimpleNamespace(pipeline_parallel_size=num_stages),
+        parallel_config=SimpleNamespace(
+            pipeline_parallel_size=num_stages, distributed_executor_backend=backend
+        ),
         additional_config={},
     )
-    AgentSpecWorker._check(SimpleNamespace(vllm_config=config))
+    AgentSpecWorker._check(SimpleNamespace(vllm_config=config, use_v2_model_runner=False))
 
 
 def test_the_worker_knows_the_limit_of_its_own_vllm() -> None:
@@ -46,6 +48,11 @@ def test_the_worker_knows_the_limit_of_its_own_vllm() -> None:
 def test_pipeline_parallelism_is_refused_with_its_own_reason() -> None:
     with pytest.raises(ConfigError, match="pipeline parallelism"):
         check(num_stages=2)
+
+
+def test_ranks_that_schedule_by_themselves_are_refused() -> None:
+    with pytest.raises(ConfigError, match="each rank schedules by itself"):
+        check(backend="external_launcher")
 
 
 def test_the_longest_allowed_draft_is_verified(serving: Any) -> None:

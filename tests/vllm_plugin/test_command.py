@@ -8,7 +8,9 @@ import pytest
 
 from agentspec.errors import ConfigError
 from agentspec.vllm_plugin import command
-from agentspec.vllm_plugin.command import PROPOSER, WORKER, num_ranks, vllm_command, vllm_environment
+from agentspec.vllm_plugin.command import WORKER, num_ranks, vllm_command, vllm_environment
+from agentspec.vllm_plugin.model_runner import DEFAULT_MAX_DRAFT, PROPOSER, SCHEDULER, ModelRunner
+from agentspec.vllm_plugin.settings import PluginSettings
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +29,8 @@ def value(arguments: list[str], flag: str) -> str:
     return arguments[arguments.index(flag) + 1]
 
 
-def test_the_command_has_all_the_plugin_needs() -> None:
+def test_the_command_has_all_the_plugin_needs(version: Any) -> None:
+    version("0.31.0")
     arguments = vllm_command("Qwen/Qwen3-8B", port=9000, num_speculative_tokens=24, settings={"price": 0.1})
     assert value(arguments, "--model") == "Qwen/Qwen3-8B"
     assert value(arguments, "--port") == "9000"
@@ -37,7 +40,7 @@ def test_the_command_has_all_the_plugin_needs() -> None:
         "model": PROPOSER,
         "num_speculative_tokens": 24,
     }
-    assert json.loads(value(arguments, "--additional-config")) == {"agentspec": {"price": 0.1}}
+    assert "--additional-config" not in arguments  # vLLM would compile the model anew for every setting
     assert value(arguments, "--per-request-spec-decode-metrics") == "summary"
     assert value(arguments, "--middleware") == command.CONTROL
 
@@ -78,7 +81,7 @@ def test_zero_hop_is_refused_where_some_requests_would_carry_no_tags(version: An
 def test_an_additional_config_of_the_users_is_kept() -> None:
     for given in (["--additional-config", '{"a": 1}'], ['--additional_config={"a": 1}']):
         arguments = vllm_command("m", given, settings={"threads": 2})
-        assert json.loads(value(arguments, "--additional-config")) == {"a": 1, "agentspec": {"threads": 2}}
+        assert arguments[-len(given) :] == given
 
 
 @pytest.mark.parametrize("given", ["[1]", "{", "7"])
@@ -101,6 +104,7 @@ def test_settings_in_the_users_additional_config_are_checked() -> None:
         "-sc",
         "--speculative-config.method",
         "--port",
+        "--scheduler-cls",
     ],
 )
 def test_flags_of_the_plugin_are_refused(flag: str) -> None:
@@ -145,9 +149,14 @@ def test_a_draft_longer_than_the_sampler_takes_names_the_limit() -> None:
         ["--max-num-seqs", "4", "-pp", "2"],
     ],
 )
-def test_pipeline_parallelism_is_refused_with_the_reason(flags: list[str]) -> None:
+def test_pipeline_parallelism_is_refused_with_the_reason(
+    flags: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
     with pytest.raises(ConfigError, match=r"pipeline parallelism \(size 2\)"):
         vllm_command("m", flags)
+    monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER")
+    assert vllm_command("m", flags)[-len(flags) :] == flags  # the runner V2 has it
 
 
 @pytest.mark.parametrize("size", ["1", "", "two"])
@@ -175,8 +184,8 @@ def test_the_data_parallel_ranks_behind_the_port(flags: list[str], number: int) 
 
 
 def test_the_control_token_goes_by_the_environment() -> None:
-    assert vllm_environment("secret", vllm_command("m")) == {"AGENTSPEC_CONTROL_TOKEN": "secret"}
-    assert vllm_environment(None, vllm_command("m")) == {}
+    assert vllm_environment("secret", {}, vllm_command("m")) == {"AGENTSPEC_CONTROL_TOKEN": "secret"}
+    assert vllm_environment(None, None, vllm_command("m")) == {}
     assert "secret" not in " ".join(vllm_command("m"))
 
 
@@ -184,7 +193,7 @@ def test_a_worker_process_that_saves_its_forest_gets_the_servers_time_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def worker_s(*extra: str, **settings: object) -> str | None:
-        return vllm_environment(None, vllm_command("m", extra, settings=settings)).get(name)
+        return vllm_environment(None, settings, vllm_command("m", extra, settings=settings)).get(name)
 
     name = command.WORKER_SHUTDOWN_VARIABLE
     monkeypatch.delenv(name, raising=False)
@@ -197,3 +206,62 @@ def test_a_worker_process_that_saves_its_forest_gets_the_servers_time_to(
     assert worker_s("--additional-config", json.dumps({"agentspec": {"forest_file": file}})) is not None
     monkeypatch.setenv(name, "600")
     assert worker_s(forest_file=file) == "600"
+
+
+def test_settings_go_by_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = vllm_environment(settings={"price": 0.25, "rule": "paper"})
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+    config = {"agentspec": {"price": 0.5, "threads": 1}}
+    assert PluginSettings.read(config) == PluginSettings(price=0.25, rule="paper", threads=1)
+    for text in ("[1]", "{", "price=1"):
+        monkeypatch.setenv("AGENTSPEC_VLLM_SETTINGS", text)
+        with pytest.raises(ConfigError, match=r"AGENTSPEC_VLLM_SETTINGS is a JSON object"):
+            PluginSettings.read({})
+
+
+@pytest.mark.parametrize("setting", ["external_launcher"])
+def test_ranks_that_schedule_by_themselves_are_refused(setting: str) -> None:
+    with pytest.raises(ConfigError, match=r"each rank schedules by itself.* Use 'mp' or 'ray'"):
+        vllm_command("m", ["--distributed-executor-backend", setting])
+    assert vllm_command("m", ["--distributed-executor-backend", "mp"])
+
+
+@pytest.mark.parametrize(
+    ("vllm_version", "environment", "flags", "is_for_cpus", "is_v2", "reason"),
+    [
+        ("0.31.1", {}, (), False, False, None),
+        ("0.31.1", {"VLLM_USE_V2_MODEL_RUNNER": "1"}, (), False, False, None),
+        ("0.32.0", {}, (), False, True, None),
+        ("0.33.0", {}, (), False, True, None),
+        ("0.33.0", {}, ("--enable-dbo",), False, False, "--enable-dbo"),
+        ("0.33.0", {}, (), True, False, "Triton"),
+        ("0.33.0", {"VLLM_USE_V2_MODEL_RUNNER": "1"}, (), True, True, None),
+        ("0.33.0", {"VLLM_USE_V2_MODEL_RUNNER": "0"}, (), False, False, "VLLM_USE_V2_MODEL_RUNNER=0"),
+    ],
+)
+def test_the_model_runner_is_v2_where_it_can_be(
+    vllm_version: str,
+    environment: dict[str, str],
+    flags: tuple[str, ...],
+    is_for_cpus: bool,
+    is_v2: bool,
+    reason: str | None,
+) -> None:
+    runner = ModelRunner.choose(vllm_version, environment, flags, is_for_cpus=is_for_cpus)
+    assert runner.is_v2 == is_v2
+    assert (runner.reason is None) == (reason is None)
+    assert (reason or "") in (runner.reason or "")
+
+
+def test_the_runner_v2_has_its_own_method_and_a_scheduler_of_ours() -> None:
+    arguments = vllm_command("m", num_speculative_tokens=7)
+    speculative = json.loads(value(arguments, "--speculative-config"))
+    assert (speculative["method"], speculative["num_speculative_tokens"]) == ("ngram_gpu", 7)
+    assert value(arguments, "--scheduler-cls") == SCHEDULER
+
+
+def test_the_default_draft_fits_the_sizes_of_cuda_graphs() -> None:
+    assert (1 + DEFAULT_MAX_DRAFT).bit_count() == 1
+    speculative = json.loads(value(vllm_command("m"), "--speculative-config"))
+    assert speculative["num_speculative_tokens"] == DEFAULT_MAX_DRAFT

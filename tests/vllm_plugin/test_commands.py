@@ -14,6 +14,7 @@ import pytest
 from agentspec.errors import ConfigError, ForestFileError
 from agentspec.stages import StageKey
 from agentspec.vllm_plugin.commands import MOST_JOBS, Commands
+from agentspec.vllm_plugin.drafter import ForestDrafter
 from agentspec.vllm_plugin.lora import adapted
 from agentspec.vllm_plugin.proposer import ForestProposer
 from tests.vllm_plugin.support.runner import EOS, Runner, request, vllm_config
@@ -29,8 +30,8 @@ def runner() -> Runner:
 
 @pytest.fixture
 def commands(runner: Runner) -> Iterator[Commands]:
-    runner.proposer.texts.encode = lambda text: np.array([ord(one) for one in text], np.int32)
-    made = Commands(runner.proposer)
+    runner.proposer.drafter.texts.encode = lambda text: np.array([ord(one) for one in text], np.int32)
+    made = Commands(runner.proposer.drafter)
     yield made
     made.close()
 
@@ -56,7 +57,7 @@ def test_the_status_tells_of_the_engine(commands: Commands, runner: Runner) -> N
     assert status["num_speculative_tokens"] == 8
     assert status["price"] == 0.05
     assert status["num_requests"] == 0
-    assert status["tree_bytes"] == runner.proposer.forest.memory_bytes() > 0
+    assert status["tree_bytes"] == runner.proposer.drafter.forest.memory_bytes() > 0
     assert status["propose_us"]["steps"] == len(TEXT) + 1
     assert 0 < status["propose_us"]["mean"] <= status["propose_us"]["max"]
     assert [ask(commands, "status")["num_calls"] for _ in range(2)] == [2, 3]
@@ -74,7 +75,7 @@ def test_stages_are_told_with_all_counters(commands: Commands, runner: Runner) -
     assert figures["num_output_tokens"] == 3 * len(TEXT)
     assert sum(figures["accepted_by_source"].values()) == figures["num_accepted_tokens"] > 0
     assert set(figures["accepted_by_source"]) <= {"request", "session", "stage", "workflow", "tenant"}
-    forest = runner.proposer.forest
+    forest = runner.proposer.drafter.forest
     both = forest.memory_bytes(STAGE) + forest.memory_bytes(adapted(STAGE, "red"))
     assert figures["tree_bytes"] == both
 
@@ -95,13 +96,13 @@ def test_a_stage_can_be_evicted_with_all_its_adapters(commands: Commands, runner
     run(runner, "r0")
     run(runner, "r1", adapter="red")
     assert ask(commands, "evict", tenant="acme", stage="sql/write")["freed_bytes"] > 0
-    forest = runner.proposer.forest
+    forest = runner.proposer.drafter.forest
     assert forest.memory_bytes(STAGE) == forest.memory_bytes(adapted(STAGE, "red")) == 0
     assert ask(commands, "evict", tenant="nobody", stage="sql/write") == {"freed_bytes": 0}
 
 
 def test_a_trace_is_told_in_words(commands: Commands, runner: Runner) -> None:
-    runner.proposer.texts.token = chr
+    runner.proposer.drafter.texts.token = chr
     run(runner, "r0")
     run(runner, "r1", trace="t")
     first, *others = ask(commands, "trace", tenant="acme", id="t")["steps"]
@@ -128,7 +129,7 @@ def test_a_trace_is_its_tenants_alone(commands: Commands, runner: Runner) -> Non
 def test_outputs_can_be_learned_from_texts(commands: Commands, runner: Runner) -> None:
     outputs = [{"stage": "sql/write", "response": "SELECT 1"}, {"stage": "sql/write", "response": "SELECT 2"}]
     assert ask(commands, "warm", tenant="acme", outputs=outputs) == {"num_outputs": 2, "num_tokens": 16}
-    assert runner.proposer.forest.stats(STAGE).num_tokens == 16
+    assert runner.proposer.drafter.forest.stats(STAGE).num_tokens == 16
 
 
 @pytest.mark.parametrize(
@@ -145,19 +146,19 @@ def test_outputs_can_be_learned_from_texts(commands: Commands, runner: Runner) -
 def test_if_one_output_is_bad_none_is_learned(commands: Commands, runner: Runner, outputs: Any) -> None:
     given = [{"stage": "sql/write", "response": "x"}, *outputs] if isinstance(outputs, list) else outputs
     assert "message" in ask(commands, "warm", tenant="acme", outputs=given)["error"]
-    assert runner.proposer.forest.stats().num_tokens == 0
+    assert runner.proposer.drafter.forest.stats().num_tokens == 0
 
 
 def test_what_commands_changed_is_saved_though_no_step_followed(tmp_path: Path) -> None:
     path = str(tmp_path / "forest")
     text = np.arange(20, dtype=np.int32)
     for expected in (0, 20):
-        proposer = ForestProposer(vllm_config(forest_file=path))
-        proposer.texts.encode = lambda text_: text
-        proposer.texts.__dict__["vocabulary"] = "test"
-        commands = Commands(proposer)
+        drafter = ForestDrafter(vllm_config(forest_file=path))
+        drafter.texts.encode = lambda text_: text
+        drafter.texts.__dict__["vocabulary"] = "test"
+        commands = Commands(drafter)
         commands.restore()
-        assert proposer.forest.stats(STAGE).num_tokens == expected
+        assert drafter.forest.stats(STAGE).num_tokens == expected
         if not expected:
             ask(commands, "warm", tenant="acme", outputs=[{"stage": STAGE.name, "response": "x"}])
         commands.close()
@@ -167,9 +168,9 @@ def test_what_commands_changed_is_saved_though_no_step_followed(tmp_path: Path) 
 def test_a_damaged_forest_file_at_the_start(is_strict: bool, tmp_path: Path) -> None:
     path = tmp_path / "forest.1"
     path.write_bytes(b"AgentSpec forest")  # and nothing else
-    proposer = ForestProposer(vllm_config(forest_file=str(tmp_path / "forest"), strict_forest=is_strict))
-    proposer.texts.__dict__["vocabulary"] = "test"
-    commands = Commands(proposer, ".1")
+    drafter = ForestDrafter(vllm_config(forest_file=str(tmp_path / "forest"), strict_forest=is_strict))
+    drafter.texts.__dict__["vocabulary"] = "test"
+    commands = Commands(drafter, ".1")
     try:
         with pytest.raises(ConfigError, match="move it away") if is_strict else nullcontext():
             commands.restore()
@@ -183,8 +184,8 @@ def test_a_damaged_forest_file_at_the_start(is_strict: bool, tmp_path: Path) -> 
 
 def test_a_place_that_can_not_be_written_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "forest.saving").mkdir()
-    proposer = ForestProposer(vllm_config(forest_file=str(tmp_path / "forest")))
-    commands = Commands(proposer)
+    drafter = ForestDrafter(vllm_config(forest_file=str(tmp_path / "forest")))
+    commands = Commands(drafter)
     try:
         with pytest.raises(ForestFileError, match="Is a directory"):
             commands.restore()
@@ -216,7 +217,7 @@ def test_commands_that_take_long_do_not_hold_up_steps_and_do_not_pile_up(
         may_go_on.wait(60)
         return np.array([1], np.int32)
 
-    runner.proposer.texts.encode = encode
+    runner.proposer.drafter.texts.encode = encode
     warm = json.dumps({"tenant": "acme", "outputs": [{"stage": "a", "response": "x"}]})
     jobs = [json.loads(commands.run("warm", warm)) for _ in range(MOST_JOBS)]
     run(runner, "r0")  # while the first job waits

@@ -32,7 +32,7 @@ def make() -> Iterator[Any]:
 
     yield make
     for proposer in made:
-        proposer.close()
+        proposer.drafter.close()
 
 
 @pytest.fixture
@@ -43,17 +43,17 @@ def runner(make: Any) -> Runner:
 
 def learned(runner: Runner, stage: StageKey = STAGE) -> int:
     """Return the number of tokens in the tree of a stage."""
-    runner.proposer.settle()
-    return runner.proposer.forest.stats(adapted(stage, None)).num_tokens
+    runner.proposer.drafter.settle()
+    return runner.proposer.drafter.forest.stats(adapted(stage, None)).num_tokens
 
 
 def wait_for_predictions(runner: Runner) -> None:
-    starting = [live.starting for live in runner.proposer._live.values() if live.starting is not None]
+    starting = [live.starting for live in runner.proposer.drafter.live.values() if live.starting is not None]
     assert not wait(starting, TIMEOUT_S).not_done
 
 
 def counters(runner: Runner, stage: StageKey = STAGE) -> Any:
-    return runner.proposer.stages.all[stage]
+    return runner.proposer.drafter.stages.all[stage]
 
 
 def first_run(runner: Runner, name: str = "r0", **tags: Any) -> None:
@@ -73,7 +73,7 @@ def test_a_stage_drafts_what_it_wrote_before(runner: Runner) -> None:
     assert figures.num_accepted_tokens + figures.num_steps + 2 == figures.num_output_tokens
     assert sum(figures.accepted_by_source.values()) == figures.num_accepted_tokens > 30
     assert figures.num_prompt_tokens == 6
-    runner.proposer.forest.check_integrity()
+    runner.proposer.drafter.forest.check_integrity()
 
 
 def test_a_request_is_finished_when_vllm_says_so_and_not_when_it_is_missing_from_a_step(
@@ -82,11 +82,11 @@ def test_a_request_is_finished_when_vllm_says_so_and_not_when_it_is_missing_from
     runner.add(request("r0", TEXT), request("r1", TEXT))
     runner.step()
     runner.step(["r1"])  # r0 was preempted, or not scheduled
-    assert runner.proposer.num_requests == 2
+    assert runner.proposer.drafter.num_requests == 2
     runner.step(["r1", "r0"])  # r0 returns in another row
     runner.finish("r0")
     runner.step(["r1"])
-    assert runner.proposer.num_requests == 1
+    assert runner.proposer.drafter.num_requests == 1
 
 
 def test_skipped_steps_and_moved_rows_lose_no_token(runner: Runner) -> None:
@@ -99,7 +99,7 @@ def test_skipped_steps_and_moved_rows_lose_no_token(runner: Runner) -> None:
         runner.step(chosen)
     runner.finish(*texts)
     runner.step([])
-    forest = runner.proposer.forest
+    forest = runner.proposer.drafter.forest
     for name, text in texts.items():
         forest.start("probe", StageKey.parse(name), np.array(text[:5], np.int32))
         assert learned(runner, StageKey.parse(name)) == 30
@@ -151,14 +151,17 @@ def test_what_was_sampled_behind_a_stop_token_is_not_learned(runner: Runner) -> 
     runner.live["r1"].draft = [100, 300]
     runner.step(["r1"])
     assert learned(runner, StageKey.parse("sql/other")) == 2
-    proposer.forest.check_integrity()
+    proposer.drafter.forest.check_integrity()
 
 
 def test_tenants_share_nothing(runner: Runner) -> None:
     first_run(runner, tenant="acme")
     runner.add(request("r1", TEXT, stage="sql/write", tenant="other"))
     assert runner.run("r1") == len(TEXT)
-    assert set(runner.proposer.stages.all) == {StageKey("acme", STAGE.path), StageKey("other", STAGE.path)}
+    assert set(runner.proposer.drafter.stages.all) == {
+        StageKey("acme", STAGE.path),
+        StageKey("other", STAGE.path),
+    }
 
 
 def test_adapters_share_nothing_with_each_other_or_the_model(runner: Runner) -> None:
@@ -168,9 +171,9 @@ def test_adapters_share_nothing_with_each_other_or_the_model(runner: Runner) -> 
         assert runner.run(name) == len(TEXT)
     runner.add(request("again", TEXT, stage="sql/write", adapter="red"))
     assert runner.run("again") < 10
-    assert set(runner.proposer.stages.all) == {STAGE}  # counted as one stage
-    assert set(runner.proposer.adapters) == {None, "red", "blue"}
-    assert runner.proposer.forest.stats(adapted(STAGE, "red")).num_tokens >= len(TEXT)
+    assert set(runner.proposer.drafter.stages.all) == {STAGE}  # counted as one stage
+    assert set(runner.proposer.drafter.adapters) == {None, "red", "blue"}
+    assert runner.proposer.drafter.forest.stats(adapted(STAGE, "red")).num_tokens >= len(TEXT)
 
 
 def test_a_request_that_must_not_be_learned_is_not(runner: Runner) -> None:
@@ -216,7 +219,7 @@ def test_requests_that_generate_nothing_are_passed_over(runner: Runner) -> None:
     runner.add(request("r0", TEXT))
     runner.live["r0"].sampling_params = None
     assert runner.step() == {"r0": []}
-    assert runner.proposer.num_requests == 0
+    assert runner.proposer.drafter.num_requests == 0
 
 
 def test_the_next_input_of_a_streaming_session_begins_anew(runner: Runner) -> None:
@@ -225,20 +228,20 @@ def test_the_next_input_of_a_streaming_session_begins_anew(runner: Runner) -> No
     runner._seen.clear()  # vLLM lists it as new again, with a longer prompt
     runner.live["r0"] = request("r0", TEXT, prompt=[1, 2, 3, 100, 4, 5], stage="sql/write")
     runner.step()
-    assert runner.proposer.num_requests == 1
-    runner.proposer.forest.check_integrity()
+    assert runner.proposer.drafter.num_requests == 1
+    runner.proposer.drafter.forest.check_integrity()
 
 
 def test_a_proposer_that_was_not_attached_drafts_nothing(runner: Runner) -> None:
     proposer = ForestProposer(vllm_config())  # of a worker that vLLM takes no drafts from
     drafts = proposer.propose([[1], []], np.array([4, 2], np.int32), np.ones((2, 9), np.int32))
     assert drafts == [[], []]
-    proposer.close()
+    proposer.drafter.close()
 
 
 class BrokenRows:
     def __init__(self, rows: LiveRows) -> None:
-        self.add, self.enter, self.take_counts = rows.add, rows.enter, rows.take_counts
+        self.add, self.enter, self.lose, self.take_counts = rows.add, rows.enter, rows.lose, rows.take_counts
 
     def step(self, *_: object) -> None:
         raise UnknownRequestError("broken")
@@ -250,13 +253,16 @@ def test_a_failing_forest_costs_drafts_and_no_answer(
     first_run(runner)
     runner.add(request("r1", TEXT, stage="sql/write"))
     with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
-        patch.setattr(runner.proposer, "_rows", BrokenRows(runner.proposer._rows))
+        patch.setattr(runner.proposer.drafter, "rows", BrokenRows(runner.proposer.drafter.rows))
         for _ in range(10):
             assert runner.step() == {"r1": []}
     assert len(caplog.records) == 4  # not one per step
-    assert runner.run("r1") < 10  # nothing was lost meanwhile
+    assert runner.run("r1") == len(TEXT) - 10  # its text has a gap: it drafts no more
     runner.step([])
-    assert learned(runner) == 2 * len(TEXT)
+    assert learned(runner) == len(TEXT)
+    assert counters(runner).num_output_tokens == 2 * len(TEXT) - 10
+    runner.add(request("r2", TEXT, stage="sql/write"))
+    assert runner.run("r2") < 10
 
 
 def test_uniform_batches_are_drafted_for_whole_or_not_at_all(make: Any) -> None:
@@ -279,14 +285,14 @@ def test_a_request_without_drafts_gets_none_in_a_uniform_batch_either(make: Any)
 
 
 def test_the_price_is_measured_unless_it_is_set(make: Any) -> None:
-    assert make(price=0.25).proposer.price == 0.25
+    assert make(price=0.25).proposer.drafter.price == 0.25
     runner = make(price=None)
-    before = runner.proposer.price
+    before = runner.proposer.drafter.price
     first_run(runner)
     runner.add(request("r1", TEXT, stage="sql/write"))
     runner.run("r1")
-    assert 0 <= runner.proposer.price <= 1
-    assert runner.proposer.price != before
+    assert 0 <= runner.proposer.drafter.price <= 1
+    assert runner.proposer.drafter.price != before
 
 
 def test_without_a_tokenizer_a_request_goes_without_its_prediction(
@@ -300,7 +306,7 @@ def test_without_a_tokenizer_a_request_goes_without_its_prediction(
     assert runner.run("r1") < 12
     runner.step([])
     assert learned(runner) == 2 * len(TEXT)
-    assert runner.proposer.forest.stats().num_requests == 0
+    assert runner.proposer.drafter.forest.stats().num_requests == 0
 
 
 def test_a_stage_name_as_long_as_may_be_has_trees_and_figures(runner: Runner) -> None:
@@ -315,7 +321,7 @@ def test_a_stage_name_as_long_as_may_be_has_trees_and_figures(runner: Runner) ->
 
 def test_a_prediction_is_a_source_of_drafts(make: Any) -> None:
     runner: Runner = make()
-    runner.proposer.texts.encode = lambda text: np.array(TEXT, np.int32)
+    runner.proposer.drafter.texts.encode = lambda text: np.array(TEXT, np.int32)
     runner.add(request("r0", TEXT, stage="sql/write", prediction="..."))
     runner.step()
     wait_for_predictions(runner)
@@ -331,16 +337,16 @@ def test_a_request_may_end_before_its_prediction_was_read(runner: Runner) -> Non
         assert may_read.wait(TIMEOUT_S)
         return np.array(TEXT, np.int32)
 
-    runner.proposer.texts.encode = encode
+    runner.proposer.drafter.texts.encode = encode
     runner.add(*(request(f"r{i}", TEXT, prediction="SELECT 1") for i in range(5)))
     runner.step()
     assert is_reading.wait(TIMEOUT_S)
     runner.finish(*list(runner.live))
     runner.step([])
-    assert runner.proposer.num_requests == 0
+    assert runner.proposer.drafter.num_requests == 0
     may_read.set()
-    runner.proposer.close()  # waits until all are read
-    assert runner.proposer.forest.stats().num_requests == 0
+    runner.proposer.drafter.close()  # waits until all are read
+    assert runner.proposer.drafter.forest.stats().num_requests == 0
 
 
 def test_a_request_may_end_in_the_step_after_its_prediction_was_read(runner: Runner) -> None:
@@ -351,15 +357,15 @@ def test_a_request_may_end_in_the_step_after_its_prediction_was_read(runner: Run
         assert may_read.wait(TIMEOUT_S)
         return np.array(TEXT, np.int32)
 
-    runner.proposer.texts.encode = encode
+    runner.proposer.drafter.texts.encode = encode
     runner.add(request("r0", TEXT, prediction="SELECT 1"))
     runner.step()
     may_read.set()
     wait_for_predictions(runner)
-    assert runner.proposer.forest.stats().num_requests == 1
+    assert runner.proposer.drafter.forest.stats().num_requests == 1
     runner.finish("r0")
     runner.step([])
-    assert runner.proposer.forest.stats().num_requests == 0
+    assert runner.proposer.drafter.forest.stats().num_requests == 0
 
 
 def test_unknown_settings_are_refused_by_name() -> None:

@@ -35,7 +35,7 @@ def runner() -> TimedRunner:
 
 
 def figures(runner: Runner) -> StageStats:
-    return runner.proposer.stages.all[StageKey.parse("sql/write")]
+    return runner.proposer.drafter.stages.all[StageKey.parse("sql/write")]
 
 
 def test_one_request_at_a_time(runner: TimedRunner) -> None:
@@ -48,7 +48,7 @@ def test_one_request_at_a_time(runner: TimedRunner) -> None:
     true_s = (STEP_S + REQUEST_S) * stats.num_accepted_tokens - DRAFT_S * stats.num_draft_tokens
     assert stats.saved_s == pytest.approx(true_s, rel=0.05)
     assert stats.measured_decode_s == pytest.approx(stats.decode_s, rel=0.05)
-    runner.proposer.close()
+    runner.proposer.drafter.close()
 
 
 def test_without_drafts_nothing_is_saved(runner: TimedRunner) -> None:
@@ -58,4 +58,4 @@ def test_without_drafts_nothing_is_saved(runner: TimedRunner) -> None:
     stats = figures(runner)
     assert stats.measured_decode_s > 0
     assert stats.saved_s == pytest.approx(0)
-    runner.proposer.close()
+    runner.proposer.drafter.close()

@@ -21,7 +21,7 @@ TEXT = [*range(100, 140), EOS]
 def runner() -> Iterator[Runner]:
     proposer = ForestProposer(vllm_config())
     yield Runner(proposer)
-    proposer.close()
+    proposer.drafter.close()
 
 
 def run(runner: Runner, name: str, **tags: Any) -> int:
@@ -33,7 +33,7 @@ def run(runner: Runner, name: str, **tags: Any) -> int:
 
 
 def steps_of(runner: Runner, trace_id: str, tenant: str = "default") -> list[Step]:
-    trace = runner.proposer.traces.of(tenant, trace_id)
+    trace = runner.proposer.drafter.traces.of(tenant, trace_id)
     assert trace is not None
     return trace.steps
 
@@ -56,7 +56,7 @@ def test_steps_put_together_are_the_output(runner: Runner) -> None:
     assert (steps[0].source, len(steps[0].draft), steps[0].own) == (Source.NONE, 0, TEXT[0])
     assert sum(step.num_accepted for step in steps) > 30
     assert {step.source for step in steps if step.num_accepted} <= set(Source) - {Source.NONE}
-    assert not runner.proposer.traces.live
+    assert not runner.proposer.drafter.traces.live
 
 
 def test_a_trace_changes_no_draft_and_no_figure() -> None:
@@ -64,9 +64,9 @@ def test_a_trace_changes_no_draft_and_no_figure() -> None:
     for tags in ({}, {"trace": "t"}):
         runner = Runner(ForestProposer(vllm_config()))
         num_steps.append([run(runner, f"r{i}", **tags) for i in range(3)])
-        stats = runner.proposer.stages.all[STAGE]
+        stats = runner.proposer.drafter.stages.all[STAGE]
         figures.append((stats.num_steps, stats.num_output_tokens, stats.accepted_by_source))
-        runner.proposer.close()
+        runner.proposer.drafter.close()
     assert num_steps[0] == num_steps[1]
     assert figures[0] == figures[1]
 
@@ -75,7 +75,7 @@ def test_untraced_requests_leave_nothing(runner: Runner) -> None:
     run(runner, "r0")
     run(runner, "r1", trace="x" * 129)  # longer than an id of the gateway
     run(runner, "r2", trace=5)
-    assert not runner.proposer.traces._kept
+    assert not runner.proposer.drafter.traces._kept
 
 
 @pytest.mark.parametrize(("end", "max_tokens"), [(EOS, None), (102, 4)])
@@ -115,7 +115,7 @@ def test_tenants_find_their_own_and_an_id_its_last_request(runner: Runner) -> No
         runner.run(tenant)
     assert output_of(steps_of(runner, "t", "acme")) == [1, EOS]
     assert output_of(steps_of(runner, "t", "bolt")) == [2, 3, EOS]
-    assert runner.proposer.traces.of("default", "t") is None
+    assert runner.proposer.drafter.traces.of("default", "t") is None
     runner.add(request("again", [4, EOS], tenant="acme", trace="t"))
     runner.run("again")
     assert output_of(steps_of(runner, "t", "acme")) == [4, EOS]
@@ -145,7 +145,7 @@ def test_a_trace_that_fails_costs_itself_alone(
     with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
         patch.setattr(Trace, "note", fail)
         assert run(runner, "r1", trace="t") < 10
-    assert runner.proposer.traces.of("default", "t") is None
+    assert runner.proposer.drafter.traces.of("default", "t") is None
     assert [record.message for record in caplog.records] == ["the request 'r1' continues without a trace"]
 
 
@@ -153,10 +153,10 @@ def test_a_trace_with_a_gap_is_none(runner: Runner, monkeypatch: pytest.MonkeyPa
     runner.add(request("r0", TEXT, trace="t"))
     runner.step()
     with monkeypatch.context() as patch:
-        patch.setattr(runner.proposer, "_propose", lambda *_: None)
+        patch.setattr(runner.proposer.drafter, "enter_ready", None)  # the step fails
         runner.step()
     runner.step()
-    assert runner.proposer.traces.of("default", "t") is None
+    assert runner.proposer.drafter.traces.of("default", "t") is None
     assert runner.run("r0") > 0
 
 
@@ -165,7 +165,7 @@ def test_a_step_may_be_counted_before_it_is_noted(runner: Runner, monkeypatch: p
     note = runner.proposer._note
 
     def settled_before(sampled: list[list[int]]) -> None:
-        runner.proposer.settle()
+        runner.proposer.drafter.settle()
         note(sampled)
 
     run(runner, "r0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import re
@@ -28,15 +29,17 @@ from agentspec.gateway.server import bind
 from agentspec.gateway.settings import DISCOVERY_FILE_VARIABLE, EngineSettings, Settings
 from agentspec.gateway.upstreams.data_parallel import SIZE_VARIABLE
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir
-from agentspec.vllm_plugin.command import num_ranks, vllm_command, vllm_environment
+from agentspec.vllm_plugin.command import chosen_runner, num_ranks, vllm_command, vllm_environment
 from agentspec.vllm_plugin.control import TOKEN_VARIABLE
+from agentspec.vllm_plugin.model_runner import DEFAULT_MAX_DRAFT
+
+logger = logging.getLogger("agentspec")
 
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
 API_KEY_VARIABLE = "VLLM_API_KEY"
 PATH_STARTS = ("/", "./", "../", "~")
 SECRET_FLAG = re.compile(r"(^-*|[-_.])(key|token|password|secret)$")
-DEFAULT_MAX_DRAFT = 32
 DEFAULT_START_TIMEOUT_S = 900.0
 # vLLM kills its engine immediately unless it is given time, in which the forest is saved
 SHUTDOWN_S = 20
@@ -107,6 +110,7 @@ def behind_gateway(
 ) -> tuple[Fleet, str, EngineSupervisor]:
     """Return vLLM on a loopback port, protected by this process's secrets, and the name that it serves."""
     started = settings.engine
+    _log_runner(started)
     port = _free_port(started.engine_port or 0)
     root = f"http://{LOOPBACK}:{port}"
     token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe()
@@ -114,7 +118,7 @@ def behind_gateway(
     argv = _argv(started, LOOPBACK, port, shutdown_s=SHUTDOWN_S)
     command = EngineCommand(
         argv,
-        {**vllm_environment(token, argv), API_KEY_VARIABLE: key},
+        {**vllm_environment(token, _plugin_settings(started), argv), API_KEY_VARIABLE: key},
         stop_timeout_s=SHUTDOWN_S + 10,
     )
     engine = UpstreamSettings(
@@ -131,13 +135,14 @@ def behind_gateway(
 def zero_hop(options: ServeOptions, settings: Settings, port: int) -> tuple[EngineSupervisor, str]:
     """Return vLLM's own server with the stage middleware, on our host and port."""
     server, engine, keys = settings.server, settings.engine, _written_keys(options, settings)
+    _log_runner(engine)
     shutdown_s = math.ceil(server.grace_s)
     argv = _argv(engine, server.host, port, shutdown_s=shutdown_s, zero_hop=True)
     command = EngineCommand(
         argv,
         {
             API_KEYS_VARIABLE: ",".join(keys),
-            **vllm_environment(_operators_token(options, keys), argv),
+            **vllm_environment(_operators_token(options, keys), _plugin_settings(engine), argv),
             **_discovery_file(settings),
             **_data_parallel_size(engine),
         },
@@ -185,12 +190,24 @@ def _argv(
             *(part for name, value in _given(passed_on) for part in (_flag(name), str(value))),
             *engine.arguments,
         ],
-        settings=dict(_given({name: getattr(engine, name) for name in SETTINGS})),
+        settings=_plugin_settings(engine),
         num_speculative_tokens=DEFAULT_MAX_DRAFT if engine.max_draft is None else engine.max_draft,
         host=host,
         port=port,
         zero_hop=zero_hop,
     )
+
+
+def _plugin_settings(engine: EngineSettings) -> dict[str, Any]:
+    return dict(_given({name: getattr(engine, name) for name in SETTINGS}))
+
+
+def _log_runner(engine: EngineSettings) -> None:
+    runner = chosen_runner(engine.arguments)
+    if runner.reason is not None:
+        logger.warning(
+            "vLLM runs its model runner %s, without asynchronous scheduling: %s", runner.name, runner.reason
+        )
 
 
 def _given(options: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/error.hpp"
 #include "core/forest/forest_core.hpp"
 
 namespace agentspec {
@@ -45,6 +46,16 @@ py::array_t<T> array_of(std::vector<T>&& values) {
   return py::array_t<T>(static_cast<py::ssize_t>(kept->size()), kept->data(), owner);
 }
 
+/// Throws TypeError, TokenError.
+inline std::int32_t token_of(py::handle item) {
+  int overflow = 0;
+  const long value = PyLong_AsLongAndOverflow(item.ptr(), &overflow);
+  if (value == -1 && PyErr_Occurred()) throw py::error_already_set();
+  if (overflow != 0 || value < INT32_MIN || value > INT32_MAX)
+    throw TokenError("a token id is an int32, not " + py::str(item).cast<std::string>());
+  return static_cast<std::int32_t>(value);
+}
+
 using ForestCoreClass = py::class_<ForestCore, std::unique_ptr<ForestCore, ForestCoreDeleter>>;
 
 /// Throws ConfigError if a value is out of range.
@@ -58,5 +69,6 @@ void register_draft_maker(py::module_& module);
 void register_forest_core(py::module_& module);
 void register_named_batch(ForestCoreClass& cls);
 void register_live_rows(py::module_& module);
+void register_row_step(py::module_& module);
 
 }  // namespace agentspec

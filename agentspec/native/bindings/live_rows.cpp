@@ -1,13 +1,15 @@
-// _native.LiveRows: a step of an engine with a matrix of rows, without Python code per row.
+// _native.LiveRows: a step of an engine's rows, without Python code per row.
 
 #include "core/forest/live_rows.hpp"
 
 #include <pybind11/stl.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
 #include "bindings/bindings.hpp"
+#include "core/error.hpp"
 
 namespace agentspec {
 namespace {
@@ -21,10 +23,10 @@ std::string_view view_of(py::handle text) {
   return {data, static_cast<std::size_t>(size)};
 }
 
-std::size_t size_of(py::handle sequence) {
-  const Py_ssize_t size = PyObject_Size(sequence.ptr());
-  if (size < 0) throw py::error_already_set();
-  return static_cast<std::size_t>(size);
+py::list list_at(const py::list& items, std::size_t i) {
+  const py::handle item = PyList_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i));
+  if (!py::isinstance<py::list>(item)) throw py::type_error("the sampled tokens of a row are a list");
+  return py::reinterpret_borrow<py::list>(item);
 }
 
 /// Returns the first `size` items as a new list, which keeps them alive.
@@ -34,29 +36,45 @@ py::list first_of(const py::list& items, std::size_t size) {
   return py::reinterpret_steal<py::list>(kept);
 }
 
-std::size_t num_verified(const py::dict& verified, py::handle name) {
+/// Counts the draft tokens. Ids below 0 are the engine's padding.
+std::size_t num_slots(const py::dict& verified, py::handle name) {
   if (verified.empty()) return 0;
   PyObject* found = PyDict_GetItemWithError(verified.ptr(), name.ptr());
   if (found == nullptr && PyErr_Occurred()) throw py::error_already_set();
-  return found == nullptr ? 0 : size_of(found);
+  if (found == nullptr) return 0;
+  std::size_t num = 0;
+  for (const py::handle token : py::handle(found)) num += token_of(token) >= 0 ? 1 : 0;
+  return num;
 }
 
-/// The names in the result point into the strings of `names`.
-std::vector<RowBatch::Row> rows_of(const py::list& names, const py::list& sampled, const py::dict& verified) {
-  std::vector<RowBatch::Row> rows(sampled.size());
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    rows[i].num_sampled = size_of(PyList_GET_ITEM(sampled.ptr(), static_cast<Py_ssize_t>(i)));
-    if (rows[i].num_sampled == 0) continue;
-    const py::handle name = PyList_GET_ITEM(names.ptr(), static_cast<Py_ssize_t>(i));
-    rows[i].name = view_of(name);
-    rows[i].num_verified = num_verified(verified, name);
+/// A batch, and what it points to. The names point into the strings of `names`.
+struct Rows {
+  std::vector<std::int32_t> tokens;
+  std::vector<RowBatch::Row> rows;
+
+  Rows(const py::list& names, const py::list& sampled, std::span<const std::int32_t> ends,
+       const py::dict& verified)
+      : rows(sampled.size()) {
+    std::vector<std::size_t> begins(rows.size() + 1);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const py::list row = list_at(sampled, i);
+      for (const py::handle token : row) tokens.push_back(token_of(token));
+      begins[i + 1] = tokens.size();
+    }
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (begins[i] == begins[i + 1]) continue;
+      const py::handle name = PyList_GET_ITEM(names.ptr(), static_cast<Py_ssize_t>(i));
+      if (ends[i] < 0)
+        throw py::value_error("row " + std::to_string(i) + " can't end at " + std::to_string(ends[i]));
+      rows[i] = {view_of(name), std::span(tokens).subspan(begins[i], begins[i + 1] - begins[i]),
+                 num_slots(verified, name), static_cast<std::size_t>(ends[i])};
+    }
   }
-  return rows;
-}
+};
 
 py::list lists_of(const RowDrafts& drafts) {
-  py::list lists(drafts.ranges.size());
-  for (std::size_t i = 0; i < drafts.ranges.size(); ++i) {
+  py::list lists(drafts.rows.size());
+  for (std::size_t i = 0; i < drafts.rows.size(); ++i) {
     const auto tokens = drafts.of(i);
     py::list made(tokens.size());
     for (std::size_t j = 0; j < tokens.size(); ++j) {
@@ -68,30 +86,21 @@ py::list lists_of(const RowDrafts& drafts) {
 }
 
 py::tuple step(LiveRows& self, const py::list& names, const py::list& sampled, const Tokens& ends,
-               const Tokens& texts, const py::dict& verified, std::uint32_t max_tokens, double min_prob,
-               double now_s) {
-  if (texts.ndim() != 2 || ends.ndim() != 1)
-    throw py::value_error("the rows are a matrix and their ends an array");
-  if (!is_aligned(texts) || !is_aligned(ends))
-    throw py::value_error("expected arrays that are aligned in memory");
+               const py::dict& verified, std::uint32_t max_tokens, double min_prob, double now_s) {
+  const auto known_ends = span_of(ends);
   self.expect(sampled.size());
   const py::list kept_sampled = first_of(sampled, sampled.size());
   const py::list kept_names = first_of(names, kept_sampled.size());
-  const std::size_t num_rows = std::min<std::size_t>(ends.size(), texts.shape(0));
-  if (kept_names.size() < kept_sampled.size() || num_rows < kept_sampled.size())
+  if (kept_names.size() < kept_sampled.size() || known_ends.size() < kept_sampled.size())
     throw py::value_error("there are " + std::to_string(kept_sampled.size()) +
-                          " rows, but fewer names, ends or texts");
-  const std::vector<RowBatch::Row> rows = rows_of(kept_names, kept_sampled, verified);
-  const RowBatch batch{rows,
-                       {ends.data(), num_rows},
-                       {texts.data(), static_cast<std::size_t>(texts.size())},
-                       static_cast<std::size_t>(texts.shape(1))};
+                          " rows, but fewer names or ends");
+  const Rows batch(kept_names, kept_sampled, known_ends, verified);
   RowDrafts drafts;
   {
     const py::gil_scoped_release unlocked;
-    drafts = self.step(batch, max_tokens, min_prob, now_s);
+    drafts = self.step({batch.rows}, max_tokens, min_prob, now_s);
   }
-  return py::make_tuple(lists_of(drafts), drafts.score, drafts.num_decoding, drafts.num_verified,
+  return py::make_tuple(lists_of(drafts), drafts.score, drafts.num_decoding, drafts.num_slots,
                         drafts.num_new);
 }
 
@@ -117,6 +126,11 @@ void register_live_rows(py::module_& module) {
            "of `stops` ends the output.")
       .def("enter", &LiveRows::enter, py::arg("name"), py::arg("request"), Unlocked(),
            "Connect a row with a request of the core, which then drafts for it.")
+      .def("resume", &LiveRows::resume, py::arg("name"), py::arg("num_tokens"), Unlocked(),
+           "Continue a row whose request the engine stopped and starts anew with so many tokens. A row\n"
+           "with another number of tokens is lost.")
+      .def("lose", &LiveRows::lose, py::arg("name"), Unlocked(),
+           "Give a row up: it is counted, but nothing is learned or drafted for it.")
       .def("remove", &LiveRows::remove, py::arg("name"), Unlocked(),
            "Remove a row, if it exists. Returns its counts since they were last taken.")
       .def("take_counts", &LiveRows::take_counts, py::arg("name"), Unlocked(),
@@ -126,14 +140,13 @@ void register_live_rows(py::module_& module) {
            "Count the last step for each row that was decoding. It took measured_s; without drafts n\n"
            "tokens would have taken fixed_s + n * per_token_s.")
       .def("step", &step, py::arg("names"), py::arg("sampled"), py::arg("ends").noconvert(),
-           py::arg("texts").noconvert(), py::arg("verified"), py::arg("max_tokens"), py::arg("min_prob"),
-           py::arg("now_s"),
+           py::arg("verified"), py::arg("max_tokens"), py::arg("min_prob"), py::arg("now_s"),
            "Ingest a step's output and draft for the next step. Shared indices and models are updated\n"
-           "later, in the background. names[i], sampled[i]: name and new tokens of row i. Rows\n"
-           "without new tokens, and rows that were not added, are ignored. ends[i]: tokens in\n"
-           "texts[i], including the new ones. verified[name]: the draft that the step verified.\n"
-           "Returns (drafts by row, sum of their scores, rows that were decoding, their verified\n"
-           "draft tokens, their new tokens).");
+           "later, in the background. names[i], sampled[i]: name and list of new tokens of row i. Rows\n"
+           "without new tokens, and rows that were not added, are ignored. ends[i]: tokens in row i,\n"
+           "including the new ones. A row that ends elsewhere is lost. verified[name]: the draft, or the\n"
+           "part of it, that the step verified; ids below 0 are padding. Returns (drafts by row, sum of\n"
+           "their scores, rows that were decoding, their verified draft tokens, their new tokens).");
 }
 
 }  // namespace agentspec

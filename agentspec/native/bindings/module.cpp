@@ -9,4 +9,5 @@ PYBIND11_MODULE(_native, module, pybind11::mod_gil_not_used()) {
   agentspec::register_draft_maker(module);
   agentspec::register_forest_core(module);
   agentspec::register_live_rows(module);
+  agentspec::register_row_step(module);
 }

@@ -65,7 +65,7 @@ def test_the_options_that_vllm_gets(capsys: CAPSYS) -> None:
     engine = shown(capsys, "--model", "org/name", "--max-model-len", "512", *options)["engine"]
     assert engine["engine"] == "vllm"
     assert engine["reason"] == "--model was given and vLLM 0.32.0 is installed"
-    assert (engine["model"], engine["max_model_len"], engine["max_draft"]) == ("org/name", 512, 32)
+    assert (engine["model"], engine["max_model_len"], engine["max_draft"]) == ("org/name", 512, 15)
     hidden = ["--hf-token", "(hidden)", "--some-api-key=(hidden)"]
     assert engine["arguments"] == ["--max-num-seqs", "8", *hidden, "-tp", "2"]
 

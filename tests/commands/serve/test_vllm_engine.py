@@ -61,9 +61,8 @@ def test_options_of_ours_become_flags_and_settings_and_all_others_pass() -> None
     assert value_of(argv, "--host") == "127.0.0.1"
     assert (value_of(argv, "--max-model-len"), value_of(argv, "--dtype")) == ("512", "half")
     assert json.loads(value_of(argv, "--speculative-config"))["num_speculative_tokens"] == 8
-    assert json.loads(value_of(argv, "--additional-config")) == {
-        "agentspec": {"rule": "paper", "stage_budget_mb": 7}
-    }
+    settings = json.loads(process.command.environment["AGENTSPEC_VLLM_SETTINGS"])
+    assert settings == {"rule": "paper", "stage_budget_mb": 7}
     assert list(argv[-6:]) == ["--max-num-seqs", "4", "-tp", "2", "--hf-overrides", '{"a": -1}']
     assert int(value_of(argv, "--shutdown-timeout")) < process.command.stop_timeout_s
 

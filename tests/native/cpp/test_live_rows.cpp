@@ -16,11 +16,11 @@ constexpr std::size_t kWidth = 32;
 constexpr std::size_t kStart = 1; // tokens in each row's prompt
 const Tokens kText{10, 11, 12, 13, 14, 15, kEnd};
 
-// A core with one shared index that has learned kText, and rows of a matrix.
+// A core with one shared index that has learned kText, and its rows.
 struct Engine {
   explicit Engine(std::size_t num_rows = 1)
       : core(16, 1 << 20), rows(core), ends(num_rows, kStart),
-        texts(num_rows * kWidth, 1), num_sampled(num_rows) {
+        sampled(num_rows) {
     group = core.create_group(1 << 20);
     index = core.create_index(group, 1 << 20);
     core.learn(std::span(&index, 1), kText);
@@ -36,23 +36,21 @@ struct Engine {
     rows.enter(names[row], row);
   }
   void sample(std::size_t row, const Tokens &tokens) {
-    for (const std::int32_t token : tokens)
-      texts[row * kWidth + static_cast<std::size_t>(ends[row]++)] = token;
-    num_sampled[row] = tokens.size();
+    sampled[row] = tokens;
+    ends[row] += tokens.size();
   }
-  RowDrafts step(std::size_t num_verified = 0, double now_s = 0) {
+  RowDrafts step(std::size_t num_slots = 0, double now_s = 0) {
     std::vector<RowBatch::Row> batch;
     for (std::size_t i = 0; i < names.size(); ++i)
-      batch.push_back({names[i], num_sampled[i], num_verified});
-    const RowDrafts drafts =
-        rows.step({batch, ends, texts, kWidth}, 8, 0, now_s);
-    num_sampled.assign(names.size(), 0);
+      batch.push_back({names[i], sampled[i], num_slots, ends[i]});
+    RowDrafts drafts = rows.step({batch}, 8, 0, now_s);
+    sampled.assign(names.size(), {});
     return drafts;
   }
-  Tokens step_one(const Tokens &tokens, std::size_t num_verified = 0,
+  Tokens step_one(const Tokens &tokens, std::size_t num_slots = 0,
                   double now_s = 0) {
     sample(0, tokens);
-    const RowDrafts drafts = step(num_verified, now_s);
+    const RowDrafts drafts = step(num_slots, now_s);
     return {drafts.of(0).begin(), drafts.of(0).end()};
   }
   std::size_t num_learned() {
@@ -65,9 +63,8 @@ struct Engine {
   GroupId group = 0;
   IndexId index = 0;
   std::vector<std::string> names;
-  std::vector<std::int32_t> ends;
-  Tokens texts;
-  std::vector<std::size_t> num_sampled;
+  std::vector<std::size_t> ends;
+  std::vector<Tokens> sampled;
 };
 
 void a_row_is_drafted_for_and_counted() {
@@ -76,7 +73,7 @@ void a_row_is_drafted_for_and_counted() {
   CHECK((engine.step_one({10}, 0, 1.0) == Tokens{11, 12, 13, 14}));
   engine.sample(0, {11, 12, 50});
   const RowDrafts drafts = engine.step(3, 3.5);
-  CHECK(drafts.num_decoding == 1 && drafts.num_verified == 3);
+  CHECK(drafts.num_decoding == 1 && drafts.num_slots == 3);
   CHECK(drafts.num_new == 3);
   const RowCounts counts = engine.rows.take_counts("r0");
   CHECK(counts.num_output_tokens == 4 && counts.num_steps == 1);
@@ -99,6 +96,7 @@ void rows_are_added_replaced_and_removed() {
   CHECK(engine.step_one({11}).empty());
   CHECK(engine.num_learned() == 1);
   engine.rows.add("r0", 3, kWidth, {}); // a new row begins where it is added
+  engine.ends[0] = 3;
   CHECK(engine.step_one({12}).empty());
   CHECK(engine.rows.take_counts("r0").num_output_tokens == 1);
   engine.rows.add("r0", 4, kWidth, {});
@@ -150,58 +148,75 @@ void a_row_may_enter_the_core_late() {
   CHECK(counts.decode_s == 3.0 && engine.num_learned() == 3);
 }
 
-void a_missed_step_is_made_up_for() {
+void a_row_that_ends_elsewhere_is_lost() {
+  for (const std::size_t end : {0, 2, 4}) {
+    Engine engine;
+    engine.start(0);
+    engine.step_one({10});
+    engine.ends[0] = end; // it should be 2, and 3 with the next token
+    CHECK(engine.step_one({11}).empty() == (end != 2));
+    engine.rows.enter("r0", 0); // has no effect on a lost row
+    CHECK(engine.step_one({12}).empty() == (end != 2));
+    CHECK(engine.rows.take_counts("r0").num_output_tokens == 3);
+    CHECK(engine.num_learned() == (end == 2 ? 3 : 1));
+  }
+}
+
+void a_row_continues_after_a_stop_with_the_same_text() {
+  for (const std::size_t num_tokens : {1, 2, 3}) {
+    Engine engine;
+    engine.start(0);
+    engine.step_one({10});
+    engine.rows.resume("r0", num_tokens);
+    engine.rows.resume("stranger", num_tokens);
+    CHECK(engine.step_one({11}, 4).empty() == (num_tokens != 2));
+    CHECK(engine.rows.take_counts("r0").num_drafts == 0); // it was dropped
+  }
   Engine engine;
   engine.start(0);
-  engine.sample(0, {10, 11, 12}); // its step was not reported
-  CHECK((engine.step_one({13}) == Tokens{14, 15, kEnd}));
-  CHECK(engine.rows.take_counts("r0").num_output_tokens == 4);
-  CHECK(engine.num_learned() == 4);
+  engine.step_one({10, kEnd});
+  engine.rows.resume("r0", 9); // after the end nothing matters
+  CHECK(engine.num_learned() == 2);
+}
+
+void padding_is_no_draft() {
+  Engine engine;
+  engine.start(0);
+  engine.step_one({10});
+  engine.step_one({11, 12, 13, 14, 14, 14}, 8); // two tokens of padding
+  const RowCounts counts = engine.rows.take_counts("r0");
+  CHECK(counts.drafted[kStage] == 4 && counts.accepted[kStage] == 4);
+  engine.rows.lose("r0");
+  engine.rows.lose("stranger");
+  engine.step_one({15}, 8);
+  engine.step_one({15}, 8);
+  CHECK(engine.rows.take_counts("r0").num_drafts <= 1);
+  CHECK(engine.num_learned() == 7);
 }
 
 void rows_without_samples_take_no_part() {
   Engine engine(3);
   engine.start(0);
   engine.start(2);
-  engine.ends[1] = std::numeric_limits<std::int32_t>::max(); // not added
-  engine.num_sampled[1] = 1;
+  engine.ends[1] = std::numeric_limits<std::size_t>::max(); // not added
+  engine.sampled[1] = {5};
   engine.sample(2, {10});
   const RowDrafts drafts = engine.step();
   CHECK(drafts.of(0).empty() && drafts.of(1).empty());
-  CHECK(drafts.of(2).size() == 4 && drafts.ranges.size() == 3);
+  CHECK(drafts.of(2).size() == 4 && drafts.rows.size() == 3);
 }
 
-// A wrong row stops the whole batch: the next step makes up for it.
+// A wrong row stops the whole batch.
 void a_wrong_batch_changes_nothing() {
   Engine engine(2);
   engine.start(0);
   engine.rows.add("r1", kStart, kWidth, {});
-  for (const std::int32_t end : {-1, 0, 33}) {
-    engine.num_sampled = {1, 1};
-    engine.ends = {2, end};
-    std::string message;
-    try {
-      engine.step();
-    } catch (const ConfigError &error) {
-      message = error.what();
-    }
-    CHECK(message == "row 1 can't end at " + std::to_string(end));
-    CHECK(engine.num_learned() == 0);
-  }
-  const std::vector<RowBatch::Row> two(2);
-  const std::vector<std::int32_t> one_end{1}, two_ends{1, 1};
-  CHECK_THROWS(engine.rows.step({two, one_end, engine.texts, kWidth}, 8, 0, 0),
-               ConfigError);
-  CHECK_THROWS(engine.rows.step({two, two_ends, engine.texts, 2 * kWidth}, 8, 0,
-                                0),
-               ConfigError);
-  engine.texts.assign(2 * kWidth, -5);
+  engine.sampled = {{-5}, {10}};
   engine.ends = {2, 2};
-  engine.num_sampled = {1, 1};
   CHECK_THROWS(engine.step(), TokenError);
   CHECK(engine.rows.take_counts("r0").num_output_tokens == 0);
-  engine.texts.assign(2 * kWidth, 10);
-  engine.num_sampled = {1, 1};
+  CHECK(engine.num_learned() == 0);
+  engine.sampled = {{10}, {10}};
   CHECK(engine.step().of(0).size() == 4);
   CHECK(engine.rows.take_counts("r0").num_output_tokens == 1);
   CHECK(engine.rows.take_counts("r1").num_output_tokens == 1);
@@ -231,8 +246,9 @@ void a_step_is_counted_with_drafts_and_without() {
   engine.rows.count_saving(1.0, 0.5, 0.25); // the first token: no decode step
   engine.step_one({11, 12, 13});
   engine.rows.count_saving(1.0, 0.5, 0.25);
-  engine.num_sampled[0] = kWidth;
-  CHECK_THROWS(engine.step(), ConfigError);
+  engine.sampled[0] = {-1};
+  engine.ends[0] += 1;
+  CHECK_THROWS(engine.step(), TokenError);
   engine.rows.count_saving(8.0, 0.5, 0.25); // that step failed
   const RowCounts counts = engine.rows.take_counts("r0");
   CHECK(counts.measured_decode_s == 1.0 && counts.plain_decode_s == 1.25);
@@ -247,14 +263,11 @@ void threads_may_do_everything_at_once() {
   shared.start(1, 1 << 20);
   constexpr std::size_t kSteps = 300;
   const auto work = [&](const std::string &name) {
-    Tokens text{1};
     for (std::size_t i = 0; i < kSteps; ++i) {
-      text.push_back(5 + static_cast<std::int32_t>(i % 3));
-      const RowBatch::Row row{name, 1, 0};
-      const auto end = static_cast<std::int32_t>(text.size());
-      const RowDrafts drafts = shared.rows.step(
-          {{&row, 1}, {&end, 1}, text, text.size()}, 4, 0, 0);
-      CHECK(drafts.ranges.size() == 1 && drafts.of(0).size() <= 4);
+      const Tokens sampled{5 + static_cast<std::int32_t>(i % 3)};
+      const RowBatch::Row row{name, sampled, 0, kStart + i + 1};
+      const RowDrafts drafts = shared.rows.step({{&row, 1}}, 4, 0, 0);
+      CHECK(drafts.rows.size() == 1 && drafts.of(0).size() <= 4);
     }
   };
   std::thread first(work, shared.names[0]), second(work, shared.names[1]);
@@ -282,7 +295,9 @@ int main() {
   nothing_after_a_stop_token_is_learned_counted_or_drafted();
   a_draft_respects_the_limit();
   a_row_may_enter_the_core_late();
-  a_missed_step_is_made_up_for();
+  a_row_that_ends_elsewhere_is_lost();
+  a_row_continues_after_a_stop_with_the_same_text();
+  padding_is_no_draft();
   rows_without_samples_take_no_part();
   a_wrong_batch_changes_nothing();
   a_finished_request_is_an_error_that_names_it();

@@ -19,7 +19,9 @@ def vllm_config(num_draft_tokens: int = 8, **settings: Any) -> Any:
     return SimpleNamespace(
         additional_config={"agentspec": {"price": 0.05, **settings}},
         speculative_config=SimpleNamespace(num_speculative_tokens=num_draft_tokens),
-        model_config=SimpleNamespace(get_vocab_size=lambda: VOCAB_SIZE, skip_tokenizer_init=True),
+        model_config=SimpleNamespace(
+            get_vocab_size=lambda: VOCAB_SIZE, max_model_len=MAX_MODEL_LEN, skip_tokenizer_init=True
+        ),
     )
 
 
@@ -104,7 +106,7 @@ class Runner:
         drafts = self.proposer.propose(
             sampled, self.input_batch.num_tokens_no_spec, self.input_batch.token_ids_cpu, slot_mappings=None
         )
-        self.proposer.settle()
+        self.proposer.drafter.settle()
         assert len(drafts) == len(rows)
         for one, draft in zip(rows, drafts, strict=True):
             one.draft = draft

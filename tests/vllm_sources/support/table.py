@@ -32,7 +32,7 @@ PARAMETERS: dict[str, str | None] = {
     "given": NOT_VLLM,  # JSON
     "answer": NOT_VLLM,  # JSON
     "driver": NOT_VLLM,  # CUDA's
-    "after": NOT_VLLM,  # torch's
+    "stream": NOT_VLLM,  # torch's
 }
 
 # class of the attributes of vLLM's objects whose annotation is missing or wrong for us

@@ -4,42 +4,44 @@
 
 namespace agentspec {
 
-LiveRow::Gain LiveRow::gain(std::span<const std::int32_t> text, std::size_t num_sampled) const {
-  const auto sampled = text.last(num_sampled);
+LiveRow::Gain LiveRow::gain(std::span<const std::int32_t> sampled) const {
+  if (is_ended_) return {{}, 0, true};
   const auto stop = std::find_first_of(sampled.begin(), sampled.end(), stops_.begin(), stops_.end());
   const bool is_stopped = stop != sampled.end();
-  std::size_t end = text.size();
-  if (is_stopped) end -= static_cast<std::size_t>(sampled.end() - stop) - 1;
-  end = std::min(end, most_tokens_);
+  const auto num_to_stop = static_cast<std::size_t>(stop - sampled.begin()) + (is_stopped ? 1 : 0);
+  const std::size_t left = most_tokens_ - std::min(most_tokens_, num_tokens_);
   Gain gain;
-  gain.tokens = text.first(end).subspan(std::min(num_known_, end));
-  gain.num_new = end - std::min(num_counted_, end);
-  gain.room = is_stopped || end == most_tokens_ ? 0 : most_tokens_ - end - 1;
+  gain.tokens = sampled.first(std::min(num_to_stop, left));
+  gain.is_end = gain.tokens.size() == left || is_stopped;
+  gain.room = gain.is_end ? 0 : left - gain.tokens.size() - 1;
   return gain;
 }
 
-void LiveRow::complete_step(const Gain& gain, std::size_t num_verified, std::size_t num_drafted,
-                            SourceId source, double now_s) {
-  if (gain.num_new > 0) count(gain.num_new, num_verified, now_s);
-  if (request_) num_known_ += gain.tokens.size();
-  num_counted_ += gain.num_new;
+void LiveRow::complete_step(const Gain& gain, std::size_t num_slots, std::size_t num_drafted, SourceId source,
+                            double now_s) {
+  if (!gain.tokens.empty()) count(gain.tokens.size(), num_verified(num_slots), now_s);
+  if (request_)
+    pending_.clear();
+  else if (!is_lost_)
+    pending_.insert(pending_.end(), gain.tokens.begin(), gain.tokens.end());
+  num_tokens_ += gain.tokens.size();
+  is_ended_ = gain.is_end;
+  num_drafted_ = num_drafted;
   source_ = num_drafted == 0 ? kNoSource : source;
 }
 
-// A missed step had no draft and gave one token. The very first token belongs to no decode step.
+// The very first token belongs to no decode step. Accepted padding is no accepted draft token.
 void LiveRow::count(std::size_t num_new, std::size_t num_verified, double now_s) {
   const auto num_tokens = static_cast<std::int64_t>(num_new);
   counts_.num_output_tokens += num_tokens;
   if (has_output_) {
     ++counts_.num_steps;
     counts_.decode_s += now_s - last_s_;
-  } else {
-    counts_.num_steps += num_tokens - 1;
   }
-  if (has_output_ && num_verified > 0 && source_ != kNoSource) {
+  if (has_output_ && num_verified > 0) {
     ++counts_.num_drafts;
     counts_.drafted[source_] += static_cast<std::int64_t>(num_verified);
-    counts_.accepted[source_] += num_tokens - 1;
+    counts_.accepted[source_] += static_cast<std::int64_t>(std::min(num_new - 1, num_verified));
   }
   has_output_ = true;
   last_s_ = now_s;

@@ -26,36 +26,57 @@ struct RowCounts {
   std::array<std::int64_t, kLastSource + 1> accepted{};
 };
 
-/// Finds a request's end: tokens after it are not learned, counted or drafted. The row is counted before it
+/// Finds a request's end: what follows it is not learned, counted or drafted for. A row is counted before it
 /// enters the core. When it enters, the core receives the earlier tokens.
+///
+/// A row whose text is in doubt is lost: it is counted, but nothing is learned or drafted any more.
 class LiveRow {
  public:
   /// Prompt and output together have at most `most_tokens` tokens; any of `stops` ends the output.
   LiveRow(std::size_t num_prompt_tokens, std::size_t most_tokens, std::vector<std::int32_t> stops)
-      : num_known_(num_prompt_tokens),
-        num_counted_(num_prompt_tokens),
-        most_tokens_(most_tokens),
-        stops_(std::move(stops)) {}
+      : num_tokens_(num_prompt_tokens), most_tokens_(most_tokens), stops_(std::move(stops)) {}
 
   /// The result of a step, before any state changes.
   struct Gain {
-    std::span<const std::int32_t> tokens;  // new to the core
-    std::size_t num_new = 0;               // tokens not counted yet
+    std::span<const std::int32_t> tokens;  // up to the end of the output
     std::size_t room = 0;                  // for a draft; the bonus token is subtracted
+    bool is_end = false;
   };
 
-  /// Its id in the core, after enter().
+  /// Its id in the core, after enter() and until it is lost.
   std::optional<std::uint64_t> request() const { return request_; }
-  void enter(std::uint64_t request) { request_ = request; }
+  void enter(std::uint64_t request) {
+    if (!is_lost_) request_ = request;
+  }
+  void lose() {
+    is_lost_ = true;
+    request_.reset();
+    pending_.clear();
+  }
+  void resume(std::size_t num_tokens) {
+    num_drafted_ = 0;
+    if (num_tokens != num_tokens_ && !is_ended_) lose();
+  }
   /// True once its first token is known.
   bool has_output() const { return has_output_; }
+  /// Tokens of prompt and output; none after the output's end.
+  std::size_t num_tokens() const { return num_tokens_; }
+  bool is_ended() const { return is_ended_; }
+  /// The part of `num_slots` verified slots that held its last draft. The rest held padding.
+  std::size_t num_verified(std::size_t num_slots) const { return std::min(num_slots, num_drafted_); }
+  SourceId source() const { return source_; }
 
-  /// Returns the result of a step that sampled the last `num_sampled` (at least one) tokens of `text`, the
-  /// row so far.
-  Gain gain(std::span<const std::int32_t> text, std::size_t num_sampled) const;
-  /// Completes the step, in which `num_verified` draft tokens were verified. The next step is to verify
-  /// `num_drafted` tokens from `source`.
-  void complete_step(const Gain& gain, std::size_t num_verified, std::size_t num_drafted, SourceId source,
+  /// Returns the result of a step that sampled these tokens.
+  Gain gain(std::span<const std::int32_t> sampled) const;
+  /// Output that the core has not received yet.
+  std::span<const std::int32_t> pending() const { return pending_; }
+  /// Allocates what complete_step() needs. May throw; changes nothing.
+  void reserve(const Gain& gain) {
+    if (!request_ && !is_lost_) pending_.reserve(pending_.size() + gain.tokens.size());
+  }
+  /// Completes the step, which verified `num_slots` slots. The next step is to verify `num_drafted` tokens
+  /// from `source`. `gain` must be reserved.
+  void complete_step(const Gain& gain, std::size_t num_slots, std::size_t num_drafted, SourceId source,
                      double now_s);
   /// Counts a step of `num_new` tokens that took `measured_s` seconds. Without drafts it would have taken
   /// `fixed_s`, plus `per_token_s` per token.
@@ -70,12 +91,15 @@ class LiveRow {
   void count(std::size_t num_new, std::size_t num_verified, double now_s);
 
   std::optional<std::uint64_t> request_;
-  std::size_t num_known_;    // tokens, to the core
-  std::size_t num_counted_;  // tokens
+  std::size_t num_tokens_;
   std::size_t most_tokens_;
   std::vector<std::int32_t> stops_;
+  std::vector<std::int32_t> pending_;
+  std::size_t num_drafted_ = 0;  // in the draft that is verified next
+  SourceId source_ = kNoSource;  // of that draft
   bool has_output_ = false;
-  SourceId source_ = kNoSource;  // of the draft that is verified next
+  bool is_ended_ = false;
+  bool is_lost_ = false;
   double last_s_ = 0;
   RowCounts counts_;
 };

@@ -7,29 +7,6 @@
 #include "core/error.hpp"
 
 namespace agentspec {
-namespace {
-
-void check_layout(const RowBatch& batch) {
-  const std::size_t num_rows = batch.rows.size();
-  if (batch.ends.size() < num_rows)
-    throw ConfigError("each row has an end, but there are " + std::to_string(num_rows) + " rows and " +
-                      std::to_string(batch.ends.size()) + " ends");
-  if (batch.width > 0 && batch.texts.size() / batch.width < num_rows)
-    throw ConfigError("each row has a text, but there are " + std::to_string(num_rows) + " rows and " +
-                      std::to_string(batch.texts.size() / batch.width) + " texts");
-}
-
-/// The row so far.
-std::span<const std::int32_t> text_of(const RowBatch& batch, std::size_t row) {
-  const std::int64_t end = batch.ends[row];
-  const auto width = static_cast<std::int64_t>(batch.width);
-  if (end > width || end < static_cast<std::int64_t>(batch.rows[row].num_sampled))
-    throw ConfigError("row " + std::to_string(row) + " can't end at " + std::to_string(end));
-  return batch.texts.subspan(row * batch.width, static_cast<std::size_t>(end));
-}
-
-}  // namespace
-
 void LiveRows::add(std::string_view name, std::size_t num_prompt_tokens, std::size_t most_tokens,
                    std::vector<std::int32_t> stops) {
   const std::lock_guard lock(mutex_);
@@ -39,7 +16,22 @@ void LiveRows::add(std::string_view name, std::size_t num_prompt_tokens, std::si
 
 void LiveRows::enter(std::string_view name, RequestId request) {
   const std::lock_guard lock(mutex_);
-  if (const auto found = rows_.find(name); found != rows_.end()) found->second.enter(request);
+  if (LiveRow* row = find(name)) row->enter(request);
+}
+
+void LiveRows::resume(std::string_view name, std::size_t num_tokens) {
+  const std::lock_guard lock(mutex_);
+  if (LiveRow* row = find(name)) row->resume(num_tokens);
+}
+
+void LiveRows::lose(std::string_view name) {
+  const std::lock_guard lock(mutex_);
+  if (LiveRow* row = find(name)) row->lose();
+}
+
+LiveRow* LiveRows::find(std::string_view name) {
+  const auto found = rows_.find(name);
+  return found == rows_.end() ? nullptr : &found->second;
 }
 
 RowCounts LiveRows::remove(std::string_view name) {
@@ -54,16 +46,22 @@ RowCounts LiveRows::remove(std::string_view name) {
 
 RowCounts LiveRows::take_counts(std::string_view name) {
   const std::lock_guard lock(mutex_);
-  const auto found = rows_.find(name);
-  return found == rows_.end() ? RowCounts{} : found->second.take_counts();
+  LiveRow* row = find(name);
+  return row == nullptr ? RowCounts{} : row->take_counts();
 }
 
 void LiveRows::count_saving(double measured_s, double fixed_s, double per_token_s) {
   const std::lock_guard lock(mutex_);
   for (const Part& part : parts_) {
-    if (part.was_decoding && part.gain.num_new > 0)
-      part.row->count_saving(part.gain.num_new, measured_s, fixed_s, per_token_s);
+    const std::size_t num_new = part.gain.tokens.size();
+    if (part.was_decoding && num_new > 0) part.row->count_saving(num_new, measured_s, fixed_s, per_token_s);
   }
+}
+
+void LiveRows::count_row_saving(std::string_view name, std::size_t num_new, double measured_s, double fixed_s,
+                                double per_token_s) {
+  const std::lock_guard lock(mutex_);
+  if (LiveRow* row = find(name)) row->count_saving(num_new, measured_s, fixed_s, per_token_s);
 }
 
 void LiveRows::expect(std::size_t num_rows) {
@@ -79,74 +77,76 @@ void LiveRows::check_usable() const {
 
 RowDrafts LiveRows::step(const RowBatch& batch, std::uint32_t max_tokens, double min_prob, double now_s) {
   check_usable();
-  check_layout(batch);
-  std::vector<RowDrafts::Range> ranges(batch.rows.size());  // the last allocation before any change
+  std::vector<RowDrafts::Row> rows(batch.rows.size());  // the last allocation before any change
   const std::lock_guard lock(mutex_);
   try {
     gather(batch);
-    return complete(draft(max_tokens, min_prob), std::move(ranges), now_s);
+    return complete(draft(max_tokens, min_prob), std::move(rows), now_s);
   } catch (...) {
     parts_.clear();  // count_saving() then does not count a step that failed
     throw;
   }
 }
 
-// Changes only the state of the current step.
+// Changes only the state of the current step, and loses rows that end where they should not.
 void LiveRows::gather(const RowBatch& batch) {
   parts_.clear();
   requests_.clear();
   tokens_.clear();
   offsets_.assign(1, 0);
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
-    const auto& [name, num_sampled, num_verified] = batch.rows[i];
-    if (num_sampled == 0) continue;  // the prefill of its prompt is not finished
-    const auto found = rows_.find(name);
-    if (found == rows_.end()) continue;
-    LiveRow& row = found->second;
-    parts_.push_back({i, &row, row.gain(text_of(batch, i), num_sampled), num_verified, row.has_output()});
-    if (!row.request()) continue;
-    const auto& gained = parts_.back().gain.tokens;
-    requests_.push_back(*row.request());
-    tokens_.insert(tokens_.end(), gained.begin(), gained.end());
+    const auto& [name, sampled, num_slots, end] = batch.rows[i];
+    if (sampled.empty()) continue;  // the prefill of its prompt is not finished
+    LiveRow* row = find(name);
+    if (row == nullptr) continue;
+    if (end && !row->is_ended() && row->num_tokens() + sampled.size() != *end) row->lose();
+    parts_.push_back({i, row, row->gain(sampled), num_slots, row->has_output()});
+    const auto& gained = parts_.back().gain;
+    row->reserve(gained);
+    if (!row->request()) continue;
+    requests_.push_back(*row->request());
+    tokens_.insert(tokens_.end(), row->pending().begin(), row->pending().end());
+    tokens_.insert(tokens_.end(), gained.tokens.begin(), gained.tokens.end());
     offsets_.push_back(static_cast<std::int64_t>(tokens_.size()));
   }
 }
 
-// Removes the rows of the step if memory runs out: the core may have ingested their output.
+// Loses the rows of the step if memory runs out: the core may have ingested their output.
 BatchDrafts LiveRows::draft(std::uint32_t max_tokens, double min_prob) {
   try {
     return core_.step({requests_, tokens_, offsets_}, max_tokens, min_prob, true);
   } catch (const std::bad_alloc&) {
-    parts_.clear();
-    std::erase_if(rows_, [this](const auto& row) {
-      return row.second.request() && std::ranges::count(requests_, *row.second.request()) > 0;
-    });
+    for (const Part& part : parts_) part.row->lose();
     throw;
   }
 }
 
 // Allocates nothing: all rows complete the step.
-RowDrafts LiveRows::complete(BatchDrafts&& drafts, std::vector<RowDrafts::Range>&& ranges, double now_s) {
+RowDrafts LiveRows::complete(BatchDrafts&& drafts, std::vector<RowDrafts::Row>&& rows, double now_s) {
   RowDrafts made;
-  made.ranges = std::move(ranges);
+  made.rows = std::move(rows);
   std::size_t number = 0;  // of the draft
   for (const Part& part : parts_) {
     SourceId source = kNoSource;
-    RowDrafts::Range& range = made.ranges[part.place];
+    RowDrafts::Row& row = made.rows[part.place];
+    row.num_gained = part.gain.tokens.size();
+    if (part.row->num_verified(part.num_slots) > 0) row.source = part.row->source();
     if (part.row->request()) {
-      range.begin = static_cast<std::size_t>(drafts.offsets[number]);
+      row.begin = static_cast<std::size_t>(drafts.offsets[number]);
       const auto end = static_cast<std::size_t>(drafts.offsets[number + 1]);
-      range.size = std::min(end - range.begin, part.gain.room);
+      row.size = std::min(end - row.begin, part.gain.room);
       made.score += drafts.scores[number];
       source = drafts.sources[number++];
     }
-    part.row->complete_step(part.gain, part.num_verified, range.size, source, now_s);
+    part.row->complete_step(part.gain, part.num_slots, row.size, source, now_s);
+    row.was_decoding = part.was_decoding;
     if (!part.was_decoding) continue;
     ++made.num_decoding;
-    made.num_verified += part.num_verified;
-    made.num_new += part.gain.num_new;
+    made.num_slots += part.num_slots;
+    made.num_new += part.gain.tokens.size();
   }
   made.token_ids = std::move(drafts.token_ids);
+  made.chances = std::move(drafts.probs);
   return made;
 }
 

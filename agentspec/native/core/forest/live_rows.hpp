@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,43 +17,47 @@
 
 namespace agentspec {
 
-/// A step's sampled tokens in the engine's layout: one matrix, one row per request.
+/// A step's sampled tokens, by row.
 struct RowBatch {
   struct Row {
     std::string_view name;  // may be empty if nothing was sampled
-    std::size_t num_sampled = 0;
-    std::size_t num_verified = 0;  // draft tokens that the step verified
+    std::span<const std::int32_t> sampled;
+    std::size_t num_slots = 0;  // that the step verified: the last draft, or a part of it, and padding
+    /// Tokens in the row, including those sampled, if the engine reports it. A row that ends elsewhere is
+    /// lost.
+    std::optional<std::size_t> end;
   };
 
   std::span<const Row> rows;
-  std::span<const std::int32_t> ends;   // tokens in each row, including those sampled
-  std::span<const std::int32_t> texts;  // `width` tokens per row
-  std::size_t width = 0;
 };
 
 /// A step's drafts, and sums over its rows from which the cost of a step is learned.
 struct RowDrafts {
-  struct Range {
-    std::size_t begin = 0;
+  struct Row {
+    std::size_t begin = 0;  // of its draft, in token_ids
     std::size_t size = 0;
+    std::size_t num_gained = 0;   // new tokens of the step, up to the end of the output
+    SourceId source = kNoSource;  // of the draft that the step verified, if any
+    bool was_decoding = false;    // before the step
   };
 
   std::vector<std::int32_t> token_ids;
-  std::vector<Range> ranges;  // of token_ids, one per row
-  double score = 0;           // sum over the drafts
-  // Rows that were decoding before the step, the draft tokens that they verified, and their new tokens.
+  std::vector<float> chances;  // of each token: the estimated probability that it is accepted
+  std::vector<Row> rows;
+  double score = 0;  // sum over the drafts
+  // Rows that were decoding before the step, the slots that they verified, and their new tokens.
   std::size_t num_decoding = 0;
-  std::size_t num_verified = 0;
+  std::size_t num_slots = 0;
   std::size_t num_new = 0;
 
   /// The tokens that the next step verifies for a row.
   std::span<const std::int32_t> of(std::size_t row) const {
-    return std::span(token_ids).subspan(ranges[row].begin, ranges[row].size);
+    return std::span(token_ids).subspan(rows[row].begin, rows[row].size);
   }
 };
 
-/// Thread-safe, by a lock of its own. A call that throws has changed no row, with one exception: after
-/// std::bad_alloc in the core, the rows of that step are removed.
+/// Thread-safe, by a lock of its own. A step that throws has changed no row, with two exceptions: rows that
+/// end elsewhere are lost, and after std::bad_alloc in the core all rows of that step are.
 class LiveRows {
  public:
   /// The core must outlive the rows.
@@ -64,6 +69,11 @@ class LiveRows {
            std::vector<std::int32_t> stops);
   /// Connects a row with a request of the core, which then drafts for it. Ignores an unknown name.
   void enter(std::string_view name, RequestId request);
+  /// Continues a row whose request the engine stopped and starts anew, now with `num_tokens` tokens of prompt
+  /// and output. Its draft was dropped. A row with another number of tokens is lost. Ignores an unknown name.
+  void resume(std::string_view name, std::size_t num_tokens);
+  /// Gives a row up: it is counted, but nothing is learned or drafted for it. Ignores an unknown name.
+  void lose(std::string_view name);
   /// Removes a row. Returns its counts since they were last taken; none for an unknown name.
   RowCounts remove(std::string_view name);
   /// Returns a row's counts since the last call, and resets them.
@@ -71,12 +81,15 @@ class LiveRows {
   /// Counts the last step for each row that was decoding. It took `measured_s` seconds. Without drafts, n
   /// tokens would have taken fixed_s + n * per_token_s.
   void count_saving(double measured_s, double fixed_s, double per_token_s);
+  /// Counts a step of one row likewise, which may be an earlier one. Ignores an unknown name.
+  void count_row_saving(std::string_view name, std::size_t num_new, double measured_s, double fixed_s,
+                        double per_token_s);
 
   /// Announces a batch of `num_rows` rows, so that sleeping threads wake up in time. Throws ForkedError.
   void expect(std::size_t num_rows);
   /// Ingests a step's output and drafts for the next step. Updates of shared indices and models are deferred.
-  /// Ignores rows without sampled tokens, and rows that were not added. Throws ConfigError if the rows do not
-  /// fit into the matrix, ForkedError, and what ForestCore::step throws.
+  /// Ignores rows without sampled tokens, and rows that were not added. Throws ForkedError, and what
+  /// ForestCore::step throws.
   RowDrafts step(const RowBatch& batch, std::uint32_t max_tokens, double min_prob, double now_s);
 
  private:
@@ -84,7 +97,7 @@ class LiveRows {
     std::size_t place;
     LiveRow* row;
     LiveRow::Gain gain;
-    std::size_t num_verified;
+    std::size_t num_slots;
     bool was_decoding;  // before this step
   };
   struct Hash {
@@ -93,9 +106,10 @@ class LiveRows {
   };
 
   void check_usable() const;
+  LiveRow* find(std::string_view name);
   void gather(const RowBatch& batch);
   BatchDrafts draft(std::uint32_t max_tokens, double min_prob);
-  RowDrafts complete(BatchDrafts&& drafts, std::vector<RowDrafts::Range>&& ranges, double now_s);
+  RowDrafts complete(BatchDrafts&& drafts, std::vector<RowDrafts::Row>&& rows, double now_s);
 
   ForestCore& core_;
   std::mutex mutex_;  // guards everything below

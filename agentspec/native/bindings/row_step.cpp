@@ -1,0 +1,146 @@
+// _native.RowStep: a step of rows that Python plans and a CUDA stream runs.
+
+#include "core/forest/row_step.hpp"
+
+#include <pybind11/stl.h>
+
+#include <string>
+#include <utility>
+
+#include "bindings/bindings.hpp"
+#include "core/error.hpp"
+
+namespace agentspec {
+namespace {
+
+/// Returns the number of columns.
+template <typename T>
+std::size_t width_of(const ArrayView<T>& array, std::size_t num_rows, const char* name) {
+  if (array.ndim() != 2 || static_cast<std::size_t>(array.shape(0)) < num_rows || !is_aligned(array))
+    throw py::value_error(std::string(name) + " is an aligned matrix of at least " +
+                          std::to_string(num_rows) + " rows");
+  return static_cast<std::size_t>(array.shape(1));
+}
+
+/// Several times faster than numpy's conversion, which asks each item for its type.
+py::array_t<std::int32_t> tokens_of(const py::list& items) {
+  std::vector<std::int32_t> tokens(items.size());
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = token_of(PyList_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i)));
+  }
+  return array_of(std::move(tokens));
+}
+
+std::unique_ptr<RowStep> plan(LiveRows& rows, const py::list& names, const py::dict& verified,
+                              const ArrayView<std::int32_t>& num_sampled,
+                              const ArrayView<std::int64_t>& sampled, ArrayView<std::int64_t>& drafts,
+                              ArrayView<float>& chances, double min_prob) {
+  std::vector<RowStep::Row> planned;
+  planned.reserve(names.size());
+  for (const py::handle name : names) {
+    PyObject* slots = PyDict_GetItemWithError(verified.ptr(), name.ptr());
+    if (slots == nullptr && PyErr_Occurred()) throw py::error_already_set();
+    planned.push_back({name.cast<std::string>(), slots == nullptr ? 0 : py::len(slots)});
+  }
+  if (span_of(num_sampled).size() < planned.size())
+    throw py::value_error("there are " + std::to_string(planned.size()) +
+                          " rows, but fewer numbers of samples");
+  StepBuffers buffers;
+  buffers.num_sampled = num_sampled.data();
+  buffers.sampled_width = width_of(sampled, planned.size(), "sampled");
+  buffers.sampled = sampled.data();
+  buffers.draft_width = width_of(drafts, planned.size(), "drafts");
+  buffers.drafts = drafts.mutable_data();
+  if (width_of(chances, planned.size(), "chances") != buffers.draft_width)
+    throw py::value_error("drafts and chances must have the same width");
+  buffers.chances = chances.mutable_data();
+  return std::make_unique<RowStep>(rows, std::move(planned), buffers, min_prob);
+}
+
+const RowDrafts& made(const RowStep& step) {
+  if (!step.is_done()) throw py::value_error("this step has not run yet");
+  return step.made();
+}
+
+void check_row(const RowStep& step, std::size_t row) {
+  if (row >= made(step).rows.size()) throw py::index_error("there is no row " + std::to_string(row));
+}
+
+py::list list_of(std::span<const std::int32_t> tokens) {
+  py::list list(tokens.size());
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    PyList_SET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i), py::int_(tokens[i]).release().ptr());
+  }
+  return list;
+}
+
+}  // namespace
+
+void register_row_step(py::module_& module) {
+  module.attr("RUN_ROW_STEP") = reinterpret_cast<std::uintptr_t>(&run_row_step);
+  module.def("tokens_of", &tokens_of, py::arg("items"), "Return a list of token ids as int32 [tokens].");
+  py::class_<RowStep>(module, "RowStep", "A step of rows that one thread plans and another runs.")
+      .def(py::init(&plan), py::arg("rows"), py::arg("names"), py::arg("verified"),
+           py::arg("num_sampled").noconvert(), py::arg("sampled").noconvert(), py::arg("drafts").noconvert(),
+           py::arg("chances").noconvert(), py::arg("min_prob"), py::keep_alive<1, 2>(),
+           py::keep_alive<1, 5>(), py::keep_alive<1, 6>(), py::keep_alive<1, 7>(), py::keep_alive<1, 8>(),
+           "Plan a step. It reads num_sampled, int32 [rows], and sampled, int64 [rows, n], and writes\n"
+           "drafts, int64 [rows, K], and chances, float32 [rows, K], when it runs. names[i]: name of\n"
+           "row i. verified[name]: the slots that the step verifies.")
+      .def("run", &RowStep::run, py::call_guard<py::gil_scoped_release>(), "Run it, once.")
+      .def_property_readonly(
+          "address", [](const RowStep& self) { return reinterpret_cast<std::uintptr_t>(&self); },
+          "The argument of the C function at RUN_ROW_STEP, which runs the step without the GIL.")
+      .def_property_readonly("is_done", &RowStep::is_done, "Whether it has run.")
+      .def_property_readonly(
+          "lengths",
+          [](const RowStep& self) {
+            py::list lengths;
+            for (const auto& row : made(self).rows) lengths.append(row.size);
+            return lengths;
+          },
+          "Number of draft tokens of each row, without padding.")
+      .def_property_readonly(
+          "sums",
+          [](const RowStep& self) {
+            const RowDrafts& drafts = made(self);
+            return py::make_tuple(drafts.num_decoding, drafts.num_slots, drafts.num_new);
+          },
+          "Rows that were decoding, their verified slots, their new tokens.")
+      .def(
+          "sampled",
+          [](const RowStep& self, std::size_t row) {
+            check_row(self, row);
+            return list_of(self.sampled(row));
+          },
+          py::arg("row"), "Return the tokens that the step sampled for a row.")
+      .def(
+          "draft",
+          [](const RowStep& self, std::size_t row) {
+            check_row(self, row);
+            return list_of(self.made().of(row));
+          },
+          py::arg("row"), "Return the draft of a row, without padding.")
+      .def(
+          "gained",
+          [](const RowStep& self, std::size_t row) {
+            check_row(self, row);
+            return py::make_tuple(self.made().rows[row].num_gained, self.made().rows[row].source);
+          },
+          py::arg("row"),
+          "Return a row's new tokens up to the end of its output, and the source of its verified draft.")
+      .def(
+          "count_saving",
+          [](RowStep& self, double measured_s, double fixed_s, double per_token_s) {
+            made(self);
+            self.count_saving(measured_s, fixed_s, per_token_s);
+          },
+          py::arg("measured_s"), py::arg("fixed_s"), py::arg("per_token_s"),
+          "Count the step for each row that was decoding. It took measured_s; without drafts n tokens\n"
+          "would have taken fixed_s + n * per_token_s.")
+      .def_property_readonly("begin_s", &RowStep::begin_s, "When it began to run, on time.monotonic's clock.")
+      .def_property_readonly("took_s", &RowStep::took_s, "How long it ran.")
+      .def_property_readonly("error", &RowStep::error, "Why it made no drafts, if it failed; or empty.");
+}
+
+}  // namespace agentspec

@@ -1,0 +1,88 @@
+#include "core/forest/row_step.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+
+#include "core/error.hpp"
+
+namespace agentspec {
+namespace {
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// The chance of token j if those before it are accepted.
+float chance_at(const float* path, std::size_t j) {
+  if (j == 0) return path[0];
+  return path[j - 1] > 0 ? std::min(1.0F, path[j] / path[j - 1]) : 0.0F;
+}
+
+}  // namespace
+
+RowStep::RowStep(LiveRows& rows, std::vector<Row> planned, const StepBuffers& buffers, double min_prob)
+    : rows_(rows),
+      planned_(std::move(planned)),
+      buffers_(buffers),
+      min_prob_(min_prob),
+      tokens_(planned_.size() * buffers.sampled_width),
+      batch_(planned_.size()) {
+  if (buffers.sampled_width == 0) throw ConfigError("a row has room for one sampled token at least, not 0");
+  made_.rows.resize(planned_.size());
+}
+
+void RowStep::run() noexcept {
+  begin_s_ = now_s();
+  try {
+    read_samples();
+    rows_.expect(batch_.size());
+    made_ = rows_.step({batch_}, static_cast<std::uint32_t>(buffers_.draft_width), min_prob_, begin_s_);
+  } catch (const std::exception& error) {
+    error_ = error.what();
+    for (const Row& row : planned_) rows_.lose(row.name);  // what they sampled is not known to the core
+  }
+  write_drafts();
+  took_s_ = now_s() - begin_s_;
+  is_done_.store(true, std::memory_order_release);
+}
+
+void RowStep::read_samples() {
+  for (std::size_t i = 0; i < planned_.size(); ++i) {
+    const std::size_t begin = i * buffers_.sampled_width;
+    const auto num_sampled = static_cast<std::size_t>(std::max(0, buffers_.num_sampled[i]));
+    if (num_sampled > buffers_.sampled_width)
+      throw ConfigError("a row of " + std::to_string(buffers_.sampled_width) + " places can't hold " +
+                        std::to_string(num_sampled) + " tokens");
+    const auto* sampled = buffers_.sampled + begin;
+    std::transform(sampled, sampled + num_sampled, tokens_.begin() + static_cast<std::ptrdiff_t>(begin),
+                   [](std::int64_t token) { return static_cast<std::int32_t>(token); });
+    batch_[i] = {planned_[i].name, {tokens_.data() + begin, num_sampled}, planned_[i].num_slots, {}};
+  }
+}
+
+void RowStep::write_drafts() {
+  const std::size_t width = buffers_.draft_width;
+  for (std::size_t i = 0; i < planned_.size(); ++i) {
+    const auto draft = made_.of(i);
+    const auto sampled = batch_[i].sampled;
+    auto* tokens = std::copy(draft.begin(), draft.end(), buffers_.drafts + i * width);
+    std::fill(tokens, buffers_.drafts + (i + 1) * width, sampled.empty() ? 0 : sampled.back());
+    if (buffers_.chances == nullptr) continue;
+    const float* path = made_.chances.data() + made_.rows[i].begin;
+    float* chances = buffers_.chances + i * width;
+    for (std::size_t j = 0; j < width; ++j) chances[j] = j < draft.size() ? chance_at(path, j) : 0.0F;
+  }
+}
+
+void RowStep::count_saving(double measured_s, double fixed_s, double per_token_s) {
+  for (std::size_t i = 0; i < planned_.size(); ++i) {
+    const auto& row = made_.rows[i];
+    if (row.was_decoding && row.num_gained > 0)
+      rows_.count_row_saving(planned_[i].name, row.num_gained, measured_s, fixed_s, per_token_s);
+  }
+}
+
+void run_row_step(void* step) noexcept { static_cast<RowStep*>(step)->run(); }
+
+}  // namespace agentspec

@@ -1,0 +1,265 @@
+"""The forest of one vLLM worker, and the requests that it drafts for.
+
+:class:`ForestProposer <agentspec.vllm_plugin.proposer.ForestProposer>` (model runner V1) and
+:class:`StepPlanner <agentspec.vllm_plugin.planner.StepPlanner>` (V2) run the steps. Does not import vLLM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Collection, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from agentspec.errors import UnknownRequestError
+from agentspec.forest import Forest, Tokens
+from agentspec.stats import StageTable
+from agentspec.tags import Tags
+from agentspec.vllm_plugin.live import LiveRequest
+from agentspec.vllm_plugin.lora import adapted
+from agentspec.vllm_plugin.settings import PluginSettings
+from agentspec.vllm_plugin.step_meter import StepMeter
+from agentspec.vllm_plugin.texts import ServedTokenizer
+from agentspec.vllm_plugin.timing import Timing
+from agentspec.vllm_plugin.traces import Traces
+
+logger = logging.getLogger(__name__)
+
+NO_TOKENS: Tokens = np.empty(0, np.int32)
+
+
+class ForestDrafter:
+    """The live requests of one engine process. For the worker's thread only; :meth:`settle` for any.
+
+    A failure costs drafts, never a response: it is logged, and the request continues without drafts.
+
+    Args:
+        vllm_config: vLLM's configuration, with the plugin's settings (``settings``).
+
+    Attributes:
+        rows: the live requests as rows of the batch.
+        max_model_len: most tokens of prompt and output together.
+
+    Raises:
+        ConfigError: a setting is unknown or out of range.
+    """
+
+    def __init__(self, vllm_config: Any) -> None:
+        self.settings = PluginSettings.read(vllm_config.additional_config)
+        self.forest = Forest(self.settings.forest_config())
+        self.rows = self.forest.rows()
+        self.stages = StageTable()
+        self.timing = Timing()
+        self.meter = StepMeter(self.settings.price)
+        self.texts = ServedTokenizer(vllm_config.model_config)
+        self.traces = Traces()
+        self.num_draft_tokens: int = vllm_config.speculative_config.num_speculative_tokens
+        self.max_model_len: int = vllm_config.model_config.max_model_len
+        self.live: dict[str, LiveRequest] = {}
+        self._draft_config = self.settings.draft_config(self.num_draft_tokens)
+        self._vocab_size: int = vllm_config.model_config.get_vocab_size()
+        self._entering: list[LiveRequest] = []  # requests with a prediction that is being tokenized
+        self._over: list[LiveRequest] = []
+        self._counting = threading.Lock()
+        self._adapters: set[str | None] = {None}
+        self._background = ThreadPoolExecutor(1, "agentspec-prompts")
+
+    @property
+    def price(self) -> float:
+        """The present least chance of acceptance for a draft token."""
+        return self.meter.price
+
+    @property
+    def num_requests(self) -> int:
+        """Number of live requests."""
+        return len(self.live)
+
+    @property
+    def adapters(self) -> Collection[str | None]:
+        """LoRA adapters used so far; None is the model itself."""
+        return self._adapters
+
+    def output_tokens(self, text: str) -> Tokens:
+        """Return a text as output tokens of the model. Raises ConfigError if this server has no tokenizer."""
+        return self._known(self.texts.encode(text))
+
+    def most_tokens(self, live: LiveRequest) -> int:
+        """Return the most draft tokens that a request wants in a step."""
+        return live.tags.draft(self._draft_config).max_tokens
+
+    def settle(self) -> None:
+        """Return once all output so far is learned and counted."""
+        self.forest.settle()
+        for live in list(self.live.values()):
+            with self._counting:
+                if self.live.get(live.name) is live:  # not a new request of the same name
+                    live.count(self.rows.take_counts(live.name))
+
+    def close(self) -> None:
+        """Learn all output so far and end the threads."""
+        self._background.shutdown(wait=True, cancel_futures=True)
+        self.settle()
+
+    # ---- requests ----
+
+    def start(self, new: Any, num_prompt_tokens: int, prompt: Tokens) -> None:
+        """Start a request of vLLM (``NewRequestData``). A prompt takes microseconds here.
+
+        Args:
+            num_prompt_tokens: length of its prompt, which may consist of embeddings.
+            prompt: int32 ``[tokens]``, copied here; empty for embeddings.
+        """
+        if new.sampling_params is None:  # it generates no tokens
+            return
+        if new.req_id in self.live:  # the next input of a streaming session reuses the id
+            self.end([new.req_id])
+            self.finish_ended()
+        try:
+            self._start(new, num_prompt_tokens, prompt)
+        except Exception:
+            logger.exception("the request %r runs without drafts", new.req_id)
+            self._give_up(new.req_id)
+
+    def enter_ready(self) -> None:
+        """Draft for the requests whose predictions have been tokenized."""
+        if self._entering:
+            self._entering = [live for live in self._entering if not self._has_entered(live)]
+
+    def end(self, request_ids: Iterable[str]) -> None:
+        """Mark requests as finished, however they ended. Unknown ones are ignored."""
+        for request_id in request_ids:
+            live = self.live.pop(request_id, None)
+            if live is not None:
+                self.traces.end(request_id)
+                self._over.append(live)
+
+    def finish_ended(self) -> None:
+        """Finish the requests that ended. Their outputs stay in the shared trees."""
+        while self._over:
+            live = self._over.pop()
+            try:
+                self._finish(live)
+            except Exception:
+                logger.exception("the request %r was not finished", live.name)
+
+    def note(self, name: str, draft: Iterable[int], sampled: Iterable[int]) -> None:
+        """Add a step to the trace of a request. A failure costs only the trace."""
+        try:
+            with self._counting:
+                self.live[name].count(self.rows.take_counts(name))
+                self.traces.live[name].note(list(draft), list(sampled))
+        except Exception:
+            logger.exception("the request %r continues without a trace", name)
+            self.traces.drop(name)
+
+    def lose_step(self, names: Iterable[str]) -> None:
+        """Give up requests of which a step was missed: they end without drafts, learning and traces."""
+        for name in names:
+            self.rows.lose(name)
+            self.traces.drop(name)
+
+    def _start(self, new: Any, num_prompt_tokens: int, prompt: Tokens) -> None:
+        params = new.sampling_params
+        tags = Tags.from_xargs(params.extra_args)
+        adapter = new.lora_request and new.lora_request.lora_name
+        counters = self.stages.of(tags.stage)
+        counters.num_requests += 1
+        counters.num_prompt_tokens += num_prompt_tokens
+        most_tokens = self.max_model_len
+        if params.max_tokens is not None:
+            most_tokens = min(most_tokens, num_prompt_tokens + params.max_tokens)
+        stops = [stop for stop in _stops(params) if 0 <= stop < self._vocab_size]
+        live = LiveRequest(new.req_id, tags, adapted(tags.stage, adapter), counters)
+        if tags.trace is not None:
+            live.trace = self.traces.begin(live.name, tags.stage.tenant, tags.trace)
+        self._adapters.add(adapter)
+        self.live[new.req_id] = live
+        self.rows.add(new.req_id, num_prompt_tokens, most_tokens, stops)
+        if tags.prediction is None:
+            self._enter(live, self._known(prompt), wait=False)
+            self.rows.enter(live.name, self.forest.number(live.name))
+        else:
+            live.starting = self._background.submit(self._enter_with_prediction, live, prompt.copy())
+            self._entering.append(live)
+
+    def _enter(
+        self, live: LiveRequest, prompt: Tokens, prediction: Tokens | None = None, *, wait: bool
+    ) -> None:
+        tags = live.tags
+        self.forest.start(
+            live.name,
+            live.trees,
+            prompt,
+            session=tags.session,
+            prediction_ids=prediction,
+            draft=tags.draft(self._draft_config),
+            learn=tags.learn,
+            wait=wait,
+        )
+
+    def _enter_with_prediction(self, live: LiveRequest, prompt: Tokens) -> None:
+        assert live.tags.prediction is not None
+        try:
+            prediction = self.output_tokens(live.tags.prediction)
+        except Exception:  # e.g. no tokenizer
+            logger.exception("the request %r runs without its prediction", live.name)
+            prediction = None
+        self._enter(live, self._known(prompt), prediction, wait=True)
+
+    def _has_entered(self, live: LiveRequest) -> bool:
+        """Enter a request once its prompt and prediction are indexed. Return False while that is pending."""
+        assert live.starting is not None
+        if self.live.get(live.name) is not live:
+            return True
+        if not live.starting.done():
+            return False
+        try:
+            live.starting.result()
+            self.rows.enter(live.name, self.forest.number(live.name))
+            live.starting = None
+        except Exception:
+            logger.exception("the request %r runs without drafts", live.name)
+            self._give_up(live.name)
+        return True
+
+    def _give_up(self, request_id: str) -> None:
+        """Forget a request that could not be started, or only in part."""
+        self.live.pop(request_id, None)
+        self.traces.drop(request_id)
+        self.rows.remove(request_id)
+        with contextlib.suppress(UnknownRequestError):
+            self.forest.finish(request_id)
+
+    def _finish(self, live: LiveRequest) -> None:
+        with self._counting:
+            live.count(self.rows.remove(live.name))
+        if live.starting is None:
+            self.forest.finish(live.name)
+        elif not live.starting.cancel():  # it is being started now, or already was
+            live.starting.add_done_callback(partial(self._forget_entered, live.name))
+
+    def _known(self, tokens: Tokens) -> Tokens:
+        """Return the tokens of the vocabulary. Others, such as image placeholders, must never be drafted."""
+        numbers = tokens.view(np.uint32)  # negative ids become large
+        if not len(numbers) or numbers.max() < self._vocab_size:
+            return tokens
+        return tokens[numbers < self._vocab_size]
+
+    def _forget_entered(self, request_id: str, entering: Future[None]) -> None:
+        if entering.exception() is not None:
+            return
+        try:
+            self.forest.finish(request_id)
+        except Exception:
+            logger.exception("the forest could not finish %r", request_id)
+
+
+def _stops(params: Any) -> frozenset[int]:
+    """Return the token ids at which vLLM's scheduler ends a request."""
+    eos = () if params.eos_token_id is None else (params.eos_token_id,)
+    return frozenset((*eos, *(params.stop_token_ids or ())))

@@ -1,0 +1,86 @@
+"""The model runner that a vLLM server gets with the plugin, and the flags that follow from it.
+
+vLLM's runner V2 (0.32 and later) schedules ahead of the drafts. The plugin drafts for it as a speculator.
+The runner V1 takes drafts from a class of ours (``custom_class``), and schedules step by step. Does not
+import vLLM.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agentspec.vllm_plugin.versions import FIRST_WITH_RUNNER_V2, parse
+
+DEFAULT_MAX_DRAFT = 15  # 1 + K is a power of two, as are the sizes that vLLM captures CUDA graphs for
+PROPOSER = "agentspec.vllm_plugin.proposer.ForestProposer"
+SCHEDULER = "agentspec.vllm_plugin.scheduler.RaggedScheduler"
+RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
+V1_METHOD, V2_METHOD = "custom_class", "ngram_gpu"  # the second: vLLM runs it with asynchronous scheduling
+# what the runner V2 refuses (VllmConfig._get_v2_model_runner_unsupported_features)
+REFUSED_FLAGS = ("--enable-dbo", "--ubatch-size")
+_OFF = ("0", "false", "off", "no")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRunner:
+    """A choice of model runner.
+
+    Attributes:
+        is_v2: V2, otherwise V1.
+        reason: why it is V1 although this vLLM has V2; None if there is no reason to name.
+    """
+
+    is_v2: bool
+    reason: str | None = None
+
+    @classmethod
+    def choose(
+        cls, version: str, environment: Mapping[str, str], flags: Collection[str], *, is_for_cpus: bool
+    ) -> ModelRunner:
+        """Return the runner for a server of this version of vLLM, with these variables and flags.
+
+        Args:
+            flags: names of the user's flags, such as ``--enable-dbo``.
+            is_for_cpus: this vLLM was built for CPUs.
+        """
+        if parse(version) < FIRST_WITH_RUNNER_V2:
+            return cls(False)
+        wish = environment.get(RUNNER_VARIABLE)
+        if wish is not None:
+            is_v2 = wish.lower() not in _OFF
+            return cls(is_v2, None if is_v2 else f"{RUNNER_VARIABLE}={wish}")
+        if is_for_cpus:
+            return cls(False, "vLLM's build for CPUs has no Triton")
+        refused = next((flag for flag in REFUSED_FLAGS if flag in flags), None)
+        return cls(refused is None, None if refused is None else f"its runner V2 does not support {refused}")
+
+    @property
+    def name(self) -> str:
+        """``V1`` or ``V2``."""
+        return "V2" if self.is_v2 else "V1"
+
+    def speculative_config(self, num_speculative_tokens: int) -> dict[str, Any]:
+        """Return the value of ``--speculative-config``."""
+        if not self.is_v2:
+            return {
+                "method": V1_METHOD,
+                "model": PROPOSER,
+                "num_speculative_tokens": num_speculative_tokens,
+            }
+        return {
+            "method": V2_METHOD,
+            "num_speculative_tokens": num_speculative_tokens,
+            "prompt_lookup_min": 2,  # not used; vLLM wants both
+            "prompt_lookup_max": 4,
+        }
+
+    def as_json(self, num_speculative_tokens: int) -> str:
+        """Return :meth:`speculative_config` as JSON."""
+        return json.dumps(self.speculative_config(num_speculative_tokens))
+
+    def flags(self) -> list[str]:
+        """Return further flags of the server."""
+        return ["--scheduler-cls", SCHEDULER] if self.is_v2 else []

@@ -1,0 +1,217 @@
+"""The steps of vLLM's model runner V2: Python plans a step, the device's stream runs it.
+
+A planned step (:class:`RowStep <agentspec.forest.RowStep>`) takes what the model sampled and drafts for the
+next forward pass. The stream runs it once the samples have arrived, without the GIL; Python never waits
+for it. What came of it is read while later steps are planned. Does not import vLLM.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.draft import Source
+from agentspec.forest import RowStep, tokens_of
+from agentspec.vllm_plugin.drafter import NO_TOKENS, ForestDrafter
+from agentspec.vllm_plugin.timing import Timing
+
+logger = logging.getLogger(__name__)
+
+WAIT_S = 0.002  # for a step whose samples have arrived
+LONGEST_STEP_S = 10.0  # after which a step in flight is given up
+_PAUSE_S = 50e-6
+
+
+class Planned:
+    """A step in flight: its rows, and what vLLM scheduled for them."""
+
+    __slots__ = ("names", "num_scheduled", "step", "verified")
+
+    def __init__(
+        self, step: RowStep, names: Sequence[str], verified: Mapping[str, Sequence[int]], num_scheduled: int
+    ) -> None:
+        self.step = step
+        self.names = names
+        self.verified = verified
+        self.num_scheduled = num_scheduled  # tokens
+
+
+class StepPlanner:
+    """Plans the steps of one engine process. Used by the worker's thread only; :meth:`drafted` by any thread.
+
+    Args:
+        drafter: the live requests.
+        max_rows: most rows of a batch.
+        memory: returns the memory for an array of this shape and dtype, which the device can copy from.
+        clock: ``time.monotonic``'s seconds.
+
+    Attributes:
+        drafts: int64 ``[max_rows, K]``, drafts of the step that ran last, padded with tokens of the model.
+        chances: float32 ``[max_rows, K]``: the chance of each draft token if those before it are accepted; 0
+            for padding.
+        timing: time of the worker's thread.
+    """
+
+    def __init__(
+        self,
+        drafter: ForestDrafter,
+        max_rows: int,
+        memory: Callable[[tuple[int, int], Any], NDArray[Any]] = np.zeros,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.drafter = drafter
+        self.drafts: NDArray[np.int64] = memory((max_rows, drafter.num_draft_tokens), np.int64)
+        self.chances: NDArray[np.float32] = memory((max_rows, drafter.num_draft_tokens), np.float32)
+        self.timing = Timing()
+        self._clock = clock
+        self._flying: deque[Planned] = deque()
+        self._last: Planned | None = None
+        self._stopped: set[str] = set()  # preempted requests, which come back as new ones
+        self._verified: Mapping[str, Sequence[int]] = {}
+        self._num_scheduled = 0
+        self._thread_s = 0.0  # of the present step
+        self._last_drafts: dict[str, list[int]] = {}  # of traced requests
+        self._num_failures = 0
+
+    # ---- calls from the worker ----
+
+    def begin_step(self, scheduler_output: Any) -> None:
+        """Begin a step: take the requests that ended, and the slots scheduled for verification."""
+        begin_s = self._clock()
+        self.observe()
+        self._stopped |= scheduler_output.preempted_req_ids or set()
+        self._stopped -= scheduler_output.finished_req_ids
+        self.drafter.end(scheduler_output.finished_req_ids)
+        if not self.drafter.live and not self._flying:
+            self.drafter.meter.idle(begin_s)
+        self._verified = scheduler_output.scheduled_spec_decode_tokens
+        self._num_scheduled = scheduler_output.total_num_scheduled_tokens
+        self._thread_s = self._clock() - begin_s
+
+    def start(self, new_requests: Iterable[Any]) -> None:
+        """Finish the requests that ended; start the new ones, and those that continue after preemption."""
+        begin_s = self._clock()
+        self.drafter.finish_ended()
+        for new in new_requests:
+            if new.req_id in self.drafter.live:
+                self._wait_for(new.req_id)  # the next input of a streaming session reuses the id
+            if new.req_id in self._stopped:
+                self._stopped.discard(new.req_id)
+                self.drafter.rows.resume(new.req_id, len(new.prefill_token_ids or ()))
+                continue
+            prompt = NO_TOKENS if new.prompt_token_ids is None else tokens_of(new.prompt_token_ids)
+            self.drafter.start(new, len(new.prefill_token_ids or prompt), prompt)
+        self._thread_s += self._clock() - begin_s
+
+    # ---- a step ----
+
+    def plan(
+        self, names: list[str], num_sampled: NDArray[np.int32], sampled: NDArray[np.int64]
+    ) -> Planned | None:
+        """Plan the step whose samples will arrive in these arrays. The caller has the stream run it.
+
+        Args:
+            names: request of each row.
+            num_sampled: int32 ``[rows]``; 0 while a prompt is not fully read.
+            sampled: int64 ``[rows, n]``, of which ``num_sampled`` tokens count.
+
+        Returns:
+            The step, which writes ``drafts`` and ``chances`` when it runs; None if it failed: the rows draft
+            nothing any more.
+        """
+        begin_s = self._clock()
+        try:
+            self.drafter.enter_ready()
+            step = RowStep(
+                self.drafter.rows,
+                names,
+                self._verified,
+                num_sampled,
+                sampled,
+                self.drafts,
+                self.chances,
+                self.drafter.price,
+            )
+        except Exception:
+            self.drafter.lose_step(names)
+            self._count_failure("it could not be planned", exc_info=True)
+            return None
+        planned = Planned(step, names, self._verified, self._num_scheduled)
+        self._flying.append(planned)
+        self._last = planned
+        self.timing.add(self._thread_s + self._clock() - begin_s)
+        self._thread_s = 0.0
+        return planned
+
+    def observe(self) -> None:
+        """Take what came of the steps that have run."""
+        while self._flying and self._flying[0].step.is_done:
+            try:
+                self._take(self._flying.popleft())
+            except Exception:
+                logger.exception("a step was not counted")
+
+    def drafted(self, planned: Planned, timeout_s: float = WAIT_S) -> dict[str, int] | None:
+        """Return the length of each row's draft; None if the step does not run within the time-out."""
+        end_s = self._clock() + timeout_s
+        while not planned.step.is_done:
+            if self._clock() >= end_s:
+                return None
+            time.sleep(_PAUSE_S)
+        return dict(zip(planned.names, planned.step.lengths, strict=True))
+
+    def last_drafted(self, timeout_s: float) -> dict[str, int]:
+        """Return the draft lengths of the last planned step; none if it does not run within the time-out."""
+        return (self._last and self.drafted(self._last, timeout_s)) or {}
+
+    def _wait_for(self, name: str) -> None:
+        """Return once no step in flight has a row of this request, or after a time-out."""
+        last = next((one for one in reversed(self._flying) if name in one.names), None)
+        if last is not None and self.drafted(last, LONGEST_STEP_S) is None:
+            self.drafter.rows.lose(name)
+
+    # ---- what came of a step ----
+
+    def _take(self, planned: Planned) -> None:
+        step, drafter = planned.step, self.drafter
+        if step.error:
+            drafter.lose_step(planned.names)
+            self._count_failure(step.error)
+            return
+        end_s = step.begin_s + step.took_s
+        drafter.timing.add(step.took_s)
+        saving = drafter.meter.observe(step.begin_s, end_s, planned.num_scheduled, *step.sums)
+        if saving is not None:
+            step.count_saving(*saving)
+        if drafter.traces.live:
+            self._note(planned)
+
+    def _note(self, planned: Planned) -> None:
+        """Add the step to the traces of its requests."""
+        step = planned.step
+        for row, name in enumerate(planned.names):
+            trace = self.drafter.traces.live.get(name)
+            if trace is None:
+                continue
+            sampled = step.sampled(row)
+            if not sampled:
+                continue
+            num_gained, source = step.gained(row)
+            draft = self._last_drafts.get(name, [])[: len(planned.verified.get(name, ()))]
+            draft += sampled[len(draft) : -1]  # padding that was accepted
+            trace.add(Source(source), draft, sampled, num_gained)
+            self._last_drafts[name] = step.draft(row)
+        self._last_drafts = {
+            name: one for name, one in self._last_drafts.items() if name in self.drafter.traces.live
+        }
+
+    def _count_failure(self, reason: str, **options: Any) -> None:
+        self._num_failures += 1
+        if self._num_failures.bit_count() == 1:  # logs only the 1st, 2nd, 4th, 8th ... failure
+            logger.error("%d steps so far went on without drafts: %s", self._num_failures, reason, **options)

@@ -1,0 +1,198 @@
+"""RowStep: a step that is planned first and run later, from an engine's own memory."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentspec._native import RUN_ROW_STEP, RowStep, tokens_of
+from agentspec.draft import Source
+from agentspec.errors import ConfigError, TokenError
+from tests.native.support.row_engine import TEXT, Engine
+
+K = 6
+
+
+class Device:
+    """Memory of an engine with two rows, of which the first is the request's."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.num_sampled = np.zeros(2, np.int32)
+        self.sampled = np.full((2, 1 + K), -1, np.int64)
+        self.drafts = np.full((2, K), -1, np.int64)
+        self.chances = np.full((2, K), -1, np.float32)
+
+    def plan(self, num_slots: int = 0, **changes: Any) -> RowStep:
+        arguments = {
+            "rows": self.engine.rows,
+            "names": ["r", "stranger"],
+            "verified": {"r": [-1] * num_slots},
+            "num_sampled": self.num_sampled,
+            "sampled": self.sampled,
+            "drafts": self.drafts,
+            "chances": self.chances,
+            "min_prob": 0.0,
+        }
+        return RowStep(**{**arguments, **changes})
+
+    def sample(self, *tokens: int) -> None:
+        self.num_sampled[:] = len(tokens), 1
+        self.sampled[0, : len(tokens)] = tokens
+        self.sampled[1, 0] = 77
+
+
+@pytest.fixture
+def device() -> Device:
+    return Device(Engine())
+
+
+def test_a_planned_step_drafts_once_its_samples_have_arrived(device: Device) -> None:
+    step = device.plan()
+    assert not step.is_done
+    device.sample(10)  # later, by the device
+    step.run()
+    assert step.is_done
+    assert not step.error
+    assert step.lengths == [4, 0]
+    assert device.drafts[0].tolist() == [*TEXT[1:5], 10, 10]  # padding is a token of the model
+    assert device.drafts[1].tolist() == [77] * K
+    assert (device.chances[0, :4] > 0.5).all()
+    assert device.chances[0, 4:].tolist() == [0, 0]
+    assert device.chances[1].tolist() == [0] * K
+    assert step.sums == (0, 0, 0)
+    assert (step.sampled(0), step.draft(0), step.draft(1)) == ([10], TEXT[1:5], [])
+    assert step.took_s > 0
+
+
+def test_the_slots_of_padding_are_verified_but_not_counted_as_drafted(device: Device) -> None:
+    device.sample(10)
+    device.plan().run()
+    device.sample(11, 12, 50)
+    step = device.plan(num_slots=6)
+    step.run()
+    assert step.sums == (1, 6, 3)
+    assert step.gained(0) == (3, Source.STAGE)
+    counts = device.engine.rows.take_counts("r")
+    assert (counts.drafted[Source.STAGE], counts.accepted[Source.STAGE]) == (4, 2)
+    device.sample(50, 50, 50)  # padding may be right by chance
+    step = device.plan(num_slots=2)
+    step.run()
+    assert step.gained(0) == (3, Source.NONE)
+    assert device.engine.rows.take_counts("r").num_drafts == 0
+
+
+def test_chances_are_those_of_each_token_after_the_ones_before_it(device: Device) -> None:
+    other = np.array([10, 11, 12, 90, 91], np.int32)
+    device.engine.core.learn(np.array([device.engine.index], np.uint64), other)
+    device.sample(10)
+    device.plan().run()
+    assert device.chances[0, :2].tolist() == [1, 1]  # both texts continue so
+    assert 0.3 < device.chances[0, 2] < 0.7
+    assert device.chances[0, 3] == 1
+
+
+def test_a_c_function_runs_it_without_python(device: Device) -> None:
+    device.sample(10)
+    step = device.plan()
+    run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(RUN_ROW_STEP)  # releases the GIL, as a CUDA thread has none
+    run(step.address)
+    assert step.is_done
+    assert step.lengths == [4, 0]
+
+
+def test_rows_without_samples_get_padding_that_is_a_token(device: Device) -> None:
+    step = device.plan()
+    step.run()
+    assert step.lengths == [0, 0]
+    assert device.drafts.tolist() == [[0] * K] * 2
+    assert device.engine.rows.take_counts("r").num_output_tokens == 0
+
+
+@pytest.mark.parametrize(("num_sampled", "token"), [(K + 2, 11), (1, -5)])
+def test_a_step_that_fails_loses_its_rows_and_no_other(device: Device, num_sampled: int, token: int) -> None:
+    device.sample(10)
+    device.plan().run()
+    device.sample(token)
+    device.num_sampled[0] = num_sampled
+    step = device.plan()
+    step.run()
+    assert step.error
+    assert step.lengths == [0, 0]
+    assert (device.drafts[1] >= 0).all()
+    device.sample(11)
+    device.plan().run()
+    assert device.drafts[0].tolist() == [11] * K
+    assert device.engine.learned() == 1
+
+
+def test_what_a_step_took_is_counted_for_its_own_rows(device: Device) -> None:
+    device.sample(10)
+    first = device.plan()
+    first.run()
+    device.sample(11, 12)
+    second = device.plan(num_slots=4)
+    second.run()
+    device.sample(13)
+    device.plan(num_slots=4).run()
+    second.count_saving(1.0, 0.5, 0.25)
+    first.count_saving(9.0, 0.5, 0.25)  # the first token belongs to no decode step
+    counts = device.engine.rows.take_counts("r")
+    assert (counts.measured_decode_s, counts.plain_decode_s) == (1.0, 1.0)
+    device.engine.rows.remove("r")
+    second.count_saving(1.0, 0.5, 0.25)
+
+
+def test_nothing_can_be_read_before_it_has_run(device: Device) -> None:
+    step = device.plan()
+    for read in (
+        lambda: step.lengths,
+        lambda: step.sums,
+        lambda: step.draft(0),
+        lambda: step.count_saving(1, 1, 1),
+    ):
+        with pytest.raises(ValueError, match="has not run"):
+            read()
+    step.run()
+    with pytest.raises(IndexError, match="no row 2"):
+        step.draft(2)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"num_sampled": np.zeros(1, np.int32)}, ValueError),
+        ({"num_sampled": np.zeros(2, np.int64)}, TypeError),
+        ({"sampled": np.zeros((1, 3), np.int64)}, ValueError),
+        ({"sampled": np.zeros((2, 0), np.int64)}, ConfigError),
+        ({"sampled": np.zeros((2, 3), np.int32)}, TypeError),
+        ({"drafts": np.zeros((1, K), np.int64)}, ValueError),
+        ({"drafts": np.zeros(2 * K, np.int64)}, ValueError),
+        ({"chances": np.zeros((2, K + 1), np.float32)}, ValueError),
+        ({"names": [3]}, RuntimeError),
+    ],
+)
+def test_what_can_be_no_step_is_refused(
+    device: Device, change: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        device.plan(**change)
+
+
+def test_memory_that_can_not_be_written_is_refused(device: Device) -> None:
+    device.drafts.flags.writeable = False
+    with pytest.raises(ValueError, match="not writeable"):
+        device.plan()
+
+
+def test_a_list_of_tokens_becomes_an_array() -> None:
+    tokens = tokens_of([1, 2, (1 << 31) - 1])
+    assert (tokens.dtype, tokens.tolist()) == (np.int32, [1, 2, (1 << 31) - 1])
+    assert tokens_of([]).size == 0
+    with pytest.raises(TokenError, match="2147483648"):
+        tokens_of([1 << 31])
+    with pytest.raises(TypeError):
+        tokens_of(["a"])

@@ -1,0 +1,222 @@
+"""The planner: its steps run later, on a device, and what came of them is read later still."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentspec.stages import StageKey
+from agentspec.vllm_plugin.drafter import ForestDrafter
+from agentspec.vllm_plugin.lora import adapted
+from agentspec.vllm_plugin.planner import StepPlanner
+from tests.vllm_plugin.support.device import MAX_ROWS, Device
+from tests.vllm_plugin.support.runner import EOS, request, vllm_config
+
+STAGE = StageKey.parse("sql/write")
+TEXT = [*range(100, 140), EOS]
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Device]]:
+    made: list[ForestDrafter] = []
+
+    def make(lag: int = 1, **settings: Any) -> Device:
+        made.append(ForestDrafter(vllm_config(**settings)))
+        return Device(StepPlanner(made[-1], MAX_ROWS), lag)
+
+    yield make
+    for drafter in made:
+        drafter.close()
+
+
+@pytest.fixture
+def device(make: Callable[..., Device]) -> Device:
+    return make()
+
+
+def figures(device: Device, stage: StageKey = STAGE) -> Any:
+    device.planner.drafter.settle()
+    return device.planner.drafter.stages.all[stage]
+
+
+def learned(device: Device, stage: StageKey = STAGE) -> int:
+    device.planner.drafter.settle()
+    return device.planner.drafter.forest.stats(adapted(stage, None)).num_tokens
+
+
+def first_run(device: Device) -> None:
+    device.add(request("r0", TEXT, stage="sql/write"))
+    assert device.run("r0") == len(TEXT)
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_steps_in_flight_draft_from_all_that_was_written(make: Callable[..., Device], lag: int) -> None:
+    device = make(lag)
+    first_run(device)
+    device.add(*(request(f"r{i}", TEXT, stage="sql/write") for i in range(1, 5)))
+    num_steps = 0
+    while any(len(one.written) < len(TEXT) for one in device.live.values()):
+        device.step()
+        num_steps += 1
+    device.wait()
+    assert num_steps < 12
+    device.finish(*list(device.live))
+    device.step([])
+    counted = figures(device)
+    assert counted.num_output_tokens == 5 * len(TEXT)
+    assert counted.num_accepted_tokens > 4 * 30
+    assert counted.num_accepted_tokens <= counted.num_draft_tokens
+    assert counted.decode_s > 0
+    assert learned(device) == 5 * len(TEXT)
+    device.planner.drafter.forest.check_integrity()
+
+
+def test_python_waits_for_no_step(device: Device) -> None:
+    device.add(request("r0", TEXT, stage="sql/write"))
+    for _ in range(3):
+        device.step()
+    assert figures(device).num_output_tokens == 2  # the third is in flight
+    device.wait()
+    assert figures(device).num_output_tokens == 3
+
+
+def test_the_lengths_of_drafts_are_without_padding(device: Device) -> None:
+    first_run(device)
+    device.add(request("r1", TEXT, stage="sql/write"), request("r2", [*range(500, 540)], stage="other"))
+    device.step()
+    assert device.planner.last_drafted(0.0) == {}  # it has not run
+    device.step()
+    device.wait()
+    lengths = device.planner.last_drafted(1.0)
+    assert 0 < lengths["r1"] < 8
+    assert lengths["r2"] == 0
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_preempted_request_continues_where_it_stopped(make: Callable[..., Device], lag: int) -> None:
+    device = make(lag)
+    first_run(device)
+    device.add(request("r1", TEXT, stage="sql/write"))
+    device.step()
+    device.step()
+    device.wait()
+    device.preempt("r1")
+    device.step([])
+    assert device.planner.drafter.num_requests == 1
+    assert device.run("r1") < 8
+    assert figures(device).num_requests == 2
+    assert figures(device).num_output_tokens == 2 * len(TEXT)
+
+
+def test_a_preempted_request_that_comes_back_with_another_text_drafts_no_more(device: Device) -> None:
+    first_run(device)
+    device.add(request("r1", TEXT, stage="sql/write"))
+    device.step()
+    device.wait()
+    device.preempt("r1")
+    device.step([])
+    device.live["r1"].written = []  # the scheduler dropped what the last step sampled
+    assert device.run("r1") == len(TEXT)
+
+
+def test_requests_may_end_while_they_are_in_flight(device: Device) -> None:
+    first_run(device)
+    device.add(request("r1", TEXT, stage="sql/write"), request("r2", TEXT, stage="sql/write"))
+    device.step()
+    device.finish("r1")
+    device.step()
+    device.step()
+    device.wait()
+    assert device.planner.drafter.num_requests == 1
+    assert device.run("r2") < 10
+
+
+def test_the_next_input_of_a_streaming_session_begins_anew(device: Device) -> None:
+    device.add(request("r0", TEXT, stage="sql/write"))
+    device.step()
+    device.step()
+    device.wait()
+    device._seen.clear()
+    device.live["r0"] = request("r0", TEXT, prompt=[1, 2, 3, 100, 4, 5], stage="sql/write")
+    device.step()
+    device.wait()
+    assert device.planner.drafter.num_requests == 1
+    assert figures(device).num_requests == 2
+
+
+def test_a_prompt_that_is_read_in_chunks_has_no_samples(device: Device) -> None:
+    device.add(request("r0", TEXT, stage="sql/write"))
+    device.step(chunk=True)
+    device.step(chunk=True)
+    device.wait()
+    assert figures(device).num_output_tokens == 0
+    assert device.run("r0") == len(TEXT)
+
+
+def test_a_failed_step_costs_drafts_and_no_answer(device: Device, caplog: pytest.LogCaptureFixture) -> None:
+    first_run(device)
+    device.add(request("r1", TEXT, stage="sql/write", trace="t"))
+    device.step()
+    device.wait()
+    with caplog.at_level(logging.ERROR):
+        planned = device.planner.plan(["r1"], np.zeros(0, np.int32), np.zeros((1, 9), np.int64))
+    assert planned is None
+    assert "could not be planned" in caplog.text
+    assert device.planner.drafter.traces.of("default", "t") is None
+    device.live["r1"].draft = []
+    assert device.run("r1") == len(TEXT) - 1
+    device.add(request("r2", TEXT, stage="sql/write"))
+    assert device.run("r2") < 10
+
+
+def test_a_step_that_fails_on_the_device_is_logged(device: Device, caplog: pytest.LogCaptureFixture) -> None:
+    first_run(device)
+    device.add(request("r1", TEXT, stage="sql/write"))
+    device.step()
+    device._queue[-1].planned = None
+    planned = device.planner._flying[-1]
+    device._queue[-1].num_sampled[:] = 99
+    planned.step.run()
+    with caplog.at_level(logging.ERROR):
+        device.planner.observe()
+    assert "99 tokens" in caplog.text
+    device.wait()
+    device.live["r1"].draft = []
+    assert device.run("r1") >= len(TEXT) - 2
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_the_steps_of_a_trace_put_together_are_the_output(make: Callable[..., Device], lag: int) -> None:
+    device = make(lag)
+    first_run(device)
+    device.add(request("r1", TEXT, stage="sql/write", trace="t"), request("r2", TEXT, stage="sql/write"))
+    while any(len(one.written) < len(TEXT) for one in device.live.values()):
+        device.step()
+    device.wait()
+    trace = device.planner.drafter.traces.of("default", "t")
+    assert trace is not None
+    written: list[int] = []
+    for step in trace.steps:
+        written += step.draft[: step.num_accepted].tolist()
+        written += [] if step.own is None else [step.own]
+    assert written == TEXT
+    assert len(trace.steps) < 12
+    device.finish("r1")
+    device.step()
+    assert not device.planner.drafter.traces.live
+
+
+def test_a_prompt_of_embeddings_has_a_length_but_no_tokens(device: Device) -> None:
+    device.add(request("r0", TEXT, prompt=None, stage="sql/write"))
+    assert device.run("r0") == len(TEXT)
+
+
+def test_the_thread_is_measured(device: Device) -> None:
+    first_run(device)
+    assert device.planner.timing.num_steps == len(TEXT)
+    assert device.planner.drafter.timing.num_steps == len(TEXT)
+    assert device.planner.timing.total_s > 0
