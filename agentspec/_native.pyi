@@ -175,7 +175,7 @@ class LiveRows:
         max_tokens: int,
         min_prob: float,
         now_s: float,
-    ) -> tuple[list[list[int]], float, int, int, int]: ...
+    ) -> tuple[list[list[int]], NDArray[np.float32], float, int, int, int]: ...
 
 RUN_ROW_STEP: int
 

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 class CaptureSizes:
@@ -25,31 +26,31 @@ class CaptureSizes:
         return self._sizes[index] if num_tokens > 0 and index < len(self._sizes) else num_tokens
 
     def worth_verifying(
-        self, chances: Sequence[Sequence[float]], num_other_tokens: int, price: float
-    ) -> list[int]:
+        self, chances: NDArray[np.floating], lengths: Sequence[int], num_other_tokens: int, price: float
+    ) -> Sequence[int]:
         """Return how many draft tokens of each row are worth the tokens that the step is padded to.
 
         Drafts are cut to a captured size if that saves more than it loses. The least likely tokens go first.
 
         Args:
-            chances: for each row, the chance of acceptance of each draft token, never rising in a row.
+            chances: float ``[sum of lengths]``, row after row: the chance of acceptance of each draft token,
+                never rising in a row.
+            lengths: draft tokens of each row.
             num_other_tokens: tokens of the step without drafts, at least one per row.
             price: cost of one more token, in accepted tokens.
         """
-        lengths = [len(row) for row in chances]
-        num_drafted = sum(lengths)
+        num_drafted = len(chances)
+        if not num_drafted or self.padded(num_other_tokens) >= num_other_tokens + num_drafted:
+            return lengths
         stairs = [
             size - num_other_tokens for size in self._sizes if 0 < size - num_other_tokens < num_drafted
         ]
-        if not num_drafted or self.padded(num_other_tokens) >= num_other_tokens + num_drafted:
-            return lengths
-        flat = np.concatenate([np.asarray(row, float) for row in chances])
-        order = np.argsort(-flat, kind="stable")  # of equal chances in a row the earlier token stays
-        accepted = np.concatenate(([0.0], np.cumsum(flat[order])))
+        order = np.argsort(-chances, kind="stable")  # of equal chances in a row the earlier token stays
+        accepted = np.concatenate(([0.0], np.cumsum(chances[order], dtype=np.float64)))
         best = max(  # the first of equals
             (0, *stairs, num_drafted),
             key=lambda number: accepted[number] - price * self.padded(num_other_tokens + number),
         )
-        rows = np.repeat(np.arange(len(lengths)), lengths)[order[:best]]
+        rows = np.repeat(np.arange(len(lengths)), list(lengths))[order[:best]]
         kept: list[int] = np.bincount(rows, minlength=len(lengths)).tolist()
         return kept

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec.vllm_plugin.capture_sizes import CaptureSizes
+from agentspec.vllm_plugin.draft_cap import DraftCap
 from agentspec.vllm_plugin.drafter import NO_TOKENS, ForestDrafter
 
 logger = logging.getLogger(__name__)
@@ -38,6 +40,12 @@ class ForestProposer:
 
     def __init__(self, vllm_config: Any, clock: Callable[[], float] = time.perf_counter) -> None:
         self.drafter = ForestDrafter(vllm_config)
+        self._sizes = CaptureSizes(vllm_config.compilation_config.cudagraph_capture_sizes or ())
+        self._cap = DraftCap.of_v1(
+            vllm_config.scheduler_config.max_num_seqs,
+            vllm_config.scheduler_config.max_num_batched_tokens,
+            vllm_config.model_config.get_vocab_size(),
+        )
         self._clock = clock
         self._runner: Any = None
         self._verified: dict[str, list[int]] = {}
@@ -115,7 +123,7 @@ class ForestProposer:
         begin_s = self._clock()
         drafter = self.drafter
         drafter.enter_ready()
-        drafts, expected, *sums = drafter.rows.step(
+        drafts, chances, expected, *sums = drafter.rows.step(
             self._runner.input_batch.req_ids,
             sampled_token_ids,
             num_tokens_no_spec,
@@ -128,6 +136,8 @@ class ForestProposer:
             self._note(sampled_token_ids)
         if drafter.settings.batch_shape == "uniform":
             self._pad(drafts, expected)
+        else:
+            self._cut(drafts, chances, num_tokens_no_spec)
         end_s = self._clock()
         drafter.timing.add(end_s - begin_s)
         saving = drafter.meter.observe(begin_s, end_s, self._num_scheduled, *sums)
@@ -143,6 +153,19 @@ class ForestProposer:
             if sampled:  # otherwise its prompt is not fully read, or it is not scheduled
                 draft = [token for token in self._verified.get(name, ()) if token >= 0]  # the rest is padding
                 self.drafter.note(name, draft, sampled)
+
+    def _cut(
+        self, drafts: list[list[int]], chances: NDArray[np.float32], num_tokens_no_spec: NDArray[np.int32]
+    ) -> None:
+        """Cut the drafts to what vLLM's sampler has memory and time for, and its graphs a size."""
+        lengths = list(map(len, drafts))
+        batch, num_rows = self._runner.input_batch, len(drafts)
+        num_output_tokens: Sequence[int] | None = None
+        if not batch.no_penalties or batch.bad_words_token_ids:
+            num_output_tokens = (num_tokens_no_spec[:num_rows] - batch.num_prompt_tokens[:num_rows]).tolist()
+        worth = self._sizes.worth_verifying(chances, lengths, num_rows, self.drafter.price)
+        for draft, length in zip(drafts, self._cap.allowed(worth, num_output_tokens), strict=True):
+            del draft[length:]
 
     def _pad(self, drafts: list[list[int]], expected: float) -> None:
         """Pad every draft to the maximum, or clear all: full CUDA graphs are captured for these sizes.

@@ -16,6 +16,7 @@ from vllm.v1.sample import rejection_sampler
 
 from agentspec.errors import ConfigError
 from agentspec.vllm_plugin import cpu_kernels
+from agentspec.vllm_plugin.advice import advice
 from agentspec.vllm_plugin.commands import Answer, Commands
 from agentspec.vllm_plugin.drafter import ForestDrafter
 from agentspec.vllm_plugin.model_runner import DEFAULT_MAX_DRAFT, RUNNER_VARIABLE, ModelRunner
@@ -28,6 +29,7 @@ from agentspec.vllm_plugin.versions import (
     check_executor,
     check_pipeline,
     check_version,
+    parse,
 )
 
 if TYPE_CHECKING:
@@ -77,6 +79,8 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         if self._steps is None:
             return
         drafter = self._steps.drafter
+        for hint in self._advice(drafter.num_draft_tokens):
+            logger.warning("%s", hint)
         self._commands = Commands(drafter, self._file_suffix(), self._facts)
         self._commands.restore()
         if drafter.settings.forest_file and not self.vllm_config.shutdown_timeout:
@@ -163,6 +167,16 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
             check_pipeline(config.parallel_config.pipeline_parallel_size)
         check_draft_length(
             spec.num_speculative_tokens, getattr(rejection_sampler, "MAX_SPEC_LEN", MOST_DRAFT_TOKENS)
+        )
+
+    def _advice(self, num_draft_tokens: int) -> list[str]:
+        config = self.vllm_config
+        return advice(
+            parse(vllm_version),
+            num_draft_tokens,
+            is_hybrid=config.model_config.is_hybrid,
+            vocab_size=config.model_config.get_vocab_size(),
+            num_workers=config.parallel_config.tensor_parallel_size,
         )
 
     def _facts(self) -> Answer:

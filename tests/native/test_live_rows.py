@@ -20,11 +20,14 @@ def engine() -> Engine:
 
 
 def test_a_row_is_drafted_for_and_counted(engine: Engine) -> None:
-    drafts, score, num_decoding, num_verified, num_new = engine.step([10], now_s=1.0)
+    drafts, chances, score, num_decoding, num_verified, num_new = engine.step([10], now_s=1.0)
     assert drafts == [TEXT[1:5], []]  # four times the match
     assert 3 < score <= 4
+    assert chances.dtype == np.float32
+    assert chances.sum() == pytest.approx(score)
+    assert chances.tolist() == sorted(chances.tolist(), reverse=True)
     assert (num_decoding, num_verified, num_new) == (0, 0, 0)  # the first token belongs to the prefill
-    _, _, *sums = engine.step([11, 12, 50], {"r": [11, 12, 13]}, now_s=3.5)
+    _, _, _, *sums = engine.step([11, 12, 50], {"r": [11, 12, 13]}, now_s=3.5)
     assert sums == [1, 3, 3]
     counts = engine.rows.take_counts("r")
     assert (counts.num_output_tokens, counts.num_steps, counts.num_drafts) == (4, 1, 1)
@@ -97,7 +100,7 @@ def test_a_row_continues_after_a_stop_with_the_same_text(
 
 def test_padding_is_no_draft(engine: Engine) -> None:
     engine.step([10])
-    sums = engine.step([11, 12], {"r": [11, 50, -1, -1]})[2:]
+    sums = engine.step([11, 12], {"r": [11, 50, -1, -1]})[3:]
     assert sums == (1, 2, 2)
     counts = engine.rows.take_counts("r")
     assert (counts.drafted[Source.STAGE], counts.accepted[Source.STAGE]) == (2, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from itertools import product
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,12 @@ from agentspec.vllm_plugin.capture_sizes import CaptureSizes
 BY_33 = CaptureSizes(range(33, 513, 33))  # of vLLM's model runner V1 with 32 draft tokens
 
 
+def worth(sizes: CaptureSizes, chances: list[list[float]], num_other_tokens: int, price: float) -> list[int]:
+    """Return how many tokens of each row are worth verifying."""
+    flat = np.array([chance for row in chances for chance in row])
+    return list(sizes.worth_verifying(flat, list(map(len, chances)), num_other_tokens, price))
+
+
 def test_a_step_is_padded_to_the_next_size() -> None:
     sizes = CaptureSizes([8, 4, 1, 2, 4])
     assert [sizes.padded(number) for number in (0, 1, 2, 3, 4, 5, 8, 9, 100)] == [0, 1, 2, 4, 4, 8, 8, 9, 100]
@@ -22,26 +29,26 @@ def test_a_step_is_padded_to_the_next_size() -> None:
 
 
 def test_tokens_that_are_free_stay() -> None:
-    assert BY_33.worth_verifying([[0.01] * 20, [0.5, 0.01]], 2, 0.9) == [20, 2]
+    assert worth(BY_33, [[0.01] * 20, [0.5, 0.01]], 2, 0.9) == [20, 2]
 
 
 def test_a_few_unlikely_tokens_are_not_worth_a_stair() -> None:
     # 2 + 33 tokens would be padded to 66: 33 more tokens at 0.1 each for a chance of 0.2 and one of 0.3
     chances = [[0.9] * 15 + [0.2], [0.9] * 16 + [0.3]]
-    assert BY_33.worth_verifying(chances, 2, 0.1) == [15, 16]
-    assert BY_33.worth_verifying(chances, 2, 0.001) == [16, 17]  # worth it if tokens are cheap
+    assert worth(BY_33, chances, 2, 0.1) == [15, 16]
+    assert worth(BY_33, chances, 2, 0.001) == [16, 17]  # worth it if tokens are cheap
 
 
 def test_all_drafts_are_cut_if_requests_fill_a_size() -> None:
-    assert BY_33.worth_verifying([[0.5], *[[]] * 32], 33, 0.1) == [0] * 33
-    assert BY_33.worth_verifying([[0.99] * 10, *[[]] * 32], 33, 0.1)[0] == 10
+    assert worth(BY_33, [[0.5], *[[]] * 32], 33, 0.1) == [0] * 33
+    assert worth(BY_33, [[0.99] * 10, *[[]] * 32], 33, 0.1)[0] == 10
 
 
 def test_without_sizes_or_beyond_them_nothing_is_cut() -> None:
-    assert CaptureSizes().worth_verifying([[0.5, 0.3], []], 2, 0.2) == [2, 0]
-    assert BY_33.worth_verifying([[0.5, 0.3]], 600, 0.2) == [2]
-    assert BY_33.worth_verifying([[], []], 2, 0.2) == [0, 0]
-    assert BY_33.worth_verifying([], 0, 0.2) == []
+    assert worth(CaptureSizes(), [[0.5, 0.3], []], 2, 0.2) == [2, 0]
+    assert worth(BY_33, [[0.5, 0.3]], 600, 0.2) == [2]
+    assert worth(BY_33, [[], []], 2, 0.2) == [0, 0]
+    assert worth(BY_33, [], 0, 0.2) == []
 
 
 rows = st.lists(
@@ -62,7 +69,7 @@ def test_no_choice_of_tokens_above_the_price_is_better(
         gained = sum(sum(row[:length]) for row, length in zip(chances, lengths, strict=True))
         return gained - price * captured.padded(num_other + sum(lengths))
 
-    kept = captured.worth_verifying(chances, num_other, price)
+    kept = worth(captured, chances, num_other, price)
     best = max(map(value, product(*(range(len(row) + 1) for row in chances))))
     assert value(tuple(kept)) == pytest.approx(best, abs=1e-9)
 
@@ -85,9 +92,7 @@ def tokens_per_second(num_requests: int, way: str) -> float:
             chance = rng.choice((0.0, 0.3, 0.6, 0.8, 0.9, 0.97))
             row = [chance ** (place + 1) for place in range(32)]
             chances.append([one for one in row if one and one >= cost.price])
-        lengths = (
-            BY_33.worth_verifying(chances, num_requests, cost.price) if way == "cut" else [*map(len, chances)]
-        )
+        lengths = worth(BY_33, chances, num_requests, cost.price) if way == "cut" else [*map(len, chances)]
         num_drafted = sum(lengths)
         num_padded = BY_33.padded(num_requests + num_drafted)
         step_s = seconds(num_padded) * rng.lognormvariate(0, 0.03)

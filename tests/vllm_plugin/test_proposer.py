@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from agentspec.errors import ConfigError, UnknownRequestError
 from agentspec.forest import LiveRows
 from agentspec.stages import StageKey
+from agentspec.vllm_plugin.capture_sizes import CaptureSizes
+from agentspec.vllm_plugin.draft_cap import DraftCap
 from agentspec.vllm_plugin.lora import adapted
 from agentspec.vllm_plugin.proposer import ForestProposer
 from tests.vllm_plugin.support.runner import EOS, MAX_MODEL_LEN, VOCAB_SIZE, Runner, request, vllm_config
@@ -263,6 +265,40 @@ def test_a_failing_forest_costs_drafts_and_no_answer(
     assert counters(runner).num_output_tokens == 2 * len(TEXT) - 10
     runner.add(request("r2", TEXT, stage="sql/write"))
     assert runner.run("r2") < 10
+
+
+def test_drafts_are_cut_where_outputs_are_copied_for_each_of_their_tokens(runner: Runner) -> None:
+    first_run(runner)
+    runner.proposer._cap = DraftCap(100, 100, most_copied_tokens=3)
+    runner.add(request("r1", TEXT, stage="sql/write"))
+    runner.step()
+    runner.no_penalties = False
+    longest = 0
+    while len(runner.live["r1"].written) < len(TEXT):
+        longest = max(longest, len(runner.step()["r1"]))
+    assert longest <= 1  # its output has two tokens at least
+    assert counters(runner).num_output_tokens == 2 * len(TEXT)
+
+
+def test_drafts_are_cut_to_what_the_sampler_has_memory_for(runner: Runner) -> None:
+    first_run(runner)
+    runner.proposer._cap = DraftCap(4, 4)
+    runner.add(*(request(f"r{i}", TEXT, stage="sql/write") for i in range(3)))
+    sums = []
+    while any(len(one.written) < len(TEXT) for one in runner.live.values()):
+        sums.append(sum(map(len, runner.step().values())))
+    assert max(sums) == 4
+
+
+def test_drafts_are_cut_to_the_sizes_of_graphs(make: Any) -> None:
+    runner = make(price=0.3)
+    first_run(runner)
+    runner.proposer._sizes = CaptureSizes([1, 4, 64])
+    runner.add(request("r1", TEXT, stage="sql/write"))
+    lengths = set()
+    while len(runner.live["r1"].written) < len(TEXT):
+        lengths.add(len(runner.step()["r1"]))
+    assert max(lengths) == 3  # and one more for the token that the draft follows
 
 
 def test_uniform_batches_are_drafted_for_whole_or_not_at_all(make: Any) -> None:

@@ -85,6 +85,17 @@ py::list lists_of(const RowDrafts& drafts) {
   return lists;
 }
 
+/// The chances of all draft tokens, row after row.
+std::vector<float> chances_of(const RowDrafts& drafts) {
+  std::vector<float> chances;
+  chances.reserve(drafts.chances.size());
+  for (const RowDrafts::Row& row : drafts.rows) {
+    const float* begin = drafts.chances.data() + row.begin;
+    chances.insert(chances.end(), begin, begin + row.size);
+  }
+  return chances;
+}
+
 py::tuple step(LiveRows& self, const py::list& names, const py::list& sampled, const Tokens& ends,
                const py::dict& verified, std::uint32_t max_tokens, double min_prob, double now_s) {
   const auto known_ends = span_of(ends);
@@ -100,8 +111,8 @@ py::tuple step(LiveRows& self, const py::list& names, const py::list& sampled, c
     const py::gil_scoped_release unlocked;
     drafts = self.step({batch.rows}, max_tokens, min_prob, now_s);
   }
-  return py::make_tuple(lists_of(drafts), drafts.score, drafts.num_decoding, drafts.num_slots,
-                        drafts.num_new);
+  return py::make_tuple(lists_of(drafts), array_of(chances_of(drafts)), drafts.score, drafts.num_decoding,
+                        drafts.num_slots, drafts.num_new);
 }
 
 }  // namespace
@@ -145,7 +156,8 @@ void register_live_rows(py::module_& module) {
            "later, in the background. names[i], sampled[i]: name and list of new tokens of row i. Rows\n"
            "without new tokens, and rows that were not added, are ignored. ends[i]: tokens in row i,\n"
            "including the new ones. A row that ends elsewhere is lost. verified[name]: the draft, or the\n"
-           "part of it, that the step verified; ids below 0 are padding. Returns (drafts by row, sum of\n"
+           "part of it, that the step verified; ids below 0 are padding. Returns (drafts by row, the\n"
+           "chance of each of their tokens, float32 [tokens], sum of\n"
            "their scores, rows that were decoding, their verified draft tokens, their new tokens).");
 }
 

@@ -19,6 +19,8 @@ def vllm_config(num_draft_tokens: int = 8, **settings: Any) -> Any:
     return SimpleNamespace(
         additional_config={"agentspec": {"price": 0.05, **settings}},
         speculative_config=SimpleNamespace(num_speculative_tokens=num_draft_tokens),
+        scheduler_config=SimpleNamespace(max_num_seqs=MAX_ROWS, max_num_batched_tokens=MAX_MODEL_LEN),
+        compilation_config=SimpleNamespace(cudagraph_capture_sizes=None),
         model_config=SimpleNamespace(
             get_vocab_size=lambda: VOCAB_SIZE, max_model_len=MAX_MODEL_LEN, skip_tokenizer_init=True
         ),
@@ -68,6 +70,7 @@ class Runner:
 
     def __init__(self, proposer: ForestProposer) -> None:
         self.max_model_len = MAX_MODEL_LEN
+        self.no_penalties = True
         self.proposer = proposer
         self.live: dict[str, Request] = {}
         self._finished: list[str] = []
@@ -129,6 +132,8 @@ class Runner:
             tokens[row, : len(text)] = text
             lengths[row] = len(text)
         self.input_batch = SimpleNamespace(
+            no_penalties=self.no_penalties,
+            bad_words_token_ids={},
             req_ids=[one.req_id for one in rows],
             req_id_to_index={one.req_id: row for row, one in enumerate(rows)},
             token_ids_cpu=tokens,
