@@ -9,6 +9,7 @@ from agentspec.cli import CommandParser, run_command
 from benchmarks.churn import options as churn
 from benchmarks.core import options as core
 from benchmarks.gateway import options as gateway
+from benchmarks.gpu import options as gpu
 from benchmarks.load import options as load
 from benchmarks.paper import options as paper
 from benchmarks.persistence import options as persistence
@@ -17,7 +18,7 @@ from benchmarks.stages import options as stages
 from benchmarks.tagging import options as tagging
 from benchmarks.vllm import options as vllm
 
-BENCHMARKS = (core, churn, persistence, paper, load, saving, stages, tagging, gateway, vllm)
+BENCHMARKS = (core, churn, persistence, paper, load, saving, stages, tagging, gateway, vllm, gpu)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
