@@ -74,9 +74,7 @@ class EngineControl:
             self._refreshing = asyncio.create_task(self._refresh())
         if self._refreshing is not None:
             patience_s = max(0.0, self._asked_s + PATIENCE_S - now_s)
-            _, late = await asyncio.wait([self._refreshing], timeout=patience_s)
-            if late:
-                self._warn(f"none within {PATIENCE_S:g} s. It may be in a long step")
+            await asyncio.wait([self._refreshing], timeout=patience_s)
         return self._stages
 
     @property
@@ -128,7 +126,10 @@ class EngineControl:
             fresh_s = FRESH_S if has_plugin else ABSENT_S
             self._is_failing = False
         except (EngineError, TimeoutError, ValueError) as error:
-            self._warn(str(error) or f"none within {FIGURES_TIMEOUT_S:g} s")
+            if not self._is_failing:  # log once, not at every scrape
+                problem = str(error) or f"none within {FIGURES_TIMEOUT_S:g} s"
+                logger.warning("no figures from the engine: %s", problem)
+            self._is_failing = True
         finally:
             self._stale_from = time.monotonic() + fresh_s
             self._refreshing = None
@@ -145,11 +146,6 @@ class EngineControl:
         self._stages = figures.stages if figures.plugin else None
         self._made_s = time.monotonic() - figures.age_s
         return bool(figures.plugin)
-
-    def _warn(self, problem: str) -> None:
-        if not self._is_failing:  # log once, not at every scrape
-            logger.warning("no figures from the engine: %s", problem)
-        self._is_failing = True
 
     async def _command(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         status, raw = await self._fetch("POST", name, json.dumps(arguments).encode())

@@ -187,7 +187,7 @@ def test_an_engine_in_a_long_step_leaves_the_last_known_figures_and_is_asked_onc
     for samples in (first, second):
         assert of_stage(samples, "agentspec_requests_total", "flow/a") == 7
     assert of_stage(later, "agentspec_requests_total", "flow/a") == 8
-    assert caplog.text.count("no figures from the engine") == 1
+    assert "no figures" not in caplog.text  # their age tells; a busy engine would fill the log
 
 
 @pytest.mark.usefixtures("never_fresh")
