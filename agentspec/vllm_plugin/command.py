@@ -86,6 +86,9 @@ def vllm_command(
         )
     runner = chosen_runner(extra)
     _check_extra(extra, runner)
+    speculative = runner.speculative_config(
+        num_speculative_tokens, adaptive_verification=checked.adaptive_verification
+    )
     middleware = [CONTROL, *([ZERO_HOP] if zero_hop else [])]
     defaults = {}
     if parse(version) >= FIRST_WITH_REQUEST_METRICS:
@@ -96,7 +99,7 @@ def vllm_command(
         *(sys.executable, "-m", SERVER_MODULE),
         *("--model", model, "--host", host, "--port", str(port)),
         *("--worker-cls", WORKER, *runner.flags()),
-        *("--speculative-config", runner.as_json(num_speculative_tokens)),
+        *("--speculative-config", json.dumps(speculative)),
         *(part for path in middleware for part in ("--middleware", path)),
         *(part for flag, value in defaults.items() if flag not in _names(extra) for part in (flag, value)),
         *extra,

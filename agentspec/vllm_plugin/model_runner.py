@@ -7,11 +7,11 @@ import vLLM.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from agentspec.errors import ConfigError
 from agentspec.vllm_plugin.versions import FIRST_WITH_RUNNER_V2, parse
 
 DEFAULT_MAX_DRAFT = 15  # 1 + K is a power of two, as are the sizes that vLLM captures CUDA graphs for
@@ -62,24 +62,32 @@ class ModelRunner:
         """``V1`` or ``V2``."""
         return "V2" if self.is_v2 else "V1"
 
-    def speculative_config(self, num_speculative_tokens: int) -> dict[str, Any]:
-        """Return the value of ``--speculative-config``."""
+    def speculative_config(
+        self, num_speculative_tokens: int, *, adaptive_verification: bool = False
+    ) -> dict[str, Any]:
+        """Return the value of ``--speculative-config``.
+
+        Raises:
+            ConfigError: the runner has no adaptive verification.
+        """
+        if adaptive_verification and not self.is_v2:
+            raise ConfigError(
+                f"adaptive_verification needs vLLM's model runner V2, not {self.name}"
+                + (f" ({self.reason})" if self.reason else "")
+            )
         if not self.is_v2:
             return {
                 "method": V1_METHOD,
                 "model": PROPOSER,
                 "num_speculative_tokens": num_speculative_tokens,
             }
-        return {
+        config = {
             "method": V2_METHOD,
             "num_speculative_tokens": num_speculative_tokens,
             "prompt_lookup_min": 2,  # not used; vLLM wants both
             "prompt_lookup_max": 4,
         }
-
-    def as_json(self, num_speculative_tokens: int) -> str:
-        """Return :meth:`speculative_config` as JSON."""
-        return json.dumps(self.speculative_config(num_speculative_tokens))
+        return {**config, "enable_adaptive_verification": True} if adaptive_verification else config
 
     def flags(self) -> list[str]:
         """Return further flags of the server."""

@@ -40,6 +40,8 @@ class PluginSettings:
         forest_folder: folder of other files that operators may name; None = the folder of ``forest_file``.
         strict_forest: refuse to start with an unusable forest file. Otherwise it is moved aside.
         save_every_s: seconds between two saves; another save is at shutdown.
+        adaptive_verification: let vLLM's model runner V2 choose, by its own measured costs and by the chances
+            of the draft tokens, how many a step verifies. GPUs only.
         allow_untested_vllm: run in a vLLM that the plugin was not written for.
     """
 
@@ -54,6 +56,7 @@ class PluginSettings:
     forest_folder: str | None = None
     strict_forest: bool = False
     save_every_s: float = 300.0
+    adaptive_verification: bool = False
     allow_untested_vllm: bool = False
 
     def __post_init__(self) -> None:
@@ -68,7 +71,7 @@ class PluginSettings:
             self._check_file(self.forest_file)
         if self.forest_folder is not None:
             self._check_folder(self.forest_folder)
-        for name in ("strict_forest", "allow_untested_vllm"):
+        for name in ("strict_forest", "adaptive_verification", "allow_untested_vllm"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r}")
         self.forest_config(), self.draft_config(1)  # check the rest

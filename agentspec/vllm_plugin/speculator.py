@@ -121,6 +121,8 @@ class ForestSpeculator(BaseSpeculator):  # type: ignore[misc]
             self._draft(self.planner, input_batch.req_ids)
         if self._tp.world_size > 1:
             self._tp.broadcast(drafts, src=0)
+            if self.enable_adaptive_verification:  # every rank chooses what it verifies, by these
+                self._tp.broadcast(self.draft_token_confidence_probs[: input_batch.num_reqs], src=0)
         return drafts
 
     def _draft(self, planner: StepPlanner, names: list[str]) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -158,7 +159,7 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         ):
             raise ConfigError(
                 f"with vLLM's model runner {runner.name} this worker needs --speculative-config "
-                f"'{runner.as_json(DEFAULT_MAX_DRAFT)}' (${RUNNER_VARIABLE} chooses the runner)"
+                f"'{json.dumps(wanted)}' (${RUNNER_VARIABLE} chooses the runner)"
             )
         settings = PluginSettings.read(config.additional_config)
         check_version(vllm_version, allows_untested=settings.allow_untested_vllm)

@@ -261,6 +261,16 @@ def test_the_runner_v2_has_its_own_method_and_a_scheduler_of_ours() -> None:
     assert value(arguments, "--scheduler-cls") == SCHEDULER
 
 
+def test_vllm_may_choose_what_a_step_verifies(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = vllm_command("m", settings={"adaptive_verification": True})
+    assert json.loads(value(arguments, "--speculative-config"))["enable_adaptive_verification"] is True
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+    with pytest.raises(
+        ConfigError, match=r"needs vLLM's model runner V2, not V1 .*VLLM_USE_V2_MODEL_RUNNER=0"
+    ):
+        vllm_command("m", settings={"adaptive_verification": True})
+
+
 def test_the_default_draft_fits_the_sizes_of_cuda_graphs() -> None:
     assert (1 + DEFAULT_MAX_DRAFT).bit_count() == 1
     speculative = json.loads(value(vllm_command("m"), "--speculative-config"))
