@@ -65,8 +65,9 @@ class DraftCap:
         if num_output_tokens is None:
             return shared(lengths, [1] * len(lengths), self.most_tokens)
         lengths = shared(lengths, [1] * len(lengths), self.most_penalized_tokens)
-        padding = 1 + int(_PADDING_COST * max(num_output_tokens, default=0))
-        return shared(lengths, [number + padding for number in num_output_tokens], self.most_copied_tokens)
+        padding = 1 + int(_PADDING_COST * max([0, *num_output_tokens]))
+        costs = [max(0, number) + padding for number in num_output_tokens]
+        return shared(lengths, costs, self.most_copied_tokens)
 
 
 def shared(lengths: Sequence[int], costs: Sequence[int], most: int) -> list[int]:

@@ -52,6 +52,7 @@ def test_long_outputs_cost_more_in_a_batch_with_penalties() -> None:
     assert cap.allowed([32] * 8, [2000] * 8) == [1] * 8
     assert cap.allowed([32], [2000]) == [9]
     assert cap.allowed([32], [40_000]) == [0]
+    assert cap.allowed([32, 32], [-5, 0]) == [32, 32]  # a prompt that is not fully read
     short, long = cap.allowed([16, 16], [100, 8000])
     assert (short, long) == (16, 1)
 
