@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,6 @@ class ForestProposer:
 
     def __init__(self, vllm_config: Any, clock: Callable[[], float] = time.perf_counter) -> None:
         self.drafter = ForestDrafter(vllm_config)
-        self._sizes = CaptureSizes(vllm_config.compilation_config.cudagraph_capture_sizes or ())
         self._cap = DraftCap.of_v1(
             vllm_config.scheduler_config.max_num_seqs,
             vllm_config.scheduler_config.max_num_batched_tokens,
@@ -166,6 +166,11 @@ class ForestProposer:
         worth = self._sizes.worth_verifying(chances, lengths, num_rows, self.drafter.price)
         for draft, length in zip(drafts, self._cap.allowed(worth, num_output_tokens), strict=True):
             del draft[length:]
+
+    @cached_property
+    def _sizes(self) -> CaptureSizes:
+        # vLLM rounds them to multiples of 1 + K when it has its KV cache, long after the proposer was made
+        return CaptureSizes(self._runner.compilation_config.cudagraph_capture_sizes or ())
 
     def _pad(self, drafts: list[list[int]], expected: float) -> None:
         """Pad every draft to the maximum, or clear all: full CUDA graphs are captured for these sizes.

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from agentspec.errors import ConfigError, UnknownRequestError
 from agentspec.forest import LiveRows
 from agentspec.stages import StageKey
-from agentspec.vllm_plugin.capture_sizes import CaptureSizes
 from agentspec.vllm_plugin.draft_cap import DraftCap
 from agentspec.vllm_plugin.lora import adapted
 from agentspec.vllm_plugin.proposer import ForestProposer
@@ -292,8 +291,8 @@ def test_drafts_are_cut_to_what_the_sampler_has_memory_for(runner: Runner) -> No
 
 def test_drafts_are_cut_to_the_sizes_of_graphs(make: Any) -> None:
     runner = make(price=0.3)
+    runner.compilation_config.cudagraph_capture_sizes = [1, 4, 64]  # known once the runner has its KV cache
     first_run(runner)
-    runner.proposer._sizes = CaptureSizes([1, 4, 64])
     runner.add(request("r1", TEXT, stage="sql/write"))
     lengths = set()
     while len(runner.live["r1"].written) < len(TEXT):

@@ -20,7 +20,6 @@ def vllm_config(num_draft_tokens: int = 8, **settings: Any) -> Any:
         additional_config={"agentspec": {"price": 0.05, **settings}},
         speculative_config=SimpleNamespace(num_speculative_tokens=num_draft_tokens),
         scheduler_config=SimpleNamespace(max_num_seqs=MAX_ROWS, max_num_batched_tokens=MAX_MODEL_LEN),
-        compilation_config=SimpleNamespace(cudagraph_capture_sizes=None),
         model_config=SimpleNamespace(
             get_vocab_size=lambda: VOCAB_SIZE, max_model_len=MAX_MODEL_LEN, skip_tokenizer_init=True
         ),
@@ -71,6 +70,7 @@ class Runner:
     def __init__(self, proposer: ForestProposer) -> None:
         self.max_model_len = MAX_MODEL_LEN
         self.no_penalties = True
+        self.compilation_config = SimpleNamespace(cudagraph_capture_sizes=None)
         self.proposer = proposer
         self.live: dict[str, Request] = {}
         self._finished: list[str] = []
