@@ -60,6 +60,7 @@ def vllm_command(
     host: str = "127.0.0.1",
     port: int = 8000,
     zero_hop: bool = False,
+    environment: Mapping[str, str] = os.environ,
 ) -> list[str]:
     """Return the command that starts the server, in :func:`vllm_environment` of the same settings.
 
@@ -69,6 +70,7 @@ def vllm_command(
         settings: settings of the plugin, see :class:`PluginSettings`; only checked here.
         num_speculative_tokens: most draft tokens of a request in a step.
         zero_hop: tag requests inside this server, without a gateway in front of it.
+        environment: the server's variables: they may choose its model runner.
 
     Raises:
         ConfigError: vLLM is missing or unsupported, a setting is invalid, or a flag is the plugin's.
@@ -84,7 +86,7 @@ def vllm_command(
         raise ConfigError(
             f"--zero-hop needs vLLM 0.29: in {version!r} requests to /v1/messages carry no tags"
         )
-    runner = chosen_runner(extra)
+    runner = chosen_runner(extra, environment)
     _check_extra(extra, runner)
     speculative = runner.speculative_config(
         num_speculative_tokens, adaptive_verification=checked.adaptive_verification
@@ -131,11 +133,11 @@ def vllm_environment(
     return environment
 
 
-def chosen_runner(extra: Sequence[str] = ()) -> ModelRunner:
-    """Return the model runner of a server with these flags of vLLM, in this environment."""
+def chosen_runner(extra: Sequence[str] = (), environment: Mapping[str, str] = os.environ) -> ModelRunner:
+    """Return the model runner of a server with these flags of vLLM and these variables."""
     version = installed_version()
     assert version is not None
-    return ModelRunner.choose(version, os.environ, set(_names(extra)), is_for_cpus=is_for_cpus())
+    return ModelRunner.choose(version, environment, set(_names(extra)), is_for_cpus=is_for_cpus())
 
 
 def _check_extra(extra: Sequence[str], runner: ModelRunner) -> None:

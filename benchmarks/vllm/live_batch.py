@@ -15,6 +15,7 @@ from agentspec.stages import StageKey
 from agentspec.tags import Tags
 from benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS
 
+NUM_LIVE = 64
 BLOCK_TOKENS = 16
 VOCABULARY = 131_072  # of the tokenizer for the recorded texts
 TENANT = "benchmark"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.reporting.report import Announce
+from agentspec.vllm_plugin.model_runner import DEFAULT_MAX_DRAFT
 from benchmarks.vllm.chats import Chat, load
 from benchmarks.vllm.client import Answer, ask_all
 from benchmarks.vllm.counters import Counters
@@ -31,7 +32,7 @@ from benchmarks.vllm.speculators import NONE, Engine, Speculator
 
 SEED = 11
 PRICE = 0.02  # almost 0, so that it drafts under any load: without drafts there is little to compare
-OURS = Speculator("agentspec", settings={"price": PRICE})
+OURS = Speculator("agentspec", num_tokens=DEFAULT_MAX_DRAFT, settings={"price": PRICE})
 
 
 References = dict[str, list[Answer]]  # by scenario, without speculation
@@ -72,8 +73,13 @@ def measure(
     log_dir: Path,
     announce: Announce,
     scenarios: Sequence[Scenario] = SCENARIOS,
+    *,
+    reference: Engine | None = None,
 ) -> dict[str, Any]:
     """Run every scenario with every number of clients; return the figures for the JSON.
+
+    Args:
+        reference: runs without speculation, only at the first number of clients; None = the engine, at all.
 
     Raises:
         AgentSpecError: a server did not start, or refused a request.
@@ -85,9 +91,12 @@ def measure(
         same_server = list(alike)
         for speculator in (NONE, OURS):
             announce(f"lossless, {speculator.name}: {', '.join(one.name for one in same_server)}")
-            with engine.serving(speculator, log_dir, *flags) as server:
+            is_reference = speculator is NONE and reference is not None
+            num_clients = sizes.num_clients[:1] if is_reference else sizes.num_clients
+            server_engine = (reference or engine) if speculator is NONE else engine
+            with server_engine.serving(speculator, log_dir, *flags) as server:
                 for scenario in same_server:
-                    comparisons += compare(server, scenario, speculator, chats, sizes.num_clients, references)
+                    comparisons += compare(server, scenario, speculator, chats, num_clients, references)
     return figures(comparisons)
 
 

@@ -16,7 +16,7 @@ from benchmarks.harness.options import (
     outputs,
 )
 
-PARTS = ("lossless", "sql", "propose", "warm", "soak")
+PARTS = ("lossless", "sql", "v2", "no_repeat", "propose", "warm", "soak")
 ON_REQUEST = ("steps",)
 
 DESCRIPTION = """\
@@ -34,7 +34,9 @@ examples:
 
 parts; with --json, those that are not measured now stay as they are in the file:
   lossless  outputs with the plugin and without, token by token, nine ways to run and to ask
-  sql       the example through gateway and vLLM, one and four requests at a time
+  sql       the example through gateway and vLLM, 1, 4 and 8 requests at a time
+  v2        model runner V2, in .venv-vllm-v2: outputs, and slots verified for each accepted token
+  no_repeat traffic that repeats nothing, 1, 8 and 32 requests at a time
   propose   a whole call of the proposer with 64 live requests; DIR as for paper
   warm      a restart with a saved forest; calls of the worker for the gateway's figures
   soak      16 clients, some of whom hang up; memory

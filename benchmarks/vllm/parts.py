@@ -29,11 +29,13 @@ def measure(name: str, engine: Engine, sizes: Sizes, traces: Path | None, announ
 
 
 def _served(name: str) -> Callable[[Engine, Sizes, Path, Announce], Measured]:
-    from benchmarks.vllm import lossless, soak, sql, steps, warm
+    from benchmarks.vllm import lossless, no_repeat, runner_v2, soak, sql, steps, warm
 
     return {
         "lossless": lossless.measure,
         "sql": sql.measure,
+        "v2": runner_v2.measure,
+        "no_repeat": no_repeat.measure,
         "steps": steps.measure,
         "warm": warm.measure,
         "soak": soak.measure,

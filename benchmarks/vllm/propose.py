@@ -6,8 +6,9 @@ order. They work in turn; each finishes its work outside the step before the oth
 
 The worker notifies our proposer of requests that begin and end: while a GPU runs the model, and on a CPU
 afterwards. The in-tree proposer does all of this in ``propose``. So ours is timed with the notifications;
-``propose`` without them is reported separately. Learning and indexing outside the step count only in our
-processor time.
+``propose`` without them is reported separately. With model runner V2, the plugin takes of the worker's thread
+what our planner takes: the device's stream runs the step itself. Learning and indexing outside the step count
+only in our processor time.
 """
 
 from __future__ import annotations
@@ -24,17 +25,16 @@ import numpy as np
 from agentspec.replay import traces
 from agentspec.replay.calls import Call, Encode, RecordedCall, read
 from agentspec.reporting.process import without_gc
-from benchmarks.vllm.live_batch import LiveBatch
-from benchmarks.vllm.proposers import InTreeProposer, OurProposer, TimedProposer
+from benchmarks.vllm.live_batch import NUM_LIVE, LiveBatch
+from benchmarks.vllm.proposers import InTreeProposer, OurPlanner, OurProposer, TimedProposer
 from benchmarks.vllm.sizes import Sizes
 from benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS
 
-NUM_LIVE = 64
 MOST_PROMPT_TOKENS = 4_096
 MOST_OUTPUT_TOKENS = 1_024
 MOST_CHARS_PER_TOKEN = 6  # a longer text exceeds the token limit anyway
 WARM_UP_STEPS = 20
-OURS, THEIRS = "ours", "suffix"
+OURS, PLANNER, THEIRS = "ours", "ours, planned for model runner V2", "suffix"
 
 
 def measure(folder: Path, sizes: Sizes) -> dict[str, Any]:
@@ -45,8 +45,12 @@ def measure(folder: Path, sizes: Sizes) -> dict[str, Any]:
     """
     past, live = _calls(folder, sizes.num_calls)
     most = MOST_PROMPT_TOKENS + MOST_OUTPUT_TOKENS + NUM_SPECULATIVE_TOKENS
-    ours, theirs = (LiveBatch(iter(live), NUM_LIVE, most) for _ in range(2))
-    proposers: dict[str, TimedProposer] = {OURS: OurProposer(ours), THEIRS: InTreeProposer(theirs)}
+    ours, planned, theirs = (LiveBatch(iter(live), NUM_LIVE, most) for _ in range(3))
+    proposers: dict[str, TimedProposer] = {
+        OURS: OurProposer(ours),
+        PLANNER: OurPlanner(planned),
+        THEIRS: InTreeProposer(theirs),
+    }
     for proposer in proposers.values():
         for call in past:
             proposer.learn(call)
@@ -59,6 +63,7 @@ def measure(folder: Path, sizes: Sizes) -> dict[str, Any]:
     return {
         "propose_speedup_b64": whole[THEIRS]["mean"] / whole[OURS]["mean"],
         "propose_ms_b64": whole[OURS]["mean"],
+        "propose_thread_ms_b64": whole[PLANNER]["mean"],
         "alone_speedup_b64": alone[THEIRS]["mean"] / alone[OURS]["mean"],
         "alone_ms_b64": alone[OURS]["mean"],
         "cpu_ms": {name: 1e3 * seconds / sizes.num_steps for name, seconds in steps.cpu_s.items()},

@@ -18,9 +18,10 @@ from agentspec.models import bundled_model_dir
 from agentspec.replay.calls import Call
 from agentspec.stages import StageKey
 from agentspec.vllm_plugin.model_runner import PROPOSER
+from agentspec.vllm_plugin.planner import Planned, StepPlanner
 from agentspec.vllm_plugin.proposer import ForestProposer
 from agentspec.vllm_plugin.settings import CONFIG_KEY
-from benchmarks.vllm.live_batch import TENANT, VOCABULARY, LiveBatch
+from benchmarks.vllm.live_batch import NUM_LIVE, TENANT, VOCABULARY, LiveBatch
 from benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS
 
 SETTINGS = {
@@ -97,7 +98,13 @@ class OurProposer:
         self.drafts: list[list[int]] = []
         method = {"method": "custom_class", "model": PROPOSER}
         self._proposer = ForestProposer(_config(method, batch.max_model_len))
-        self._proposer.attach(SimpleNamespace(input_batch=batch.rows, max_model_len=batch.max_model_len))
+        self._proposer.attach(
+            SimpleNamespace(
+                input_batch=batch.rows,
+                max_model_len=batch.max_model_len,
+                compilation_config=SimpleNamespace(cudagraph_capture_sizes=None),
+            )
+        )
         self._proposed: dict[str, list[int]] = {}
         self._output = SchedulerOutput.make_empty()
         self._new: list[Any] = []
@@ -133,11 +140,48 @@ class OurProposer:
         self._proposer.drafter.settle()
 
 
+class OurPlanner(OurProposer):
+    """The plugin's planner for model runner V2, with the worker's notifications. It plans each step."""
+
+    def __init__(self, batch: LiveBatch) -> None:
+        super().__init__(batch)
+        self._planner = StepPlanner(self._proposer.drafter, NUM_LIVE)
+        self._planned: Planned | None = None
+
+    def schedule(self) -> None:
+        """Note what the scheduler reports, and put the samples where the device would."""
+        super().schedule()
+        sampled = self.batch.sampled
+        self._num_sampled = np.array(list(map(len, sampled)), np.int32)
+        self._sampled = np.full((len(sampled), 1 + NUM_SPECULATIVE_TOKENS), -1, np.int64)
+        for row, tokens in enumerate(sampled):
+            self._sampled[row, : len(tokens)] = tokens
+
+    def hear(self) -> None:
+        """Pass on the worker's notifications around the forward pass."""
+        self._planner.begin_step(self._output)
+        self._planner.start(self._new)
+
+    def propose(self) -> list[list[int]]:
+        """Plan the step, as the speculator does. The drafts come when the device runs it."""
+        self._planned = self._planner.plan(self.batch.rows.req_ids, self._num_sampled, self._sampled)
+        return []
+
+    def rest(self) -> None:
+        """Run the step, as the device's stream does, and what runs during the forward pass."""
+        assert self._planned is not None
+        step = self._planned.step
+        step.run()
+        self.drafts = [step.draft(row) for row in range(len(self._num_sampled))]
+        super().rest()
+
+
 def _as_scheduled(state: CachedRequestState) -> Any:
     """Return a new request in the scheduler's form."""
     return SimpleNamespace(
         req_id=state.req_id,
         prompt_token_ids=state.prompt_token_ids,
+        prefill_token_ids=state.prompt_token_ids,
         sampling_params=state.sampling_params,
         lora_request=None,
     )

@@ -14,10 +14,32 @@ BARS = (
     Bar("outputs that differ", "lossless", "num_different", le, 0, is_summed=False),
     Bar("preemptions forced", "lossless", "num_preemptions", ge, 1, is_summed=False),
     Bar("accepted per step, of suffix's", "sql", "accepted_per_step_gain_vs_suffix", ge, 1.15),
-    Bar("wall time, of suffix's", "sql", "wall_vs_suffix", le, 1.0, is_summed=False),
-    Bar("throughput, of none's, one at a time", "sql", "throughput_vs_none_c1", ge, 1.8),
+    *(
+        Bar(f"wall time, of suffix's, {number} at a time", "sql", f"wall_vs_suffix_c{number}", le, 0.8)
+        for number in (1, 4, 8)
+    ),
+    Bar("throughput, of none's, one at a time", "sql", "throughput_vs_none_c1", ge, 2.0),
+    Bar("throughput, of none's, 8 at a time", "sql", "throughput_vs_none_c8", ge, 1.5),
+    *(
+        Bar(
+            f"nothing repeats: throughput, of none's, {number} at a time",
+            "no_repeat",
+            f"no_repeat_throughput_c{number}",
+            ge,
+            0.98,
+        )
+        for number in (1, 8, 32)
+    ),
+    Bar("V2: outputs identical", "v2", "v2_outputs_identical", ge, True),
+    Bar("V2: scheduled asynchronously", "v2", "v2_async", ge, True),
+    Bar("V2: two tensor-parallel ranks identical", "v2", "v2_tp2_identical", ge, True),
+    Bar("V2: two pipeline stages identical", "v2", "v2_pp2_identical", ge, True),
+    Bar("V2 step by step: accepted per step, of V1's", "v2", "v2_accepted_per_step_vs_v1", ge, 0.98),
+    Bar("V2 asynchronous: accepted per step, of V1's", "v2", "v2_async_accepted_per_step_vs_v1", ge, 0.95),
+    Bar("V2 asynchronous: slots per accepted, of ragged", "v2", "v2_async_slots_vs_ragged", le, 1.35),
     Bar("propose, suffix's time / ours", "propose", "propose_speedup_b64", ge, 8),
     Bar("propose, ms", "propose", "propose_ms_b64", lt, 1),
+    Bar("V2: the worker's thread, ms", "propose", "propose_thread_ms_b64", le, 0.3),
     Bar("soak: growth of memory", "soak", "soak_rss_growth", lt, 0.03),
     Bar("soak: outputs that differ", "soak", "num_different", le, 0, is_summed=False),
     Bar("soak: errors", "soak", "num_errors", le, 0, is_summed=False),

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from agentspec.errors import ConfigError
 from agentspec.models import bundled_model_dir
 from agentspec.vllm_plugin.command import vllm_command, vllm_environment
+from agentspec.vllm_plugin.model_runner import DEFAULT_MAX_DRAFT, RUNNER_VARIABLE
 from benchmarks.vllm.chats import MODEL_NAME
 from benchmarks.vllm.server import HOST, Server, free_port
 
 NUM_SPECULATIVE_TOKENS = 32
 MAX_MODEL_LEN = 2048
+V2_ENVIRONMENT = ".venv-vllm-v2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,7 @@ class Speculator:
     Attributes:
         num_tokens: maximum length of a draft.
         method: vLLM's own method; None with the plugin or without speculation.
+        options: further options of this method.
         settings: the plugin's settings; None without the plugin.
         flags: vLLM flags only for this one.
         environment: variables of the process only for this one.
@@ -34,12 +39,15 @@ class Speculator:
     name: str
     num_tokens: int = NUM_SPECULATIVE_TOKENS
     method: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] | None = None
     flags: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
-    def command(self, model: str, flags: Sequence[str], port: int) -> list[str]:
-        """Return vLLM's command line."""
+    def command(
+        self, model: str, flags: Sequence[str], port: int, environment: Mapping[str, str] = os.environ
+    ) -> list[str]:
+        """Return vLLM's command line for a process with these variables."""
         flags = [*flags, *self.flags]
         if self.settings is not None:
             return vllm_command(
@@ -49,18 +57,22 @@ class Speculator:
                 num_speculative_tokens=self.num_tokens,
                 host=HOST,
                 port=port,
+                environment=environment,
             )
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
         command += ["--host", HOST, "--port", str(port), *flags]
         if self.method:
-            speculation = {"method": self.method, "num_speculative_tokens": self.num_tokens}
+            speculation = {"method": self.method, "num_speculative_tokens": self.num_tokens, **self.options}
             command += ["--speculative-config", json.dumps(speculation)]
         return command
 
 
 NONE = Speculator("none")
 SUFFIX = Speculator("suffix", method="suffix")
-OURS = Speculator("agentspec", settings={})
+NGRAM = Speculator("ngram", num_tokens=DEFAULT_MAX_DRAFT, method="ngram", options={"prompt_lookup_max": 4})
+OURS = Speculator("agentspec", num_tokens=DEFAULT_MAX_DRAFT, settings={})
+# drafts whatever a step costs: counts do not depend on the machine
+OURS_FIXED = Speculator("agentspec", num_tokens=DEFAULT_MAX_DRAFT, settings={"price": 0.05})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +84,25 @@ class Engine:
         flags: further vLLM flags.
         environment: variables of the process.
         none: vLLM without speculation, at its best.
+        python: the interpreter of vLLM's environment.
     """
 
     model: str
     flags: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     none: Speculator = NONE
+    python: str = sys.executable
 
     @contextmanager
     def serving(self, speculator: Speculator, log_dir: Path, *flags: str) -> Iterator[Server]:
         """Run a server with this speculator and, after all others, these flags."""
         port = free_port()
-        command = speculator.command(self.model, [*self.flags, *flags], port)
+        environment = {**os.environ, **self.environment, **speculator.environment}
+        command = speculator.command(self.model, [*self.flags, *flags], port, environment)
+        command[0] = self.python
         log = log_dir / f"vllm-{speculator.name.replace(' ', '-')}.log"
         plugin = vllm_environment(settings=speculator.settings, command=command)
-        with Server.running(
-            command, port, log, {**self.environment, **plugin, **speculator.environment}
-        ) as server:
+        with Server.running(command, port, log, {**environment, **plugin}) as server:
             yield server
 
 
@@ -100,6 +114,29 @@ def on_gpu(model: str) -> Engine:
     flags = ("--served-model-name", MODEL_NAME, "--load-format", "dummy", "--dtype", "bfloat16")
     none = Speculator(NONE.name, flags=("--async-scheduling",), environment={"VLLM_USE_V2_MODEL_RUNNER": "1"})
     return Engine(model, (*flags, "--max-model-len", "8192"), {"VLLM_LOGGING_LEVEL": "WARNING"}, none)
+
+
+def bundled_on_runner_v2() -> Engine:
+    """Return the bundled model on the CPU under vLLM's model runner V2, asynchronously scheduled.
+
+    Kernels are interpreted: counts mean something, times do not.
+
+    Raises:
+        ConfigError: the environment for it is missing.
+    """
+    v1 = bundled_on_cpu()
+    python = Path(sys.prefix).parent / V2_ENVIRONMENT / "bin" / "python"
+    if not python.exists():
+        raise ConfigError(
+            f"model runner V2 needs an environment of its own: make {V2_ENVIRONMENT}/.installed"
+        )
+    variables = {RUNNER_VARIABLE: "1", "TRITON_INTERPRET": "1"}
+    return replace(
+        v1,
+        flags=(*v1.flags, "--async-scheduling"),
+        environment={**v1.environment, **variables},
+        python=str(python),
+    )
 
 
 def bundled_on_cpu() -> Engine:

@@ -23,12 +23,12 @@ from benchmarks.vllm.counters import Counters
 from benchmarks.vllm.questions import drive
 from benchmarks.vllm.server import HOST, Server, free_port
 from benchmarks.vllm.sizes import Sizes
-from benchmarks.vllm.speculators import NONE, OURS, SUFFIX, Engine, Speculator
+from benchmarks.vllm.speculators import NGRAM, NONE, OURS, SUFFIX, Engine, Speculator
 from examples.agentic_sql.database import open_all
 from examples.agentic_sql.question_set import held_out
 
 SPECULATORS = (NONE, SUFFIX, OURS)
-ONE, MANY = 1, 4  # requests at a time
+NUM_CLIENTS = ONE, MANY, MOST = 1, 4, 8  # requests at a time
 NUM_FIRST = 1  # warm-up questions: a server's first steps are slow with any drafter
 
 Key = tuple[str, int]  # speculator, requests at a time
@@ -44,6 +44,7 @@ class Run:
         cpu_s: processor time of vLLM; other load on the machine matters less.
         accuracy: share of questions with a correct answer.
         counted: vLLM's counts.
+        num_slots: slots that were verified, padding included; 0 without the plugin.
         texts: by question, the output of each stage.
     """
 
@@ -53,6 +54,7 @@ class Run:
     cpu_s: float
     accuracy: float
     counted: Counters
+    num_slots: int
     texts: list[list[tuple[str, str]]]
 
     @property
@@ -82,9 +84,12 @@ def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> 
     runs: list[Run] = []
     for number in range(sizes.num_rounds):
         for speculator in _turned(SPECULATORS, number):
-            for num_clients in (ONE, MANY):
+            for num_clients in NUM_CLIENTS:
                 announce(f"sql, round {number + 1}, {speculator.name}, {num_clients} at a time")
                 runs.append(run(engine, speculator, num_clients, sizes.num_questions, log_dir))
+    for num_clients in NUM_CLIENTS:  # for the table only: once is enough
+        announce(f"sql, {NGRAM.name}, {num_clients} at a time")
+        runs.append(run(engine, NGRAM, num_clients, sizes.num_questions, log_dir))
     return figures(runs)
 
 
@@ -95,7 +100,8 @@ def run(engine: Engine, speculator: Speculator, num_clients: int, num_questions:
         first, *questions = held_out(NUM_FIRST + num_questions, databases)
         with gateway(server.url, log_dir) as front:
             drive(front.url, [first], databases, num_clients)
-            before, cpu_s, begin_s = server.counters(), server.cpu_s(), time.perf_counter()
+            before, num_slots = server.counters(), _num_slots(server, speculator)
+            cpu_s, begin_s = server.cpu_s(), time.perf_counter()
             outcomes = drive(front.url, questions, databases, num_clients)
             return Run(
                 speculator.name,
@@ -104,8 +110,13 @@ def run(engine: Engine, speculator: Speculator, num_clients: int, num_questions:
                 server.cpu_s() - cpu_s,
                 sum(one.is_correct for one in outcomes) / len(outcomes),
                 server.counters() - before,
+                _num_slots(server, speculator) - num_slots,
                 [one.texts for one in outcomes],
             )
+
+
+def _num_slots(server: Server, speculator: Speculator) -> int:
+    return int(server.control("status")["num_slots"]) if speculator.settings is not None else 0
 
 
 @contextmanager
@@ -129,10 +140,18 @@ def figures(runs: Sequence[Run]) -> dict[str, Any]:
     return {
         "outputs_identical": all(one.texts == runs[0].texts for one in runs),
         "accepted_per_step_gain_vs_suffix": accepted_per_step,
-        "wall_vs_suffix": _ratio(rounds, (OURS.name, MANY), (SUFFIX.name, MANY), lambda one: one.wall_s),
-        "throughput_vs_none_c1": _ratio(
-            rounds, (OURS.name, ONE), (NONE.name, ONE), lambda one: one.tokens_per_s
-        ),
+        **{
+            f"wall_vs_suffix_c{number}": _ratio(
+                rounds, (OURS.name, number), (SUFFIX.name, number), lambda one: one.wall_s
+            )
+            for number in NUM_CLIENTS
+        },
+        **{
+            f"throughput_vs_none_c{number}": _ratio(
+                rounds, (OURS.name, number), (NONE.name, number), lambda one: one.tokens_per_s
+            )
+            for number in NUM_CLIENTS
+        },
         "runs": {f"{name}, {number} at a time": _medians(same) for (name, number), same in rounds.items()},
     }
 

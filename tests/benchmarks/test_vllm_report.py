@@ -20,8 +20,19 @@ KEYS = {
     "outputs_identical",
     "accepted_per_step_gain_vs_suffix",
     "throughput_vs_none_c1",
+    "throughput_vs_none_c8",
+    *(f"wall_vs_suffix_c{number}" for number in (1, 4, 8)),
+    *(f"no_repeat_throughput_c{number}" for number in (1, 8, 32)),
+    "v2_outputs_identical",
+    "v2_async",
+    "v2_tp2_identical",
+    "v2_pp2_identical",
+    "v2_accepted_per_step_vs_v1",
+    "v2_async_accepted_per_step_vs_v1",
+    "v2_async_slots_vs_ragged",
     "propose_speedup_b64",
     "propose_ms_b64",
+    "propose_thread_ms_b64",
     "soak_rss_growth",
     "warm_restart_acceptance",
     "control_rpcs_per_figures",
@@ -44,10 +55,15 @@ def test_one_part_with_a_difference_is_enough() -> None:
     ("part", "figure", "good", "bad"),
     [
         ("sql", "accepted_per_step_gain_vs_suffix", 1.15, 1.14),
-        ("sql", "throughput_vs_none_c1", 1.8, 1.7),
-        ("sql", "wall_vs_suffix", 1.0, 1.01),
+        ("sql", "throughput_vs_none_c1", 2.0, 1.9),
+        ("sql", "throughput_vs_none_c8", 1.5, 1.4),
+        ("sql", "wall_vs_suffix_c4", 0.8, 0.81),
+        ("no_repeat", "no_repeat_throughput_c32", 0.98, 0.97),
+        ("v2", "v2_outputs_identical", True, False),
+        ("v2", "v2_async_slots_vs_ragged", 1.35, 1.36),
         ("propose", "propose_speedup_b64", 8, 7.9),
         ("propose", "propose_ms_b64", 0.99, 1.0),
+        ("propose", "propose_thread_ms_b64", 0.3, 0.31),
         ("soak", "soak_rss_growth", 0.0299, 0.03),
         ("warm", "warm_restart_acceptance", 0.95, 0.94),
         ("warm", "control_rpcs_per_figures", 1, 2),
@@ -73,7 +89,7 @@ def sql_run(
     speculator: str, num_clients: int, wall_s: float, accepted: int, said: str = "SELECT 1"
 ) -> sql.Run:
     counted = Counters(num_requests=10, num_output_tokens=110, num_accepted_tokens=accepted)
-    return sql.Run(speculator, num_clients, wall_s, wall_s, 1.0, counted, [[("sql_1", said)]])
+    return sql.Run(speculator, num_clients, wall_s, wall_s, 1.0, counted, 0, [[("sql_1", said)]])
 
 
 def sql_runs(said: str = "SELECT 1") -> list[sql.Run]:
@@ -82,7 +98,7 @@ def sql_runs(said: str = "SELECT 1") -> list[sql.Run]:
         sql_run(name, clients, wall_s * slowness, accepted, said if name == "agentspec" else "SELECT 1")
         for slowness in (1, 2)
         for name, wall_s, accepted in (("none", 4.0, 0), ("suffix", 2.0, 50), ("agentspec", 1.0, 75))
-        for clients in (sql.ONE, sql.MANY)
+        for clients in sql.NUM_CLIENTS
     ]
 
 
@@ -90,7 +106,7 @@ def test_sql_compares_within_a_round() -> None:
     figures = sql.figures(sql_runs())
     assert figures["outputs_identical"] is True
     assert figures["throughput_vs_none_c1"] == 4
-    assert figures["wall_vs_suffix"] == 0.5
+    assert figures["wall_vs_suffix_c1"] == figures["wall_vs_suffix_c8"] == 0.5
     assert figures["accepted_per_step_gain_vs_suffix"] == pytest.approx((100 / 25) / (100 / 50))
     assert figures["runs"]["suffix, 4 at a time"]["rounds_wall_s"] == [2, 4]
 
