@@ -1,0 +1,34 @@
+"""Servers of the scenarios: alike, with drafts and without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.vllm.server import Server
+from benchmarks.vllm.speculators import Speculator, bundled_on_cpu
+
+PRICE = 0.05  # close to 0: drafts must not depend on the machine's load
+MAX_MODEL_LEN = 1024
+BLOCK = 32  # tokens of a block of vLLM's cache
+FLAGS = ("--max-model-len", str(MAX_MODEL_LEN), "--block-size", str(BLOCK), "--enable-prompt-embeds")
+ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1"}  # for /sleep
+
+
+def ours(**settings: Any) -> Speculator:
+    """Return the plugin with these settings."""
+    return Speculator("agentspec", num_tokens=15, settings={"price": PRICE, **settings})
+
+
+@contextmanager
+def serving(
+    speculator: Speculator, folder: Path, *flags: str, environment: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """Run a server with the flags of all scenarios and these."""
+    environment = {**ENVIRONMENT, **speculator.environment, **(environment or {})}
+    speculator = replace(speculator, environment=environment)
+    with bundled_on_cpu().serving(speculator, folder, *FLAGS, *flags) as server:
+        yield server
