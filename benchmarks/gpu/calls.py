@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -25,7 +25,10 @@ from agentspec.reporting.report import Announce
 NO_AGENTS = ("codegen", "spec_bench", "tot_text")  # files of single questions
 TRIALS = ("tau_bench",)  # files with several trials of a task: only the first is taken
 MOST_CHARS_PER_TOKEN = 6  # a longer text exceeds the token limit anyway
-PAST, LIVE = 0, 1  # halves of a file's calls; no task is in both
+PAST, LIVE = 0, 1  # halves of the calls; no task is in both
+
+Session = tuple[str, Sequence[RecordedCall]]  # with the name of its workflow
+Source = Callable[[int], Iterator[Session]]  # of a half
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +60,10 @@ class Sizes:
 
 FULL = Sizes(
     (
-        Load("past", 64, 60_000, is_past=True),
-        Load("64", 64, 150_000),
-        Load("8", 8, 40_000),
-        Load("1", 1, 8_000),
+        Load("past", 64, 30_000, is_past=True),
+        Load("64", 64, 90_000),
+        Load("8", 8, 25_000),
+        Load("1", 1, 5_000),
     ),
     most_prompt=6_144,
     most_response=1_024,
@@ -151,25 +154,25 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def prepare(folder: Path, sizes: Sizes, encode: Encode, announce: Announce) -> Calls:
-    """Take sessions from all files in turn until each load has its tokens.
+def prepare(source: Source, sizes: Sizes, encode: Encode, announce: Announce) -> Calls:
+    """Take sessions until each load has its tokens, and one for each of its clients.
 
     Raises:
-        ConfigError: the folder has no traces, or too few for the loads.
+        ConfigError: there are too few calls.
     """
-    waiting = {half: _sessions(folder, half, sizes, encode) for half in (PAST, LIVE)}
+    waiting = {half: _encoded_sessions(source(half), sizes, encode) for half in (PAST, LIVE)}
     calls: list[Call] = []
     sessions: dict[str, list[list[int]]] = {}
     for load in sizes.loads:
         announce(f"calls for {load.name}")
         taken = sessions[load.name] = []
         num_tokens = 0
-        while num_tokens < load.num_tokens:
+        while num_tokens < load.num_tokens or len(taken) < load.num_clients:
             session = next(waiting[PAST if load.is_past else LIVE], None)
             if session is None:
                 raise ConfigError(
-                    f"the traces in {str(folder)!r} have {num_tokens} output tokens for {load.name!r}, "
-                    f"not {load.num_tokens}"
+                    f"there are too few recorded calls: {len(taken)} sessions with {num_tokens} output "
+                    f"tokens for {load.name!r}, not {load.num_clients} with {load.num_tokens}"
                 )
             taken.append([*range(len(calls), len(calls) + len(session))])
             calls += session
@@ -177,18 +180,22 @@ def prepare(folder: Path, sizes: Sizes, encode: Encode, announce: Announce) -> C
     return _renumbered(calls, sessions, sizes)
 
 
-def _sessions(folder: Path, half: int, sizes: Sizes, encode: Encode) -> Iterator[list[Call]]:
-    """Yield sessions of all files in turn, without calls that are empty or too long."""
+def recorded(folder: Path) -> Source:
+    """Return the sessions of all trace files of a folder, in turn.
+
+    Raises:
+        ConfigError: the folder has no trace files.
+    """
     paths = [path for path in traces.files(folder) if not path.name.startswith(NO_AGENTS)]
-    by_file = [_sessions_of(path, half) for path in paths]
-    for path, session in chain.from_iterable(zip_longest(*by_file, fillvalue=(None, []))):
-        found = [_encoded(path, call, encode) for call in session if path and _may_fit(call, sizes)]
-        fitting = [one for one in found if _fits(one, sizes)]
-        if fitting:
-            yield fitting
+
+    def sessions(half: int) -> Iterator[Session]:
+        rows = chain.from_iterable(zip_longest(*(_sessions_of(path, half) for path in paths)))
+        return (session for session in rows if session is not None)
+
+    return sessions
 
 
-def _sessions_of(path: Path, half: int) -> Iterator[tuple[Path | None, list[RecordedCall]]]:
+def _sessions_of(path: Path, half: int) -> Iterator[Session]:
     sessions: dict[str, list[RecordedCall]] = {}
     first: dict[str, str] = {}
     for call in read(path):
@@ -196,7 +203,16 @@ def _sessions_of(path: Path, half: int) -> Iterator[tuple[Path | None, list[Reco
             is_again = first.setdefault(call.group, call.session) != call.session
             if not (is_again and path.name.startswith(TRIALS)):
                 sessions.setdefault(call.session, []).append(call)
-    return ((path, calls) for calls in sessions.values())
+    workflow = path.name.partition(".")[0]
+    return ((workflow, calls) for calls in sessions.values())
+
+
+def _encoded_sessions(sessions: Iterator[Session], sizes: Sizes, encode: Encode) -> Iterator[list[Call]]:
+    """Yield sessions without calls that are empty or too long."""
+    for workflow, session in sessions:
+        found = [_encoded(workflow, call, encode) for call in session if _may_fit(call, sizes)]
+        if fitting := [one for one in found if _fits(one, sizes)]:
+            yield fitting
 
 
 def _may_fit(call: RecordedCall, sizes: Sizes) -> bool:
@@ -210,9 +226,7 @@ def _fits(call: Call, sizes: Sizes) -> bool:
     return 0 < len(call.prompt) <= sizes.most_prompt and 0 < len(call.response) < sizes.most_response
 
 
-def _encoded(path: Path | None, call: RecordedCall, encode: Encode) -> Call:
-    assert path is not None
-    workflow = path.name.partition(".")[0]
+def _encoded(workflow: str, call: RecordedCall, encode: Encode) -> Call:
     stage = f"{workflow}/{call.stage.replace('/', '-')[:64]}"
     session = f"{workflow}-{call.session}"[:255]
     return Call(stage, session, encode(call.prompt), encode(call.response))

@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentspec.commands import option_types
 from agentspec.extras import needed
-from agentspec.reporting.report import announcer
-from benchmarks.harness.options import Subparsers, add_quick, add_traces
+from agentspec.reporting.report import Announce, Report, announcer, run
+from benchmarks.harness.options import Subparsers, add_outputs, add_quick, outputs
+
+if TYPE_CHECKING:
+    from benchmarks.gpu.calls import Calls
 
 DESCRIPTION = """\
 Measure vLLM on a GPU: recorded agent calls, forced through a model of Llama-8B's shape with random weights.
@@ -23,6 +27,17 @@ examples:
 Copy the folder to the machine. There: python join.py
 """
 
+RUN_EXAMPLES = """\
+examples:
+  python -m benchmarks gpu run --out out/gpu
+  python -m benchmarks gpu run --traces DIR --out out/gpu --json benchmarks/results/vllm-gpu.json
+  python -m benchmarks gpu run --calls calls.xz --out out/gpu --limit-s 540
+  python -m benchmarks gpu run --out out/tiny --cpu --quick
+
+Run it again with the same --out for the variants that are missing.
+"""
+
+TRACES = "recorded model calls (default: those of examples/agentic_sql)"
 VLLM = "0.26.0"  # the release for torch 2.11
 MOST_PART_MIB = 45
 
@@ -31,7 +46,42 @@ def add_options(benchmarks: Subparsers) -> None:
     """Add the options of ``python -m benchmarks gpu``."""
     gpu = benchmarks.add_parser("gpu", help="vLLM on a GPU, recorded calls forced", description=DESCRIPTION)
     commands = gpu.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_run(commands)
     _add_pack(commands)
+
+
+def _add_run(commands: Subparsers) -> None:
+    runs = commands.add_parser("run", help="run all variants", epilog=RUN_EXAMPLES)
+    runs.set_defaults(run=run_variants)
+    source = runs.add_mutually_exclusive_group()
+    source.add_argument("--traces", type=Path, metavar="DIR", help=TRACES)
+    source.add_argument("--calls", type=Path, metavar="FILE", help="the same, prepared: calls.xz of a pack")
+    runs.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="figures and logs of each variant"
+    )
+    runs.add_argument(
+        "--only",
+        type=lambda text: text.split(","),
+        metavar="VARIANT,...",
+        help="default: all, the most valuable first",
+    )
+    runs.add_argument("--cpu", action="store_true", help="a tiny model on vLLM's build for CPUs")
+    runs.add_argument(
+        "--limit-s",
+        type=option_types.seconds,
+        default=1800,
+        metavar="N",
+        help="for all variants (%(default)s)",
+    )
+    runs.add_argument(
+        "--load-limit-s",
+        type=option_types.seconds,
+        default=45,
+        metavar="N",
+        help="for one load (%(default)s)",
+    )
+    add_quick(runs, "few and short calls")
+    add_outputs(runs, json="also write the JSON line here, such as benchmarks/results/vllm-gpu.json")
 
 
 def _add_pack(commands: Subparsers) -> None:
@@ -39,7 +89,7 @@ def _add_pack(commands: Subparsers) -> None:
         "pack", help="make the parts for a GPU machine without a package index", epilog=PACK_EXAMPLES
     )
     pack.set_defaults(run=run_pack)
-    add_traces(pack)
+    pack.add_argument("--traces", type=Path, metavar="DIR", help=TRACES)
     pack.add_argument("--out", type=Path, required=True, metavar="DIR", help="an empty or new folder")
     pack.add_argument("--vllm", default=VLLM, metavar="VERSION", help="%(default)s")
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -64,16 +114,63 @@ def _add_pack(commands: Subparsers) -> None:
 def run_pack(args: argparse.Namespace) -> int:
     """Run ``python -m benchmarks gpu pack``."""
     with needed("bench"):
-        from agentspec.replay import traces
-        from benchmarks.gpu.calls import FULL, QUICK, prepare
         from benchmarks.gpu.pack import MIB, Target, pack
 
         announce = announcer()
-        sizes = QUICK if args.quick else FULL
-        calls = prepare(args.traces, sizes, traces.tokenizer(), announce)
+        calls = _prepared(args, announce)
         target = Target(args.vllm, args.python, args.wheels)
         packed = pack(target, calls, args.out, args.part_mib * MIB, announce)
         announce("done")
         total = sum(packed.part_bytes) / MIB
         print(f"{packed.num_files} files in {len(packed.part_bytes)} parts, {total:.0f} MiB, in {args.out}")
         return 0
+
+
+def run_variants(args: argparse.Namespace) -> int:
+    """Run ``python -m benchmarks gpu run``."""
+    with needed("bench"):
+        return run(lambda announce: _report(args, announce), outputs(args))
+
+
+def _report(args: argparse.Namespace, announce: Announce) -> Report:
+    from benchmarks.gpu import report
+    from benchmarks.gpu.run import Plan, run_all
+    from benchmarks.gpu.variants import chosen
+
+    plan = Plan(
+        _calls(args, announce),
+        args.out,
+        chosen(args.only, on_cpu=args.cpu),
+        args.cpu,
+        args.limit_s,
+        args.load_limit_s,
+    )
+    found = run_all(plan, announce)
+    return Report(
+        figures={"summary": report.summary(found), "variants": found},
+        table=report.table(found),
+        origin={"limit_s": args.limit_s},
+        notes=report.notes(found),
+        is_failure=any(one["error"] for one in found.values()) or not found,
+    )
+
+
+def _calls(args: argparse.Namespace, announce: Announce) -> Path:
+    """Return the file of prepared calls; they are prepared once."""
+    if args.calls:
+        return Path(args.calls)
+    path: Path = args.out / ("calls-quick.xz" if args.quick else "calls.xz")
+    if not path.exists():
+        calls = _prepared(args, announce)
+        args.out.mkdir(parents=True, exist_ok=True)
+        calls.save(path)
+    return path
+
+
+def _prepared(args: argparse.Namespace, announce: Announce) -> Calls:
+    from agentspec.replay import traces
+    from benchmarks.gpu.calls import FULL, QUICK, prepare, recorded
+    from benchmarks.gpu.example import example
+
+    source = recorded(args.traces) if args.traces else example
+    return prepare(source, QUICK if args.quick else FULL, traces.tokenizer(), announce)

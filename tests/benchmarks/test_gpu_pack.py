@@ -15,7 +15,8 @@ import pytest
 
 from agentspec.errors import ConfigError
 from benchmarks.gpu import join, pack
-from benchmarks.gpu.calls import Call, Calls, Load, Sizes, digest, prepare
+from benchmarks.gpu.calls import Call, Calls, Load, Sizes, digest, prepare, recorded
+from benchmarks.gpu.example import example
 
 SIZES = Sizes((Load("past", 4, 20, is_past=True), Load("2", 2, 20)), most_prompt=8, most_response=6)
 CORE = join.CORE
@@ -46,7 +47,7 @@ def many(name: str) -> list[dict[str, str]]:
 
 def prepared(folder: Path) -> Calls:
     write_traces(folder, agents=many("a"), tools=many("b"), spec_bench_x=many("c"))
-    return prepare(folder, SIZES, encode, lambda text: None)
+    return prepare(recorded(folder), SIZES, encode, lambda text: None)
 
 
 def test_calls_of_whole_sessions_in_turn(tmp_path: Path) -> None:
@@ -71,7 +72,7 @@ def test_calls_of_whole_sessions_in_turn(tmp_path: Path) -> None:
 def test_only_the_first_trial_of_a_task(tmp_path: Path) -> None:
     trials = [one for task in range(30) for trial in "ab" for one in records(f"{task}{trial}", f"t{task}")]
     write_traces(tmp_path, tau_bench_z=trials)
-    calls = prepare(tmp_path, SIZES, encode, lambda text: None)
+    calls = prepare(recorded(tmp_path), SIZES, encode, lambda text: None)
     assert {call.session[-1] for call in calls.calls} == {"a"}
 
 
@@ -83,14 +84,21 @@ def test_long_and_empty_calls_are_left_out(tmp_path: Path) -> None:
             one for n in range(60) for one in records(f"s{n}", responses=("", "a " * 9, fitting, "a " * 99))
         ],
     )
-    calls = prepare(tmp_path, SIZES, encode, lambda text: None)
+    calls = prepare(recorded(tmp_path), SIZES, encode, lambda text: None)
     assert {len(call.response) for call in calls.calls} == {2 + 1}
 
 
 def test_too_few_calls(tmp_path: Path) -> None:
     write_traces(tmp_path, agents=records("one"))
-    with pytest.raises(ConfigError, match=r"have \d output tokens for '.*', not 20"):
-        prepare(tmp_path, SIZES, encode, lambda text: None)
+    with pytest.raises(ConfigError, match=r"too few recorded calls: \d sessions with \d output"):
+        prepare(recorded(tmp_path), SIZES, encode, lambda text: None)
+
+
+def test_the_example_has_calls_for_everyone() -> None:
+    calls = prepare(example, Sizes(SIZES.loads, 2_000, 500), encode, lambda text: None)
+    assert all(call.stage.startswith("agentic_sql/") for call in calls.calls)
+    names = [{calls.calls[one[0]].session for one in sessions} for sessions in calls.sessions.values()]
+    assert names[0].isdisjoint(names[1])
 
 
 def test_calls_are_read_as_they_were_written(tmp_path: Path) -> None:
