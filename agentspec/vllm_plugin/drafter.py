@@ -174,7 +174,7 @@ class ForestDrafter:
         if params.max_tokens is not None:
             most_tokens = min(most_tokens, num_prompt_tokens + params.max_tokens)
         stops = [stop for stop in _stops(params) if 0 <= stop < self._vocab_size]
-        live = LiveRequest(new.req_id, tags, adapted(tags.stage, adapter), counters)
+        live = LiveRequest(new.req_id, tags, adapted(tags.stage, adapter), counters, num_prompt_tokens)
         if tags.trace is not None:
             live.trace = self.traces.begin(live.name, tags.stage.tenant, tags.trace)
         self._adapters.add(adapter)

@@ -20,6 +20,7 @@ class LiveRequest:
     Attributes:
         trees: the forest's key for its trees.
         counters: counters of its stage.
+        num_prompt_tokens: length of its prompt.
         starting: pending start of a request with a prediction; None once it is in the forest.
         trace: trace of its steps, if it is traced.
     """
@@ -28,6 +29,7 @@ class LiveRequest:
     tags: Tags
     trees: StageKey
     counters: StageStats
+    num_prompt_tokens: int
     starting: Future[None] | None = None
     trace: Trace | None = None
 

@@ -88,6 +88,7 @@ class StepPlanner:
         self._stopped |= scheduler_output.preempted_req_ids or set()
         self._stopped -= scheduler_output.finished_req_ids
         self.drafter.end(scheduler_output.finished_req_ids)
+        self._prefill(scheduler_output.scheduled_cached_reqs)
         if not self.drafter.live and not self._flying:
             self.drafter.meter.idle(begin_s)
         self._verified = scheduler_output.scheduled_spec_decode_tokens
@@ -169,6 +170,14 @@ class StepPlanner:
     def last_drafted(self, timeout_s: float) -> dict[str, int]:
         """Return the draft lengths of the last planned step; none if it does not run within the time-out."""
         return (self._last and self.drafted(self._last, timeout_s)) or {}
+
+    def _prefill(self, cached: Any) -> None:
+        """Note the requests whose prompts are computed, or computed again: a load of their cache failed."""
+        live = self.drafter.live
+        for name, num_computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+            one = live.get(name)
+            if one is not None and num_computed < one.num_prompt_tokens:
+                self.drafter.rows.prefill(name)
 
     def _wait_for(self, name: str) -> None:
         """Return once no step in flight has a row of this request, or after a time-out."""

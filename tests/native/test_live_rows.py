@@ -98,6 +98,14 @@ def test_a_row_continues_after_a_stop_with_the_same_text(
     assert engine.rows.take_counts("r").num_drafts == 0
 
 
+def test_a_prompt_that_is_read_again_after_output_loses_the_row(engine: Engine) -> None:
+    engine.rows.prefill("stranger")
+    engine.rows.prefill("r")
+    assert engine.step([10])[0][0] == TEXT[1:5]
+    engine.rows.prefill("r")
+    assert engine.step([11])[0][0] == []
+
+
 def test_padding_is_no_draft(engine: Engine) -> None:
     engine.step([10])
     sums = engine.step([11, 12], {"r": [11, 50, -1, -1]})[3:]

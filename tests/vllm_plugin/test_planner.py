@@ -123,6 +123,22 @@ def test_a_preempted_request_that_comes_back_with_another_text_drafts_no_more(de
     assert device.run("r1") == len(TEXT)
 
 
+def test_a_request_whose_cache_failed_to_load_drafts_no_more(device: Device) -> None:
+    first_run(device)
+    device.add(request("r1", TEXT, stage="sql/write"), request("r2", TEXT, stage="sql/write"))
+    device.step(chunk=True)
+    device.num_computed = {"r1": 1, "r2": 1}  # of three: their prompts are being read
+    device.step()
+    device.wait()
+    device.num_computed = {"r1": 1}  # vLLM drops what it sampled, and reads the prompt again
+    device.step(chunk=True)
+    device.num_computed = {}
+    device.wait()
+    device.live["r1"].written = []
+    assert device.run("r2") < 10
+    assert device.run("r1") == len(TEXT)
+
+
 def test_requests_may_end_while_they_are_in_flight(device: Device) -> None:
     first_run(device)
     device.add(request("r1", TEXT, stage="sql/write"), request("r2", TEXT, stage="sql/write"))

@@ -140,6 +140,8 @@ void register_live_rows(py::module_& module) {
       .def("resume", &LiveRows::resume, py::arg("name"), py::arg("num_tokens"), Unlocked(),
            "Continue a row whose request the engine stopped and starts anew with so many tokens. A row\n"
            "with another number of tokens is lost.")
+      .def("prefill", &LiveRows::prefill, py::arg("name"), Unlocked(),
+           "The engine computes a row's prompt, or computes it again. A row that has output is lost.")
       .def("lose", &LiveRows::lose, py::arg("name"), Unlocked(),
            "Give a row up: it is counted, but nothing is learned or drafted for it.")
       .def("remove", &LiveRows::remove, py::arg("name"), Unlocked(),

@@ -179,6 +179,16 @@ void a_row_continues_after_a_stop_with_the_same_text() {
   CHECK(engine.num_learned() == 2);
 }
 
+void a_prompt_that_is_read_again_after_output_loses_the_row() {
+  Engine engine;
+  engine.start(0);
+  engine.rows.prefill("r0");
+  engine.rows.prefill("stranger");
+  CHECK(!engine.step_one({10}).empty());
+  engine.rows.prefill("r0");
+  CHECK(engine.step_one({11}).empty() && engine.num_learned() == 1);
+}
+
 void padding_is_no_draft() {
   Engine engine;
   engine.start(0);
@@ -297,6 +307,7 @@ int main() {
   a_row_may_enter_the_core_late();
   a_row_that_ends_elsewhere_is_lost();
   a_row_continues_after_a_stop_with_the_same_text();
+  a_prompt_that_is_read_again_after_output_loses_the_row();
   padding_is_no_draft();
   rows_without_samples_take_no_part();
   a_wrong_batch_changes_nothing();

@@ -45,6 +45,7 @@ class Device:
         self._preempted: set[str] = set()
         self._seen: set[str] = set()
         self._slots: dict[str, int] = {}
+        self.num_computed: dict[str, int] = {}  # if not all of a request's text
 
     def add(self, *requests: Request) -> None:
         for one in requests:
@@ -70,6 +71,10 @@ class Device:
         planner.begin_step(
             SimpleNamespace(
                 finished_req_ids=set(self._finished),
+                scheduled_cached_reqs=SimpleNamespace(
+                    req_ids=(cached := [one.req_id for one in rows if one.req_id in self._seen]),
+                    num_computed_tokens=[self.num_computed.get(name, 1 << 20) for name in cached],
+                ),
                 preempted_req_ids=self._preempted or None,
                 scheduled_spec_decode_tokens=slots,
                 total_num_scheduled_tokens=len(rows) + sum(map(len, slots.values())),

@@ -32,6 +32,7 @@ PARAMETERS: dict[str, str | None] = {
     "given": NOT_VLLM,  # JSON
     "answer": NOT_VLLM,  # JSON
     "driver": NOT_VLLM,  # CUDA's
+    "cached": "vllm.v1.core.sched.output.CachedRequestData",
     "stream": NOT_VLLM,  # torch's
 }
 

@@ -24,6 +24,11 @@ void LiveRows::resume(std::string_view name, std::size_t num_tokens) {
   if (LiveRow* row = find(name)) row->resume(num_tokens);
 }
 
+void LiveRows::prefill(std::string_view name) {
+  const std::lock_guard lock(mutex_);
+  if (LiveRow* row = find(name); row != nullptr && row->has_output()) row->lose();
+}
+
 void LiveRows::lose(std::string_view name) {
   const std::lock_guard lock(mutex_);
   if (LiveRow* row = find(name)) row->lose();

@@ -72,6 +72,9 @@ class LiveRows {
   /// Continues a row whose request the engine stopped and starts anew, now with `num_tokens` tokens of prompt
   /// and output. Its draft was dropped. A row with another number of tokens is lost. Ignores an unknown name.
   void resume(std::string_view name, std::size_t num_tokens);
+  /// The engine computes a row's prompt, or computes it again. A row that has output is lost: the engine
+  /// drops what it sampled from a cache that failed to load. Ignores an unknown name.
+  void prefill(std::string_view name);
   /// Gives a row up: it is counted, but nothing is learned or drafted for it. Ignores an unknown name.
   void lose(std::string_view name);
   /// Removes a row. Returns its counts since they were last taken; none for an unknown name.
