@@ -24,7 +24,7 @@ def made():
     return forest
 
 def step_of(rows):
-    return rows.step([], [], np.empty(0, np.int32), np.empty((0, 8), np.int32), {}, 8, 0.0, 0.0)
+    return rows.step([], [], np.empty(0, np.int32), {}, 8, 0.0, 0.0)
 
 def ends_well(child):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -15,7 +15,7 @@ import pytest
 from agentspec.vllm_plugin.versions import installed_version
 
 if installed_version() is None:
-    collect_ignore_glob = ["test_*.py"]
+    collect_ignore_glob = ["test_*.py", "scenarios/*"]
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ def register():
     keep_asynchronous_scheduling()
     make_masks_boolean()
     verify_greedy_drafts_in_torch()
+    choose_by_top_k_and_top_p_in_torch()
 
 
 def keep_asynchronous_scheduling():
@@ -80,3 +81,10 @@ def verify_greedy_drafts_in_torch():
 
     rejection_sample.is_patched = True
     sampler.rejection_sample = rejection_sample
+
+
+def choose_by_top_k_and_top_p_in_torch():
+    """Use vLLM's version in torch: the interpreter can't run the kernel, whose loop variable is an int."""
+    import vllm.v1.sample.ops.topk_topp_sampler as sampler
+
+    sampler.HAS_TRITON = False
