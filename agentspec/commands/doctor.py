@@ -10,7 +10,7 @@ from pathlib import Path
 from agentspec.commands import option_types
 from agentspec.doctor import cpu_features, installation, machine, packages
 from agentspec.doctor.finding import Finding, Level
-from agentspec.vllm_plugin.versions import installed_version
+from agentspec.vllm_plugin.versions import installed_version, is_for_cpus
 
 DESCRIPTION = """\
 Check this installation, or a server elsewhere. Prints one line per check, with the repair of each problem.
@@ -76,6 +76,7 @@ def _here(model: str | None) -> Iterator[Finding]:
         yield packages.check_command()
         yield packages.check_plugin()
         yield from _platform()
+        yield machine.check_model_runner(os.environ, version, is_for_cpus=is_for_cpus())
         yield from machine.check_environment(os.environ)
     if version is None or not model:
         yield packages.check_embedded_engine()  # the engine that would start

@@ -15,12 +15,12 @@ from agentspec.distribution import DOCUMENTS
 from agentspec.doctor.finding import Finding, ask_python, ok, problem, warning
 from agentspec.engine.model import checkpoint_config
 from agentspec.errors import CheckpointError
-from agentspec.vllm_plugin.versions import INSTALL
+from agentspec.vllm_plugin.model_runner import RUNNER_VARIABLE, ModelRunner, asks_for_v2
+from agentspec.vllm_plugin.versions import FIRST_WITH_RUNNER_V2, INSTALL, parse
 
 GIB = 1 << 30
 ENOUGH_FILES = 4096
 MEMINFO = Path("/proc/meminfo")
-V2_RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 KV_CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
 NAME_DEVICES = """
 import torch
@@ -77,14 +77,24 @@ def check_kv_cache(environment: Mapping[str, str], available_bytes: int) -> Find
     return ok("KV cache", f"{text} GiB")
 
 
-def check_environment(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Check for variables that disable the plugin or select an unsupported model runner."""
-    value = environment.get(V2_RUNNER_VARIABLE)
-    if value is not None and value.strip().lower() not in ("0", "false"):
-        yield problem(
-            "environment",
-            f"{V2_RUNNER_VARIABLE}={value} asks for a model runner that takes no proposer: unset it",
+def check_model_runner(environment: Mapping[str, str], version: str, *, is_for_cpus: bool) -> Finding:
+    """Check which model runner a vLLM of this version gets from ``agentspec serve``."""
+    if asks_for_v2(environment) and parse(version) < FIRST_WITH_RUNNER_V2:
+        first = ".".join(map(str, FIRST_WITH_RUNNER_V2))
+        return problem(
+            "model runner",
+            f"{RUNNER_VARIABLE}={environment[RUNNER_VARIABLE]}, but before vLLM {first} its runner V2 takes "
+            "no drafts of the plugin: unset the variable",
         )
+    runner = ModelRunner.choose(version, environment, (), is_for_cpus=is_for_cpus)
+    if runner.is_v2:
+        return ok("model runner", "V2, which schedules steps ahead of their drafts")
+    reason = f": {runner.reason}" if runner.reason else ""
+    return ok("model runner", f"V1, which schedules step by step{reason}")
+
+
+def check_environment(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Check for variables that disable the plugin."""
     if environment.get("VLLM_PLUGINS"):
         yield warning(
             "environment", f"VLLM_PLUGINS={environment['VLLM_PLUGINS']} stops all of vLLM's plugins but these"

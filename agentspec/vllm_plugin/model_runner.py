@@ -24,6 +24,12 @@ REFUSED_FLAGS = ("--enable-dbo", "--ubatch-size")
 _OFF = ("0", "false", "off", "no")
 
 
+def asks_for_v2(environment: Mapping[str, str]) -> bool | None:
+    """Return the user's choice of the runner; None if these variables leave it open."""
+    wish = environment.get(RUNNER_VARIABLE)
+    return None if wish is None else wish.strip().lower() not in _OFF
+
+
 @dataclass(frozen=True, slots=True)
 class ModelRunner:
     """A choice of model runner.
@@ -48,10 +54,9 @@ class ModelRunner:
         """
         if parse(version) < FIRST_WITH_RUNNER_V2:
             return cls(False)
-        wish = environment.get(RUNNER_VARIABLE)
+        wish = asks_for_v2(environment)
         if wish is not None:
-            is_v2 = wish.lower() not in _OFF
-            return cls(is_v2, None if is_v2 else f"{RUNNER_VARIABLE}={wish}")
+            return cls(wish, None if wish else f"{RUNNER_VARIABLE}={environment[RUNNER_VARIABLE]}")
         if is_for_cpus:
             return cls(False, "vLLM's build for CPUs has no Triton")
         refused = next((flag for flag in REFUSED_FLAGS if flag in flags), None)

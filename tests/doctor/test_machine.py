@@ -41,16 +41,33 @@ def test_kv_cache(value: str | None, level: Level, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "levels"),
+    ("wish", "version", "level", "said"),
     [
-        ({}, []),
-        ({"VLLM_USE_V2_MODEL_RUNNER": "0"}, []),
-        ({"VLLM_USE_V2_MODEL_RUNNER": "1"}, [Level.PROBLEM]),
-        ({"VLLM_USE_V2_MODEL_RUNNER": "true", "VLLM_PLUGINS": "lora"}, [Level.PROBLEM, Level.WARNING]),
+        (None, "0.31.0", Level.OK, "V1, which schedules step by step"),
+        (None, "0.32.0", Level.OK, "V2, which schedules steps ahead"),
+        ("0", "0.32.0", Level.OK, "V1, which schedules step by step: VLLM_USE_V2_MODEL_RUNNER=0"),
+        ("0", "0.31.0", Level.OK, "V1, which schedules step by step"),
+        ("1", "0.33.0", Level.OK, "V2"),
+        ("true", "0.31.0", Level.PROBLEM, "VLLM_USE_V2_MODEL_RUNNER=true, but before vLLM 0.32"),
     ],
 )
-def test_variables_that_switch_the_plugin_off(environment: dict[str, str], levels: list[Level]) -> None:
-    assert [found.level for found in machine.check_environment(environment)] == levels
+def test_the_model_runner(wish: str | None, version: str, level: Level, said: str) -> None:
+    environment = {} if wish is None else {"VLLM_USE_V2_MODEL_RUNNER": wish}
+    found = machine.check_model_runner(environment, version, is_for_cpus=False)
+    assert found.level is level
+    assert said in found.text
+
+
+def test_the_model_runner_of_a_build_for_cpus() -> None:
+    found = machine.check_model_runner({}, "0.32.0", is_for_cpus=True)
+    assert found.level is Level.OK
+    assert "V1, which schedules step by step: vLLM's build for CPUs" in found.text
+
+
+def test_a_variable_that_switches_the_plugin_off() -> None:
+    assert list(machine.check_environment({})) == []
+    (found,) = machine.check_environment({"VLLM_PLUGINS": "lora"})
+    assert found.level is Level.WARNING
 
 
 def test_openmp(monkeypatch: pytest.MonkeyPatch) -> None:

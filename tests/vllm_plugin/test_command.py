@@ -15,7 +15,9 @@ from agentspec.vllm_plugin.settings import PluginSettings
 
 @pytest.fixture(autouse=True)
 def version(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a setter for the version of the installed vLLM, 0.32.0 at first; None = no vLLM."""
+    """Return a setter for the version of the installed vLLM for GPUs, 0.32.0 at first; None = no vLLM."""
+    monkeypatch.setattr(command, "is_for_cpus", lambda: False)
+    monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
 
     def set_version(version: str | None) -> None:
         monkeypatch.setattr(command, "installed_version", lambda: version)
