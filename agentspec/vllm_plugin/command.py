@@ -11,9 +11,10 @@ from agentspec.config import check_int
 from agentspec.distribution import DOCUMENTS
 from agentspec.errors import ConfigError
 from agentspec.vllm_plugin.control import TOKEN_VARIABLE
-from agentspec.vllm_plugin.model_runner import DEFAULT_MAX_DRAFT, ModelRunner
+from agentspec.vllm_plugin.model_runner import DEFAULT_MAX_DRAFT, SCHEDULER, ModelRunner
 from agentspec.vllm_plugin.settings import CONFIG_KEY, SETTINGS_VARIABLE, PluginSettings
 from agentspec.vllm_plugin.versions import (
+    CPU_DISTRIBUTION,
     FIRST_WITH_MESSAGE_TAGS,
     FIRST_WITH_REQUEST_METRICS,
     INSTALL,
@@ -21,6 +22,7 @@ from agentspec.vllm_plugin.versions import (
     check_executor,
     check_pipeline,
     check_version,
+    has_own_command,
     installed_version,
     is_for_cpus,
     parse,
@@ -28,6 +30,7 @@ from agentspec.vllm_plugin.versions import (
 from agentspec.wire import MAX_DRAFT_TOKENS
 
 SERVER_MODULE = "vllm.entrypoints.openai.api_server"
+OWN_COMMAND_MODULE = "vllm.entrypoints.cli.main"  # of the command ``vllm``
 WORKER = "agentspec.vllm_plugin.worker.AgentSpecWorker"
 CONTROL = "agentspec.vllm_plugin.control.Control"
 ZERO_HOP = "agentspec.gateway.zero_hop.ZeroHop"
@@ -40,6 +43,7 @@ OTHER_BALANCER_FLAGS = frozenset(  # only some of the ranks are behind the serve
     )
 )
 EXECUTOR_FLAG = "--distributed-executor-backend"
+API_SERVERS_FLAG = "--api-server-count"
 OURS = (
     *("--model", "--host", "--port", "--worker-cls", "--scheduler-cls"),
     *("--speculative-config", "-sc", "--spec-method"),
@@ -98,9 +102,8 @@ def vllm_command(
     if checked.forest_file is not None:
         defaults[SHUTDOWN_TIMEOUT] = SHUTDOWN_TIMEOUT_S  # by default vLLM kills its workers immediately
     return [
-        *(sys.executable, "-m", SERVER_MODULE),
-        *("--model", model, "--host", host, "--port", str(port)),
-        *("--worker-cls", WORKER, *runner.flags()),
+        *(sys.executable, "-m", *_server(model, extra), "--host", host, "--port", str(port)),
+        *("--worker-cls", WORKER, "--scheduler-cls", SCHEDULER),
         *("--speculative-config", json.dumps(speculative)),
         *(part for path in middleware for part in ("--middleware", path)),
         *(part for flag, value in defaults.items() if flag not in _names(extra) for part in (flag, value)),
@@ -138,6 +141,19 @@ def chosen_runner(extra: Sequence[str] = (), environment: Mapping[str, str] = os
     version = installed_version()
     assert version is not None
     return ModelRunner.choose(version, environment, set(_names(extra)), is_for_cpus=is_for_cpus())
+
+
+def _server(model: str, extra: Sequence[str]) -> list[str]:
+    """Return the module to run, and its model. Only vLLM's own command starts several API servers."""
+    number = _value(extra, API_SERVERS_FLAG) or "1"
+    if number.isdecimal() and int(number) <= 1:
+        return [SERVER_MODULE, "--model", model]
+    if not has_own_command():
+        raise ConfigError(
+            f"{API_SERVERS_FLAG} {number} needs the command 'vllm', which the distribution "
+            f"{CPU_DISTRIBUTION} breaks: leave the flag out"
+        )
+    return [OWN_COMMAND_MODULE, "serve", model]
 
 
 def _check_extra(extra: Sequence[str], runner: ModelRunner) -> None:

@@ -1,13 +1,13 @@
 """Commands of the control channel in a worker: they read statistics and change the forest.
 
 A command runs between two decode steps: the caller waits for the present one. A long command only starts
-there: it continues in a thread, concurrently with the steps, and the control channel polls for its result.
+there: it continues in a thread, concurrently with the steps, and the control channel polls for its result,
+by the name that it gave the job.
 ``stages`` is one call, with the status in its answer: see :class:`Snapshot`.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -55,7 +55,6 @@ class Commands:
         self._at_once: dict[str, Callable[[Arguments], Answer]] = {
             "status": self._status,
             "evict": self._evict,
-            "job": self._job,
         }
         self._in_background: dict[str, Callable[[Arguments], Answer]] = {
             "trace": self._trace,
@@ -63,23 +62,27 @@ class Commands:
             "load": self._load,
             "warm": self._warm,
         }
-        self._jobs: dict[int, Future[Answer]] = {}
-        self._job_numbers = itertools.count(1)
+        self._jobs: dict[str, Future[Answer]] = {}
         self._threads = ThreadPoolExecutor(2, "agentspec-commands")  # ``trace`` need not wait for ``load``
         self._snapshot = Snapshot(self._figures, self._threads.submit)
         self._autosave: ForestAutosave | None = None
         self._num_changes = 0  # to the forest, by commands
         self._num_calls = 0  # by the control channel
 
-    def run(self, command: str, arguments: str) -> str:
-        """Run one command. Return the answer, or ``{"error": {"message": ...}}``, as JSON. Never raises."""
+    def run(self, command: str, arguments: str, job: str = "") -> str:
+        """Run one command. Return the answer, or ``{"error": {"message": ...}}``, as JSON. Never raises.
+
+        Args:
+            arguments: a JSON object.
+            job: the caller's name for this command, if it becomes a job; by ``command`` ``job`` it polls.
+        """
         self._num_calls += 1
         try:
             if command == "stages":
                 return self._snapshot.read(is_quick=len(self._drafter.stages.all) <= MOST_QUICK_STAGES)
             if command in self._at_once:
                 return json.dumps(self._at_once[command](json.loads(arguments)))
-            return json.dumps(self._begin(command, arguments))
+            return json.dumps(self._job(job) if command == "job" else self._begin(command, arguments, job))
         except AgentSpecError as error:
             return json.dumps({"error": {"message": str(error)}})
         except Exception as error:
@@ -158,28 +161,27 @@ class Commands:
 
     # ---- background jobs ----
 
-    def _begin(self, command: str, arguments: str) -> Answer:
+    def _begin(self, command: str, arguments: str, name: str) -> Answer:
         if command not in self._in_background:
             raise ConfigError(f"there is no command {command!r}")
         if len(self._jobs) >= MOST_JOBS:
-            done = next((number for number, job in self._jobs.items() if job.done()), None)
+            done = next((other for other, job in self._jobs.items() if job.done()), None)
             if done is None:
                 raise ConfigError(f"{len(self._jobs)} commands are waiting: try again later")
             del self._jobs[done]  # no client polled its result
-        number = next(self._job_numbers)
-        self._jobs[number] = self._threads.submit(self._work, command, arguments)
-        return {"job": number}
+        self._jobs[name] = self._threads.submit(self._work, command, arguments)
+        return {"job": name}
 
     def _work(self, command: str, arguments: str) -> Answer:
         return self._in_background[command](json.loads(arguments))
 
-    def _job(self, arguments: Arguments) -> Answer:
-        job = self._jobs.get(arguments.get("job", 0))
+    def _job(self, name: str) -> Answer:
+        job = self._jobs.get(name)
         if job is None:
-            raise ConfigError(f"there is no job {arguments.get('job')!r}")
+            raise ConfigError(f"there is no job {name!r}")
         if not job.done():
-            return {"job": arguments["job"]}
-        del self._jobs[arguments["job"]]
+            return {"job": name}
+        del self._jobs[name]
         return job.result()
 
     def _trace(self, arguments: Arguments) -> Answer:

@@ -14,6 +14,7 @@ import hmac
 import ipaddress
 import json
 import os
+import secrets
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -110,36 +111,50 @@ async def _arguments(request: Request) -> dict[str, Any]:
 
 
 async def _ask(engine: Any, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of the worker that has the forest. Poll until a long command is done."""
-    answer = await _call(engine, command, arguments)
+    """Return the answer of the workers that have a forest. Poll until a long command is done on all ranks."""
+    job = secrets.token_hex(8)  # its name if it becomes a job: the same on all ranks
+    answers = await _call(engine, command, json.dumps(arguments), job)
     wait_s = POLL_S
-    while "job" in answer:
+    while any("job" in answer for answer in answers):
         await asyncio.sleep(wait_s)
         wait_s = min(2 * wait_s, SLOWEST_POLL_S)
-        answer = await _call(engine, "job", answer)
-    return answer
+        polled = await _call(engine, "job", "{}", job)
+        answers = [new if "job" in old else old for old, new in zip(answers, polled, strict=True)]
+    return _merged(command, answers)
 
 
-async def _call(engine: Any, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of the first data-parallel rank, for ``stages`` with the stages of all ranks."""
-    args = (command, json.dumps(arguments))
-    # ``collective_rpc`` asks all ranks, but returns only the first's answers; vLLM 0.32 has another function
+async def _call(engine: Any, *args: str) -> list[dict[str, Any]]:
+    """Call all data-parallel ranks. Return their answers; before vLLM 0.32 only that of the first."""
+    method = "agentspec_control"
     ask_all = getattr(engine.engine_core, "call_utility_all_async", None)
-    if command == "stages" and ask_all is not None:
-        ranks = await ask_all("collective_rpc", "agentspec_control", None, args, None)
+    if ask_all is None:
+        ranks = [await engine.collective_rpc(method, args=args)]
     else:
-        ranks = [await engine.collective_rpc("agentspec_control", args=args)]
-    first, *others = map(_answer_of, ranks)
-    for other in others:
-        if "stages" in first and "stages" in other:
-            first["stages"] += other["stages"]
-    return first
+        ranks = await ask_all("collective_rpc", method, None, args, None)
+    return [_answer_of(workers) for workers in ranks]
 
 
 def _answer_of(workers: list[str | None]) -> dict[str, Any]:
     """Return the answer of the rank's only worker with a forest."""
     answer: dict[str, Any] = json.loads(next(one for one in workers if one is not None))
     return answer
+
+
+def _merged(command: str, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return one answer for all ranks; the first error if there is one."""
+    first = next((one for one in ranks if "error" in one), ranks[0])
+    if "error" in first:
+        return first
+    match command:
+        case "stages":
+            return first | {"stages": [stage for one in ranks for stage in one["stages"]]}
+        case "trace":  # of the rank that had the request
+            return next((one for one in ranks if one["steps"] is not None), first)
+        case "evict" | "save" | "load":  # each rank has a forest and a file of its own
+            return first | {
+                name: sum(one[name] for one in ranks) for name in first if isinstance(first[name], int)
+            }
+    return first
 
 
 def _error(status: int, message: str) -> Response:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-NUM_DRAFTED = "agentspec_num_drafted"  # attribute of vLLM's ModelRunnerOutput: draft length by request
+# attributes of vLLM's ModelRunnerOutput: the draft length of each request, the drafts (vLLM's DraftTokenIds)
+NUM_DRAFTED, DRAFTS = "agentspec_num_drafted", "agentspec_drafts"
 
 SHARE = 0.3  # of such cases in which the last slot is filled; chosen on recorded calls, see docs/log.md
 WINDOW = 128  # cases, after which they count half

@@ -16,7 +16,7 @@ from agentspec.vllm_plugin.versions import FIRST_WITH_RUNNER_V2, parse
 
 DEFAULT_MAX_DRAFT = 15  # 1 + K is a power of two, as are the sizes that vLLM captures CUDA graphs for
 PROPOSER = "agentspec.vllm_plugin.proposer.ForestProposer"
-SCHEDULER = "agentspec.vllm_plugin.scheduler.RaggedScheduler"
+SCHEDULER = "agentspec.vllm_plugin.scheduler.ForestScheduler"
 RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 V1_METHOD, V2_METHOD = "custom_class", "ngram_gpu"  # the second: vLLM runs it with asynchronous scheduling
 # what the runner V2 refuses (VllmConfig._get_v2_model_runner_unsupported_features)
@@ -93,7 +93,3 @@ class ModelRunner:
             "prompt_lookup_max": 4,
         }
         return {**config, "enable_adaptive_verification": True} if adaptive_verification else config
-
-    def flags(self) -> list[str]:
-        """Return further flags of the server."""
-        return ["--scheduler-cls", SCHEDULER] if self.is_v2 else []

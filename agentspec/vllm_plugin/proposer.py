@@ -158,6 +158,8 @@ class ForestProposer:
         self, drafts: list[list[int]], chances: NDArray[np.float32], num_tokens_no_spec: NDArray[np.int32]
     ) -> None:
         """Cut the drafts to what vLLM's sampler has memory and time for, and its graphs a size."""
+        if not len(chances):
+            return
         lengths = list(map(len, drafts))
         batch, num_rows = self._runner.input_batch, len(drafts)
         num_output_tokens: Sequence[int] | None = None

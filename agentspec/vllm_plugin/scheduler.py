@@ -1,51 +1,65 @@
-"""vLLM's asynchronous scheduler, with as many slots for a request as its drafts fill.
+"""The scheduler of a vLLM server: ``--scheduler-cls agentspec.vllm_plugin.scheduler.ForestScheduler``.
 
-vLLM schedules a step before it knows its drafts, and gives every request all slots. A slot without a draft
-token costs as much as one with. ``--scheduler-cls agentspec.vllm_plugin.scheduler.RaggedScheduler``
+Step by step, vLLM asks the worker for the drafts after each step. A call of the worker is a large part of a
+small model's step, so here the drafts come with the step's output.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine.core import EngineCore
 from vllm.v1.outputs import ModelRunnerOutput
 
-from agentspec.vllm_plugin.draft_lengths import NUM_DRAFTED, DraftLengths
+from agentspec.vllm_plugin.draft_lengths import DRAFTS
+
+_ABSENT = object()
 
 
-class RaggedScheduler(AsyncScheduler):  # type: ignore[misc]
-    """Gives each request its own number of slots. If synchronous, it is vLLM's own scheduler."""
+class ForestScheduler:
+    """Makes the scheduler for the server's kind of scheduling."""
 
     def __new__(cls, vllm_config: Any, *args: Any, **options: Any) -> Any:
-        """Return vLLM's scheduler where drafts are known before a step is scheduled."""
+        """Return a scheduler that works ahead of the drafts, or one that works step by step."""
         if vllm_config.scheduler_config.async_scheduling:
-            return object.__new__(cls)
-        return Scheduler(vllm_config, *args, **options)
+            from agentspec.vllm_plugin.ragged_scheduler import RaggedScheduler
+
+            return RaggedScheduler(vllm_config, *args, **options)
+        return StepScheduler(vllm_config, *args, **options)
+
+
+class StepScheduler(Scheduler):  # type: ignore[misc]
+    """Takes the drafts with the output of a step. No call of the worker asks for them.
+
+    Attributes:
+        has_drafts: the last output had the drafts for the next step.
+    """
+
+    has_drafts = False
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._lengths = DraftLengths(self.num_spec_tokens)
-
-    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
-        super()._update_after_schedule(scheduler_output)
-        self._lengths.forget(scheduler_output.finished_req_ids)
-        for name in scheduler_output.num_scheduled_tokens:
-            request = self.requests[name]
-            if request.spec_token_ids:
-                num_slots = min(len(request.spec_token_ids), self._lengths.num_slots(name))
-                request.spec_token_ids = request.spec_token_ids[:num_slots]
+        EngineCore.post_step = _post_step
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> Any:
-        """Take a step's output. Padding is not counted as drafted."""
-        padded = scheduler_output.num_invalid_spec_tokens or {}
-        for name, slots in scheduler_output.scheduled_spec_decode_tokens.items():
-            if name not in padded:
-                padded[name] = self._lengths.num_padded(name, len(slots))
-        scheduler_output.num_invalid_spec_tokens = padded
-        self._lengths.learn(getattr(model_runner_output, NUM_DRAFTED, None) or {})
-        return super().update_from_output(scheduler_output, model_runner_output)
+        """Take a step's output, then its drafts."""
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        drafts = getattr(model_runner_output, DRAFTS, _ABSENT)
+        self.has_drafts = drafts is not _ABSENT
+        if self.has_drafts and drafts is not None:
+            self.update_draft_token_ids(drafts)
+        return outputs
+
+
+_ask_for_drafts = EngineCore.post_step
+
+
+def _post_step(core: EngineCore, model_executed: bool) -> None:
+    """Ask the worker for the drafts, unless they came with the output."""
+    scheduler: object = core.scheduler
+    if not (isinstance(scheduler, StepScheduler) and scheduler.has_drafts):
+        _ask_for_drafts(core, model_executed)

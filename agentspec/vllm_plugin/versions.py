@@ -39,6 +39,15 @@ def is_for_cpus() -> bool:
     return False
 
 
+def has_own_command() -> bool:
+    """Return whether the command ``vllm`` works: it asks for the distribution ``vllm``."""
+    try:
+        metadata.distribution(DISTRIBUTIONS[0])
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 def parse(version: str) -> tuple[int, int]:
     """Return ``"0.32.0+cpu"`` as ``(0, 32)``. Raises ConfigError if it is not a version."""
     found = re.match(r"v?(\d+)\.(\d+)", version)

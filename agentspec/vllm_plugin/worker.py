@@ -19,6 +19,7 @@ from agentspec.errors import ConfigError
 from agentspec.vllm_plugin import cpu_kernels
 from agentspec.vllm_plugin.advice import advice
 from agentspec.vllm_plugin.commands import Answer, Commands
+from agentspec.vllm_plugin.draft_lengths import DRAFTS
 from agentspec.vllm_plugin.drafter import ForestDrafter
 from agentspec.vllm_plugin.model_runner import DEFAULT_MAX_DRAFT, RUNNER_VARIABLE, ModelRunner
 from agentspec.vllm_plugin.planner import LONGEST_STEP_S, StepPlanner
@@ -76,6 +77,8 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         if current_platform.is_cpu():
             cpu_kernels.repair()
         super().load_model(**options)
+        if not self.use_v2_model_runner:
+            sample_without_drafts_plainly(self.model_runner)
         self._steps = self._planner() if self.use_v2_model_runner else self._proposer()
         if self._steps is None:
             return
@@ -101,15 +104,24 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
     def execute_model(self, scheduler_output: SchedulerOutput) -> Any:
         """Run one step, and report its requests before and after."""
         steps = self._steps
-        if steps is None:
-            return super().execute_model(scheduler_output)
-        steps.begin_step(scheduler_output)
-        if not self.use_v2_model_runner:
-            runner = self.model_runner
-            # otherwise one request near the end of its context stops all drafts; each has a limit here
-            runner.effective_drafter_max_model_len = runner.max_model_len + runner.num_spec_tokens + 1
+        if steps is not None:
+            steps.begin_step(scheduler_output)
+            if not self.use_v2_model_runner:
+                runner = self.model_runner
+                # otherwise one request near the end of its context stops all drafts; each has a limit here
+                runner.effective_drafter_max_model_len = runner.max_model_len + runner.num_spec_tokens + 1
         output = super().execute_model(scheduler_output)
-        steps.start(scheduler_output.scheduled_new_reqs)
+        if steps is not None:
+            steps.start(scheduler_output.scheduled_new_reqs)
+        if output is None and self._samples_at_once(scheduler_output):
+            return self.sample_tokens(None)
+        return output
+
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        """Sample. The output takes the drafts along, where the scheduler waits for them."""
+        output = super().sample_tokens(grammar_output)
+        if not self._is_asynchronous():
+            setattr(output, DRAFTS, self.take_draft_token_ids())
         return output
 
     def take_draft_token_ids(self) -> DraftTokenIds | None:
@@ -125,9 +137,9 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         ]
         return drafts
 
-    def agentspec_control(self, command: str, arguments: str) -> str | None:
+    def agentspec_control(self, command: str, arguments: str, job: str) -> str | None:
         """Run a command of the control channel (``control``) and return its JSON; None without a forest."""
-        return None if self._commands is None else self._commands.run(command, arguments)
+        return None if self._commands is None else self._commands.run(command, arguments, job)
 
     def shutdown(self) -> None:
         """Save the forest if it has a file, then shut down."""
@@ -189,6 +201,17 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
             facts |= {"propose_us": self._steps.timing.microseconds(), "draft_us": timing}
         return facts
 
+    def _samples_at_once(self, scheduler_output: SchedulerOutput) -> bool:
+        """Return whether ``execute_model`` may sample too, which vLLM asks for by another call of the worker.
+
+        It may if nothing happens between the two calls: no masks of a grammar are made, and no other step.
+        """
+        return (
+            not scheduler_output.has_structured_output_requests
+            and not self._is_asynchronous()
+            and self.vllm_config.parallel_config.pipeline_parallel_size == 1
+        )
+
     def _is_asynchronous(self) -> bool:
         return bool(self.vllm_config.scheduler_config.async_scheduling)
 
@@ -196,3 +219,17 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         """Return the suffix of the forest's file: each replica of a server has its own forest and file."""
         index = self.vllm_config.parallel_config.data_parallel_index
         return f".{index}" if index else ""
+
+
+def sample_without_drafts_plainly(runner: Any) -> None:
+    """Have vLLM's model runner V1 sample a step without drafts as it does without speculation.
+
+    It takes the sampler for drafts in every step, which costs a tenth of a small model's step.
+    """
+    sample = runner._sample
+
+    def sample_step(logits: Any, spec_decode_metadata: Any) -> Any:
+        is_plain = spec_decode_metadata is not None and not any(spec_decode_metadata.num_draft_tokens)
+        return sample(logits, None if is_plain else spec_decode_metadata)
+
+    runner._sample = sample_step

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import psutil
@@ -26,6 +26,8 @@ STOP_LIMIT_S = 60.0
 CHILD_STOP_LIMIT_S = 3.0
 CONTROL_LIMIT_S = 120.0
 LOG_TAIL_LINES = 12
+
+Read = TypeVar("Read")
 
 
 class Server:
@@ -106,7 +108,11 @@ class Server:
         """Return the number of file descriptors of the server and its children, connections included."""
         return int(sum(self._of_each(lambda process: process.num_fds())))
 
-    def _of_each(self, read: Callable[[psutil.Process], float]) -> Iterator[float]:
+    def process_names(self) -> list[str]:
+        """Return the first word of each process's command line; vLLM sets it."""
+        return list(self._of_each(lambda process: process.cmdline()[0]))
+
+    def _of_each(self, read: Callable[[psutil.Process], Read]) -> Iterator[Read]:
         for process in self._processes():
             try:
                 yield read(process)

@@ -161,6 +161,18 @@ def test_pipeline_parallelism_is_refused_with_the_reason(
     assert vllm_command("m", flags)[-len(flags) :] == flags  # the runner V2 has it
 
 
+def test_several_api_servers_are_started_by_vllms_own_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = ["--api-server-count", "3"]
+    monkeypatch.setattr(command, "has_own_command", lambda: True)
+    module = vllm_command("m", flags).index("-m") + 1
+    assert vllm_command("m", flags)[module : module + 3] == [command.OWN_COMMAND_MODULE, "serve", "m"]
+    assert value(vllm_command("m", ["--api_server_count=1"]), "-m") == command.SERVER_MODULE
+    monkeypatch.setattr(command, "has_own_command", lambda: False)
+    assert value(vllm_command("m", ["--api-server-count", "1"]), "-m") == command.SERVER_MODULE
+    with pytest.raises(ConfigError, match="--api-server-count 3 needs the command 'vllm'"):
+        vllm_command("m", flags)
+
+
 @pytest.mark.parametrize("size", ["1", "", "two"])
 def test_one_pipeline_stage_and_what_is_no_number_are_left_to_vllm(size: str) -> None:
     flags = ["--pipeline-parallel-size", size]

@@ -38,11 +38,15 @@ def commands(runner: Runner) -> Iterator[Commands]:
 
 def ask(commands: Commands, command: str, **arguments: Any) -> Any:
     """Send a command as the control channel does: poll until the job is done."""
-    answer = json.loads(commands.run(command, json.dumps(arguments)))
+    answer = json.loads(commands.run(command, json.dumps(arguments), "asked"))
     while "job" in answer:
         time.sleep(0.001)
-        answer = json.loads(commands.run("job", json.dumps(answer)))
+        answer = poll(commands, answer["job"])
     return answer
+
+
+def poll(commands: Commands, job: str) -> Any:
+    return json.loads(commands.run("job", "{}", job))
 
 
 def run(runner: Runner, name: str, **tags: Any) -> None:
@@ -202,7 +206,7 @@ def test_arguments_must_be_whole(commands: Commands) -> None:
     assert "tenant" in ask(commands, "evict", stage="a")["error"]["message"]
     assert "error" in json.loads(commands.run("evict", "{"))
     assert "error" in json.loads(commands.run("evict", "[]"))
-    assert "job 99" in json.loads(commands.run("job", '{"job": 99}'))["error"]["message"]
+    assert "job '99'" in poll(commands, "99")["error"]["message"]
     assert "--forest-file" in ask(commands, "save")["error"]["message"]
     assert "--forest-folder" in ask(commands, "save", path="/tmp/forest")["error"]["message"]
     assert "not 5" in ask(commands, "load", path=5)["error"]["message"]
@@ -219,11 +223,12 @@ def test_commands_that_take_long_do_not_hold_up_steps_and_do_not_pile_up(
 
     runner.proposer.drafter.texts.encode = encode
     warm = json.dumps({"tenant": "acme", "outputs": [{"stage": "a", "response": "x"}]})
-    jobs = [json.loads(commands.run("warm", warm)) for _ in range(MOST_JOBS)]
+    names = [f"job {number}" for number in range(MOST_JOBS)]
+    assert [json.loads(commands.run("warm", warm, name)) for name in names] == [{"job": one} for one in names]
     run(runner, "r0")  # while the first job waits
-    assert "try again" in json.loads(commands.run("warm", warm))["error"]["message"]
-    assert json.loads(commands.run("job", json.dumps(jobs[-1]))) == jobs[-1]
+    assert "try again" in json.loads(commands.run("warm", warm, "another"))["error"]["message"]
+    assert poll(commands, names[-1]) == {"job": names[-1]}
     may_go_on.set()
-    while "job" in json.loads(commands.run("job", json.dumps(jobs[-1]))):
+    while "job" in poll(commands, names[-1]):
         time.sleep(0.001)
-    assert "job" in json.loads(commands.run("warm", warm))  # replaces a finished job that was not polled
+    assert "job" in json.loads(commands.run("warm", warm, "another"))  # in place of one that was not polled

@@ -22,10 +22,13 @@ class Engine:
     def __init__(self) -> None:
         self.asked: list[tuple[str, Any]] = []
         self.answers: list[dict[str, Any]] = []
+        self.jobs: set[str] = set()
 
-    async def collective_rpc(self, method: str, args: tuple[str, str]) -> list[str | None]:
+    async def collective_rpc(self, method: str, args: tuple[str, str, str]) -> list[str | None]:
         assert method == "agentspec_control"
-        self.asked.append((args[0], json.loads(args[1])))
+        command, arguments, job = args
+        self.asked.append((command, json.loads(arguments)))
+        self.jobs.add(job)
         return [None, json.dumps(self.answers.pop(0))]
 
 
@@ -53,27 +56,64 @@ async def test_commands_reach_the_worker_and_answers_the_client(engine: Engine) 
 
 
 async def test_what_takes_long_is_waited_for(engine: Engine) -> None:
-    engine.answers = [{"job": 3}, {"job": 3}, {"job": 3}, {"path": "x", "num_outputs": 9}]
+    engine.answers = [{"job": "x"}, {"job": "x"}, {"job": "x"}, {"path": "x", "num_outputs": 9}]
     answer = await client(engine).post("/agentspec/save")
     assert answer.json() == {"path": "x", "num_outputs": 9}
-    assert engine.asked == [("save", {}), *[("job", {"job": 3})] * 3]
+    assert engine.asked == [("save", {}), *[("job", {})] * 3]
+    assert len(engine.jobs) == 1
+
+
+class Ranks:
+    """vLLM's client of two data-parallel ranks; the forest of the second is in its second worker."""
+
+    def __init__(self, *answers: tuple[dict[str, Any], dict[str, Any]]) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+
+    async def call_utility_all_async(self, *args: Any) -> list[list[str | None]]:
+        method, name, timeout_s, (command, _, _), options = args
+        assert (method, name, timeout_s, options) == ("collective_rpc", "agentspec_control", None, None)
+        self.asked.append(command)
+        first, second = self.answers.pop(0)
+        return [[json.dumps(first)], [None, json.dumps(second)]]
 
 
 async def test_the_figures_are_those_of_all_data_parallel_ranks(engine: Engine) -> None:
-    class EngineCore:
-        async def call_utility_all_async(self, *args: Any) -> list[list[str | None]]:
-            assert args == ("collective_rpc", "agentspec_control", None, ("stages", "{}"), None)
-            return [
-                [None, json.dumps({"age_s": 0.1, "stages": ["a", "b"]})],
-                [json.dumps({"error": {"message": "it failed"}})],
-                [json.dumps({"age_s": 0.2, "stages": ["a"]})],
-            ]
-
-    engine.engine_core = EngineCore()
+    engine.engine_core = Ranks(({"age_s": 0.1, "stages": ["a", "b"]}, {"age_s": 0.2, "stages": ["a"]}))
     answer = await client(engine).get("/agentspec/stages")
     assert answer.json() == {"age_s": 0.1, "stages": ["a", "b", "a"]}
-    engine.answers = [{"freed_bytes": 5}]
-    assert (await client(engine).post("/agentspec/evict", json={})).json() == {"freed_bytes": 5}
+
+
+async def test_a_command_is_done_once_every_rank_has_done_it(engine: Engine) -> None:
+    job = {"job": "x"}
+    gone = {"error": {"message": "there is no job 'x'"}}  # a rank gives an answer once
+    saved = [{"path": "forest", "num_outputs": 9}, {"path": "forest.1", "num_outputs": 2}]
+    engine.engine_core = Ranks((job, job), (saved[0], job), (gone, job), (gone, saved[1]))
+    answer = await client(engine).post("/agentspec/save")
+    assert answer.json() == {"path": "forest", "num_outputs": 11}
+    assert engine.engine_core.asked == ["save", "job", "job", "job"]
+
+
+@pytest.mark.parametrize(
+    ("command", "answers", "expected"),
+    [
+        ("evict", ({"freed_bytes": 5}, {"freed_bytes": 7}), {"freed_bytes": 12}),
+        ("trace", ({"steps": None}, {"steps": ["one"]}), {"steps": ["one"]}),
+        ("trace", ({"steps": None}, {"steps": None}), {"steps": None}),
+        ("warm", ({"num_outputs": 3}, {"num_outputs": 3}), {"num_outputs": 3}),  # each has learned them all
+    ],
+)
+async def test_the_answer_of_all_ranks(
+    engine: Engine, command: str, answers: tuple[dict[str, Any], dict[str, Any]], expected: dict[str, Any]
+) -> None:
+    engine.engine_core = Ranks(answers)
+    assert (await client(engine).post(f"/agentspec/{command}", json={})).json() == expected
+
+
+async def test_an_error_of_any_rank_is_the_clients(engine: Engine) -> None:
+    engine.engine_core = Ranks(({"num_outputs": 3}, {"error": {"message": "the disk is full"}}))
+    answer = await client(engine).post("/agentspec/load", json={})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, "the disk is full")
 
 
 async def test_the_status_names_both_versions(engine: Engine) -> None:

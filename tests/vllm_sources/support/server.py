@@ -43,18 +43,23 @@ def command_lines(version: str, folder: Path) -> list[list[str]]:
 def known_flags(package: Package) -> set[str]:
     """Return the flags of vLLM's server: those of the engine, and those of the server itself."""
     found: set[str] = set()
-    arguments = package.module("vllm.engine.arg_utils")
-    for node in ast.walk(arguments.tree) if arguments is not None else ():
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("add_argument"):
-            found |= {str(one.value) for one in node.args if isinstance(one, ast.Constant)}
+    _add_arguments(package.module("vllm.engine.arg_utils"), found)
     for path in sorted((package.root / "vllm" / "entrypoints").rglob("cli_args.py")):
         name = ".".join(path.relative_to(package.root).with_suffix("").parts)
         module = package.module(name)
+        _add_arguments(module, found)
         for node in module.tree.body if module is not None else ():
             if isinstance(node, ast.ClassDef) and node.name.endswith("FrontendArgs"):
                 fields = [one for one in node.body if isinstance(one, ast.AnnAssign)]
                 found |= {f"--{ast.unparse(one.target).replace('_', '-')}" for one in fields}
     return found | {flag.replace("--", "--no-", 1) for flag in found if flag.startswith("--")}
+
+
+def _add_arguments(module: Module | None, found: set[str]) -> None:
+    """Add the flags that the module passes to ``add_argument``."""
+    for node in ast.walk(module.tree) if module is not None else ():
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("add_argument"):
+            found |= {str(one.value) for one in node.args if isinstance(one, ast.Constant)}
 
 
 def named_flags(files: Iterable[OwnFile]) -> dict[str, str]:

@@ -1,0 +1,51 @@
+"""Engines that lose their cache, and engines that generate nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.vllm.chats import MODEL_NAME
+from benchmarks.vllm.server import Server
+from benchmarks.vllm.speculators import NONE
+from tests.real_vllm.support.probes import TIMEOUT_S, unchanged
+from tests.real_vllm.support.servers import ours, serving
+
+TEXTS = ("How many orders are there?", "List the tables.")
+FAILING_LOADS = {
+    "kv_connector": "FailingConnector",
+    "kv_connector_module_path": "tests.real_vllm.support.failing_loads",
+    "kv_role": "kv_both",
+    "kv_load_failure_policy": "recompute",
+}
+
+
+def test_a_failed_load_of_the_cache_costs_drafts_alone(
+    references: dict[str, list[Any]], tmp_path: Path
+) -> None:
+    with serving(ours(), tmp_path, "--kv-transfer-config", json.dumps(FAILING_LOADS)) as server:
+        for _ in range(3):  # from the second on, most prompts are cached
+            assert unchanged(server) == references["plain"]
+        accepted = sum(one["num_accepted_tokens"] for one in server.control("stages")["stages"])
+        assert accepted > 300
+    assert "Recovered from KV load failure" in (tmp_path / "vllm-agentspec.log").read_text()
+
+
+def test_a_pooling_model_gives_the_embeddings_that_it_gives_without_drafts(tmp_path: Path) -> None:
+    found = []
+    for speculator in (NONE, ours()):
+        with serving(speculator, tmp_path, "--runner", "pooling", "--convert", "embed") as server:
+            found += [[embedding(server, text) for text in TEXTS] for _ in range(2)]
+            if speculator is not NONE:
+                assert server.control("status")["num_requests"] == 0
+    assert found[0] == found[1] == found[2] == found[3]
+    assert found[0][0] != found[0][1]
+
+
+def embedding(server: Server, text: str) -> list[float]:
+    body = {"model": MODEL_NAME, "input": text}
+    answer = httpx.post(f"{server.url}/v1/embeddings", json=body, timeout=TIMEOUT_S).raise_for_status()
+    return list(answer.json()["data"][0]["embedding"])
