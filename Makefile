@@ -106,13 +106,13 @@ $(VLLM_V2_STAMP): $(VLLM_STAMP) $(wildcard $(VLLM_V2_ON_CPU)/*.toml $(VLLM_V2_ON
 		echo "import site; site.addsitedir('$$below')" > $(VLLM_V2_VENV)/$${below#$(CURDIR)/$(VLLM_VENV)/}/below.pth
 	@touch $@
 
-test-vllm: test-vllm-v1 test-vllm-v2  ## the plugin inside real vLLM, in .venv-vllm and .venv-vllm-v2
+test-vllm: test-vllm-v1 test-vllm-v2  ## the plugin inside real vLLM, in .venv-vllm and .venv-vllm-v2 (ARGS="-m 'not slow'")
 
 test-vllm-v1: $(VLLM_STAMP)  ## the same with model runner V1 alone
 	@$(VLLM_BIN)/python -m pytest tests/real_vllm tests/vllm_plugin --ignore=tests/real_vllm/v2 $(ARGS)
 
 test-vllm-v2: $(VLLM_V2_STAMP)  ## the same with model runner V2 alone
-	@VLLM_USE_V2_MODEL_RUNNER=1 TRITON_INTERPRET=1 $(VLLM_V2_BIN)/python -m pytest tests/real_vllm/v2 $(ARGS)
+	@VLLM_USE_V2_MODEL_RUNNER=1 TRITON_INTERPRET=1 $(VLLM_V2_BIN)/python -m pytest tests/real_vllm/v2 tests/real_vllm/scenarios $(ARGS)
 
 test-vllm-sources: $(STAMP)  ## the names that the plugin uses, in vLLM's source files (VERSION=0.33.0, VERSION=newest)
 	@$(BIN)/python -m tests.vllm_sources $(VERSION) $(ARGS)

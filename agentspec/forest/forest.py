@@ -237,6 +237,13 @@ class Forest:
         """Return the number of a live request in :meth:`rows`. Raises UnknownRequestError."""
         return self._live(request_id).number
 
+    def start_threads(self) -> None:
+        """Start all threads now, on the processor cores of this thread.
+
+        Otherwise they start when they are first needed, on the cores of the thread that needs them.
+        """
+        self._core.start_threads()
+
     def settle(self) -> None:
         """Return once the trees have learned all tokens from steps of :meth:`rows`."""
         self._core.settle()

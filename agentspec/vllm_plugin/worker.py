@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vllm import __version__ as vllm_version
@@ -19,6 +20,7 @@ from agentspec.errors import ConfigError
 from agentspec.vllm_plugin import cpu_kernels
 from agentspec.vllm_plugin.advice import advice
 from agentspec.vllm_plugin.commands import Answer, Commands
+from agentspec.vllm_plugin.cores import cores_of_parent
 from agentspec.vllm_plugin.draft_lengths import DRAFTS
 from agentspec.vllm_plugin.drafter import ForestDrafter
 from agentspec.vllm_plugin.model_runner import DEFAULT_MAX_DRAFT, RUNNER_VARIABLE, ModelRunner
@@ -86,7 +88,9 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         for hint in self._advice(drafter.num_draft_tokens):
             logger.warning("%s", hint)
         self._commands = Commands(drafter, self._file_suffix(), self._facts)
-        self._commands.restore()
+        with cores_of_parent() if current_platform.is_cpu() else nullcontext():
+            drafter.forest.start_threads()
+            self._commands.restore()
         if drafter.settings.forest_file and not self.vllm_config.shutdown_timeout:
             logger.warning(
                 "without --shutdown-timeout vLLM kills this process at shutdown: outputs learned after the "

@@ -79,6 +79,8 @@ void def_requests(ForestCoreClass& cls) {
           "Ingest new output of a batch and draft for it. Returns (token_ids, parents, probs,\n"
           "offsets, scores, match_lengths, sources). O(new tokens + match lengths * max_tokens) per\n"
           "request and source.");
+  cls.def("start_threads", &ForestCore::start_threads, Unlocked(),
+          "Start all threads now, on the calling thread's cores.");
   cls.def("settle", &ForestCore::settle, Unlocked(), "Return once all deferred updates are applied.");
   cls.def(
       "observe",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from benchmarks.vllm.chats import MODEL_NAME
 from benchmarks.vllm.server import Server
@@ -34,6 +35,7 @@ def test_a_failed_load_of_the_cache_costs_drafts_alone(
     assert "Recovered from KV load failure" in (tmp_path / "vllm-agentspec.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_pooling_model_gives_the_embeddings_that_it_gives_without_drafts(tmp_path: Path) -> None:
     found = []
     for speculator in (NONE, ours()):

@@ -15,6 +15,8 @@ from benchmarks.vllm.server import Server
 from tests.real_vllm.support.probes import unchanged
 from tests.real_vllm.support.servers import ours, serving
 
+pytestmark = pytest.mark.slow
+
 # vLLM's workers on a CPU bind themselves to cores, one NUMA node each
 TWO_WORKERS = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 TIMEOUT_S = 300.0

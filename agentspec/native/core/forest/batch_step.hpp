@@ -39,6 +39,7 @@ class BatchStep {
   static bool is_in_pieces(const BatchUpdate& update);
   /// Announces a batch of `num_requests` requests, so that sleeping threads wake up in time. Needs no lock.
   void expect(std::size_t num_requests);
+  void start_threads() { workers_.start_threads(); }
   /// Ingests the output without drafting.
   void ingest(const RequestBatch& batch, const BatchUpdate& update, std::unique_lock<FairMutex>& lock);
   /// Ingests the output, then drafts. With `is_deferrable`, updates of shared indices and models are deferred

@@ -183,6 +183,13 @@ std::vector<std::shared_ptr<Request>> ForestCore::hold_if_in_pieces(const BatchU
   return registry_.hold(update.requests);
 }
 
+void ForestCore::start_threads() {
+  const auto lock = enter();
+  step_.start_threads();
+  builder_.start_thread();
+  updater_.start();
+}
+
 void ForestCore::apply_deferred_async() noexcept {
   try {
     updater_.submit([this] { enter(); });

@@ -88,6 +88,9 @@ class ForestCore {
   /// call whose result depends on them does. Long output is learned immediately.
   BatchDrafts step(const BatchUpdate& update, std::uint32_t max_tokens, double min_prob = 0,
                    bool learn_later = false);
+  /// Starts all threads now. They run on the calling thread's cores; otherwise on those of the thread whose
+  /// call first needs them.
+  void start_threads();
   /// Returns once all deferred updates are applied. Without it, figures may be a step behind.
   void settle() { enter(); }
   /// Removes a live request; its output stays in the shared indices if `keep`. O(sources); without `keep`

@@ -26,6 +26,7 @@ class OwnIndexBuilder {
              std::span<const std::int32_t> prompt);
   /// Builds the index of a queued request in the background. O(1).
   void build_in_background(const std::shared_ptr<Request>& request);
+  void start_thread() { thread_.start(); }
 
  private:
   void build_queued(const std::shared_ptr<Request>& request);

@@ -14,15 +14,26 @@ BackgroundThread::~BackgroundThread() {
   if (thread_.joinable()) thread_.join();
 }
 
+bool BackgroundThread::start() {
+  const std::lock_guard lock(mutex_);
+  return start_locked();
+}
+
+bool BackgroundThread::start_locked() {
+  if (thread_.joinable()) return true;
+  try {
+    thread_ = std::thread([this] { work(); });
+  } catch (const std::system_error&) {
+    return false;
+  }
+  return true;
+}
+
 void BackgroundThread::submit(std::function<void()> job) {
   std::unique_lock lock(mutex_);
-  if (!thread_.joinable()) {
-    try {
-      thread_ = std::thread([this] { work(); });
-    } catch (const std::system_error&) {
-      lock.unlock();
-      return job();
-    }
+  if (!start_locked()) {
+    lock.unlock();
+    return job();
   }
   jobs_.push_back(std::move(job));
   lock.unlock();

@@ -9,7 +9,7 @@
 
 namespace agentspec {
 
-/// Starts with the first job. The destructor waits for the running job and drops the others. A job's
+/// Starts with the first job, or before. The destructor waits for the running job and drops the others. A job's
 /// exception is lost.
 class BackgroundThread {
  public:
@@ -18,11 +18,14 @@ class BackgroundThread {
   BackgroundThread(const BackgroundThread&) = delete;
   BackgroundThread& operator=(const BackgroundThread&) = delete;
 
+  /// Starts the thread, if it has not started. Returns false if the system can't start one.
+  bool start();
   /// Queues the job, or runs it in the calling thread if the system can't start a thread.
   void submit(std::function<void()> job);
 
  private:
   void work();
+  bool start_locked();
 
   std::mutex mutex_;
   std::condition_variable changed_;

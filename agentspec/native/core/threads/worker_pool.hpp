@@ -15,7 +15,7 @@
 namespace agentspec {
 
 /// One thread at a time calls run() and takes part. The others join as soon as they are awake; run() does not
-/// wait for sleeping ones. They start with the first run(), and stay awake for some microseconds after each,
+/// wait for sleeping ones. They start with the first run(), or before, and stay awake for some microseconds after each,
 /// because a step has several.
 class WorkerPool {
  public:
@@ -28,6 +28,8 @@ class WorkerPool {
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   std::size_t num_threads() const { return num_threads_; }
+  /// Starts the threads, as many as the system can start. Not while another thread is in run().
+  void start_threads();
   /// Wakes sleeping threads before a run.
   void wake();
   /// Lets them sleep: a thread that spins slows down the thread that shares its core.
@@ -42,7 +44,6 @@ class WorkerPool {
   void take_tasks(std::size_t thread);
   std::optional<std::size_t> next_task(bool is_first);
   bool join_run(std::uint64_t& seen);
-  void start_threads();
 
   const std::size_t num_threads_;
   std::vector<std::thread> threads_;
