@@ -9,8 +9,8 @@
 
 namespace agentspec {
 
-/// Starts with the first job, or before. The destructor waits for the running job and drops the others. A job's
-/// exception is lost.
+/// Starts with the first job, or before. The destructor waits for the running job and drops the others. A
+/// job's exception is lost.
 class BackgroundThread {
  public:
   BackgroundThread() = default;

@@ -15,8 +15,8 @@
 namespace agentspec {
 
 /// One thread at a time calls run() and takes part. The others join as soon as they are awake; run() does not
-/// wait for sleeping ones. They start with the first run(), or before, and stay awake for some microseconds after each,
-/// because a step has several.
+/// wait for sleeping ones. They start with the first run(), or before, and stay awake for some microseconds
+/// after each, because a step has several.
 class WorkerPool {
  public:
   static constexpr std::size_t kMostThreads = 64;
