@@ -69,14 +69,16 @@ def _there(url: str, control_token: str | None) -> Iterator[Finding]:
 
 def _here(model: str | None) -> Iterator[Finding]:
     version = installed_version()
-    yield packages.check_vllm(version)
+    found = packages.check_vllm(version)
+    yield found
     if version is not None:
         yield packages.check_torch()
         yield packages.check_companions()
         yield packages.check_command()
         yield packages.check_plugin()
         yield from _platform()
-        yield machine.check_model_runner(os.environ, version, is_for_cpus=is_for_cpus())
+        if found.level is not Level.PROBLEM:
+            yield machine.check_model_runner(os.environ, version, is_for_cpus=is_for_cpus())
         yield from machine.check_environment(os.environ)
     if version is None or not model:
         yield packages.check_embedded_engine()  # the engine that would start

@@ -43,7 +43,7 @@ OTHER_BALANCER_FLAGS = frozenset(  # only some of the ranks are behind the serve
     )
 )
 EXECUTOR_FLAG = "--distributed-executor-backend"
-API_SERVERS_FLAG = "--api-server-count"
+API_SERVER_FLAGS = ("--api-server-count", "-asc")
 OURS = (
     *("--model", "--host", "--port", "--worker-cls", "--scheduler-cls"),
     *("--speculative-config", "-sc", "--spec-method"),
@@ -145,12 +145,13 @@ def chosen_runner(extra: Sequence[str] = (), environment: Mapping[str, str] = os
 
 def _server(model: str, extra: Sequence[str]) -> list[str]:
     """Return the module to run, and its model. Only vLLM's own command starts several API servers."""
-    number = _value(extra, API_SERVERS_FLAG) or "1"
+    given = (_value(extra, name) for name in API_SERVER_FLAGS)
+    number = next(filter(None, given), "1")
     if number.isdecimal() and int(number) <= 1:
         return [SERVER_MODULE, "--model", model]
     if not has_own_command():
         raise ConfigError(
-            f"{API_SERVERS_FLAG} {number} needs the command 'vllm', which the distribution "
+            f"{API_SERVER_FLAGS[0]} {number} needs the command 'vllm', which the distribution "
             f"{CPU_DISTRIBUTION} breaks: leave the flag out"
         )
     return [OWN_COMMAND_MODULE, "serve", model]

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 # attributes of vLLM's ModelRunnerOutput: the draft length of each request, the drafts (vLLM's DraftTokenIds)
 NUM_DRAFTED, DRAFTS = "agentspec_num_drafted", "agentspec_drafts"
+LATE_DRAFTS = "drafts"  # attribute of our StepOutput: returns the drafts
 
 SHARE = 0.3  # of such cases in which the last slot is filled; chosen on recorded calls, see docs/log.md
 WINDOW = 128  # cases, after which they count half

@@ -7,6 +7,7 @@ No file of vLLM is changed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,14 @@ from numpy.typing import NDArray
 from vllm.config import VllmConfig
 from vllm.distributed.parallel_state import get_tp_group
 from vllm.platforms import current_platform
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.worker.gpu import model_runner
 from vllm.v1.worker.gpu.async_utils import AsyncOutput
 from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 from vllm.v1.worker.gpu.states import RequestState
 
-from agentspec.vllm_plugin.draft_lengths import NUM_DRAFTED
+from agentspec.vllm_plugin.draft_lengths import DRAFTS, NUM_DRAFTED
 from agentspec.vllm_plugin.drafter import ForestDrafter
 from agentspec.vllm_plugin.planner import Planned, StepPlanner
 from agentspec.vllm_plugin.streams import CudaStream, ImmediateStream, Stream
@@ -33,9 +34,11 @@ class StepOutput(AsyncOutput):  # type: ignore[misc]
 
     Attributes:
         latest: the last one made in this process.
+        drafts: returns the drafts for the next step; None if the scheduler does not wait for them.
     """
 
     latest: StepOutput | None = None
+    drafts: Callable[[], DraftTokenIds | None] | None = None
     planner: StepPlanner | None = None
     planned: Planned | None = None
 
@@ -46,6 +49,8 @@ class StepOutput(AsyncOutput):  # type: ignore[misc]
     def get_output(self) -> ModelRunnerOutput:
         """Wait for the samples, and for a moment for the drafts."""
         output = super().get_output()
+        if self.drafts is not None and output.req_ids:
+            setattr(output, DRAFTS, self.drafts())
         if self.planner is not None and self.planned is not None:
             setattr(output, NUM_DRAFTED, self.planner.drafted(self.planned))
         return output

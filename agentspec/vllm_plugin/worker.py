@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vllm import __version__ as vllm_version
 from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 from vllm.platforms import current_platform
-from vllm.v1.outputs import DraftTokenIds
+from vllm.v1.outputs import AsyncModelRunnerOutput, DraftTokenIds, ModelRunnerOutput
 from vllm.v1.sample import rejection_sampler
 
 from agentspec.errors import ConfigError
@@ -21,7 +22,7 @@ from agentspec.vllm_plugin import cpu_kernels
 from agentspec.vllm_plugin.advice import advice
 from agentspec.vllm_plugin.commands import Answer, Commands
 from agentspec.vllm_plugin.cores import cores_of_parent
-from agentspec.vllm_plugin.draft_lengths import DRAFTS
+from agentspec.vllm_plugin.draft_lengths import DRAFTS, LATE_DRAFTS
 from agentspec.vllm_plugin.drafter import ForestDrafter
 from agentspec.vllm_plugin.model_runner import DEFAULT_MAX_DRAFT, RUNNER_VARIABLE, ModelRunner
 from agentspec.vllm_plugin.planner import LONGEST_STEP_S, StepPlanner
@@ -64,6 +65,8 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
 
     _steps: Steps | None = None  # in the one worker that drafts
     _commands: Commands | None = None
+    _is_warm = False
+    _num_asked = 0
 
     def init_device(self) -> None:
         """Make the model runner. Raises ConfigError if the plugin can't work here."""
@@ -104,6 +107,7 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
             return super().compile_or_warm_up_model()
         finally:
             self._steps = steps
+            self._is_warm = True
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> Any:
         """Run one step, and report its requests before and after."""
@@ -124,12 +128,16 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
     def sample_tokens(self, grammar_output: Any) -> Any:
         """Sample. The output takes the drafts along, where the scheduler waits for them."""
         output = super().sample_tokens(grammar_output)
-        if not self._is_asynchronous():
-            setattr(output, DRAFTS, self.take_draft_token_ids())
+        if output is not None and self._is_warm and self._is_step_by_step():
+            take_along(output, self._drafts)
         return output
 
     def take_draft_token_ids(self) -> DraftTokenIds | None:
-        """Return the drafts for the scheduler, which asks after every step unless it schedules ahead."""
+        """Return the drafts for the scheduler, if they did not come with the output."""
+        self._num_asked += 1
+        return self._drafts()
+
+    def _drafts(self) -> DraftTokenIds | None:
         drafts = super().take_draft_token_ids()
         steps = self._steps
         if drafts is None or not isinstance(steps, StepPlanner) or self._is_asynchronous():
@@ -199,7 +207,11 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
     def _facts(self) -> Answer:
         """Return what ``status`` shows of this worker."""
         runner = ModelRunner(self.use_v2_model_runner)
-        facts: Answer = {"model_runner": runner.name, "async_scheduling": self._is_asynchronous()}
+        facts: Answer = {
+            "model_runner": runner.name,
+            "async_scheduling": self._is_asynchronous(),
+            "num_draft_calls": self._num_asked,
+        }
         if isinstance(self._steps, StepPlanner):
             timing = self._steps.drafter.timing.microseconds()
             facts |= {"propose_us": self._steps.timing.microseconds(), "draft_us": timing}
@@ -209,12 +221,15 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         """Return whether ``execute_model`` may sample too, which vLLM asks for by another call of the worker.
 
         It may if nothing happens between the two calls: no masks of a grammar are made, and no other step.
+        While vLLM warms up, it makes both calls itself.
         """
         return (
-            not scheduler_output.has_structured_output_requests
-            and not self._is_asynchronous()
-            and self.vllm_config.parallel_config.pipeline_parallel_size == 1
+            self._is_warm and self._is_step_by_step() and not scheduler_output.has_structured_output_requests
         )
+
+    def _is_step_by_step(self) -> bool:
+        """Return whether each step is scheduled after the output of the one before."""
+        return not self._is_asynchronous() and self.vllm_config.parallel_config.pipeline_parallel_size == 1
 
     def _is_asynchronous(self) -> bool:
         return bool(self.vllm_config.scheduler_config.async_scheduling)
@@ -225,15 +240,31 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         return f".{index}" if index else ""
 
 
+def take_along(
+    output: ModelRunnerOutput | AsyncModelRunnerOutput, drafts: Callable[[], DraftTokenIds | None]
+) -> None:
+    """Attach the drafts for the next step to an output; with model runner V2, once it is waited for."""
+    if isinstance(output, AsyncModelRunnerOutput):
+        setattr(output, LATE_DRAFTS, drafts)
+    elif output.req_ids:  # otherwise it may be vLLM's one empty output, which many steps share
+        setattr(output, DRAFTS, drafts())
+
+
 def sample_without_drafts_plainly(runner: Any) -> None:
     """Have vLLM's model runner V1 sample a step without drafts as it does without speculation.
 
-    It takes the sampler for drafts in every step, which costs a tenth of a small model's step.
+    It takes the sampler for drafts in every step, which costs a tenth of a small model's step. Only that one
+    counts the tokens of requests with a thinking budget.
     """
     sample = runner._sample
 
     def sample_step(logits: Any, spec_decode_metadata: Any) -> Any:
-        is_plain = spec_decode_metadata is not None and not any(spec_decode_metadata.num_draft_tokens)
+        holder = getattr(runner.input_batch, "thinking_budget_state_holder", None)
+        is_plain = (
+            spec_decode_metadata is not None
+            and not any(spec_decode_metadata.num_draft_tokens)
+            and (holder is None or not holder.has_tracked_requests())
+        )
         return sample(logits, None if is_plain else spec_decode_metadata)
 
     runner._sample = sample_step

@@ -110,7 +110,7 @@ class Server:
 
     def process_names(self) -> list[str]:
         """Return the first word of each process's command line; vLLM sets it."""
-        return list(self._of_each(lambda process: process.cmdline()[0]))
+        return list(self._of_each(lambda process: (process.cmdline() or [""])[0]))
 
     def _of_each(self, read: Callable[[psutil.Process], Read]) -> Iterator[Read]:
         for process in self._processes():

@@ -77,6 +77,7 @@ def test_the_control_channel_reaches_the_worker(server: Any) -> None:
     assert status["num_requests"] == 0
     assert status["tree_bytes"] > 0
     assert status["propose_us"]["steps"] > 0
+    assert status["num_draft_calls"] == 0  # they come with the output
     saved = server.control("save")
     assert saved["num_outputs"] > 0
     assert server.control("evict", tenant="control", stage=chat.stage)["freed_bytes"] > 0

@@ -166,6 +166,7 @@ def test_several_api_servers_are_started_by_vllms_own_command(monkeypatch: pytes
     monkeypatch.setattr(command, "has_own_command", lambda: True)
     module = vllm_command("m", flags).index("-m") + 1
     assert vllm_command("m", flags)[module : module + 3] == [command.OWN_COMMAND_MODULE, "serve", "m"]
+    assert vllm_command("m", ["-asc", "3"])[module] == command.OWN_COMMAND_MODULE
     assert value(vllm_command("m", ["--api_server_count=1"]), "-m") == command.SERVER_MODULE
     monkeypatch.setattr(command, "has_own_command", lambda: False)
     assert value(vllm_command("m", ["--api-server-count", "1"]), "-m") == command.SERVER_MODULE

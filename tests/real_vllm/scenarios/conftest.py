@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the scenarios as slow with model runner V2, whose kernels are interpreted on a CPU."""
+    if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
+        for item in items:
+            if item.path.parent == Path(__file__).parent:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

@@ -29,11 +29,12 @@ def test_two_tensor_parallel_ranks_draft_in_one_and_save_one_forest(
     references: dict[str, list[Any]], tmp_path: Path
 ) -> None:
     file = tmp_path / "forest"
-    settings = {"forest_file": str(file)}
+    settings = {"forest_file": str(file), "save_every_s": 3600}
     flags = ("--tensor-parallel-size", "2", "--shutdown-timeout", "30")
     with serving(ours(**settings), tmp_path, *flags, environment=TWO_WORKERS) as server:
         assert unchanged(server) == references["plain"]
         assert unchanged(server) == references["plain"]
+        assert server.control("status")["num_draft_calls"] == 0
         assert totals(server, "num_accepted_tokens") > 500
         assert server.control("save")["num_outputs"] > 0
         os.remove(file)

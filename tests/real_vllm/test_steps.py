@@ -1,0 +1,107 @@
+"""How drafts reach the scheduler, and how steps without drafts are sampled. No server runs."""
+
+from __future__ import annotations
+
+import warnings
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # from the modules that vLLM imports
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.outputs import AsyncModelRunnerOutput
+
+    from agentspec.vllm_plugin import scheduler, worker
+    from agentspec.vllm_plugin.draft_lengths import DRAFTS
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a StepScheduler over a scheduler of vLLM that only notes what it is given."""
+    noted: list[Any] = []
+    monkeypatch.setattr(Scheduler, "update_from_output", lambda self, step, output: "outputs")
+    monkeypatch.setattr(Scheduler, "update_draft_token_ids", lambda self, drafts: noted.append(drafts))
+    made = object.__new__(scheduler.StepScheduler)
+    made.noted = noted
+    return made
+
+
+@pytest.mark.parametrize(
+    ("attached", "taken", "is_asked"),
+    [({DRAFTS: "drafts"}, ["drafts"], False), ({DRAFTS: None}, [], False), ({}, [], True)],
+)
+def test_the_worker_is_asked_for_drafts_that_did_not_come(
+    steps: Any, monkeypatch: pytest.MonkeyPatch, attached: dict[str, Any], taken: list[str], is_asked: bool
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(scheduler, "_ask_for_drafts", lambda core, executed: asked.append(executed))
+    assert steps.update_from_output(None, SimpleNamespace(**attached)) == "outputs"
+    scheduler._post_step(SimpleNamespace(scheduler=steps), True)
+    assert steps.noted == taken
+    assert asked == [True] * is_asked
+    scheduler._post_step(SimpleNamespace(scheduler=object()), False)  # another engine's scheduler
+    assert asked[-1] is False
+
+
+def test_drafts_are_attached_to_outputs_of_requests() -> None:
+    output = SimpleNamespace(req_ids=["a"])
+    worker.take_along(output, lambda: "drafts")
+    assert getattr(output, DRAFTS) == "drafts"
+    empty = SimpleNamespace(req_ids=[])  # vLLM's one empty output is shared
+    worker.take_along(empty, lambda: "drafts")
+    assert not hasattr(empty, DRAFTS)
+
+
+def test_drafts_that_come_late_are_attached_when_the_output_is_waited_for() -> None:
+    class Late(AsyncModelRunnerOutput):
+        drafts: Any = None
+
+        def get_output(self) -> Any:
+            raise AssertionError("nobody waits for it here")
+
+    late = Late()
+    worker.take_along(late, lambda: "drafts")
+    assert late.drafts() == "drafts"
+    assert not hasattr(late, DRAFTS)
+
+
+@pytest.mark.parametrize(
+    ("num_draft_tokens", "has_budgets", "is_plain"),
+    [([0, 0], None, True), ([0, 0], False, True), ([0, 0], True, False), ([0, 1], None, False)],
+)
+def test_a_step_without_drafts_is_sampled_plainly_but_for_thinking_budgets(
+    num_draft_tokens: list[int], has_budgets: bool | None, is_plain: bool
+) -> None:
+    holder = None if has_budgets is None else SimpleNamespace(has_tracked_requests=lambda: has_budgets)
+    runner = SimpleNamespace(
+        _sample=lambda logits, metadata: (logits, metadata),
+        input_batch=SimpleNamespace(thinking_budget_state_holder=holder),
+    )
+    worker.sample_without_drafts_plainly(runner)
+    metadata = SimpleNamespace(num_draft_tokens=num_draft_tokens)
+    assert runner._sample("logits", metadata) == ("logits", None if is_plain else metadata)
+    assert runner._sample("logits", None) == ("logits", None)
+
+
+@pytest.mark.parametrize(
+    ("is_warm", "is_async", "num_stages", "has_grammar", "at_once"),
+    [
+        (True, False, 1, False, True),
+        (False, False, 1, False, False),  # vLLM's warm-up makes both calls
+        (True, True, 1, False, False),
+        (True, False, 2, False, False),
+        (True, False, 1, True, False),
+    ],
+)
+def test_a_step_is_one_call_where_nothing_happens_between_two(
+    is_warm: bool, is_async: bool, num_stages: int, has_grammar: bool, at_once: bool
+) -> None:
+    made = object.__new__(worker.AgentSpecWorker)
+    made._is_warm = is_warm
+    made.vllm_config = SimpleNamespace(
+        scheduler_config=SimpleNamespace(async_scheduling=is_async),
+        parallel_config=SimpleNamespace(pipeline_parallel_size=num_stages),
+    )
+    assert made._samples_at_once(SimpleNamespace(has_structured_output_requests=has_grammar)) is at_once
