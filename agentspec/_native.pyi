@@ -181,7 +181,7 @@ class LiveRows:
 
 RUN_ROW_STEP: int
 
-def tokens_of(items: list[int]) -> NDArray[np.int32]: ...
+def known_tokens(tokens: list[int] | NDArray[np.int32], vocabulary_size: int) -> NDArray[np.int32]: ...
 
 class RowStep:
     def __init__(

@@ -10,7 +10,7 @@ from agentspec.forest.forest import (
     RowCounts,
     RowStep,
     Tokens,
-    tokens_of,
+    known_tokens,
 )
 
 __all__ = [
@@ -21,5 +21,5 @@ __all__ = [
     "RowCounts",
     "RowStep",
     "Tokens",
-    "tokens_of",
+    "known_tokens",
 ]

@@ -27,7 +27,7 @@ from agentspec._native import (
     LiveRows,
     RowCounts,
     RowStep,
-    tokens_of,
+    known_tokens,
 )
 from agentspec.config import MOST_DRAFT_TOKENS, DraftConfig, ForestConfig, check_int, check_prob
 from agentspec.draft import Draft, Source
@@ -53,7 +53,7 @@ __all__ = [
     "RowCounts",
     "RowStep",
     "Tokens",
-    "tokens_of",
+    "known_tokens",
 ]
 
 Tokens = NDArray[np.int32]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from agentspec.errors import UnknownRequestError
-from agentspec.forest import Forest, Tokens
+from agentspec.forest import Forest, Tokens, known_tokens
 from agentspec.stats import StageTable
 from agentspec.tags import Tags
 from agentspec.vllm_plugin.live import LiveRequest
@@ -86,7 +86,7 @@ class ForestDrafter:
 
     def output_tokens(self, text: str) -> Tokens:
         """Return a text as output tokens of the model. Raises ConfigError if this server has no tokenizer."""
-        return self._known(self.texts.encode(text))
+        return known_tokens(self.texts.encode(text), self._vocab_size)
 
     def most_tokens(self, live: LiveRequest) -> int:
         """Return the most draft tokens that a request wants in a step."""
@@ -107,12 +107,13 @@ class ForestDrafter:
 
     # ---- requests ----
 
-    def start(self, new: Any, num_prompt_tokens: int, prompt: Tokens) -> None:
+    def start(self, new: Any, num_prompt_tokens: int, prompt: list[int] | Tokens) -> None:
         """Start a request of vLLM (``NewRequestData``). A prompt takes microseconds here.
 
         Args:
             num_prompt_tokens: length of its prompt, which may consist of embeddings.
-            prompt: int32 ``[tokens]``, copied here; empty for embeddings.
+            prompt: list or int32 ``[tokens]``, copied here; empty for embeddings. It may have tokens outside
+                the vocabulary, such as image placeholders. They must never be drafted.
         """
         if new.sampling_params is None:  # it generates no tokens
             return
@@ -163,7 +164,7 @@ class ForestDrafter:
             self.rows.lose(name)
             self.traces.drop(name)
 
-    def _start(self, new: Any, num_prompt_tokens: int, prompt: Tokens) -> None:
+    def _start(self, new: Any, num_prompt_tokens: int, prompt: list[int] | Tokens) -> None:
         params = new.sampling_params
         tags = Tags.from_xargs(params.extra_args)
         adapter = new.lora_request and new.lora_request.lora_name
@@ -180,11 +181,12 @@ class ForestDrafter:
         self._adapters.add(adapter)
         self.live[new.req_id] = live
         self.rows.add(new.req_id, num_prompt_tokens, most_tokens, stops)
+        known = known_tokens(prompt, self._vocab_size)
         if tags.prediction is None:
-            self._enter(live, self._known(prompt), wait=False)
+            self._enter(live, known, wait=False)
             self.rows.enter(live.name, self.forest.number(live.name))
         else:
-            live.starting = self._background.submit(self._enter_with_prediction, live, prompt.copy())
+            live.starting = self._background.submit(self._enter_with_prediction, live, known.copy())
             self._entering.append(live)
 
     def _enter(
@@ -209,7 +211,7 @@ class ForestDrafter:
         except Exception:  # e.g. no tokenizer
             logger.exception("the request %r runs without its prediction", live.name)
             prediction = None
-        self._enter(live, self._known(prompt), prediction, wait=True)
+        self._enter(live, prompt, prediction, wait=True)
 
     def _has_entered(self, live: LiveRequest) -> bool:
         """Enter a request once its prompt and prediction are indexed. Return False while that is pending."""
@@ -242,13 +244,6 @@ class ForestDrafter:
             self.forest.finish(live.name)
         elif not live.starting.cancel():  # it is being started now, or already was
             live.starting.add_done_callback(partial(self._forget_entered, live.name))
-
-    def _known(self, tokens: Tokens) -> Tokens:
-        """Return the tokens of the vocabulary. Others, such as image placeholders, must never be drafted."""
-        numbers = tokens.view(np.uint32)  # negative ids become large
-        if not len(numbers) or numbers.max() < self._vocab_size:
-            return tokens
-        return tokens[numbers < self._vocab_size]
 
     def _forget_entered(self, request_id: str, entering: Future[None]) -> None:
         if entering.exception() is not None:

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.draft import Source
-from agentspec.forest import RowStep, tokens_of
-from agentspec.vllm_plugin.drafter import NO_TOKENS, ForestDrafter
+from agentspec.forest import RowStep
+from agentspec.vllm_plugin.drafter import ForestDrafter
 from agentspec.vllm_plugin.timing import Timing
 
 logger = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class StepPlanner:
                 self._stopped.discard(new.req_id)
                 self.drafter.rows.resume(new.req_id, len(new.prefill_token_ids or ()))
                 continue
-            prompt = NO_TOKENS if new.prompt_token_ids is None else tokens_of(new.prompt_token_ids)
+            prompt = new.prompt_token_ids or []  # None: it consists of embeddings
             self.drafter.start(new, len(new.prefill_token_ids or prompt), prompt)
         self._thread_s += self._clock() - begin_s
 

@@ -1,19 +1,23 @@
 """The scheduler of a vLLM server: ``--scheduler-cls agentspec.vllm_plugin.scheduler.ForestScheduler``.
 
-Step by step, vLLM asks the worker for the drafts after each step. A call of the worker is a large part of a
-small model's step, so here the drafts come with the step's output.
+Step by step, vLLM calls the worker for the forward pass, then for the samples, then for the drafts, and waits
+each time. Waiting is a large part of a small model's step. Here the drafts come with the samples, and the
+samples are asked for in advance.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.platforms import current_platform
+from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.core import EngineCore
+from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.outputs import ModelRunnerOutput
 
 from agentspec.vllm_plugin.draft_lengths import DRAFTS
+from agentspec.vllm_plugin.worker_calls import EarlySampling, Pauses
 
 _ABSENT = object()
 
@@ -35,13 +39,33 @@ class StepScheduler(Scheduler):  # type: ignore[misc]
 
     Attributes:
         has_drafts: the last output had the drafts for the next step.
+        early: asks for the samples of steps with grammars; None with the worker in this process, or before
+            the first step. Steps without grammars are sampled by the call for the forward pass.
     """
 
     has_drafts = False
+    early: EarlySampling | None = None
+    _pauses: Pauses | None = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        EngineCore.post_step = _post_step
+        EngineCore.step, EngineCore.post_step = _step, _post_step
+        if current_platform.is_cpu():
+            self._pauses = Pauses()
+
+    def schedule(self, *args: Any, **options: Any) -> SchedulerOutput:
+        """Schedule a step."""
+        scheduled: SchedulerOutput = super().schedule(*args, **options)
+        if self._pauses is not None:
+            self._pauses.num_requests = len(scheduled.num_scheduled_tokens)
+        return scheduled
+
+    def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> GrammarOutput | None:
+        """Return the masks of the grammars of a step that the workers run, and ask for its samples."""
+        masks: GrammarOutput | None = super().get_grammar_bitmask(scheduler_output)
+        if self.early is not None and scheduler_output.has_structured_output_requests:
+            self.early.ask(masks)
+        return masks
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
@@ -55,7 +79,16 @@ class StepScheduler(Scheduler):  # type: ignore[misc]
         return outputs
 
 
-_ask_for_drafts = EngineCore.post_step
+_run_step, _ask_for_drafts = EngineCore.step, EngineCore.post_step
+
+
+def _step(core: EngineCore) -> Any:
+    """Run a step, after the scheduler got to know its executor."""
+    scheduler: object = core.scheduler
+    is_other_process = isinstance(core.model_executor, MultiprocExecutor)
+    if is_other_process and isinstance(scheduler, StepScheduler) and scheduler.early is None:
+        scheduler.early = EarlySampling(core.model_executor)
+    return _run_step(core)
 
 
 def _post_step(core: EngineCore, model_executed: bool) -> None:

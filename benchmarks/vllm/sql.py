@@ -1,8 +1,8 @@
 """The text-to-SQL example through gateway and vLLM: without speculation, with vLLM's suffix decoding, ours.
 
 In the example each output becomes part of the next prompt, so one wrong token would show. All speculators
-get the same questions in the same order, each on a new server and a new gateway. They take turns, and the
-first one changes from round to round.
+get the same questions in the same order, each on a new server and a new gateway. They take turns with each
+number of clients, since the machine's speed drifts, and the first one changes from round to round.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> 
     """
     runs: list[Run] = []
     for number in range(sizes.num_rounds):
-        for speculator in _turned(SPECULATORS, number):
-            for num_clients in NUM_CLIENTS:
+        for num_clients in NUM_CLIENTS:
+            for speculator in _turned(SPECULATORS, number):
                 announce(f"sql, round {number + 1}, {speculator.name}, {num_clients} at a time")
                 runs.append(run(engine, speculator, num_clients, sizes.num_questions, log_dir))
     for num_clients in NUM_CLIENTS:  # for the table only: once is enough

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentspec._native import RUN_ROW_STEP, RowStep, tokens_of
+from agentspec._native import RUN_ROW_STEP, RowStep, known_tokens
 from agentspec.draft import Source
 from agentspec.errors import ConfigError, TokenError
 from tests.native.support.row_engine import TEXT, Engine
@@ -188,11 +188,21 @@ def test_memory_that_can_not_be_written_is_refused(device: Device) -> None:
         device.plan()
 
 
-def test_a_list_of_tokens_becomes_an_array() -> None:
-    tokens = tokens_of([1, 2, (1 << 31) - 1])
-    assert (tokens.dtype, tokens.tolist()) == (np.int32, [1, 2, (1 << 31) - 1])
-    assert tokens_of([]).size == 0
+MOST = (1 << 31) - 1
+
+
+def test_the_tokens_of_a_list_that_the_vocabulary_has_become_an_array() -> None:
+    tokens = known_tokens([1, MOST, -1, 2], MOST)
+    assert (tokens.dtype, tokens.tolist()) == (np.int32, [1, 2])
+    assert known_tokens([], 5).size == 0
     with pytest.raises(TokenError, match="2147483648"):
-        tokens_of([1 << 31])
+        known_tokens([1 << 31], MOST)
     with pytest.raises(TypeError):
-        tokens_of(["a"])
+        known_tokens(["a"], MOST)
+
+
+def test_an_array_is_copied_only_to_drop_tokens() -> None:
+    tokens = np.array([3, 0, 4], np.int32)
+    assert known_tokens(tokens, 5) is tokens
+    assert known_tokens(tokens, 4).tolist() == [3, 0]
+    assert known_tokens(np.array([-1], np.int32), 4).size == 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import warnings
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +12,11 @@ import pytest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # from the modules that vLLM imports
+    from vllm.distributed.device_communicators import shm_broadcast
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.outputs import AsyncModelRunnerOutput
 
-    from agentspec.vllm_plugin import scheduler, worker
+    from agentspec.vllm_plugin import scheduler, worker, worker_calls
     from agentspec.vllm_plugin.draft_lengths import DRAFTS
 
 
@@ -105,3 +108,69 @@ def test_a_step_is_one_call_where_nothing_happens_between_two(
         parallel_config=SimpleNamespace(pipeline_parallel_size=num_stages),
     )
     assert made._samples_at_once(SimpleNamespace(has_structured_output_requests=has_grammar)) is at_once
+
+
+class Executor:
+    """Answers each call of ``sample_tokens`` with a name; notes the masks that it got."""
+
+    def __init__(self) -> None:
+        self.masks: list[Any] = []
+
+    def sample_tokens(self, masks: Any, non_block: bool = False) -> Any:
+        self.masks.append(masks)
+        answer: Future[str] = Future()
+        answer.set_result(f"samples {len(self.masks)}")
+        return answer if non_block else answer.result()
+
+
+def test_samples_that_were_asked_for_are_not_asked_for_again() -> None:
+    executor = Executor()
+    early = worker_calls.EarlySampling(executor)
+    early.ask("masks")
+    assert executor.sample_tokens("masks") == "samples 1"
+    assert executor.sample_tokens("others") == "samples 2"
+    early.ask(None)
+    assert executor.sample_tokens(None, non_block=True).result() == "samples 3"
+    assert executor.masks == ["masks", "others", None]
+
+
+@pytest.mark.parametrize("has_grammar", [True, False])
+def test_a_step_with_a_grammar_is_sampled_early(
+    steps: Any, monkeypatch: pytest.MonkeyPatch, has_grammar: bool
+) -> None:
+    monkeypatch.setattr(Scheduler, "get_grammar_bitmask", lambda self, step: "masks" if has_grammar else None)
+    step = SimpleNamespace(has_structured_output_requests=has_grammar)
+    expected = "masks" if has_grammar else None
+    assert steps.get_grammar_bitmask(step) == expected  # the worker is in this process
+    executor = Executor()
+    steps.early = worker_calls.EarlySampling(executor)
+    assert steps.get_grammar_bitmask(step) == expected
+    assert executor.masks == [expected] * has_grammar
+
+
+def test_the_scheduler_gets_to_know_an_executor_of_other_processes(
+    steps: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OtherProcesses(Executor):
+        pass
+
+    monkeypatch.setattr(scheduler, "MultiprocExecutor", OtherProcesses)
+    monkeypatch.setattr(scheduler, "_run_step", lambda core: core)
+    for executor, is_early in ((Executor(), False), (OtherProcesses(), True)):
+        core = SimpleNamespace(scheduler=steps, model_executor=executor)
+        assert scheduler._step(core) is core
+        assert (steps.early is not None) is is_early
+    early = steps.early
+    scheduler._step(core)
+    assert steps.early is early
+    scheduler._step(SimpleNamespace(scheduler=object(), model_executor=executor))  # not our scheduler
+
+
+def test_the_engine_core_pauses_while_it_waits_for_many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[object] = []
+    monkeypatch.setattr(shm_broadcast, "sched_yield", lambda: waits.append("yield"))
+    monkeypatch.setattr(time, "sleep", waits.append)
+    pauses = worker_calls.Pauses()
+    for pauses.num_requests in (1, worker_calls.MANY):
+        shm_broadcast.sched_yield()
+    assert waits == ["yield", worker_calls.PAUSE_S]

@@ -4,8 +4,11 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bindings/bindings.hpp"
 #include "core/error.hpp"
@@ -22,13 +25,29 @@ std::size_t width_of(const ArrayView<T>& array, std::size_t num_rows, const char
   return static_cast<std::size_t>(array.shape(1));
 }
 
+bool is_known(std::int32_t token, std::uint32_t vocabulary_size) {
+  return static_cast<std::uint32_t>(token) < vocabulary_size;  // negative ids become large
+}
+
 /// Several times faster than numpy's conversion, which asks each item for its type.
-py::array_t<std::int32_t> tokens_of(const py::list& items) {
-  std::vector<std::int32_t> tokens(items.size());
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    tokens[i] = token_of(PyList_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i)));
+py::array_t<std::int32_t> known_in_list(const py::list& items, std::uint32_t vocabulary_size) {
+  std::vector<std::int32_t> known;
+  known.reserve(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const std::int32_t token = token_of(PyList_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i)));
+    if (is_known(token, vocabulary_size)) known.push_back(token);
   }
-  return array_of(std::move(tokens));
+  return array_of(std::move(known));
+}
+
+/// Returns the array itself if it has no other tokens.
+py::object known_in_array(const ArrayView<std::int32_t>& tokens, std::uint32_t vocabulary_size) {
+  const auto view = span_of(tokens);
+  const auto is_of_model = [&](std::int32_t token) { return is_known(token, vocabulary_size); };
+  if (std::ranges::all_of(view, is_of_model)) return tokens;
+  std::vector<std::int32_t> known;
+  std::ranges::copy_if(view, std::back_inserter(known), is_of_model);
+  return array_of(std::move(known));
 }
 
 std::unique_ptr<RowStep> plan(LiveRows& rows, const py::list& names, const py::dict& verified,
@@ -78,7 +97,10 @@ py::list list_of(std::span<const std::int32_t> tokens) {
 
 void register_row_step(py::module_& module) {
   module.attr("RUN_ROW_STEP") = reinterpret_cast<std::uintptr_t>(&run_row_step);
-  module.def("tokens_of", &tokens_of, py::arg("items"), "Return a list of token ids as int32 [tokens].");
+  constexpr const char* kKnown = "Return the token ids of the vocabulary as int32 [tokens].";
+  module.def("known_tokens", &known_in_list, py::arg("tokens"), py::arg("vocabulary_size"), kKnown);
+  module.def("known_tokens", &known_in_array, py::arg("tokens").noconvert(), py::arg("vocabulary_size"),
+             kKnown);
   py::class_<RowStep>(module, "RowStep", "A step of rows that one thread plans and another runs.")
       .def(py::init(&plan), py::arg("rows"), py::arg("names"), py::arg("verified"),
            py::arg("num_sampled").noconvert(), py::arg("sampled").noconvert(), py::arg("drafts").noconvert(),
