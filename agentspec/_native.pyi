@@ -181,6 +181,7 @@ class LiveRows:
 
 RUN_ROW_STEP: int
 
+def check_tokens(tokens: NDArray[np.int32]) -> None: ...
 def known_tokens(tokens: list[int] | NDArray[np.int32], vocabulary_size: int) -> NDArray[np.int32]: ...
 
 class RowStep:

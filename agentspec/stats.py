@@ -125,9 +125,11 @@ class StageTable:
 
     def of(self, stage: StageKey) -> StageStats:
         """Return the counters to add to for this stage."""
-        if stage not in self._stats:
-            if self._num_stages[stage.tenant] >= self._max_stages:
-                stage = StageKey(stage.tenant, (OTHER_STAGE,))
-            else:
-                self._num_stages[stage.tenant] += 1
+        known = self._stats.get(stage)
+        if known is not None:
+            return known
+        if self._num_stages[stage.tenant] >= self._max_stages:
+            stage = StageKey(stage.tenant, (OTHER_STAGE,))
+        else:
+            self._num_stages[stage.tenant] += 1
         return self._stats.setdefault(stage, StageStats())

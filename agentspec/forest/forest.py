@@ -27,6 +27,7 @@ from agentspec._native import (
     LiveRows,
     RowCounts,
     RowStep,
+    check_tokens,
     known_tokens,
 )
 from agentspec.config import MOST_DRAFT_TOKENS, DraftConfig, ForestConfig, check_int, check_prob
@@ -434,6 +435,7 @@ def _check_vocabulary(vocabulary: object) -> None:
 
 
 @functools.lru_cache(64)
+@functools.lru_cache
 def _native_options(draft: DraftConfig) -> DraftOptions:
     max_tokens = 0 if draft.is_off else draft.max_tokens
     return DraftOptions(
@@ -456,6 +458,5 @@ def _check_array(token_ids: Tokens) -> Tokens:
 
 def _check_tokens(token_ids: Tokens) -> Tokens:
     tokens = np.ascontiguousarray(_check_array(token_ids))
-    if len(tokens) and (least := tokens.min()) < 0:
-        raise TokenError(f"a token id is never negative, but one is {least}")
+    check_tokens(tokens)
     return tokens

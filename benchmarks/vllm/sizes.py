@@ -35,7 +35,7 @@ class Sizes:
     num_soak_chats: int = 2_800
     num_warm_chats: int = 420
     no_repeat_chats: int = 8
-    no_repeat_turns: int = 12
+    no_repeat_turns: int = 40
     step_clients: tuple[int, ...] = (1, 8, 32, 64)
     step_tokens: int = 128
 

@@ -12,6 +12,7 @@
 
 #include "bindings/bindings.hpp"
 #include "core/error.hpp"
+#include "core/tokens.hpp"
 
 namespace agentspec {
 namespace {
@@ -97,6 +98,9 @@ py::list list_of(std::span<const std::int32_t> tokens) {
 
 void register_row_step(py::module_& module) {
   module.attr("RUN_ROW_STEP") = reinterpret_cast<std::uintptr_t>(&run_row_step);
+  module.def(
+      "check_tokens", [](const ArrayView<std::int32_t>& tokens) { check_tokens(span_of(tokens)); },
+      py::arg("tokens").noconvert(), "Raise TokenError if an id is negative; tokens are int32 [tokens].");
   constexpr const char* kKnown = "Return the token ids of the vocabulary as int32 [tokens].";
   module.def("known_tokens", &known_in_list, py::arg("tokens"), py::arg("vocabulary_size"), kKnown);
   module.def("known_tokens", &known_in_array, py::arg("tokens").noconvert(), py::arg("vocabulary_size"),
