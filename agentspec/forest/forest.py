@@ -435,7 +435,6 @@ def _check_vocabulary(vocabulary: object) -> None:
 
 
 @functools.lru_cache(64)
-@functools.lru_cache
 def _native_options(draft: DraftConfig) -> DraftOptions:
     max_tokens = 0 if draft.is_off else draft.max_tokens
     return DraftOptions(

@@ -1,8 +1,9 @@
 """The scheduler of a vLLM server: ``--scheduler-cls agentspec.vllm_plugin.scheduler.ForestScheduler``.
 
 Step by step, vLLM calls the worker for the forward pass, then for the samples, then for the drafts, and waits
-each time. Waiting is a large part of a small model's step. Here the drafts come with the samples, and the
-samples are asked for in advance.
+each time. Waiting is a large part of a small model's step. Here the drafts come with the samples. The
+samples come with the forward pass. A step with a grammar needs its masks first, so its samples are asked for
+while the model runs.
 """
 
 from __future__ import annotations

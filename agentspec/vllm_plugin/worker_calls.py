@@ -45,7 +45,7 @@ class Pauses:
 
     vLLM polls without a pause, which takes a whole core. On a CPU other processes need it. With two cores,
     the bundled model and eight requests at a time, a forward pass takes a seventh less with pauses. With one
-    request at a time, its step would take 5 % more (docs/log.md).
+    request at a time, its step would take 3 to 8 % more (docs/log.md).
 
     Attributes:
         num_requests: requests of the present step.
