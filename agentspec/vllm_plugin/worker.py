@@ -28,6 +28,7 @@ from agentspec.vllm_plugin.model_runner import DEFAULT_MAX_DRAFT, RUNNER_VARIABL
 from agentspec.vllm_plugin.planner import LONGEST_STEP_S, StepPlanner
 from agentspec.vllm_plugin.proposer import ForestProposer
 from agentspec.vllm_plugin.settings import PluginSettings
+from agentspec.vllm_plugin.undrafted_steps import UndraftedSteps
 from agentspec.vllm_plugin.versions import (
     MOST_DRAFT_TOKENS,
     check_draft_length,
@@ -83,7 +84,7 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
             cpu_kernels.repair()
         super().load_model(**options)
         if not self.use_v2_model_runner:
-            sample_without_drafts_plainly(self.model_runner)
+            UndraftedSteps(self.model_runner)
         self._steps = self._planner() if self.use_v2_model_runner else self._proposer()
         if self._steps is None:
             return
@@ -243,28 +244,12 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
 def take_along(
     output: ModelRunnerOutput | AsyncModelRunnerOutput, drafts: Callable[[], DraftTokenIds | None]
 ) -> None:
-    """Attach the drafts for the next step to an output; with model runner V2, once it is waited for."""
+    """Attach the drafts for the next step to an output; with model runner V2, once it is waited for.
+
+    Attaches None if all drafts are empty: the scheduler drops those of a step when it schedules the next.
+    """
     if isinstance(output, AsyncModelRunnerOutput):
         setattr(output, LATE_DRAFTS, drafts)
     elif output.req_ids:  # otherwise it may be vLLM's one empty output, which many steps share
-        setattr(output, DRAFTS, drafts())
-
-
-def sample_without_drafts_plainly(runner: Any) -> None:
-    """Have vLLM's model runner V1 sample a step without drafts as it does without speculation.
-
-    It takes the sampler for drafts in every step, which costs a tenth of a small model's step. Only that one
-    counts the tokens of requests with a thinking budget.
-    """
-    sample = runner._sample
-
-    def sample_step(logits: Any, spec_decode_metadata: Any) -> Any:
-        holder = getattr(runner.input_batch, "thinking_budget_state_holder", None)
-        is_plain = (
-            spec_decode_metadata is not None
-            and not any(spec_decode_metadata.num_draft_tokens)
-            and (holder is None or not holder.has_tracked_requests())
-        )
-        return sample(logits, None if is_plain else spec_decode_metadata)
-
-    runner._sample = sample_step
+        made = drafts()
+        setattr(output, DRAFTS, made if made is not None and any(made.draft_token_ids) else None)

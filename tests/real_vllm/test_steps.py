@@ -8,16 +8,19 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # from the modules that vLLM imports
     from vllm.distributed.device_communicators import shm_broadcast
     from vllm.v1.core.sched.scheduler import Scheduler
-    from vllm.v1.outputs import AsyncModelRunnerOutput
+    from vllm.v1.outputs import AsyncModelRunnerOutput, DraftTokenIds
 
     from agentspec.vllm_plugin import scheduler, worker, worker_calls
     from agentspec.vllm_plugin.draft_lengths import DRAFTS
+    from agentspec.vllm_plugin.undrafted_steps import UndraftedSteps
 
 
 @pytest.fixture
@@ -49,12 +52,20 @@ def test_the_worker_is_asked_for_drafts_that_did_not_come(
 
 
 def test_drafts_are_attached_to_outputs_of_requests() -> None:
-    output = SimpleNamespace(req_ids=["a"])
-    worker.take_along(output, lambda: "drafts")
-    assert getattr(output, DRAFTS) == "drafts"
+    output = SimpleNamespace(req_ids=["a", "b"])
+    drafts = DraftTokenIds(["a", "b"], [[], [1]])
+    worker.take_along(output, lambda: drafts)
+    assert getattr(output, DRAFTS) is drafts
     empty = SimpleNamespace(req_ids=[])  # vLLM's one empty output is shared
-    worker.take_along(empty, lambda: "drafts")
+    worker.take_along(empty, lambda: drafts)
     assert not hasattr(empty, DRAFTS)
+
+
+@pytest.mark.parametrize("drafts", [None, DraftTokenIds(["a", "b"], [[], []])])
+def test_where_nothing_is_drafted_nothing_is_sent(drafts: DraftTokenIds | None) -> None:
+    output = SimpleNamespace(req_ids=["a", "b"])
+    worker.take_along(output, lambda: drafts)
+    assert getattr(output, DRAFTS) is None
 
 
 def test_drafts_that_come_late_are_attached_when_the_output_is_waited_for() -> None:
@@ -74,18 +85,27 @@ def test_drafts_that_come_late_are_attached_when_the_output_is_waited_for() -> N
     ("num_draft_tokens", "has_budgets", "is_plain"),
     [([0, 0], None, True), ([0, 0], False, True), ([0, 0], True, False), ([0, 1], None, False)],
 )
-def test_a_step_without_drafts_is_sampled_plainly_but_for_thinking_budgets(
+def test_a_step_without_drafts_is_as_without_speculation_but_for_thinking_budgets(
     num_draft_tokens: list[int], has_budgets: bool | None, is_plain: bool
 ) -> None:
     holder = None if has_budgets is None else SimpleNamespace(has_tracked_requests=lambda: has_budgets)
     runner = SimpleNamespace(
-        _sample=lambda logits, metadata: (logits, metadata),
+        _calc_spec_decode_metadata=lambda num_drafts, num_scheduled: "vLLM's",
+        _sample=lambda logits, indices: (logits, indices),
         input_batch=SimpleNamespace(thinking_budget_state_holder=holder),
+        query_start_loc=SimpleNamespace(gpu=torch.tensor([0, 4, 5, 9, 9], dtype=torch.int32)),
     )
-    worker.sample_without_drafts_plainly(runner)
-    metadata = SimpleNamespace(num_draft_tokens=num_draft_tokens)
-    assert runner._sample("logits", metadata) == ("logits", None if is_plain else metadata)
-    assert runner._sample("logits", None) == ("logits", None)
+    UndraftedSteps(runner)
+    indices = runner._calc_spec_decode_metadata(np.array(num_draft_tokens, np.int32), np.array([4, 5]))
+    sampled = runner._sample("logits", indices)
+    if is_plain:
+        assert indices.logits_indices.tolist() == [3, 4]
+        assert indices.logits_indices.dtype == torch.int32
+        assert indices.num_draft_tokens == [0, 0]
+        assert sampled == ("logits", None)
+    else:
+        assert indices == "vLLM's"
+        assert sampled == ("logits", "vLLM's")
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,6 @@ PARAMETERS: dict[str, str | None] = {
     "driver": NOT_VLLM,  # CUDA's
     "cached": "vllm.v1.core.sched.output.CachedRequestData",
     "stream": NOT_VLLM,  # torch's
-    "spec_decode_metadata": "vllm.v1.spec_decode.metadata.SpecDecodeMetadata",
 }
 
 # class of the attributes of vLLM's objects whose annotation is missing or wrong for us
@@ -43,6 +42,7 @@ ATTRIBUTES: dict[str, str | None] = {
     "Worker.model_runner": RUNNERS,
     "CPUWorker.model_runner": RUNNERS,
     "AsyncLLM.engine_core": "vllm.v1.engine.core_client.AsyncMPClient",
+    "GPUModelRunner.query_start_loc": "vllm.v1.utils.CpuGpuBuffer",
     "GPUModelRunner.drafter": NOT_VLLM,  # ours, with model runner V1
     "GPUModelRunner.speculator": NOT_VLLM,  # ours, with V2
 }
