@@ -246,7 +246,7 @@ def take_along(
 ) -> None:
     """Attach the drafts for the next step to an output; with model runner V2, once it is waited for.
 
-    Attaches None if all drafts are empty: the scheduler drops those of a step when it schedules the next.
+    With V1 it attaches None if all drafts are empty: the scheduler drops drafts when it schedules them.
     """
     if isinstance(output, AsyncModelRunnerOutput):
         setattr(output, LATE_DRAFTS, drafts)
