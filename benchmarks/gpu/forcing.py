@@ -61,7 +61,7 @@ class V1Forcing:
         """Force the logits, then sample: replaces ``GPUModelRunner._sample``."""
         runner = self._runner
         records = self._current()
-        if metadata is None:
+        if metadata is None or not any(metadata.num_draft_tokens):
             indices = runner.query_start_loc.gpu[1 : len(records) + 1] - 1
         else:
             indices = metadata.logits_indices

@@ -36,6 +36,9 @@ class Counters:
                 totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
         return cls(**{name: int(totals.get(sample, 0)) for name, sample in _SAMPLES.items()})
 
+    def __add__(self, other: Counters) -> Counters:
+        return Counters(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
+
     def __sub__(self, before: Counters) -> Counters:
         return Counters(*(getattr(self, one.name) - getattr(before, one.name) for one in fields(self)))
 

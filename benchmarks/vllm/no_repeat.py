@@ -1,24 +1,26 @@
 """The price of the plugin where it can't help: traffic that repeats nothing, against no speculation.
 
 Random weights, random prompts and temperature 1: no output resembles another. The plugin must find out by
-itself that drafts do not pay: it has no price set. Both servers run all the time and are loaded in turn,
-since the machine's speed drifts. The figures are medians of the ratios of neighbouring turns.
+itself that drafts do not pay: it has no price set. Two servers run at a time, one of each kind, and are
+loaded in turn, since the machine's speed drifts. Two servers of one kind differ by up to 3 %, so there are
+several pairs. The figures are means over the pairs, of the median ratios of neighbouring turns.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from agentspec.reporting.report import Announce
 from agentspec.wire import XARGS_FIELD
 from benchmarks.vllm.chats import MODEL_NAME, Chat
 from benchmarks.vllm.client import ask_all
+from benchmarks.vllm.counters import Counters
 from benchmarks.vllm.server import Server
 from benchmarks.vllm.sizes import Sizes
 from benchmarks.vllm.speculators import NONE, OURS, Engine
@@ -37,33 +39,39 @@ def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> 
         AgentSpecError: a server did not start.
     """
     rng = random.Random(61)
-    figures: dict[str, Any] = {}
-    with ExitStack() as stack:
-        servers = {
-            one.name: stack.enter_context(engine.serving(one, log_dir, *RANDOM_WEIGHTS))
-            for one in (NONE, OURS)
-        }
-        for num_clients in NUM_CLIENTS:
-            announce(f"no_repeat, {num_clients} at a time")
-            num_chats = sizes.no_repeat_chats * max(1, num_clients // 4)
-            seconds: dict[str, list[float]] = {name: [] for name in servers}
-            for turn in range(1 + sizes.no_repeat_turns):
-                order = sorted(servers, reverse=bool(turn % 2))
-                for name in order:
-                    chats = [random_chat(rng) for _ in range(num_chats)]
-                    taken_s = _seconds(servers[name], chats, num_clients)
-                    if turn:  # the first turn warms up
-                        seconds[name].append(taken_s)
-            ratios = [a / b for a, b in zip(seconds[NONE.name], seconds[OURS.name], strict=True)]
-            figures[f"no_repeat_throughput_c{num_clients}"] = median(ratios)
-            figures[f"turns_c{num_clients}"] = seconds
-        counted = servers[OURS.name].counters()
+    ratios: dict[int, list[float]] = {number: [] for number in NUM_CLIENTS}
+    counted = Counters()
+    for pair in range(sizes.no_repeat_pairs):
+        with ExitStack() as stack:
+            servers = {
+                one.name: stack.enter_context(engine.serving(one, log_dir, *RANDOM_WEIGHTS))
+                for one in ((NONE, OURS) if pair % 2 == 0 else (OURS, NONE))
+            }
+            for num_clients in NUM_CLIENTS:
+                announce(f"no_repeat, pair {pair + 1} of {sizes.no_repeat_pairs}, {num_clients} at a time")
+                ratios[num_clients].append(_throughput(servers, sizes, num_clients, rng))
+            counted += servers[OURS.name].counters()
     return {
-        **figures,
+        **{f"no_repeat_throughput_c{number}": fmean(found) for number, found in ratios.items()},
+        **{f"pairs_c{number}": found for number, found in ratios.items()},
         "num_output_tokens": counted.num_output_tokens,
         "num_draft_tokens": counted.num_draft_tokens,
         "num_accepted_tokens": counted.num_accepted_tokens,
     }
+
+
+def _throughput(servers: Mapping[str, Server], sizes: Sizes, num_clients: int, rng: random.Random) -> float:
+    """Return the throughput of one server with the plugin as a share of the other's: the median of turns."""
+    num_chats = sizes.no_repeat_chats * max(1, num_clients // 4)
+    ratios: list[float] = []
+    for turn in range(1 + sizes.no_repeat_turns):
+        taken_s = {
+            name: _seconds(servers[name], [random_chat(rng) for _ in range(num_chats)], num_clients)
+            for name in sorted(servers, reverse=bool(turn % 2))
+        }
+        if turn:  # the first turn warms up
+            ratios.append(taken_s[NONE.name] / taken_s[OURS.name])
+    return median(ratios)
 
 
 def random_chat(rng: random.Random) -> Chat:

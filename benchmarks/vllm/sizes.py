@@ -20,6 +20,7 @@ class Sizes:
         soak_minutes: duration of the soak; its last two thirds are judged.
         num_soak_chats: different requests in it.
         num_warm_chats: requests that a forest learns from before it is saved.
+        no_repeat_pairs: pairs of servers, one with and one without the plugin.
         no_repeat_chats, no_repeat_turns: requests of one client in a turn, and turns of each server.
         step_clients: concurrent requests in steps, a run for each.
         step_tokens: output tokens of each of these requests.
@@ -34,8 +35,9 @@ class Sizes:
     soak_minutes: float = 30.0
     num_soak_chats: int = 2_800
     num_warm_chats: int = 420
+    no_repeat_pairs: int = 8
     no_repeat_chats: int = 8
-    no_repeat_turns: int = 40
+    no_repeat_turns: int = 6
     step_clients: tuple[int, ...] = (1, 8, 32, 64)
     step_tokens: int = 128
 
@@ -51,6 +53,7 @@ QUICK = Sizes(
     soak_minutes=1.0,
     num_soak_chats=70,
     num_warm_chats=70,
+    no_repeat_pairs=1,
     no_repeat_chats=2,
     no_repeat_turns=2,
     step_clients=(1, 8),

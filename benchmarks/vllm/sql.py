@@ -1,8 +1,8 @@
 """The text-to-SQL example through gateway and vLLM: without speculation, with vLLM's suffix decoding, ours.
 
 In the example each output becomes part of the next prompt, so one wrong token would show. All speculators
-get the same questions in the same order, each on a new server and a new gateway. They take turns with each
-number of clients, since the machine's speed drifts, and the first one changes from round to round.
+get the same questions in the same order, each on a new server and a new gateway. All servers run at the same
+time, and get a block of questions in turn, since the machine's speed drifts: only one has work at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -24,11 +24,14 @@ from benchmarks.vllm.questions import drive
 from benchmarks.vllm.server import HOST, Server, free_port
 from benchmarks.vllm.sizes import Sizes
 from benchmarks.vllm.speculators import NGRAM, NONE, OURS, SUFFIX, Engine, Speculator
-from examples.agentic_sql.database import open_all
+from examples.agentic_sql.database import Database, open_all
+from examples.agentic_sql.measurement import Outcome
 from examples.agentic_sql.question_set import held_out
+from examples.agentic_sql.questions import Question
 
 SPECULATORS = (NONE, SUFFIX, OURS)
 NUM_CLIENTS = ONE, MANY, MOST = 1, 4, 8  # requests at a time
+BLOCK = 20  # questions of a turn: few enough that the machine's speed hardly changes
 NUM_FIRST = 1  # warm-up questions: a server's first steps are slow with any drafter
 
 Key = tuple[str, int]  # speculator, requests at a time
@@ -84,9 +87,10 @@ def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> 
     runs: list[Run] = []
     for number in range(sizes.num_rounds):
         for num_clients in NUM_CLIENTS:
-            for speculator in _turned(SPECULATORS, number):
-                announce(f"sql, round {number + 1}, {speculator.name}, {num_clients} at a time")
-                runs.append(run(engine, speculator, num_clients, sizes.num_questions, log_dir))
+            announce(f"sql, round {number + 1}, {num_clients} at a time")
+            runs += run_in_turn(
+                engine, _turned(SPECULATORS, number), num_clients, sizes.num_questions, log_dir
+            )
     for num_clients in NUM_CLIENTS:  # for the table only: once is enough
         announce(f"sql, {NGRAM.name}, {num_clients} at a time")
         runs.append(run(engine, NGRAM, num_clients, sizes.num_questions, log_dir))
@@ -95,37 +99,102 @@ def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> 
 
 def run(engine: Engine, speculator: Speculator, num_clients: int, num_questions: int, log_dir: Path) -> Run:
     """Run all questions on one server and one gateway."""
-    with tempfile.TemporaryDirectory() as folder, engine.serving(speculator, log_dir) as server:
-        databases = open_all(Path(folder))
-        first, *questions = held_out(NUM_FIRST + num_questions, databases)
-        with gateway(server.url, log_dir) as front:
-            drive(front.url, [first], databases, num_clients)
-            before, num_slots = server.counters(), _num_slots(server, speculator)
-            cpu_s, begin_s = server.cpu_s(), time.perf_counter()
-            outcomes = drive(front.url, questions, databases, num_clients)
-            return Run(
-                speculator.name,
-                num_clients,
-                time.perf_counter() - begin_s,
-                server.cpu_s() - cpu_s,
-                sum(one.is_correct for one in outcomes) / len(outcomes),
-                server.counters() - before,
-                _num_slots(server, speculator) - num_slots,
-                [one.texts for one in outcomes],
-            )
+    (only,) = run_in_turn(engine, [speculator], num_clients, num_questions, log_dir)
+    return only
 
 
-def _num_slots(server: Server, speculator: Speculator) -> int:
-    return int(server.control("status")["num_slots"]) if speculator.settings is not None else 0
+def run_in_turn(
+    engine: Engine, speculators: Sequence[Speculator], num_clients: int, num_questions: int, log_dir: Path
+) -> list[Run]:
+    """Run all questions with each speculator, on a server and a gateway of its own."""
+    with ExitStack() as stack:
+        databases = open_all(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        questions = held_out(NUM_FIRST + num_questions, databases)
+        lanes = [
+            stack.enter_context(Lane.open(engine, one, num_clients, databases, log_dir))
+            for one in speculators
+        ]
+        for lane in lanes:
+            lane.warm_up(questions[:NUM_FIRST])
+        for number, start in enumerate(range(NUM_FIRST, len(questions), BLOCK)):
+            for lane in lanes if number % 2 == 0 else reversed(lanes):
+                lane.ask(questions[start : start + BLOCK])
+        return [lane.run() for lane in lanes]
+
+
+class Lane:
+    """A speculator's server and gateway, and what was measured there."""
+
+    def __init__(
+        self,
+        speculator: Speculator,
+        num_clients: int,
+        databases: dict[str, Database],
+        server: Server,
+        gateway_url: str,
+    ) -> None:
+        self._speculator = speculator
+        self._num_clients = num_clients
+        self._databases = databases
+        self._server = server
+        self._gateway_url = gateway_url
+        self._outcomes: list[Outcome] = []
+        self._wall_s = self._cpu_s = 0.0
+        self._before, self._slots_before = Counters(), 0
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        engine: Engine,
+        speculator: Speculator,
+        num_clients: int,
+        databases: dict[str, Database],
+        log_dir: Path,
+    ) -> Iterator[Lane]:
+        """Run the server and the gateway."""
+        log = log_dir / f"gateway-{speculator.name.replace(' ', '-')}.log"
+        with engine.serving(speculator, log_dir) as server, gateway(server.url, log) as front:
+            yield cls(speculator, num_clients, databases, server, front.url)
+
+    def warm_up(self, questions: Sequence[Question]) -> None:
+        """Ask questions that are not measured; then start to measure."""
+        drive(self._gateway_url, questions, self._databases, self._num_clients)
+        self._before, self._slots_before = self._server.counters(), self._num_slots()
+
+    def ask(self, questions: Sequence[Question]) -> None:
+        """Ask questions, and measure how long that takes."""
+        cpu_s, begin_s = self._server.cpu_s(), time.perf_counter()
+        self._outcomes += drive(self._gateway_url, questions, self._databases, self._num_clients)
+        self._wall_s += time.perf_counter() - begin_s
+        self._cpu_s += self._server.cpu_s() - cpu_s
+
+    def run(self) -> Run:
+        """Return what was measured so far."""
+        return Run(
+            self._speculator.name,
+            self._num_clients,
+            self._wall_s,
+            self._cpu_s,
+            sum(one.is_correct for one in self._outcomes) / len(self._outcomes),
+            self._server.counters() - self._before,
+            self._num_slots() - self._slots_before,
+            [one.texts for one in self._outcomes],
+        )
+
+    def _num_slots(self) -> int:
+        if self._speculator.settings is None:
+            return 0
+        return int(self._server.control("status")["num_slots"])
 
 
 @contextmanager
-def gateway(engine_url: str, log_dir: Path) -> Iterator[Server]:
+def gateway(engine_url: str, log: Path) -> Iterator[Server]:
     """Run ``agentspec serve`` in front of a vLLM server."""
     port = free_port()
     command = [sys.executable, "-m", "agentspec", "serve", "--engine-url", engine_url]
     command += ["--host", HOST, "--port", str(port)]
-    with Server.running(command, port, log_dir / "gateway.log") as server:
+    with Server.running(command, port, log) as server:
         yield server
 
 

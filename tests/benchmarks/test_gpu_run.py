@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from agentspec.errors import ConfigError
+from agentspec.vllm_plugin.undrafted_steps import NoDrafts
 from benchmarks.gpu import report, run, shapes
 from benchmarks.gpu.calls import Call
 from benchmarks.gpu.clients import make_calls
@@ -74,15 +75,16 @@ class V1Runner:
         return logits.argmax(1).tolist()
 
 
-def test_v1_without_drafts_forces_the_last_token_of_each_row() -> None:
+@pytest.mark.parametrize("metadata", [None, NoDrafts(None, [0] * 3)])
+def test_v1_without_drafts_forces_the_last_token_of_each_row(metadata: NoDrafts | None) -> None:
     rows = [(2, 5, 1), (0, 9, 4), (5, 0, 1)]
     runner = V1Runner(rows)
     V1Forcing(runner, Records(CALLS, CPU))
     expected = [TEXTS[record][last + 1] for record, last, _ in rows]
-    assert runner._sample(random_logits(3), None) == expected
+    assert runner._sample(random_logits(3), metadata) == expected
     runner.input_batch.req_ids.reverse()  # vLLM changes its own list
     runner.positions[torch.tensor([0, 4, 5])] = torch.tensor([0, 9, 5])
-    assert runner._sample(random_logits(3), None) == expected[::-1]
+    assert runner._sample(random_logits(3), metadata) == expected[::-1]
 
 
 def test_v1_forces_the_positions_of_drafts() -> None:
@@ -90,7 +92,9 @@ def test_v1_forces_the_positions_of_drafts() -> None:
     runner = V1Runner(rows)
     V1Forcing(runner, Records(CALLS, CPU))
     metadata = SimpleNamespace(
-        logits_indices=torch.arange(8), cu_num_sampled_tokens=torch.tensor([3, 4, 8], dtype=torch.int32)
+        logits_indices=torch.arange(8),
+        num_draft_tokens=[2, 0, 3],
+        cu_num_sampled_tokens=torch.tensor([3, 4, 8], dtype=torch.int32),
     )
     expected = [TEXTS[record][last - width + 2 : last + 2] for record, last, width in rows]
     assert runner._sample(random_logits(8), metadata) == [token for row in expected for token in row]

@@ -46,6 +46,10 @@ def test_between_two_moments() -> None:
     assert Counters(5, 100, 50, 20, 3, 40) - Counters(1, 40, 10, 5, 1, 30) == Counters(4, 60, 40, 15, 2, 10)
 
 
+def test_of_two_servers() -> None:
+    assert Counters(5, 100, 50, 20, 3, 40) + Counters(1, 40, 10, 5) == Counters(6, 140, 60, 25, 3, 40)
+
+
 def test_nothing_was_decoded() -> None:
     assert Counters().accepted_per_step == 0
     assert Counters().acceptance_rate == 0
