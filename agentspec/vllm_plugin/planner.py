@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from agentspec.draft import Source
 from agentspec.forest import RowStep
+from agentspec.vllm_plugin.draft_slots import Drafted
 from agentspec.vllm_plugin.drafter import ForestDrafter
 from agentspec.vllm_plugin.timing import Timing
 
@@ -31,15 +32,21 @@ _PAUSE_S = 50e-6
 class Planned:
     """A step in flight: its rows, and what vLLM scheduled for them."""
 
-    __slots__ = ("names", "num_scheduled", "step", "verified")
+    __slots__ = ("names", "num_scheduled", "price", "step", "verified")
 
     def __init__(
-        self, step: RowStep, names: Sequence[str], verified: Mapping[str, Sequence[int]], num_scheduled: int
+        self,
+        step: RowStep,
+        names: list[str],
+        verified: Mapping[str, Sequence[int]],
+        num_scheduled: int,
+        price: float,
     ) -> None:
         self.step = step
         self.names = names
         self.verified = verified
         self.num_scheduled = num_scheduled  # tokens
+        self.price = price
 
 
 class StepPlanner:
@@ -129,6 +136,7 @@ class StepPlanner:
         begin_s = self._clock()
         try:
             self.drafter.enter_ready()
+            price = self.drafter.price
             step = RowStep(
                 self.drafter.rows,
                 names,
@@ -137,13 +145,13 @@ class StepPlanner:
                 sampled,
                 self.drafts,
                 self.chances,
-                self.drafter.price,
+                price,
             )
         except Exception:
             self.drafter.lose_step(names)
             self._count_failure("it could not be planned", exc_info=True)
             return None
-        planned = Planned(step, names, self._verified, self._num_scheduled)
+        planned = Planned(step, names, self._verified, self._num_scheduled, price)
         self._flying.append(planned)
         self._last = planned
         self.timing.add(self._thread_s + self._clock() - begin_s)
@@ -158,18 +166,20 @@ class StepPlanner:
             except Exception:
                 logger.exception("a step was not counted")
 
-    def drafted(self, planned: Planned, timeout_s: float = WAIT_S) -> dict[str, int] | None:
-        """Return the length of each row's draft; None if the step does not run within the time-out."""
+    def drafted(self, planned: Planned, timeout_s: float = WAIT_S) -> Drafted | None:
+        """Return what the scheduler needs to know of a step's drafts; None if it does not run in time."""
         end_s = self._clock() + timeout_s
         while not planned.step.is_done:
             if self._clock() >= end_s:
                 return None
             time.sleep(_PAUSE_S)
-        return dict(zip(planned.names, planned.step.lengths, strict=True))
+        step = planned.step
+        return Drafted(planned.names, step.lengths, step.acceptance, planned.price)
 
-    def last_drafted(self, timeout_s: float) -> dict[str, int]:
+    def last_lengths(self, timeout_s: float) -> dict[str, int]:
         """Return the draft lengths of the last planned step; none if it does not run within the time-out."""
-        return (self._last and self.drafted(self._last, timeout_s)) or {}
+        drafted = self._last and self.drafted(self._last, timeout_s)
+        return dict(zip(drafted.names, drafted.lengths, strict=True)) if drafted else {}
 
     def _prefill(self, cached: Any) -> None:
         """Note the requests whose prompts are computed, or computed again: a load of their cache failed."""

@@ -1,4 +1,4 @@
-"""vLLM's asynchronous scheduler, with as many slots for a request as its drafts fill.
+"""vLLM's asynchronous scheduler, with as many slots for a request as its drafts are expected to use.
 
 vLLM schedules a step before it knows its drafts, and gives every request all slots. A slot without a draft
 token costs as much as one with.
@@ -11,25 +11,35 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
 
-from agentspec.vllm_plugin.draft_lengths import NUM_DRAFTED, DraftLengths
+from agentspec.tags import Tags
+from agentspec.vllm_plugin.draft_slots import DRAFTED, Drafted, DraftSlots
 
 
 class RaggedScheduler(AsyncScheduler):  # type: ignore[misc]
-    """Gives each request as many slots as its last known draft needs."""
+    """Gives each request as many slots as are worth their price, by the drafts before."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._lengths = DraftLengths(self.num_spec_tokens)
+        self._slots = DraftSlots(self.num_spec_tokens)
 
-    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
-        super()._update_after_schedule(scheduler_output)
-        self._lengths.forget(scheduler_output.finished_req_ids)
-        for name in scheduler_output.num_scheduled_tokens:
-            request = self.requests[name]
+    def add_request(self, request: Request) -> None:
+        """Add a request to the queue."""
+        params = request.sampling_params
+        if params is not None:  # it generates tokens
+            self._slots.add(request.request_id, Tags.from_xargs(params.extra_args).stage)
+        super().add_request(request)
+
+    def schedule(self, *args: Any, **options: Any) -> SchedulerOutput:
+        """Schedule a step. Its drafts are made by the step before, which may be under way."""
+        for request in self.running:
             if request.spec_token_ids:
-                num_slots = min(len(request.spec_token_ids), self._lengths.num_slots(name))
+                num_slots = self._slots.num_slots(request.request_id)
                 request.spec_token_ids = request.spec_token_ids[:num_slots]
+        scheduled: SchedulerOutput = super().schedule(*args, **options)
+        self._slots.forget(scheduled.finished_req_ids)
+        return scheduled
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
@@ -38,7 +48,9 @@ class RaggedScheduler(AsyncScheduler):  # type: ignore[misc]
         padded = scheduler_output.num_invalid_spec_tokens or {}
         for name, slots in scheduler_output.scheduled_spec_decode_tokens.items():
             if name not in padded:
-                padded[name] = self._lengths.num_padded(name, len(slots))
+                padded[name] = self._slots.num_padded(name, len(slots))
         scheduler_output.num_invalid_spec_tokens = padded
-        self._lengths.learn(getattr(model_runner_output, NUM_DRAFTED, None) or {})
+        drafted: Drafted | None = getattr(model_runner_output, DRAFTED, None)
+        if drafted is not None:
+            self._slots.learn(drafted)
         return super().update_from_output(scheduler_output, model_runner_output)

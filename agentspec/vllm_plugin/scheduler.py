@@ -17,7 +17,7 @@ from vllm.v1.engine.core import EngineCore
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.outputs import ModelRunnerOutput
 
-from agentspec.vllm_plugin.draft_lengths import DRAFTS
+from agentspec.vllm_plugin.draft_slots import DRAFTS
 from agentspec.vllm_plugin.worker_calls import EarlySampling, Pauses
 
 _ABSENT = object()

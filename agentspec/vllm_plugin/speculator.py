@@ -23,14 +23,14 @@ from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 from vllm.v1.worker.gpu.states import RequestState
 
-from agentspec.vllm_plugin.draft_lengths import DRAFTS, NUM_DRAFTED
+from agentspec.vllm_plugin.draft_slots import DRAFTED, DRAFTS
 from agentspec.vllm_plugin.drafter import ForestDrafter
 from agentspec.vllm_plugin.planner import Planned, StepPlanner
 from agentspec.vllm_plugin.streams import CudaStream, ImmediateStream, Stream
 
 
 class StepOutput(AsyncOutput):  # type: ignore[misc]
-    """The output of a step. Also says how long the drafts for the next step are, which the scheduler reads.
+    """The output of a step. Also has what the scheduler needs to know of the next step's drafts.
 
     Attributes:
         latest: the last one made in this process.
@@ -52,7 +52,7 @@ class StepOutput(AsyncOutput):  # type: ignore[misc]
         if self.drafts is not None and output.req_ids:
             setattr(output, DRAFTS, self.drafts())
         if self.planner is not None and self.planned is not None:
-            setattr(output, NUM_DRAFTED, self.planner.drafted(self.planned))
+            setattr(output, DRAFTED, self.planner.drafted(self.planned))
         return output
 
 

@@ -22,7 +22,7 @@ from agentspec.vllm_plugin import cpu_kernels
 from agentspec.vllm_plugin.advice import advice
 from agentspec.vllm_plugin.commands import Answer, Commands
 from agentspec.vllm_plugin.cores import cores_of_parent
-from agentspec.vllm_plugin.draft_lengths import DRAFTS, LATE_DRAFTS
+from agentspec.vllm_plugin.draft_slots import DRAFTS, LATE_DRAFTS
 from agentspec.vllm_plugin.drafter import ForestDrafter
 from agentspec.vllm_plugin.model_runner import DEFAULT_MAX_DRAFT, RUNNER_VARIABLE, ModelRunner
 from agentspec.vllm_plugin.planner import LONGEST_STEP_S, StepPlanner
@@ -143,7 +143,7 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         steps = self._steps
         if drafts is None or not isinstance(steps, StepPlanner) or self._is_asynchronous():
             return drafts
-        lengths = steps.last_drafted(LONGEST_STEP_S)
+        lengths = steps.last_lengths(LONGEST_STEP_S)
         drafts.draft_token_ids = [
             ids[: lengths.get(name, 0)]
             for name, ids in zip(drafts.req_ids, drafts.draft_token_ids, strict=True)

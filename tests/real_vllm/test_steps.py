@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     from vllm.v1.outputs import AsyncModelRunnerOutput, DraftTokenIds
 
     from agentspec.vllm_plugin import scheduler, worker, worker_calls
-    from agentspec.vllm_plugin.draft_lengths import DRAFTS
+    from agentspec.vllm_plugin.draft_slots import DRAFTS
     from agentspec.vllm_plugin.undrafted_steps import UndraftedSteps
 
 

@@ -88,12 +88,29 @@ def test_the_lengths_of_drafts_are_without_padding(device: Device) -> None:
     first_run(device)
     device.add(request("r1", TEXT, stage="sql/write"), request("r2", [*range(500, 540)], stage="other"))
     device.step()
-    assert device.planner.last_drafted(0.0) == {}  # it has not run
+    assert device.planner.last_lengths(0.0) == {}  # it has not run
     device.step()
     device.wait()
-    lengths = device.planner.last_drafted(1.0)
+    lengths = device.planner.last_lengths(1.0)
     assert 0 < lengths["r1"] < 8
     assert lengths["r2"] == 0
+
+
+def test_the_scheduler_knows_what_is_likely_to_be_accepted(device: Device) -> None:
+    first_run(device)
+    device.add(request("r1", TEXT, stage="sql/write"), request("r2", [*range(500, 540)], stage="other"))
+    device.step()
+    device.wait()
+    assert device.planned is not None
+    drafted = device.planner.drafted(device.planned)
+    assert drafted is not None
+    assert drafted.names == ["r1", "r2"]
+    assert drafted.price == device.planner.drafter.price
+    assert drafted.acceptance.shape == device.planner.drafts[:2].shape
+    ours, other = drafted.acceptance
+    assert np.count_nonzero(ours) == drafted.lengths[0] > 0
+    assert np.all(ours[1:] <= ours[:-1])
+    assert not other.any()
 
 
 @pytest.mark.parametrize("lag", [0, 1])

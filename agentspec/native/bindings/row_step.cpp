@@ -86,6 +86,17 @@ void check_row(const RowStep& step, std::size_t row) {
   if (row >= made(step).rows.size()) throw py::index_error("there is no row " + std::to_string(row));
 }
 
+py::array_t<float> acceptance_of(const RowStep& step) {
+  const RowDrafts& drafts = made(step);
+  const std::size_t width = step.draft_width();
+  std::vector<float> acceptance(drafts.rows.size() * width);
+  for (std::size_t i = 0; i < drafts.rows.size(); ++i) {
+    const auto& row = drafts.rows[i];
+    std::copy_n(drafts.chances.data() + row.begin, row.size, acceptance.data() + i * width);
+  }
+  return array_of(std::move(acceptance)).reshape({drafts.rows.size(), width});
+}
+
 py::list list_of(std::span<const std::int32_t> tokens) {
   py::list list(tokens.size());
   for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -126,6 +137,10 @@ void register_row_step(py::module_& module) {
             return lengths;
           },
           "Number of draft tokens of each row, without padding.")
+      .def_property_readonly(
+          "acceptance", [](const RowStep& self) { return acceptance_of(self); },
+          "The estimated chance that the draft tokens of a row up to each are all accepted, float32\n"
+          "[rows, K]; 0 for padding.")
       .def_property_readonly(
           "sums",
           [](const RowStep& self) {

@@ -34,10 +34,14 @@ class Device:
 
     Args:
         lag: number of steps that the device is behind Python.
+
+    Attributes:
+        planned: the last step.
     """
 
     def __init__(self, planner: StepPlanner, lag: int = 1) -> None:
         self.planner = planner
+        self.planned: Planned | None = None
         self.live: dict[str, Request] = {}
         self._lag = lag
         self._queue: deque[Enqueued] = deque()
@@ -86,7 +90,7 @@ class Device:
         num_draft_tokens = planner.drafter.num_draft_tokens
         num_sampled = np.zeros(len(rows), np.int32)
         sampled = np.full((len(rows), 1 + num_draft_tokens), -1, np.int64)
-        planned = planner.plan([one.req_id for one in rows], num_sampled, sampled)
+        self.planned = planned = planner.plan([one.req_id for one in rows], num_sampled, sampled)
         drafts = [slots.get(one.req_id, []) for one in rows]
         self._queue.append(Enqueued(planned, rows, drafts, num_sampled, sampled, chunk))
         self._slots.update({one.req_id: 0 if chunk else num_draft_tokens for one in rows})

@@ -46,6 +46,7 @@ class RowStep {
   const RowDrafts& made() const { return made_; }
   std::span<const std::int32_t> sampled(std::size_t row) const { return batch_[row].sampled; }
   std::size_t num_rows() const { return planned_.size(); }
+  std::size_t draft_width() const { return buffers_.draft_width; }  // most draft tokens of a row
   /// Counts the time of the step for its rows, as LiveRows::count_saving() does.
   void count_saving(double measured_s, double fixed_s, double per_token_s);
   double begin_s() const { return begin_s_; }  // of a clock that never goes back
