@@ -34,13 +34,13 @@ class CaptureSizes:
 
         Args:
             chances: float ``[sum of lengths]``, row after row: the chance of acceptance of each draft token,
-                never rising in a row.
+                at least the price, never rising in a row.
             lengths: draft tokens of each row.
             num_other_tokens: tokens of the step without drafts, at least one per row.
             price: cost of one more token, in accepted tokens.
         """
         num_drafted = len(chances)
-        if not num_drafted or self.padded(num_other_tokens) >= num_other_tokens + num_drafted:
+        if not self._sizes or self.padded(num_other_tokens) >= num_other_tokens + num_drafted:
             return lengths
         stairs = [
             size - num_other_tokens for size in self._sizes if 0 < size - num_other_tokens < num_drafted

@@ -53,8 +53,10 @@ class DraftCap:
             penalized = (spare + _SAMPLING_BYTES * profiled) // (_SAMPLING_BYTES + _PENALTY_BYTES)
         return cls(profiled + spare // _SAMPLING_BYTES, penalized)
 
-    def allowed(self, lengths: Sequence[int], num_output_tokens: Sequence[int] | None = None) -> list[int]:
-        """Return how many of its first draft tokens each row may keep.
+    def allowed(
+        self, lengths: Sequence[int], num_output_tokens: Sequence[int] | None = None
+    ) -> Sequence[int]:
+        """Return how many of its first draft tokens each row may keep; ``lengths`` itself if all of them.
 
         The longest drafts are cut first, to a common length: the first tokens of a draft are the likeliest.
 
@@ -63,7 +65,8 @@ class DraftCap:
             num_output_tokens: output tokens of each row, in a batch with penalties or bad words; else None.
         """
         if num_output_tokens is None:
-            return shared(lengths, [1] * len(lengths), self.most_tokens)
+            fits = sum(lengths) <= self.most_tokens
+            return lengths if fits else shared(lengths, [1] * len(lengths), self.most_tokens)
         lengths = shared(lengths, [1] * len(lengths), self.most_penalized_tokens)
         padding = 1 + int(_PADDING_COST * max([0, *num_output_tokens]))
         costs = [max(0, number) + padding for number in num_output_tokens]

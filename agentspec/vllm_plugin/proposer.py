@@ -166,8 +166,10 @@ class ForestProposer:
         if not batch.no_penalties or batch.bad_words_token_ids:
             num_output_tokens = (num_tokens_no_spec[:num_rows] - batch.num_prompt_tokens[:num_rows]).tolist()
         worth = self._sizes.worth_verifying(chances, lengths, num_rows, self.drafter.price)
-        for draft, length in zip(drafts, self._cap.allowed(worth, num_output_tokens), strict=True):
-            del draft[length:]
+        kept = self._cap.allowed(worth, num_output_tokens)
+        if kept is not lengths:
+            for draft, length in zip(drafts, kept, strict=True):
+                del draft[length:]
 
     @cached_property
     def _sizes(self) -> CaptureSizes:

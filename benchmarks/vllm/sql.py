@@ -123,7 +123,7 @@ def run_in_turn(
 
 
 class Lane:
-    """A speculator's server and gateway, and what was measured there."""
+    """A speculator's server and gateway, and their measurements."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class Lane:
         self._cpu_s += self._server.cpu_s() - cpu_s
 
     def run(self) -> Run:
-        """Return what was measured so far."""
+        """Return the measurements so far."""
         return Run(
             self._speculator.name,
             self._num_clients,

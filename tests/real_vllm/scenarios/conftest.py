@@ -20,11 +20,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    """Return what each probe finds without speculation, and 2,000 samples, from one server."""
-    from benchmarks.vllm.speculators import NONE
+    """Return what each probe finds without speculation, and 2,000 samples, from one server of runner V1."""
     from tests.real_vllm.support.probes import NUM_SAMPLES, PROBES, samples
-    from tests.real_vllm.support.servers import serving
+    from tests.real_vllm.support.servers import reference
 
-    with serving(NONE, tmp_path_factory.mktemp("none")) as server:
+    with reference(tmp_path_factory.mktemp("none")) as server:
         found = {name: probe(server) for name, probe in PROBES.items()}
         return found | {"samples": samples(server, NUM_SAMPLES, NUM_SAMPLES)}
