@@ -168,18 +168,26 @@ class StepPlanner:
 
     def drafted(self, planned: Planned, timeout_s: float = WAIT_S) -> Drafted | None:
         """Return what the scheduler needs to know of a step's drafts; None if it does not run in time."""
-        end_s = self._clock() + timeout_s
-        while not planned.step.is_done:
-            if self._clock() >= end_s:
-                return None
-            time.sleep(_PAUSE_S)
+        if not self._has_run(planned, timeout_s):
+            return None
         step = planned.step
         return Drafted(planned.names, step.lengths, step.acceptance, planned.price)
 
     def last_lengths(self, timeout_s: float) -> dict[str, int]:
         """Return the draft lengths of the last planned step; none if it does not run within the time-out."""
-        drafted = self._last and self.drafted(self._last, timeout_s)
-        return dict(zip(drafted.names, drafted.lengths, strict=True)) if drafted else {}
+        last = self._last
+        if last is None or not self._has_run(last, timeout_s):
+            return {}
+        return dict(zip(last.names, last.step.lengths, strict=True))
+
+    def _has_run(self, planned: Planned, timeout_s: float) -> bool:
+        """Wait for a step; return False if it does not run within the time-out."""
+        end_s = self._clock() + timeout_s
+        while not planned.step.is_done:
+            if self._clock() >= end_s:
+                return False
+            time.sleep(_PAUSE_S)
+        return True
 
     def _prefill(self, cached: Any) -> None:
         """Note the requests whose prompts are computed, or computed again: a load of their cache failed."""
@@ -192,7 +200,7 @@ class StepPlanner:
     def _wait_for(self, name: str) -> None:
         """Return once no step in flight has a row of this request, or after a time-out."""
         last = next((one for one in reversed(self._flying) if name in one.names), None)
-        if last is not None and self.drafted(last, LONGEST_STEP_S) is None:
+        if last is not None and not self._has_run(last, LONGEST_STEP_S):
             self.drafter.rows.lose(name)
 
     # ---- what came of a step ----

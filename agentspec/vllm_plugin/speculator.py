@@ -51,7 +51,7 @@ class StepOutput(AsyncOutput):  # type: ignore[misc]
         output = super().get_output()
         if self.drafts is not None and output.req_ids:
             setattr(output, DRAFTS, self.drafts())
-        if self.planner is not None and self.planned is not None:
+        elif self.planner is not None and self.planned is not None:  # the scheduler works ahead of the drafts
             setattr(output, DRAFTED, self.planner.drafted(self.planned))
         return output
 
