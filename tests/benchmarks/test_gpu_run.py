@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from agentspec.errors import ConfigError
-from agentspec.vllm_plugin.undrafted_steps import NoDrafts
 from benchmarks.gpu import report, run, shapes
 from benchmarks.gpu.calls import Call
 from benchmarks.gpu.clients import make_calls
@@ -75,8 +74,8 @@ class V1Runner:
         return logits.argmax(1).tolist()
 
 
-@pytest.mark.parametrize("metadata", [None, NoDrafts(None, [0] * 3)])
-def test_v1_without_drafts_forces_the_last_token_of_each_row(metadata: NoDrafts | None) -> None:
+@pytest.mark.parametrize("metadata", [None, SimpleNamespace(num_draft_tokens=[0] * 3)])
+def test_v1_without_drafts_forces_the_last_token_of_each_row(metadata: Any) -> None:
     rows = [(2, 5, 1), (0, 9, 4), (5, 0, 1)]
     runner = V1Runner(rows)
     V1Forcing(runner, Records(CALLS, CPU))

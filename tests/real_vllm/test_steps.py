@@ -8,9 +8,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # from the modules that vLLM imports
@@ -81,31 +79,46 @@ def test_drafts_that_come_late_are_attached_when_the_output_is_waited_for() -> N
     assert not hasattr(late, DRAFTS)
 
 
+class Runner:
+    """A model runner that notes whether it prepared a step as with speculation."""
+
+    def __init__(self, has_budgets: bool | None = None, **kinds: bool) -> None:
+        holder = None if has_budgets is None else SimpleNamespace(has_tracked_requests=lambda: has_budgets)
+        self.input_batch = SimpleNamespace(thinking_budget_state_holder=holder)
+        self.model_config = SimpleNamespace(**{"is_hybrid": False, "is_attention_free": False, **kinds})
+        self.speculative_config: Any = "given"
+        UndraftedSteps(self)
+
+    def _prepare_inputs(self, step: Any, num_tokens: int) -> tuple[Any, int]:
+        if num_tokens < 0:
+            raise ValueError("fails")
+        return self.speculative_config, num_tokens
+
+
+def step(**drafts: list[int]) -> Any:
+    return SimpleNamespace(scheduled_spec_decode_tokens=drafts)
+
+
+@pytest.mark.parametrize("has_budgets", [None, False])
+def test_a_step_without_drafts_is_as_without_speculation(has_budgets: bool | None) -> None:
+    runner = Runner(has_budgets)
+    assert runner._prepare_inputs(step(), 7) == (None, 7)
+    assert runner.speculative_config == "given"
+    assert runner._prepare_inputs(step(a=[5]), 7) == ("given", 7)
+
+
+def test_a_step_that_fails_leaves_the_configuration() -> None:
+    runner = Runner()
+    with pytest.raises(ValueError, match="fails"):
+        runner._prepare_inputs(step(), -1)
+    assert runner.speculative_config == "given"
+
+
 @pytest.mark.parametrize(
-    ("num_draft_tokens", "has_budgets", "is_plain"),
-    [([0, 0], None, True), ([0, 0], False, True), ([0, 0], True, False), ([0, 1], None, False)],
+    "runner", [Runner(has_budgets=True), Runner(is_hybrid=True), Runner(is_attention_free=True)]
 )
-def test_a_step_without_drafts_is_as_without_speculation_but_for_thinking_budgets(
-    num_draft_tokens: list[int], has_budgets: bool | None, is_plain: bool
-) -> None:
-    holder = None if has_budgets is None else SimpleNamespace(has_tracked_requests=lambda: has_budgets)
-    runner = SimpleNamespace(
-        _calc_spec_decode_metadata=lambda num_drafts, num_scheduled: "vLLM's",
-        _sample=lambda logits, indices: (logits, indices),
-        input_batch=SimpleNamespace(thinking_budget_state_holder=holder),
-        query_start_loc=SimpleNamespace(gpu=torch.tensor([0, 4, 5, 9, 9], dtype=torch.int32)),
-    )
-    UndraftedSteps(runner)
-    indices = runner._calc_spec_decode_metadata(np.array(num_draft_tokens, np.int32), np.array([4, 5]))
-    sampled = runner._sample("logits", indices)
-    if is_plain:
-        assert indices.logits_indices.tolist() == [3, 4]
-        assert indices.logits_indices.dtype == torch.int32
-        assert indices.num_draft_tokens == [0, 0]
-        assert sampled == ("logits", None)
-    else:
-        assert indices == "vLLM's"
-        assert sampled == ("logits", "vLLM's")
+def test_budgets_and_recurrent_layers_need_the_path_of_drafts(runner: Runner) -> None:
+    assert runner._prepare_inputs(step(), 7) == ("given", 7)
 
 
 @pytest.mark.parametrize(

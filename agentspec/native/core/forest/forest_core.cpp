@@ -10,6 +10,12 @@
 #include "core/tokens.hpp"
 
 namespace agentspec {
+namespace {
+
+/// Tokens of a step. The next call learns fewer sooner than a thread wakes up for them.
+constexpr std::size_t kWorthWaking = 16;
+
+}  // namespace
 
 ForestCore::ForestCore(std::uint32_t depth, std::size_t limit_bytes, std::size_t num_threads)
     : depth_(depth),
@@ -171,9 +177,9 @@ BatchDrafts ForestCore::step(const BatchUpdate& update, std::uint32_t max_tokens
   const RequestBatch batch = registry_.resolve(update.requests);
   const auto held = hold_if_in_pieces(update);
   BatchDrafts drafts = step_.step(batch, update, {max_tokens, min_prob}, learn_later, lock);
-  const bool is_deferred = step_.has_deferred();
+  const bool is_worth_waking = step_.has_deferred() && update.tokens.size() >= kWorthWaking;
   lock.unlock();
-  if (is_deferred) apply_deferred_async();
+  if (is_worth_waking) apply_deferred_async();
   return drafts;
 }
 
