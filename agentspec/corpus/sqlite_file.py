@@ -79,9 +79,14 @@ class SqliteFile:
             return self._num_opened, version
 
     def forget_deleted(self) -> None:
-        """Remove deleted content from the write-ahead log, unless a reader of another process needs it."""
+        """Remove deleted content from the write-ahead log, and damaged files that may hold it.
+
+        A reader of another process may keep the log's content until its transaction ends.
+        """
         with self._errors():
             self._ensure_open()[0].execute("pragma wal_checkpoint(truncate)").fetchone()
+            for damaged in self._path.parent.glob(f"{self._path.name}*.damaged-*"):
+                damaged.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close the file."""

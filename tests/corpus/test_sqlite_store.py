@@ -202,6 +202,8 @@ def test_erased_content_is_in_no_file(folder):
         assert any(b"a person's data" in path.read_bytes() for path in folder.glob("corpus.sqlite*"))
         store.rewrite(SCOPE, [(store.read(SCOPE, START, ALL)[0].cursor, None)])
         assert not any(b"a person's data" in path.read_bytes() for path in folder.glob("corpus.sqlite*"))
+        damaged = folder / "corpus.sqlite.damaged-20260101T000000Z"
+        damaged.write_bytes(b"other data")
         store.erase(SCOPE)
         assert not any(b"other data" in path.read_bytes() for path in folder.glob("corpus.sqlite*"))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -428,6 +430,25 @@ def test_other_places_are_refused(location):
     with pytest.raises(ConfigError, match=r"(?i)redis") as caught:
         open_store(location)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("package", "module"),
+    [("zstandard", "batch"), ("redis", "redis_store"), ("cryptography", "encryption")],
+)
+def test_a_missing_package_is_named_with_its_command(package, module):
+    code = f"""
+import sys
+sys.modules[{package!r}] = None
+from agentspec.errors import ConfigError
+try:
+    import agentspec.corpus.{module}
+except ConfigError as error:
+    print(error)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert f"needs {package}" in run.stdout
+    assert "pip install 'agentspec-serving[corpus]'" in run.stdout
 
 
 @pytest.mark.parametrize(
