@@ -16,6 +16,8 @@
     │   ├── UnknownModelError      no model of this name is served
     │   ├── UnrecordedCallError    a replay has no call with this conversation
     │   └── EngineBusyError        the admission queue is full; try again later
+    ├── CorpusError            the store of shared outputs is away, slow, full or damaged
+    │   └── BatchError             an encoded batch of outputs that can't be used
     ├── AdapterError           a framework lacks the part that its adapter replaces
     └── EngineError            the engine failed or was stopped
 
@@ -119,6 +121,14 @@ class EngineBusyError(RequestError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="engine_busy")
+
+
+class CorpusError(AgentSpecError):
+    """The store of shared outputs is away, slow, full or damaged. Requests lose drafts, never an answer."""
+
+
+class BatchError(CorpusError):
+    """An encoded batch of outputs is damaged, too large, too new, or encrypted with another key."""
 
 
 class AdapterError(AgentSpecError):

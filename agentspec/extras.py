@@ -14,6 +14,7 @@ PACKAGES = {
     "bench": ("openai", "matplotlib", "mistral_common", "psutil"),
     "langchain": ("langchain_core", "langchain_openai", "langgraph"),
     "otel": ("opentelemetry",),
+    "corpus": ("zstandard", "redis", "cryptography"),
 }
 
 

@@ -25,6 +25,7 @@ SESSION_HEADER = "x-agentspec-session"
 MAX_DRAFT_HEADER = "x-agentspec-max-draft"  # 0 = no speculation for this request
 MIN_MATCH_HEADER = "x-agentspec-min-match"
 LEARN_HEADER = "x-agentspec-learn"  # 0 = this output joins no tree
+AFFINITY_HEADER = "x-agentspec-affinity"  # from the gateway to a router: equal for calls of one engine
 TRACE_HEADER = "x-agentspec-trace"  # 1 = trace every decode step: its draft, and the accepted tokens
 
 # response headers
@@ -57,6 +58,9 @@ SESSION_HEADERS = (
     "x-session-id",
     "x-litellm-session-id",
     "x-claude-code-session-id",
+    "x-session-affinity",  # OpenCode
+    "x-dynamo-parent-session-id",  # the run that a sub-agent belongs to
+    "x-dynamo-session-id",
     "session-id",  # Codex
     "session_id",
 )

@@ -185,11 +185,13 @@ class RoutingSettings(_Group):
         policy: property by which requests stay on one engine; a request without a session uses its stage.
         spill: multiple of its share of the load that an engine takes before others help.
         max_waiting: size of the admission queue while every engine is full; beyond it requests get a 429.
+        affinity_key: key of the hash in ``X-AgentSpec-Affinity``; the same in all gateways.
     """
 
     policy: Policy = Policy.STAGE
     spill: float = Field(default=1.25, ge=1)
     max_waiting: int = Field(default=1024, ge=0)
+    affinity_key: str = Field(default="", repr=False)
 
 
 class FleetSettings(_Group):

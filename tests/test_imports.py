@@ -218,6 +218,11 @@ def test_recorded_calls_know_no_engine_and_no_tree() -> None:
     assert inside(users, "agentspec.recorded") == set()
 
 
+def test_packages_of_the_corpus_stay_in_their_modules() -> None:
+    for module, package in (("batch", "zstandard"), ("redis_store", "redis"), ("encryption", "cryptography")):
+        assert users_of(package) == {f"agentspec.corpus.{module}"}
+
+
 def test_vllm_stays_in_its_plugin() -> None:
     assert users_of("vllm") <= inside(set(IMPORTS), "agentspec.vllm_plugin")
 

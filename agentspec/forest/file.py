@@ -380,13 +380,17 @@ def restored(path: Path, load: Callable[[], Loaded], *, is_strict: bool = False)
     except UnusableForestError as error:
         if is_strict:
             raise
-        aside = _moved_aside(path)
+        aside = moved_aside(path)
         logger.warning("nothing was loaded from %s: %s. It is now %s, for a look", path, error, aside)
         return None
 
 
-def _moved_aside(path: Path) -> Path:
-    """Rename the file to a name with the time in it, and return that name. Overwrites no other file."""
+def moved_aside(path: Path) -> Path:
+    """Rename the file to a name with the time in it, and return that name. Overwrites no other file.
+
+    Raises:
+        ForestFileError: the system refuses.
+    """
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     for number in itertools.count():
         aside = path.with_name(f"{path.name}.damaged-{stamp}" + (f"-{number}" if number else ""))

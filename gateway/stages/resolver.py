@@ -76,7 +76,7 @@ def from_baggage(hints: StageHints) -> StageKey | None:
 
 
 def from_framework(hints: StageHints) -> StageKey | None:
-    """Return the role that an agent or its framework sends, in headers or in ``metadata``.
+    """Return the role that an agent or its framework sends: in headers, ``metadata`` or ``vllm_xargs``.
 
     Ids of agents and runs are never used.
     """
@@ -87,6 +87,7 @@ def from_framework(hints: StageHints) -> StageKey | None:
         _langchain_role(metadata),
         claude_code_role(hints.headers, hints.body),
         codex_role(hints.headers),
+        _agentic_role(hints.body.get("vllm_xargs")),
     )
     stages = (_in_workflow(hints, role) for role in roles if role)
     return next((stage for stage in stages if stage is not None), None)
@@ -176,6 +177,15 @@ def _langchain_role(metadata: Mapping[str, Any]) -> str | None:
     if not isinstance(path, str) or not path:
         return None
     return "/".join(node.partition(":")[0] for node in path.split("|"))
+
+
+def _agentic_role(xargs: Any) -> str | None:
+    """Return the path of workflow, agent and sub-agent in vllm-router's ``agentic_context``."""
+    context = xargs.get("agentic_context") if isinstance(xargs, dict) else None
+    if not isinstance(context, dict):
+        return None
+    names = (context.get(f"{kind}_type") for kind in ("workflow", "agent", "subagent"))
+    return "/".join(name for name in names if isinstance(name, str) and name) or None
 
 
 def _baggage_names(headers: Headers) -> tuple[str | None, str | None]:

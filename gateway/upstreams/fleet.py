@@ -14,8 +14,9 @@ from agentspec.errors import UnknownModelError
 from agentspec.gateway.call import ApiCall
 from agentspec.gateway.errors import NoUpstreamError, UpstreamDownError
 from agentspec.gateway.http.api_response import ApiResponse
-from agentspec.gateway.settings import FleetSettings, Policy, UpstreamSettings
+from agentspec.gateway.settings import FleetSettings, UpstreamSettings
 from agentspec.gateway.upstreams.admission_queue import AdmissionQueue
+from agentspec.gateway.upstreams.affinity import affinity_header, affinity_of
 from agentspec.gateway.upstreams.data_parallel import RANK_HEADER
 from agentspec.gateway.upstreams.metrics import UpstreamMetrics, upstream_metrics
 from agentspec.gateway.upstreams.replica import Replica
@@ -176,9 +177,12 @@ class Fleet:
             is_again = replica in tried
             tried.append(replica)
             call.record.upstream, call.record.num_tries = replica.name, len(tried)
-            given, spill = call.headers.get(RANK_HEADER), self._settings.routing.spill
-            with replica.ranks.entered(self._affinity(call), given, spill) as rank:
-                return await replica.answer(call, response, refused, is_again=is_again, rank=rank)
+            given, routing = call.headers.get(RANK_HEADER), self._settings.routing
+            with replica.ranks.entered(self._affinity(call), given, routing.spill) as rank:
+                affinity = affinity_header(call, routing)
+                return await replica.answer(
+                    call, response, refused, is_again=is_again, rank=rank, affinity=affinity
+                )
         finally:
             self._on_disconnect(replica, call.tenant)
 
@@ -209,12 +213,7 @@ class Fleet:
         self._queue.notify()
 
     def _affinity(self, call: ApiCall) -> str | None:
-        policy = self._settings.routing.policy
-        if call.tags is None or policy is Policy.LEAST_LOAD:
-            return None
-        if policy is Policy.SESSION and call.tags.session:
-            return f"{call.tenant}\0{call.tags.session}"
-        return str(call.tags.stage)
+        return affinity_of(call, self._settings.routing.policy)
 
     async def _all_models(self, call: ApiCall) -> dict[str, Any]:
         """List the models of all engines that respond, without duplicates."""

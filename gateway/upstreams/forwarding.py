@@ -10,7 +10,7 @@ from agentspec.gateway.settings import UpstreamSettings
 from agentspec.gateway.stages.xargs import with_xargs
 from agentspec.gateway.upstreams.connection_pool import UpstreamRequest
 from agentspec.gateway.upstreams.data_parallel import RANK_HEADER
-from agentspec.wire import REQUEST_ID_HEADER, STAGE_HEADER, STAGE_SOURCE_HEADER, encode_stage
+from agentspec.wire import AFFINITY_HEADER, REQUEST_ID_HEADER, STAGE_HEADER, STAGE_SOURCE_HEADER, encode_stage
 
 HOP_BY_HOP = frozenset(
     (
@@ -24,7 +24,7 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     )
 )
-# length and encodings may differ in the forwarded request; id and stage are written by the gateway
+# length and encodings may differ in the forwarded request; id, stage and affinity are written by the gateway
 NOT_FORWARDED = HOP_BY_HOP | {
     b"host",
     b"content-length",
@@ -32,6 +32,7 @@ NOT_FORWARDED = HOP_BY_HOP | {
     b"expect",
     REQUEST_ID_HEADER.encode(),
     STAGE_HEADER.encode(),
+    AFFINITY_HEADER.encode(),
 }
 # replaced if the gateway records a span of its own, between those of client and engine
 TRACE_HEADERS = frozenset((b"traceparent", b"tracestate"))
@@ -83,10 +84,14 @@ class Forwarding:
             self._dropped |= {b"authorization", b"x-api-key"}
         self._own_lines = "\r\n".join(lines).encode("latin-1")
 
-    def request(self, call: ApiCall, rank: str | None = None) -> UpstreamRequest:
+    def request(self, call: ApiCall, rank: str | None = None, affinity: str | None = None) -> UpstreamRequest:
         """Encode ``call`` for the engine, or for one of its data-parallel ranks.
 
-        Raises RequestError if its ``vllm_xargs`` is not an object.
+        Args:
+            affinity: value of ``X-AgentSpec-Affinity``, for a router before the engine.
+
+        Raises:
+            RequestError: its ``vllm_xargs`` is not an object.
         """
         body = self._body(call)
         target = f"{self._prefix}{call.path}" + (f"?{call.query}" if call.query else "")
@@ -102,6 +107,8 @@ class Forwarding:
             lines.append(f"{STAGE_HEADER}: {encode_stage(call.tags.stage.name)}".encode())
         if rank is not None:
             lines.append(f"{RANK_HEADER}: {rank}".encode())
+        if affinity is not None:
+            lines.append(f"{AFFINITY_HEADER}: {affinity}".encode())
         if body or call.method not in ("GET", "HEAD"):
             lines.append(b"content-length: %d" % len(body))
         return UpstreamRequest(b"\r\n".join([*lines, b"", b""]), body, is_head=call.method == "HEAD")

@@ -123,6 +123,7 @@ class Replica:
         *,
         is_again: bool,
         rank: str | None = None,
+        affinity: str | None = None,
     ) -> int:
         """Forward ``call`` and stream the response back.
 
@@ -130,6 +131,7 @@ class Replica:
             refused: statuses with which a response is discarded.
             is_again: True if the call failed here before. Another failure does not count against the engine.
             rank: data-parallel rank for the call; None = not named by the gateway.
+            affinity: value of ``X-AgentSpec-Affinity``.
 
         Returns:
             The status of the response.
@@ -139,7 +141,7 @@ class Replica:
             UpstreamDownError, UpstreamTimeoutError: the engine is at fault. Nothing was sent to the client
                 unless ``response`` is started.
         """
-        request = self._forwarding.request(call, rank)
+        request = self._forwarding.request(call, rank, affinity)
         self.figures.num_requests += 1
         sent_s = self._clock()
         try:

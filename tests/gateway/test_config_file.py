@@ -72,7 +72,10 @@ def test_secrets_come_from_the_environment(file: Path, monkeypatch: pytest.Monke
         ("discovery:\n  pat: a", ":2: discovery.pat is no setting; did you mean path?"),
         ("\nroutin:\n  spill: 2", ":2: routin is no setting; did you mean routing?"),
         ("port: 80", ":1: port is no setting; did you mean server.port?"),
-        ("routing: {zebra: 1}", ":1: routing.zebra is no setting; there are: policy, spill, max_waiting"),
+        (
+            "routing: {zebra: 1}",
+            ":1: routing.zebra is no setting; there are: policy, spill, max_waiting, affinity_key",
+        ),
         ("xyz: 1", ":1: xyz is no setting; there are: server, keys, "),
         ("engine:\n  slots: 0", ":2: engine.slots: "),
         ("engine:\n  device: abacus", ":2: engine.device: "),

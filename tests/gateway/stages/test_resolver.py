@@ -108,6 +108,21 @@ def test_what_frameworks_send(metadata: dict[str, Any], expected: tuple[str, str
     assert resolve(HEADER, None, {"metadata": metadata}) == ("from/header", "header")
 
 
+@pytest.mark.parametrize(
+    ("context", "expected"),
+    [
+        ({"workflow_type": "sql", "agent_type": "writer", "subagent_type": "fix"}, "sql/writer/fix"),
+        ({"agent_type": "writer", "subagent_type": ""}, "writer"),
+        ({"workflow_type": UUID, "agent_type": 7}, "default"),
+        ("writer", "default"),
+        (None, "default"),
+    ],
+)
+def test_the_context_that_vllm_router_reads(context: object, expected: str) -> None:
+    assert resolve({}, None, {"vllm_xargs": {"agentic_context": context}})[0] == expected
+    assert resolve({}, None, {"vllm_xargs": context})[0] == "default"
+
+
 def test_an_id_of_an_agent_or_a_session_is_no_stage() -> None:
     names = ("x-claude-code-agent-id", "x-claude-code-session-id", "x-session-id", "x-litellm-session-id")
     assert resolve(dict.fromkeys(names, "planner"), None, {}) == ("default", "default")

@@ -1,0 +1,147 @@
+"""Data keys: one per scope, wrapped by the operator's key and kept in a store.
+
+Without its data key a batch is noise, so an erased scope can't be read from a backup either. That needs
+backups without wrapped keys: keep those in another store, or leave them out.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import threading
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+
+from agentspec.corpus.store import CorpusStore, Scope
+from agentspec.errors import BatchError, ConfigError, CorpusError
+from agentspec.extras import needed
+
+with needed("corpus"):
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+KEY_BYTES = 32
+KEY_VARIABLE = "AGENTSPEC_CORPUS_KEY"
+_NONCE_BYTES, _TAG_BYTES = 12, 16
+
+
+@dataclass(frozen=True, slots=True)
+class DataKey:
+    """The key of one scope's batches.
+
+    Each header has a key of its own, derived from this one: random nonces never run out.
+    """
+
+    scope: Scope
+    secret: bytes = field(repr=False)
+
+    overhead = _NONCE_BYTES + _TAG_BYTES  # bytes that encryption adds
+
+    @property
+    def id(self) -> bytes:
+        """Names the key without giving it away: 8 bytes."""
+        return blake2b(key=self.secret, digest_size=8, person=b"agentspec key id").digest()
+
+    def encrypt(self, payload: bytes, header: bytes) -> bytes:
+        """Return nonce, encrypted payload and tag. The header is authenticated, too."""
+        nonce = os.urandom(_NONCE_BYTES)
+        return nonce + self._cipher(header).encrypt(nonce, payload, self._associated(header))
+
+    def decrypt(self, encrypted: bytes, header: bytes) -> bytes:
+        """Return the payload. Raises BatchError if the key, the scope or the header is another."""
+        nonce, rest = encrypted[:_NONCE_BYTES], encrypted[_NONCE_BYTES:]
+        try:
+            return self._cipher(header).decrypt(nonce, rest, self._associated(header))
+        except (InvalidTag, ValueError):
+            raise BatchError(
+                f"this batch can't be used: it was not encrypted for tenant {self.scope.tenant!r}"
+            ) from None
+
+    def _cipher(self, header: bytes) -> AESGCM:
+        return AESGCM(blake2b(header, key=self.secret, digest_size=32, person=b"agentspec batch").digest())
+
+    def _associated(self, header: bytes) -> bytes:
+        return json.dumps(self.scope).encode() + header
+
+
+class KeyRing:
+    """The data keys of a store's scopes. Thread-safe.
+
+    Args:
+        store: keeps the wrapped keys; it may be another one than that of the batches.
+        operator_key: 32 bytes, see :func:`operator_key`.
+    """
+
+    def __init__(self, store: CorpusStore, operator_key: bytes) -> None:
+        self._store = store
+        self._operator = AESGCM(operator_key)
+        self._lock = threading.Lock()
+        self._keys: dict[Scope, DataKey] = {}
+
+    def key(self, scope: Scope) -> DataKey:
+        """Return the scope's key. The first call for a new scope makes it.
+
+        Raises:
+            CorpusError: the store can't be read, or the key was wrapped by another operator's key.
+        """
+        with self._lock:  # during the call, too: forget() must not come in between
+            if scope not in self._keys:
+                wrapped = self._store.wrapped_key(scope, self._wrapped(scope, os.urandom(KEY_BYTES)))
+                self._keys[scope] = DataKey(scope, self._unwrapped(scope, wrapped))
+            return self._keys[scope]
+
+    def forget(self, scope: Scope) -> None:
+        """Look the scope's key up again on the next call: for a scope that has been erased."""
+        with self._lock:
+            self._keys.pop(scope, None)
+
+    def _wrapped(self, scope: Scope, secret: bytes) -> bytes:
+        nonce = os.urandom(_NONCE_BYTES)
+        return nonce + self._operator.encrypt(nonce, secret, json.dumps(scope).encode())
+
+    def _unwrapped(self, scope: Scope, wrapped: bytes) -> bytes:
+        nonce, rest = wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:]
+        try:
+            return self._operator.decrypt(nonce, rest, json.dumps(scope).encode())
+        except (InvalidTag, ValueError):
+            raise CorpusError(
+                f"the operator's key does not open the data key of tenant {scope.tenant!r}: configure "
+                "the one that wrapped it, or erase this tenant's corpus"
+            ) from None
+
+
+def operator_key(file: Path | None = None) -> bytes:
+    """Return the operator's key: 32 bytes, in base64 or hex, of a file or of ``$AGENTSPEC_CORPUS_KEY``.
+
+    Raises:
+        ConfigError: the file can't be read, or there is no such key. Never shows what was found.
+    """
+    if file is None:
+        text, place = os.environ.get(KEY_VARIABLE, ""), f"${KEY_VARIABLE}"
+    else:
+        text, place = _text(file), repr(str(file))
+    for decoded in (bytes.fromhex, _from_base64):
+        try:
+            key = decoded(text.strip())
+        except ValueError:
+            continue
+        if len(key) == KEY_BYTES:
+            return key
+    raise ConfigError(
+        f"{place} holds no key of {KEY_BYTES} bytes in base64 or hex: make one with 'openssl rand -base64 32'"
+    )
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii")
+    except UnicodeDecodeError:
+        return ""
+    except OSError as error:
+        raise ConfigError(f"the corpus key can't be read from {str(file)!r}: {error.strerror}") from error
+
+
+def _from_base64(text: str) -> bytes:
+    return base64.b64decode(text, altchars=b"-_" if set(text) & set("-_") else None, validate=True)

@@ -1,0 +1,72 @@
+"""A finished output as engines share it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.errors import ConfigError, TokenError
+from agentspec.forest.file import MOST_USES
+from agentspec.stages import StageKey
+
+DIGEST_BYTES = 16
+MOST_OUTPUT_TOKENS = 1 << 17  # longer outputs are not shared
+MOST_SUBJECT_BYTES = 32
+MOST_MINUTES = 1 << 32
+
+Tokens = NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Output:
+    """One output of a stage. Valid by construction.
+
+    Attributes:
+        stage: the forest's key, adapter included.
+        tokens: int32 ``[n]``, at least one.
+        subject: hash of the person whose data it may hold; empty if it has none.
+        uses: how often it occurred.
+        minute: when it ended, in minutes since 1970.
+
+    Raises:
+        TokenError: the tokens have another dtype or shape, a negative id, or are none or too many.
+        ConfigError: another attribute is out of range.
+    """
+
+    stage: StageKey
+    tokens: Tokens
+    subject: bytes = b""
+    uses: int = 1
+    minute: int = 0
+
+    def __post_init__(self) -> None:
+        tokens = self.tokens
+        if tokens.dtype != np.int32 or tokens.ndim != 1 or not 1 <= len(tokens) <= MOST_OUTPUT_TOKENS:
+            raise TokenError(
+                f"an output has 1 to {MOST_OUTPUT_TOKENS} tokens of int32, not {tokens.dtype}{tokens.shape}"
+            )
+        if (smallest := int(tokens.min())) < 0:
+            raise TokenError(f"an output has no negative token ids, but {smallest}")
+        if len(self.subject) > MOST_SUBJECT_BYTES:
+            raise ConfigError(f"a subject has at most {MOST_SUBJECT_BYTES} bytes, not {len(self.subject)}")
+        check_uses(self.uses)
+        if not 0 <= self.minute < MOST_MINUTES:
+            raise ConfigError(f"minutes since 1970 are 0 to {MOST_MINUTES - 1}, not {self.minute!r}")
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Identity of the content: 16 bytes, equal for equal stages and tokens."""
+        content = blake2b(self.stage.name.encode(), digest_size=DIGEST_BYTES)
+        content.update(b"\0")
+        content.update(np.ascontiguousarray(self.tokens, "<i4").tobytes())
+        return content.digest()
+
+
+def check_uses(uses: int) -> None:
+    """Raise ConfigError if an output can't have occurred so often."""
+    if not 1 <= uses <= MOST_USES:
+        raise ConfigError(f"an output has 1 to {MOST_USES} uses, not {uses!r}")
