@@ -218,6 +218,12 @@ def test_recorded_calls_know_no_engine_and_no_tree() -> None:
     assert inside(users, "agentspec.recorded") == set()
 
 
+def test_the_corpus_knows_no_engine_and_no_tree() -> None:
+    forbidden = ("engine", "gateway", "_native", "adapters", "models", "vllm_plugin", "forest.forest")
+    users = users_of(*(f"agentspec.{part}" for part in forbidden))
+    assert inside(users, "agentspec.corpus") == set()
+
+
 def test_packages_of_the_corpus_stay_in_their_modules() -> None:
     for module, package in (("batch", "zstandard"), ("redis_store", "redis"), ("encryption", "cryptography")):
         assert users_of(package) == {f"agentspec.corpus.{module}"}

@@ -269,15 +269,34 @@ class Forest:
 
     # ---- trees ----
 
-    def learn(self, stage: StageKey, token_ids: Tokens) -> None:
+    def learn(self, stage: StageKey, token_ids: Tokens, uses: int = 1) -> None:
         """Add one past output to the trees of a stage, its parents and its tenant.
+
+        Args:
+            stage: stage of the output.
+            token_ids: int32 ``[n]``.
+            uses: how often it occurred.
+
+        Raises:
+            TokenError: not one-dimensional int32, or a negative id.
+            ConfigError: ``uses`` is not between 1 and 65535.
+        """
+        tokens = _check_tokens(token_ids)
+        self._core.learn(self._trees.shared_trees(stage).indices, tokens, uses)
+        self._trees.drop_unwanted()
+
+    def forget(self, stage: StageKey, token_ids: Tokens) -> None:
+        """Remove an output, and all equal ones, from every shared tree that may hold it.
+
+        These are the trees of the stage, its parents, its tenant and the tenant's sessions. What remains of
+        an output that lost its end near a budget is removed, too. Running outputs stay. Other calls run in
+        between.
 
         Raises:
             TokenError: not one-dimensional int32, or a negative id.
         """
         tokens = _check_tokens(token_ids)
-        self._core.learn(self._trees.shared_trees(stage).indices, tokens)
-        self._trees.drop_unwanted()
+        self._core.forget(self._trees.holders(stage), tokens)
 
     def evict(self, stage: StageKey) -> None:
         """Forget everything that this stage's own tree has learned. Parents and tenant keep theirs.
@@ -287,6 +306,14 @@ class Forest:
         index = self._trees.remove(stage)
         if index is not None:
             self._core.drop_index(index)
+
+    def evict_tenant(self, tenant: str) -> None:
+        """Forget everything that a tenant's shared trees have learned, those of its sessions included.
+
+        Live requests continue without these trees, which do not learn their later output.
+        """
+        self._trees.remove_tenant(tenant)
+        self._trees.drop_unwanted()
 
     def memory_bytes(self, stage: StageKey | None = None) -> int:
         """Return the bytes allocated for a stage's tree (0 if it has none), or for the whole forest."""

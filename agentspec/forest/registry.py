@@ -136,6 +136,26 @@ class TreeRegistry:
             tenant = self._tenants.get(stage.tenant)
             return None if tenant is None else tenant.trees.pop(stage.path, None)
 
+    def remove_tenant(self, name: str) -> None:
+        """Remove the names of all shared trees of a tenant. :meth:`drop_unwanted` frees them."""
+        with self._lock:
+            tenant = self._tenants.get(name)
+            if tenant is None:
+                return
+            self._unwanted.extend(tenant.trees.values())
+            tenant.trees.clear()
+            limit = self._config.session_limit_bytes
+            self._sessions.empty(name, lambda: self._core.create_index(tenant.group, limit))
+
+    def holders(self, stage: StageKey) -> NDArray[np.uint64]:
+        """Return the trees that may hold an output of the stage, those of the tenant's sessions included."""
+        with self._lock:
+            tenant = self._tenants.get(stage.tenant)
+            trees = tenant.trees if tenant else {}
+            paths = [stage.path[:size] for size in range(len(stage.path) + 1)]
+            named = [trees[path] for path in paths if path in trees]
+            return np.array(named + self._sessions.indices(stage.tenant), np.uint64)
+
     def sizes(self, stage: StageKey | None = None) -> TreeSizes:
         """Return the size of the stage's own tree, or of all trees."""
         with self._lock:

@@ -95,10 +95,23 @@ class SessionTable:
         """Return the tree of a session with live requests."""
         return self._tenants[key[0]].busy[key[1]].index
 
-    def indices(self) -> list[int]:
-        """Return the trees of all sessions."""
-        tenants = self._tenants.values()
-        return [held.index for tenant in tenants for held in (*tenant.busy.values(), *tenant.idle.values())]
+    def indices(self, tenant: str | None = None) -> list[int]:
+        """Return the trees of all sessions, or of one tenant's."""
+        tenants = list(self._tenants.values())
+        if tenant is not None:
+            tenants = [self._tenants[tenant]] if tenant in self._tenants else []
+        return [held.index for one in tenants for held in (*one.busy.values(), *one.idle.values())]
+
+    def empty(self, tenant: str, create: Callable[[], int]) -> None:
+        """Drop a tenant's idle sessions, and give those with live requests an empty tree each."""
+        held = self._tenants.get(tenant)
+        if held is None:
+            return
+        for name in list(held.idle):
+            self._forget((tenant, name))
+        for session in held.busy.values():
+            dropped, session.index = session.index, create()
+            self._drop(dropped)
 
     def _forget(self, key: SessionKey) -> None:
         self._drop(self._wake(key).index)

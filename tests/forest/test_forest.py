@@ -418,6 +418,107 @@ def test_evict_of_an_unknown_stage_is_nothing():
     assert forest.memory_bytes(EXTRACT) == 0
 
 
+def held(forest: Forest, stage: StageKey = EXTRACT) -> tuple[int, int]:
+    stats = forest.stats(stage)
+    return stats.num_sequences, stats.num_tokens
+
+
+def test_an_output_can_be_learned_with_its_uses():
+    forest = Forest()
+    forest.learn(EXTRACT, ids(1, 2, 3), 5)
+    assert held(forest) == (5, 15)
+    for wrong in (0, 65_536):
+        with pytest.raises(ConfigError, match=f"not {wrong}"):
+            forest.learn(EXTRACT, ids(1), wrong)
+
+
+def test_an_output_is_forgotten_by_all_trees_that_hold_it():
+    forest = Forest()
+    forest.learn(EXTRACT, ids(1, 2, 3), 5)
+    forest.learn(EXTRACT, ids(1, 2, 4))
+    run_request(forest, "a", EXTRACT, ids(1, 2, 3), session="run")
+    before = forest.stats()
+    forest.forget(EXTRACT, ids(1, 2, 3))
+    forest.check_integrity()
+    assert held(forest) == (1, 3)
+    assert (before.num_sequences, forest.stats().num_sequences) == (
+        3 * 7 + 1,
+        3,
+    )  # the session's tree is empty
+    forest.start("b", EXTRACT, ids(9), session="run")
+    (draft,) = forest.step([("b", ids(1, 2))])
+    assert draft.token_ids.tolist() == [4]
+
+
+def test_other_tenants_and_running_requests_keep_their_outputs():
+    forest = Forest()
+    elsewhere = replace(EXTRACT, tenant="other")
+    for stage in (EXTRACT, elsewhere):
+        forest.learn(stage, ids(1, 2, 3))
+    forest.start("a", EXTRACT, ids(7))
+    forest.observe("a", ids(1, 2, 3))
+    forest.forget(EXTRACT, ids(1, 2, 3))
+    assert held(forest) == (1, 3)
+    forest.finish("a")
+    assert held(forest, elsewhere) == (1, 3)
+    forest.forget(EXTRACT, ids(1, 2, 3))
+    assert held(forest) == (0, 0)
+    forest.forget(EXTRACT, ids())
+    forest.forget(StageKey.parse("unknown", "nobody"), ids(1))
+    with pytest.raises(TokenError):
+        forest.forget(EXTRACT, ids(-1))
+
+
+def test_what_is_left_of_an_output_near_the_budget_is_forgotten_with_it():
+    forest = Forest(ForestConfig(stage_limit_bytes=1 << 20, sources=(Source.STAGE,)))
+    outputs = [text(seed, 3000) for seed in range(12)]
+    for output in outputs:
+        forest.learn(EXTRACT, output)
+    assert 0 < held(forest)[1] < 12 * 3000
+    for output in outputs:
+        forest.forget(EXTRACT, output)
+        forest.check_integrity()
+    assert held(forest) == (0, 0)
+
+
+def test_a_tenant_is_evicted_while_its_requests_go_on():
+    forest = Forest()
+    elsewhere = replace(EXTRACT, tenant="other")
+    forest.learn(elsewhere, ids(1, 2, 3))
+    run_request(forest, "a", EXTRACT, ids(1, 2, 3), session="idle")
+    forest.start("b", EXTRACT, ids(7), session="busy")
+    forest.observe("b", ids(1, 2, 3))
+    forest.evict_tenant(EXTRACT.tenant)
+    forest.check_integrity()
+    assert held(forest) == (0, 0)
+    assert forest.stats().num_sequences == 3  # of the other tenant: its stage, workflow and own tree
+    forest.observe("b", ids(4))
+    forest.finish("b")
+    assert held(forest) == (0, 0)
+    run_request(forest, "c", EXTRACT, ids(1, 2, 3), session="busy")
+    assert held(forest) == (1, 3)
+    forest.evict_tenant("nobody")
+    forest.check_integrity()
+
+
+def test_outputs_are_forgotten_while_others_are_learned():
+    forest = Forest()
+    forgotten, kept = text(1, 5000), text(2, 5000)
+
+    def learn() -> None:
+        for _ in range(20):
+            forest.learn(EXTRACT, kept)
+
+    thread = threading.Thread(target=learn)
+    thread.start()
+    for _ in range(10):
+        forest.learn(EXTRACT, forgotten)
+        forest.forget(EXTRACT, forgotten)
+    thread.join()
+    forest.check_integrity()
+    assert held(forest) == (20, 20 * 5000)
+
+
 def test_a_stage_stays_within_its_budget_and_forgets_the_oldest():
     limit = 256 << 10
     forest = Forest(ForestConfig(stage_limit_bytes=limit))

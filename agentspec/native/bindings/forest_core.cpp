@@ -180,6 +180,17 @@ void register_forest_core(py::module_& module) {
       py::arg("indices").noconvert(), py::arg("tokens").noconvert(), py::arg("uses") = 1,
       "Add a finished sequence, which counts as `uses` equal ones (65535 at most), to each index.\n"
       "O(indices * tokens * chain).");
+  cls.def(
+      "forget",
+      [](ForestCore& self, const Ids& indices, const Tokens& tokens) {
+        const auto index_view = span_of(indices);
+        const auto token_view = span_of(tokens);
+        const py::gil_scoped_release unlocked;
+        self.forget(index_view, token_view);
+      },
+      py::arg("indices").noconvert(), py::arg("tokens").noconvert(),
+      "Remove the outputs of exactly these tokens from each index, in pieces. Live requests keep theirs.\n"
+      "O(indices * tokens * chain).");
   def_saved(cls);
   def_requests(cls);
   register_named_batch(cls);

@@ -45,6 +45,12 @@ void ForestPair::learn(std::span<const IndexId> indices, TokenSpan tokens) {
   check();
 }
 
+void ForestPair::forget(std::span<const IndexId> indices, TokenSpan tokens) {
+  core_.forget(indices, tokens);
+  naive_.forget(indices, tokens);
+  check();
+}
+
 void ForestPair::start(RequestId id, std::size_t group, TokenSpan prompt, TokenSpan prediction,
                        std::span<const SharedSource> sources, bool learn, const DraftOptions& options,
                        bool in_background, bool is_learned) {

@@ -48,6 +48,7 @@ class ForestPair {
   void drop_index(IndexId id);
   /// Learns one to three equal sequences: in one call, but one by one in the model.
   void learn(std::span<const IndexId> indices, TokenSpan tokens);
+  void forget(std::span<const IndexId> indices, TokenSpan tokens);
   void start(RequestId id, std::size_t group, TokenSpan prompt, TokenSpan prediction,
              std::span<const SharedSource> sources, bool learn, const DraftOptions& options,
              bool in_background, bool is_learned);

@@ -14,6 +14,24 @@ void NaiveForest::learn(std::span<const IndexId> indices, TokenSpan tokens) {
   }
 }
 
+void NaiveForest::forget(std::span<const IndexId> indices, TokenSpan tokens) {
+  for (const IndexId id : indices) {
+    const auto found = indices_.find(id);
+    if (found == indices_.end() || tokens.empty()) continue;
+    for (const std::uint64_t key : found->second.keys_of(tokens)) {
+      if (!is_live(id, key)) found->second.remove(key);
+    }
+  }
+}
+
+bool NaiveForest::is_live(IndexId index, std::uint64_t key) const {
+  return std::any_of(requests_.begin(), requests_.end(), [&](const auto& live) {
+    return live.second.learns &&
+           std::any_of(live.second.links.begin(), live.second.links.end(),
+                       [&](const Link& link) { return link.index == index && link.key == key; });
+  });
+}
+
 void NaiveForest::start(RequestId id, TokenSpan prompt, TokenSpan prediction,
                         std::span<const SharedSource> sources, bool learn, const DraftOptions& options,
                         std::optional<ModelId> model) {

@@ -24,6 +24,8 @@ class NaiveForest {
   void create_index(IndexId id) { indices_.emplace(id, NaiveIndex(depth_)); }
   void drop_index(IndexId id) { indices_.erase(id); }
   void learn(std::span<const IndexId> indices, TokenSpan tokens);
+  /// Live requests keep their output.
+  void forget(std::span<const IndexId> indices, TokenSpan tokens);
   void create_model(ModelId id) { models_[id]; }
   void start(RequestId id, TokenSpan prompt, TokenSpan prediction, std::span<const SharedSource> sources,
              bool learn, const DraftOptions& options, std::optional<ModelId> model = std::nullopt);
@@ -69,6 +71,8 @@ class NaiveForest {
     NaiveScores scored;
     NaiveScores pending_outcome;  // still to be learned from
   };
+
+  bool is_live(IndexId index, std::uint64_t key) const;
 
   std::uint32_t depth_;
   std::map<IndexId, NaiveIndex> indices_;

@@ -78,6 +78,14 @@ void NaiveIndex::remove(std::uint64_t key) {
   }
 }
 
+std::vector<std::uint64_t> NaiveIndex::keys_of(TokenSpan tokens) const {
+  std::vector<std::uint64_t> keys;
+  for (const auto& [key, text] : texts_) {
+    if (std::ranges::equal(text.tokens, tokens)) keys.push_back(key);
+  }
+  return keys;
+}
+
 Context NaiveIndex::find(TokenSpan tokens) const {
   Context context{{tokens.begin(), tokens.end()}, {}};
   const TokenSpan wanted = tokens.last(window(tokens.size()));

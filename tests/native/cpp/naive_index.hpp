@@ -61,6 +61,8 @@ class NaiveIndex {
   /// Ends a sequence: an empty one is forgotten, any other stays.
   void close(std::uint64_t key);
   void remove(std::uint64_t key);
+  /// The sequences with exactly these tokens.
+  std::vector<std::uint64_t> keys_of(TokenSpan tokens) const;
 
   std::size_t num_sequences() const { return texts_.size(); }
   std::size_t num_tokens() const { return num_tokens_; }

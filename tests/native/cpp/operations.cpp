@@ -47,6 +47,7 @@ struct Setup {
 struct Live {
   RequestId id;
   std::size_t reading;  // position in the history where its next copy continues
+  std::ptrdiff_t num_prompt;
 };
 
 class Operations {
@@ -72,6 +73,7 @@ class Operations {
     if (roll < 31) return finish(read_live());
     if (roll < 32) return forests_.wait(live_[read_live()].id);
     if (roll < 44) return learn();
+    if (roll < 46) return forget();
     if (roll < 47) return replace_index();
     if (roll < 56) return call_wrongly();
     if (roll < 60) return forests_.check_integrity();
@@ -159,10 +161,12 @@ class Operations {
     const bool in_background = bytes_.below(4) == 1;
     const bool is_learned = bytes_.below(3) == 1;
     forests_.start(id, group, prompt, prediction, sources, learns, options, in_background, is_learned);
-    live_.push_back({id, reading});
+    live_.push_back({id, reading, static_cast<std::ptrdiff_t>(prompt.size())});
   }
 
   void finish(std::size_t place) {
+    const TokenSpan text = forests_.naive().text(live_[place].id);
+    remember({text.begin() + live_[place].num_prompt, text.end()});
     forests_.finish(live_[place].id, bytes_.below(3) != 0);
     live_.erase(live_.begin() + static_cast<std::ptrdiff_t>(place));
   }
@@ -170,8 +174,21 @@ class Operations {
   void learn() {
     const std::vector<IndexId> indices = read_indices();
     std::size_t reading = 0;
-    forests_.learn(indices, read_tokens(15, reading));
+    const Tokens output = read_tokens(15, reading);
+    forests_.learn(indices, output);
+    remember(output);
     bound_texts();
+  }
+
+  // Often outputs that were learned, in some of their indices.
+  void forget() {
+    if (forgettable_.empty()) return;
+    forests_.forget(read_indices(), forgettable_[bytes_.below(forgettable_.size())]);
+  }
+
+  void remember(const Tokens& output) {
+    if (forgettable_.size() == 16) forgettable_.erase(forgettable_.begin());
+    forgettable_.push_back(output);
   }
 
   void replace_index() {
@@ -326,6 +343,7 @@ class Operations {
   ForestPair forests_;
   std::vector<Live> live_;
   Tokens history_;  // every token so far
+  std::vector<Tokens> forgettable_;  // the latest outputs
   OperationCounts counts_;
 };
 

@@ -330,6 +330,8 @@ class ForestScript {
     if (!outputs.sizes.empty()) {
       const auto oldest = std::span(outputs.tokens).first(outputs.sizes[0]);
       must([&] { core_->learn(std::array{IndexId{1}}, oldest, 3); });
+      require(call([&] { core_->forget(std::array{IndexId{0}, IndexId{1}}, oldest); }),
+              "an output could not be forgotten");
     }
     std::vector<std::byte> state;
     must([&] { state = core_->model_state(*model_); });

@@ -217,9 +217,98 @@ void what_stays_is_read_once_whatever_happens_meanwhile() {
   }
 }
 
+void require_equal_counts(const SuffixIndex &a, const SuffixIndex &b, const Tokens &text) {
+  for (std::size_t begin = 0; begin < text.size(); ++begin) {
+    for (std::size_t size = 1; size <= 6 && begin + size <= text.size(); ++size)
+      CHECK(a.count(std::span(text).subspan(begin, size)) == b.count(std::span(text).subspan(begin, size)));
+  }
+}
+
+void forget(SuffixIndex &index, const Tokens &text) {
+  while (index.forget_piece(text))
+    index.check_integrity();
+  index.check_integrity();
+}
+
+// Counts are those of an index that never learned it.
+void a_forgotten_output_leaves_nothing_behind() {
+  std::mt19937 random(3);
+  for (int run = 0; run < 40; ++run) {
+    SuffixIndex index(6, SuffixIndex::kUnlimited), without(6, SuffixIndex::kUnlimited);
+    const Tokens forgotten = random_text(random, 1 + below(random, 900), 4);
+    std::vector<Tokens> others;
+    for (int i = 0; i < 6; ++i) {
+      others.push_back(random_text(random, 1 + below(random, 40), 4));
+      others.back().push_back(9); // it is never a beginning of the forgotten one
+      const std::uint32_t uses = 1 + below(random, 3);
+      learn(index, others.back(), uses);
+      learn(without, others.back(), uses);
+      if (i % 2 == 0)
+        learn(index, forgotten, uses);
+    }
+    forget(index, forgotten);
+    CHECK(!index.forget_piece(forgotten));
+    CHECK(index.num_sequences() == without.num_sequences() && index.num_tokens() == without.num_tokens());
+    for (const Tokens &other : others)
+      require_equal_counts(index, without, other);
+    require_equal_counts(index, without, forgotten);
+    index.evict(index.num_tokens());
+    CHECK(index.automaton().num_states() == 1);
+  }
+}
+
+void an_output_beyond_the_most_uses_is_forgotten_in_all_its_parts() {
+  SuffixIndex index(5, SuffixIndex::kUnlimited);
+  learn(index, Tokens{1, 2, 3}, SuffixIndex::kMaxUses);
+  learn(index, Tokens{1, 2, 3}, 7);
+  learn(index, Tokens{1, 2});
+  forget(index, Tokens{1, 2, 3});
+  CHECK(index.num_sequences() == 1 && index.num_tokens() == 2);
+  CHECK(index.count(Tokens{1, 2}) == 1 && index.count(Tokens{3}) == 0);
+}
+
+// An output that is being evicted has lost its end. Running ones stay.
+void what_is_left_of_an_output_is_forgotten_and_running_ones_stay() {
+  SuffixIndex index(5, SuffixIndex::kUnlimited);
+  Tokens text(600);
+  for (std::int32_t i = 0; i < 600; ++i)
+    text[static_cast<std::size_t>(i)] = i % 7;
+  const SequenceId live = index.open();
+  index.append(live, Tokens{1, 2, 3});
+  const SequenceId stopped = index.open();
+  index.append(stopped, Tokens{1, 2, 3});
+  index.stop(stopped);
+  learn(index, text);
+  learn(index, Tokens{5, 5, 5});
+  index.evict(300);
+  CHECK(index.num_tokens() < 600);
+  forget(index, text);
+  CHECK(index.count(Tokens{0}) == 0 && index.count(Tokens{5}) == 3);
+  forget(index, Tokens{1, 2, 3});
+  CHECK(index.count(Tokens{1}) == 1 || index.count(Tokens{1}) == 2);
+  index.close(live);
+  index.close(stopped);
+  forget(index, Tokens{1, 2, 3});
+  CHECK(index.count(Tokens{1}) == 0 && index.num_tokens() == 3);
+}
+
+// An index that is full learns the first pieces of an output.
+void the_first_pieces_of_an_output_are_forgotten_with_it() {
+  SuffixIndex index(5, SuffixIndex::kUnlimited);
+  Tokens text(600, 9);
+  learn(index, Tokens(text.begin(), text.begin() + SuffixIndex::kPieceTokens));
+  learn(index, Tokens(text.begin(), text.begin() + 300));
+  forget(index, text);
+  CHECK(index.num_tokens() == 300);
+}
+
 } // namespace
 
 int main() {
+  a_forgotten_output_leaves_nothing_behind();
+  an_output_beyond_the_most_uses_is_forgotten_in_all_its_parts();
+  what_is_left_of_an_output_is_forgotten_and_running_ones_stay();
+  the_first_pieces_of_an_output_are_forgotten_with_it();
   a_sequence_with_uses_counts_as_equal_ones();
   a_live_sequence_with_uses_can_be_stopped_and_taken_back();
   outputs_are_read_from_the_oldest_to_the_youngest_with_their_uses();

@@ -103,6 +103,17 @@ void ForestCore::learn(std::span<const IndexId> indices, std::span<const std::in
   }
 }
 
+void ForestCore::forget(std::span<const IndexId> indices, std::span<const std::int32_t> tokens) {
+  check_tokens(tokens);
+  if (tokens.empty()) return;
+  for (const IndexId id : indices) {
+    for (bool is_left = true; is_left;) {
+      const auto lock = enter();
+      is_left = registry_.forget_piece(id, tokens);
+    }
+  }
+}
+
 // ---- a request's life ---------------------------------------------------------------------------------
 
 void ForestCore::start(RequestId id, GroupId group, std::span<const std::int32_t> prompt,

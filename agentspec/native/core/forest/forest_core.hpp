@@ -25,15 +25,16 @@ namespace agentspec {
 /// threads of a pool share a batch. Its drafts do not depend on their number.
 ///
 /// Each request has its own index (the prompt, continued by the output, and separately the predicted output)
-/// and a list of shared ones. Ids of indices and models are never reused. start() and learn() ignore an
-/// unknown id: it was dropped meanwhile. A call that throws has changed nothing, with one exception. When
-/// std::bad_alloc is thrown, learn() may have reached some of the indices, and step() may have ingested the
-/// output. Where possible the forest continues without: an index without memory is emptied, and a live
-/// request continues without its own index. finish(), wait() and drop_index() never throw std::bad_alloc.
-/// Budgets hold after every call. Near its limit a group (or the whole) makes room in its largest indices. At
-/// the limit nothing more is learned. When nothing can be evicted, the largest live request continues without
-/// its own index. Empty indices and names of live sequences can't be evicted and may take a group beyond its
-/// limit. The whole is charged with at most the limit, so that other groups don't pay for it.
+/// and a list of shared ones. Ids of indices and models are never reused. start(), learn() and forget()
+/// ignore an unknown id: it was dropped meanwhile. A call that throws has changed nothing, with one
+/// exception. When std::bad_alloc is thrown, learn() may have reached some of the indices, and step() may
+/// have ingested the output. Where possible the forest continues without: an index without memory is emptied,
+/// and a live request continues without its own index. forget(), finish(), wait() and drop_index() never
+/// throw std::bad_alloc. Budgets hold after every call. Near its limit a group (or the whole) makes room in
+/// its largest indices. At the limit nothing more is learned. When nothing can be evicted, the largest live
+/// request continues without its own index. Empty indices and names of live sequences can't be evicted and
+/// may take a group beyond its limit. The whole is charged with at most the limit, so that other groups don't
+/// pay for it.
 class ForestCore {
  public:
   ForestCore(std::uint32_t depth, std::size_t limit_bytes, std::size_t num_threads = 1);
@@ -60,6 +61,9 @@ class ForestCore {
   /// Adds a finished sequence, which counts as `uses` equal ones, to each of the indices, in pieces.
   /// O(indices * tokens * chain). Throws TokenError, ConfigError.
   void learn(std::span<const IndexId> indices, std::span<const std::int32_t> tokens, std::uint32_t uses = 1);
+  /// Removes the outputs of exactly these tokens from each of the indices, in pieces, and what is left of
+  /// them after evictions. Live requests keep theirs. O(indices * tokens * chain). Throws TokenError.
+  void forget(std::span<const IndexId> indices, std::span<const std::int32_t> tokens);
   /// Returns the next unread outputs of an index, the oldest first, about kReadTokens at a time; none at the
   /// end. `is_begin` starts over and abandons any earlier reading of the index. An output that stays in the
   /// index is read once, despite other calls in between. Throws UnknownIdError.

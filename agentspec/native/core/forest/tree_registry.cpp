@@ -52,6 +52,16 @@ bool TreeRegistry::learn_piece(IndexId id, std::optional<SequenceId>& sequence,
   return !is_full;
 }
 
+bool TreeRegistry::forget_piece(IndexId id, std::span<const std::int32_t> tokens) {
+  const auto found = indices_.find(id);
+  if (found == indices_.end()) return false;
+  Shared& shared = *found->second;
+  const bool is_left = shared.index->forget_piece(tokens);
+  if (is_left) shared.index->enforce_incrementally(SuffixIndex::kPieceTokens);
+  budget_.account(shared);
+  return is_left;
+}
+
 SequenceId TreeRegistry::open_sequence(Shared& shared, std::uint32_t uses) {
   try {
     return shared.index->open(uses);

@@ -40,6 +40,9 @@ class TreeRegistry {
   /// takes no more: it is unknown or full.
   bool learn_piece(IndexId id, std::optional<SequenceId>& sequence, std::span<const std::int32_t> tokens,
                    std::uint32_t uses, bool is_last);
+  /// Removes some of the outputs of these tokens (not empty). Returns false once the index holds no more of
+  /// them or is unknown.
+  bool forget_piece(IndexId id, std::span<const std::int32_t> tokens);
 
   /// Throws UnknownIdError.
   ModelId create_model(GroupId group, const AcceptanceModel& learned);

@@ -113,6 +113,13 @@ bool SuffixIndex::remove_piece(SequenceId id) {
   return true;
 }
 
+// An index at its limit may have learned only the first pieces of an output.
+bool SuffixIndex::forget_piece(std::span<const std::int32_t> tokens) {
+  texts_.set_apart(tokens, kPieceTokens);
+  Text* rest = texts_.find_rest(tokens);
+  return rest != nullptr && change_or_clear([&] { retract_piece(*rest); });
+}
+
 void SuffixIndex::stop(SequenceId id) {
   const std::uint32_t slot = slot_of(id);
   change_or_clear([&] { stop_learning(slot); });

@@ -80,6 +80,10 @@ class SuffixIndex {
   /// Stops learning a live sequence and removes some tokens from its end. Returns true once the sequence is
   /// removed. O(kPieceTokens * chain). Throws UnknownIdError.
   bool remove_piece(SequenceId id);
+  /// Removes some tokens of an output that equals `tokens` (not empty), or of what is left of it after
+  /// evictions. Live sequences stay. Returns true if there may be more to remove.
+  /// O(tokens + kPieceTokens * chain).
+  bool forget_piece(std::span<const std::int32_t> tokens);
   /// Evicts at least `num_tokens` tokens, or all if there are fewer. Returns the number evicted.
   /// O(tokens * chain).
   std::size_t evict(std::size_t num_tokens);

@@ -9,12 +9,16 @@
 namespace agentspec {
 namespace {
 
+std::uint64_t extended(std::uint64_t hash, std::int32_t token) {
+  return (std::rotl(hash, 5) ^ static_cast<std::uint32_t>(token)) * 0x9E3779B97F4A7C15u;
+}
+
+std::uint32_t finished(std::uint64_t hash) { return static_cast<std::uint32_t>(hash >> 32); }
+
 std::uint32_t hash_of(std::span<const std::int32_t> tokens) {
-  std::uint64_t hash = tokens.size();
-  for (const std::int32_t token : tokens) {
-    hash = (std::rotl(hash, 5) ^ static_cast<std::uint32_t>(token)) * 0x9E3779B97F4A7C15u;
-  }
-  return static_cast<std::uint32_t>(hash >> 32);
+  std::uint64_t hash = 0;
+  for (const std::int32_t token : tokens) hash = extended(hash, token);
+  return finished(hash);
 }
 
 std::uint16_t width_of(std::span<const std::int32_t> tokens) {
@@ -41,12 +45,16 @@ void pack(std::uint64_t* words, std::size_t i, std::uint32_t width, std::int32_t
 
 const std::uint64_t* words_of(const Text& text) { return reinterpret_cast<const std::uint64_t*>(&text + 1); }
 
-bool is_equal(const Text& text, std::span<const std::int32_t> tokens) {
-  if (text.size != tokens.size()) return false;
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
+bool is_beginning(const Text& text, std::span<const std::int32_t> tokens) {
+  if (text.size > tokens.size()) return false;
+  for (std::size_t i = 0; i < text.size; ++i) {
     if (unpack(words_of(text), i, text.width) != tokens[i]) return false;
   }
   return true;
+}
+
+bool is_equal(const Text& text, std::span<const std::int32_t> tokens) {
+  return text.size == tokens.size() && is_beginning(text, tokens);
 }
 
 }  // namespace
@@ -72,9 +80,27 @@ void TextStore::put(std::span<const std::int32_t> tokens, std::uint32_t uses) {
 void TextStore::put_oldest(std::span<const std::int32_t> tokens, std::uint32_t owner, std::uint32_t uses) {
   Text* text = make(tokens, 0, uses);
   text->owner = owner;
-  text->newer = oldest_;
-  (oldest_ == nullptr ? youngest_ : oldest_->older) = text;
-  oldest_ = text;
+  link_oldest(text);
+}
+
+void TextStore::set_apart(std::span<const std::int32_t> tokens, std::size_t piece) noexcept {
+  std::uint64_t hash = 0;
+  for (std::size_t size = 1; size <= tokens.size(); ++size) {
+    hash = extended(hash, tokens[size - 1]);
+    if (size != tokens.size() && size % piece != 0) continue;
+    while (Text* text = find(finished(hash), tokens.first(size), 0)) {
+      unshare(text);
+      unlink(text);
+      link_oldest(text);
+    }
+  }
+}
+
+Text* TextStore::find_rest(std::span<const std::int32_t> tokens) const {
+  for (Text* text = oldest_; text != nullptr && !text->is_shared; text = text->newer) {
+    if (text->owner == Text::kNoOwner && is_beginning(*text, tokens)) return text;
+  }
+  return nullptr;
 }
 
 void TextStore::begin_reading() {
@@ -156,6 +182,13 @@ void TextStore::link_youngest(Text* text) noexcept {
   text->newer = nullptr;
   (youngest_ == nullptr ? oldest_ : youngest_->newer) = text;
   youngest_ = text;
+}
+
+void TextStore::link_oldest(Text* text) noexcept {
+  text->older = nullptr;
+  text->newer = oldest_;
+  (oldest_ == nullptr ? youngest_ : oldest_->older) = text;
+  oldest_ = text;
 }
 
 void TextStore::unlink(Text* text) noexcept {

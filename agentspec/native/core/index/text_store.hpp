@@ -57,6 +57,12 @@ class TextStore {
   /// Adds an owner's text as the oldest, without merging equal ones. O(tokens). Throws std::bad_alloc and
   /// changes nothing.
   void put_oldest(std::span<const std::int32_t> tokens, std::uint32_t owner, std::uint32_t uses = 1);
+  /// Makes the texts that equal `tokens`, or their first `n * piece` tokens, the oldest and no longer shared.
+  /// O(tokens).
+  void set_apart(std::span<const std::int32_t> tokens, std::size_t piece) noexcept;
+  /// Returns a text without an owner that is no longer shared and that `tokens` begins with, or nullptr.
+  /// These texts are the oldest. O(their tokens).
+  Text* find_rest(std::span<const std::int32_t> tokens) const;
   /// Keeps the first `size` tokens of a text, which is then no longer shared. Removes the text if `size` is
   /// 0. Returns the number of other texts that moved, amortized at most three per removed text.
   std::size_t cut(Text* text, std::uint32_t size) noexcept;
@@ -95,6 +101,7 @@ class TextStore {
   void split_bucket();
   void merge_bucket() noexcept;
   void link_youngest(Text* text) noexcept;
+  void link_oldest(Text* text) noexcept;
   void unlink(Text* text) noexcept;
   void* allocate(std::size_t bytes);
   void open_chunk(std::size_t bytes);

@@ -1,0 +1,191 @@
+"""The corpus of one engine process: its store, and the threads that publish, learn and write snapshots."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agentspec.config import MIB, check_int, check_positive
+from agentspec.corpus.batch import ORIGIN_BYTES, ForgetStage, ForgetSubject
+from agentspec.corpus.batch_log import BatchLog
+from agentspec.corpus.keeper import SnapshotKeeper
+from agentspec.corpus.learner import Learner, LearnerFigures, SharedTrees
+from agentspec.corpus.memory import OutputMemory
+from agentspec.corpus.output import Output
+from agentspec.corpus.publisher import Publisher, PublisherFigures
+from agentspec.corpus.store import CorpusStore
+from agentspec.stages import StageKey
+
+if TYPE_CHECKING:
+    from agentspec.corpus.encryption import KeyRing
+
+_MOST_BYTES = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusConfig:
+    """How much an engine shares and learns.
+
+    Attributes:
+        cpu_share: most of one core that learning takes.
+        most_lag_s: a learner further behind skips to the newest outputs.
+        join_bytes: most bytes of tokens that a new engine learns from a snapshot.
+        join_s: time after a start in which learning may take a whole core.
+        memory_bytes: of outputs remembered, to recognize repetitions and to erase exactly.
+        queue_bytes: of finished outputs that wait to be published.
+        snapshot_bytes: most bytes of tokens in a tenant's snapshot.
+        snapshot_every_s: seconds between two snapshots of a tenant.
+        most_age_s: outputs not used for longer are left out of snapshots.
+
+    Raises:
+        ConfigError: one of them is not positive.
+    """
+
+    cpu_share: float = 0.25
+    most_lag_s: float = 10.0
+    join_bytes: int = 64 * MIB
+    join_s: float = 5.0
+    memory_bytes: int = 64 * MIB
+    queue_bytes: int = 16 * MIB
+    snapshot_bytes: int = 64 * MIB
+    snapshot_every_s: float = 300.0
+    most_age_s: float = 7 * 86400.0
+
+    def __post_init__(self) -> None:
+        for name in ("join_bytes", "memory_bytes", "queue_bytes", "snapshot_bytes"):
+            check_int(name, getattr(self, name), 1, _MOST_BYTES)
+        for name in ("cpu_share", "most_lag_s", "join_s", "snapshot_every_s", "most_age_s"):
+            check_positive(name, getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusFigures:
+    """What was shared and learned since the start.
+
+    Attributes:
+        publisher: of this engine's outputs.
+        learner: of other engines' outputs.
+        num_snapshots: snapshots written.
+        num_snapshot_failures: attempts that failed.
+        memory_bytes: of outputs remembered.
+    """
+
+    publisher: PublisherFigures
+    learner: LearnerFigures
+    num_snapshots: int
+    num_snapshot_failures: int
+    memory_bytes: int
+
+
+class Corpus:
+    """Shares outputs with other engines, and learns theirs. Thread-safe.
+
+    The store is a cache. While it is away, requests lose drafts, never an answer.
+
+    Args:
+        store: closed with the corpus.
+        vocabulary: fingerprint of the tokenizer.
+        vocab_size: tokens from it on are refused.
+        trees: what learns.
+        keys: the tenants' data keys; None = nothing is encrypted.
+        config: limits.
+    """
+
+    def __init__(
+        self,
+        store: CorpusStore,
+        vocabulary: str,
+        vocab_size: int,
+        trees: SharedTrees,
+        *,
+        keys: KeyRing | None = None,
+        config: CorpusConfig | None = None,
+    ) -> None:
+        config = config or CorpusConfig()
+        self.origin = os.urandom(ORIGIN_BYTES)
+        self._store = store
+        self._log = BatchLog(store, vocabulary, keys)
+        self._memory = OutputMemory(config.memory_bytes)
+        self._publisher = Publisher(self._log, self.origin, self._memory, queue_bytes=config.queue_bytes)
+        self._keeper = SnapshotKeeper(
+            self._log,
+            self._publisher,
+            self.origin.hex(),
+            every_s=config.snapshot_every_s,
+            most_bytes=config.snapshot_bytes,
+            most_age_s=config.most_age_s,
+        )
+        self._learner = Learner(
+            self._log,
+            self.origin,
+            vocab_size,
+            trees,
+            self._memory,
+            self._publisher,
+            self._keeper.repeat,
+            cpu_share=config.cpu_share,
+            most_lag_s=config.most_lag_s,
+            join_bytes=config.join_bytes,
+            join_s=config.join_s,
+        )
+
+    def start(self) -> None:
+        """Start the threads. Serving need not wait for what they learn."""
+        self._publisher.start()
+        self._learner.start()
+        self._keeper.start()
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Send what is left, as far as the time allows, and close the store."""
+        self._publisher.close(timeout_s)
+        self._keeper.close(timeout_s)
+        self._learner.close(timeout_s)
+        self._store.close()
+
+    def publish(self, output: Output, num_accepted_from_shared: int = 0) -> None:
+        """Take a finished output that this engine's trees have learned. Takes microseconds, and never raises.
+
+        Args:
+            output: its tokens must not change any more.
+            num_accepted_from_shared: tokens that shared trees drafted and the model accepted.
+        """
+        self._publisher.publish(output, num_accepted_from_shared)
+
+    def figures(self) -> CorpusFigures:
+        """Return the present figures."""
+        return CorpusFigures(
+            self._publisher.figures(),
+            self._learner.figures(),
+            self._keeper.num_written,
+            self._keeper.num_failures,
+            self._memory.num_bytes,
+        )
+
+    # ---- erasure: the store at once, the trees of all engines as they read the log ----
+
+    def forget_stage(self, stage: StageKey) -> None:
+        """Erase the outputs of a stage and of all stages below it.
+
+        Raises:
+            CorpusError: the store can't be used now. Part may be erased: repeat it.
+        """
+        self._keeper.erase(stage.tenant, ForgetStage(stage.path))
+
+    def forget_subject(self, tenant: str, subject: bytes) -> None:
+        """Erase the outputs with a person's data. Equal outputs of others stay in the store.
+
+        Raises:
+            ConfigError: the subject has not 1 to 32 bytes.
+            CorpusError: the store can't be used now. Part may be erased: repeat it.
+        """
+        self._keeper.erase(tenant, ForgetSubject(subject))
+
+    def forget_tenant(self, tenant: str) -> None:
+        """Erase all outputs of a tenant, and its data key.
+
+        Raises:
+            CorpusError: the store can't be used now. Part may be erased: repeat it.
+        """
+        self._store.erase(self._log.scope(tenant))
+        self._publisher.enter_epoch(tenant, self._log.epoch(tenant))

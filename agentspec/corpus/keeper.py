@@ -1,0 +1,129 @@
+"""The keeper of snapshots: writes them regularly, and carries out erasures that have to be repeated."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from agentspec.corpus.batch_log import BatchLog
+from agentspec.corpus.cpu_share import CpuShare
+from agentspec.corpus.erasure import Erasure, Tombstone
+from agentspec.corpus.publisher import Publisher
+from agentspec.corpus.snapshots import MOST_AGE_S, SNAPSHOT_BYTES, SnapshotWriter
+from agentspec.corpus.store import Cursor
+from agentspec.errors import CorpusError
+
+logger = logging.getLogger("agentspec")
+
+EVERY_S = 300.0
+CPU_SHARE = 0.1
+_PAUSE_S = 1.0
+
+
+class SnapshotKeeper:
+    """Writes each tenant's snapshot about every ``every_s``, unless another process did.
+
+    Args:
+        log: what to write snapshots of.
+        publisher: numbers the tombstones.
+        holder: names this process in the store.
+        every_s: seconds between two snapshots of a tenant.
+        most_bytes: of tokens in a snapshot.
+        most_age_s: older outputs are left out.
+        cpu_share: share of one core.
+        clock: monotonic seconds.
+        spread: returns the part of ``every_s`` to wait, so that processes do not write at the same time.
+    """
+
+    def __init__(
+        self,
+        log: BatchLog,
+        publisher: Publisher,
+        holder: str,
+        *,
+        every_s: float = EVERY_S,
+        most_bytes: int = SNAPSHOT_BYTES,
+        most_age_s: float = MOST_AGE_S,
+        cpu_share: float = CPU_SHARE,
+        clock: Callable[[], float] = time.monotonic,
+        spread: Callable[[], float] = lambda: random.uniform(0.7, 1.3),
+    ) -> None:
+        self._log = log
+        self._publisher = publisher
+        self._every_s = every_s
+        self._clock = clock
+        self._spread = spread
+        self._closing = threading.Event()
+        self._share = CpuShare(cpu_share, self._closing.wait, clock)
+        writer = partial(SnapshotWriter, log, most_bytes=most_bytes, most_age_s=most_age_s)
+        self._writer = writer(f"{holder}:snapshots", pause=self._share.pause)
+        self._eraser = writer(f"{holder}:erasures")
+        self._erasing = threading.Lock()
+        self._repeated: dict[tuple[str, Tombstone], set[bytes]] = {}  # digests
+        self._due: dict[str, tuple[float, Cursor | None]] = {}  # when, and the snapshot at that time
+        self.num_written = 0
+        self.num_failures = 0
+        self._thread = threading.Thread(target=self._run, name="agentspec-snapshots", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """End the thread."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def erase(self, tenant: str, tombstone: Tombstone, digests: Iterable[bytes] = ()) -> None:
+        """Erase now, counts of these digests included. Raises CorpusError: part may be erased, repeat it."""
+        with self._erasing:
+            self._publisher.withdraw(tenant, Erasure(tombstone))
+            self._eraser.erase(tenant, self._publisher.numbered(tenant, tombstone), digests)
+
+    def repeat(self, tenant: str, erasure: Erasure) -> None:
+        """Erase soon: records from before the erasure were published after it."""
+        name = (tenant, erasure.tombstone)
+        self._repeated[name] = self._repeated.get(name, set()) | erasure.digests
+
+    def step(self) -> None:
+        """Repeat erasures, and write the snapshots that are due."""
+        try:
+            while self._repeated and not self._closing.is_set():
+                self._erase_again(*self._repeated.popitem())
+            for tenant in self._log.tenants():
+                if not self._closing.is_set() and self._is_due(tenant):
+                    self.num_written += self._writer.write(tenant)
+        except CorpusError as error:
+            self.num_failures += 1
+            logger.debug("no snapshot was written: %s", error)
+
+    def _erase_again(self, name: tuple[str, Tombstone], digests: set[bytes]) -> None:
+        try:
+            self.erase(*name, digests)
+        except CorpusError:
+            self._repeated.setdefault(name, set()).update(digests)
+            raise
+
+    def _is_due(self, tenant: str) -> bool:
+        """Return True if the time has come, there is something new, and no other process wrote a snapshot."""
+        now_s = self._clock()
+        due_s, before = self._due.get(tenant, (None, None))
+        if due_s is not None and now_s < due_s:
+            return False
+        snapshot = self._log.snapshot(tenant)
+        cursor = snapshot.cursor if snapshot else None
+        self._due[tenant] = (now_s + self._every_s * self._spread(), cursor)
+        return due_s is not None and cursor == before and cursor != self._log.end(tenant)
+
+    def _run(self) -> None:
+        self._share.begin()
+        while not self._closing.wait(_PAUSE_S):
+            try:
+                self.step()
+            except Exception:  # serving continues
+                logger.exception("writing snapshots failed")

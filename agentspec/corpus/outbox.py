@@ -1,0 +1,132 @@
+"""The outbox: one tenant's records that wait to be published."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from agentspec.corpus.batch import MOST_RECORDS, Batch, Count, Record
+from agentspec.corpus.erasure import PLACEHOLDER, Erasure
+from agentspec.corpus.output import Output
+from agentspec.forest.file import MOST_USES
+
+_RECORD_BYTES = 64  # beside the tokens
+_MOST_COUNTS = 4096  # beyond it they are due at once
+
+
+class Outbox:
+    """Records in their order, cut into numbered batches. Not thread-safe.
+
+    The first record after a quiet time is due at once, further ones ``window_s`` after the last batch. A
+    batch keeps its numbers until it is published, so that a repetition is recognized. Counts are summed for
+    ``counts_every_s``. Nothing is due before the tenant's epoch is known.
+    """
+
+    def __init__(self, window_s: float, batch_bytes: int, counts_every_s: float) -> None:
+        self._window_s = window_s
+        self._batch_bytes = batch_bytes
+        self._counts_every_s = counts_every_s
+        self._records: deque[Record] = deque()
+        self._num_bytes = 0
+        self._counts: dict[bytes, Count] = {}
+        self._counts_due_s = math.inf
+        self._sent_s = -math.inf
+        self.next_number = 0
+        self.epoch: int | None = None
+        self.unsent: Batch | None = None
+        self.is_refused = False  # the last batch could not be encoded
+
+    def add(self, output: Output) -> None:
+        """Add an output to be published whole."""
+        self._records.append(output)
+        self._num_bytes += _size(output)
+
+    def count(self, output: Output, now_s: float) -> None:
+        """Add an output's uses to be published as a count."""
+        before = self._counts.get(output.digest)
+        uses = output.uses + (before.uses if before else 0)
+        if not self._counts:
+            self._counts_due_s = now_s + self._counts_every_s
+        self._counts[output.digest] = Count(output.digest, output.stage.path, min(uses, MOST_USES))
+        if len(self._counts) >= _MOST_COUNTS:
+            self._counts_due_s = now_s
+
+    @property
+    def due_s(self) -> float:
+        """When the next batch is due, in the clock's seconds; infinite if there is none, or no epoch yet."""
+        if self.epoch is None:
+            return math.inf
+        if self.unsent is not None or self._num_bytes >= self._batch_bytes:
+            return -math.inf
+        return min(self._sent_s + self._window_s if self._records else math.inf, self._counts_due_s)
+
+    def cut(self, origin: bytes, now_s: float, *, is_last: bool = False) -> Batch | None:
+        """Return the next batch, the unsent one first, or None. It is the unsent one until :meth:`sent`."""
+        if self.unsent is None and self.epoch is not None:
+            if self._counts and (is_last or now_s >= self._counts_due_s):
+                self._take_counts()
+            records = self._take_records()
+            if records:
+                self.unsent = self.number(origin, records)
+        return self.unsent
+
+    def number(self, origin: bytes, records: tuple[Record, ...]) -> Batch:
+        """Return records as a batch with the next sequence numbers."""
+        batch = Batch(origin, self.next_number, records)
+        self.next_number += len(records)
+        return batch
+
+    def sent(self, now_s: float) -> None:
+        """Forget the unsent batch: it was published, or can't be."""
+        self.unsent = None
+        self._sent_s = now_s
+
+    def withdraw(self, erasure: Erasure) -> list[Output]:
+        """Remove what an erasure covers, and return the outputs among it."""
+        kept = deque(record for record in self._records if not erasure.covers(record))
+        withdrawn = [
+            record for record in self._records if isinstance(record, Output) and erasure.covers(record)
+        ]
+        self._records = kept
+        self._num_bytes = sum(map(_size, kept))
+        self._counts = {key: count for key, count in self._counts.items() if not erasure.covers(count)}
+        if self.unsent is not None:
+            self.unsent = erased(self.unsent, erasure) or self.unsent
+        return withdrawn
+
+    def clear(self) -> None:
+        """Forget all records. The numbers go on."""
+        self._records.clear()
+        self._num_bytes = 0
+        self._counts.clear()
+        self._counts_due_s = math.inf
+        self.unsent = None
+
+    def _take_counts(self) -> None:
+        for count in self._counts.values():
+            self._records.append(count)
+            self._num_bytes += _RECORD_BYTES
+        self._counts.clear()
+        self._counts_due_s = math.inf
+
+    def _take_records(self) -> tuple[Record, ...]:
+        """Remove and return the first records: as many as fit one batch, at least one if there is any."""
+        taken: list[Record] = []
+        num_bytes = 0
+        while self._records and num_bytes < self._batch_bytes and len(taken) < MOST_RECORDS:
+            taken.append(self._records.popleft())
+            num_bytes += _size(taken[-1])
+        self._num_bytes -= num_bytes
+        return tuple(taken)
+
+
+def erased(batch: Batch, erasure: Erasure) -> Batch | None:
+    """Return the batch with placeholders for all that is covered, or None if nothing is."""
+    records = tuple(PLACEHOLDER if erasure.covers(record) else record for record in batch.records)
+    if records == batch.records:
+        return None
+    return Batch(batch.origin, batch.first, records)
+
+
+def _size(record: Record) -> int:
+    return _RECORD_BYTES + (record.tokens.nbytes if isinstance(record, Output) else 0)

@@ -1,0 +1,304 @@
+"""The publisher: sends finished outputs to other engines, beside the decode steps."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agentspec.corpus.batch import Batch
+from agentspec.corpus.batch_log import BatchLog
+from agentspec.corpus.circuit_breaker import CircuitBreaker
+from agentspec.corpus.erasure import Erasure, Tombstone, covers
+from agentspec.corpus.memory import OutputMemory
+from agentspec.corpus.novelty import Novelty, NoveltyGate
+from agentspec.corpus.outbox import Outbox
+from agentspec.corpus.output import Output
+from agentspec.corpus.output_queue import FinishedOutput, OutputQueue
+from agentspec.errors import CorpusError
+
+logger = logging.getLogger("agentspec")
+
+WINDOW_S = 0.25
+BATCH_BYTES = 256 << 10
+QUEUE_BYTES = 16 << 20
+COUNTS_EVERY_S = 60.0
+_PAUSE_S = 0.02  # between two looks at the queue
+_IDLE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherFigures:
+    """What became of finished outputs.
+
+    Attributes:
+        num_published: outputs sent whole.
+        num_duplicates: outputs that are known already, sent as counts.
+        num_skipped: outputs that carry nothing new.
+        num_dropped: outputs without room in the queue, or that could not be sent.
+        num_bytes: bytes sent.
+        num_failures: failed calls of the store.
+        since_success_s: seconds since the last successful call; None before the first.
+    """
+
+    num_published: int
+    num_duplicates: int
+    num_skipped: int
+    num_dropped: int
+    num_bytes: int
+    num_failures: int
+    since_success_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawal:
+    """What an erasure took back.
+
+    Attributes:
+        next_number: records with lower numbers were sent before, or have placeholders.
+        outputs: all that the trees hold, with repetitions; None if some of them may not be known.
+    """
+
+    next_number: int
+    outputs: list[Output] | None
+
+
+class Publisher:
+    """Publishes what is new of the finished outputs, in batches per tenant. Thread-safe.
+
+    Outputs wait in a bounded queue. A thread judges them, encodes them and calls the store. While the store
+    fails, it pauses, and the oldest outputs are dropped.
+
+    Args:
+        log: where to publish.
+        origin: 16 random bytes that name this process.
+        memory: outputs that other engines know; the learner adds those of others.
+        window_s: time between two batches of a tenant.
+        batch_bytes: size at which a batch is sent earlier.
+        queue_bytes: most bytes of waiting outputs.
+        counts_every_s: time over which repetitions are summed.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        log: BatchLog,
+        origin: bytes,
+        memory: OutputMemory,
+        *,
+        window_s: float = WINDOW_S,
+        batch_bytes: int = BATCH_BYTES,
+        queue_bytes: int = QUEUE_BYTES,
+        counts_every_s: float = COUNTS_EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log = log
+        self._origin = origin
+        self._memory = memory
+        self._clock = clock
+        self._gate = NoveltyGate(memory)
+        self._queue = OutputQueue(queue_bytes)
+        self._breaker = CircuitBreaker("publishing of outputs to other engines", clock)
+        self._working = threading.Lock()  # guards what follows; never held by publish()
+        self._outboxes = defaultdict[str, Outbox](lambda: Outbox(window_s, batch_bytes, counts_every_s))
+        self._erased: set[str] = set()
+        self._num = dict.fromkeys(Novelty, 0)
+        self._num_sent = self._num_lost = self._num_bytes = 0
+        self._success_s: float | None = None
+        self._deadline_s = math.inf  # of close()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="agentspec-publisher", daemon=True)
+
+    # ---- outputs ----
+
+    def publish(self, output: Output, num_accepted_from_shared: int = 0) -> None:
+        """Take a finished output, within microseconds. Never blocks and never raises.
+
+        Args:
+            output: its tokens must not change any more.
+            num_accepted_from_shared: tokens that shared trees drafted and the model accepted.
+        """
+        self._queue.put(FinishedOutput(output, num_accepted_from_shared))
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Send what is left, as far as the time allows."""
+        self._deadline_s = self._clock() + timeout_s
+        self._closing.set()
+        self._queue.wake()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        else:
+            self.pump(is_last=True)
+
+    def pump(self, *, is_last: bool = False) -> float:
+        """Send the batches that are due; all of them if it is the last call.
+
+        Returns:
+            Seconds until the next one is due, if no output arrives meanwhile.
+        """
+        with self._working:
+            if (wait_s := self._breaker.wait_s) > 0 and not is_last:
+                return wait_s
+            try:
+                self._send_unsent()
+                self._judge_finished()
+                self._send_due(is_last)
+            except CorpusError as error:
+                self._breaker.fail(error)
+                return self._breaker.wait_s
+            due_s = min((outbox.due_s for outbox in self._outboxes.values()), default=math.inf)
+            return max(0.0, due_s - self._clock())
+
+    def figures(self) -> PublisherFigures:
+        """Return the present figures."""
+        since_s = None if self._success_s is None else self._clock() - self._success_s
+        return PublisherFigures(
+            self._num_sent,
+            self._num[Novelty.COUNT],
+            self._num[Novelty.SKIP],
+            self._num_lost + self._queue.num_dropped,
+            self._num_bytes,
+            self._breaker.num_failures,
+            since_s,
+        )
+
+    # ---- erasure ----
+
+    def tenants(self) -> list[str]:
+        """Return the tenants of all outputs so far. Nothing is sent for one before :meth:`enter_epoch`."""
+        return list(self._outboxes)
+
+    def next_number(self, tenant: str) -> int:
+        """Return the sequence number of the tenant's next record."""
+        with self._working:
+            return self._outboxes[tenant].next_number
+
+    def numbered(self, tenant: str, tombstone: Tombstone) -> Batch:
+        """Return a tombstone as a batch of its own, with the next sequence number."""
+        with self._working:
+            return self._outboxes[tenant].number(self._origin, (tombstone,))
+
+    def withdraw(self, tenant: str, erasure: Erasure) -> Withdrawal:
+        """Take back all that an erasure covers and that was not sent yet.
+
+        It is remembered, since the trees hold it.
+        """
+        with self._working:
+            outbox = self._outboxes[tenant]
+            named = self._queue.withdraw(
+                lambda output: output.stage.tenant == tenant and covers(erasure.tombstone, output)
+            )
+            self._note_dropped()
+            known = self._memory.recall(tenant, erasure.tombstone)
+            erasure.digests.update(output.digest for output in (*named, *(known or ())))
+            erasure.is_complete = known is not None
+            waiting = outbox.withdraw(erasure)
+            for output in (*named, *waiting):
+                self._memory.add(output)
+            outputs = None if known is None else [*known, *named, *waiting]
+            return Withdrawal(outbox.next_number, outputs)
+
+    def enter_epoch(self, tenant: str, epoch: int) -> None:
+        """Take back all of a tenant from before this epoch. What is sent from now on belongs to it.
+
+        The learner calls this before it reads the tenant's log, so that it meets every later tombstone. If
+        the tenant was ever erased, that may have been after the first outputs here.
+        """
+        with self._working:
+            if epoch > (self._outboxes[tenant].epoch or 0):
+                self._clear(tenant)
+            self._outboxes[tenant].epoch = epoch
+
+    def take_erased(self) -> set[str]:
+        """Return the tenants that were erased since the last call: the trees may hold outputs from before."""
+        with self._working:
+            erased, self._erased = self._erased, set()
+        return erased
+
+    # ---- the lock is held ----
+
+    def _judge_finished(self) -> None:
+        self._note_dropped()
+        now_s = self._clock()
+        for output, num_accepted in self._queue.take():
+            novelty = self._gate.judge(output, num_accepted)
+            self._num[novelty] += 1
+            if novelty is Novelty.WHOLE:
+                self._outboxes[output.stage.tenant].add(output)
+            elif novelty is Novelty.COUNT:
+                self._outboxes[output.stage.tenant].count(output, now_s)
+
+    def _note_dropped(self) -> None:
+        for stage, subject in self._queue.take_dropped():
+            self._memory.note(stage, subject)
+
+    def _send_unsent(self) -> None:
+        """Send the batches that failed before: until then, outputs wait in the bounded queue."""
+        for tenant, outbox in list(self._outboxes.items()):
+            if outbox.unsent is not None:
+                self._send(tenant, outbox.unsent)
+
+    def _send_due(self, is_last: bool) -> None:
+        for tenant, outbox in list(self._outboxes.items()):
+            while is_last or outbox.due_s <= self._clock():
+                batch = outbox.cut(self._origin, self._clock(), is_last=is_last)
+                if batch is None or self._clock() > self._deadline_s:
+                    break
+                self._send(tenant, batch)
+
+    def _send(self, tenant: str, batch: Batch) -> None:
+        """Publish an outbox's unsent batch. Raises CorpusError; then it stays there."""
+        outbox = self._outboxes[tenant]
+        num_outputs = sum(isinstance(record, Output) for record in batch.records)
+        try:
+            data = self._log.encode(tenant, batch)
+            outbox.is_refused = False
+        except CorpusError as error:  # of this tenant alone, e.g. its key
+            if not outbox.is_refused:
+                logger.warning("outputs of tenant %s are not shared: %s", tenant, error)
+            outbox.is_refused = True
+            self._num_lost += num_outputs
+            return outbox.sent(self._clock())
+        if not self._log.store.publish(self._log.scope(tenant), data, outbox.epoch):
+            self._num_lost += num_outputs
+            self._clear(tenant)
+            outbox.epoch = self._log.epoch(tenant)
+            return None
+        self._breaker.succeed()
+        self._success_s = self._clock()
+        self._num_sent += num_outputs
+        self._num_bytes += len(data)
+        return outbox.sent(self._success_s)
+
+    def _clear(self, tenant: str) -> None:
+        """Drop all outputs of a tenant: they are older than its erasure."""
+        self._queue.withdraw(lambda output: output.stage.tenant == tenant)
+        self._outboxes[tenant].clear()
+        self._log.forget_key(tenant)
+        self._erased.add(tenant)
+
+    # ---- the thread ----
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            wait_s = self._pumped()
+            if self._breaker.is_open:
+                self._closing.wait(wait_s)
+            elif not self._closing.wait(_PAUSE_S):
+                self._queue.wait(min(wait_s, _IDLE_S))
+        self._pumped(is_last=True)
+
+    def _pumped(self, *, is_last: bool = False) -> float:
+        try:
+            return self.pump(is_last=is_last)
+        except Exception:  # serving continues
+            logger.exception("publishing of outputs failed")
+            return _IDLE_S

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import math
+
+from agentspec.corpus.batch import Count, ForgetSubject
+from agentspec.corpus.erasure import PLACEHOLDER, Erasure
+from agentspec.corpus.outbox import Outbox
+from tests.corpus.support.replica import output
+
+ORIGIN = b"a" * 16
+
+
+def outbox(window_s: float = 0.25, batch_bytes: int = 1000, counts_every_s: float = 60.0) -> Outbox:
+    box = Outbox(window_s, batch_bytes, counts_every_s)
+    box.epoch = 0
+    return box
+
+
+def test_the_first_record_is_due_at_once_and_later_ones_after_the_window():
+    box = outbox()
+    assert box.due_s == math.inf
+    box.add(output([1]))
+    assert box.due_s == -math.inf
+    box.cut(ORIGIN, 10.0)
+    box.sent(10.0)
+    box.add(output([2]))
+    assert box.due_s == 10.25
+
+
+def test_nothing_is_due_before_the_epoch_is_known():
+    box = Outbox(0.25, 1000, 60.0)
+    box.add(output([1]))
+    assert box.due_s == math.inf
+    assert box.cut(ORIGIN, 0.0, is_last=True) is None
+
+
+def test_a_full_batch_is_due_at_once():
+    box = outbox()
+    box.add(output([1]))
+    box.cut(ORIGIN, 10.0)
+    box.sent(10.0)
+    box.add(output(range(100)))
+    assert box.due_s == 10.25
+    box.add(output([0] * 200))
+    assert box.due_s == -math.inf
+
+
+def test_batches_are_numbered_and_within_their_size():
+    box = outbox(batch_bytes=1000)
+    for number in range(5):
+        box.add(output([number] * 100))
+    batches = []
+    while batch := box.cut(ORIGIN, 0.0):
+        batches.append((batch.first, len(batch.records)))
+        box.sent(0.0)
+    assert batches == [(0, 3), (3, 2)]
+
+
+def test_a_batch_keeps_its_numbers_until_it_is_sent():
+    box = outbox()
+    box.add(output([1]))
+    first = box.cut(ORIGIN, 0.0)
+    box.add(output([2]))
+    assert box.cut(ORIGIN, 0.0) is first
+    box.sent(0.0)
+    assert box.cut(ORIGIN, 0.0).first == 1
+
+
+def test_counts_are_summed_until_they_are_due():
+    box = outbox()
+    one = output([1])
+    for _ in range(3):
+        box.count(one, 5.0)
+    assert box.cut(ORIGIN, 64.0) is None
+    assert box.due_s == 65.0
+    batch = box.cut(ORIGIN, 65.0)
+    assert batch.records == (Count(one.digest, ("plan",), 3),)
+    assert box.due_s == -math.inf
+    box.sent(65.0)
+    assert box.due_s == math.inf
+
+
+def test_many_counts_are_due_at_once():
+    box = outbox()
+    for number in range(4096):
+        box.count(output([number]), 5.0)
+    assert box.due_s == 5.0
+
+
+def test_what_is_erased_is_withdrawn_and_a_numbered_record_gets_a_placeholder():
+    box = outbox()
+    mine, other = output([1], subject=b"ann"), output([2])
+    box.add(mine)
+    box.add(other)
+    box.cut(ORIGIN, 0.0)
+    waiting = output([3], subject=b"ann")
+    box.add(waiting)
+    box.count(mine, 0.0)
+    assert box.withdraw(Erasure(ForgetSubject(b"ann"), {mine.digest})) == [waiting]
+    assert box.cut(ORIGIN, 0.0).records == (PLACEHOLDER, other)
+    box.sent(0.0)
+    assert box.cut(ORIGIN, 100.0) is None
+
+
+def test_an_erased_tenant_keeps_counting_its_records():
+    box = outbox()
+    box.add(output([1]))
+    box.cut(ORIGIN, 0.0)
+    box.clear()
+    assert box.cut(ORIGIN, 100.0, is_last=True) is None
+    assert box.next_number == 1

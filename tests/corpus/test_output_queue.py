@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import threading
+
+from agentspec.corpus.output_queue import FinishedOutput, OutputQueue
+from tests.corpus.support.replica import output
+
+TIMEOUT_S = 60.0
+
+
+def finished(*tokens: int, **more) -> FinishedOutput:
+    return FinishedOutput(output(tokens, **more), 0)
+
+
+def test_outputs_leave_in_their_order():
+    queue = OutputQueue(1 << 20)
+    sent = [finished(number) for number in range(5)]
+    for one in sent:
+        queue.put(one)
+    assert queue.take() == sent
+    assert queue.take() == []
+
+
+def test_the_oldest_are_dropped_and_their_names_kept():
+    queue = OutputQueue(1000)
+    for number in range(5):
+        queue.put(finished(number, subject=b"ann" if number == 0 else b""))
+    assert [one.output.tokens.tolist() for one in queue.take()] == [[3], [4]]
+    assert queue.num_dropped == 3
+    assert {subject for _, subject in queue.take_dropped()} == {b"ann", b""}
+    assert queue.take_dropped() == set()
+
+
+def test_an_output_larger_than_the_queue_is_dropped():
+    queue = OutputQueue(1000)
+    queue.put(finished(*range(400)))
+    assert queue.take() == []
+    assert queue.num_dropped == 1
+
+
+def test_what_is_covered_is_withdrawn_and_the_rest_keeps_its_order():
+    queue = OutputQueue(1 << 20)
+    for number in range(6):
+        queue.put(finished(number))
+    withdrawn = queue.withdraw(lambda one: one.tokens[0] % 2 == 0)
+    queue.put(finished(7))
+    assert [one.tokens.tolist() for one in withdrawn] == [[0], [2], [4]]
+    assert [one.output.tokens.tolist() for one in queue.take()] == [[1], [3], [5], [7]]
+
+
+def test_a_reader_waits_for_an_output():
+    queue = OutputQueue(1 << 20)
+    read = threading.Event()
+
+    def wait() -> None:
+        queue.wait(TIMEOUT_S)
+        read.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    queue.put(finished(1))
+    assert read.wait(TIMEOUT_S)
+    thread.join()

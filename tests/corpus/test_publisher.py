@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from agentspec.corpus.batch import Count, ForgetStage, ForgetSubject
+from agentspec.corpus.erasure import PLACEHOLDER, Erasure
+from agentspec.corpus.output import Output
+from agentspec.errors import CorpusError
+from tests.corpus.support.memory_store import MemoryStore
+from tests.corpus.support.replica import Replica, output, stored
+
+TIMEOUT_S = 60.0
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+def sent(replica: Replica, tenant: str = "acme") -> list[list[int]]:
+    records = [record for batch in stored(replica.log, tenant) for record in batch.records]
+    return [record.tokens.tolist() for record in records if isinstance(record, Output)]
+
+
+def test_an_output_is_sent_at_once_and_the_next_ones_together(store):
+    replica = Replica(store)
+    replica.publisher.publish(output([1]))
+    assert replica.publisher.pump() == float("inf")
+    for number in (2, 3):
+        replica.publisher.publish(output([number]))
+    assert replica.publisher.pump() == pytest.approx(0.25)
+    assert sent(replica) == [[1]]
+    replica.pump(0.25)
+    assert sent(replica) == [[1], [2], [3]]
+    assert [(batch.first, len(batch.records)) for batch in stored(replica.log, "acme")] == [(0, 1), (1, 2)]
+
+
+def test_tenants_have_batches_and_numbers_of_their_own(store):
+    replica = Replica(store)
+    for tenant in ("acme", "globex", "acme"):
+        replica.publisher.publish(output([1, 2], tenant=tenant, stage="s" + tenant))
+        replica.publisher.publish(output([3], tenant=tenant))
+    replica.pump()
+    assert sent(replica, "acme") == [[1, 2], [3]]
+    assert sent(replica, "globex") == [[1, 2], [3]]
+    assert [batch.first for tenant in ("acme", "globex") for batch in stored(replica.log, tenant)] == [0, 0]
+
+
+def test_what_is_known_is_counted_and_what_is_drafted_is_skipped(store):
+    replica = Replica(store)
+    for num_accepted in (0, 3, 3):
+        replica.publisher.publish(output([1, 2, 3]), num_accepted)
+    replica.publisher.publish(output([4, 5, 6]), 3)
+    replica.pump(1.0)
+    replica.pump(60.0)
+    (whole,), (count,) = [batch.records for batch in stored(replica.log, "acme")]
+    assert whole.tokens.tolist() == [1, 2, 3]
+    assert count == Count(whole.digest, ("plan",), 2)
+    figures = replica.publisher.figures()
+    assert (figures.num_published, figures.num_duplicates, figures.num_skipped) == (1, 2, 1)
+    assert figures.num_bytes > 0
+    assert figures.since_success_s == 0
+
+
+def test_while_the_store_fails_the_oldest_outputs_are_dropped(store, caplog):
+    replica = Replica(store, publisher={"queue_bytes": 4100})
+    store.is_away = True
+    with caplog.at_level(logging.WARNING):
+        for number in range(50):
+            replica.publisher.publish(output([number]))
+            replica.pump(0.01)
+        calls = store.num_calls
+        assert replica.publisher.pump() > 0  # it pauses
+        assert store.num_calls == calls
+        store.is_away = False
+        replica.pump(60.0)
+        replica.pump()
+    assert sent(replica)[-1] == [49]
+    figures = replica.publisher.figures()
+    assert figures.num_dropped == 50 - len(sent(replica))
+    assert 0 < len(sent(replica)) < 30
+    assert figures.num_failures >= 1
+    assert len(caplog.records) == 2
+
+
+def test_a_batch_whose_answer_was_lost_is_sent_again_with_its_numbers(store):
+    replica = Replica(store)
+    store.num_failing = 2
+    replica.publisher.publish(output([1]))
+    replica.pump()
+    replica.publisher.publish(output([2]))
+    for _ in range(4):
+        replica.pump(60.0)
+    assert [batch.first for batch in stored(replica.log, "acme")] == [0, 0, 0, 1]
+
+
+def test_a_key_that_can_not_be_used_stops_its_tenant_alone(store, caplog):
+    class Keys:
+        def key(self, scope):
+            if scope.tenant == "globex":
+                raise CorpusError("another operator's key")
+
+        def forget(self, scope): ...
+
+    replica = Replica(store, keys=Keys())
+    with caplog.at_level(logging.WARNING):
+        for number in range(3):
+            replica.publisher.publish(output([number], tenant="globex"))
+            replica.publisher.publish(output([number]))
+            replica.pump()
+    assert len(sent(replica)) == 3
+    assert replica.publisher.figures().num_dropped == 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "outputs of tenant globex are not shared: another operator's key"
+    ]
+
+
+def test_what_is_left_is_sent_at_the_end(store):
+    replica = Replica(store)
+    for _ in range(2):
+        replica.publisher.publish(output([1]))
+        replica.publisher.publish(output([2]))
+        replica.publisher.pump()
+    replica.publisher.close()
+    counts = [record for batch in stored(replica.log, "acme") for record in batch.records[-2:]]
+    assert {record.uses for record in counts if isinstance(record, Count)} == {1}
+    assert sent(replica) == [[1], [2]]
+
+
+def test_the_thread_sends_and_ends(store):
+    replica = Replica(store)
+    replica.publisher.start()
+    replica.publisher.publish(output([1]))
+    store.wait({replica.log.scope("acme"): ""}, TIMEOUT_S)
+    assert sent(replica) == [[1]]
+    replica.publisher.publish(output([2]))
+    replica.publisher.close(TIMEOUT_S)
+    assert sent(replica) == [[1], [2]]
+    assert "agentspec-publisher" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_store_that_is_away_does_not_hold_up_the_end(store):
+    replica = Replica(store)
+    store.is_away = True
+    replica.publisher.start()
+    replica.publisher.publish(output([1]))
+    replica.publisher.close(TIMEOUT_S)
+    assert replica.publisher.figures().num_published == 0
+
+
+def test_an_erasure_takes_back_what_was_not_sent(store):
+    replica = Replica(store)
+    mine, other = output([1], subject=b"ann"), output([2])
+    replica.publisher.publish(mine)
+    replica.pump()
+    store.is_away = True
+    numbered = output([3], subject=b"ann")
+    for one in (numbered, other):
+        replica.publisher.publish(one)
+    replica.pump()
+    queued = output([4], subject=b"ann")
+    replica.publisher.publish(queued)
+    erasure = Erasure(ForgetSubject(b"ann"))
+    withdrawal = replica.publisher.withdraw("acme", erasure)
+    assert {one.digest for one in withdrawal.outputs} == {mine.digest, numbered.digest, queued.digest}
+    assert erasure.digests == {mine.digest, numbered.digest, queued.digest}
+    store.is_away = False
+    replica.pump(60.0)
+    assert stored(replica.log, "acme")[1].records[0] == PLACEHOLDER
+    assert withdrawal.next_number == 3
+    assert sent(replica) == [[1], [2]]
+
+
+def test_an_erasure_does_not_know_all_that_was_skipped(store):
+    replica = Replica(store)
+    replica.publisher.publish(output([1, 2]), 2)
+    replica.pump()
+    assert replica.publisher.withdraw("acme", Erasure(ForgetStage(("plan",)))).outputs is None
+    assert replica.publisher.withdraw("acme", Erasure(ForgetStage(("act",)))).outputs == []
+
+
+def test_an_erasure_does_not_know_all_that_was_dropped(store):
+    replica = Replica(store, publisher={"queue_bytes": 0})
+    replica.publisher.publish(output([1, 2], subject=b"ann"))
+    assert replica.publisher.withdraw("acme", Erasure(ForgetSubject(b"ann"))).outputs is None
+
+
+def test_nothing_from_before_its_erasure_is_sent_for_a_tenant(store):
+    replica = Replica(store)
+    replica.publisher.publish(output([1]))
+    replica.pump()
+    replica.publisher.publish(output([2]))
+    replica.publisher.publish(output([2], tenant="globex"))
+    store.erase(replica.log.scope("acme"))
+    replica.pump()
+    assert sent(replica) == []
+    assert sent(replica, "globex") == [[2]]
+    replica.publisher.publish(output([3]))
+    replica.pump()
+    assert sent(replica) == [[3]]
