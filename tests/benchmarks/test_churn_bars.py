@@ -33,7 +33,7 @@ class Forgetful(Forest):
     def finish(self, request_id: str, learn: bool = True) -> None:
         super().finish(request_id, learn=False)
 
-    def learn(self, stage: StageKey, token_ids: Tokens) -> None:
+    def learn(self, stage: StageKey, token_ids: Tokens, uses: int = 1) -> None:
         pass
 
 
