@@ -19,7 +19,7 @@ OTHER_VARIABLES = frozenset(
     ENVIRONMENT_PREFIX + name
     for name in (
         *("ADMIN_KEY", "API_KEY", "API_KEYS", "CONTROL_TOKEN", "ENGINE_API_KEY", "URL"),
-        *("DATA_PARALLEL_SIZE", "DISCOVERY_FILE", "VLLM_SETTINGS"),
+        *("CORPUS_KEY", "DATA_PARALLEL_SIZE", "DISCOVERY_FILE", "VLLM_SETTINGS"),
         *(
             "DISABLE",
             "HOSTS",
