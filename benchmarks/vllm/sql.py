@@ -100,7 +100,7 @@ def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> 
     for num_clients in NUM_CLIENTS:  # for the table only: once is enough
         announce(f"sql, {NGRAM.name}, {num_clients} at a time")
         runs.append(run(engine, NGRAM, num_clients, sizes.num_questions, log_dir))
-    return figures(runs)
+    return {**figures(runs), "server_flags": list(KV_BLOCKS)}
 
 
 def run(engine: Engine, speculator: Speculator, num_clients: int, num_questions: int, log_dir: Path) -> Run:
