@@ -145,21 +145,20 @@ void ForestCore::wait(RequestId id) {
 }
 
 void ForestCore::finish(RequestId id, bool keep) {
-  std::shared_ptr<Request> finished;  // these are freed after the lock
-  std::unique_ptr<RequestIndex> own;
-  PodArray<std::int32_t> text;
+  std::shared_ptr<Request> finished;
   std::vector<Link> links;
+  std::size_t bytes = 0;
   {
     const auto lock = enter();
     finished = registry_.remove(id, keep);
     if (finished->is_at_rest()) {
-      own = std::move(finished->own);
-      text = std::move(finished->text);
+      bytes = finished->own_memory_bytes();
       finished->own_state = OwnIndex::kDropped;
     }
-    links = std::move(finished->links);
+    links = std::move(finished->links);  // a step in pieces no longer adds to them
     own_changed_.notify_all();
   }
+  builder_.discard(std::move(finished), bytes);
   if (keep) return;
   for (const Link& link : links) {
     for (bool is_left = link.has_sequence; is_left;) {

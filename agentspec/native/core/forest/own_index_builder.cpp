@@ -7,6 +7,12 @@
 #include <vector>
 
 namespace agentspec {
+namespace {
+
+/// Memory of finished requests. Less waits until the thread has to build an index anyway.
+constexpr std::size_t kWorthWaking = std::size_t{1} << 20;
+
+}  // namespace
 
 void OwnIndexBuilder::build(Request& request, std::span<const std::int32_t> prediction,
                             std::span<const std::int32_t> prompt) {
@@ -27,6 +33,16 @@ void OwnIndexBuilder::build_in_background(const std::shared_ptr<Request>& reques
   } catch (const std::bad_alloc&) {
     give_up(*request);
     end(*request);
+  }
+}
+
+void OwnIndexBuilder::discard(std::shared_ptr<Request> request, std::size_t bytes) noexcept {
+  const bool is_worth_waking = (discarded_bytes_ += bytes) >= kWorthWaking;
+  if (is_worth_waking) discarded_bytes_ = 0;
+  try {
+    std::function<void()> free_it = [held = std::move(request)]() mutable { held.reset(); };
+    is_worth_waking ? thread_.submit(std::move(free_it)) : thread_.submit_idly(std::move(free_it));
+  } catch (const std::bad_alloc&) {  // it is freed here
   }
 }
 

@@ -1,6 +1,7 @@
 // Builds requests' own indices, in pieces and outside the forest's lock.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -26,6 +27,8 @@ class OwnIndexBuilder {
              std::span<const std::int32_t> prompt);
   /// Builds the index of a queued request in the background. O(1).
   void build_in_background(const std::shared_ptr<Request>& request);
+  /// Frees a finished request in the background. `bytes`: its memory; a small one waits for the next build.
+  void discard(std::shared_ptr<Request> request, std::size_t bytes) noexcept;
   void start_thread() { thread_.start(); }
 
  private:
@@ -38,7 +41,8 @@ class OwnIndexBuilder {
   FairMutex& mutex_;
   std::condition_variable_any& own_changed_;
   MemoryBudget& budget_;
-  BackgroundThread thread_;  // the last member: the thread uses the others
+  std::atomic<std::size_t> discarded_bytes_ = 0;  // that wait for the next build
+  BackgroundThread thread_;                       // the last member: the thread uses the others
 };
 
 }  // namespace agentspec

@@ -115,6 +115,9 @@ struct Request {
   bool has_to_come() const { return own_state == OwnIndex::kQueued || own_state == OwnIndex::kBuilding; }
   /// True if no thread works on the index, or on its text, outside the lock.
   bool is_at_rest() const { return own_state == OwnIndex::kQueued || own_state == OwnIndex::kReady; }
+  std::size_t own_memory_bytes() const {
+    return (own == nullptr ? 0 : own->memory_bytes()) + text.memory_bytes();
+  }
   /// Copies the index's text. Throws std::bad_alloc.
   void queue(std::span<const std::int32_t> prediction, std::span<const std::int32_t> prompt) {
     text.reserve(prediction.size() + prompt.size());

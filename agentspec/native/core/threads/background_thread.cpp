@@ -40,19 +40,35 @@ void BackgroundThread::submit(std::function<void()> job) {
   changed_.notify_all();
 }
 
-void BackgroundThread::work() {
-  while (true) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return is_stopping_ || !jobs_.empty(); });
-    if (is_stopping_) return;
-    const std::function<void()> job = std::move(jobs_.front());
-    jobs_.pop_front();
+void BackgroundThread::submit_idly(std::function<void()> job) {
+  std::unique_lock lock(mutex_);
+  if (!thread_.joinable()) {
     lock.unlock();
+    return job();
+  }
+  idle_jobs_.push_back(std::move(job));
+}
+
+void BackgroundThread::work() {
+  while (const std::function<void()> job = next_job()) {
     try {
       job();
     } catch (...) {  // the next job may succeed; a job has to catch its own errors
     }
   }
+}
+
+// Waits for a job. Returns none if the thread is stopping.
+std::function<void()> BackgroundThread::next_job() {
+  std::unique_lock lock(mutex_);
+  if (jobs_.empty() && idle_jobs_.empty()) {
+    changed_.wait(lock, [this] { return is_stopping_ || !jobs_.empty(); });
+  }
+  if (is_stopping_) return nullptr;
+  auto& queue = jobs_.empty() ? idle_jobs_ : jobs_;
+  std::function<void()> job = std::move(queue.front());
+  queue.pop_front();
+  return job;
 }
 
 }  // namespace agentspec

@@ -22,14 +22,19 @@ class BackgroundThread {
   bool start();
   /// Queues the job, or runs it in the calling thread if the system can't start a thread.
   void submit(std::function<void()> job);
+  /// Queues a job that can wait for the next submit(): it does not wake the thread, and runs after all other
+  /// jobs. Runs it in the calling thread if the thread has not started.
+  void submit_idly(std::function<void()> job);
 
  private:
   void work();
+  std::function<void()> next_job();
   bool start_locked();
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> jobs_;
+  std::deque<std::function<void()>> idle_jobs_;
   std::thread thread_;
   bool is_stopping_ = false;
 };
