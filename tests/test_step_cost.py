@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentspec.step_cost import FIRST_PRICE, WINDOW, StepCost
+from agentspec.steps import COST_WINDOW as WINDOW
+from agentspec.steps import FIRST_PRICE, StepCost
 
 Seconds = Callable[[int], float]
 
