@@ -86,7 +86,8 @@ void StepCost::fade(double weight, const Work& work, double s) {
   mean.ps = keep * mean.ps + add * p * s;
 }
 
-// Solves the least squares: eliminates prompt tokens, then requests. The weights keep every divisor positive.
+// Solves the least squares: eliminates prompt tokens, then requests. The weights keep every divisor positive,
+// except in millions of requests or prompt tokens, where rounding may lose them: the last fit then stays.
 // The first price is a Gaussian prior. Its weight is the noise of a step relative to the prior's width.
 void StepCost::fit() {
   auto [dd, dr, dp, ds, rr, rp, rs, pp, ps] = products_;
@@ -98,12 +99,16 @@ void StepCost::fit() {
   const double noise = std::max(deviation_, kLeastShare * mean_s_) / first;
   const double weight = kTrust * (noise * noise) / num_steps_;
   dd -= dp * dp / pp + dr * dr / rr;
-  evidence_ = dd / (dd + weight);
+  const double evidence = dd / (dd + weight);
   dd += weight;
   ds += weight * first - dp * ps / pp - dr * rs / rr;
-  slopes_.per_draft = ds / dd;
-  slopes_.per_request = (rs - dr * slopes_.per_draft) / rr;
-  slopes_.per_prompt = (ps - dp * slopes_.per_draft - rp * slopes_.per_request) / pp;
+  Slopes fitted;
+  fitted.per_draft = ds / dd;
+  fitted.per_request = (rs - dr * fitted.per_draft) / rr;
+  fitted.per_prompt = (ps - dp * fitted.per_draft - rp * fitted.per_request) / pp;
+  if (!std::isfinite(fitted.per_draft + fitted.per_request + fitted.per_prompt)) return;
+  evidence_ = evidence;
+  slopes_ = fitted;
 }
 
 }  // namespace agentspec
