@@ -233,12 +233,12 @@ def test_vllm_stays_in_its_plugin() -> None:
     assert users_of("vllm") <= inside(set(IMPORTS), "agentspec.vllm_plugin")
 
 
-def test_only_the_forest_the_replay_and_doctor_know_the_native_core() -> None:
+def test_only_the_forest_the_steps_the_replay_and_doctor_know_the_native_core() -> None:
     # trees without a forest around them
     simulated = {f"{REPLAY}.drafters.{name}" for name in ("drafter", "stage_trees")}
     forest = {f"agentspec.forest.{name}" for name in ("forest", "registry", "persistence")}
     build_facts = "agentspec.doctor.cpu_features"
-    assert users_of("agentspec._native", "_native") == forest | simulated | {build_facts}
+    assert users_of("agentspec._native", "_native") == forest | simulated | {"agentspec.steps", build_facts}
 
 
 def test_the_engine_and_the_library_know_no_server() -> None:

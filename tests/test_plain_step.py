@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentspec.plain_step import PlainStep, StepSaving
-from agentspec.step_cost import StepCost
+from agentspec.steps import PlainStep, StepCost, StepSaving
 
 BASE_S, REQUEST_S, DRAFT_S, PROMPT_S = 0.002, 0.001, 0.0001, 0.00005
 

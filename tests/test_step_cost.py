@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentspec.step_cost import FIRST_PRICE, WINDOW, StepCost
+from agentspec.steps import COST_WINDOW as WINDOW
+from agentspec.steps import FIRST_PRICE, StepCost
 
 Seconds = Callable[[int], float]
 
@@ -181,6 +182,17 @@ def test_a_time_that_can_not_be_is_passed_over(seconds: float) -> None:
     cost.observe(0.001, 0, 0, 0, 256)  # a pass with prompts only
     assert cost.price == FIRST_PRICE
     assert serve(cost, around(10, 5), lambda rows: 0.001 * rows) > 0
+
+
+def test_after_numbers_beyond_any_batch_the_price_is_learned_again() -> None:
+    """Their products are so large that rounding loses the weights of the fit."""
+    cost, rng = StepCost(), random.Random(6)
+    for _ in range(500):
+        huge = (rng.choice((1, 1 << 31, (1 << 32) - 1)) for _ in range(4))
+        cost.observe(rng.choice((1e-8, 0.001, 1.0, 3000.0)), *huge)
+        assert 0 <= cost.price <= 1
+    price = serve(cost, around(10, 5, 80 * WINDOW), lambda rows: 0.002 + 0.0001 * rows)
+    assert price == pytest.approx(4 / 0.003 * 0.0001, rel=0.1)
 
 
 steps = st.lists(

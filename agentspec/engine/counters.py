@@ -9,9 +9,9 @@ from dataclasses import replace
 from agentspec.draft import Draft
 from agentspec.engine.request import Choice
 from agentspec.generation import GenerationRequest
-from agentspec.plain_step import StepSaving
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats, StageTable
+from agentspec.steps import StepSaving
 
 
 class StageCounters:

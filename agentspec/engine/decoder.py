@@ -24,9 +24,8 @@ from agentspec.engine.scheduler import Row, Scheduler
 from agentspec.engine.verifier import Verdict, verify
 from agentspec.errors import EngineError
 from agentspec.generation import TokenLogprob, TracedStep
-from agentspec.plain_step import PlainStep, StepSaving
 from agentspec.proposer import Proposer
-from agentspec.step_cost import StepCost
+from agentspec.steps import PlainStep, StepCost, StepSaving
 
 if TYPE_CHECKING:
     from agentspec.engine.model.kv_cache import KVCache

@@ -1,7 +1,7 @@
 """The token counts of a step that CUDA graphs were captured for: the steps of a GPU's staircase.
 
 vLLM pads a step to the next captured size. So a draft token is free up to that size, and the one beyond it
-costs a whole stair. The price of a draft token (``step_cost``) is the mean slope. It is learned from true
+costs a whole stair. The price of a draft token (``StepCost``) is the mean slope. It is learned from true
 counts, not from padded ones: those hardly vary, so they give no evidence where tokens are free (docs/log.md).
 """
 

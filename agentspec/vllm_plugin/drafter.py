@@ -19,11 +19,11 @@ import numpy as np
 from agentspec.errors import UnknownRequestError
 from agentspec.forest import Forest, Tokens, known_tokens
 from agentspec.stats import StageTable
+from agentspec.steps import StepMeter
 from agentspec.tags import Tags
 from agentspec.vllm_plugin.live import LiveRequest
 from agentspec.vllm_plugin.lora import adapted
 from agentspec.vllm_plugin.settings import PluginSettings
-from agentspec.vllm_plugin.step_meter import StepMeter
 from agentspec.vllm_plugin.texts import ServedTokenizer
 from agentspec.vllm_plugin.timing import Timing
 from agentspec.vllm_plugin.traces import Traces

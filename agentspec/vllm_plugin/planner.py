@@ -215,7 +215,7 @@ class StepPlanner:
         drafter.timing.add(step.took_s)
         saving = drafter.meter.observe(step.begin_s, end_s, planned.num_scheduled, *step.sums)
         if saving is not None:
-            step.count_saving(*saving)
+            step.count_saving(saving)
         if drafter.traces.live:
             self._note(planned)
 

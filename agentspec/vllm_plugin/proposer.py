@@ -142,7 +142,7 @@ class ForestProposer:
         drafter.timing.add(end_s - begin_s)
         saving = drafter.meter.observe(begin_s, end_s, self._num_scheduled, *sums)
         if saving is not None:
-            drafter.rows.count_saving(*saving)
+            drafter.rows.count_saving(saving)
         return drafts
 
     def _note(self, sampled_token_ids: list[list[int]]) -> None:

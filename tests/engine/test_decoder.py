@@ -14,7 +14,7 @@ from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import EngineBusyError, EngineError
 from agentspec.generation import GenerationRequest, SamplingParams
 from agentspec.proposer import Proposer
-from agentspec.step_cost import FIRST_PRICE
+from agentspec.steps import FIRST_PRICE
 from agentspec.tags import Tags
 from tests.support.fakes import (
     STAGE,

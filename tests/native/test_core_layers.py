@@ -13,8 +13,9 @@ LAYERS = {  # a folder may include its own headers and those of these
     BASE: set(),
     "index": {BASE},
     "threads": {BASE},
+    "steps": {BASE},
     "drafting": {BASE, "index"},
-    "forest": {BASE, "index", "threads", "drafting"},
+    "forest": {BASE, "index", "threads", "drafting", "steps"},
 }
 # The parts of the forest, from the bottom up: a part may include its own headers and those of these.
 FOREST = {

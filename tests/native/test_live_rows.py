@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentspec._native import DraftOptions
+from agentspec._native import DraftOptions, StepSaving
 from agentspec.draft import Source
 from agentspec.errors import TokenError, UnknownRequestError
 from tests.native.support.row_engine import EOS, TEXT, WIDTH, Engine
@@ -182,13 +182,13 @@ def test_a_request_that_is_gone_is_an_error_and_no_more(engine: Engine) -> None:
 
 def test_a_step_is_counted_with_drafts_and_without(engine: Engine) -> None:
     engine.step([10])
-    engine.rows.count_saving(1.0, 0.5, 0.25)  # the first token belongs to no decode step
+    engine.rows.count_saving(StepSaving(1.0, 0.5, 0.25))  # the first token belongs to no decode step
     engine.step([11, 12, 13])
-    engine.rows.count_saving(1.0, 0.5, 0.25)
+    engine.rows.count_saving(StepSaving(1.0, 0.5, 0.25))
     engine.step([14])
-    engine.rows.count_saving(2.0, -9.0, 1.0)
+    engine.rows.count_saving(StepSaving(2.0, -9.0, 1.0))
     counts = engine.rows.take_counts("r")
     assert counts.measured_decode_s == 3.0
     assert counts.plain_decode_s == 1.25
     engine.rows.remove("r")
-    engine.rows.count_saving(1.0, 0.5, 0.25)  # no request to count for
+    engine.rows.count_saving(StepSaving(1.0, 0.5, 0.25))  # no request to count for

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentspec._native import RUN_ROW_STEP, RowStep, known_tokens
+from agentspec._native import RUN_ROW_STEP, RowStep, StepSaving, known_tokens
 from agentspec.draft import Source
 from agentspec.errors import ConfigError, TokenError
 from tests.native.support.row_engine import TEXT, Engine
@@ -138,12 +138,12 @@ def test_what_a_step_took_is_counted_for_its_own_rows(device: Device) -> None:
     second.run()
     device.sample(13)
     device.plan(num_slots=4).run()
-    second.count_saving(1.0, 0.5, 0.25)
-    first.count_saving(9.0, 0.5, 0.25)  # the first token belongs to no decode step
+    second.count_saving(StepSaving(1.0, 0.5, 0.25))
+    first.count_saving(StepSaving(9.0, 0.5, 0.25))  # the first token belongs to no decode step
     counts = device.engine.rows.take_counts("r")
     assert (counts.measured_decode_s, counts.plain_decode_s) == (1.0, 1.0)
     device.engine.rows.remove("r")
-    second.count_saving(1.0, 0.5, 0.25)
+    second.count_saving(StepSaving(1.0, 0.5, 0.25))
 
 
 def test_nothing_can_be_read_before_it_has_run(device: Device) -> None:
@@ -152,7 +152,7 @@ def test_nothing_can_be_read_before_it_has_run(device: Device) -> None:
         lambda: step.lengths,
         lambda: step.sums,
         lambda: step.draft(0),
-        lambda: step.count_saving(1, 1, 1),
+        lambda: step.count_saving(StepSaving(1, 1, 1)),
     ):
         with pytest.raises(ValueError, match="has not run"):
             read()

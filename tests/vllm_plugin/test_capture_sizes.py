@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentspec.step_cost import StepCost
+from agentspec.steps import StepCost
 from agentspec.vllm_plugin.capture_sizes import CaptureSizes
 
 BY_33 = CaptureSizes(range(33, 513, 33))  # of vLLM's model runner V1 with 32 draft tokens

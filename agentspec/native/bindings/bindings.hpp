@@ -70,5 +70,6 @@ void register_forest_core(py::module_& module);
 void register_named_batch(ForestCoreClass& cls);
 void register_live_rows(py::module_& module);
 void register_row_step(py::module_& module);
+void register_steps(py::module_& module);
 
 }  // namespace agentspec

@@ -148,10 +148,8 @@ void register_live_rows(py::module_& module) {
            "Remove a row, if it exists. Returns its counts since they were last taken.")
       .def("take_counts", &LiveRows::take_counts, py::arg("name"), Unlocked(),
            "Return a row's counts since the last call, and reset them.")
-      .def("count_saving", &LiveRows::count_saving, py::arg("measured_s"), py::arg("fixed_s"),
-           py::arg("per_token_s"), Unlocked(),
-           "Count the last step for each row that was decoding. It took measured_s; without drafts n\n"
-           "tokens would have taken fixed_s + n * per_token_s.")
+      .def("count_saving", &LiveRows::count_saving, py::arg("saving"), Unlocked(),
+           "Count the time of the last step for each row that was decoding.")
       .def("step", &step, py::arg("names"), py::arg("sampled"), py::arg("ends").noconvert(),
            py::arg("verified"), py::arg("max_tokens"), py::arg("min_prob"), py::arg("now_s"),
            "Ingest a step's output and draft for the next step. Shared indices and models are updated\n"

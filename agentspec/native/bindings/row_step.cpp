@@ -172,13 +172,11 @@ void register_row_step(py::module_& module) {
           "Return a row's new tokens up to the end of its output, and the source of its verified draft.")
       .def(
           "count_saving",
-          [](RowStep& self, double measured_s, double fixed_s, double per_token_s) {
+          [](RowStep& self, const StepSaving& saving) {
             made(self);
-            self.count_saving(measured_s, fixed_s, per_token_s);
+            self.count_saving(saving);
           },
-          py::arg("measured_s"), py::arg("fixed_s"), py::arg("per_token_s"),
-          "Count the step for each row that was decoding. It took measured_s; without drafts n tokens\n"
-          "would have taken fixed_s + n * per_token_s.")
+          py::arg("saving"), "Count the time of the step for each row that was decoding.")
       .def_property_readonly("begin_s", &RowStep::begin_s, "When it began to run, on time.monotonic's clock.")
       .def_property_readonly("took_s", &RowStep::took_s, "How long it ran.")
       .def_property_readonly("error", &RowStep::error, "Why it made no drafts, if it failed; or empty.");

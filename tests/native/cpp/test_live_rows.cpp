@@ -253,17 +253,17 @@ void a_step_is_counted_with_drafts_and_without() {
   Engine engine;
   engine.start(0);
   engine.step_one({10});
-  engine.rows.count_saving(1.0, 0.5, 0.25); // the first token: no decode step
+  engine.rows.count_saving({1.0, 0.5, 0.25}); // the first token: no decode step
   engine.step_one({11, 12, 13});
-  engine.rows.count_saving(1.0, 0.5, 0.25);
+  engine.rows.count_saving({1.0, 0.5, 0.25});
   engine.sampled[0] = {-1};
   engine.ends[0] += 1;
   CHECK_THROWS(engine.step(), TokenError);
-  engine.rows.count_saving(8.0, 0.5, 0.25); // that step failed
+  engine.rows.count_saving({8.0, 0.5, 0.25}); // that step failed
   const RowCounts counts = engine.rows.take_counts("r0");
   CHECK(counts.measured_decode_s == 1.0 && counts.plain_decode_s == 1.25);
   engine.rows.remove("r0");
-  engine.rows.count_saving(1.0, 0.5, 0.25);
+  engine.rows.count_saving({1.0, 0.5, 0.25});
 }
 
 // Each thread steps a row of its own; a third adds and removes others.
@@ -284,7 +284,7 @@ void threads_may_do_everything_at_once() {
   std::int64_t num_counted = 0;
   for (int i = 0; i < 200; ++i) {
     shared.rows.add("other", 0, 1, {});
-    shared.rows.count_saving(1, 1, 1);
+    shared.rows.count_saving({1, 1, 1});
     num_counted += shared.rows.take_counts(shared.names[0]).num_output_tokens;
     shared.rows.remove("other");
   }

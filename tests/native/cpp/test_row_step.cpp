@@ -90,10 +90,10 @@ void steps_are_planned_while_others_run() {
     std::thread stream([step] { step->run(); });
     device.rows.add("other", 0, 9, {});
     device.rows.remove("other");
-    device.rows.count_row_saving("r", 1, 1, 1, 1);
+    device.rows.count_row_saving("r", 1, {1, 1, 1});
     stream.join();
     CHECK(step->is_done() && step->error().empty());
-    step->count_saving(1, 0.5, 0);
+    step->count_saving({1, 0.5, 0});
   }
   CHECK(device.rows.take_counts("r").num_output_tokens == 200);
   device.core.check_integrity();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/forest/request.hpp"
+#include "core/steps/step_saving.hpp"
 
 namespace agentspec {
 
@@ -78,11 +79,10 @@ class LiveRow {
   /// from `source`. `gain` must be reserved.
   void complete_step(const Gain& gain, std::size_t num_slots, std::size_t num_drafted, SourceId source,
                      double now_s);
-  /// Counts a step of `num_new` tokens that took `measured_s` seconds. Without drafts it would have taken
-  /// `fixed_s`, plus `per_token_s` per token.
-  void count_saving(std::size_t num_new, double measured_s, double fixed_s, double per_token_s) {
-    counts_.measured_decode_s += measured_s;
-    counts_.plain_decode_s += std::max(0.0, fixed_s + static_cast<double>(num_new) * per_token_s);
+  /// Counts the time of a step that gave it `num_new` tokens.
+  void count_saving(std::size_t num_new, const StepSaving& saving) {
+    counts_.measured_decode_s += saving.measured_s;
+    counts_.plain_decode_s += saving.plain_s(num_new);
   }
   /// Returns the counts since the last call, and resets them.
   RowCounts take_counts() { return std::exchange(counts_, {}); }

@@ -55,18 +55,17 @@ RowCounts LiveRows::take_counts(std::string_view name) {
   return row == nullptr ? RowCounts{} : row->take_counts();
 }
 
-void LiveRows::count_saving(double measured_s, double fixed_s, double per_token_s) {
+void LiveRows::count_saving(const StepSaving& saving) {
   const std::lock_guard lock(mutex_);
   for (const Part& part : parts_) {
     const std::size_t num_new = part.gain.tokens.size();
-    if (part.was_decoding && num_new > 0) part.row->count_saving(num_new, measured_s, fixed_s, per_token_s);
+    if (part.was_decoding && num_new > 0) part.row->count_saving(num_new, saving);
   }
 }
 
-void LiveRows::count_row_saving(std::string_view name, std::size_t num_new, double measured_s, double fixed_s,
-                                double per_token_s) {
+void LiveRows::count_row_saving(std::string_view name, std::size_t num_new, const StepSaving& saving) {
   const std::lock_guard lock(mutex_);
-  if (LiveRow* row = find(name)) row->count_saving(num_new, measured_s, fixed_s, per_token_s);
+  if (LiveRow* row = find(name)) row->count_saving(num_new, saving);
 }
 
 void LiveRows::expect(std::size_t num_rows) {

@@ -14,6 +14,7 @@
 
 #include "core/forest/forest_core.hpp"
 #include "core/forest/live_row.hpp"
+#include "core/steps/step_saving.hpp"
 
 namespace agentspec {
 
@@ -81,12 +82,10 @@ class LiveRows {
   RowCounts remove(std::string_view name);
   /// Returns a row's counts since the last call, and resets them.
   RowCounts take_counts(std::string_view name);
-  /// Counts the last step for each row that was decoding. It took `measured_s` seconds. Without drafts, n
-  /// tokens would have taken fixed_s + n * per_token_s.
-  void count_saving(double measured_s, double fixed_s, double per_token_s);
+  /// Counts the time of the last step for each row that was decoding.
+  void count_saving(const StepSaving& saving);
   /// Counts a step of one row likewise, which may be an earlier one. Ignores an unknown name.
-  void count_row_saving(std::string_view name, std::size_t num_new, double measured_s, double fixed_s,
-                        double per_token_s);
+  void count_row_saving(std::string_view name, std::size_t num_new, const StepSaving& saving);
 
   /// Announces a batch of `num_rows` rows, so that sleeping threads wake up in time. Throws ForkedError.
   void expect(std::size_t num_rows);

@@ -75,11 +75,11 @@ void RowStep::write_drafts() {
   }
 }
 
-void RowStep::count_saving(double measured_s, double fixed_s, double per_token_s) {
+void RowStep::count_saving(const StepSaving& saving) {
   for (std::size_t i = 0; i < planned_.size(); ++i) {
     const auto& row = made_.rows[i];
     if (row.was_decoding && row.num_gained > 0)
-      rows_.count_row_saving(planned_[i].name, row.num_gained, measured_s, fixed_s, per_token_s);
+      rows_.count_row_saving(planned_[i].name, row.num_gained, saving);
   }
 }
 

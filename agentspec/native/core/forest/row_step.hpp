@@ -48,7 +48,7 @@ class RowStep {
   std::size_t num_rows() const { return planned_.size(); }
   std::size_t draft_width() const { return buffers_.draft_width; }  // most draft tokens of a row
   /// Counts the time of the step for its rows, as LiveRows::count_saving() does.
-  void count_saving(double measured_s, double fixed_s, double per_token_s);
+  void count_saving(const StepSaving& saving);
   double begin_s() const { return begin_s_; }  // of a clock that never goes back
   double took_s() const { return took_s_; }
   const std::string& error() const { return error_; }  // empty: there was none
