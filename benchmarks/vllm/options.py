@@ -16,7 +16,7 @@ from benchmarks.harness.options import (
     outputs,
 )
 
-PARTS = ("lossless", "sql", "v2", "no_repeat", "propose", "warm", "soak")
+PARTS = ("lossless", "sql", "v2", "v2_lossless", "no_repeat", "propose", "warm", "soak")
 ON_REQUEST = ("steps",)
 
 DESCRIPTION = """\
@@ -28,19 +28,20 @@ and the repository: python -m benchmarks vllm
 
 EXAMPLES = """\
 examples:
-  python -m benchmarks vllm --traces DIR --json out/vllm.json            all parts, some two hours
+  python -m benchmarks vllm --traces DIR --json out/vllm.json            all parts, some four hours
   python -m benchmarks vllm --traces DIR --quick                         less of everything
   python -m benchmarks vllm --only soak --minutes 30 --json out/vllm.json
 
 parts; with --json, those that are not measured now stay as they are in the file:
-  lossless  outputs with the plugin and without, token by token, nine ways to run and to ask
-  sql       the example through gateway and vLLM, 1, 4 and 8 requests at a time
-  v2        model runner V2, in .venv-vllm-v2: outputs, and slots verified for each accepted token
-  no_repeat traffic that repeats nothing, 1, 8 and 32 requests at a time
-  propose   a whole call of the proposer with 64 live requests; DIR as for paper
-  warm      a restart with a saved forest; calls of the worker for the gateway's figures
-  soak      16 clients, some of whom hang up; memory
-  steps     step time against the tokens of a batch; only if asked for
+  lossless     outputs with the plugin and without, token by token, nine ways to run and to ask
+  sql          the example through gateway and vLLM, 1, 4 and 8 requests at a time
+  v2           model runner V2, in .venv-vllm-v2: the example and two ranks; slots per accepted token
+  v2_lossless  lossless with model runner V2: an hour on a CPU, where its kernels are interpreted
+  no_repeat    traffic that repeats nothing, 1, 8 and 32 requests at a time
+  propose      a whole call of the proposer with 64 live requests; DIR as for paper
+  warm         a restart with a saved forest; calls of the worker for the gateway's figures
+  soak         16 clients, some of whom hang up; memory
+  steps        step time against the tokens of a batch; only if asked for
 
 --gpu DIR runs a model of the shape of DIR's config.json with random weights on a GPU, for the part steps.
 """

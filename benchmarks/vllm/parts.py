@@ -35,6 +35,7 @@ def _served(name: str) -> Callable[[Engine, Sizes, Path, Announce], Measured]:
         "lossless": lossless.measure,
         "sql": sql.measure,
         "v2": runner_v2.measure,
+        "v2_lossless": runner_v2.measure_lossless,
         "no_repeat": no_repeat.measure,
         "steps": steps.measure,
         "warm": warm.measure,

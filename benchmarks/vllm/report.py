@@ -30,7 +30,8 @@ BARS = (
         )
         for number in (1, 8, 32)
     ),
-    Bar("V2: outputs identical", "v2", "v2_outputs_identical", ge, True),
+    Bar("V2: outputs identical", "v2_lossless", "v2_outputs_identical", ge, True),
+    Bar("V2: outputs of the example identical", "v2", "v2_sql_identical", ge, True),
     Bar("V2: scheduled asynchronously", "v2", "v2_async", ge, True),
     Bar("V2: two tensor-parallel ranks identical", "v2", "v2_tp2_identical", ge, True),
     Bar("V2: two pipeline stages identical", "v2", "v2_pp2_identical", ge, True),

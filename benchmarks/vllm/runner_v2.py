@@ -33,11 +33,17 @@ def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> 
         AgentSpecError: a server did not start, or V2's environment is missing.
     """
     v2 = bundled_on_runner_v2()
-    figures = _drafts(engine, v2, sizes, log_dir, announce)
-    figures |= _in_parallel(engine, v2, log_dir, announce)
-    compared = lossless.measure(v2, sizes, log_dir, announce, reference=engine)
-    identical = compared["outputs_identical"] and figures["sql_outputs_identical"]
-    return figures | {"v2_outputs_identical": identical, "lossless": compared}
+    return _drafts(engine, v2, sizes, log_dir, announce) | _in_parallel(engine, v2, log_dir, announce)
+
+
+def measure_lossless(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> dict[str, Any]:
+    """Return the figures of the part ``lossless`` for V2. ``engine`` runs V1, the reference.
+
+    Raises:
+        AgentSpecError: a server did not start, or V2's environment is missing.
+    """
+    compared = lossless.measure(bundled_on_runner_v2(), sizes, log_dir, announce, reference=engine)
+    return compared | {"v2_outputs_identical": compared["outputs_identical"]}
 
 
 def _drafts(v1: Engine, v2: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> dict[str, Any]:
@@ -52,7 +58,7 @@ def _drafts(v1: Engine, v2: Engine, sizes: Sizes, log_dir: Path, announce: Annou
         runs[name] = sql.run(engine, speculator, NUM_CLIENTS, sizes.num_questions, log_dir)
     base, ragged, ahead = runs.values()
     return {
-        "sql_outputs_identical": ragged.texts == ahead.texts == base.texts,
+        "v2_sql_identical": ragged.texts == ahead.texts == base.texts,
         "v2_accepted_per_step_vs_v1": ragged.counted.accepted_per_step / base.counted.accepted_per_step,
         "v2_async_accepted_per_step_vs_v1": ahead.counted.accepted_per_step / base.counted.accepted_per_step,
         "v2_async_slots_vs_ragged": _slots(ahead) / _slots(ragged),

@@ -21,7 +21,7 @@ from agentspec.gateway.upstreams.control_client import EngineControl
 from benchmarks.vllm.counters import Counters
 
 HOST = "127.0.0.1"
-START_LIMIT_S = 300.0
+START_LIMIT_S = 900.0
 STOP_LIMIT_S = 60.0
 CHILD_STOP_LIMIT_S = 3.0
 CONTROL_LIMIT_S = 120.0
