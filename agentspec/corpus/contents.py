@@ -38,7 +38,7 @@ class ScopeContents:
 
     Args:
         store: read only.
-        scope: whose outputs.
+        scope: the one to read.
         key: of the scope; None if its batches are not encrypted.
         advance: called with the size of each batch that was read.
     """

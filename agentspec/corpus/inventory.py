@@ -39,7 +39,7 @@ class HeldOutput:
 
 
 class Inventory:
-    """The distinct outputs of a scope, and what else its batches hold. Takes some 300 bytes per output.
+    """The distinct outputs of a scope, and figures of its batches. Takes some 300 bytes per output.
 
     Attributes:
         origins: engine processes with batches in the log.

@@ -354,7 +354,7 @@ class SqliteStore:
             return [Scope(*row) for row in rows]
 
     def check_integrity(self) -> list[str]:
-        """Return what SQLite finds wrong with the file."""
+        """Return the errors that SQLite finds in the file."""
         with self._file.transaction(writes=False) as file:
             found = [line for (line,) in file.execute("pragma integrity_check")]
         return [] if found == ["ok"] else found

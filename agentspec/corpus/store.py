@@ -154,7 +154,7 @@ class CorpusStore(Protocol):
         """Return the scopes that have ever had outputs, as far as the store remembers them."""
 
     def check_integrity(self) -> list[str]:
-        """Return what is wrong with the store's own files; nothing where a server keeps them."""
+        """Return the errors in the store's own files; none where a server keeps them."""
 
     def close(self) -> None:
         """Release connections and files."""

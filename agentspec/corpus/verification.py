@@ -1,4 +1,4 @@
-"""A check of everything that a store holds of a scope. It changes nothing."""
+"""A check of all batches of a scope. It changes nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentspec.errors import CorpusError
 
 @dataclass(slots=True)
 class Verification:
-    """What was read, and what is wrong with it.
+    """The result of a check.
 
     Attributes:
         num_batches: parts of the snapshot and entries of the log.
@@ -71,7 +71,7 @@ def _log(contents: ScopeContents, found: Verification) -> Iterator[StoredBatch]:
             yield entry
             place = f"behind {entry.place}"
     except CorpusError as error:
-        contents.store.epoch(contents.scope)  # raises if it is not the log alone that can't be read
+        contents.store.epoch(contents.scope)  # raises if the store is away altogether
         found.damage.append(f"{place}: {error}")
 
 
