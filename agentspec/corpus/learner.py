@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +21,7 @@ from agentspec.corpus.publisher import Publisher
 from agentspec.corpus.seen import SeenNumbers
 from agentspec.corpus.snapshots import LEASE_S
 from agentspec.corpus.store import START, Cursor
+from agentspec.corpus.worker import Worker
 from agentspec.errors import CorpusError
 from agentspec.stages import StageKey
 
@@ -160,23 +160,20 @@ class Learner:
         self._join_bytes = join_bytes
         self._join_s = join_s
         self._clock = clock
-        self._closing = threading.Event()
-        self._share = CpuShare(cpu_share, self._closing.wait, clock)
+        self._worker = Worker("learner", self._step_or_wait, begin=self._begin, retry_s=_RETRY_S)
+        self._share = CpuShare(cpu_share, self._worker.closing.wait, clock)
         self._followed: dict[str, _Followed] = {}
         self._tenants_s = -TENANTS_EVERY_S
         self._num_outputs = self._num_tokens = self._num_damaged = self._num_unknown = 0
         self._num_dropped = self._num_failures = self._num_missing_before = 0
-        self._thread = threading.Thread(target=self._run, name="agentspec-learner", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        self._worker.start()
 
     def close(self, timeout_s: float = 5.0) -> None:
         """End the thread."""
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        self._worker.close(timeout_s)
 
     def step(self) -> bool:
         """Learn the next entries of every tenant. Return True if there may be more."""
@@ -185,7 +182,7 @@ class Learner:
         self._find_tenants()
         has_more = False
         for tenant, followed in self._followed.items():
-            if self._closing.is_set() or self._clock() < followed.retry_s:
+            if self._worker.closing.is_set() or self._clock() < followed.retry_s:
                 continue
             try:
                 has_more |= self._follow(tenant, followed)
@@ -451,16 +448,13 @@ class Learner:
 
     # ---- the thread ----
 
-    def _run(self) -> None:
+    def _begin(self) -> None:
         self._share.begin()
         self._share.free(self._join_s)
-        while not self._closing.is_set():
-            try:
-                if not self.step():
-                    self._wait()
-            except Exception:  # serving continues
-                logger.exception("learning from other engines failed")
-                self._closing.wait(_RETRY_S)
+
+    def _step_or_wait(self) -> None:
+        if not self.step():
+            self._wait()
 
     def _wait(self) -> None:
         now_s = self._clock()
@@ -473,7 +467,7 @@ class Learner:
             self._log.store.wait(cursors, _WAIT_S)
         except CorpusError as error:
             self._failed(error)
-            self._closing.wait(_WAIT_S)
+            self._worker.closing.wait(_WAIT_S)
         self._share.pause()
 
     def _failed(self, error: CorpusError) -> None:
