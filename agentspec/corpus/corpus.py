@@ -139,8 +139,8 @@ class Corpus:
     def close(self, timeout_s: float = 5.0) -> None:
         """Send what is left, as far as the time allows, and close the store."""
         self._publisher.close(timeout_s)
-        self._keeper.close(timeout_s)
         self._learner.close(timeout_s)
+        self._keeper.close(timeout_s)  # last: the others may have left it erasures
         self._store.close()
 
     def publish(self, output: Output, num_accepted_from_shared: int = 0) -> None:

@@ -58,7 +58,9 @@ class SnapshotKeeper:
         self._every_s = every_s
         self._clock = clock
         self._spread = spread
-        self._worker = Worker("snapshots", self._wait_and_step, begin=lambda: self._share.begin())
+        self._worker = Worker(
+            "snapshots", self._wait_and_step, begin=lambda: self._share.begin(), end=self._finish
+        )
         self._share = CpuShare(cpu_share, self._worker.closing.wait, clock)
         writer = partial(SnapshotWriter, log, most_bytes=most_bytes, most_age_s=most_age_s)
         self._writer = writer(f"{holder}:snapshots", pause=self._share.pause)
@@ -74,7 +76,9 @@ class SnapshotKeeper:
         self._worker.start()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """End the thread."""
+        """Carry out the erasures that are left, as far as the time allows, and end the thread."""
+        if not self._worker.is_alive:
+            self._finish()
         self._worker.close(timeout_s)
 
     def erase(self, tenant: str, tombstone: Tombstone, digests: Iterable[bytes] = ()) -> None:
@@ -91,14 +95,24 @@ class SnapshotKeeper:
     def step(self) -> None:
         """Repeat erasures, and write the snapshots that are due."""
         try:
-            while self._repeated and not self._worker.closing.is_set():
-                self._erase_again(*self._repeated.popitem())
+            self._repeat_erasures()
             for tenant in self._log.tenants():
                 if not self._worker.closing.is_set() and self._is_due(tenant):
                     self.num_written += self._writer.write(tenant)
         except CorpusError as error:
             self.num_failures += 1
             logger.debug("no snapshot was written: %s", error)
+
+    def _finish(self) -> None:
+        """Carry out the erasures that are left: no other process knows of them."""
+        try:
+            self._repeat_erasures()
+        except CorpusError as error:
+            logger.warning("an erasure was not repeated for outputs that were sent too late: %s", error)
+
+    def _repeat_erasures(self) -> None:
+        while self._repeated:
+            self._erase_again(*self._repeated.popitem())
 
     def _erase_again(self, name: tuple[str, Tombstone], digests: set[bytes]) -> None:
         try:
