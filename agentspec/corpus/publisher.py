@@ -172,8 +172,11 @@ class Publisher:
     # ---- erasure ----
 
     def tenants(self) -> list[str]:
-        """Return the tenants of all outputs so far. Nothing is sent for one before :meth:`enter_epoch`."""
-        return list(self._outboxes)
+        """Return the tenants of all outputs so far, skipped and dropped ones included: the trees hold them.
+
+        Nothing is sent for a tenant before :meth:`enter_epoch`.
+        """
+        return list(dict.fromkeys([*self._outboxes, *self._memory.lost_tenants()]))
 
     def next_number(self, tenant: str) -> int:
         """Return the sequence number of the tenant's next record."""
