@@ -165,8 +165,9 @@ class Follower:
 
     def _skip(self) -> None:
         """Continue with the newest entries: drafts from the newest outputs are worth most."""
-        self.cursor = self._parts.log.end(self._tenant)
+        begin, self.cursor = self.cursor, self._parts.log.end(self._tenant)
         self._skipped = set(self._seen)
+        self._find_late(begin)
         self._passed(None)
         self._note_gap()
 
@@ -174,6 +175,7 @@ class Follower:
 
     def _join(self) -> None:
         parts = self._parts
+        begin, is_first = self.cursor, self._epoch < 0
         self._epoch = parts.log.epoch(self._tenant)
         self._epoch_s = parts.clock()
         parts.publisher.enter_epoch(self._tenant, self._epoch)
@@ -184,6 +186,8 @@ class Follower:
         self._has_to_join = False
         parts.share.free(parts.join_s)
         self._erase_met(met)  # own outputs may be in the trees already
+        if not is_first:  # before that nothing was sent
+            self._find_late(begin)
 
     def _learn_snapshot(self) -> bool:
         assert self._joining is not None
@@ -259,6 +263,18 @@ class Follower:
         """Apply tombstones among the entries that were skipped or lost: the snapshot keeps them."""
         self._erase_met(join(self._parts.log, self._tenant, 0).tombstones)
         del self._look_up_s[:1]
+
+    def _find_late(self, begin: Cursor) -> None:
+        """Repeat erasures for own records in entries that are passed over: a snapshot may hold them."""
+        end = self._parts.log.end(self._tenant)
+        cursor: Cursor | None = begin if self._erasures.has_applied else None
+        while cursor is not None and cursor != end:
+            entries, cursor = self._parts.log.read(self._tenant, cursor, _READ_BYTES), None
+            for logged in entries:
+                cursor = logged.cursor
+                if logged.batch is not None and logged.batch.origin == self._parts.origin:
+                    self._repeat_erasures(logged.batch)
+                self._parts.share.pause()
 
     def _repeat_erasures(self, batch: Batch) -> set[int]:
         """Repeat erasures that own records stand behind in the log, though they are older.

@@ -72,6 +72,11 @@ class MetErasures:
         if all(stale.erasure.tombstone != erasure.tombstone for stale in self._stale):
             self._stale.append(_Stale(erasure, below, now_s))
 
+    @property
+    def has_applied(self) -> bool:
+        """True if own records may be older than an erasure that they stand behind."""
+        return bool(self._stale)
+
     def late(self, batch: Batch) -> Iterator[tuple[int, Erasure]]:
         """Yield own records that are older than an erasure: their numbers, and the erasure.
 
