@@ -54,6 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands.add_parser("key", help="make an API key", fill=_key)
     commands.add_parser("doctor", help="check this installation", fill=_doctor)
     commands.add_parser("forest", help="see and change the trees of a running server", fill=_forest)
+    commands.add_parser("corpus", help="see, move, check and erase outputs that engines share", fill=_corpus)
     commands.add_parser(
         "stages", help="see and change the stages that a running server discovered", fill=_stages
     )
@@ -116,6 +117,12 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
 
 def _forest(parser: argparse.ArgumentParser) -> None:
     from agentspec.commands.forest import add_options
+
+    add_options(parser)
+
+
+def _corpus(parser: argparse.ArgumentParser) -> None:
+    from agentspec.commands.corpus.command import add_options
 
     add_options(parser)
 

@@ -17,7 +17,8 @@
     │   ├── UnrecordedCallError    a replay has no call with this conversation
     │   └── EngineBusyError        the admission queue is full; try again later
     ├── CorpusError            the store of shared outputs is away, slow, full or damaged
-    │   └── BatchError             an encoded batch of outputs that can't be used
+    │   ├── BatchError             an encoded batch of outputs that can't be used
+    │   └── ExportFileError        exported outputs can't be written there, or imported from it
     ├── AdapterError           a framework lacks the part that its adapter replaces
     └── EngineError            the engine failed or was stopped
 
@@ -129,6 +130,10 @@ class CorpusError(AgentSpecError):
 
 class BatchError(CorpusError):
     """An encoded batch of outputs is damaged, too large, too new, or encrypted with another key."""
+
+
+class ExportFileError(CorpusError):
+    """Outputs can't be exported to this file, or the file can't be imported. Nothing changed."""
 
 
 class AdapterError(AgentSpecError):

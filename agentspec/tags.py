@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import lru_cache
+from hashlib import blake2b
 
 from agentspec.config import DraftConfig
 from agentspec.errors import StageError
@@ -34,6 +35,8 @@ from agentspec.wire import (
 )
 
 logger = logging.getLogger(__name__)
+
+SUBJECT_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,13 @@ class Tags:
             (STAGE_HEADER.encode(), encode_stage(self.stage.name).encode()),
             (STAGE_SOURCE_HEADER.encode(), self.stage_source.encode()),
         ]
+
+
+def subject_hash(tenant: str, subject: str) -> bytes:
+    """Return what stands for a tenant's person in shared outputs: 16 bytes."""
+    return blake2b(
+        f"{tenant}\0{subject}".encode(), digest_size=SUBJECT_BYTES, person=b"agentspec person"
+    ).digest()
 
 
 def _stage(xargs: Mapping[str, object]) -> StageKey:

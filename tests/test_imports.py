@@ -265,6 +265,7 @@ def test_the_package_does_not_need_the_benchmarks() -> None:
         (["serve", "--help"], set()),
         (["bench", "--help"], {REPLAY, f"{REPLAY}.engine"}),
         (["replay", "--help"], set()),
+        (["corpus", "stats", "--help"], set()),
     ],
 )
 def test_a_command_loads_its_own_options_alone(arguments: list[str], expected: set[str]) -> None:

@@ -180,7 +180,7 @@ def decode(data: bytes, tenant: str, key: DataKey | None = None) -> Batch:
     if key:
         payload = _decrypted(payload, header, data[: _HEADER.size], key)
     elif header.codec != _PLAIN:
-        raise _unusable("it is encrypted: configure the operator's key of this corpus")
+        raise _unusable("it is encrypted, and its key is not known here")
     try:
         batch = Batch(header.origin, header.first, _unpacked(_decompressed(payload), tenant))
     except (msgspec.MsgspecError, zstandard.ZstdError, ValueError) as error:

@@ -10,11 +10,12 @@ from agentspec.config import MIB, check_int, check_positive
 from agentspec.corpus.batch import ORIGIN_BYTES, ForgetStage, ForgetSubject
 from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.keeper import SnapshotKeeper
-from agentspec.corpus.learner import Learner, LearnerFigures, SharedTrees
+from agentspec.corpus.learner import Learner, LearnerFigures
 from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.output import Output
 from agentspec.corpus.publisher import Publisher, PublisherFigures
 from agentspec.corpus.store import CorpusStore
+from agentspec.corpus.tree_updates import SharedTrees
 from agentspec.stages import StageKey
 
 if TYPE_CHECKING:
@@ -139,8 +140,8 @@ class Corpus:
     def close(self, timeout_s: float = 5.0) -> None:
         """Send what is left, as far as the time allows, and close the store."""
         self._publisher.close(timeout_s)
-        self._keeper.close(timeout_s)
         self._learner.close(timeout_s)
+        self._keeper.close(timeout_s)  # last: the others may have left it erasures
         self._store.close()
 
     def publish(self, output: Output, num_accepted_from_shared: int = 0) -> None:

@@ -66,6 +66,33 @@ class DataKey:
         return json.dumps(self.scope).encode() + header
 
 
+class OperatorKey:
+    """The key that wraps data keys.
+
+    Args:
+        secret: 32 bytes, see :func:`operator_key`.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._cipher = AESGCM(secret)
+
+    def wrap(self, key: DataKey) -> bytes:
+        """Return a data key encrypted."""
+        nonce = os.urandom(_NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, key.secret, json.dumps(key.scope).encode())
+
+    def unwrap(self, scope: Scope, wrapped: bytes) -> DataKey:
+        """Return a scope's data key. Raises CorpusError if another operator's key wrapped it."""
+        nonce, rest = wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:]
+        try:
+            return DataKey(scope, self._cipher.decrypt(nonce, rest, json.dumps(scope).encode()))
+        except (InvalidTag, ValueError):
+            raise CorpusError(
+                f"the operator's key does not open the data key of tenant {scope.tenant!r}: configure "
+                "the one that wrapped it, or erase this tenant's corpus"
+            ) from None
+
+
 class KeyRing:
     """The data keys of a store's scopes. Thread-safe.
 
@@ -76,7 +103,7 @@ class KeyRing:
 
     def __init__(self, store: CorpusStore, operator_key: bytes) -> None:
         self._store = store
-        self._operator = AESGCM(operator_key)
+        self._operator = OperatorKey(operator_key)
         self._lock = threading.Lock()
         self._keys: dict[Scope, DataKey] = {}
 
@@ -88,8 +115,9 @@ class KeyRing:
         """
         with self._lock:  # during the call, too: forget() must not come in between
             if scope not in self._keys:
-                wrapped = self._store.wrapped_key(scope, self._wrapped(scope, os.urandom(KEY_BYTES)))
-                self._keys[scope] = DataKey(scope, self._unwrapped(scope, wrapped))
+                wrapped = self._store.wrapped_key(scope, self._operator.wrap(new_key(scope)))
+                assert wrapped is not None  # since there was a candidate
+                self._keys[scope] = self._operator.unwrap(scope, wrapped)
             return self._keys[scope]
 
     def forget(self, scope: Scope) -> None:
@@ -97,19 +125,37 @@ class KeyRing:
         with self._lock:
             self._keys.pop(scope, None)
 
-    def _wrapped(self, scope: Scope, secret: bytes) -> bytes:
-        nonce = os.urandom(_NONCE_BYTES)
-        return nonce + self._operator.encrypt(nonce, secret, json.dumps(scope).encode())
 
-    def _unwrapped(self, scope: Scope, wrapped: bytes) -> bytes:
-        nonce, rest = wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:]
-        try:
-            return self._operator.decrypt(nonce, rest, json.dumps(scope).encode())
-        except (InvalidTag, ValueError):
-            raise CorpusError(
-                f"the operator's key does not open the data key of tenant {scope.tenant!r}: configure "
-                "the one that wrapped it, or erase this tenant's corpus"
-            ) from None
+def new_key(scope: Scope) -> DataKey:
+    """Return a random key."""
+    return DataKey(scope, os.urandom(KEY_BYTES))
+
+
+def stored_key(store: CorpusStore, scope: Scope, operator: bytes | None) -> DataKey | None:
+    """Return the scope's key, or None if it has none: then its batches are not encrypted. Makes none.
+
+    Args:
+        store: keeps the wrapped key.
+        scope: owner of the key.
+        operator: the operator's key, if there is one.
+
+    Raises:
+        ConfigError: the scope has a key, and ``operator`` is None.
+        CorpusError: another operator's key wrapped it, or the store can't be read.
+    """
+    wrapped = store.wrapped_key(scope)
+    if wrapped is None:
+        return None
+    if operator is None:
+        raise no_operator_key(scope)
+    return OperatorKey(operator).unwrap(scope, wrapped)
+
+
+def no_operator_key(scope: Scope) -> ConfigError:
+    """Return the error for an encrypted scope without an operator's key."""
+    return ConfigError(
+        f"the outputs of tenant {scope.tenant!r} are encrypted: set ${KEY_VARIABLE} to the operator's key"
+    )
 
 
 def operator_key(file: Path | None = None) -> bytes:

@@ -15,6 +15,7 @@ from agentspec.corpus.erasure import Erasure, Tombstone
 from agentspec.corpus.publisher import Publisher
 from agentspec.corpus.snapshots import MOST_AGE_S, SNAPSHOT_BYTES, SnapshotWriter
 from agentspec.corpus.store import Cursor
+from agentspec.corpus.worker import Worker
 from agentspec.errors import CorpusError
 
 logger = logging.getLogger("agentspec")
@@ -57,8 +58,10 @@ class SnapshotKeeper:
         self._every_s = every_s
         self._clock = clock
         self._spread = spread
-        self._closing = threading.Event()
-        self._share = CpuShare(cpu_share, self._closing.wait, clock)
+        self._worker = Worker(
+            "snapshots", self._wait_and_step, begin=lambda: self._share.begin(), end=self._finish
+        )
+        self._share = CpuShare(cpu_share, self._worker.closing.wait, clock)
         writer = partial(SnapshotWriter, log, most_bytes=most_bytes, most_age_s=most_age_s)
         self._writer = writer(f"{holder}:snapshots", pause=self._share.pause)
         self._eraser = writer(f"{holder}:erasures")
@@ -67,17 +70,16 @@ class SnapshotKeeper:
         self._due: dict[str, tuple[float, Cursor | None]] = {}  # when, and the snapshot at that time
         self.num_written = 0
         self.num_failures = 0
-        self._thread = threading.Thread(target=self._run, name="agentspec-snapshots", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        self._worker.start()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """End the thread."""
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        """Carry out the erasures that are left, as far as the time allows, and end the thread."""
+        if not self._worker.is_alive:
+            self._finish()
+        self._worker.close(timeout_s)
 
     def erase(self, tenant: str, tombstone: Tombstone, digests: Iterable[bytes] = ()) -> None:
         """Erase now, counts of these digests included. Raises CorpusError: part may be erased, repeat it."""
@@ -93,14 +95,24 @@ class SnapshotKeeper:
     def step(self) -> None:
         """Repeat erasures, and write the snapshots that are due."""
         try:
-            while self._repeated and not self._closing.is_set():
-                self._erase_again(*self._repeated.popitem())
+            self._repeat_erasures()
             for tenant in self._log.tenants():
-                if not self._closing.is_set() and self._is_due(tenant):
+                if not self._worker.closing.is_set() and self._is_due(tenant):
                     self.num_written += self._writer.write(tenant)
         except CorpusError as error:
             self.num_failures += 1
             logger.debug("no snapshot was written: %s", error)
+
+    def _finish(self) -> None:
+        """Carry out the erasures that are left: no other process knows of them."""
+        try:
+            self._repeat_erasures()
+        except CorpusError as error:
+            logger.warning("an erasure was not repeated for outputs that were sent too late: %s", error)
+
+    def _repeat_erasures(self) -> None:
+        while self._repeated:
+            self._erase_again(*self._repeated.popitem())
 
     def _erase_again(self, name: tuple[str, Tombstone], digests: set[bytes]) -> None:
         try:
@@ -120,10 +132,6 @@ class SnapshotKeeper:
         self._due[tenant] = (now_s + self._every_s * self._spread(), cursor)
         return due_s is not None and cursor == before and cursor != self._log.end(tenant)
 
-    def _run(self) -> None:
-        self._share.begin()
-        while not self._closing.wait(_PAUSE_S):
-            try:
-                self.step()
-            except Exception:  # serving continues
-                logger.exception("writing snapshots failed")
+    def _wait_and_step(self) -> None:
+        if not self._worker.closing.wait(_PAUSE_S):
+            self.step()

@@ -117,6 +117,11 @@ class OutputMemory:
             self._lost.pop(tenant, None)
         self.forget(tenant, digests)
 
+    def lost_tenants(self) -> list[str]:
+        """Return the tenants with outputs in the trees that are not remembered."""
+        with self._lock:
+            return list(self._lost)
+
     @property
     def num_bytes(self) -> int:
         """Bytes in use, estimated."""

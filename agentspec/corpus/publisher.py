@@ -19,6 +19,7 @@ from agentspec.corpus.novelty import Novelty, NoveltyGate
 from agentspec.corpus.outbox import Outbox
 from agentspec.corpus.output import Output
 from agentspec.corpus.output_queue import FinishedOutput, OutputQueue
+from agentspec.corpus.worker import Worker
 from agentspec.errors import CorpusError
 
 logger = logging.getLogger("agentspec")
@@ -110,8 +111,7 @@ class Publisher:
         self._num_sent = self._num_lost = self._num_bytes = 0
         self._success_s: float | None = None
         self._deadline_s = math.inf  # of close()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="agentspec-publisher", daemon=True)
+        self._worker = Worker("publisher", self._step, end=lambda: self.pump(is_last=True))
 
     # ---- outputs ----
 
@@ -126,17 +126,16 @@ class Publisher:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        self._worker.start()
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Send what is left, as far as the time allows."""
         self._deadline_s = self._clock() + timeout_s
-        self._closing.set()
-        self._queue.wake()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
-        else:
+        if not self._worker.is_alive:
             self.pump(is_last=True)
+        self._worker.closing.set()
+        self._queue.wake()
+        self._worker.close(timeout_s)
 
     def pump(self, *, is_last: bool = False) -> float:
         """Send the batches that are due; all of them if it is the last call.
@@ -173,8 +172,11 @@ class Publisher:
     # ---- erasure ----
 
     def tenants(self) -> list[str]:
-        """Return the tenants of all outputs so far. Nothing is sent for one before :meth:`enter_epoch`."""
-        return list(self._outboxes)
+        """Return the tenants of all outputs so far, skipped and dropped ones included: the trees hold them.
+
+        Nothing is sent for a tenant before :meth:`enter_epoch`.
+        """
+        return list(dict.fromkeys([*self._outboxes, *self._memory.lost_tenants()]))
 
     def next_number(self, tenant: str) -> int:
         """Return the sequence number of the tenant's next record."""
@@ -287,18 +289,9 @@ class Publisher:
 
     # ---- the thread ----
 
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            wait_s = self._pumped()
-            if self._breaker.is_open:
-                self._closing.wait(wait_s)
-            elif not self._closing.wait(_PAUSE_S):
-                self._queue.wait(min(wait_s, _IDLE_S))
-        self._pumped(is_last=True)
-
-    def _pumped(self, *, is_last: bool = False) -> float:
-        try:
-            return self.pump(is_last=is_last)
-        except Exception:  # serving continues
-            logger.exception("publishing of outputs failed")
-            return _IDLE_S
+    def _step(self) -> None:
+        wait_s = self.pump()
+        if self._breaker.is_open:
+            self._worker.closing.wait(wait_s)
+        elif not self._worker.closing.wait(_PAUSE_S):
+            self._queue.wait(min(wait_s, _IDLE_S))

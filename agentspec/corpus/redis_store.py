@@ -42,12 +42,14 @@ _SCOPES = f"{_PREFIX}scopes"  # a set: all that have ever had outputs, without t
 _READ_COUNT = 16  # entries per call
 _UPLOAD_S = 600.0  # an unfinished snapshot is gone so long after its last part
 
-# facts: epoch, fence, bytes (of the log), key (wrapped), snapshot and previous (ids)
+# facts: epoch, fence, bytes (of the log), most_bytes and most_ms (its retention), key (wrapped), snapshot and
+# previous (ids)
 _PUBLISH = """
 local log, facts = KEYS[1], KEYS[2]
 local batch, epoch, most_bytes, most_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 if epoch ~= '' and epoch ~= (redis.call('HGET', facts, 'epoch') or '0') then return 0 end
 if redis.call('XLEN', log) == 0 then redis.call('HSET', facts, 'bytes', 0) end
+redis.call('HSET', facts, 'most_bytes', ARGV[3], 'most_ms', ARGV[4])
 local id = redis.call('XADD', log, '*', 'batch', batch)
 local bytes = redis.call('HINCRBY', facts, 'bytes', #batch)
 local oldest_ms = redis.call('TIME')[1] * 1000 - most_ms
@@ -87,7 +89,8 @@ local facts, prefix, id, fence, most_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3], AR
 local cursor, parts, bytes = ARGV[5], ARGV[6], ARGV[7]
 if fence ~= redis.call('HGET', facts, 'fence') then return 0 end
 if redis.call('HLEN', prefix .. id) ~= tonumber(parts) then return 0 end  -- it took too long
-redis.call('HSET', prefix .. id, 'cursor', cursor, 'parts', parts, 'bytes', bytes)
+redis.call('HSET', prefix .. id, 'cursor', cursor, 'parts', parts, 'bytes', bytes,
+  'minute', math.floor(redis.call('TIME')[1] / 60))
 redis.call('PEXPIRE', prefix .. id, most_ms)
 local previous = redis.call('HGET', facts, 'previous')
 if previous then redis.call('UNLINK', prefix .. previous) end
@@ -111,14 +114,20 @@ redis.call('HINCRBY', facts, 'epoch', 1)
 _STATS = """
 local log, facts, prefix = KEYS[1], KEYS[2], ARGV[1]
 local first = redis.call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
-local snapshots = 0
-for _, name in ipairs({'snapshot', 'previous'}) do
-  local id = redis.call('HGET', facts, name)
-  if id then snapshots = snapshots + (redis.call('HGET', prefix .. id, 'bytes') or 0) end
+local entries, bytes, oldest, snapshots, written = 0, 0, 0, 0, 0
+if first then
+  entries, bytes = redis.call('XLEN', log), tonumber(redis.call('HGET', facts, 'bytes'))
+  oldest = math.floor(tonumber(string.match(first[1], '^%d+')) / 60000)
 end
-if not first then return {0, 0, snapshots, 0} end
-local bytes = tonumber(redis.call('HGET', facts, 'bytes'))
-return {redis.call('XLEN', log), bytes, snapshots, tonumber(string.match(first[1], '^%d+'))}
+for _, name in ipairs({'previous', 'snapshot'}) do
+  local id = redis.call('HGET', facts, name)
+  if id then
+    snapshots = snapshots + (redis.call('HGET', prefix .. id, 'bytes') or 0)
+    written = tonumber(redis.call('HGET', prefix .. id, 'minute') or 0)
+  end
+end
+local most = redis.call('HMGET', facts, 'most_bytes', 'most_ms')
+return {entries, bytes, snapshots, oldest, written, tonumber(most[1] or 0), tonumber(most[2] or 0)}
 """
 
 
@@ -308,26 +317,34 @@ class RedisStore:
 
     # ---- keys, sizes ----
 
-    def wrapped_key(self, scope: Scope, candidate: bytes) -> bytes:
-        """Return the scope's wrapped data key. If it has none, it becomes the candidate."""
+    def wrapped_key(self, scope: Scope, candidate: bytes | None = None) -> bytes | None:
+        """Return the scope's wrapped data key. If it has none, it becomes the candidate, if there is one."""
         facts = _Keys(scope).facts
         with self._errors(), self._client.pipeline() as pipeline:
-            pipeline.hsetnx(facts, "key", candidate)
+            if candidate is not None:
+                pipeline.hsetnx(facts, "key", candidate)
             pipeline.hget(facts, "key")
-            return bytes(_answers(pipeline)[1])
+            wrapped: bytes | None = _answers(pipeline)[-1]
+            return wrapped
 
     def stats(self) -> dict[Scope, ScopeStats]:
         """Return the sizes of all scopes that have outputs."""
+        scopes = self.scopes()
         with self._errors(), self._client.pipeline(transaction=False) as pipeline:
-            scopes = [Scope(*json.loads(name)) for name in self._client.smembers(_SCOPES)]
             for keys in map(_Keys, scopes):
                 pipeline.eval(_STATS, 2, keys.log, keys.facts, keys.snapshot)
             found = dict(zip(scopes, _answers(pipeline), strict=True))
-        return {
-            scope: ScopeStats(num_entries, num_bytes, num_snapshot_bytes, oldest_ms // 60_000)
-            for scope, (num_entries, num_bytes, num_snapshot_bytes, oldest_ms) in found.items()
-            if num_entries or num_snapshot_bytes
-        }
+        stats = {scope: _stats(*answer) for scope, answer in found.items()}
+        return {scope: one for scope, one in stats.items() if one.num_entries or one.num_snapshot_bytes}
+
+    def scopes(self) -> list[Scope]:
+        """Return the scopes that have ever had outputs, without the erased ones."""
+        with self._errors():
+            return sorted(Scope(*json.loads(name)) for name in self._client.smembers(_SCOPES))
+
+    def check_integrity(self) -> list[str]:
+        """Return nothing: the server guards its memory and files."""
+        return []
 
     def close(self) -> None:
         """Close the connections, and end all waits."""
@@ -358,6 +375,19 @@ class _Keys:
         self.facts = f"{scope_name}:facts"
         self.lease = f"{scope_name}:lease"
         self.snapshot = f"{scope_name}:snapshot:"  # before an id
+
+
+def _stats(
+    num_entries: int,
+    num_bytes: int,
+    num_snapshot_bytes: int,
+    oldest: int,
+    written: int,
+    most_bytes: int,
+    most_ms: int,
+) -> ScopeStats:
+    retention = Retention(most_bytes, most_ms / 1000) if most_bytes else None
+    return ScopeStats(num_entries, num_bytes, num_snapshot_bytes, oldest, written, retention)
 
 
 def _answers(pipeline: Any) -> list[Any]:

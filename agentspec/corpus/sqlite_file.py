@@ -38,16 +38,20 @@ class SqliteFile:
         tables: SQL that creates the tables.
         version: of the tables.
         application: number that SQLite files of this kind carry.
+        only_reads: nothing is written. A missing or damaged file is an error and stays as it is.
 
     Raises:
         CorpusError: the file can't be used, is another program's, or a newer version's.
     """
 
-    def __init__(self, path: Path, tables: str, version: int, application: int) -> None:
+    def __init__(
+        self, path: Path, tables: str, version: int, application: int, *, only_reads: bool = False
+    ) -> None:
         self._path = path
         self._tables = tables
         self._version = version
         self._application = application
+        self._only_reads = only_reads
         self._lock = threading.Lock()
         self._is_closed = False
         self._connections: list[sqlite3.Connection] = []  # one for the calls, one that watches for changes
@@ -122,7 +126,7 @@ class SqliteFile:
         try:
             yield
         except sqlite3.Error as error:
-            if _is_damage(error):
+            if _is_damage(error) and not self._only_reads:
                 with self._exclusive():
                     if self._is_current():  # else another process has moved it already
                         self._disconnect()
@@ -138,7 +142,7 @@ class SqliteFile:
                 try:
                     self._connect()
                 except sqlite3.Error as error:
-                    if not _is_damage(error):
+                    if self._only_reads or not _is_damage(error):
                         raise
                     self._move_aside(error)
                     self._connect()
@@ -151,12 +155,18 @@ class SqliteFile:
             return False
 
     def _connect(self) -> None:
-        with contextlib.suppress(FileExistsError):  # it is not opened if it exists: closing would end locks
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        if not self._only_reads:
+            with contextlib.suppress(
+                FileExistsError
+            ):  # it is not opened if it exists: closing would end locks
+                os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        place = f"{self._path.absolute().as_uri()}?mode=rw"  # never makes a file
         try:
             for _ in range(2):
                 self._connections.append(
-                    sqlite3.connect(self._path, BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+                    sqlite3.connect(
+                        place, BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=True
+                    )
                 )
             self._prepare(self._connections[0])
             self._connections[1].execute("pragma data_version").fetchone()
@@ -178,6 +188,11 @@ class SqliteFile:
                 f"the corpus {str(self._path)!r} has the format {version}, but this version of AgentSpec "
                 f"reads format {self._version}: use a newer one, or another folder"
             )
+        if self._only_reads:
+            if is_empty:
+                raise CorpusError(f"{str(self._path)!r} is an empty file: no engine has used this corpus yet")
+            connection.execute("pragma query_only = on")
+            return
         connection.execute("pragma journal_mode = wal").fetchone()
         connection.execute("pragma synchronous = normal")
         connection.execute("pragma secure_delete = on").fetchone()  # what is erased must not stay in the file

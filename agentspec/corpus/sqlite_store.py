@@ -27,6 +27,7 @@ create table scopes (
     id integer primary key, vocabulary text not null, tenant text not null, epoch int not null default 0,
     num_entries int not null default 0, num_bytes int not null default 0,
     fence int not null default 0, holder text not null default '', lease_end_s real not null default 0,
+    most_bytes int, most_age_s real,
     unique (vocabulary, tenant));
 create table entries (
     id integer primary key autoincrement, scope int not null, minute int not null, num_bytes int not null,
@@ -62,26 +63,30 @@ class SqliteStore:
         folder: made if it is missing; on a local disk, not on NFS.
         retention: how much to keep of each scope.
         clock: seconds since 1970.
+        only_reads: a folder without a corpus is an error, and a damaged file stays where it is.
 
     Raises:
-        ConfigError: the place is no folder.
+        ConfigError: the place is no folder, or has no corpus to be read.
         CorpusError: the file there can't be used.
     """
 
     def __init__(
-        self, folder: Path, retention: Retention | None = None, clock: Callable[[], float] = time.time
+        self,
+        folder: Path,
+        retention: Retention | None = None,
+        clock: Callable[[], float] = time.time,
+        *,
+        only_reads: bool = False,
     ) -> None:
-        try:
-            (folder / KEYS).mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"a corpus can't be kept in {str(folder)!r}: {error.strerror}; name a folder"
-            ) from error
+        if not only_reads:
+            _make_folders(folder)
+        elif not (folder / FILE).exists():
+            raise ConfigError(f"there is no corpus in {str(folder)!r}: it has no file {FILE}")
         self._keys = folder / KEYS
         self._retention = retention or Retention()
         self._clock = clock
         self._closed = threading.Event()
-        self._file = SqliteFile(folder / FILE, _TABLES, _VERSION, _APPLICATION)
+        self._file = SqliteFile(folder / FILE, _TABLES, _VERSION, _APPLICATION, only_reads=only_reads)
 
     # ---- the log ----
 
@@ -93,6 +98,7 @@ class SqliteStore:
             if epoch is not None and _epoch(file, scope) != epoch:
                 return False
             self._append(file, number, batch)
+            self._note_retention(file, number)
             self._drop_beyond_budget(file, number)
             self._drop_old(file)
         return True
@@ -166,6 +172,14 @@ class SqliteStore:
             return file.execute(query, (*scope, _id(after))).fetchone() is not None
 
     # ---- retention ----
+
+    def _note_retention(self, file: sqlite3.Connection, number: int) -> None:
+        limits = (self._retention.most_bytes, self._retention.most_age_s)
+        file.execute(
+            "update scopes set most_bytes = ?1, most_age_s = ?2"
+            " where id = ?3 and (most_bytes, most_age_s) is not (?1, ?2)",
+            (*limits, number),
+        )
 
     def _drop_beyond_budget(self, file: sqlite3.Connection, number: int) -> None:
         """Drop the scope's oldest entries, never its newest."""
@@ -300,12 +314,14 @@ class SqliteStore:
 
     # ---- keys, sizes ----
 
-    def wrapped_key(self, scope: Scope, candidate: bytes) -> bytes:
-        """Return the scope's wrapped data key. If it has none, it becomes the candidate."""
+    def wrapped_key(self, scope: Scope, candidate: bytes | None = None) -> bytes | None:
+        """Return the scope's wrapped data key. If it has none, it becomes the candidate, if there is one."""
         path = self._key_file(scope)
         own = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
         try:
             if not path.exists():
+                if candidate is None:
+                    return None
                 own.unlink(missing_ok=True)
                 with open(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                     file.write(candidate)
@@ -324,13 +340,24 @@ class SqliteStore:
             rows = file.execute(
                 "select vocabulary, tenant, num_entries, num_bytes,"
                 " (select ifnull(sum(num_bytes), 0) from snapshots where scope = scopes.id),"
-                " (select minute from entries where scope = scopes.id order by entries.id limit 1)"
-                f" from scopes where {_HAS_OUTPUTS}"
+                " (select minute from entries where scope = scopes.id order by entries.id limit 1),"
+                " (select minute from snapshots where scope = scopes.id and is_complete"
+                " order by snapshots.id desc limit 1),"
+                f" most_bytes, most_age_s from scopes where {_HAS_OUTPUTS}"
             )
-            return {
-                Scope(vocabulary, tenant): ScopeStats(num_entries, num_bytes, num_snapshot_bytes, oldest or 0)
-                for vocabulary, tenant, num_entries, num_bytes, num_snapshot_bytes, oldest in rows
-            }
+            return {Scope(vocabulary, tenant): _stats(*sizes) for vocabulary, tenant, *sizes in rows}
+
+    def scopes(self) -> list[Scope]:
+        """Return the scopes that have ever had outputs, or a lease."""
+        with self._file.transaction(writes=False) as file:
+            rows = file.execute("select vocabulary, tenant from scopes order by vocabulary, tenant")
+            return [Scope(*row) for row in rows]
+
+    def check_integrity(self) -> list[str]:
+        """Return the errors that SQLite finds in the file."""
+        with self._file.transaction(writes=False) as file:
+            found = [line for (line,) in file.execute("pragma integrity_check")]
+        return [] if found == ["ok"] else found
 
     def close(self) -> None:
         """Close the file, and end all waits."""
@@ -339,6 +366,28 @@ class SqliteStore:
 
     def _key_file(self, scope: Scope) -> Path:
         return self._keys / blake2b("\0".join(scope).encode(), digest_size=16).hexdigest()
+
+
+def _make_folders(folder: Path) -> None:
+    try:
+        (folder / KEYS).mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"a corpus can't be kept in {str(folder)!r}: {error.strerror}; name a folder"
+        ) from error
+
+
+def _stats(
+    num_entries: int,
+    num_bytes: int,
+    num_snapshot_bytes: int,
+    oldest: int | None,
+    written: int | None,
+    most_bytes: int | None,
+    most_age_s: float,
+) -> ScopeStats:
+    retention = Retention(most_bytes, most_age_s) if most_bytes else None
+    return ScopeStats(num_entries, num_bytes, num_snapshot_bytes, oldest or 0, written or 0, retention)
 
 
 def _ensured(file: sqlite3.Connection, scope: Scope) -> int:

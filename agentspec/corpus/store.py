@@ -47,16 +47,6 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class ScopeStats:
-    """What the store holds of a scope."""
-
-    num_entries: int
-    num_bytes: int
-    num_snapshot_bytes: int
-    oldest_minute: int
-
-
-@dataclass(frozen=True, slots=True)
 class Retention:
     """How much of a scope a store keeps. The oldest is dropped first.
 
@@ -77,6 +67,27 @@ class Retention:
                 f"a corpus keeps a positive number of bytes and seconds, not {self.most_bytes!r} and "
                 f"{self.most_age_s!r}"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeStats:
+    """What the store holds of a scope. Minutes are since 1970; 0 = there is none.
+
+    Attributes:
+        num_entries: of the log.
+        num_bytes: of the log.
+        num_snapshot_bytes: of the snapshot, and of the one before if it is kept.
+        oldest_minute: when the oldest entry was published.
+        snapshot_minute: when the snapshot was written.
+        retention: of the engine that published last; None if none has.
+    """
+
+    num_entries: int
+    num_bytes: int
+    num_snapshot_bytes: int
+    oldest_minute: int
+    snapshot_minute: int = 0
+    retention: Retention | None = None
 
 
 class CorpusStore(Protocol):
@@ -133,22 +144,29 @@ class CorpusStore(Protocol):
         new one before.
         """
 
-    def wrapped_key(self, scope: Scope, candidate: bytes) -> bytes:
-        """Return the scope's wrapped data key. If it has none, it becomes the candidate."""
+    def wrapped_key(self, scope: Scope, candidate: bytes | None = None) -> bytes | None:
+        """Return the scope's wrapped data key. If it has none, it becomes the candidate, if there is one."""
 
     def stats(self) -> dict[Scope, ScopeStats]:
         """Return the sizes of all scopes that have outputs."""
+
+    def scopes(self) -> list[Scope]:
+        """Return the scopes that have ever had outputs, as far as the store remembers them."""
+
+    def check_integrity(self) -> list[str]:
+        """Return the errors in the store's own files; none where a server keeps them."""
 
     def close(self) -> None:
         """Release connections and files."""
 
 
-def open_store(location: str, retention: Retention | None = None) -> CorpusStore:
+def open_store(location: str, retention: Retention | None = None, *, only_reads: bool = False) -> CorpusStore:
     """Return the store at a place.
 
     Args:
         location: a folder, for the processes of one host; ``redis://`` or ``rediss://`` (TLS) for a fleet.
         retention: how much to keep of each scope.
+        only_reads: a folder without a corpus is an error, and a damaged file stays where it is.
 
     Raises:
         ConfigError: the location is neither, or a package is missing.
@@ -159,7 +177,7 @@ def open_store(location: str, retention: Retention | None = None) -> CorpusStore
     if location and not separator:
         from agentspec.corpus.sqlite_store import SqliteStore
 
-        return SqliteStore(Path(location), retention)
+        return SqliteStore(Path(location), retention, only_reads=only_reads)
     if scheme in ("redis", "rediss"):
         from agentspec.corpus.redis_store import RedisStore
 

@@ -98,6 +98,7 @@ class Fleet(RuleBasedStateMachine):
         """Replace an engine by a new one. Its thread has just looked at the log."""
         self.replicas[which].learn()
         self.replicas[which].publisher.close()
+        self.replicas[which].keeper.close()
         self.replicas[which] = self.replica(f"{NAMES[which]}{self.clock.now_s}", small=False)
         self.replicas[which].learn()
 

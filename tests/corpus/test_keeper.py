@@ -6,8 +6,9 @@ import pytest
 
 from agentspec.corpus.batch import ForgetSubject
 from agentspec.corpus.erasure import Erasure
+from agentspec.corpus.output import Output
 from tests.corpus.support.memory_store import MemoryStore
-from tests.corpus.support.replica import Replica, output
+from tests.corpus.support.replica import Replica, output, stored
 
 EVERY_S = 300.0
 
@@ -78,3 +79,16 @@ def test_the_thread_ends(store):
     replica.keeper.start()
     replica.keeper.close(60.0)
     assert "agentspec-snapshots" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_an_engine_that_ends_repeats_what_it_still_has_to_erase(store):
+    late, other = Replica(store, "a"), Replica(store, "b")
+    late.finish(output([1], "a"))
+    other.forget_stage("a")
+    late.pump()  # behind the tombstone in the log
+    late.learn()
+    late.publisher.close()
+    late.keeper.close()
+    assert not [one for batch in stored(late.log, "acme") for one in batch.records if isinstance(one, Output)]
+    other.learn()
+    assert other.held() == {}

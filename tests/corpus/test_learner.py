@@ -324,3 +324,29 @@ def test_the_thread_learns_and_ends(store):
     assert learned.wait(TIMEOUT_S)
     there.learner.close(TIMEOUT_S)
     assert "agentspec-learner" not in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize("queue_bytes", [1 << 20, 0], ids=["skipped", "dropped"])
+def test_a_tenant_is_erased_where_nothing_of_it_was_sent(store, queue_bytes):
+    here = Replica(store, "a", joined=(), publisher={"queue_bytes": queue_bytes})
+    here.finish(output([1]), num_accepted=1)
+    here.pump()
+    store.erase(here.log.scope("acme"))
+    here.learn()
+    assert here.held() == {}
+
+
+def test_an_own_output_that_came_too_late_is_erased_from_a_snapshot_that_holds_it(store):
+    here, there = Replica(store, "a"), Replica(store, "b")
+    here.learn()
+    here.finish(output([1], "a"), num_accepted=1)  # not remembered: the erasure begins anew
+    here.finish(output([1], "a"))
+    there.forget_stage("a")
+    here.pump()  # behind the tombstone
+    there.forget_stage("c")  # its snapshot merges the late output
+    for replica in (here, there) * 3:
+        replica.sync()
+    assert (here.held(), there.held()) == ({}, {})
+    joined = Replica(store, "c")
+    joined.learn()
+    assert joined.held() == {}

@@ -120,6 +120,7 @@ def test_a_user_with_a_password_sees_its_keys_alone(tmp_path):
             store.publish(SCOPE, b"x")
             store.wait({SCOPE: START}, 60.0)
             assert store.tenants(SCOPE.vocabulary) == [SCOPE.tenant]
+            assert store.scopes() == list(store.stats()) == [SCOPE]
             assert store.put_snapshot(SCOPE, store.lease(SCOPE, "holder", 60.0), store.end(SCOPE), [b"x"])
             assert list(store.snapshot(SCOPE).parts) == [b"x"]
             store.rewrite(SCOPE, [(store.end(SCOPE), b"y")])

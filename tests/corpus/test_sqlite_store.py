@@ -244,6 +244,38 @@ def test_a_file_that_is_damaged_in_use_is_moved_aside(folder, caplog):
     assert len([path for path in folder.glob("corpus.sqlite.damaged-*") if "wal" not in path.name]) == 1
 
 
+def test_a_reader_makes_and_changes_nothing(folder):
+    with pytest.raises(ConfigError, match="there is no corpus in"):
+        SqliteStore(folder, only_reads=True)
+    assert not folder.exists()
+    with closing(SqliteStore(folder)) as store:
+        store.publish(SCOPE, b"x")
+    with closing(SqliteStore(folder, only_reads=True)) as reader:
+        with pytest.raises(CorpusError, match="readonly"):
+            reader.publish(SCOPE, b"y")
+        with pytest.raises(CorpusError, match="readonly"):
+            reader.erase(SCOPE)
+        assert batches(reader) == [b"x"]
+    file = folder / "corpus.sqlite"
+    for damaged in (b"no database, but many bytes " * 1000, b""):
+        file.write_bytes(damaged)
+        with pytest.raises(CorpusError, match="corpus"), closing(SqliteStore(folder, only_reads=True)):
+            pass
+        assert file.read_bytes() == damaged
+        assert list(folder.glob("*.damaged-*")) == []
+
+
+def test_damage_inside_a_file_is_found(folder):
+    with closing(SqliteStore(folder)) as store:
+        for _ in range(30):
+            store.publish(SCOPE, bytes(10_000))
+    file = folder / "corpus.sqlite"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:40_960] + b"\xff" * 8192 + whole[49_152:])
+    with closing(SqliteStore(folder, only_reads=True)) as reader:
+        assert reader.check_integrity() != []
+
+
 def test_a_deleted_file_is_begun_anew(folder):
     with closing(SqliteStore(folder)) as store, closing(SqliteStore(folder)) as other:
         store.publish(SCOPE, b"lost")

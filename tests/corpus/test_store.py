@@ -125,6 +125,31 @@ def test_sizes(store):
     (stats,) = store.stats().values()
     assert (stats.num_entries, stats.num_bytes, stats.num_snapshot_bytes) == (2, 50, 24)
     assert stats.oldest_minute > 29_000_000
+    assert 0 <= stats.snapshot_minute - stats.oldest_minute < 60
+
+
+def test_limits_are_those_of_the_last_publisher(location):
+    for retention in (Retention(), Retention(most_bytes=1000, most_age_s=60.0)):
+        with closing(open_store(location, retention)) as store:
+            store.publish(SCOPE, b"x")
+            put(store, b"part", scope=OTHERS[0])
+            assert store.stats()[SCOPE].retention == retention
+            assert store.stats()[OTHERS[0]].retention is None
+            assert store.stats()[OTHERS[0]].oldest_minute == 0
+
+
+def test_scopes_without_outputs_are_remembered(store):
+    assert store.scopes() == []
+    for scope in (SCOPE, OTHERS[0]):
+        store.publish(scope, b"x")
+    store.rewrite(SCOPE, [(store.end(SCOPE), None)])
+    assert SCOPE not in store.stats()
+    assert store.scopes() == sorted([SCOPE, OTHERS[0]])
+
+
+def test_a_whole_store_has_no_damage(store):
+    store.publish(SCOPE, b"x")
+    assert store.check_integrity() == []
 
 
 def test_two_stores_of_one_place_share_all(store, location):
@@ -412,11 +437,36 @@ def test_what_was_dropped_meanwhile_is_not_rewritten(store):
 # ---- keys ----
 
 
+def test_a_key_is_looked_up_without_making_one(store):
+    assert store.wrapped_key(SCOPE) is None
+    assert store.wrapped_key(SCOPE, b"one") == b"one"
+    assert store.wrapped_key(SCOPE) == b"one"
+    store.erase(SCOPE)
+    assert store.wrapped_key(SCOPE) is None
+
+
 def test_the_first_wrapped_key_stays(store, location):
     assert store.wrapped_key(SCOPE, b"\0one") == b"\0one"
     with closing(open_store(location)) as other:
         assert other.wrapped_key(SCOPE, b"two") == b"\0one"
     assert store.wrapped_key(OTHERS[0], b"three") == b"three"
+
+
+# ---- reading alone ----
+
+
+def test_a_store_that_is_only_read(store, location):
+    store.publish(SCOPE, b"x")
+    put(store, b"part")
+    wrapped = store.wrapped_key(SCOPE, b"key")
+    with closing(open_store(location, only_reads=True)) as reader:
+        assert batches(reader) == [b"x"]
+        store.publish(SCOPE, b"y")
+        assert batches(reader) == [b"x", b"y"]
+        assert kept_parts(reader) == [b"part"]
+        assert reader.wrapped_key(SCOPE) == wrapped
+        assert reader.stats() == store.stats()
+        assert reader.check_integrity() == []
 
 
 # ---- places ----

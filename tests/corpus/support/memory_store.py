@@ -33,14 +33,14 @@ class MemoryStore:
         self.is_away = False
         self.num_failing = 0  # calls of publish() that raise, though the entry is there
         self.num_calls = 0
-        self.scopes = defaultdict[Scope, Kept](Kept)
+        self.kept = defaultdict[Scope, Kept](Kept)
         self._ids = itertools.count(1)
         self._changed = threading.Condition(threading.RLock())
 
     def publish(self, scope: Scope, batch: bytes, epoch: int | None = None) -> bool:
         with self._changed:
             self._check()
-            kept = self.scopes[scope]
+            kept = self.kept[scope]
             if epoch is not None and epoch != kept.epoch:
                 return False
             self.append(scope, batch)
@@ -53,7 +53,7 @@ class MemoryStore:
         self._check()
         return sorted(
             scope.tenant
-            for scope, kept in list(self.scopes.items())
+            for scope, kept in list(self.kept.items())
             if scope.vocabulary == vocabulary and (kept.entries or kept.snapshot)
         )
 
@@ -61,7 +61,7 @@ class MemoryStore:
         with self._changed:
             self._check()
             found: list[Entry] = []
-            for number, batch in self.scopes[scope].entries.items():
+            for number, batch in self.kept[scope].entries.items():
                 if number > int(after or 0):
                     if found and sum(len(entry.batch) for entry in found) + len(batch) > most_bytes:
                         break
@@ -78,15 +78,15 @@ class MemoryStore:
 
     def end(self, scope: Scope) -> Cursor:
         self._check()
-        return str(max(self.scopes[scope].entries, default=START))
+        return str(max(self.kept[scope].entries, default=START))
 
     def epoch(self, scope: Scope) -> int:
         self._check()
-        return self.scopes[scope].epoch
+        return self.kept[scope].epoch
 
     def lease(self, scope: Scope, holder: str, ttl_s: float) -> int | None:
         self._check()
-        kept = self.scopes[scope]
+        kept = self.kept[scope]
         if kept.holder not in ("", holder) and kept.lease_end_s > self.now_s:
             return None
         kept.holder, kept.lease_end_s = holder, self.now_s + ttl_s
@@ -96,7 +96,7 @@ class MemoryStore:
     def put_snapshot(self, scope: Scope, fence: int, cursor: Cursor, parts: Iterable[bytes]) -> bool:
         self._check()
         written = list(parts)
-        kept = self.scopes[scope]
+        kept = self.kept[scope]
         if fence != kept.fence:
             return False
         kept.snapshot = (cursor, written)
@@ -104,24 +104,24 @@ class MemoryStore:
 
     def snapshot(self, scope: Scope) -> Snapshot | None:
         self._check()
-        kept = self.scopes[scope]
+        kept = self.kept[scope]
         return Snapshot(kept.snapshot[0], self._parts(kept.snapshot[1])) if kept.snapshot else None
 
     def erase(self, scope: Scope) -> None:
         self._check()
-        kept = self.scopes[scope]
-        self.scopes[scope] = Kept(epoch=kept.epoch + 1, fence=kept.fence + 1)
+        kept = self.kept[scope]
+        self.kept[scope] = Kept(epoch=kept.epoch + 1, fence=kept.fence + 1)
 
     def rewrite(self, scope: Scope, entries: Iterable[tuple[Cursor, bytes | None]]) -> None:
         self._check()
-        kept = self.scopes[scope]
+        kept = self.kept[scope]
         for cursor, batch in list(entries):
             if kept.entries.pop(int(cursor), None) is not None and batch is not None:
                 kept.entries[next(self._ids)] = batch
 
-    def wrapped_key(self, scope: Scope, candidate: bytes) -> bytes:
+    def wrapped_key(self, scope: Scope, candidate: bytes | None = None) -> bytes | None:
         self._check()
-        kept = self.scopes[scope]
+        kept = self.kept[scope]
         kept.key = kept.key or candidate
         return kept.key
 
@@ -129,8 +129,15 @@ class MemoryStore:
         self._check()
         return {
             scope: ScopeStats(len(kept.entries), sum(map(len, kept.entries.values())), 0, 0)
-            for scope, kept in self.scopes.items()
+            for scope, kept in self.kept.items()
         }
+
+    def scopes(self) -> list[Scope]:
+        self._check()
+        return sorted(self.kept)
+
+    def check_integrity(self) -> list[str]:
+        return []
 
     def close(self) -> None:
         """Do nothing: several replicas of a test share it."""
@@ -138,12 +145,12 @@ class MemoryStore:
     def append(self, scope: Scope, batch: bytes) -> None:
         """Add an entry, even while the store is away."""
         with self._changed:
-            self.scopes[scope].entries[next(self._ids)] = batch
+            self.kept[scope].entries[next(self._ids)] = batch
             self._changed.notify_all()
 
     def lose(self, scope: Scope, num_entries: int) -> None:
         """Drop the oldest entries."""
-        kept = self.scopes[scope]
+        kept = self.kept[scope]
         for number in list(kept.entries)[:num_entries]:
             del kept.entries[number]
 

@@ -1,0 +1,1 @@
+"""``agentspec corpus``: the outputs that engines share, for those who operate the store."""

@@ -1,0 +1,172 @@
+"""``agentspec corpus forget``: erases a tenant, a stage or a person."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from rich.console import Console
+from rich.prompt import Confirm
+from rich.text import Text
+
+from agentspec.commands.corpus import names
+from agentspec.commands.corpus.place import Place, num_bytes, progress, retention_of
+from agentspec.commands.corpus.text import counted, size
+from agentspec.corpus.batch import ORIGIN_BYTES, Batch, ForgetStage, ForgetSubject
+from agentspec.corpus.batch_log import BatchLog
+from agentspec.corpus.encryption import KeyRing
+from agentspec.corpus.erasure import Tombstone
+from agentspec.corpus.inventory import Inventory
+from agentspec.corpus.snapshots import SNAPSHOT_BYTES, SnapshotWriter
+from agentspec.corpus.store import CorpusStore, Retention, Scope, ScopeStats
+from agentspec.errors import ConfigError
+from agentspec.stages import check_tenant
+from agentspec.tags import subject_hash
+
+_TOKEN_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """What an erasure covers in the store.
+
+    Attributes:
+        num_outputs: outputs, equal ones once; None if the whole tenant is erased, since that reads nothing.
+        num_tokens: their tokens.
+        num_bytes: of log and snapshot, of the whole tenant.
+        num_unreadable: batches that can't be used, whatever they hold.
+        snapshot_bytes: of the tokens in the snapshot: the next one has room for them, too.
+    """
+
+    num_outputs: int | None
+    num_tokens: int | None
+    num_bytes: int
+    num_unreadable: int = 0
+    snapshot_bytes: int = 0
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run ``agentspec corpus forget``. Returns 1 if the operator declines."""
+    place, tombstones = Place(args.corpus), _tombstones(args)
+    with place.reading() as store:
+        stats = store.stats()
+        scopes = _scopes(args, store.scopes(), place.shown)
+        covered = _covered(place, store, {scope: stats.get(scope) for scope in scopes}, tombstones)
+    what = f"{_amount(covered.values())} of {_named(args)}"
+    if not (args.yes or _is_confirmed(f"Erase {what} in {place.shown} and in all engines that share it?")):
+        print("nothing was erased", file=sys.stderr)
+        return 1
+    retention = retention_of(stats.values())
+    with place.writing(retention) as store:
+        for scope in scopes:
+            if tombstones:
+                _erase(place, store, scope, tombstones, covered[scope], retention)
+            else:
+                store.erase(scope)
+    _report(args, what, covered)
+    return 0
+
+
+def _tombstones(args: argparse.Namespace) -> list[Tombstone]:
+    """Return the erasures of a stage or a person; none for the whole tenant."""
+    check_tenant(args.tenant)
+    if args.stage is not None and args.subject is not None:
+        raise ConfigError("name --stage or --subject, not both: each erases everywhere in the tenant")
+    if args.stage is not None:
+        return [ForgetStage(path) for path in names.stage_paths(args.stage)]
+    if args.subject is None:
+        return []
+    if not args.subject:
+        raise ConfigError("--subject names a person, as in X-AgentSpec-Subject: it is not empty")
+    return [ForgetSubject(subject_hash(args.tenant, args.subject))]
+
+
+def _scopes(args: argparse.Namespace, known: Sequence[Scope], shown: str) -> list[Scope]:
+    extra = [] if args.vocabulary is None else [Scope(args.vocabulary, args.tenant)]
+    return names.known(args.tenant, list({*known, *extra}), shown)
+
+
+def _covered(
+    place: Place,
+    store: CorpusStore,
+    stats: Mapping[Scope, ScopeStats | None],
+    tombstones: Sequence[Tombstone],
+) -> dict[Scope, Covered]:
+    sizes = {scope: num_bytes([one] if one else []) for scope, one in stats.items()}
+    if not tombstones:
+        return {scope: Covered(None, None, sizes[scope]) for scope in stats}
+    found = {}
+    with progress("reading", sum(sizes.values())) as advance:
+        for scope in stats:
+            inventory = Inventory.of(place.contents(store, scope, advance))
+            outputs = [held for tombstone in tombstones for held in inventory.covered(tombstone)]
+            found[scope] = Covered(
+                len(outputs),
+                sum(held.num_tokens for held in outputs),
+                sizes[scope],
+                inventory.num_unreadable,
+                _TOKEN_BYTES * sum(held.num_tokens for held in inventory if held.is_in_snapshot),
+            )
+    return found
+
+
+def _erase(
+    place: Place,
+    store: CorpusStore,
+    scope: Scope,
+    tombstones: Sequence[Tombstone],
+    covered: Covered,
+    retention: Retention,
+) -> None:
+    """Erase as an engine would: the log carries it to all engines. Raises CorpusError: then repeat it."""
+    is_encrypted = store.wrapped_key(scope) is not None
+    keys = KeyRing(store, place.operator) if place.operator and is_encrypted else None
+    writer = SnapshotWriter(
+        BatchLog(store, scope.vocabulary, keys),
+        f"command:{os.urandom(8).hex()}",
+        most_bytes=max(SNAPSHOT_BYTES, covered.snapshot_bytes),
+        most_age_s=retention.most_age_s,
+    )
+    for tombstone in tombstones:
+        writer.erase(scope.tenant, Batch(os.urandom(ORIGIN_BYTES), 0, (tombstone,)))
+
+
+def _is_confirmed(question: str) -> bool:
+    if not sys.stdin.isatty():
+        raise ConfigError("there is no terminal to ask at: say --yes if it is to be erased")
+    try:
+        return Confirm.ask(Text(question), console=Console(stderr=True), default=False)
+    except EOFError:
+        return False
+
+
+def _amount(covered: Collection[Covered]) -> str:
+    outputs = [one.num_outputs for one in covered if one.num_outputs is not None]
+    if not outputs:
+        return f"all {size(sum(one.num_bytes for one in covered))}"
+    tokens = sum(one.num_tokens or 0 for one in covered)
+    return f"{counted(sum(outputs), 'output')} ({counted(tokens, 'token')})"
+
+
+def _named(args: argparse.Namespace) -> str:
+    if args.stage is not None:
+        return f"stage {args.stage!r} of tenant {args.tenant!r}"
+    return f"tenant {args.tenant!r}" + (f" with data of {args.subject!r}" if args.subject else "")
+
+
+def _report(args: argparse.Namespace, what: str, covered: Mapping[Scope, Covered]) -> None:
+    if args.json:
+        erased = [{**scope._asdict(), **asdict(one)} for scope, one in covered.items()]
+        print(json.dumps({"tenant": args.tenant, "stage": args.stage, "erased": erased}, indent=2))
+    else:
+        print(f"erased {what}; engines that run forget the same as soon as they read the store")
+    if num_unreadable := sum(one.num_unreadable for one in covered.values()):
+        print(
+            f"{counted(num_unreadable, 'batch', 'batches')} can't be read and may hold more: forget the "
+            "whole tenant to erase them, too",
+            file=sys.stderr,
+        )

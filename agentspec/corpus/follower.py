@@ -1,0 +1,288 @@
+"""The follower of one tenant's log: what was read of it, and what has to be done about each record."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from agentspec.corpus.batch import Batch, ForgetStage, ForgetSubject
+from agentspec.corpus.batch_log import BatchLog
+from agentspec.corpus.cpu_share import CpuShare
+from agentspec.corpus.erasure import Erasure
+from agentspec.corpus.join import Tombstones, join
+from agentspec.corpus.met_erasures import MetErasures
+from agentspec.corpus.output import Output
+from agentspec.corpus.publisher import Publisher
+from agentspec.corpus.seen import SeenNumbers
+from agentspec.corpus.snapshots import LEASE_S
+from agentspec.corpus.store import START, Cursor
+from agentspec.corpus.tree_updates import TreeUpdates
+
+EPOCH_EVERY_S = 2.0
+_READ_BYTES = 1 << 20
+_TOKEN_BYTES = 4
+_JOIN_PIECE = 64  # outputs
+_MOST_ORIGINS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerParts:
+    """What the followers of a process share.
+
+    Attributes:
+        log: what to follow.
+        origin: 16 bytes that name this process: its own outputs are in the trees already.
+        updates: of the trees.
+        publisher: takes back what is erased.
+        repeat: called with an erasure that this process has to repeat: some of its records came too late.
+        share: of one core.
+        most_lag_s: a follower further behind skips to the newest entries.
+        join_bytes: most bytes of tokens to learn from a snapshot, and from the log before it is skipped.
+        join_s: time after a start without the limit of the CPU share.
+        clock: monotonic seconds.
+    """
+
+    log: BatchLog
+    origin: bytes
+    updates: TreeUpdates
+    publisher: Publisher
+    repeat: Callable[[str, Erasure], object]
+    share: CpuShare
+    most_lag_s: float
+    join_bytes: int
+    join_s: float
+    clock: Callable[[], float]
+
+
+class Follower:
+    """Joins from the snapshot, then reads the log. Every call that reads may raise CorpusError.
+
+    Attributes:
+        cursor: behind what was read.
+        retry_s: when to try again after a failure.
+        num_dropped: records skipped on purpose.
+        num_damaged: batches that can't be used.
+    """
+
+    def __init__(self, tenant: str, parts: FollowerParts) -> None:
+        self._tenant = tenant
+        self._parts = parts
+        self._erasures = MetErasures()
+        self._epoch = -1
+        self._epoch_s = 0.0
+        self._has_to_join = True
+        self._joining: Iterator[Output] | None = None  # outputs of the snapshot, still to be learned
+        self._join_end: Cursor | None = None  # the newest entry at the time of joining, until it is read
+        self._tokens_before = 0  # learned by all before joining
+        self._own_from = 0  # own records from here on are in the trees already
+        self._seen: OrderedDict[bytes, SeenNumbers] = OrderedDict()
+        self._skipped: set[bytes] = set()  # origins: their next gap was skipped on purpose
+        self._look_up_s: list[float] = []  # when to look for tombstones in the snapshot
+        self._end: Cursor | None = None  # the newest entry when the follower fell behind
+        self._behind_since_s = 0.0
+        self._num_missing_before = 0
+        self.cursor: Cursor = START
+        self.retry_s = 0.0
+        self.num_dropped = self.num_damaged = 0
+
+    @property
+    def lag_s(self) -> float:
+        """How long the oldest entry not read yet has been known."""
+        return 0.0 if self._end is None else self._parts.clock() - self._behind_since_s
+
+    @property
+    def num_missing(self) -> int:
+        """Records that never arrived, those skipped on purpose included."""
+        return self._num_missing_before + sum(seen.num_missing for seen in list(self._seen.values()))
+
+    def follow(self) -> bool:
+        """Join, or read some entries. Return True if there may be more."""
+        self._check_epoch()
+        if self._has_to_join:
+            self._join()
+        if self._joining is not None:
+            return self._learn_snapshot()
+        if self._has_to_join:
+            return True
+        has_some = False
+        for logged in self._parts.log.read(self._tenant, self.cursor, _READ_BYTES):
+            has_some = True
+            if logged.batch is None:
+                self.num_damaged += 1
+            elif not self._apply(logged.batch):
+                return True  # the trees are empty: all begins anew
+            self.cursor = logged.cursor
+            self._passed(logged.cursor)
+            self._parts.share.pause()
+        if not has_some:
+            self._passed(None)
+        elif self._end is None and (end := self._parts.log.end(self._tenant)) != self.cursor:
+            self._end, self._behind_since_s = end, self._parts.clock()
+        if self._look_up_s and self._parts.clock() >= self._look_up_s[0]:
+            self._look_up_tombstones()
+        if self._is_too_late():
+            self._skip()
+        return has_some or self._has_to_join
+
+    def begin_anew(self) -> None:
+        """Empty the tenant's trees, and learn all again that the store holds."""
+        self._parts.updates.evict_tenant(self._tenant)
+        self._num_missing_before += sum(seen.num_missing for seen in self._seen.values())
+        self._seen.clear()
+        self._skipped.clear()
+        self._own_from = self._parts.publisher.next_number(self._tenant)
+        self._end = None
+        self._joining = None
+        self._has_to_join = True
+
+    # ---- where it is in the log ----
+
+    def _check_epoch(self) -> None:
+        if self._has_to_join or self._parts.clock() < self._epoch_s + EPOCH_EVERY_S:
+            return
+        epoch = self._parts.log.epoch(self._tenant)
+        self._epoch_s = self._parts.clock()
+        if epoch != self._epoch:
+            self._parts.log.forget_key(self._tenant)
+            self._erasures.forget()
+            self.begin_anew()
+
+    def _passed(self, cursor: Cursor | None) -> None:
+        """Note that all up to a cursor was read, or all there is."""
+        if cursor is None or cursor == self._end:
+            self._end = None
+        if cursor is None or cursor == self._join_end:
+            self._join_end = None
+            self._erasures.stop_awaiting()
+
+    def _is_too_late(self) -> bool:
+        """Return True if it is too far behind, and is not reading what was there when it joined."""
+        num_bytes = (self._parts.updates.num_tokens - self._tokens_before) * _TOKEN_BYTES
+        is_joining = self._join_end is not None and num_bytes < self._parts.join_bytes
+        return not is_joining and self.lag_s > self._parts.most_lag_s
+
+    def _skip(self) -> None:
+        """Continue with the newest entries: drafts from the newest outputs are worth most."""
+        begin, self.cursor = self.cursor, self._parts.log.end(self._tenant)
+        self._skipped = set(self._seen)
+        self._find_late(begin)
+        self._passed(None)
+        self._note_gap()
+
+    # ---- joining ----
+
+    def _join(self) -> None:
+        parts = self._parts
+        begin, is_first = self.cursor, self._epoch < 0
+        self._epoch = parts.log.epoch(self._tenant)
+        self._epoch_s = parts.clock()
+        parts.publisher.enter_epoch(self._tenant, self._epoch)
+        self._join_end = parts.log.end(self._tenant)
+        self._tokens_before = parts.updates.num_tokens
+        self.cursor, met, self._joining = join(parts.log, self._tenant, parts.join_bytes)
+        self._erasures.await_again(met)
+        self._has_to_join = False
+        parts.share.free(parts.join_s)
+        self._erase_met(met)  # own outputs may be in the trees already
+        if not is_first:  # before that nothing was sent
+            self._find_late(begin)
+
+    def _learn_snapshot(self) -> bool:
+        assert self._joining is not None
+        num_learned = 0
+        for output in islice(self._joining, _JOIN_PIECE):
+            num_learned += 1
+            if not self._erasures.cover(output):
+                self._parts.updates.learn(output, output.uses)
+        if num_learned < _JOIN_PIECE:
+            self._joining = None
+        return True
+
+    # ---- records ----
+
+    def _apply(self, batch: Batch) -> bool:
+        """Apply the records that were not applied before. Return False if the tenant has to begin anew."""
+        is_own = batch.origin == self._parts.origin
+        late = self._repeat_erasures(batch) if is_own else ()
+        for numbers in self._new_numbers(batch):
+            for number in numbers:
+                record = batch.records[number - batch.first]
+                if isinstance(record, ForgetStage | ForgetSubject):
+                    erasure = self._erasures.meet((batch.origin, number), record)
+                    if erasure is not None:
+                        self._erase(erasure)
+                    if self._has_to_join:
+                        return False
+                elif is_own and (number in late or number >= self._own_from):
+                    continue  # the trees learned it while the request ran
+                elif not self._erasures.cover(record):
+                    self._parts.updates.learn_record(self._tenant, record)
+        return True
+
+    def _new_numbers(self, batch: Batch) -> list[range]:
+        seen = self._seen.get(batch.origin)
+        if seen is None:
+            seen = SeenNumbers()
+            self._seen[batch.origin] = seen
+            if len(self._seen) > _MOST_ORIGINS:
+                self._num_missing_before += self._seen.popitem(last=False)[1].num_missing
+        num_missing = seen.num_missing
+        numbers = seen.add(batch.first, len(batch.records))
+        num_more = seen.num_missing - num_missing
+        if num_more > 0 and batch.origin in self._skipped:
+            self._skipped.discard(batch.origin)
+            self.num_dropped += num_more
+        elif num_more > 0:
+            self._note_gap()
+        return numbers
+
+    # ---- erasures ----
+
+    def _erase(self, erasure: Erasure) -> None:
+        """Remove what an erasure covers. Own records below the next number are older than it."""
+        withdrawal = self._parts.publisher.withdraw(self._tenant, erasure)
+        if withdrawal.outputs is None:
+            self.begin_anew()
+        else:
+            self._parts.updates.forget(self._tenant, withdrawal.outputs, erasure.digests)
+        self._erasures.note_applied(erasure, withdrawal.next_number, self._parts.clock())
+
+    def _erase_met(self, met: Tombstones) -> None:
+        """Apply tombstones of a snapshot that were never applied."""
+        for erasure in self._erasures.look_up(met):
+            self._erase(erasure)
+
+    def _note_gap(self) -> None:
+        """Look for missed tombstones in the snapshot: now, and when a writer must have ended."""
+        now_s = self._parts.clock()
+        self._look_up_s = sorted({now_s, now_s + LEASE_S, *self._look_up_s[-1:]})
+
+    def _look_up_tombstones(self) -> None:
+        """Apply tombstones among the entries that were skipped or lost: the snapshot keeps them."""
+        self._erase_met(join(self._parts.log, self._tenant, 0).tombstones)
+        del self._look_up_s[:1]
+
+    def _find_late(self, begin: Cursor) -> None:
+        """Repeat erasures for own records in entries that are passed over: a snapshot may hold them."""
+        end = self._parts.log.end(self._tenant)
+        cursor: Cursor | None = begin if self._erasures.has_applied else None
+        while cursor is not None and cursor != end:
+            entries, cursor = self._parts.log.read(self._tenant, cursor, _READ_BYTES), None
+            for logged in entries:
+                cursor = logged.cursor
+                if logged.batch is not None and logged.batch.origin == self._parts.origin:
+                    self._repeat_erasures(logged.batch)
+                self._parts.share.pause()
+
+    def _repeat_erasures(self, batch: Batch) -> set[int]:
+        """Repeat erasures that own records stand behind in the log, though they are older.
+
+        Returns:
+            The numbers of these records.
+        """
+        late = list(self._erasures.late(batch))
+        for _, erasure in late:
+            self._parts.repeat(self._tenant, erasure)
+        return {number for number, _ in late}

@@ -1,0 +1,88 @@
+"""The erasures of one tenant that a learner met, and the records that they cover. It touches no tree."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from agentspec.corpus.batch import Batch, Record
+from agentspec.corpus.erasure import Erasure, Tombstone
+from agentspec.corpus.join import RecordId, Tombstones
+
+_MOST_ERASURES = 1024
+_REPEAT_S = 60.0  # an equal tombstone within this time is the same erasure, repeated
+
+
+@dataclass(frozen=True, slots=True)
+class _Stale:
+    """Own records below a number are older than an erasure, wherever they stand in the log."""
+
+    erasure: Erasure
+    below: int
+    met_s: float
+
+
+class MetErasures:
+    """Remembers each erasure, so that it is applied once."""
+
+    def __init__(self) -> None:
+        self._in_log: OrderedDict[RecordId, Erasure] = OrderedDict()
+        self._in_snapshot: set[RecordId] = set()
+        self._awaited: set[RecordId] = set()  # to be met again, after an erasure began anew
+        self._stale: list[_Stale] = []
+
+    def meet(self, name: RecordId, tombstone: Tombstone) -> Erasure | None:
+        """Note a tombstone of the log. Return its erasure, or None if it was met before."""
+        if name in self._in_log:
+            self._awaited.discard(name)
+            return None
+        erasure = self._in_log[name] = Erasure(tombstone)
+        if len(self._in_log) > _MOST_ERASURES:
+            self._awaited.discard(self._in_log.popitem(last=False)[0])
+        return erasure
+
+    def look_up(self, found: Tombstones) -> Iterator[Erasure]:
+        """Note tombstones of a snapshot. Yield the erasures of those that were never met."""
+        for name, tombstone in found.items():
+            if name not in self._in_log and name not in self._in_snapshot:
+                self._in_snapshot.add(name)
+                yield Erasure(tombstone)
+
+    def await_again(self, found: Tombstones) -> None:
+        """Begin to read the log anew: all erasures stand later in it, but those found in the snapshot."""
+        self._awaited = self._in_log.keys() - found.keys()
+
+    def stop_awaiting(self) -> None:
+        """Note that the log was read up to where it ended when it was begun anew."""
+        self._awaited.clear()
+
+    def forget(self) -> None:
+        """Forget all that were met: the whole tenant was erased."""
+        self._in_log.clear()
+        self._in_snapshot.clear()
+
+    def cover(self, record: Record) -> bool:
+        """Return True if a tombstone that stands later in the log covers the record."""
+        return any(self._in_log[name].covers(record) for name in self._awaited)
+
+    def note_applied(self, erasure: Erasure, below: int, now_s: float) -> None:
+        """Note that own records with numbers below ``below`` are older than an erasure."""
+        self._stale = [stale for stale in self._stale if stale.met_s > now_s - _REPEAT_S]
+        if all(stale.erasure.tombstone != erasure.tombstone for stale in self._stale):
+            self._stale.append(_Stale(erasure, below, now_s))
+
+    @property
+    def has_applied(self) -> bool:
+        """True if own records may be older than an erasure that they stand behind."""
+        return bool(self._stale)
+
+    def late(self, batch: Batch) -> Iterator[tuple[int, Erasure]]:
+        """Yield own records that are older than an erasure: their numbers, and the erasure.
+
+        Other engines may have learned such a record. A batch sent twice may be late the second time.
+        """
+        for number, record in enumerate(batch.records, batch.first):
+            for stale in self._stale:
+                if number < stale.below and stale.erasure.covers(record):
+                    yield number, stale.erasure

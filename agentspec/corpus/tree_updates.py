@@ -1,0 +1,84 @@
+"""What a learner does to the trees and to the memory of what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from agentspec.corpus.batch import Count, Record
+from agentspec.corpus.cpu_share import CpuShare
+from agentspec.corpus.erasure import PLACEHOLDER
+from agentspec.corpus.memory import OutputMemory
+from agentspec.corpus.output import Output, Tokens
+from agentspec.stages import StageKey
+
+
+class SharedTrees(Protocol):
+    """The trees that learn from other engines. Safe to call beside decode steps."""
+
+    def learn(self, stage: StageKey, token_ids: Tokens, uses: int = 1) -> None:
+        """Add an output that occurred ``uses`` times."""
+
+    def forget(self, stage: StageKey, token_ids: Tokens) -> None:
+        """Remove an output and its equals from all trees that may hold it."""
+
+    def evict_tenant(self, tenant: str) -> None:
+        """Empty all shared trees of a tenant."""
+
+
+class TreeUpdates:
+    """Adds outputs to the trees and removes them, within a CPU share. Counts them.
+
+    Args:
+        trees: what learns.
+        memory: of the outputs that the trees hold and other engines know.
+        vocab_size: tokens from it on are refused.
+        share: of one core.
+
+    Attributes:
+        num_outputs: outputs learned, repetitions included.
+        num_tokens: their tokens.
+        num_refused: outputs with tokens outside the vocabulary.
+        num_unknown: counts of outputs that are not remembered.
+    """
+
+    def __init__(self, trees: SharedTrees, memory: OutputMemory, vocab_size: int, share: CpuShare) -> None:
+        self._trees = trees
+        self._memory = memory
+        self._vocab_size = vocab_size
+        self._share = share
+        self.num_outputs = self.num_tokens = self.num_refused = self.num_unknown = 0
+
+    def learn_record(self, tenant: str, record: Record) -> None:
+        """Learn an output, or a known one again if the record is a count of it."""
+        if isinstance(record, Output):
+            self.learn(record, record.uses)
+        elif isinstance(record, Count) and record != PLACEHOLDER:
+            output = self._memory.get(tenant, record.digest)
+            if output is None:
+                self.num_unknown += 1
+            else:
+                self.learn(output, record.uses)
+
+    def learn(self, output: Output, uses: int) -> None:
+        """Learn an output that occurred ``uses`` times."""
+        if int(output.tokens.max()) >= self._vocab_size:
+            self.num_refused += 1
+            return
+        self._memory.add(output)  # first: an erasure must find what the trees hold
+        self._trees.learn(output.stage, output.tokens, uses)
+        self.num_outputs += 1
+        self.num_tokens += len(output.tokens)
+        self._share.pause()
+
+    def forget(self, tenant: str, outputs: Iterable[Output], digests: Iterable[bytes]) -> None:
+        """Remove outputs from the trees, and all with these digests from the memory."""
+        for output in {output.digest: output for output in outputs}.values():
+            self._trees.forget(output.stage, output.tokens)
+            self._share.pause()
+        self._memory.forget(tenant, digests)
+
+    def evict_tenant(self, tenant: str) -> None:
+        """Empty the trees of a tenant, and forget what they held."""
+        self._trees.evict_tenant(tenant)
+        self._memory.forget_tenant(tenant)
