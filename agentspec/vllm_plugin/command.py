@@ -43,6 +43,7 @@ OTHER_BALANCER_FLAGS = frozenset(  # only some of the ranks are behind the serve
     )
 )
 EXECUTOR_FLAG = "--distributed-executor-backend"
+KV_TRANSFER_FLAG, KV_LOAD_POLICY = "--kv-transfer-config", "kv_load_failure_policy"
 API_SERVER_FLAGS = ("--api-server-count", "-asc")
 OURS = (
     *("--model", "--host", "--port", "--worker-cls", "--scheduler-cls"),
@@ -140,7 +141,24 @@ def chosen_runner(extra: Sequence[str] = (), environment: Mapping[str, str] = os
     """Return the model runner of a server with these flags of vLLM and these variables."""
     version = installed_version()
     assert version is not None
-    return ModelRunner.choose(version, environment, set(_names(extra)), is_for_cpus=is_for_cpus())
+    return ModelRunner.choose(
+        version,
+        environment,
+        set(_names(extra)),
+        is_for_cpus=is_for_cpus(),
+        recomputes_failed_loads=_recomputes_failed_loads(extra),
+    )
+
+
+def _recomputes_failed_loads(extra: Sequence[str]) -> bool:
+    """Return True if vLLM computes blocks of the KV cache that a connector fails to load."""
+    policy = _value(extra, f"{KV_TRANSFER_FLAG}.{KV_LOAD_POLICY}".replace("_", "-"))
+    try:
+        config = json.loads(_value(extra, KV_TRANSFER_FLAG) or "{}")
+    except ValueError:  # vLLM reports it
+        config = None
+    given = config.get(KV_LOAD_POLICY) if isinstance(config, dict) else None
+    return "recompute" in (policy, given)
 
 
 def _server(model: str, extra: Sequence[str]) -> list[str]:

@@ -44,13 +44,21 @@ class ModelRunner:
 
     @classmethod
     def choose(
-        cls, version: str, environment: Mapping[str, str], flags: Collection[str], *, is_for_cpus: bool
+        cls,
+        version: str,
+        environment: Mapping[str, str],
+        flags: Collection[str],
+        *,
+        is_for_cpus: bool,
+        recomputes_failed_loads: bool = False,
     ) -> ModelRunner:
         """Return the runner for a server of this version of vLLM, with these variables and flags.
 
         Args:
             flags: names of the user's flags, such as ``--enable-dbo``.
             is_for_cpus: this vLLM was built for CPUs.
+            recomputes_failed_loads: blocks of the KV cache that can't be loaded are computed. V2 (0.32) keeps
+                its own count of computed tokens, and continues without the lost blocks.
         """
         if parse(version) < FIRST_WITH_RUNNER_V2:
             return cls(False)
@@ -59,6 +67,8 @@ class ModelRunner:
             return cls(wish, None if wish else f"{RUNNER_VARIABLE}={environment[RUNNER_VARIABLE]}")
         if is_for_cpus:
             return cls(False, "vLLM's build for CPUs has no Triton")
+        if recomputes_failed_loads:
+            return cls(False, "its runner V2 does not recompute after a failed load of the KV cache")
         refused = next((flag for flag in REFUSED_FLAGS if flag in flags), None)
         return cls(refused is None, None if refused is None else f"its runner V2 does not support {refused}")
 

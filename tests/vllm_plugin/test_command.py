@@ -269,6 +269,25 @@ def test_the_model_runner_is_v2_where_it_can_be(
     assert (reason or "") in (runner.reason or "")
 
 
+@pytest.mark.parametrize(
+    ("flags", "is_v2"),
+    [
+        ((), True),
+        (("--kv-transfer-config", '{"kv_load_failure_policy": "fail"}'), True),
+        (("--kv-transfer-config", "not JSON"), True),
+        (("--kv-transfer-config", '["recompute"]'), True),
+        (("--kv-transfer-config", '{"kv_load_failure_policy": "recompute"}'), False),
+        (('--kv_transfer_config={"kv_load_failure_policy": "recompute"}',), False),
+        (("--kv-transfer-config.kv_load_failure_policy", "recompute"), False),
+    ],
+)
+def test_failed_loads_are_computed_again_by_the_runner_v1(flags: tuple[str, ...], is_v2: bool) -> None:
+    runner = command.chosen_runner(flags, {})
+    assert runner.is_v2 == is_v2
+    assert is_v2 or "failed load" in (runner.reason or "")
+    assert command.chosen_runner(flags, {"VLLM_USE_V2_MODEL_RUNNER": "1"}).is_v2
+
+
 def test_the_runner_v2_has_its_own_method_and_a_scheduler_of_ours() -> None:
     arguments = vllm_command("m", num_speculative_tokens=7)
     speculative = json.loads(value(arguments, "--speculative-config"))

@@ -1,6 +1,7 @@
 """A KV connector whose loads fail: it promises the first blocks of a prompt, and never delivers them.
 
-vLLM then discards what the step sampled and computes the blocks (``kv_load_failure_policy: recompute``).
+vLLM then discards what the step sampled, and computes the blocks or ends the request with an error
+(``kv_load_failure_policy``: ``recompute`` or ``fail``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ class Promised(KVConnectorMetadata):
     """The blocks that a step should load."""
 
     block_ids: set[int] = field(default_factory=set)
+
+
+def is_promised(num_prompt_tokens: int) -> bool:
+    """Return True for some prompts: those that :class:`SometimesFailingConnector` promises to load."""
+    return num_prompt_tokens % 4 == 0
 
 
 class FailingConnector(KVConnectorBase_V1):
@@ -69,3 +75,13 @@ class FailingConnector(KVConnectorBase_V1):
 
     def wait_for_save(self) -> None:
         """Do nothing."""
+
+
+class SometimesFailingConnector(FailingConnector):
+    """Promises the blocks of some prompts."""
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
+        """Return the tokens of a promised prompt's whole blocks that are not cached here."""
+        if not is_promised(request.num_prompt_tokens):
+            return 0, False
+        return super().get_num_new_matched_tokens(request, num_computed_tokens)
