@@ -77,6 +77,7 @@ class Publisher:
         log: where to publish.
         origin: 16 random bytes that name this process.
         memory: outputs that other engines know; the learner adds those of others.
+        gate: decides what is published; None = the default one.
         window_s: time between two batches of a tenant.
         batch_bytes: size at which a batch is sent earlier.
         queue_bytes: most bytes of waiting outputs.
@@ -90,6 +91,7 @@ class Publisher:
         origin: bytes,
         memory: OutputMemory,
         *,
+        gate: NoveltyGate | None = None,
         window_s: float = WINDOW_S,
         batch_bytes: int = BATCH_BYTES,
         queue_bytes: int = QUEUE_BYTES,
@@ -100,7 +102,7 @@ class Publisher:
         self._origin = origin
         self._memory = memory
         self._clock = clock
-        self._gate = NoveltyGate(memory)
+        self._gate = gate or NoveltyGate(memory)
         self._queue = OutputQueue(queue_bytes)
         self._breaker = CircuitBreaker("publishing of outputs to other engines", clock)
         self._working = threading.Lock()  # guards what follows; never held by publish()
