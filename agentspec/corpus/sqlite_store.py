@@ -68,6 +68,8 @@ class SqliteStore:
         CorpusError: the file there can't be used.
     """
 
+    window_s = 0.1  # a host has few publishers
+
     def __init__(
         self, folder: Path, retention: Retention | None = None, clock: Callable[[], float] = time.time
     ) -> None:

@@ -1,1 +1,1 @@
-"""Replicas that share what they learn: tokens per step, bytes, times, joining, outages. No engine, no model."""
+"""Replicas that share what they learn: tokens per step, bytes, times, joining, outages. There is no model."""

@@ -23,7 +23,7 @@ from agentspec.corpus.learner import Learner
 from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.novelty import NoveltyGate
 from agentspec.corpus.output import Output
-from agentspec.corpus.publisher import WINDOW_S, Publisher
+from agentspec.corpus.publisher import Publisher
 from agentspec.corpus.sqlite_store import SqliteStore
 from agentspec.draft import Draft, Source
 from agentspec.forest import Forest, Tokens
@@ -46,12 +46,12 @@ class Sharing:
     """How replicas share.
 
     Attributes:
-        window_s: time between two batches of a replica.
+        window_s: time between two batches of a replica; None = the store's.
         make_gate: decides what is published.
         memory_bytes: of outputs remembered; 0 recognizes no repetition.
     """
 
-    window_s: float = WINDOW_S
+    window_s: float | None = None
     make_gate: MakeGate = NoveltyGate
     memory_bytes: int = _MEMORY_BYTES
 
@@ -132,7 +132,9 @@ def by_session(num_replicas: int) -> Deal:
     """Deal sessions to replicas in turn."""
     numbers = itertools.cycle(range(num_replicas))
     dealt: dict[str, int] = {}
-    return lambda call: dealt[call.session] if call.session in dealt else dealt.setdefault(call.session, next(numbers))
+    return lambda call: (
+        dealt[call.session] if call.session in dealt else dealt.setdefault(call.session, next(numbers))
+    )
 
 
 def by_stage(num_replicas: int) -> Deal:

@@ -33,7 +33,10 @@ def measure(sizes: Sizes, announce: Announce) -> Figures:
         with empty_place(driver) as location:
             by_driver[driver] = in_fresh_process(_measured, location, sizes)
     return {
-        **{f"fresh_ms_p99_{driver}": max(one["fresh_ms_p99"] for one in found.values()) for driver, found in by_driver.items()},
+        **{
+            f"fresh_ms_p99_{driver}": max(one["fresh_ms_p99"] for one in found.values())
+            for driver, found in by_driver.items()
+        },
         "num_lost": sum(one["num_lost"] for found in by_driver.values() for one in found.values()),
         "by_driver": by_driver,
     }

@@ -62,7 +62,13 @@ def measure(traces: Path, sizes: Sizes, announce: Announce) -> Figures:
     announce(f"gain: {len(compared)} fleets, up to {sizes.gain_calls} calls of each of {len(paths)} sets")
     arguments = [(path, compared, sizes.gain_calls, sizes.num_sessions) for path in paths]
     num_calls = len(compared) * len(paths) * sizes.gain_calls
-    by_set = dict(zip(map(name_of, paths), share_out(tokens_per_step, arguments, sizes.num_processes, num_calls), strict=True))
+    by_set = dict(
+        zip(
+            map(name_of, paths),
+            share_out(tokens_per_step, arguments, sizes.num_processes, num_calls),
+            strict=True,
+        )
+    )
     return figures(by_set, max(sizes.num_replicas))
 
 

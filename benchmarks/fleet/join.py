@@ -112,9 +112,7 @@ def output_digest(path: Path, call: Call) -> bytes:
 
 def _fill(location: str, paths: Sequence[Path], sizes: Sizes) -> int:
     """Publish the outputs of the learned half, and others up to a number of tokens. Return that number."""
-    outputs = [
-        output for path in paths for output in read_outputs(path, sizes.join_calls, LEARNED).values()
-    ]
+    outputs = [output for path in paths for output in read_outputs(path, sizes.join_calls, LEARNED).values()]
     outputs += _others(sizes.join_tokens - sum(len(output.tokens) for output in outputs))
     with closing(open_store(location)) as store:
         log = BatchLog(store, VOCABULARY)
@@ -165,7 +163,7 @@ def _num_learned(corpus: Corpus) -> int:
 
 
 def _steps_until(is_done: Callable[[], bool], trees: Forest, call: Call) -> list[float]:
-    """Let a request take steps, the call's tokens in turn. Return what each took of the engine's thread, ms."""
+    """Let a request take steps. Return the milliseconds that each took of the engine's thread."""
     trees.start("running", stage_key("running", call.stage), call.prompt, draft=DRAFT, learn=False)
     spent_ms: list[float] = []
     deadline_s = time.monotonic() + _LIMIT_S

@@ -68,7 +68,9 @@ def outcomes(
 def measure(traces: Path, sizes: Sizes, announce: Announce) -> Figures:
     """Replay the first calls of each set in a fleet that publishes everything, and in others."""
     paths = files(traces)
-    announce(f"novelty: {len(VARIANTS)} fleets, up to {sizes.novelty_calls} calls of each of {len(paths)} sets")
+    announce(
+        f"novelty: {len(VARIANTS)} fleets, up to {sizes.novelty_calls} calls of each of {len(paths)} sets"
+    )
     arguments = [
         (path, VARIANTS, sizes.novelty_calls, sizes.novelty_replicas, sizes.num_sessions) for path in paths
     ]

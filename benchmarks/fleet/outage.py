@@ -38,7 +38,10 @@ Fault = Callable[[], AbstractContextManager[None]]
 def measure(sizes: Sizes, announce: Announce) -> Figures:
     """Let each kind of fault happen while outputs are published and learned."""
     faults: Figures = {}
-    for driver, name in [*((REDIS, name) for name in REDIS_FAULTS), *((SQLITE, name) for name in SQLITE_FAULTS)]:
+    for driver, name in [
+        *((REDIS, name) for name in REDIS_FAULTS),
+        *((SQLITE, name) for name in SQLITE_FAULTS),
+    ]:
         announce(f"outage: {driver} {name}")
         faults[f"{driver} {name}"] = in_fresh_process(_measured, driver, name, sizes)
     return {

@@ -41,7 +41,9 @@ class RedisServer:
         where = ["--port", str(self._port), "--bind", HOST, "--dir", str(self._folder)]
         log = self._folder / "server.log"
         with log.open("wb") as out:
-            self._process = subprocess.Popen([_executable(), *where, *kept], stdout=out, stderr=subprocess.STDOUT)
+            self._process = subprocess.Popen(
+                [_executable(), *where, *kept], stdout=out, stderr=subprocess.STDOUT
+            )
         deadline_s = time.monotonic() + START_LIMIT_S
         while self._process.poll() is None and time.monotonic() < deadline_s:
             with suppress(redis.ConnectionError):

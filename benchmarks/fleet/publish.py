@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import count
 from typing import Any
@@ -17,7 +17,8 @@ from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.corpus import Corpus, CorpusConfig, CorpusFigures
 from agentspec.corpus.output import Output
 from agentspec.corpus.store import open_store
-from agentspec.forest import Tokens
+from agentspec.errors import ConfigError
+from agentspec.forest import Forest, Tokens
 from agentspec.replay.drafters.drafter import TENANT
 from agentspec.reporting.process import in_fresh_process
 from agentspec.reporting.report import Announce
@@ -34,7 +35,11 @@ STAGE = StageKey(TENANT, ("published", "stage"))
 OUTPUT_TOKENS = 400
 STEADY_SHARE = 0.5  # of what the learner can learn
 OVERLOAD = 10
+NUM_LIVE = 8
+STEP_TOKENS = 4
+MODEL_S = 0.002  # of a step, in which the engine's thread waits for a device
 _BATCH_OUTPUTS = 64
+_CALIBRATION_TOKENS_PER_S = 1e5
 _WARM_UP_S = 2.0
 _SAMPLE_S = 0.25
 
@@ -57,22 +62,24 @@ def measure(sizes: Sizes, announce: Announce) -> Figures:
 
 
 def _measured(location: str, sizes: Sizes) -> Figures:
-    errors = LoggedErrors()
-    with running_corpus(location, forest()) as corpus:
+    errors, trees = LoggedErrors(), forest()
+    with running_corpus(location, trees) as corpus:
         learned_per_s = _learnable(corpus, location)
         found: Figures = {"learnable_tokens_per_s": learned_per_s}
         for name, times in (("steady", STEADY_SHARE), ("overload", OVERLOAD)):
-            with _others(location, times * learned_per_s):
+            with _others(location, times * learned_per_s) as num_sent:
                 time.sleep(_WARM_UP_S)
+                before, begin_s = num_sent(), time.monotonic()
                 rate_per_s = sizes.publish_rate_per_s * max(times, 1)
-                found[name] = _under_load(corpus, rate_per_s, sizes.publish_s)
-            found[name] |= {"others_tokens_per_s": times * learned_per_s, "num_errors": errors.num_errors}
+                found[name] = _under_load(corpus, trees, rate_per_s, sizes.publish_s)
+                found[name]["others_tokens_per_s"] = (num_sent() - before) / (time.monotonic() - begin_s)
+            found[name]["num_errors"] = errors.num_errors
     return found
 
 
 def _learnable(corpus: Corpus, location: str) -> float:
     """Return the tokens that the learner's share of a core learns in a second."""
-    with _others(location, 1e5):
+    with _others(location, _CALIBRATION_TOKENS_PER_S):
         time.sleep(CorpusConfig().join_s + _WARM_UP_S)
         before = corpus.figures().learner
         time.sleep(_WARM_UP_S)
@@ -81,27 +88,30 @@ def _learnable(corpus: Corpus, location: str) -> float:
     return tokens_per_cpu_s * CorpusConfig().cpu_share
 
 
-def _under_load(corpus: Corpus, rate_per_s: float, duration_s: float) -> Figures:
-    """Publish at a rate. Return the times of the calls, and what became of the outputs."""
+def _under_load(corpus: Corpus, trees: Forest, rate_per_s: float, duration_s: float) -> Figures:
+    """Publish at a rate, between steps of a batch. Return the times, and what became of the outputs."""
     before = corpus.figures()
-    spent_us, lags_s = [], [0.0]
+    publish_us: list[float] = []
+    step_us: list[float] = []
+    lags_s = [0.0]
     rng = np.random.default_rng(1)
+    batch = LiveBatch(trees)
     begin_s = time.monotonic()
     for number in range(int(rate_per_s * duration_s)):
         tokens = _tokens(rng)
-        time.sleep(max(0.0, begin_s + number / rate_per_s - time.monotonic()))
-        begin_ns = time.perf_counter_ns()
-        corpus.publish(Output(STAGE, tokens))
-        spent_us.append((time.perf_counter_ns() - begin_ns) / 1e3)
+        while time.monotonic() < begin_s + number / rate_per_s:
+            time.sleep(MODEL_S)
+            step_us.append(_us(batch.step))
+        publish_us.append(_us(lambda tokens=tokens: corpus.publish(Output(STAGE, tokens))))
         if number % max(1, int(rate_per_s * _SAMPLE_S)) == 0:
             lags_s.append(corpus.figures().learner.lag_s)
     after = corpus.figures()
-    values = np.array(spent_us)
+    batch.end()
     return {
-        **{f"publish_us_p{percentile}": at(values, percentile) for percentile in (50, 90, 99, 99.9)},
-        "publish_us_max": float(values.max()),
-        "num_outputs": len(spent_us),
-        "outputs_per_s": len(spent_us) / (time.monotonic() - begin_s),
+        **_percentiles("publish_us", publish_us),
+        **_percentiles("step_us", step_us),
+        "num_outputs": len(publish_us),
+        "outputs_per_s": len(publish_us) / (time.monotonic() - begin_s),
         "lag_s_max": max(lags_s),
         **_differences(before, after),
     }
@@ -119,24 +129,68 @@ def _differences(before: CorpusFigures, after: CorpusFigures) -> Figures:
     return {"publisher": publisher, "learner": learner}
 
 
+class LiveBatch:
+    """Requests that take steps, as in an engine's loop: an answer ends between two steps."""
+
+    def __init__(self, trees: Forest) -> None:
+        self._trees = trees
+        self._rng = np.random.default_rng(2)
+        self._num_steps = 0
+        self._names: list[str] = []
+
+    def step(self) -> None:
+        """Take a step of all requests. New ones take their places when an output has its length."""
+        if self._num_steps * STEP_TOKENS % OUTPUT_TOKENS == 0:
+            self.end()
+            self._names = [f"live-{number}" for number in range(NUM_LIVE)]
+            for name in self._names:
+                self._trees.start(name, STAGE, _tokens(self._rng), learn=False)
+        self._num_steps += 1
+        said = _tokens(self._rng)
+        self._trees.step(
+            [(name, said[i * STEP_TOKENS :][:STEP_TOKENS]) for i, name in enumerate(self._names)]
+        )
+
+    def end(self) -> None:
+        """End the requests."""
+        for name in self._names:
+            self._trees.finish(name)
+        self._names = []
+
+
+def _us(work: Callable[[], object]) -> float:
+    begin_ns = time.perf_counter_ns()
+    work()
+    return (time.perf_counter_ns() - begin_ns) / 1e3
+
+
+def _percentiles(name: str, spent: Sequence[float]) -> Figures:
+    values = np.array(spent)
+    return {f"{name}_p{percentile}": at(values, percentile) for percentile in (50, 90, 99, 99.9)}
+
+
 # ---- other engines ----
 
 
 @contextmanager
-def _others(location: str, tokens_per_s: float) -> Iterator[None]:
-    """Let another process publish so many tokens a second, as far as it can."""
-    process = multiprocessing.get_context("spawn").Process(
-        target=_flood, args=(location, tokens_per_s), daemon=True
-    )
+def _others(location: str, tokens_per_s: float) -> Iterator[Callable[[], int]]:
+    """Let another process publish so many tokens a second, as far as it can. Yield what it has sent."""
+    context = multiprocessing.get_context("spawn")
+    num_sent = context.Value("q", 0)
+    process = context.Process(target=_flood, args=(location, tokens_per_s, num_sent), daemon=True)
     process.start()
     try:
-        yield
+        while num_sent.value == 0:
+            if not process.is_alive():
+                raise ConfigError(f"no other process can publish to {location!r}")
+            time.sleep(0.05)
+        yield lambda: num_sent.value
     finally:
         process.kill()
         process.join()
 
 
-def _flood(location: str, tokens_per_s: float) -> None:
+def _flood(location: str, tokens_per_s: float, num_sent: Any) -> None:
     rng = np.random.default_rng(os.getpid())
     origin = os.urandom(ORIGIN_BYTES)
     with closing(open_store(location)) as store:
@@ -146,7 +200,8 @@ def _flood(location: str, tokens_per_s: float) -> None:
             records = tuple(Output(STAGE, _tokens(rng)) for _ in range(_BATCH_OUTPUTS))
             batch = Batch(origin, number * _BATCH_OUTPUTS, records)
             store.publish(log.scope(TENANT), log.encode(TENANT, batch))
-            due_s = begin_s + (number + 1) * _BATCH_OUTPUTS * OUTPUT_TOKENS / tokens_per_s
+            num_sent.value += _BATCH_OUTPUTS * OUTPUT_TOKENS
+            due_s = begin_s + num_sent.value / tokens_per_s
             time.sleep(max(0.0, due_s - time.monotonic()))
 
 
