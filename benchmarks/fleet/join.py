@@ -167,11 +167,12 @@ def _steps_until(is_done: Callable[[], bool], trees: Forest, call: Call) -> list
     trees.start("running", stage_key("running", call.stage), call.prompt, draft=DRAFT, learn=False)
     spent_ms: list[float] = []
     deadline_s = time.monotonic() + _LIMIT_S
-    while not is_done():
+    while not spent_ms or not is_done():
         if time.monotonic() > deadline_s:
             raise TimeoutError(f"the engine has not joined within {_LIMIT_S:g} s")
+        said = call.response[len(spent_ms) % len(call.response) :][:1]
         begin_ns = time.perf_counter_ns()
-        trees.step([("running", call.response[len(spent_ms) % len(call.response) :][:1])])
+        trees.step([("running", said)])
         spent_ms.append((time.perf_counter_ns() - begin_ns) / 1e6)
         time.sleep(STEP_S)
     trees.finish("running")

@@ -27,9 +27,9 @@ Figures = dict[str, Any]
 
 FRESH_S = 1.0  # an output that drafts elsewhere within this time arrived as usual
 RECOVERED = 0.95  # of the outputs
-RECOVERY_LIMIT_S = 10.0
+JUDGED_S = 2.0
 _BEFORE_S = 5.0
-_AFTER_S = 20.0
+_AFTER_S = 15.0
 _PUBLISH_PER_S = 50
 
 Fault = Callable[[], AbstractContextManager[None]]
@@ -116,15 +116,18 @@ class Load:
 
 
 def recovery_s(published_s: Mapping[int, float], seen: Seen, end_s: float) -> float:
-    """Return the time after a fault from which on outputs arrived as before; infinite if they never did."""
+    """Return the time after a fault from which on outputs arrived as before; infinite if they never did.
+
+    They do once most outputs of the following ``JUDGED_S`` draft elsewhere in time, the first one included.
+    """
     late_after = [
         (at_s, seen.at_s.get(number, np.inf) - at_s > FRESH_S)
         for number, at_s in sorted(published_s.items())
         if at_s >= end_s
     ]
     for i, (at_s, _) in enumerate(late_after):
-        rest = [is_late for _, is_late in late_after[i:-_PUBLISH_PER_S]]
-        if rest and np.mean(rest) <= 1 - RECOVERED and not rest[0]:
+        judged = [is_late for _, is_late in late_after[i : i + int(JUDGED_S * _PUBLISH_PER_S)]]
+        if not judged[0] and np.mean(judged) <= 1 - RECOVERED:
             return at_s - end_s
     return np.inf
 

@@ -41,7 +41,7 @@ class Sizes:
     join_tokens: int = 2_000_000
     join_calls: int | None = None
     join_warm_calls: int = 500
-    outage_s: float = 8.0
+    outage_s: float = 30.0
 
 
 FULL = Sizes()
