@@ -22,6 +22,7 @@ from benchmarks.gateway.percentiles import at
 Figures = dict[str, Any]
 
 QUIET_GAP_S = 1.0  # longer than a publisher's window: each output is sent at once
+_FIRST_MARK = 1 << 30  # it is not looked for
 _START_LIMIT_S = 120.0
 _PATIENCE_S = 10.0  # after the last output
 
@@ -79,7 +80,7 @@ class Watcher:
 
 def _measured(location: str, sizes: Sizes) -> dict[str, Figures]:
     with Watcher.running(location) as watcher, running_corpus(location, forest()) as corpus:
-        corpus.publish(mark(-1 & 0xFFFF_FFFF))  # so that both follow the tenant
+        corpus.publish(mark(_FIRST_MARK))  # so that both follow the tenant
         time.sleep(3.0)
         quiet = range(sizes.fresh_outputs // 4)
         steady = range(len(quiet), len(quiet) + sizes.fresh_outputs)
@@ -100,7 +101,7 @@ def _measured(location: str, sizes: Sizes) -> dict[str, Figures]:
 
 def _figures(numbers: range, published_s: dict[int, float], seen: Seen) -> Figures:
     ms = [(seen.at_s[number] - published_s[number]) * 1e3 for number in numbers if number in seen.at_s]
-    values = np.array(ms or [np.inf])
+    values = np.array(ms or [_PATIENCE_S * 1e3])
     return {
         **{f"fresh_ms_p{percentile}": at(values, percentile) for percentile in (50, 90, 99)},
         "num_outputs": len(numbers),

@@ -30,7 +30,7 @@ FRESH_S = 1.0  # an output that drafts elsewhere within this time arrived as usu
 RECOVERED = 0.95  # of the outputs
 JUDGED_S = 2.0
 _BEFORE_S = 5.0
-_AFTER_S = 15.0
+AFTER_S = 15.0
 _PUBLISH_PER_S = 50
 
 Fault = Callable[[], AbstractContextManager[None]]
@@ -71,7 +71,7 @@ def _through(location: str, fault: Fault, outage_s: float) -> Figures:
             load.run(outage_s)
             during = load.take_spent_ms(outage_s)
         end_s = time.monotonic()
-        load.run(_AFTER_S)
+        load.run(AFTER_S)
         seen = watcher.end()
         publisher = corpus.figures().publisher
     return {
@@ -117,7 +117,7 @@ class Load:
 
 
 def recovery_s(published_s: Mapping[int, float], seen: Seen, end_s: float) -> float:
-    """Return the time after a fault from which on outputs arrived as before; infinite if they never did.
+    """Return the time after a fault from which on outputs arrived as before; ``AFTER_S`` if they never did.
 
     They do once most outputs of the following ``JUDGED_S`` draft elsewhere in time, the first one included.
     """
@@ -130,7 +130,7 @@ def recovery_s(published_s: Mapping[int, float], seen: Seen, end_s: float) -> fl
         judged = [is_late for _, is_late in late_after[i : i + int(JUDGED_S * _PUBLISH_PER_S)]]
         if not judged[0] and np.mean(judged) <= 1 - RECOVERED:
             return at_s - end_s
-    return np.inf
+    return AFTER_S
 
 
 # ---- faults ----
