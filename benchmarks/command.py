@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from agentspec.cli import CommandParser, run_command
 from benchmarks.churn import options as churn
 from benchmarks.core import options as core
+from benchmarks.fleet import options as fleet
 from benchmarks.gateway import options as gateway
 from benchmarks.gpu import options as gpu
 from benchmarks.load import options as load
@@ -18,7 +19,7 @@ from benchmarks.stages import options as stages
 from benchmarks.tagging import options as tagging
 from benchmarks.vllm import options as vllm
 
-BENCHMARKS = (core, churn, persistence, paper, load, saving, stages, tagging, gateway, vllm, gpu)
+BENCHMARKS = (core, churn, persistence, paper, load, saving, stages, tagging, gateway, fleet, vllm, gpu)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

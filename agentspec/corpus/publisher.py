@@ -24,7 +24,6 @@ from agentspec.errors import CorpusError
 
 logger = logging.getLogger("agentspec")
 
-WINDOW_S = 0.25
 BATCH_BYTES = 256 << 10
 QUEUE_BYTES = 16 << 20
 COUNTS_EVERY_S = 60.0
@@ -78,7 +77,8 @@ class Publisher:
         log: where to publish.
         origin: 16 random bytes that name this process.
         memory: outputs that other engines know; the learner adds those of others.
-        window_s: time between two batches of a tenant.
+        gate: decides what is published; None = the default one.
+        window_s: time between two batches of a tenant; None = the store's.
         batch_bytes: size at which a batch is sent earlier.
         queue_bytes: most bytes of waiting outputs.
         counts_every_s: time over which repetitions are summed.
@@ -91,7 +91,8 @@ class Publisher:
         origin: bytes,
         memory: OutputMemory,
         *,
-        window_s: float = WINDOW_S,
+        gate: NoveltyGate | None = None,
+        window_s: float | None = None,
         batch_bytes: int = BATCH_BYTES,
         queue_bytes: int = QUEUE_BYTES,
         counts_every_s: float = COUNTS_EVERY_S,
@@ -101,11 +102,12 @@ class Publisher:
         self._origin = origin
         self._memory = memory
         self._clock = clock
-        self._gate = NoveltyGate(memory)
+        self._gate = gate or NoveltyGate(memory)
         self._queue = OutputQueue(queue_bytes)
         self._breaker = CircuitBreaker("publishing of outputs to other engines", clock)
         self._working = threading.Lock()  # guards what follows; never held by publish()
-        self._outboxes = defaultdict[str, Outbox](lambda: Outbox(window_s, batch_bytes, counts_every_s))
+        gathered_s = log.store.window_s if window_s is None else window_s
+        self._outboxes = defaultdict[str, Outbox](lambda: Outbox(gathered_s, batch_bytes, counts_every_s))
         self._erased: set[str] = set()
         self._num = dict.fromkeys(Novelty, 0)
         self._num_sent = self._num_lost = self._num_bytes = 0

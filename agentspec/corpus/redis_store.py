@@ -147,6 +147,8 @@ class RedisStore:
         ConfigError: the URL is malformed.
     """
 
+    window_s = 0.25  # all engines of a fleet read each entry
+
     def __init__(
         self,
         url: str,

@@ -70,6 +70,8 @@ class SqliteStore:
         CorpusError: the file there can't be used.
     """
 
+    window_s = 0.1  # a host has few publishers
+
     def __init__(
         self,
         folder: Path,

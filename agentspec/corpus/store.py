@@ -94,7 +94,12 @@ class CorpusStore(Protocol):
     """A log of batches per scope, with snapshots. Safe to call from several threads.
 
     Every call is bounded in time. All raise CorpusError if the store is away, slow, full or damaged.
+
+    Attributes:
+        window_s: time over which a publisher gathers outputs for one entry.
     """
+
+    window_s: float
 
     def publish(self, scope: Scope, batch: bytes, epoch: int | None = None) -> bool:
         """Append a batch to the log. The oldest entries beyond the retention are dropped.

@@ -18,7 +18,7 @@ def test_pauses_grow_up_to_a_limit_and_end_with_a_success():
         clock.now_s += breaker.wait_s
         assert breaker.is_open
         assert breaker.wait_s == 0
-    assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
+    assert pauses == [0.5, 1, 2, 4, 8, 8, 8, 8, 8]
     breaker.succeed()
     assert not breaker.is_open
     breaker.fail(CorpusError("away"))

@@ -28,6 +28,8 @@ class Kept:
 class MemoryStore:
     """A CorpusStore whose clock is ``now_s``. While ``is_away``, every call raises CorpusError."""
 
+    window_s = 0.25
+
     def __init__(self) -> None:
         self.now_s = 0.0
         self.is_away = False

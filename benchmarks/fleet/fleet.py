@@ -1,0 +1,254 @@
+"""A simulated fleet: forests of the real core, and a corpus between them in a real store.
+
+Publishers and learners run without their threads, in simulated time: each running call takes a decode step in
+``STEP_S``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+
+from agentspec.config import MIB, DraftConfig, ForestConfig
+from agentspec.corpus.batch import ORIGIN_BYTES
+from agentspec.corpus.batch_log import BatchLog
+from agentspec.corpus.learner import Learner
+from agentspec.corpus.memory import OutputMemory
+from agentspec.corpus.novelty import NoveltyGate
+from agentspec.corpus.output import Output
+from agentspec.corpus.publisher import Publisher
+from agentspec.corpus.sqlite_store import SqliteStore
+from agentspec.draft import Draft, Source
+from agentspec.forest import Forest, Tokens
+from agentspec.replay.calls import Call
+from agentspec.replay.drafters.drafter import TENANT
+from agentspec.replay.methods import LEARNED_SOURCES
+from benchmarks.fleet.recorded import VOCAB_SIZE, VOCABULARY, stage_key
+
+STEP_S = 0.02
+DRAFT = DraftConfig(rule="learned")
+SHARED = (Source.STAGE, Source.WORKFLOW, Source.TENANT)  # a session's tree stays in its replica
+_MEMORY_BYTES = 64 * MIB
+_NO_LIMIT = 1e9
+
+MakeGate = Callable[[OutputMemory], NoveltyGate]
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How replicas share.
+
+    Attributes:
+        window_s: time between two batches of a replica; None = the store's.
+        make_gate: decides what is published.
+        memory_bytes: of outputs remembered; 0 recognizes no repetition.
+    """
+
+    window_s: float | None = None
+    make_gate: MakeGate = NoveltyGate
+    memory_bytes: int = _MEMORY_BYTES
+
+
+def forest() -> Forest:
+    """Return an empty forest as the learned rule uses it."""
+    return Forest(ForestConfig(sources=LEARNED_SOURCES))
+
+
+def forests(number: int) -> list[Forest]:
+    """Return empty forests."""
+    return [forest() for _ in range(number)]
+
+
+class Replica:
+    """An engine: its forest, and what it shares through a log. Without a log it is a silo."""
+
+    def __init__(
+        self, number: int, trees: Forest, log: BatchLog | None, sharing: Sharing, clock: Callable[[], float]
+    ) -> None:
+        self.forest = trees
+        self.publisher: Publisher | None = None
+        self.learner: Learner | None = None
+        if log is None:
+            return
+        origin = number.to_bytes(ORIGIN_BYTES, "little")
+        memory = OutputMemory(sharing.memory_bytes)
+        self.publisher = Publisher(
+            log, origin, memory, gate=sharing.make_gate(memory), window_s=sharing.window_s, clock=clock
+        )
+        self.publisher.enter_epoch(TENANT, 0)
+        self.learner = Learner(
+            log,
+            origin,
+            VOCAB_SIZE,
+            self.forest,
+            memory,
+            self.publisher,
+            lambda *_: None,
+            cpu_share=_NO_LIMIT,
+            most_lag_s=_NO_LIMIT,
+            clock=clock,
+        )
+        self.learner.step()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes sent to the store."""
+        return self.publisher.figures().num_bytes if self.publisher else 0
+
+    def pump(self, *, is_last: bool = False) -> None:
+        """Send what is due."""
+        if self.publisher:
+            self.publisher.pump(is_last=is_last)
+
+    def learn(self) -> None:
+        """Learn all that the store holds."""
+        while self.learner and self.learner.step():
+            pass
+
+    def finish(self, name: str, output: Output, num_accepted: int) -> None:
+        """End a call."""
+        self.forest.finish(name)
+        if self.publisher:
+            self.publisher.publish(output, num_accepted)
+
+
+Deal = Callable[[Call], int]  # the number of a call's replica
+
+
+def in_turn(num_replicas: int) -> Deal:
+    """Deal calls to replicas in turn."""
+    numbers = itertools.cycle(range(num_replicas))
+    return lambda _: next(numbers)
+
+
+def by_session(num_replicas: int) -> Deal:
+    """Deal sessions to replicas in turn."""
+    numbers = itertools.cycle(range(num_replicas))
+    dealt: dict[str, int] = {}
+    return lambda call: (
+        dealt[call.session] if call.session in dealt else dealt.setdefault(call.session, next(numbers))
+    )
+
+
+def by_stage(num_replicas: int) -> Deal:
+    """Deal stages to replicas by their hash."""
+    return lambda call: crc32(call.stage.encode()) % num_replicas
+
+
+DEALS: Mapping[str, Callable[[int], Deal]] = {
+    "in turn": in_turn,
+    "by session": by_session,
+    "by stage": by_stage,
+}
+
+
+@dataclass(slots=True)
+class _Live:
+    """A running call."""
+
+    call: Call
+    replica: Replica
+    draft: Draft = field(default_factory=Draft)
+    output: list[Tokens] = field(default_factory=list)
+    num_accepted: int = 0  # of drafts from shared trees
+
+    def take(self, accepted: Tokens) -> None:
+        """Take the tokens of a step."""
+        self.output.append(accepted)
+        if self.draft.source in SHARED:
+            self.num_accepted += agreeing(self.draft.token_ids, accepted)
+
+
+class Fleet:
+    """A drafter (:mod:`agentspec.replay.drafters.drafter`) that deals each call to one of some replicas.
+
+    Args:
+        name: of the set of calls.
+        forests: of the replicas.
+        deal: chooses a call's replica.
+        log: what they share; None = nothing.
+        sharing: how they share.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        forests: Sequence[Forest],
+        deal: Deal,
+        log: BatchLog | None = None,
+        sharing: Sharing | None = None,
+    ) -> None:
+        self._name = name
+        self._now_s = self._synced_s = 0.0
+        self._num_bytes = 0
+        self._deal = deal
+        self._live: dict[str, _Live] = {}
+        self.replicas = [
+            Replica(number, trees, log, sharing or Sharing(), lambda: self._now_s)
+            for number, trees in enumerate(forests)
+        ]
+
+    def start(self, name: str, call: Call) -> None:
+        """Start a call in its replica."""
+        live = self._live[name] = _Live(call, self.replicas[self._deal(call)])
+        key = stage_key(self._name, call.stage)
+        live.replica.forest.start(name, key, call.prompt, session=call.session, draft=DRAFT)
+
+    def step(self, name: str, accepted: Tokens) -> Draft:
+        """Take a decode step of a call."""
+        self._pass_time()
+        live = self._live[name]
+        live.take(accepted)
+        live.draft = live.replica.forest.step([(name, accepted)], DRAFT.max_tokens)[0]
+        return live.draft
+
+    def finish(self, name: str, accepted: Tokens) -> None:
+        """End a call and publish its output."""
+        live = self._live.pop(name)
+        live.take(accepted)
+        live.replica.forest.observe(name, accepted)
+        output = Output(stage_key(self._name, live.call.stage), np.concatenate(live.output))
+        live.replica.finish(name, output, live.num_accepted)
+
+    def flush(self) -> None:
+        """Send all that waits."""
+        for replica in self.replicas:
+            replica.pump(is_last=True)
+
+    def _pass_time(self) -> None:
+        self._now_s += STEP_S / max(len(self._live), 1)
+        if self._now_s < self._synced_s + STEP_S:
+            return
+        self._synced_s = self._now_s
+        for replica in self.replicas:
+            replica.pump()
+        num_bytes = sum(replica.num_bytes for replica in self.replicas)
+        if num_bytes > self._num_bytes:
+            self._num_bytes = num_bytes
+            for replica in self.replicas:
+                replica.learn()
+
+
+@contextmanager
+def shared_log() -> Iterator[BatchLog]:
+    """Yield a log in an empty SQLite store."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = SqliteStore(Path(folder))
+        try:
+            yield BatchLog(store, VOCABULARY)
+        finally:
+            store.close()
+
+
+def agreeing(drafted: Tokens, accepted: Tokens) -> int:
+    """Return the number of first tokens that are equal."""
+    size = min(len(drafted), len(accepted))
+    differs = np.flatnonzero(drafted[:size] != accepted[:size])
+    return int(differs[0]) if len(differs) else size

@@ -1,0 +1,34 @@
+"""The results of all parts: a summary and the bars."""
+
+from __future__ import annotations
+
+from operator import ge, le
+from typing import Any
+
+from benchmarks.harness.scorecard import Bar, Parts, Scorecard
+
+BARS = (
+    Bar("16 replicas: tokens per step, of one engine's", "gain", "fleet_gain", ge, 0.97),
+    Bar("bytes published, everything / gated", "novelty", "novelty_cut", ge, 3),
+    Bar("accepted tokens lost by that", "novelty", "novelty_loss", le, 0.01),
+    Bar("publish, us, p50", "publish", "publish_us_p50", le, 20),
+    Bar("publish, us, p99", "publish", "publish_us_p99", le, 100),
+    Bar("publish: errors", "publish", "num_errors", le, 0, is_summed=False),
+    Bar("publish: most lag, s", "publish", "lag_s_max", le, 15, is_summed=False),
+    Bar("an output drafts elsewhere, SQLite, ms, p99", "fresh", "fresh_ms_p99_sqlite", le, 200),
+    Bar("the same, Redis", "fresh", "fresh_ms_p99_redis", le, 1_000),
+    Bar("outputs that never did", "fresh", "num_lost", le, 0, is_summed=False),
+    Bar("joining 2 M tokens, s", "join", "join_s", le, 5),
+    Bar("first 20 requests: accepted, of a warm engine's", "join", "join_acceptance", ge, 0.95),
+    Bar("outages: errors", "outage", "outage_errors", le, 0),
+    Bar("outages: added to publish, ms, p99", "outage", "outage_added_ms_p99", le, 1),
+    Bar("outages: as before after, s", "outage", "outage_recovery_s", le, 10),
+)
+
+
+def summary(parts: Parts) -> dict[str, Any]:
+    """Return the figures that people compare; None if a part was not measured."""
+    return {bar.figure: bar.value(parts) for bar in BARS if bar.is_summed}
+
+
+CARD = Scorecard("fleet", "replicas that share what they learn", BARS, summary)

@@ -1,0 +1,170 @@
+"""The fleet benchmark: what is dealt, counted and compared. Its times are measured by the benchmark alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agentspec.errors import ConfigError
+from agentspec.replay.calls import Call
+from benchmarks.command import build_parser
+from benchmarks.fleet import gain, join, novelty, outage, parts, plot, report
+from benchmarks.fleet.engine import KEY_TOKENS, Seen, is_drafted, mark
+from benchmarks.fleet.fleet import DEALS, Sharing, agreeing, forest
+from benchmarks.fleet.gain import ONE, Variant
+from benchmarks.fleet.novelty import COUNTS, EVERYTHING, GATE, Outcome
+from benchmarks.fleet.recorded import PROMPT_TOKENS, read_calls, read_outputs
+from benchmarks.fleet.sizes import QUICK
+
+NUM_CALLS = 30
+
+
+@pytest.fixture(scope="session")
+def one_set(traces: Path) -> Path:
+    return sorted(traces.iterdir())[0]
+
+
+def ids(*tokens: int) -> np.ndarray:
+    return np.array(tokens, np.int32)
+
+
+def test_options() -> None:
+    parse = build_parser().parse_args
+    assert parse(["fleet", "--only", "gain,join"]).only == ["gain", "join"]
+    assert parse(["fleet", "--quick", "--calls", "5"]).calls == 5
+
+
+@pytest.mark.parametrize("name", sorted(parts.REPLAYED))
+def test_parts_that_replay_want_traces(name: str) -> None:
+    with pytest.raises(ConfigError, match="--traces"):
+        parts.measure(name, QUICK, None, print)
+
+
+# ---- recorded calls ----
+
+
+def test_prompts_are_bounded(one_set: Path) -> None:
+    calls = read_calls(one_set, NUM_CALLS)
+    assert len(calls) == NUM_CALLS
+    assert all(len(call.prompt) <= PROMPT_TOKENS for call in calls)
+
+
+def test_equal_outputs_are_one_with_uses(one_set: Path) -> None:
+    outputs = read_outputs(one_set, NUM_CALLS, 0)
+    assert sum(output.uses for output in outputs.values()) == NUM_CALLS
+    assert all(output.digest == digest for digest, output in outputs.items())
+
+
+# ---- simulated fleets ----
+
+
+@pytest.mark.parametrize(
+    ("deal", "expected"), [("in turn", [0, 1, 2, 0]), ("by session", [0, 0, 1, 2]), ("by stage", None)]
+)
+def test_deals(deal: str, expected: list[int] | None) -> None:
+    calls = [Call("plan", session, ids(1), ids(2)) for session in ("a", "a", "b", "c")]
+    dealt = list(map(DEALS[deal](3), calls))
+    assert dealt == expected if expected else len(set(dealt)) == 1
+
+
+@pytest.mark.parametrize(
+    ("drafted", "accepted", "expected"),
+    [([], [1], 0), ([1, 2], [1, 2, 3], 2), ([1, 9, 3], [1, 2], 1), ([1, 2, 3], [1], 1), ([9], [1], 0)],
+)
+def test_agreeing(drafted: list[int], accepted: list[int], expected: int) -> None:
+    assert agreeing(ids(*drafted), ids(*accepted)) == expected
+
+
+def test_what_one_replica_learns_all_draft(tmp_path: Path) -> None:
+    """Sixteen calls with one output: a silo drafts its own alone."""
+    path = tmp_path / "same.jsonl"
+    said = '{"prompt": "go", "stage": "plan", "response": "the quick brown fox jumps over it all day"}\n'
+    path.write_text(16 * said)
+    compared = {ONE: Variant(1), "silos": Variant(16), "corpus": Variant(16, "in turn", Sharing(0.0))}
+    found = gain.tokens_per_step(path, compared, 16, 1)
+    assert found["silos"] < 1.5
+    assert 1.5 * found["silos"] < found["corpus"] <= found[ONE]  # each replica learns chances alone
+
+
+def test_gain_names_the_worst_way_to_deal() -> None:
+    compared = gain.variants((4, 16), (1.0,))
+    tokens = {name: 3.0 if name == ONE else 1.5 if "silos" in name else 2.7 for name in compared}
+    figures = gain.figures({"a": tokens, "b": tokens | {"16 by stage, corpus": 2.1}}, 16)
+    assert figures["fleet_gain"] == pytest.approx((0.9 + 0.7) / 2)
+    assert figures["fleet_gain_silos"] == pytest.approx(0.5)
+
+
+def test_the_plot(tmp_path: Path) -> None:
+    compared = gain.variants((4, 16), ())
+    plot.draw({"of_one_engine": dict.fromkeys(compared, 0.9)}, tmp_path / "gain.svg")
+    assert (tmp_path / "gain.svg").stat().st_size > 0
+
+
+def test_repetitions_cost_less_than_everything(tmp_path: Path) -> None:
+    path = tmp_path / "same.jsonl"
+    said = '{"prompt": "go", "stage": "plan", "response": "the quick brown fox jumps over it all day"}\n'
+    path.write_text(40 * said)
+    found = novelty.outcomes(path, novelty.VARIANTS, 40, 2, 1)
+    assert found[EVERYTHING].num_published == 40
+    assert found[COUNTS].num_published + found[COUNTS].num_duplicates == 40
+    assert found[COUNTS].num_bytes < found[EVERYTHING].num_bytes
+
+
+def test_cut_and_loss() -> None:
+    found = {EVERYTHING: Outcome(900, 9, 0, 0, 1000, 500), GATE: Outcome(300, 3, 3, 3, 995, 505)}
+    assert novelty.cut(found, GATE) == 3
+    assert novelty.loss(found, GATE) == pytest.approx(0.005)
+
+
+# ---- engines ----
+
+
+def test_a_mark_drafts_once_it_was_learned() -> None:
+    trees, output = forest(), mark(7)
+    assert not is_drafted(trees, output.tokens)
+    trees.learn(output.stage, output.tokens)
+    assert is_drafted(trees, output.tokens)
+    assert not is_drafted(trees, mark(8).tokens)
+    assert len(output.tokens) > KEY_TOKENS
+
+
+def test_a_fleet_has_recovered_when_outputs_arrive_in_time_again() -> None:
+    published_s = {number: number / 50 for number in range(1000)}
+    late_until_s = 10.0
+    at_s = {
+        number: at_s + (0.1 if at_s < 5 or at_s >= late_until_s else 5.0)
+        for number, at_s in published_s.items()
+    }
+    assert outage.recovery_s(published_s, Seen(at_s, 0), 8.0) == pytest.approx(2.0)
+    assert outage.recovery_s(published_s, Seen({}, 0), 8.0) == outage.AFTER_S
+
+
+def test_acceptance_weighs_all_sets_alike() -> None:
+    assert join.acceptance({"a": 1.0, "b": 2.0}, {"a": 2.0, "b": 2.0}) == 0.75
+
+
+# ---- the report ----
+
+
+@pytest.mark.parametrize(
+    ("figure", "good", "bad"),
+    [
+        ("fleet_gain", 0.97, 0.96),
+        ("novelty_cut", 3.0, 2.9),
+        ("novelty_loss", 0.01, 0.011),
+        ("publish_us_p50", 20, 21),
+        ("fresh_ms_p99_sqlite", 200, 201),
+        ("join_s", 5, 5.1),
+        ("join_acceptance", 0.95, 0.94),
+        ("outage_errors", 0, 1),
+        ("outage_added_ms_p99", 1, 1.1),
+        ("outage_recovery_s", 10, 10.1),
+    ],
+)
+def test_bars(figure: str, good: float, bad: float) -> None:
+    bar = next(bar for bar in report.BARS if bar.figure == figure)
+    assert bar.passes({bar.part: {figure: good}}) is True
+    assert bar.passes({bar.part: {figure: bad}}) is False
+    assert report.summary({bar.part: {figure: good}})[figure] == good
