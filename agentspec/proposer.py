@@ -72,6 +72,18 @@ class Learner(Protocol):
         """Add the content of a saved file and return a dataclass of its sizes. Raises ForestFileError."""
 
 
+class OutputSharing(Protocol):
+    """Takes the outputs that a proposer has learned, for other engines."""
+
+    def share(
+        self, stage: StageKey, token_ids: Tokens, *, subject: bytes = b"", num_accepted_from_shared: int = 0
+    ) -> None:
+        """Take a finished output (int32 ``[n]``) within microseconds. Never raises.
+
+        ``num_accepted_from_shared`` counts its tokens that shared trees drafted and the model accepted.
+        """
+
+
 class NoDrafts:
     """The proposer that never proposes."""
 

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import lru_cache
+from hashlib import blake2b
 
 from agentspec.config import DraftConfig
 from agentspec.errors import StageError
@@ -28,12 +29,15 @@ from agentspec.wire import (
     XARG_PREDICTION,
     XARG_SESSION,
     XARG_STAGE,
+    XARG_SUBJECT,
     XARG_TENANT,
     XARG_TRACE,
     encode_stage,
 )
 
 logger = logging.getLogger(__name__)
+
+SUBJECT_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class Tags:
         max_draft: most draft tokens per step; 0 = no speculation.
         min_match: fewest matching tokens that a draft needs.
         learn: False keeps the output out of all trees.
+        subject: :func:`subject_hash` of the person whose data the output may hold; empty = nobody's.
         prediction: text that the client expects as output, if any.
         trace: id under which the decode steps are traced; None = not traced.
         stage_source: resolver that found the stage. Engines do not receive it.
@@ -57,6 +62,7 @@ class Tags:
     max_draft: int | None = None
     min_match: int | None = None
     learn: bool = True
+    subject: bytes = b""
     prediction: str | None = None
     trace: str | None = None
     stage_source: str = "default"
@@ -75,6 +81,7 @@ class Tags:
             max_draft=_count(xargs.get(XARG_MAX_DRAFT), 0),
             min_match=_count(xargs.get(XARG_MIN_MATCH), 1),
             learn=xargs.get(XARG_LEARN) not in (0, "0"),
+            subject=_hash(xargs.get(XARG_SUBJECT)),
             prediction=_text(xargs.get(XARG_PREDICTION), MAX_PREDICTION_CHARS),
             trace=_text(xargs.get(XARG_TRACE), MAX_REQUEST_ID_CHARS),
         )
@@ -85,6 +92,7 @@ class Tags:
             XARG_SESSION: self.session,
             XARG_MAX_DRAFT: self.max_draft,
             XARG_MIN_MATCH: self.min_match,
+            XARG_SUBJECT: self.subject.hex() or None,
             XARG_PREDICTION: self.prediction,
             XARG_TRACE: self.trace,
         }
@@ -115,6 +123,13 @@ class Tags:
         ]
 
 
+def subject_hash(tenant: str, subject: str) -> bytes:
+    """Return what stands for a tenant's person in shared outputs: 16 bytes."""
+    return blake2b(
+        f"{tenant}\0{subject}".encode(), digest_size=SUBJECT_BYTES, person=b"agentspec person"
+    ).digest()
+
+
 def _stage(xargs: Mapping[str, object]) -> StageKey:
     tenant = _text(xargs.get(XARG_TENANT)) or DEFAULT_TENANT
     path = _text(xargs.get(XARG_STAGE)) or DEFAULT_STAGE
@@ -133,6 +148,13 @@ def _text(value: object, limit: int | None = None) -> str | None:
     if not isinstance(value, str) or not value or (limit is not None and len(value) > limit):
         return None
     return value
+
+
+def _hash(value: object) -> bytes:
+    try:
+        return bytes.fromhex(value) if isinstance(value, str) and len(value) == 2 * SUBJECT_BYTES else b""
+    except ValueError:
+        return b""
 
 
 def _count(value: object, least: int) -> int | None:

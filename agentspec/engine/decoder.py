@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from agentspec.engine.verifier import Verdict, verify
 from agentspec.errors import EngineError
 from agentspec.generation import TokenLogprob, TracedStep
 from agentspec.plain_step import PlainStep, StepSaving
-from agentspec.proposer import Proposer
+from agentspec.proposer import OutputSharing, Proposer, Tokens
 from agentspec.step_cost import StepCost
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ class Decoder:
         max_draft_tokens: most draft tokens of one sequence in one pass.
         price: of a draft token, in accepted tokens (0 to 1); None = what the steps so far say.
         clock: seconds from any beginning, to time steps with.
+
+    Attributes:
+        sharing: takes the outputs that the proposer has learned; None = they stay here.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class Decoder:
         self._plain = PlainStep()
         self._verified_s = 0.0  # when the last step's verdicts were known
         self._clock = clock
+        self.sharing: OutputSharing | None = None
         self.counters = StageCounters()
 
     @property
@@ -235,8 +240,20 @@ class Decoder:
             if learn and choice.pending_ids:
                 self._proposer.observe(choice.key, choice.drain_pending())
             self._proposer.finish(choice.key, learn=learn)
+            if learn and self.sharing is not None:
+                self.sharing.share(
+                    choice.live.request.tags.stage,
+                    _as_array(choice.output_ids),
+                    subject=choice.live.request.tags.subject,
+                    num_accepted_from_shared=choice.speculation.num_accepted_from_shared,
+                )
         except Exception:
             logger.exception("the proposer could not finish %r", choice.key)
+
+
+def _as_array(token_ids: Sequence[int]) -> Tokens:
+    """Return the tokens as int32. Four times faster than numpy's conversion of a list."""
+    return np.frombuffer(array("i", token_ids), np.int32)
 
 
 def _work(

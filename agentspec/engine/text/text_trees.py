@@ -7,17 +7,22 @@ from dataclasses import asdict
 from pathlib import Path
 
 from agentspec.engine.text.tokenizer import Tokenizer
+from agentspec.errors import ForestFileError
 from agentspec.generation import PastOutput
-from agentspec.proposer import Learner
+from agentspec.proposer import Learner, OutputSharing
 from agentspec.stages import StageKey
 
 
 class TextForest:
-    """Implements :class:`agentspec.generation.Trees`. Safe to use from several threads."""
+    """Implements :class:`agentspec.generation.Trees`. Safe to use from several threads.
 
-    def __init__(self, tokenizer: Tokenizer, learner: Learner) -> None:
+    With ``sharing``, other engines learn too, and files are refused: one may hold what was erased since.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, learner: Learner, sharing: OutputSharing | None = None) -> None:
         self._tokenizer = tokenizer
         self._learner = learner
+        self._sharing = sharing
 
     def learn(self, outputs: Sequence[PastOutput]) -> int:
         """Put past outputs into the trees of their stages; the number of their tokens."""
@@ -25,6 +30,8 @@ class TextForest:
         for output in outputs:
             token_ids = self._tokenizer.encode(output.text)
             self._learner.learn(output.stage, token_ids)
+            if self._sharing is not None:
+                self._sharing.share(output.stage, token_ids)
             num_tokens += len(token_ids)
         return num_tokens
 
@@ -36,8 +43,17 @@ class TextForest:
 
     def save(self, path: Path) -> dict[str, int]:
         """Write all trees to a file; their sizes. Raises ForestFileError."""
+        self._check_unshared()
         return asdict(self._learner.save(path, vocabulary=self._tokenizer.vocabulary))
 
     def load(self, path: Path) -> dict[str, int]:
         """Add what such a file holds; its sizes. Raises ForestFileError."""
+        self._check_unshared()
         return asdict(self._learner.load(path, vocabulary=self._tokenizer.vocabulary))
+
+    def _check_unshared(self) -> None:
+        if self._sharing is not None:
+            raise ForestFileError(
+                "this engine has a corpus, which keeps its outputs: its trees are neither saved nor loaded, "
+                "because a file may hold outputs that were erased"
+            )

@@ -70,3 +70,22 @@ def test_a_file_of_another_tokenizer_is_refused(tokenizer: Tokenizer, tmp_path: 
 )
 def test_who_keeps_what_it_learned(proposer: object, keeps: bool) -> None:
     assert isinstance(proposer, Learner) is keeps
+
+
+class Sharing:
+    def __init__(self) -> None:
+        self.shared: list[tuple[StageKey, list[int]]] = []
+
+    def share(self, stage: StageKey, token_ids: np.ndarray, **_: object) -> None:
+        self.shared.append((stage, token_ids.tolist()))
+
+
+def test_trees_that_are_shared(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    sharing = Sharing()
+    trees = TextForest(tokenizer, Forest(), sharing)
+    trees.learn([PastOutput(PLAN, TEXT)])
+    assert sharing.shared == [(PLAN, tokenizer.encode(TEXT).tolist())]
+    for command in (trees.save, trees.load):
+        with pytest.raises(ForestFileError, match="neither saved nor loaded"):
+            command(tmp_path / "forest")
+    assert not list(tmp_path.iterdir())

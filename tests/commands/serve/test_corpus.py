@@ -1,0 +1,180 @@
+"""``agentspec serve --corpus``: real servers that share outputs, and settings that are refused."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from agentspec.cli import main
+from tests.commands.serve.test_dry_run import refused, shown
+from tests.corpus.support.redis_server import running
+from tests.support.serving import TIMEOUT_S, finish, serving
+
+BODY = {"prompt": "SELECT name", "max_tokens": 48, "temperature": 0, "ignore_eos": True}
+CAPSYS = pytest.CaptureFixture[str]
+
+
+class Server:
+    """One server, and what it answers."""
+
+    def __init__(self, base_url: str) -> None:
+        self._url = base_url.removesuffix("/v1")
+
+    def ask(self, **headers: str) -> tuple[str, int]:
+        """Return the text of an answer, and how many of its tokens were drafted."""
+        answer = httpx.post(f"{self._url}/v1/completions", json=BODY, headers=headers, timeout=TIMEOUT_S)
+        body = answer.raise_for_status().json()
+        speculation = body["metrics"]["speculative_decoding"]
+        return body["choices"][0]["text"], speculation["num_accepted_draft_tokens"]
+
+    def figure(self, name: str) -> float:
+        lines = httpx.get(f"{self._url}/metrics", timeout=TIMEOUT_S).text.splitlines()
+        (line,) = (line for line in lines if line.startswith(f"agentspec_corpus_{name}{{"))
+        return float(line.split()[-1])
+
+    def wait_for(self, name: str, value: float) -> None:
+        end_s = time.monotonic() + TIMEOUT_S
+        while (seen := self.figure(name)) < value:
+            assert time.monotonic() < end_s, (name, seen)
+            time.sleep(0.05)
+
+    def post(self, command: str) -> httpx.Response:
+        return httpx.post(f"{self._url}/agentspec/{command}", json={}, timeout=TIMEOUT_S)
+
+
+@pytest.fixture(params=["folder", "redis"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "folder":
+        yield str(tmp_path / "corpus")
+        return
+    with running(tmp_path) as port:
+        yield f"redis://127.0.0.1:{port}/0"
+
+
+@pytest.fixture
+def start(llama_checkpoint: Path) -> Callable[..., contextmanager[Server]]:
+    @contextmanager
+    def start(place: str | None) -> Iterator[Server]:
+        options = ["--model", str(llama_checkpoint), "--engine", "torch", "--threads", "1", "--price", "0.2"]
+        with serving(*options, *([] if place is None else ["--corpus", place])) as (process, base_url):
+            yield Server(base_url)
+            status, log = finish(process, signal.SIGTERM)
+            assert status == 0
+            assert " ERROR " not in log
+
+    return start
+
+
+def test_what_one_server_learned_the_others_know(place, start):
+    with start(None) as alone:
+        expected, num_drafted = alone.ask()
+    with start(place) as first:
+        with start(place) as second:
+            assert first.ask() == (expected, num_drafted)
+            second.wait_for("learned_outputs_total", 1)
+            text, num_from_first = second.ask()
+            assert text == expected
+            assert num_from_first > num_drafted
+            second.wait_for("duplicate_outputs_total", 1)
+        assert first.figure("published_outputs_total") == 1
+        assert first.figure("learned_outputs_total") == 0
+    with start(place) as later:
+        later.wait_for("learned_outputs_total", 1)
+        text, num_from_store = later.ask()
+        assert text == expected
+        assert num_from_store > num_drafted
+
+
+def test_an_output_that_ends_with_the_server_is_sent(tmp_path, start):
+    place = str(tmp_path / "corpus")
+    with start(place) as first:
+        first.ask()
+    with start(place) as second:
+        second.wait_for("learned_outputs_total", 1)
+
+
+def test_an_output_that_no_tree_learns_stays_here(tmp_path, start):
+    place = str(tmp_path / "corpus")
+    with start(place) as server:
+        server.ask(**{"X-AgentSpec-Learn": "0"})
+        server.ask(**{"X-AgentSpec-Subject": "ann"})
+        server.wait_for("published_outputs_total", 1)
+    with start(place) as server:
+        server.wait_for("learned_outputs_total", 1)
+        assert server.figure("published_outputs_total") == 0
+
+
+def test_a_store_that_is_away_costs_no_answer(tmp_path, start):
+    with running(tmp_path) as port:
+        place = f"redis://127.0.0.1:{port}/0"
+        with start(None) as alone:
+            expected = alone.ask()
+    with start(place) as server:  # nothing listens there
+        assert server.ask() == expected
+        server.wait_for("store_failures_total", 1)
+
+
+def test_no_file_is_saved_or_loaded(tmp_path, start):
+    with start(str(tmp_path / "corpus")) as server:
+        for command in ("save", "load"):
+            answer = server.post(command)
+            assert answer.status_code >= 400
+        warm = {"outputs": [{"stage": "flow/plan", "response": "SELECT name FROM items;"}]}
+        url = f"{server._url}/agentspec/warm"
+        assert httpx.post(url, json=warm, timeout=TIMEOUT_S).status_code == 200
+        server.wait_for("published_outputs_total", 1)  # what trees hold, the corpus knows
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--corpus", "here", "--forest-file", "forest"], "--forest-file can't be used with --corpus"),
+        (["--corpus", "here", "--forest-folder", "."], "--forest-folder can't be used with --corpus"),
+        (["--corpus", "here", "--strict-forest"], "--strict-forest can't be used with --corpus"),
+        (["--corpus", "http://host"], "'http://host' is no place for a corpus: name a folder, redis://"),
+        (["--corpus", "s3://user:secret@host/x"], "'s3://user@host/x' is no place for a corpus"),
+        (["--corpus", ""], "'' is no place for a corpus"),
+        (["--corpus", "here", "--draft", "off"], "nothing is learned with --draft off: --corpus"),
+        (["--corpus", "here", "--engine-url", "http://host:1"], "--corpus is not for a running one"),
+    ],
+)
+def test_what_is_refused(options, said, tmp_path: Path, capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert said in refused(capsys, "--port", "0", *options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_key_that_is_none_is_refused(capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AGENTSPEC_CORPUS_KEY", "secret")
+    assert "$AGENTSPEC_CORPUS_KEY holds no key of 32 bytes" in refused(capsys, "--corpus", "here")
+
+
+def test_a_missing_package_is_named(capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("agentspec.extras.find_spec", lambda name: None if name == "redis" else _Found())
+    assert "this needs redis: pip install 'agentspec-serving[corpus]'" in refused(capsys, "--corpus", "here")
+
+
+class _Found:
+    origin = "here"
+
+
+def test_a_place_that_is_no_folder_stops_the_start(llama_checkpoint: Path, tmp_path: Path, capsys: CAPSYS):
+    place = tmp_path / "corpus"
+    place.write_text("a file")
+    options = ["--model", str(llama_checkpoint), "--engine", "torch", "--corpus", str(place)]
+    assert main(["serve", "--port", "0", *options]) == 1
+    assert "a corpus can't be kept in" in capsys.readouterr().err
+
+
+def test_a_dry_run_shows_the_place_without_its_password(capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AGENTSPEC_ENGINE__CORPUS", "redis://user:secret@host:1/0")
+    text = json.dumps(shown(capsys))
+    assert "redis://user@host:1/0" in text
+    assert "secret" not in text
