@@ -76,11 +76,16 @@ class OutputSharing(Protocol):
     """Takes the outputs that a proposer has learned, for other engines."""
 
     def share(
-        self, stage: StageKey, token_ids: Tokens, *, subject: bytes = b"", num_accepted_from_shared: int = 0
+        self,
+        stage: StageKey,
+        token_ids: Tokens | Sequence[int],
+        *,
+        subject: bytes = b"",
+        num_accepted_from_shared: int = 0,
     ) -> None:
-        """Take a finished output (int32 ``[n]``) within microseconds. Never raises.
+        """Take a finished output within microseconds. Never raises.
 
-        ``num_accepted_from_shared`` counts its tokens that shared trees drafted and the model accepted.
+        ``token_ids`` (int32 ``[n]``, or a sequence) must not change any more. ``num_accepted_from_shared`` counts its tokens that shared trees drafted and the model accepted.
         """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentspec.config import MIB, check_int, check_positive
@@ -15,6 +16,7 @@ from agentspec.corpus.keeper import SnapshotKeeper
 from agentspec.corpus.learner import Learner, LearnerFigures, SharedTrees
 from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.output import MOST_OUTPUT_TOKENS, Output, Tokens
+from agentspec.corpus.output_queue import FinishedOutput
 from agentspec.corpus.publisher import Publisher, PublisherFigures
 from agentspec.corpus.store import CorpusStore, check_location, is_remote, open_store, without_password
 from agentspec.extras import check_installed
@@ -169,19 +171,24 @@ class Corpus:
         self._store.close()
 
     def share(
-        self, stage: StageKey, token_ids: Tokens, *, subject: bytes = b"", num_accepted_from_shared: int = 0
+        self,
+        stage: StageKey,
+        token_ids: Tokens | Sequence[int],
+        *,
+        subject: bytes = b"",
+        num_accepted_from_shared: int = 0,
     ) -> None:
         """Publish what this engine's trees have learned of a finished output. Never raises.
 
         Args:
             stage: the forest's key.
-            token_ids: int32 ``[n]``, of the model. They must not change any more.
+            token_ids: of the model, as int32 ``[n]`` or a sequence. They must not change any more.
             subject: hash of the person whose data the output may hold, at most 32 bytes.
             num_accepted_from_shared: as in :meth:`publish`.
         """
         if 1 <= len(token_ids) <= MOST_OUTPUT_TOKENS:
             minute = int(time.time()) // _MINUTE_S
-            self.publish(Output(stage, token_ids, subject, minute=minute), num_accepted_from_shared)
+            self._publisher.take(FinishedOutput(stage, token_ids, subject, minute, num_accepted_from_shared))
         elif len(token_ids):
             self._memory.note(stage, subject)  # an erasure has to empty the trees then
 

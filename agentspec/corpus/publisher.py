@@ -122,7 +122,12 @@ class Publisher:
             output: its tokens must not change any more.
             num_accepted_from_shared: tokens that shared trees drafted and the model accepted.
         """
-        self._queue.put(FinishedOutput(output, num_accepted_from_shared))
+        named = output.stage, output.tokens, output.subject, output.minute
+        self.take(FinishedOutput(*named, num_accepted_from_shared, output.uses))
+
+    def take(self, finished: FinishedOutput) -> None:
+        """Take a finished output as :meth:`publish`, unchecked: its tokens must be valid."""
+        self._queue.put(finished)
 
     def start(self) -> None:
         """Start the thread."""
@@ -228,8 +233,9 @@ class Publisher:
     def _judge_finished(self) -> None:
         self._note_dropped()
         now_s = self._clock()
-        for output, num_accepted in self._queue.take():
-            novelty = self._gate.judge(output, num_accepted)
+        for finished in self._queue.take():
+            output = finished.output
+            novelty = self._gate.judge(output, finished.num_accepted_from_shared)
             self._num[novelty] += 1
             if novelty is Novelty.WHOLE:
                 self._outboxes[output.stage.tenant].add(output)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ from agentspec.engine.verifier import Verdict, verify
 from agentspec.errors import EngineError
 from agentspec.generation import TokenLogprob, TracedStep
 from agentspec.plain_step import PlainStep, StepSaving
-from agentspec.proposer import OutputSharing, Proposer, Tokens
+from agentspec.proposer import OutputSharing, Proposer
 from agentspec.step_cost import StepCost
 
 if TYPE_CHECKING:
@@ -243,17 +242,12 @@ class Decoder:
             if learn and self.sharing is not None:
                 self.sharing.share(
                     choice.live.request.tags.stage,
-                    _as_array(choice.output_ids),
+                    choice.output_ids,
                     subject=choice.live.request.tags.subject,
                     num_accepted_from_shared=choice.speculation.num_accepted_from_shared,
                 )
         except Exception:
             logger.exception("the proposer could not finish %r", choice.key)
-
-
-def _as_array(token_ids: Sequence[int]) -> Tokens:
-    """Return the tokens as int32. Four times faster than numpy's conversion of a list."""
-    return np.frombuffer(array("i", token_ids), np.int32)
 
 
 def _work(

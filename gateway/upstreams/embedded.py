@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from prometheus_client.core import Metric
 
-from agentspec.errors import UnknownModelError
+from agentspec.errors import RequestError, UnknownModelError
 from agentspec.forest_folder import ForestFolder
 from agentspec.gateway.call import ApiCall, Endpoint
 from agentspec.gateway.errors import MethodNotAllowedError, UnknownUrlError
@@ -154,15 +154,24 @@ class EmbeddedUpstream:
 
     async def save(self, path: str | None) -> dict[str, Any]:
         """Save the engine's trees; see :meth:`Upstream.save`."""
+        self._check_files()
         return await self._trees.save(path)
 
     async def load(self, path: str | None) -> dict[str, Any]:
         """Load into the engine's trees; see :meth:`Upstream.load`."""
+        self._check_files()
         return await self._trees.load(path)
 
     async def close(self) -> None:
         """Close the engine."""
         await self._engine.close()
+
+    def _check_files(self) -> None:
+        if self._corpus_figures is not None:
+            raise RequestError(
+                "this engine has a corpus, which keeps its outputs: its trees are neither saved nor loaded, "
+                "because a file may hold outputs that were erased"
+            )
 
     def _check_model(self, name: str | None) -> None:
         served = self._engine.model.name

@@ -397,8 +397,7 @@ class Sharing:
 
     def share(self, stage: Any, token_ids: Any, *, subject: bytes, num_accepted_from_shared: int) -> None:
         assert stage == STAGE
-        assert token_ids.dtype == np.int32
-        self.shared.append((token_ids.tolist(), subject, num_accepted_from_shared))
+        self.shared.append((list(token_ids), subject, num_accepted_from_shared))
 
 
 def test_outputs_that_were_learned_are_shared(make: Any) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentspec.corpus.corpus import Corpus
 from agentspec.corpus.output import Output
+from agentspec.corpus.output_queue import FinishedOutput
+from agentspec.corpus.publisher import Publisher
 from agentspec.errors import ConfigError
 from agentspec.stages import StageKey
 from agentspec.tags import subject_hash
@@ -62,7 +63,11 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
 def published(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Output, int]]:
     """Return the list of what is published from now on."""
     seen: list[tuple[Output, int]] = []
-    monkeypatch.setattr(Corpus, "publish", lambda self, output, num=0: seen.append((output, num)))
+
+    def take(_: Publisher, finished: FinishedOutput) -> None:
+        seen.append((finished.output, finished.num_accepted_from_shared))
+
+    monkeypatch.setattr(Publisher, "take", take)
     return seen
 
 

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from agentspec.engine.text.tokenizer import Tokenizer
-from agentspec.errors import ForestFileError
 from agentspec.generation import PastOutput
 from agentspec.proposer import Learner, OutputSharing
 from agentspec.stages import StageKey
@@ -16,7 +15,7 @@ from agentspec.stages import StageKey
 class TextForest:
     """Implements :class:`agentspec.generation.Trees`. Safe to use from several threads.
 
-    With ``sharing``, other engines learn too, and files are refused: one may hold what was erased since.
+    With ``sharing``, other engines learn past outputs as well.
     """
 
     def __init__(self, tokenizer: Tokenizer, learner: Learner, sharing: OutputSharing | None = None) -> None:
@@ -43,17 +42,8 @@ class TextForest:
 
     def save(self, path: Path) -> dict[str, int]:
         """Write all trees to a file; their sizes. Raises ForestFileError."""
-        self._check_unshared()
         return asdict(self._learner.save(path, vocabulary=self._tokenizer.vocabulary))
 
     def load(self, path: Path) -> dict[str, int]:
         """Add what such a file holds; its sizes. Raises ForestFileError."""
-        self._check_unshared()
         return asdict(self._learner.load(path, vocabulary=self._tokenizer.vocabulary))
-
-    def _check_unshared(self) -> None:
-        if self._sharing is not None:
-            raise ForestFileError(
-                "this engine has a corpus, which keeps its outputs: its trees are neither saved nor loaded, "
-                "because a file may hold outputs that were erased"
-            )
