@@ -85,7 +85,8 @@ class OutputSharing(Protocol):
     ) -> None:
         """Take a finished output within microseconds. Never raises.
 
-        ``token_ids`` (int32 ``[n]``, or a sequence) must not change any more. ``num_accepted_from_shared`` counts its tokens that shared trees drafted and the model accepted.
+        ``token_ids`` (int32 ``[n]``, or a sequence) must not change any more. ``num_accepted_from_shared``
+        counts those that shared trees drafted and the model accepted.
         """
 
 

@@ -178,7 +178,7 @@ class Corpus:
         subject: bytes = b"",
         num_accepted_from_shared: int = 0,
     ) -> None:
-        """Publish what this engine's trees have learned of a finished output. Never raises.
+        """Publish the part of a finished output that this engine's trees have learned. Never raises.
 
         Args:
             stage: the forest's key.
@@ -241,7 +241,7 @@ class Corpus:
 
 
 def check_corpus(location: str) -> None:
-    """Check what :func:`open_corpus` needs, as far as that is known without the store.
+    """Check the requirements of :func:`open_corpus`, as far as possible without the store.
 
     Raises:
         ConfigError: the location is neither a folder nor a Redis URL, the operator's key can't be used, or a
@@ -256,7 +256,7 @@ def check_corpus(location: str) -> None:
 def open_corpus(
     location: str, vocabulary: str, vocab_size: int, trees: SharedTrees, config: CorpusConfig | None = None
 ) -> Corpus:
-    """Return the corpus at a place, encrypted if ``$AGENTSPEC_CORPUS_KEY`` has an operator's key. Not started.
+    """Return the corpus at a place, not started. ``$AGENTSPEC_CORPUS_KEY``, an operator's key, encrypts it.
 
     Args:
         location: as in :func:`open_store`.

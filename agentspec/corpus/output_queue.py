@@ -45,9 +45,9 @@ class FinishedOutput(NamedTuple):
     @property
     def num_bytes(self) -> int:
         """Its size, estimated."""
-        token_ids = self.token_ids
-        is_array = isinstance(token_ids, np.ndarray)
-        return (token_ids.nbytes if is_array else _INTEGER_BYTES * len(token_ids)) + _ENTRY_BYTES
+        if isinstance(self.token_ids, np.ndarray):
+            return self.token_ids.nbytes + _ENTRY_BYTES
+        return _INTEGER_BYTES * len(self.token_ids) + _ENTRY_BYTES
 
 
 class OutputQueue:

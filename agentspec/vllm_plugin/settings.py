@@ -133,8 +133,8 @@ class PluginSettings:
         for name in ("forest_file", "forest_folder"):
             if getattr(self, name) is not None:
                 raise ConfigError(
-                    f"{name} can't be used with corpus: the corpus keeps the outputs, and a forest file may hold "
-                    "outputs that were erased from it"
+                    f"{name} can't be used with corpus: the corpus keeps the outputs, and a forest file may "
+                    "hold outputs that were erased from it"
                 )
         from agentspec.corpus.corpus import check_corpus
 

@@ -80,14 +80,26 @@ COUNTERS = (
     ("agentspec_upstream_retries", "num_retries", "Those that had failed before, here or on another engine"),
 )
 CORPUS_COUNTERS = (
-    ("agentspec_corpus_published_outputs", "num_published", "Finished outputs that were sent to other engines"),
+    (
+        "agentspec_corpus_published_outputs",
+        "num_published",
+        "Finished outputs that were sent to other engines",
+    ),
     ("agentspec_corpus_duplicate_outputs", "num_duplicates", "Those that are known, sent as counts"),
     ("agentspec_corpus_skipped_outputs", "num_skipped", "Those that shared trees had drafted: not sent"),
-    ("agentspec_corpus_dropped_outputs", "num_dropped", "Those without room in the queue, or that could not be sent"),
+    (
+        "agentspec_corpus_dropped_outputs",
+        "num_dropped",
+        "Those without room in the queue, or that could not be sent",
+    ),
     ("agentspec_corpus_published_bytes", "num_published_bytes", "Bytes sent"),
     ("agentspec_corpus_learned_outputs", "num_learned", "Outputs of other engines that the trees learned"),
     ("agentspec_corpus_learned_tokens", "num_learned_tokens", "Their tokens"),
-    ("agentspec_corpus_dropped_records", "num_dropped_records", "Records that were skipped: learning was too slow"),
+    (
+        "agentspec_corpus_dropped_records",
+        "num_dropped_records",
+        "Records that were skipped: learning was too slow",
+    ),
     ("agentspec_corpus_damaged", "num_damaged", "Batches and outputs that can't be used"),
     ("agentspec_corpus_unknown_counts", "num_unknown", "Counts of outputs that are not remembered here"),
     ("agentspec_corpus_learning_cpu_seconds", "learning_cpu_s", "CPU time of learning"),

@@ -178,8 +178,8 @@ def _add_corpus_options(group: argparse._ArgumentGroup) -> None:
         "--corpus",
         metavar="PLACE",
         help="share outputs with other engines, and keep them between runs: a folder, for the engines of "
-        f"this machine, or redis://HOST:PORT/DB, for a fleet; encrypted with $AGENTSPEC_CORPUS_KEY. See {DOCUMENTS}/"
-        "fleet.md",
+        "this machine, or redis://HOST:PORT/DB, for a fleet; $AGENTSPEC_CORPUS_KEY encrypts it; see "
+        f"{DOCUMENTS}/fleet.md",
     )
 
 

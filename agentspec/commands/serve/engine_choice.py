@@ -82,8 +82,8 @@ def _check_corpus(options: ServeOptions, settings: Settings) -> None:
     for name in FOREST_FILE_OPTIONS:
         if is_given(getattr(settings.engine, name)):
             raise ConfigError(
-                f"{options.name_of(name)} can't be used with {options.name_of('corpus')}: the corpus keeps the "
-                "outputs, and a forest file may hold outputs that were erased from it"
+                f"{options.name_of(name)} can't be used with {options.name_of('corpus')}: the corpus keeps "
+                "the outputs, and a forest file may hold outputs that were erased from it"
             )
 
 

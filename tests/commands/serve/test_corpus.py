@@ -6,7 +6,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import httpx
@@ -59,7 +59,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def start(llama_checkpoint: Path) -> Callable[..., contextmanager[Server]]:
+def start(llama_checkpoint: Path) -> Callable[..., AbstractContextManager[Server]]:
     @contextmanager
     def start(place: str | None) -> Iterator[Server]:
         options = ["--model", str(llama_checkpoint), "--engine", "torch", "--threads", "1", "--price", "0.2"]

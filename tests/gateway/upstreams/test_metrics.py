@@ -4,10 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
-from agentspec.gateway import Fleet, FleetSettings, UpstreamSettings
 from agentspec.corpus.corpus import CorpusFigures
 from agentspec.corpus.learner import LearnerFigures
 from agentspec.corpus.publisher import PublisherFigures
+from agentspec.gateway import Fleet, FleetSettings, UpstreamSettings
 from agentspec.gateway.upstreams.metrics import (
     CORPUS_COUNTERS,
     CORPUS_GAUGES,

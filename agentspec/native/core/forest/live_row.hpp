@@ -62,7 +62,8 @@ class LiveRow {
     lose();
     output_.clear();
   }
-  /// Gives the row up. Returns the output that the core has received, if it is kept; none if that is in doubt.
+  /// Gives the row up. Returns the output that the core has received, if it is kept; none if that is in
+  /// doubt.
   std::vector<std::int32_t> end() {
     lose();
     return std::exchange(output_, {});
@@ -113,8 +114,8 @@ class LiveRow {
   std::vector<std::int32_t> pending_;
   bool keeps_output_;
   std::vector<std::int32_t> output_;  // that the core has received, if it is kept
-  std::size_t num_drafted_ = 0;  // in the draft that is verified next
-  SourceId source_ = kNoSource;  // of that draft
+  std::size_t num_drafted_ = 0;       // in the draft that is verified next
+  SourceId source_ = kNoSource;       // of that draft
   bool has_output_ = false;
   bool is_ended_ = false;
   bool is_lost_ = false;
