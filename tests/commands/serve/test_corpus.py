@@ -1,8 +1,7 @@
-"""``agentspec serve --corpus``: real servers that share outputs, and settings that are refused."""
+"""``agentspec serve --corpus``: real servers that share outputs."""
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -13,12 +12,10 @@ import httpx
 import pytest
 
 from agentspec.cli import main
-from tests.commands.serve.test_dry_run import refused, shown
 from tests.corpus.support.redis_server import running
 from tests.support.serving import TIMEOUT_S, finish, serving
 
 BODY = {"prompt": "SELECT name", "max_tokens": 48, "temperature": 0, "ignore_eos": True}
-CAPSYS = pytest.CaptureFixture[str]
 
 
 class Server:
@@ -131,49 +128,11 @@ def test_no_file_is_saved_or_loaded(tmp_path, start):
         server.wait_for("published_outputs_total", 1)  # what trees hold, the corpus knows
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--corpus", "here", "--forest-file", "forest"], "--forest-file can't be used with --corpus"),
-        (["--corpus", "here", "--forest-folder", "."], "--forest-folder can't be used with --corpus"),
-        (["--corpus", "here", "--strict-forest"], "--strict-forest can't be used with --corpus"),
-        (["--corpus", "http://host"], "'http://host' is no place for a corpus: name a folder, redis://"),
-        (["--corpus", "s3://user:secret@host/x"], "'s3://user@host/x' is no place for a corpus"),
-        (["--corpus", ""], "'' is no place for a corpus"),
-        (["--corpus", "here", "--draft", "off"], "nothing is learned with --draft off: --corpus"),
-        (["--corpus", "here", "--engine-url", "http://host:1"], "--corpus is not for a running one"),
-    ],
-)
-def test_what_is_refused(options, said, tmp_path: Path, capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    assert said in refused(capsys, "--port", "0", *options)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_key_that_is_none_is_refused(capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("AGENTSPEC_CORPUS_KEY", "secret")
-    assert "$AGENTSPEC_CORPUS_KEY holds no key of 32 bytes" in refused(capsys, "--corpus", "here")
-
-
-def test_a_missing_package_is_named(capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("agentspec.extras.find_spec", lambda name: None if name == "redis" else _Found())
-    assert "this needs redis: pip install 'agentspec-serving[corpus]'" in refused(capsys, "--corpus", "here")
-
-
-class _Found:
-    origin = "here"
-
-
-def test_a_place_that_is_no_folder_stops_the_start(llama_checkpoint: Path, tmp_path: Path, capsys: CAPSYS):
+def test_a_place_that_is_no_folder_stops_the_start(
+    llama_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     place = tmp_path / "corpus"
     place.write_text("a file")
     options = ["--model", str(llama_checkpoint), "--engine", "torch", "--corpus", str(place)]
     assert main(["serve", "--port", "0", *options]) == 1
     assert "a corpus can't be kept in" in capsys.readouterr().err
-
-
-def test_a_dry_run_shows_the_place_without_its_password(capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("AGENTSPEC_ENGINE__CORPUS", "redis://user:secret@host:1/0")
-    text = json.dumps(shown(capsys))
-    assert "redis://user@host:1/0" in text
-    assert "secret" not in text
