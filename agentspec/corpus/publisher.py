@@ -155,6 +155,8 @@ class Publisher:
             try:
                 self._send_unsent()
                 self._judge_finished()
+                if is_last:
+                    self._enter_epochs()
                 self._send_due(is_last)
             except CorpusError as error:
                 self._breaker.fail(error)
@@ -218,9 +220,7 @@ class Publisher:
         the tenant was ever erased, that may have been after the first outputs here.
         """
         with self._working:
-            if epoch > (self._outboxes[tenant].epoch or 0):
-                self._clear(tenant)
-            self._outboxes[tenant].epoch = epoch
+            self._enter_epoch(tenant, epoch)
 
     def take_erased(self) -> set[str]:
         """Return the tenants that were erased since the last call: the trees may hold outputs from before."""
@@ -229,6 +229,17 @@ class Publisher:
         return erased
 
     # ---- the lock is held ----
+
+    def _enter_epoch(self, tenant: str, epoch: int) -> None:
+        if epoch > (self._outboxes[tenant].epoch or 0):
+            self._clear(tenant)
+        self._outboxes[tenant].epoch = epoch
+
+    def _enter_epochs(self) -> None:
+        """Enter those of tenants that the learner has not read yet: their first outputs have just finished."""
+        for tenant, outbox in list(self._outboxes.items()):
+            if outbox.epoch is None:
+                self._enter_epoch(tenant, self._log.epoch(tenant))
 
     def _judge_finished(self) -> None:
         self._note_dropped()
