@@ -72,6 +72,24 @@ class Learner(Protocol):
         """Add the content of a saved file and return a dataclass of its sizes. Raises ForestFileError."""
 
 
+class OutputSharing(Protocol):
+    """Takes the outputs that a proposer has learned, for other engines."""
+
+    def share(
+        self,
+        stage: StageKey,
+        token_ids: Tokens | Sequence[int],
+        *,
+        subject: bytes = b"",
+        num_accepted_from_shared: int = 0,
+    ) -> None:
+        """Take a finished output within microseconds. Never raises.
+
+        ``token_ids`` (int32 ``[n]``, or a sequence) must not change any more. ``num_accepted_from_shared``
+        counts those that shared trees drafted and the model accepted.
+        """
+
+
 class NoDrafts:
     """The proposer that never proposes."""
 

@@ -29,6 +29,12 @@ class SpeculationStats:
     drafted_by_source: dict[Source, int] = field(default_factory=dict)
     accepted_by_source: dict[Source, int] = field(default_factory=dict)
 
+    @property
+    def num_accepted_from_shared(self) -> int:
+        """Accepted tokens that a shared tree drafted, not the request's own."""
+        own = self.accepted_by_source.get(Source.REQUEST, 0)
+        return self.num_accepted_tokens - own
+
     def count_step(self, source: Source, num_drafted: int, num_accepted: int) -> None:
         """Count a decode step that verified a draft of ``num_drafted`` tokens, 0 = no draft."""
         self.num_steps += 1

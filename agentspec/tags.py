@@ -29,6 +29,7 @@ from agentspec.wire import (
     XARG_PREDICTION,
     XARG_SESSION,
     XARG_STAGE,
+    XARG_SUBJECT,
     XARG_TENANT,
     XARG_TRACE,
     encode_stage,
@@ -49,6 +50,7 @@ class Tags:
         max_draft: most draft tokens per step; 0 = no speculation.
         min_match: fewest matching tokens that a draft needs.
         learn: False keeps the output out of all trees.
+        subject: :func:`subject_hash` of the person whose data the output may hold; empty = nobody's.
         prediction: text that the client expects as output, if any.
         trace: id under which the decode steps are traced; None = not traced.
         stage_source: resolver that found the stage. Engines do not receive it.
@@ -60,6 +62,7 @@ class Tags:
     max_draft: int | None = None
     min_match: int | None = None
     learn: bool = True
+    subject: bytes = b""
     prediction: str | None = None
     trace: str | None = None
     stage_source: str = "default"
@@ -78,6 +81,7 @@ class Tags:
             max_draft=_count(xargs.get(XARG_MAX_DRAFT), 0),
             min_match=_count(xargs.get(XARG_MIN_MATCH), 1),
             learn=xargs.get(XARG_LEARN) not in (0, "0"),
+            subject=_hash(xargs.get(XARG_SUBJECT)),
             prediction=_text(xargs.get(XARG_PREDICTION), MAX_PREDICTION_CHARS),
             trace=_text(xargs.get(XARG_TRACE), MAX_REQUEST_ID_CHARS),
         )
@@ -88,6 +92,7 @@ class Tags:
             XARG_SESSION: self.session,
             XARG_MAX_DRAFT: self.max_draft,
             XARG_MIN_MATCH: self.min_match,
+            XARG_SUBJECT: self.subject.hex() or None,
             XARG_PREDICTION: self.prediction,
             XARG_TRACE: self.trace,
         }
@@ -143,6 +148,13 @@ def _text(value: object, limit: int | None = None) -> str | None:
     if not isinstance(value, str) or not value or (limit is not None and len(value) > limit):
         return None
     return value
+
+
+def _hash(value: object) -> bytes:
+    try:
+        return bytes.fromhex(value) if isinstance(value, str) and len(value) == 2 * SUBJECT_BYTES else b""
+    except ValueError:
+        return b""
 
 
 def _count(value: object, least: int) -> int | None:

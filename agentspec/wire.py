@@ -14,6 +14,7 @@ from agentspec.stages import MAX_PATH_CHARS
 # limits of what clients send
 MAX_DRAFT_TOKENS = 1024
 MAX_SESSION_CHARS = 255
+MAX_SUBJECT_CHARS = 255
 MAX_PREDICTION_CHARS = 1 << 20  # more than any context holds
 MAX_REQUEST_ID_CHARS = 128
 
@@ -25,6 +26,7 @@ SESSION_HEADER = "x-agentspec-session"
 MAX_DRAFT_HEADER = "x-agentspec-max-draft"  # 0 = no speculation for this request
 MIN_MATCH_HEADER = "x-agentspec-min-match"
 LEARN_HEADER = "x-agentspec-learn"  # 0 = this output joins no tree
+SUBJECT_HEADER = "x-agentspec-subject"  # whose data the output may hold, for an erasure
 AFFINITY_HEADER = "x-agentspec-affinity"  # from the gateway to a router: equal for calls of one engine
 TRACE_HEADER = "x-agentspec-trace"  # 1 = trace every decode step: its draft, and the accepted tokens
 
@@ -41,6 +43,7 @@ XARG_SESSION = "agentspec_session"
 XARG_MAX_DRAFT = "agentspec_max_draft"
 XARG_MIN_MATCH = "agentspec_min_match"
 XARG_LEARN = "agentspec_learn"
+XARG_SUBJECT = "agentspec_subject"  # a hash, in hexadecimal
 XARG_PREDICTION = "agentspec_prediction"  # text that the client expects as output
 XARG_TRACE = "agentspec_trace"  # the request's id, if its decode steps are traced under it
 

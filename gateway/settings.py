@@ -272,6 +272,7 @@ class EngineSettings(_Group):
     """The engine that ``agentspec serve`` starts itself. Names and meanings are those of its options.
 
     Attributes:
+        corpus: place of shared outputs; its URL may hold a password.
         arguments: vLLM's own options, as on its command line.
     """
 
@@ -288,6 +289,7 @@ class EngineSettings(_Group):
     forest_folder: str | None = None
     strict_forest: bool | None = None
     save_every_s: float | None = Field(default=None, gt=0)
+    corpus: str | None = Field(default=None, repr=False)
     draft: Literal["chain", "tree", "off"] | None = None
     slots: int | None = Field(default=None, ge=1)
     threads: int | None = Field(default=None, ge=1)

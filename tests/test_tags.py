@@ -4,7 +4,7 @@ import pytest
 
 from agentspec.config import DraftConfig
 from agentspec.stages import StageKey
-from agentspec.tags import Tags
+from agentspec.tags import Tags, subject_hash
 from agentspec.wire import XARGS_PREFIX
 
 ACME = StageKey("acme", ("sql", "write"))
@@ -16,6 +16,7 @@ ACME = StageKey("acme", ("sql", "write"))
         Tags(ACME),
         Tags(ACME, session="s1", max_draft=5, min_match=3, learn=False),
         Tags(ACME, max_draft=0, prediction="SELECT", trace="chatcmpl-1"),
+        Tags(ACME, subject=subject_hash("acme", "ann")),
     ],
 )
 def test_the_encoding_is_read_back(tags: Tags) -> None:
@@ -68,6 +69,9 @@ def test_an_untagged_request_has_the_defaults() -> None:
         {"agentspec_min_match": 0},
         {"agentspec_min_match": 1.5},
         {"agentspec_prediction": []},
+        {"agentspec_subject": "ann"},
+        {"agentspec_subject": "x" * 32},
+        {"agentspec_subject": 5},
     ],
 )
 def test_what_is_malformed_counts_as_absent(xargs: dict[str, object]) -> None:
@@ -92,3 +96,9 @@ def test_a_request_only_lowers_the_servers_limit() -> None:
     assert Tags.from_xargs({"agentspec_max_draft": 0}).draft(server).is_off
     assert Tags.from_xargs({"agentspec_min_match": 9}).draft(server).min_match == 9
     assert Tags.from_xargs({}).draft(server) == server
+
+
+def test_a_person_of_another_tenant_is_another() -> None:
+    hashes = {subject_hash(tenant, name) for tenant in ("acme", "bolt") for name in ("ann", "bob")}
+    assert len(hashes) == 4
+    assert {len(one) for one in hashes} == {16}

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from agentspec.config import MIB, check_int, check_positive
 from agentspec.corpus.batch import ORIGIN_BYTES, ForgetStage, ForgetSubject
 from agentspec.corpus.batch_log import BatchLog
+from agentspec.corpus.encryption import KEY_VARIABLE, KeyRing, operator_key
 from agentspec.corpus.keeper import SnapshotKeeper
 from agentspec.corpus.learner import Learner, LearnerFigures
 from agentspec.corpus.memory import OutputMemory
-from agentspec.corpus.output import Output
+from agentspec.corpus.output import MOST_OUTPUT_TOKENS, Output, Tokens
+from agentspec.corpus.output_queue import FinishedOutput
 from agentspec.corpus.publisher import Publisher, PublisherFigures
-from agentspec.corpus.store import CorpusStore
+from agentspec.corpus.store import CorpusStore, check_location, is_remote, open_store, without_password
+from agentspec.extras import check_installed
 from agentspec.corpus.tree_updates import SharedTrees
 from agentspec.stages import StageKey
 
-if TYPE_CHECKING:
-    from agentspec.corpus.encryption import KeyRing
+logger = logging.getLogger("agentspec")
 
 _MOST_BYTES = 1 << 40
+_MINUTE_S = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,28 @@ class CorpusFigures:
     num_snapshots: int
     num_snapshot_failures: int
     memory_bytes: int
+
+    def describe(self) -> dict[str, float]:
+        """Return the figures by name, in one level. ``num_store_failures`` is the sum of all failed calls."""
+        publisher, learner = self.publisher, self.learner
+        return {
+            "num_published": publisher.num_published,
+            "num_duplicates": publisher.num_duplicates,
+            "num_skipped": publisher.num_skipped,
+            "num_dropped": publisher.num_dropped,
+            "num_published_bytes": publisher.num_bytes,
+            "num_learned": learner.num_outputs,
+            "num_learned_tokens": learner.num_tokens,
+            "num_dropped_records": learner.num_dropped,
+            "num_missing_records": learner.num_missing,
+            "num_damaged": learner.num_damaged,
+            "num_unknown": learner.num_unknown,
+            "learning_cpu_s": learner.cpu_s,
+            "lag_s": learner.lag_s,
+            "num_snapshots": self.num_snapshots,
+            "num_store_failures": publisher.num_failures + learner.num_failures + self.num_snapshot_failures,
+            "memory_bytes": self.memory_bytes,
+        }
 
 
 class Corpus:
@@ -139,10 +166,36 @@ class Corpus:
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Send what is left, as far as the time allows, and close the store."""
-        self._publisher.close(timeout_s)
-        self._learner.close(timeout_s)
-        self._keeper.close(timeout_s)  # last: the others may have left it erasures
+        end_s = time.monotonic() + timeout_s
+        for part in (
+            self._publisher,
+            self._learner,
+            self._keeper,
+        ):  # the keeper last: the others leave it erasures
+            part.close(max(0.0, end_s - time.monotonic()))
         self._store.close()
+
+    def share(
+        self,
+        stage: StageKey,
+        token_ids: Tokens | Sequence[int],
+        *,
+        subject: bytes = b"",
+        num_accepted_from_shared: int = 0,
+    ) -> None:
+        """Publish the part of a finished output that this engine's trees have learned. Never raises.
+
+        Args:
+            stage: the forest's key.
+            token_ids: of the model, as int32 ``[n]`` or a sequence. They must not change any more.
+            subject: hash of the person whose data the output may hold, at most 32 bytes.
+            num_accepted_from_shared: as in :meth:`publish`.
+        """
+        if 1 <= len(token_ids) <= MOST_OUTPUT_TOKENS:
+            minute = int(time.time()) // _MINUTE_S
+            self._publisher.take(FinishedOutput(stage, token_ids, subject, minute, num_accepted_from_shared))
+        elif len(token_ids):
+            self._memory.note(stage, subject)  # an erasure has to empty the trees then
 
     def publish(self, output: Output, num_accepted_from_shared: int = 0) -> None:
         """Take a finished output that this engine's trees have learned. Takes microseconds, and never raises.
@@ -190,3 +243,46 @@ class Corpus:
         """
         self._store.erase(self._log.scope(tenant))
         self._publisher.enter_epoch(tenant, self._log.epoch(tenant))
+
+
+def check_corpus(location: str) -> None:
+    """Check the requirements of :func:`open_corpus`, as far as possible without the store.
+
+    Raises:
+        ConfigError: the location is neither a folder nor a Redis URL, the operator's key can't be used, or a
+            package is missing.
+    """
+    check_installed("corpus")
+    check_location(location)
+    if os.environ.get(KEY_VARIABLE):
+        operator_key()
+
+
+def open_corpus(
+    location: str, vocabulary: str, vocab_size: int, trees: SharedTrees, config: CorpusConfig | None = None
+) -> Corpus:
+    """Return the corpus at a place, not started. ``$AGENTSPEC_CORPUS_KEY``, an operator's key, encrypts it.
+
+    Args:
+        location: as in :func:`open_store`.
+        vocabulary: fingerprint of the tokenizer.
+        vocab_size: size of the model's vocabulary.
+        trees: what learns.
+        config: limits.
+
+    Raises:
+        ConfigError: as :func:`check_corpus`.
+        CorpusError: the folder can't be used.
+    """
+    check_corpus(location)
+    store = open_store(location)
+    keys: KeyRing | None = None
+    if os.environ.get(KEY_VARIABLE):
+        keys = KeyRing(store, operator_key())
+    elif is_remote(location):
+        logger.warning(
+            "outputs are readable to everybody who can read %s: set $%s to encrypt them",
+            without_password(location),
+            KEY_VARIABLE,
+        )
+    return Corpus(store, vocabulary, vocab_size, trees, keys=keys, config=config)

@@ -4,22 +4,50 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from agentspec.corpus.output import Output
+import numpy as np
+
+from agentspec.corpus.output import Output, Tokens
 from agentspec.stages import StageKey
 
 DroppedName = tuple[StageKey, bytes]  # and the subject
 
 _ENTRY_BYTES = 400  # beside the tokens
+_INTEGER_BYTES = 36  # of a token in a list
 
 
 class FinishedOutput(NamedTuple):
-    """An output, and how many of its tokens shared trees drafted and the model accepted."""
+    """An output as it is put into the queue: nothing is converted or checked on the path of an answer.
 
-    output: Output
+    Attributes:
+        token_ids: int32 ``[n]``, or a sequence of integers.
+        minute: when it ended, in minutes since 1970.
+        num_accepted_from_shared: tokens that shared trees drafted and the model accepted.
+        uses: how often it occurred.
+    """
+
+    stage: StageKey
+    token_ids: Tokens | Sequence[int]
+    subject: bytes
+    minute: int
     num_accepted_from_shared: int
+    uses: int = 1
+
+    @property
+    def output(self) -> Output:
+        """The output, converted and checked. Raises as its constructor."""
+        token_ids = self.token_ids
+        tokens = token_ids if isinstance(token_ids, np.ndarray) else np.array(token_ids, np.int32)
+        return Output(self.stage, tokens, self.subject, self.uses, self.minute)
+
+    @property
+    def num_bytes(self) -> int:
+        """Its size, estimated."""
+        if isinstance(self.token_ids, np.ndarray):
+            return self.token_ids.nbytes + _ENTRY_BYTES
+        return _INTEGER_BYTES * len(self.token_ids) + _ENTRY_BYTES
 
 
 class OutputQueue:
@@ -42,7 +70,7 @@ class OutputQueue:
         with self._lock:
             was_empty = not self._finished
             self._finished.append(finished)
-            self._num_bytes += _size(finished)
+            self._num_bytes += finished.num_bytes
             while self._num_bytes > self._most_bytes:
                 self._drop(self._finished.popleft())
         if was_empty:
@@ -59,13 +87,13 @@ class OutputQueue:
 
     def withdraw(self, is_covered: Callable[[Output], bool]) -> list[Output]:
         """Remove and return the outputs that an erasure covers."""
-        taken = self.take()
-        kept = [finished for finished in taken if not is_covered(finished.output)]
+        outputs = [(finished, finished.output) for finished in self.take()]
+        kept = [finished for finished, output in outputs if not is_covered(output)]
         with self._lock:
             self._finished.extendleft(reversed(kept))
-            self._num_bytes += sum(map(_size, kept))
+            self._num_bytes += sum(finished.num_bytes for finished in kept)
             self._has_some.set()
-        return [finished.output for finished in taken if is_covered(finished.output)]
+        return [output for _, output in outputs if is_covered(output)]
 
     def take_dropped(self) -> set[DroppedName]:
         """Return the stages and subjects of which outputs were dropped since the last call."""
@@ -87,11 +115,6 @@ class OutputQueue:
         return self._num_dropped
 
     def _drop(self, finished: FinishedOutput) -> None:
-        output = finished.output
-        self._num_bytes -= _size(finished)
+        self._num_bytes -= finished.num_bytes
         self._num_dropped += 1
-        self._dropped.add((output.stage, output.subject))
-
-
-def _size(finished: FinishedOutput) -> int:
-    return finished.output.tokens.nbytes + _ENTRY_BYTES
+        self._dropped.add((finished.stage, finished.subject))

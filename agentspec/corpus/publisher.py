@@ -124,7 +124,12 @@ class Publisher:
             output: its tokens must not change any more.
             num_accepted_from_shared: tokens that shared trees drafted and the model accepted.
         """
-        self._queue.put(FinishedOutput(output, num_accepted_from_shared))
+        named = output.stage, output.tokens, output.subject, output.minute
+        self.take(FinishedOutput(*named, num_accepted_from_shared, output.uses))
+
+    def take(self, finished: FinishedOutput) -> None:
+        """Take a finished output as :meth:`publish`, unchecked: its tokens must be valid."""
+        self._queue.put(finished)
 
     def start(self) -> None:
         """Start the thread."""
@@ -151,6 +156,8 @@ class Publisher:
             try:
                 self._send_unsent()
                 self._judge_finished()
+                if is_last:
+                    self._enter_epochs()
                 self._send_due(is_last)
             except CorpusError as error:
                 self._breaker.fail(error)
@@ -217,9 +224,7 @@ class Publisher:
         the tenant was ever erased, that may have been after the first outputs here.
         """
         with self._working:
-            if epoch > (self._outboxes[tenant].epoch or 0):
-                self._clear(tenant)
-            self._outboxes[tenant].epoch = epoch
+            self._enter_epoch(tenant, epoch)
 
     def take_erased(self) -> set[str]:
         """Return the tenants that were erased since the last call: the trees may hold outputs from before."""
@@ -229,11 +234,23 @@ class Publisher:
 
     # ---- the lock is held ----
 
+    def _enter_epoch(self, tenant: str, epoch: int) -> None:
+        if epoch > (self._outboxes[tenant].epoch or 0):
+            self._clear(tenant)
+        self._outboxes[tenant].epoch = epoch
+
+    def _enter_epochs(self) -> None:
+        """Enter those of tenants that the learner has not read yet: their first outputs have just finished."""
+        for tenant, outbox in list(self._outboxes.items()):
+            if outbox.epoch is None:
+                self._enter_epoch(tenant, self._log.epoch(tenant))
+
     def _judge_finished(self) -> None:
         self._note_dropped()
         now_s = self._clock()
-        for output, num_accepted in self._queue.take():
-            novelty = self._gate.judge(output, num_accepted)
+        for finished in self._queue.take():
+            output = finished.output
+            novelty = self._gate.judge(output, finished.num_accepted_from_shared)
             self._num[novelty] += 1
             if novelty is Novelty.WHOLE:
                 self._outboxes[output.stage.tenant].add(output)

@@ -178,19 +178,28 @@ def open_store(location: str, retention: Retention | None = None, *, only_reads:
         CorpusError: the folder can't be used.
     """
     retention = retention or Retention()
-    scheme, separator, _ = location.partition("://")
-    if location and not separator:
-        from agentspec.corpus.sqlite_store import SqliteStore
-
-        return SqliteStore(Path(location), retention, only_reads=only_reads)
-    if scheme in ("redis", "rediss"):
+    check_location(location)
+    if is_remote(location):
         from agentspec.corpus.redis_store import RedisStore
 
         return RedisStore(location, retention)
-    raise ConfigError(
-        f"{without_password(location)!r} is no place for a corpus: name a folder, redis://HOST:PORT/DB, or "
-        "rediss://HOST:PORT/DB for TLS"
-    )
+    from agentspec.corpus.sqlite_store import SqliteStore
+
+    return SqliteStore(Path(location), retention, only_reads=only_reads)
+
+
+def check_location(location: str) -> None:
+    """Raise ConfigError if the location is neither a folder nor a Redis URL."""
+    if not location or ("://" in location and not is_remote(location)):
+        raise ConfigError(
+            f"{without_password(location)!r} is no place for a corpus: name a folder, redis://HOST:PORT/DB, "
+            "or rediss://HOST:PORT/DB for TLS"
+        )
+
+
+def is_remote(location: str) -> bool:
+    """Return True if the location is a Redis URL."""
+    return location.partition("://")[0] in ("redis", "rediss") and "://" in location
 
 
 def without_password(url: str) -> str:

@@ -24,7 +24,7 @@ from agentspec.engine.scheduler import Row, Scheduler
 from agentspec.engine.verifier import Verdict, verify
 from agentspec.errors import EngineError
 from agentspec.generation import TokenLogprob, TracedStep
-from agentspec.proposer import Proposer
+from agentspec.proposer import OutputSharing, Proposer
 from agentspec.steps import PlainStep, StepCost, StepSaving
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ class Decoder:
         max_draft_tokens: most draft tokens of one sequence in one pass.
         price: of a draft token, in accepted tokens (0 to 1); None = what the steps so far say.
         clock: seconds from any beginning, to time steps with.
+
+    Attributes:
+        sharing: takes the outputs that the proposer has learned; None = they stay here.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Decoder:
         self._plain = PlainStep()
         self._verified_s = 0.0  # when the last step's verdicts were known
         self._clock = clock
+        self.sharing: OutputSharing | None = None
         self.counters = StageCounters()
 
     @property
@@ -234,6 +238,13 @@ class Decoder:
             if learn and choice.pending_ids:
                 self._proposer.observe(choice.key, choice.drain_pending())
             self._proposer.finish(choice.key, learn=learn)
+            if learn and self.sharing is not None:
+                self.sharing.share(
+                    choice.live.request.tags.stage,
+                    choice.output_ids,
+                    subject=choice.live.request.tags.subject,
+                    num_accepted_from_shared=choice.speculation.num_accepted_from_shared,
+                )
         except Exception:
             logger.exception("the proposer could not finish %r", choice.key)
 

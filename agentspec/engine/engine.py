@@ -27,7 +27,7 @@ from agentspec.engine.text.text_trees import TextForest
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import EngineError
 from agentspec.generation import GenerationDelta, GenerationRequest, ModelCard
-from agentspec.proposer import Learner, NoDrafts, Proposer
+from agentspec.proposer import Learner, NoDrafts, OutputSharing, Proposer
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 
@@ -83,6 +83,8 @@ class TorchEngine:
             max_draft_tokens=config.draft.max_tokens,
             price=config.price,
         )
+        self._vocab_size: int = model.config.vocab_size
+        self._sharing: OutputSharing | None = None
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._is_closed = False
@@ -106,7 +108,23 @@ class TorchEngine:
     @property
     def trees(self) -> TextForest | None:
         """The proposer's trees, by text; None if it has none."""
-        return TextForest(self._tokenizer, self._proposer) if isinstance(self._proposer, Learner) else None
+        if not isinstance(self._proposer, Learner):
+            return None
+        return TextForest(self._tokenizer, self._proposer, self._sharing)
+
+    @property
+    def vocab_size(self) -> int:
+        """Size of the model's vocabulary: its token ids are smaller."""
+        return self._vocab_size
+
+    @property
+    def vocabulary(self) -> str:
+        """Fingerprint of the meaning of token ids; the same in vLLM."""
+        return f"{self._tokenizer.vocabulary}:{self._vocab_size}"
+
+    def share(self, sharing: OutputSharing) -> None:
+        """Give what the proposer learns to other engines, from now on."""
+        self._sharing = self._decoder.sharing = sharing
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[GenerationDelta]:
         """Stream the answer. Closing the iterator cancels: the slot is free at the next step.

@@ -100,7 +100,7 @@ def vllm_command(
     defaults = {}
     if parse(version) >= FIRST_WITH_REQUEST_METRICS:
         defaults["--per-request-spec-decode-metrics"] = "summary"
-    if checked.forest_file is not None:
+    if checked.keeps_outputs:
         defaults[SHUTDOWN_TIMEOUT] = SHUTDOWN_TIMEOUT_S  # by default vLLM kills its workers immediately
     return [
         *(sys.executable, "-m", *_server(model, extra), "--host", host, "--port", str(port)),
@@ -130,8 +130,8 @@ def vllm_environment(
     if settings:
         environment[SETTINGS_VARIABLE] = json.dumps(dict(settings))
     timeout_s = _value(command, SHUTDOWN_TIMEOUT)
-    has_forest = _in_force(settings, command).forest_file is not None
-    if has_forest and timeout_s and timeout_s.isdecimal() and int(timeout_s) > WORKER_SHUTDOWN_S:
+    keeps_outputs = _in_force(settings, command).keeps_outputs
+    if keeps_outputs and timeout_s and timeout_s.isdecimal() and int(timeout_s) > WORKER_SHUTDOWN_S:
         # with tensor parallelism a worker is a process of its own, and is killed after its own time-out
         environment[WORKER_SHUTDOWN_VARIABLE] = os.environ.get(WORKER_SHUTDOWN_VARIABLE, timeout_s)
     return environment

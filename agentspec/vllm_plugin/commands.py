@@ -131,6 +131,7 @@ class Commands:
             "num_slots": drafter.meter.num_slots,
             "propose_us": drafter.timing.microseconds(),
             "num_calls": self._num_calls,
+            **({} if drafter.corpus is None else {"corpus": drafter.corpus.figures().describe()}),
             **self._facts(),
         }
 
@@ -204,12 +205,21 @@ class Commands:
         return asdict(loaded)
 
     def _save(self, arguments: Arguments) -> Answer:
+        self._check_unshared()
         path = self._path(arguments)
         return {"path": str(path), **self.save(path)}
 
     def _load(self, arguments: Arguments) -> Answer:
+        self._check_unshared()
         path = self._path(arguments)
         return {"path": str(path), **self.load(path)}
+
+    def _check_unshared(self) -> None:
+        if self._drafter.settings.corpus is not None:
+            raise ConfigError(
+                "this engine has a corpus, which keeps its outputs: its trees are neither saved nor loaded, "
+                "because a file may hold outputs that were erased"
+            )
 
     def _warm(self, arguments: Arguments) -> Answer:
         tenant, outputs = _text(arguments, "tenant"), arguments.get("outputs")
@@ -220,7 +230,10 @@ class Commands:
         num_tokens = 0
         for stage, response in read:
             tokens = self._drafter.output_tokens(response)
-            self._forest.learn(adapted(stage, None), tokens)
+            trees = adapted(stage, None)
+            self._forest.learn(trees, tokens)
+            if self._drafter.corpus is not None:
+                self._drafter.corpus.share(trees, tokens)
             num_tokens += len(tokens)
         self._num_changes += 1
         return {"num_outputs": len(read), "num_tokens": num_tokens}

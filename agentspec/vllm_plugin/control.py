@@ -145,6 +145,8 @@ def _merged(command: str, ranks: list[dict[str, Any]]) -> dict[str, Any]:
     first = next((one for one in ranks if "error" in one), ranks[0])
     if "error" in first:
         return first
+    if "corpus" in first:  # each rank shares its outputs by itself
+        first["corpus"] = _summed([one["corpus"] for one in ranks])
     match command:
         case "stages":
             return first | {"stages": [stage for one in ranks for stage in one["stages"]]}
@@ -155,6 +157,14 @@ def _merged(command: str, ranks: list[dict[str, Any]]) -> dict[str, Any]:
                 name: sum(one[name] for one in ranks) for name in first if isinstance(first[name], int)
             }
     return first
+
+
+def _summed(corpora: list[dict[str, float]]) -> dict[str, float]:
+    """Return the sums of the ranks' figures; of a lag the longest."""
+    return {
+        name: max(one[name] for one in corpora) if name == "lag_s" else sum(one[name] for one in corpora)
+        for name in corpora[0]
+    }
 
 
 def _error(status: int, message: str) -> Response:

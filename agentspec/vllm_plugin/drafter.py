@@ -12,7 +12,7 @@ import threading
 from collections.abc import Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from agentspec.vllm_plugin.settings import PluginSettings
 from agentspec.vllm_plugin.texts import ServedTokenizer
 from agentspec.vllm_plugin.timing import Timing
 from agentspec.vllm_plugin.traces import Traces
+
+if TYPE_CHECKING:
+    from agentspec.corpus.corpus import Corpus
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +46,7 @@ class ForestDrafter:
 
     Attributes:
         rows: the live requests as rows of the batch.
+        corpus: shares the outputs with other engines, after :meth:`open_corpus`; None = they stay here.
         max_model_len: most tokens of prompt and output together.
 
     Raises:
@@ -53,6 +57,7 @@ class ForestDrafter:
         self.settings = PluginSettings.read(vllm_config.additional_config)
         self.forest = Forest(self.settings.forest_config())
         self.rows = self.forest.rows()
+        self.corpus: Corpus | None = None
         self.stages = StageTable()
         self.timing = Timing()
         self.meter = StepMeter(self.settings.price)
@@ -100,10 +105,29 @@ class ForestDrafter:
                 if self.live.get(live.name) is live:  # not a new request of the same name
                     live.count(self.rows.take_counts(live.name))
 
+    def open_corpus(self) -> None:
+        """Begin to share outputs, if there is a corpus.
+
+        Only what drafts for its engine calls this. So each data-parallel rank shares, and of the
+        tensor-parallel ranks one.
+
+        Raises:
+            ConfigError, CorpusError: the corpus can't be used.
+        """
+        if self.settings.corpus is None:
+            return
+        from agentspec.corpus.corpus import open_corpus
+
+        vocabulary = self.texts.vocabulary
+        self.corpus = open_corpus(self.settings.corpus, vocabulary, self._vocab_size, self.forest)
+        self.corpus.start()
+
     def close(self) -> None:
-        """Learn all output so far and end the threads."""
+        """Learn all output so far, share it, and end the threads."""
         self._background.shutdown(wait=True, cancel_futures=True)
         self.settle()
+        if self.corpus is not None:
+            self.corpus.close()
 
     # ---- requests ----
 
@@ -180,7 +204,13 @@ class ForestDrafter:
             live.trace = self.traces.begin(live.name, tags.stage.tenant, tags.trace)
         self._adapters.add(adapter)
         self.live[new.req_id] = live
-        self.rows.add(new.req_id, num_prompt_tokens, most_tokens, stops)
+        self.rows.add(
+            new.req_id,
+            num_prompt_tokens,
+            most_tokens,
+            stops,
+            keeps_output=self.corpus is not None and tags.learn,
+        )
         known = known_tokens(prompt, self._vocab_size)
         if tags.prediction is None:
             self._enter(live, known, wait=False)
@@ -238,12 +268,24 @@ class ForestDrafter:
             self.forest.finish(request_id)
 
     def _finish(self, live: LiveRequest) -> None:
+        output = NO_TOKENS if self.corpus is None else self.rows.end(live.name)
         with self._counting:
             live.count(self.rows.remove(live.name))
         if live.starting is None:
-            self.forest.finish(live.name)
+            # trees that are shared hold no output that the corpus does not know
+            self.forest.finish(live.name, learn=self.corpus is None or len(output) > 0)
+            self._share(live, output)
         elif not live.starting.cancel():  # it is being started now, or already was
             live.starting.add_done_callback(partial(self._forget_entered, live.name))
+
+    def _share(self, live: LiveRequest, output: Tokens) -> None:
+        if self.corpus is not None and len(output):
+            self.corpus.share(
+                live.trees,
+                output,
+                subject=live.tags.subject,
+                num_accepted_from_shared=live.num_accepted_from_shared,
+            )
 
     def _forget_entered(self, request_id: str, entering: Future[None]) -> None:
         if entering.exception() is not None:

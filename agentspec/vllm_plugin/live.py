@@ -23,6 +23,7 @@ class LiveRequest:
         num_prompt_tokens: length of its prompt.
         starting: pending start of a request with a prediction; None once it is in the forest.
         trace: trace of its steps, if it is traced.
+        num_accepted_from_shared: tokens that shared trees drafted and the model accepted, as far as counted.
     """
 
     name: str
@@ -32,6 +33,7 @@ class LiveRequest:
     num_prompt_tokens: int
     starting: Future[None] | None = None
     trace: Trace | None = None
+    num_accepted_from_shared: int = 0
 
     def count(self, counts: RowCounts) -> None:
         """Add the counts of its row to its stage and to its trace."""
@@ -49,3 +51,5 @@ class LiveRequest:
         for source, drafted, accepted in zip(Source, counts.drafted, counts.accepted, strict=True):
             if drafted:
                 stage.add_drafted(source, drafted, accepted)
+            if source is not Source.REQUEST:
+                self.num_accepted_from_shared += accepted

@@ -40,6 +40,7 @@ class PluginSettings:
         forest_folder: folder of other files that operators may name; None = the folder of ``forest_file``.
         strict_forest: refuse to start with an unusable forest file. Otherwise it is moved aside.
         save_every_s: seconds between two saves; another save is at shutdown.
+        corpus: place of the outputs that engines share: a folder or ``redis://...``; not with a forest file.
         adaptive_verification: let vLLM's model runner V2 choose, by its own measured costs and by the chances
             of the draft tokens, how many a step verifies. GPUs only.
         allow_untested_vllm: run in a vLLM that the plugin was not written for.
@@ -56,6 +57,7 @@ class PluginSettings:
     forest_folder: str | None = None
     strict_forest: bool = False
     save_every_s: float = 300.0
+    corpus: str | None = None
     adaptive_verification: bool = False
     allow_untested_vllm: bool = False
 
@@ -71,6 +73,8 @@ class PluginSettings:
             self._check_file(self.forest_file)
         if self.forest_folder is not None:
             self._check_folder(self.forest_folder)
+        if self.corpus is not None:
+            self._check_corpus(self.corpus)
         for name in ("strict_forest", "adaptive_verification", "allow_untested_vllm"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r}")
@@ -98,6 +102,11 @@ class PluginSettings:
                 raise ConfigError(f"there is no setting {name!r} of {CONFIG_KEY!r}, only {sorted(known)}")
         return cls(**given)
 
+    @property
+    def keeps_outputs(self) -> bool:
+        """True if a file or a corpus keeps outputs, which takes time at a shutdown."""
+        return self.forest_file is not None or self.corpus is not None
+
     def forest_files(self) -> ForestFolder:
         """Return the files that an operator may name."""
         file, folder = (one and Path(one) for one in (self.forest_file, self.forest_folder))
@@ -117,6 +126,19 @@ class PluginSettings:
         """Return the settings of a request without its own. The price is set per step."""
         doubt = 0.5 if self.rule == "paper" else 0.0
         return DraftConfig(rule=self.rule, max_tokens=max_tokens, min_prob=0.0, doubt=doubt)
+
+    def _check_corpus(self, location: object) -> None:
+        if not isinstance(location, str):
+            raise ConfigError(f"corpus must be a folder or a Redis URL, not {location!r}")
+        for name in ("forest_file", "forest_folder"):
+            if getattr(self, name) is not None:
+                raise ConfigError(
+                    f"{name} can't be used with corpus: the corpus keeps the outputs, and a forest file may "
+                    "hold outputs that were erased from it"
+                )
+        from agentspec.corpus.corpus import check_corpus
+
+        check_corpus(location)
 
     @staticmethod
     def _check_file(path: object) -> None:

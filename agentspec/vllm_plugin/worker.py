@@ -79,7 +79,7 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         super().init_device()
 
     def load_model(self, **options: Any) -> None:
-        """Load the model, then the saved forest."""
+        """Load the model, then the saved forest, or join the corpus."""
         if current_platform.is_cpu():
             cpu_kernels.repair()
         super().load_model(**options)
@@ -95,6 +95,7 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         with cores_of_parent() if current_platform.is_cpu() else nullcontext():
             drafter.forest.start_threads()
             self._commands.restore()
+            drafter.open_corpus()
         if drafter.settings.forest_file and not self.vllm_config.shutdown_timeout:
             logger.warning(
                 "without --shutdown-timeout vLLM kills this process at shutdown: outputs learned after the "
@@ -155,7 +156,7 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         return None if self._commands is None else self._commands.run(command, arguments, job)
 
     def shutdown(self) -> None:
-        """Save the forest if it has a file, then shut down."""
+        """Save the forest if it has a file, or share the last outputs, then shut down."""
         if self._commands is not None:
             self._commands.close()
         super().shutdown()

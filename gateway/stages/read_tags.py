@@ -11,15 +11,17 @@ from agentspec.errors import RequestError
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.openai.content import read_prediction
 from agentspec.gateway.stages.resolver import StageHints, resolve_stage
-from agentspec.tags import Tags
+from agentspec.tags import Tags, subject_hash
 from agentspec.wire import (
     LEARN_HEADER,
     MAX_DRAFT_HEADER,
     MAX_DRAFT_TOKENS,
     MAX_SESSION_CHARS,
+    MAX_SUBJECT_CHARS,
     MIN_MATCH_HEADER,
     SESSION_HEADER,
     SESSION_HEADERS,
+    SUBJECT_HEADER,
     TRACE_HEADER,
 )
 
@@ -48,6 +50,7 @@ def read_tags(
         max_draft=_read_int(headers, MAX_DRAFT_HEADER, 0, MAX_DRAFT_TOKENS),
         min_match=_read_int(headers, MIN_MATCH_HEADER, 1, MAX_DRAFT_TOKENS),
         learn=learn != 0,
+        subject=_read_subject(headers, tenant),
         prediction=read_prediction(body),
         trace=trace if _read_int(headers, TRACE_HEADER, 0, 1) == 1 else None,
         stage_source=source,
@@ -65,6 +68,17 @@ def _read_session(headers: Headers) -> str | None:
                 param=name,
             )
     return None
+
+
+def _read_subject(headers: Headers, tenant: str) -> bytes:
+    value = headers.get(SUBJECT_HEADER)
+    if value is None:
+        return b""
+    if not value or not value.isprintable() or len(value) > MAX_SUBJECT_CHARS:
+        raise RequestError(  # without the value: it names a person
+            f"header {SUBJECT_HEADER}: 1 to {MAX_SUBJECT_CHARS} printable characters", param=SUBJECT_HEADER
+        )
+    return subject_hash(tenant, value)
 
 
 def _read_int(headers: Headers, name: str, low: int, high: int) -> int | None:

@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
@@ -57,6 +57,7 @@ class EngineControl:
             idle_s=COMMAND_TIMEOUT_S,
         )
         self._stages: Stages | None = None
+        self._corpus: Mapping[str, float] | None = None
         self._made_s = 0.0  # the moment that ``_stages`` describes
         self._stale_from = 0.0
         self._is_failing = False
@@ -76,6 +77,11 @@ class EngineControl:
             patience_s = max(0.0, self._asked_s + PATIENCE_S - now_s)
             await asyncio.wait([self._refreshing], timeout=patience_s)
         return self._stages
+
+    @property
+    def corpus(self) -> Mapping[str, float] | None:
+        """The figures of the engine's corpus as of the last :meth:`stages`, by name; None if it has none."""
+        return self._corpus
 
     @property
     def age_s(self) -> float:
@@ -138,12 +144,13 @@ class EngineControl:
         """Update the counters by one request. Return False if the engine has no plugin."""
         status, body = await self._fetch("GET", "stages")
         if status == HTTPStatus.NOT_FOUND:
-            self._stages = None
+            self._stages = self._corpus = None
             return False
         _check_status(status)
         figures = read_figures(body)
         # another gateway answers too, but without a version, and with the figures of one tenant
         self._stages = figures.stages if figures.plugin else None
+        self._corpus = figures.corpus if figures.plugin else None
         self._made_s = time.monotonic() - figures.age_s
         return bool(figures.plugin)
 

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from prometheus_client.core import Metric
 
-from agentspec.errors import UnknownModelError
+from agentspec.errors import RequestError, UnknownModelError
 from agentspec.forest_folder import ForestFolder
 from agentspec.gateway.call import ApiCall, Endpoint
 from agentspec.gateway.errors import MethodNotAllowedError, UnknownUrlError
@@ -20,6 +20,7 @@ from agentspec.gateway.openai.merge_streams import Indexed, fan_in
 from agentspec.gateway.openai.responses_answer import ResponsesAnswer
 from agentspec.gateway.openai.schemas import DetokenizeBody, TokenizeBody, read_as
 from agentspec.gateway.openai.tokenization import detokenize, tokenize
+from agentspec.gateway.upstreams.metrics import corpus_metrics
 from agentspec.gateway.upstreams.tree_control import TreeControl
 from agentspec.generation import Engine, GenerationRequest, PastOutput
 from agentspec.stages import StageKey
@@ -56,12 +57,19 @@ class EmbeddedUpstream:
     Args:
         forests: folder in which its trees may be saved.
         any_model: True to accept any model name.
+        corpus_figures: returns the figures of its corpus by name; None = it has none.
     """
 
     def __init__(
-        self, engine: Engine, forests: ForestFolder = NO_FORESTS, *, any_model: bool = False
+        self,
+        engine: Engine,
+        forests: ForestFolder = NO_FORESTS,
+        *,
+        any_model: bool = False,
+        corpus_figures: Callable[[], Mapping[str, float]] | None = None,
     ) -> None:
         self._engine = engine
+        self._corpus_figures = corpus_figures
         self._any_model = any_model
         self._trees = TreeControl(engine, forests)
 
@@ -130,8 +138,8 @@ class EmbeddedUpstream:
         return 0.0
 
     async def metrics(self) -> Iterable[Metric]:
-        """Return no metrics: there is no connection to measure."""
-        return ()
+        """Return the metrics of its corpus, if it has one. There is no connection to measure."""
+        return () if self._corpus_figures is None else corpus_metrics({"embedded": self._corpus_figures()})
 
     async def trace(self, tenant: str | None, request_id: str) -> None:
         """Return None: answers contain their own traces, and no copy is kept."""
@@ -146,15 +154,24 @@ class EmbeddedUpstream:
 
     async def save(self, path: str | None) -> dict[str, Any]:
         """Save the engine's trees; see :meth:`Upstream.save`."""
+        self._check_files()
         return await self._trees.save(path)
 
     async def load(self, path: str | None) -> dict[str, Any]:
         """Load into the engine's trees; see :meth:`Upstream.load`."""
+        self._check_files()
         return await self._trees.load(path)
 
     async def close(self) -> None:
         """Close the engine."""
         await self._engine.close()
+
+    def _check_files(self) -> None:
+        if self._corpus_figures is not None:
+            raise RequestError(
+                "this engine has a corpus, which keeps its outputs: its trees are neither saved nor loaded, "
+                "because a file may hold outputs that were erased"
+            )
 
     def _check_model(self, name: str | None) -> None:
         served = self._engine.model.name

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from prometheus_client.core import Metric
@@ -18,7 +19,7 @@ from agentspec.gateway.settings import FleetSettings, UpstreamSettings
 from agentspec.gateway.upstreams.admission_queue import AdmissionQueue
 from agentspec.gateway.upstreams.affinity import affinity_header, affinity_of
 from agentspec.gateway.upstreams.data_parallel import RANK_HEADER
-from agentspec.gateway.upstreams.metrics import UpstreamMetrics, upstream_metrics
+from agentspec.gateway.upstreams.metrics import UpstreamMetrics, corpus_metrics, upstream_metrics
 from agentspec.gateway.upstreams.replica import Replica
 from agentspec.gateway.upstreams.routing import choose
 from agentspec.generation import PastOutput
@@ -122,7 +123,9 @@ class Fleet:
         """Return the metrics of every engine and of the admission queue."""
         if len(self._replicas) == 1:  # _probe_regularly does not probe a single engine
             await self._replicas[0].probe_health()
-        return upstream_metrics(self._replicas, len(self._queue))
+        corpora = {one.name: one.control.corpus for one in self._replicas if one.control.corpus is not None}
+        shared = corpus_metrics(corpora) if corpora else ()
+        return chain(upstream_metrics(self._replicas, len(self._queue)), shared)
 
     async def trace(self, tenant: str | None, request_id: str) -> list[Any] | None:
         """Return the longest trace: an engine that broke off may have a part; see :meth:`Upstream.trace`."""

@@ -1,9 +1,9 @@
-"""Prometheus metrics per engine of a fleet: load, health, requests, failures and latency."""
+"""Prometheus metrics per engine: load, health, requests, failures and latency, and those of its corpus."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -79,6 +79,54 @@ COUNTERS = (
     ("agentspec_upstream_failures", "num_failures", "Those that it did not answer, or failed itself"),
     ("agentspec_upstream_retries", "num_retries", "Those that had failed before, here or on another engine"),
 )
+CORPUS_COUNTERS = (
+    (
+        "agentspec_corpus_published_outputs",
+        "num_published",
+        "Finished outputs that were sent to other engines",
+    ),
+    ("agentspec_corpus_duplicate_outputs", "num_duplicates", "Those that are known, sent as counts"),
+    ("agentspec_corpus_skipped_outputs", "num_skipped", "Those that shared trees had drafted: not sent"),
+    (
+        "agentspec_corpus_dropped_outputs",
+        "num_dropped",
+        "Those without room in the queue, or that could not be sent",
+    ),
+    ("agentspec_corpus_published_bytes", "num_published_bytes", "Bytes sent"),
+    ("agentspec_corpus_learned_outputs", "num_learned", "Outputs of other engines that the trees learned"),
+    ("agentspec_corpus_learned_tokens", "num_learned_tokens", "Their tokens"),
+    (
+        "agentspec_corpus_dropped_records",
+        "num_dropped_records",
+        "Records that were skipped: learning was too slow",
+    ),
+    ("agentspec_corpus_damaged", "num_damaged", "Batches and outputs that can't be used"),
+    ("agentspec_corpus_unknown_counts", "num_unknown", "Counts of outputs that are not remembered here"),
+    ("agentspec_corpus_learning_cpu_seconds", "learning_cpu_s", "CPU time of learning"),
+    ("agentspec_corpus_snapshots", "num_snapshots", "Snapshots written"),
+    ("agentspec_corpus_store_failures", "num_store_failures", "Calls of the store that failed"),
+)
+CORPUS_GAUGES = (
+    ("agentspec_corpus_missing_records", "num_missing_records", "Records that have not arrived"),
+    ("agentspec_corpus_lag_seconds", "lag_s", "How long the oldest entry that is not learned has been known"),
+    ("agentspec_corpus_memory_bytes", "memory_bytes", "Bytes of outputs remembered"),
+)
+
+
+def corpus_metrics(figures: Mapping[str, Mapping[str, float]]) -> Iterator[Metric]:
+    """Yield the metric families of corpora. ``figures`` are by engine and name; missing ones are left out."""
+    for name, key, text in CORPUS_COUNTERS:
+        counter = CounterMetricFamily(name, text, labels=LABELS)
+        for engine, of_engine in figures.items():
+            if key in of_engine:
+                counter.add_metric([engine], of_engine[key])
+        yield counter
+    for name, key, text in CORPUS_GAUGES:
+        gauge = GaugeMetricFamily(name, text, labels=LABELS)
+        for engine, of_engine in figures.items():
+            if key in of_engine:
+                gauge.add_metric([engine], of_engine[key])
+        yield gauge
 
 
 def upstream_metrics(upstreams: Sequence[Observable], num_waiting: int) -> Iterator[Metric]:

@@ -46,6 +46,7 @@ class _AllFigures(BaseModel):
     stages: list[_StageFigures]
     agentspec: str = ""
     age_s: NonNegativeFloat = 0.0
+    corpus: dict[str, NonNegativeFloat] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,13 @@ class EngineFigures:
     Attributes:
         plugin: version of the plugin that sent it; empty if a gateway did.
         age_s: seconds from the moment that the counters describe to the answer.
+        corpus: figures of its corpus by name; None = it has none.
     """
 
     stages: Stages
     plugin: str
     age_s: float
+    corpus: Mapping[str, float] | None = None
 
 
 def read_figures(raw: bytes) -> EngineFigures:
@@ -71,7 +74,7 @@ def read_figures(raw: bytes) -> EngineFigures:
     stages: dict[StageKey, StageStats] = {}
     for stage, stats in map(_read, read.stages):
         stages[stage] = StageStats.sum((stages[stage], stats)) if stage in stages else stats
-    return EngineFigures(stages, read.agentspec, read.age_s)
+    return EngineFigures(stages, read.agentspec, read.age_s, read.corpus)
 
 
 def describe_stages(stages: Stages) -> dict[str, list[dict[str, Any]]]:

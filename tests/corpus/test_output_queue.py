@@ -9,7 +9,8 @@ TIMEOUT_S = 60.0
 
 
 def finished(*tokens: int, **more) -> FinishedOutput:
-    return FinishedOutput(output(tokens, **more), 0)
+    one = output(tokens, **more)
+    return FinishedOutput(one.stage, one.tokens, one.subject, one.minute, 0)
 
 
 def test_outputs_leave_in_their_order():
@@ -61,3 +62,10 @@ def test_a_reader_waits_for_an_output():
     queue.put(finished(1))
     assert read.wait(TIMEOUT_S)
     thread.join()
+
+
+def test_tokens_in_a_list_are_converted_when_they_are_read():
+    one = finished(1, 2, 3)
+    listed = one._replace(token_ids=[1, 2, 3])
+    assert listed.output.digest == one.output.digest
+    assert listed.num_bytes > one.num_bytes

@@ -130,6 +130,16 @@ def test_what_is_left_is_sent_at_the_end(store):
     assert sent(replica) == [[1], [2]]
 
 
+def test_an_output_of_a_new_tenant_is_sent_at_the_end(store):
+    for tenant in ("acme", "bolt"):
+        replica = Replica(store, tenant)
+        replica.publisher.publish(output([1], tenant="new"))
+        if tenant == "bolt":
+            replica.log.store.erase(replica.log.scope("new"))  # before or after the output: it is not known
+        replica.publisher.close()
+        assert len(stored(replica.log, "new")) == (tenant == "acme")
+
+
 def test_the_thread_sends_and_ends(store):
     replica = Replica(store)
     replica.publisher.start()

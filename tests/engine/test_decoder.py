@@ -387,3 +387,58 @@ def test_the_price_follows_what_steps_take(make: Any) -> None:
     decode_s = 0.001 * num_passes + 0.0001 * (stats.num_steps + stats.num_draft_tokens)
     expected = 0.0001 * (stats.num_steps + stats.num_accepted_tokens) / decode_s
     assert engine.decoder.price == pytest.approx(expected, rel=0.25)
+
+
+class Sharing:
+    """Notes what is shared."""
+
+    def __init__(self) -> None:
+        self.shared: list[tuple[list[int], bytes, int]] = []
+
+    def share(self, stage: Any, token_ids: Any, *, subject: bytes, num_accepted_from_shared: int) -> None:
+        assert stage == STAGE
+        self.shared.append((list(token_ids), subject, num_accepted_from_shared))
+
+
+def test_outputs_that_were_learned_are_shared(make: Any) -> None:
+    prompt = [5, 6, 7]
+    expected = output_of(make, prompt)
+
+    class Oracle(OracleProposer):
+        source = Source.STAGE
+
+        def guess(self, request_id: str, max_tokens: int) -> Draft:
+            return replace(super().guess(request_id, max_tokens), source=self.source)
+
+    for source, num_shared in ((Source.STAGE, 8), (Source.REQUEST, 0)):
+        engine, sharing = make(Oracle({tuple(prompt): expected}, is_tree=False, wrong=0)), Sharing()
+        engine.decoder._proposer.source = source
+        engine.decoder.sharing = sharing
+        engine.submit(request("r", prompt, subject=b"ann"))
+        engine.run()
+        assert sharing.shared == [(expected, b"ann", num_shared)]
+
+
+def test_outputs_that_were_not_learned_are_not_shared(make: Any) -> None:
+    engine, sharing = make(RecordingProposer()), Sharing()
+    engine.decoder.sharing = sharing
+    engine.submit(request("private", [5, 6, 7], learn=False))
+    live = engine.submit(request("broken off", [5, 6, 7]))
+    engine.decoder.step()
+    live.is_cancelled = True
+    engine.run()
+    assert sharing.shared == []
+
+
+def test_an_output_that_the_proposer_lost_is_not_shared(make: Any) -> None:
+    class Failing(RecordingProposer):
+        def finish(self, request_id: str, learn: bool = True) -> None:
+            super().finish(request_id, learn)
+            raise ValueError("lost")
+
+    engine, sharing = make(Failing()), Sharing()
+    engine.decoder.sharing = sharing
+    engine.submit(request("r", [5, 6, 7]))
+    engine.run()
+    assert engine.output("r")
+    assert sharing.shared == []

@@ -17,6 +17,7 @@ from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE
 from agentspec.gateway.settings import DISCOVERY_FILE_VARIABLE
 from agentspec.gateway.upstreams.data_parallel import RANK_HEADER, SIZE_VARIABLE
 from agentspec.gateway.zero_hop import TAGGED_PATHS, ZeroHop, ZeroHopTagging
+from agentspec.tags import subject_hash
 from tests.gateway.support.leaving import eventually
 from tests.gateway.support.live import TIMEOUT_S, serving_app
 
@@ -108,6 +109,7 @@ def test_requests_are_tagged_and_bytes_pass(url: str, server: Server, path: str)
         x_session_id="s",
         x_agentspec_max_draft="3",
         x_agentspec_learn="0",
+        x_agentspec_subject="ann",
     )
     scope, body = server.requests[-1]
     assert scope["path"] == path
@@ -119,6 +121,7 @@ def test_requests_are_tagged_and_bytes_pass(url: str, server: Server, path: str)
         "agentspec_session": "s",
         "agentspec_max_draft": 3,
         "agentspec_learn": 0,
+        "agentspec_subject": subject_hash("default", "ann").hex(),
     }
     assert answer.content == b"".join(PIECES)
     assert answer.headers["x-own"] == "kept"

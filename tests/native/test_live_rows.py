@@ -192,3 +192,43 @@ def test_a_step_is_counted_with_drafts_and_without(engine: Engine) -> None:
     assert counts.plain_decode_s == 1.25
     engine.rows.remove("r")
     engine.rows.count_saving(StepSaving(1.0, 0.5, 0.25))  # no request to count for
+
+
+def test_a_row_keeps_its_output_if_it_is_asked_to(engine: Engine) -> None:
+    engine.step([10])
+    assert engine.rows.end("r").dtype == np.int32
+    assert engine.rows.end("stranger").tolist() == []
+    engine.rows.add("r", 1, WIDTH, [EOS], keeps_output=True)
+    engine.ends[0] = 1
+    engine.step([10, 11])
+    assert engine.rows.end("r").tolist() == []  # it has not entered: the core knows nothing
+    engine.rows.add("r", 1, WIDTH, [EOS], keeps_output=True)
+    engine.ends[0] = 1
+    before = engine.learned()
+    engine.step([10, 11])
+    engine.rows.enter("r", 7)
+    engine.step([12])
+    engine.step([13, EOS, 14])
+    assert engine.rows.end("r").tolist() == [10, 11, 12, 13, EOS]
+    assert engine.rows.end("r").tolist() == []
+    assert engine.learned() - before == 5
+
+
+def test_an_output_that_ended_stays_the_same(engine: Engine) -> None:
+    engine.rows.add("r", 1, WIDTH, [EOS], keeps_output=True)
+    engine.rows.enter("r", 7)
+    engine.step([10, 11])
+    assert engine.rows.end("r").tolist() == [10, 11]
+    engine.step([12])  # a step in flight
+    assert engine.rows.remove("r").num_output_tokens == 3
+    assert engine.learned() == 2
+
+
+def test_a_gap_ends_the_output(engine: Engine) -> None:
+    engine.rows.add("r", 1, WIDTH, [EOS], keeps_output=True)
+    engine.rows.enter("r", 7)
+    engine.step([10, 11])
+    engine.ends[0] -= 1
+    engine.step([12])
+    assert engine.rows.end("r").tolist() == [10, 11]
+    assert engine.learned() == 2

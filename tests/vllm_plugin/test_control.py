@@ -84,6 +84,15 @@ async def test_the_figures_are_those_of_all_data_parallel_ranks(engine: Engine) 
     assert answer.json() == {"age_s": 0.1, "stages": ["a", "b", "a"]}
 
 
+async def test_the_figures_of_the_ranks_corpora_are_summed(engine: Engine) -> None:
+    ranks = [{"num_published": 3, "lag_s": 0.5}, {"num_published": 4, "lag_s": 0.25}]
+    for command in ("status", "stages"):
+        first, second = ({"stages": [], "corpus": one} for one in ranks)
+        engine.engine_core = Ranks((first, second))
+        answer = (await client(engine).get(f"/agentspec/{command}")).json()
+        assert answer["corpus"] == {"num_published": 7, "lag_s": 0.5}
+
+
 async def test_a_command_is_done_once_every_rank_has_done_it(engine: Engine) -> None:
     job = {"job": "x"}
     gone = {"error": {"message": "there is no job 'x'"}}  # a rank gives an answer once

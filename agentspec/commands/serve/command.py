@@ -67,6 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_server_options(parser.add_argument_group("server"))
     _add_engine_options(parser.add_argument_group("engine: vLLM or the embedded one"))
     _add_draft_options(parser.add_argument_group("drafting, in both"))
+    _add_corpus_options(parser.add_argument_group("sharing, in both"))
     _add_torch_options(parser.add_argument_group("embedded engine only (PyTorch)"))
     _add_vllm_options(parser.add_argument_group("vLLM only, with all options of vLLM's own"))
     _add_proxy_options(parser.add_argument_group("an engine that runs already"))
@@ -169,6 +170,16 @@ def _add_draft_options(group: argparse._ArgumentGroup) -> None:
         type=option_types.seconds,
         metavar="S",
         help="seconds between two saves; it also saves at shutdown (default: 300)",
+    )
+
+
+def _add_corpus_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--corpus",
+        metavar="PLACE",
+        help="share outputs with other engines, and keep them between runs: a folder, for the engines of "
+        "this machine, or redis://HOST:PORT/DB, for a fleet; $AGENTSPEC_CORPUS_KEY encrypts it; see "
+        f"{DOCUMENTS}/fleet.md",
     )
 
 

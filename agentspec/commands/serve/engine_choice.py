@@ -22,8 +22,9 @@ VLLM_OPTIONS = ("zero_hop", "engine_port", "engine_start_timeout_s")
 RUNNING_OPTIONS = ("control_token",)
 STARTED_OPTIONS = (
     *("model", "served_model_name", "max_model_len", "dtype", "max_draft", "rule", "price"),
-    *("stage_budget_mb", "forest_file", "forest_folder", "strict_forest", "save_every_s"),
+    *("stage_budget_mb", "forest_file", "forest_folder", "strict_forest", "save_every_s", "corpus"),
 )
+FOREST_FILE_OPTIONS = ("forest_file", "forest_folder", "strict_forest", "save_every_s")
 # options that each engine does not support
 FOREIGN = {
     "running": (*TORCH_OPTIONS, *REPLAY_OPTIONS, *VLLM_OPTIONS, *STARTED_OPTIONS),
@@ -62,6 +63,7 @@ def choose_engine(options: ServeOptions, settings: Settings) -> EngineChoice:
                 f"{options.name_of(name)} is not for {ENGINES[choice.engine]}, which serves because "
                 f"{choice.reason}"
             )
+    _check_corpus(options, settings)
     if choice.engine == "vllm":
         return choice
     if options.unknown:
@@ -72,6 +74,17 @@ def choose_engine(options: ServeOptions, settings: Settings) -> EngineChoice:
             f"{choice.reason}"
         )
     return choice
+
+
+def _check_corpus(options: ServeOptions, settings: Settings) -> None:
+    if settings.engine.corpus is None:
+        return
+    for name in FOREST_FILE_OPTIONS:
+        if is_given(getattr(settings.engine, name)):
+            raise ConfigError(
+                f"{options.name_of(name)} can't be used with {options.name_of('corpus')}: the corpus keeps "
+                "the outputs, and a forest file may hold outputs that were erased from it"
+            )
 
 
 def _choice(options: ServeOptions, settings: Settings) -> EngineChoice:

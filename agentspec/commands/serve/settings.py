@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from agentspec.commands.serve.options import ServeOptions
+from agentspec.corpus.store import without_password
 from agentspec.errors import ConfigError
 from agentspec.extras import needed
 from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE, ApiKey, ApiKeys, digest_of, parse_keys
@@ -164,6 +165,8 @@ def hidden(value: Any) -> Any:
 
 def shown_as(name: str, value: Any) -> Any:
     """Return the value of the setting ``name`` as plain values, with secrets hidden."""
+    if name == "corpus" and isinstance(value, str):
+        return without_password(value)
     return HIDDEN if name in SECRETS and value is not None else hidden(value)
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentspec import DraftConfig, Forest, ForestConfig
 from agentspec.commands.serve.options import ServeOptions
 from agentspec.config import MIB
+from agentspec.corpus.store import without_password
 from agentspec.engine.engine_config import DTYPES, EngineConfig
 from agentspec.engine.model.checkpoint_config import check_files
 from agentspec.errors import ConfigError
@@ -24,6 +26,9 @@ from agentspec.generation import Engine
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir
 from agentspec.recorded import CallLibrary, ReplayEngine, read
 from agentspec.vllm_plugin.versions import INSTALL, installed_version
+
+if TYPE_CHECKING:
+    from agentspec.corpus.corpus import Corpus
 
 logger = logging.getLogger("agentspec")
 
@@ -41,6 +46,7 @@ class EmbeddedPlan:
         files: places for saved trees; its ``file``, if any, keeps the trees between runs.
         save_every_s: seconds between two saves.
         is_strict: True if an unusable file stops the start; otherwise it is moved aside.
+        corpus: place of the outputs that engines share; None = they stay here.
     """
 
     config: EngineConfig
@@ -50,6 +56,7 @@ class EmbeddedPlan:
     files: ForestFolder
     save_every_s: float
     is_strict: bool
+    corpus: str | None
 
     @classmethod
     def of(cls, options: ServeOptions, engine: EngineSettings, *, is_replaying: bool = False) -> EmbeddedPlan:
@@ -73,12 +80,17 @@ class EmbeddedPlan:
             threads=engine.threads or (None if engine.model else 1),
             is_replaying=is_replaying,
         )
-        if engine.forest_file is not None and config.draft.is_off:
-            raise ConfigError(
-                f"nothing is learned with --draft off: --forest-file {engine.forest_file!r} is for nothing"
-            )
+        for name in ("forest_file", "corpus"):
+            if getattr(engine, name) is not None and config.draft.is_off:
+                raise ConfigError(
+                    f"nothing is learned with --draft off: {options.name_of(name)} is for nothing"
+                )
         if engine.forest_file is not None:
             check_place(engine.forest_file)
+        if engine.corpus is not None:
+            from agentspec.corpus.corpus import check_corpus
+
+            check_corpus(engine.corpus)
         if engine.forest_folder is not None and not Path(engine.forest_folder).is_dir():
             folder = options.name_of("forest_folder")
             raise ConfigError(f"{folder} {engine.forest_folder!r}: there is no such folder")
@@ -90,6 +102,7 @@ class EmbeddedPlan:
             ForestFolder(_path(engine.forest_file), _path(engine.forest_folder)),
             engine.save_every_s or DEFAULT_SAVE_EVERY_S,
             is_strict=bool(engine.strict_forest),
+            corpus=engine.corpus,
         )
 
     def shown(self) -> dict[str, Any]:
@@ -112,6 +125,7 @@ class EmbeddedPlan:
             "forest_folder": self.files.folder and str(self.files.folder),
             "strict_forest": self.is_strict,
             "save_every_s": self.save_every_s,
+            "corpus": self.corpus and without_password(self.corpus),
             "trace": self.trace,
         }
 
@@ -120,7 +134,7 @@ def embedded(plan: EmbeddedPlan) -> tuple[EmbeddedUpstream, str, AbstractContext
     """Return the engine in this process, the name that it serves, and a context for its lifetime.
 
     Raises:
-        ConfigError, CheckpointError: it can't start.
+        ConfigError, CheckpointError, CorpusError: it can't start.
     """
     with needed("engine", hint=ELSEWHERE):
         from agentspec.engine import TorchEngine
@@ -136,12 +150,30 @@ def embedded(plan: EmbeddedPlan) -> tuple[EmbeddedUpstream, str, AbstractContext
     if plan.library is not None:
         logger.info("%d recorded answers in %s", len(plan.library), plan.trace)
         served = ReplayEngine(engine, plan.library)
+    keeping: AbstractContextManager[object] = nullcontext()
+    corpus: Corpus | None = None
+    if plan.corpus is not None and forest is not None:
+        from agentspec.corpus.corpus import open_corpus
+
+        corpus = open_corpus(plan.corpus, engine.vocabulary, engine.vocab_size, forest)
+        engine.share(corpus)
+        keeping = _sharing(corpus)
+    elif plan.files.file is not None and engine.trees is not None:
+        keeping = ForestAutosave(engine.trees, plan.files.file, plan.save_every_s, is_strict=plan.is_strict)
     # recorded calls were made to other models
-    upstream = EmbeddedUpstream(served, plan.files, any_model=plan.library is not None)
-    if plan.files.file is None or engine.trees is None:
-        return upstream, engine.model.name, nullcontext()
-    keeping = ForestAutosave(engine.trees, plan.files.file, plan.save_every_s, is_strict=plan.is_strict)
+    any_model = plan.library is not None
+    figures = None if corpus is None else lambda: corpus.figures().describe()
+    upstream = EmbeddedUpstream(served, plan.files, any_model=any_model, corpus_figures=figures)
     return upstream, engine.model.name, keeping
+
+
+@contextmanager
+def _sharing(corpus: Corpus) -> Iterator[None]:
+    corpus.start()
+    try:
+        yield
+    finally:
+        corpus.close()
 
 
 def _path(text: str | None) -> Path | None:

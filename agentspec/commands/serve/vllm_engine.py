@@ -13,7 +13,7 @@ from typing import Any
 
 from agentspec.commands.serve.engine_choice import REPLAY_OPTIONS, TORCH_OPTIONS
 from agentspec.commands.serve.options import ServeOptions
-from agentspec.commands.serve.settings import HIDDEN, fleet_of, given_keys
+from agentspec.commands.serve.settings import HIDDEN, fleet_of, given_keys, shown_as
 from agentspec.errors import ConfigError
 from agentspec.forest.file import check_place
 from agentspec.gateway import (
@@ -52,6 +52,7 @@ SETTINGS = (
     "forest_folder",
     "strict_forest",
     "save_every_s",
+    "corpus",
 )
 
 
@@ -83,7 +84,9 @@ def check(options: ServeOptions, settings: Settings) -> None:
 def shown(engine: EngineSettings) -> dict[str, Any]:
     """Return the options in force, by name, and vLLM's own. Possible secrets are hidden."""
     names = EngineSettings.model_fields.keys() - {"engine", "arguments", *TORCH_OPTIONS, *REPLAY_OPTIONS}
-    options = {name: getattr(engine, name) for name in EngineSettings.model_fields if name in names}
+    options = {
+        name: shown_as(name, getattr(engine, name)) for name in EngineSettings.model_fields if name in names
+    }
     defaults = {
         "model": str(bundled_model_dir()),
         "served_model_name": _name(engine),

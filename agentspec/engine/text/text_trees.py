@@ -8,16 +8,20 @@ from pathlib import Path
 
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.generation import PastOutput
-from agentspec.proposer import Learner
+from agentspec.proposer import Learner, OutputSharing
 from agentspec.stages import StageKey
 
 
 class TextForest:
-    """Implements :class:`agentspec.generation.Trees`. Safe to use from several threads."""
+    """Implements :class:`agentspec.generation.Trees`. Safe to use from several threads.
 
-    def __init__(self, tokenizer: Tokenizer, learner: Learner) -> None:
+    With ``sharing``, other engines learn past outputs as well.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, learner: Learner, sharing: OutputSharing | None = None) -> None:
         self._tokenizer = tokenizer
         self._learner = learner
+        self._sharing = sharing
 
     def learn(self, outputs: Sequence[PastOutput]) -> int:
         """Put past outputs into the trees of their stages; the number of their tokens."""
@@ -25,6 +29,8 @@ class TextForest:
         for output in outputs:
             token_ids = self._tokenizer.encode(output.text)
             self._learner.learn(output.stage, token_ids)
+            if self._sharing is not None:
+                self._sharing.share(output.stage, token_ids)
             num_tokens += len(token_ids)
         return num_tokens
 

@@ -132,9 +132,9 @@ void register_live_rows(py::module_& module) {
                        "A core's requests as rows of an engine's batch. Safe from several threads.")
       .def(py::init<ForestCore&>(), py::arg("core"), py::keep_alive<1, 2>())
       .def("add", &LiveRows::add, py::arg("name"), py::arg("num_prompt_tokens"), py::arg("most_tokens"),
-           py::arg("stops"), Unlocked(),
+           py::arg("stops"), py::arg("keeps_output") = false, Unlocked(),
            "Add or replace a row. Prompt and output together have at most `most_tokens` tokens; any\n"
-           "of `stops` ends the output.")
+           "of `stops` ends the output. keeps_output: for end().")
       .def("enter", &LiveRows::enter, py::arg("name"), py::arg("request"), Unlocked(),
            "Connect a row with a request of the core, which then drafts for it.")
       .def("resume", &LiveRows::resume, py::arg("name"), py::arg("num_tokens"), Unlocked(),
@@ -144,6 +144,19 @@ void register_live_rows(py::module_& module) {
            "The engine computes a row's prompt, or computes it again. A row that has output is lost.")
       .def("lose", &LiveRows::lose, py::arg("name"), Unlocked(),
            "Give a row up: it is counted, but nothing is learned or drafted for it.")
+      .def(
+          "end",
+          [](LiveRows& self, const std::string& name) {
+            std::vector<std::int32_t> output;
+            {
+              const py::gil_scoped_release unlocked;
+              output = self.end(name);
+            }
+            return array_of(std::move(output));
+          },
+          py::arg("name"),
+          "Give a row up, before it is removed. Returns the output that the core has received for it,\n"
+          "int32 [tokens]; none if that is not kept or in doubt.")
       .def("remove", &LiveRows::remove, py::arg("name"), Unlocked(),
            "Remove a row, if it exists. Returns its counts since they were last taken.")
       .def("take_counts", &LiveRows::take_counts, py::arg("name"), Unlocked(),

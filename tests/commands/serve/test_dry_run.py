@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,13 @@ def refused(capsys: CAPSYS, *options: str) -> str:
         (["--forest-file", "gone/forest"], "forest file 'gone/forest': there is no such folder"),
         (["--forest-file", "slots.yaml"], "'slots.yaml' is no forest file and stays as it is"),
         (["--forest-file", "taken"], "can't save the forest to 'taken': Is a directory"),
+        (["--corpus", "here", "--forest-file", "forest"], "--forest-file can't be used with --corpus"),
+        (["--corpus", "here", "--forest-folder", "."], "--forest-folder can't be used with --corpus"),
+        (["--corpus", "here", "--strict-forest"], "--strict-forest can't be used with --corpus"),
+        (["--corpus", "http://host"], "'http://host' is no place for a corpus: name a folder, redis://"),
+        (["--corpus", "s3://user:secret@host/x"], "'s3://user@host/x' is no place for a corpus"),
+        (["--corpus", ""], "'' is no place for a corpus"),
+        (["--corpus", "here", "--draft", "off"], "nothing is learned with --draft off: --corpus"),
         (["--host", "0.0.0.0"], "--allow-open"),
         (["--zero-hop"], "--zero-hop is not for the embedded one"),
         (["--config", "arguments.yaml"], "engine.arguments are vLLM's and not for the embedded one"),
@@ -143,6 +151,34 @@ def test_what_a_start_refuses_a_dry_run_refuses(
     before = sorted(tmp_path.rglob("*"))
     assert said in refused(capsys, "--port", "0", "--engine", "torch", *options)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_key_of_the_corpus_that_is_none(capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTSPEC_CORPUS_KEY", "secret")
+    told = refused(capsys, "--corpus", "here")
+    assert "$AGENTSPEC_CORPUS_KEY holds no key of 32 bytes" in told
+    assert "secret" not in told
+
+
+def test_a_missing_package_of_the_corpus(capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "agentspec.extras.find_spec", lambda name: None if name == "redis" else find_spec(name)
+    )
+    told = refused(capsys, "--corpus", "here")
+    assert "this needs redis: pip install 'agentspec-serving[corpus]'" in told
+
+
+def test_the_place_of_the_corpus_without_its_password(
+    capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTSPEC_ENGINE__CORPUS", "redis://user:secret@host:1/0")
+    assert shown(capsys)["engine"]["corpus"] == "redis://user@host:1/0"
+
+
+@pytest.mark.usefixtures("vllm")
+def test_the_place_of_vllms_corpus_without_its_password(capsys: CAPSYS) -> None:
+    engine = shown(capsys, "--model", "org/name", "--corpus", "redis://user:secret@host:1/0")["engine"]
+    assert engine["corpus"] == "redis://user@host:1/0"
 
 
 def test_a_port_that_is_taken(taken_port: str, capsys: CAPSYS) -> None:

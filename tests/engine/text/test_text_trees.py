@@ -70,3 +70,17 @@ def test_a_file_of_another_tokenizer_is_refused(tokenizer: Tokenizer, tmp_path: 
 )
 def test_who_keeps_what_it_learned(proposer: object, keeps: bool) -> None:
     assert isinstance(proposer, Learner) is keeps
+
+
+class Sharing:
+    def __init__(self) -> None:
+        self.shared: list[tuple[StageKey, list[int]]] = []
+
+    def share(self, stage: StageKey, token_ids: np.ndarray, **_: object) -> None:
+        self.shared.append((stage, token_ids.tolist()))
+
+
+def test_past_outputs_are_shared(tokenizer: Tokenizer) -> None:
+    sharing = Sharing()
+    TextForest(tokenizer, Forest(), sharing).learn([PastOutput(PLAN, TEXT)])
+    assert sharing.shared == [(PLAN, tokenizer.encode(TEXT).tolist())]

@@ -156,6 +156,8 @@ def test_a_bad_field_is_named(url: str, fields: dict[str, Any], param: str) -> N
         ("x-agentspec-min-match", "0"),
         ("x-agentspec-learn", "2"),
         ("x-agentspec-learn", "yes"),
+        ("x-agentspec-subject", ""),
+        ("x-agentspec-subject", "s" * 256),
     ],
 )
 def test_a_bad_header_is_named(url: str, header: str, value: str) -> None:

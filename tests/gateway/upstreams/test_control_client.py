@@ -246,6 +246,12 @@ def test_counters_travel_whole() -> None:
     assert read_figures(json.dumps(describe_stages(stages)).encode()).stages == stages
 
 
+def test_the_figures_of_a_corpus_travel() -> None:
+    corpus = {"num_published": 3, "lag_s": 0.5}
+    assert read_figures(json.dumps({"stages": [], "corpus": corpus}).encode()).corpus == corpus
+    assert read_figures(b'{"stages": []}').corpus is None
+
+
 def test_a_stage_on_several_data_parallel_ranks_is_summed_up() -> None:
     other = {**FIGURES, "stage": "flow/b"}
     read = read_figures(json.dumps({"stages": [FIGURES, other, FIGURES]}).encode()).stages

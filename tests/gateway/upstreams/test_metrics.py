@@ -4,8 +4,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
+from agentspec.corpus.corpus import CorpusFigures
+from agentspec.corpus.learner import LearnerFigures
+from agentspec.corpus.publisher import PublisherFigures
 from agentspec.gateway import Fleet, FleetSettings, UpstreamSettings
-from agentspec.gateway.upstreams.metrics import FIRST_BYTE_BUCKETS_S, UpstreamMetrics
+from agentspec.gateway.upstreams.metrics import (
+    CORPUS_COUNTERS,
+    CORPUS_GAUGES,
+    FIRST_BYTE_BUCKETS_S,
+    UpstreamMetrics,
+    corpus_metrics,
+)
 from tests.gateway.support.answering import IMPATIENT, answering
 from tests.gateway.support.live import (
     TIMEOUT_S,
@@ -119,3 +128,15 @@ async def test_figures_go_on_when_the_settings_of_an_engine_change() -> None:
 def test_an_engine_in_this_process_has_none() -> None:
     with serving_engine(ScriptedEngine()) as root:
         assert "agentspec_upstream" not in httpx.get(f"{root}/metrics").text
+
+
+def test_every_figure_of_a_corpus_has_a_metric() -> None:
+    learner = LearnerFigures(5, 50, 1.5, 1, 2, 3, 4, 6, 0.25)
+    figures = CorpusFigures(PublisherFigures(7, 8, 9, 10, 11, 12, None), learner, 13, 14, 15).describe()
+    assert {key for _, key, _ in (*CORPUS_COUNTERS, *CORPUS_GAUGES)} == figures.keys()
+    families = list(corpus_metrics({"a": figures, "b": {"lag_s": 9.0}}))
+    samples = {(one.name, one.labels["upstream"]): one.value for all_ in families for one in all_.samples}
+    assert samples["agentspec_corpus_published_outputs_total", "a"] == 7
+    assert samples["agentspec_corpus_store_failures_total", "a"] == 12 + 6 + 14
+    assert samples["agentspec_corpus_lag_seconds", "b"] == 9
+    assert ("agentspec_corpus_memory_bytes", "b") not in samples  # an older plugin has no such figure

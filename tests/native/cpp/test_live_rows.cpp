@@ -266,6 +266,28 @@ void a_step_is_counted_with_drafts_and_without() {
   engine.rows.count_saving({1.0, 0.5, 0.25});
 }
 
+void a_row_keeps_its_output_if_it_is_asked_to() {
+  Engine engine(2);
+  engine.start(0);
+  engine.rows.add("r0", kStart, kWidth, {kEnd}, true);
+  engine.step_one({10, 11}); // it has not entered yet
+  engine.rows.enter("r0", 0);
+  engine.step_one({12});
+  engine.sampled[0] = {-1};
+  engine.ends[0] += 1;
+  CHECK_THROWS(engine.step(), TokenError);
+  engine.ends[0] -= 1;
+  engine.step_one({13, kEnd, 14});
+  CHECK((engine.rows.end("r0") == Tokens{10, 11, 12, 13, kEnd}));
+  CHECK(engine.rows.end("r0").empty());
+  CHECK(engine.rows.end("stranger").empty());
+  CHECK(engine.num_learned() == 5);
+  engine.start(1);
+  engine.sample(1, {10});
+  engine.step();
+  CHECK(engine.rows.end("r1").empty());
+}
+
 // Each thread steps a row of its own; a third adds and removes others.
 void threads_may_do_everything_at_once() {
   Engine shared(2);
@@ -313,5 +335,6 @@ int main() {
   a_wrong_batch_changes_nothing();
   a_finished_request_is_an_error_that_names_it();
   a_step_is_counted_with_drafts_and_without();
+  a_row_keeps_its_output_if_it_is_asked_to();
   threads_may_do_everything_at_once();
 }

@@ -6,22 +6,18 @@ import os
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from agentspec.vllm_plugin.versions import installed_version
-from benchmarks.vllm.chats import Chat, load
+from benchmarks.vllm.chats import load
 from benchmarks.vllm.server import Server
 from tests.real_vllm.support.probes import unchanged
+from tests.real_vllm.support.ranks import TWO_WORKERS, ask_rank, totals
 from tests.real_vllm.support.servers import ours, serving
 
 pytestmark = pytest.mark.slow
 
-# vLLM's workers on a CPU bind themselves to cores, one NUMA node each
-TWO_WORKERS = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
-TIMEOUT_S = 300.0
 RANKS = (0, 1)
-RANK_HEADER = "X-data-parallel-rank"
 STAGE = "processes/answer"
 
 
@@ -88,22 +84,6 @@ def make_own_command_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.syspath_prepend(str(folder))
 
 
-def ask_rank(server: Server, rank: int, chat: Chat) -> tuple[str, int]:
-    """Return the text of a response of this rank, and the decode steps that it took."""
-    body = {**chat.body, "return_token_ids": True}
-    answer = httpx.post(
-        f"{server.url}/v1/chat/completions", json=body, headers={RANK_HEADER: str(rank)}, timeout=TIMEOUT_S
-    )
-    assert answer.status_code == 200, answer.text
-    found = answer.json()
-    figures = found["metrics"]["speculative_decoding"]
-    return found["choices"][0]["message"]["content"], figures["num_spec_steps"]
-
-
 def sizes(server: Server) -> list[int]:
     """Return the bytes of the stage's own tree in each rank."""
     return [one["tree_bytes"] for one in server.control("stages")["stages"] if one["stage"] == STAGE]
-
-
-def totals(server: Server, name: str) -> int:
-    return sum(one[name] for one in server.control("stages")["stages"])

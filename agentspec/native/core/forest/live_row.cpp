@@ -20,6 +20,10 @@ LiveRow::Gain LiveRow::gain(std::span<const std::int32_t> sampled) const {
 void LiveRow::complete_step(const Gain& gain, std::size_t num_slots, std::size_t num_drafted, SourceId source,
                             double now_s) {
   if (!gain.tokens.empty()) count(gain.tokens.size(), num_verified(num_slots), now_s);
+  if (request_ && keeps_output_) {
+    output_.insert(output_.end(), pending_.begin(), pending_.end());
+    output_.insert(output_.end(), gain.tokens.begin(), gain.tokens.end());
+  }
   if (request_)
     pending_.clear();
   else if (!is_lost_)

@@ -34,8 +34,12 @@ struct RowCounts {
 class LiveRow {
  public:
   /// Prompt and output together have at most `most_tokens` tokens; any of `stops` ends the output.
-  LiveRow(std::size_t num_prompt_tokens, std::size_t most_tokens, std::vector<std::int32_t> stops)
-      : num_tokens_(num_prompt_tokens), most_tokens_(most_tokens), stops_(std::move(stops)) {}
+  LiveRow(std::size_t num_prompt_tokens, std::size_t most_tokens, std::vector<std::int32_t> stops,
+          bool keeps_output = false)
+      : num_tokens_(num_prompt_tokens),
+        most_tokens_(most_tokens),
+        stops_(std::move(stops)),
+        keeps_output_(keeps_output) {}
 
   /// The result of a step, before any state changes.
   struct Gain {
@@ -53,6 +57,17 @@ class LiveRow {
     is_lost_ = true;
     request_.reset();
     pending_.clear();
+  }
+  /// Gives the row up, and its output too: the core may have received other tokens.
+  void doubt() {
+    lose();
+    output_.clear();
+  }
+  /// Gives the row up. Returns the output that the core has received, if it is kept; none if that is in
+  /// doubt.
+  std::vector<std::int32_t> end() {
+    lose();
+    return std::exchange(output_, {});
   }
   void resume(std::size_t num_tokens) {
     num_drafted_ = 0;
@@ -74,6 +89,8 @@ class LiveRow {
   /// Allocates what complete_step() needs. May throw; changes nothing.
   void reserve(const Gain& gain) {
     if (!request_ && !is_lost_) pending_.reserve(pending_.size() + gain.tokens.size());
+    const std::size_t num_kept = output_.size() + pending_.size() + gain.tokens.size();
+    if (request_ && keeps_output_ && num_kept > output_.capacity()) output_.reserve(2 * num_kept);
   }
   /// Completes the step, which verified `num_slots` slots. The next step is to verify `num_drafted` tokens
   /// from `source`. `gain` must be reserved.
@@ -95,8 +112,10 @@ class LiveRow {
   std::size_t most_tokens_;
   std::vector<std::int32_t> stops_;
   std::vector<std::int32_t> pending_;
-  std::size_t num_drafted_ = 0;  // in the draft that is verified next
-  SourceId source_ = kNoSource;  // of that draft
+  bool keeps_output_;
+  std::vector<std::int32_t> output_;  // that the core has received, if it is kept
+  std::size_t num_drafted_ = 0;       // in the draft that is verified next
+  SourceId source_ = kNoSource;       // of that draft
   bool has_output_ = false;
   bool is_ended_ = false;
   bool is_lost_ = false;

@@ -8,9 +8,9 @@
 
 namespace agentspec {
 void LiveRows::add(std::string_view name, std::size_t num_prompt_tokens, std::size_t most_tokens,
-                   std::vector<std::int32_t> stops) {
+                   std::vector<std::int32_t> stops, bool keeps_output) {
   const std::lock_guard lock(mutex_);
-  LiveRow row(num_prompt_tokens, most_tokens, std::move(stops));
+  LiveRow row(num_prompt_tokens, most_tokens, std::move(stops), keeps_output);
   rows_.insert_or_assign(std::string(name), std::move(row));
 }
 
@@ -32,6 +32,12 @@ void LiveRows::prefill(std::string_view name) {
 void LiveRows::lose(std::string_view name) {
   const std::lock_guard lock(mutex_);
   if (LiveRow* row = find(name)) row->lose();
+}
+
+std::vector<std::int32_t> LiveRows::end(std::string_view name) {
+  const std::lock_guard lock(mutex_);
+  LiveRow* row = find(name);
+  return row == nullptr ? std::vector<std::int32_t>{} : row->end();
 }
 
 LiveRow* LiveRows::find(std::string_view name) {
@@ -120,7 +126,7 @@ BatchDrafts LiveRows::draft(std::uint32_t max_tokens, double min_prob) {
   try {
     return core_.step({requests_, tokens_, offsets_}, max_tokens, min_prob, true);
   } catch (const std::bad_alloc&) {
-    for (const Part& part : parts_) part.row->lose();
+    for (const Part& part : parts_) part.row->doubt();
     throw;
   }
 }

@@ -65,9 +65,9 @@ class LiveRows {
   explicit LiveRows(ForestCore& core) : core_(core) {}
 
   /// Adds a row, or replaces it. Prompt and output together have at most `most_tokens` tokens; any of `stops`
-  /// ends the output.
+  /// ends the output. `keeps_output`: for end().
   void add(std::string_view name, std::size_t num_prompt_tokens, std::size_t most_tokens,
-           std::vector<std::int32_t> stops);
+           std::vector<std::int32_t> stops, bool keeps_output = false);
   /// Connects a row with a request of the core, which then drafts for it. Ignores an unknown name.
   void enter(std::string_view name, RequestId request);
   /// Continues a row whose request the engine stopped and starts anew, now with `num_tokens` tokens of prompt
@@ -78,6 +78,9 @@ class LiveRows {
   void prefill(std::string_view name);
   /// Gives a row up: it is counted, but nothing is learned or drafted for it. Ignores an unknown name.
   void lose(std::string_view name);
+  /// Gives a row up, before it is removed. Returns the output that the core has received for it, which stays
+  /// the same; none if that is not kept or in doubt, or for an unknown name.
+  std::vector<std::int32_t> end(std::string_view name);
   /// Removes a row. Returns its counts since they were last taken; none for an unknown name.
   RowCounts remove(std::string_view name);
   /// Returns a row's counts since the last call, and resets them.

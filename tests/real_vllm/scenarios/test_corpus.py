@@ -1,0 +1,71 @@
+"""Outputs that vLLM servers and their ranks share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agentspec.errors import AgentSpecError
+from benchmarks.vllm.chats import load
+from benchmarks.vllm.client import ask_all
+from benchmarks.vllm.server import Server
+from tests.real_vllm.support.probes import plain
+from tests.real_vllm.support.ranks import TIMEOUT_S, TWO_WORKERS, ask_rank, totals
+from tests.real_vllm.support.servers import ours, serving
+
+pytestmark = pytest.mark.slow
+
+CHATS = load(7, 81)
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + TIMEOUT_S
+    while not is_so():
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+
+
+def figure(server: Server, name: str) -> float:
+    return float(server.control("status")["corpus"][name])
+
+
+def test_what_one_server_learned_the_next_one_drafts(tmp_path: Path) -> None:
+    place = str(tmp_path / "corpus")
+    with serving(ours(), tmp_path) as server:
+        expected = plain(ask_all(server.url, CHATS, 4))
+    with serving(ours(corpus=place), tmp_path) as server:
+        assert plain(ask_all(server.url, CHATS, 4)) == expected
+        assert plain(ask_all(server.url, [CHATS[0].tagged(learn=0)], 1)) == expected[:1]
+        cold = totals(server, "num_accepted_tokens")
+        with pytest.raises(AgentSpecError, match="neither saved nor loaded"):
+            server.control("save")
+    with serving(ours(corpus=place), tmp_path) as server:
+        wait_for(lambda: figure(server, "num_learned") > 0 and figure(server, "lag_s") == 0)
+        assert plain(ask_all(server.url, CHATS, 4)) == expected
+        assert totals(server, "num_accepted_tokens") > cold
+        assert figure(server, "num_damaged") == 0
+
+
+def test_one_of_two_tensor_parallel_ranks_shares(tmp_path: Path) -> None:
+    flags = ("--tensor-parallel-size", "2")
+    speculator = ours(corpus=str(tmp_path / "corpus"))
+    with serving(speculator, tmp_path, *flags, environment=TWO_WORKERS) as server:
+        ask_all(server.url, CHATS[:3], 1)
+        names = ("num_published", "num_duplicates", "num_skipped")
+        wait_for(lambda: sum(figure(server, name) for name in names) == 3)
+        assert figure(server, "num_learned") == 0
+
+
+def test_two_data_parallel_ranks_learn_from_each_other(tmp_path: Path) -> None:
+    chat = CHATS[2]
+    flags = ("--data-parallel-size", "2")
+    speculator = ours(corpus=str(tmp_path / "corpus"))
+    with serving(speculator, tmp_path, *flags, environment=TWO_WORKERS) as server:
+        text, cold = ask_rank(server, 0, chat)
+        wait_for(lambda: figure(server, "num_learned") == 1)
+        found, steps = ask_rank(server, 1, chat)
+        assert found == text
+        assert steps < cold

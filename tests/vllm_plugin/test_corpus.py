@@ -1,0 +1,209 @@
+"""Outputs that engines share, under both model runners, without vLLM."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentspec.corpus.output import Output
+from agentspec.corpus.output_queue import FinishedOutput
+from agentspec.corpus.publisher import Publisher
+from agentspec.errors import ConfigError
+from agentspec.stages import StageKey
+from agentspec.tags import subject_hash
+from agentspec.vllm_plugin.commands import Commands
+from agentspec.vllm_plugin.drafter import ForestDrafter
+from agentspec.vllm_plugin.lora import adapted
+from agentspec.vllm_plugin.planner import StepPlanner
+from agentspec.vllm_plugin.proposer import ForestProposer
+from agentspec.vllm_plugin.settings import PluginSettings
+from tests.vllm_plugin.support.device import MAX_ROWS, Device
+from tests.vllm_plugin.support.runner import EOS, Runner, request, vllm_config
+
+STAGE = StageKey("acme", ("sql", "write"))
+TEXT = [*range(100, 140), EOS]
+TIMEOUT_S = 60.0
+
+Engine = Runner | Device
+
+
+def v1(config: Any) -> tuple[Runner, ForestDrafter]:
+    runner = Runner(ForestProposer(config))
+    return runner, runner.proposer.drafter
+
+
+def v2(config: Any) -> tuple[Device, ForestDrafter]:
+    drafter = ForestDrafter(config)
+    return Device(StepPlanner(drafter, MAX_ROWS)), drafter
+
+
+@pytest.fixture(params=[v1, v2])
+def start(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
+    @contextmanager
+    def start() -> Iterator[tuple[Engine, ForestDrafter]]:
+        engine, drafter = request.param(vllm_config(corpus=str(tmp_path / "corpus")))
+        drafter.texts.__dict__["vocabulary"] = "test"
+        drafter.open_corpus()
+        try:
+            yield engine, drafter
+        finally:
+            drafter.close()
+
+    return start
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Output, int]]:
+    """Return the list of what is published from now on."""
+    seen: list[tuple[Output, int]] = []
+
+    def take(_: Publisher, finished: FinishedOutput) -> None:
+        seen.append((finished.output, finished.num_accepted_from_shared))
+
+    monkeypatch.setattr(Publisher, "take", take)
+    return seen
+
+
+def run(engine: Engine, name: str, text: list[int] = TEXT, **options: Any) -> int:
+    engine.add(request(name, text, stage=STAGE.name, tenant=STAGE.tenant, **options))
+    num_steps = engine.run(name)
+    engine.step([])
+    return num_steps
+
+
+def tokens_of(drafter: ForestDrafter, stage: StageKey = STAGE) -> int:
+    return drafter.forest.stats(adapted(stage, None)).num_tokens
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + TIMEOUT_S
+    while not is_so():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def test_what_one_engine_learned_another_drafts(start):
+    with start() as (first, _), start() as (second, others):
+        assert run(first, "r0") == len(TEXT)
+        wait_for(lambda: tokens_of(others) == len(TEXT))
+        assert run(second, "r0") < len(TEXT) / 2
+    with start() as (later, drafter):
+        wait_for(lambda: tokens_of(drafter) >= len(TEXT))
+        assert run(later, "r0") < len(TEXT) / 2
+
+
+def test_the_corpus_gets_what_the_trees_learned(start, published):
+    with start() as (engine, drafter):
+        run(engine, "r0")
+        run(engine, "r1", subject=subject_hash("acme", "ann").hex())
+        run(engine, "r2", adapter="red")
+        run(engine, "r3", learn=0)
+        run(engine, "r4", max_draft=0)
+        assert tokens_of(drafter) == 3 * len(TEXT)
+    outputs = [output for output, _ in published]
+    assert [output.tokens.tolist() for output in outputs] == [TEXT] * 4
+    assert [output.stage for output in outputs] == [adapted(STAGE, one) for one in (None, None, "red", None)]
+    assert [output.subject for output in outputs] == [b"", subject_hash("acme", "ann"), b"", b""]
+    num_shared = [num for _, num in published]
+    assert num_shared[1] > 0.6 * len(TEXT)
+    assert [num_shared[0], *num_shared[2:]] == [0, 0, 0]
+
+
+def test_an_output_that_was_broken_off_is_shared_as_far_as_it_was_learned(start, published):
+    with start() as (engine, drafter):
+        engine.add(request("r0", TEXT, stage=STAGE.name, tenant=STAGE.tenant))
+        for _ in range(5):
+            engine.step()
+        engine.finish("r0")
+        engine.step([])
+        num_learned = tokens_of(drafter)
+        if isinstance(engine, Device):
+            engine.wait()
+        drafter.settle()
+        assert tokens_of(drafter) == num_learned
+    assert [output.tokens.tolist() for output, _ in published] == [TEXT[:num_learned]]
+
+
+def test_after_a_gap_nothing_is_learned_or_shared(start, published):
+    with start() as (engine, drafter):
+        engine.add(request("r0", TEXT, stage=STAGE.name, tenant=STAGE.tenant))
+        for _ in range(3):
+            engine.step()
+        if isinstance(engine, Device):
+            engine.wait()
+        drafter.lose_step(["r0"])
+        engine.run("r0")
+        engine.step([])
+        assert tokens_of(drafter) == 3
+    assert [output.tokens.tolist() for output, _ in published] == [TEXT[:3]]
+
+
+def test_an_output_that_ends_before_its_prediction_is_read_is_not_shared(start, published):
+    with start() as (engine, drafter):
+        drafter.texts.encode = lambda text: time.sleep(1)
+        engine.add(request("r0", TEXT[:2], stage=STAGE.name, tenant=STAGE.tenant, prediction="x"))
+        engine.run("r0")
+        engine.step([])
+        assert tokens_of(drafter) == 0
+    assert published == []
+
+
+def test_past_outputs_are_shared(start, published):
+    with start() as (_, drafter):
+        drafter.texts.encode = lambda text: np.array([ord(one) for one in text], np.int32)
+        commands = Commands(drafter)
+        outputs = [{"stage": STAGE.name, "response": "SELECT 1"}]
+        commands.run("warm", json.dumps({"tenant": "acme", "outputs": outputs}), "job")
+        wait_for(lambda: json.loads(commands.run("job", "{}", "job")).get("num_outputs") == 1)
+        commands.close()
+    ((output, _),) = published
+    assert output.stage == STAGE
+    assert bytes(output.tokens.tolist()) == b"SELECT 1"
+
+
+def test_the_status_has_the_figures(start):
+    with start() as (engine, drafter):
+        commands = Commands(drafter)
+        run(engine, "r0")
+        wait_for(lambda: json.loads(commands.run("status", "{}"))["corpus"]["num_published"] == 1)
+        commands.close()
+
+
+def test_trees_of_a_corpus_are_neither_saved_nor_loaded(start, tmp_path):
+    with start() as (_, drafter):
+        commands = Commands(drafter)
+        for command in ("save", "load"):
+            commands.run(command, json.dumps({"path": str(tmp_path / "forest")}), command)
+            wait_for(lambda command=command: "job" not in json.loads(commands.run("job", "{}", command)))
+        commands.close()
+    assert not (tmp_path / "forest").exists()
+
+
+def test_without_a_corpus_no_output_is_kept():
+    engine, drafter = v1(vllm_config())
+    drafter.open_corpus()
+    assert drafter.corpus is None
+    engine.add(request("r0", TEXT, stage=STAGE.name, tenant=STAGE.tenant))
+    engine.step()
+    assert drafter.rows.end("r0").tolist() == []
+    drafter.close()
+
+
+def test_settings(tmp_path):
+    place = str(tmp_path / "corpus")
+    assert PluginSettings.read({"agentspec": {"corpus": place}}).corpus == place
+    assert PluginSettings(corpus=place).keeps_outputs
+    assert not list(tmp_path.iterdir())
+    for file in ({"forest_file": str(tmp_path / "forest")}, {"forest_folder": str(tmp_path)}):
+        with pytest.raises(ConfigError, match="can't be used with corpus"):
+            PluginSettings(corpus=place, **file)
+    for bad in ("", "http://host", 5):
+        with pytest.raises(ConfigError, match="corpus"):
+            PluginSettings(corpus=bad)
