@@ -19,8 +19,8 @@ from agentspec.corpus.output import MOST_OUTPUT_TOKENS, Output, Tokens
 from agentspec.corpus.output_queue import FinishedOutput
 from agentspec.corpus.publisher import Publisher, PublisherFigures
 from agentspec.corpus.store import CorpusStore, check_location, is_remote, open_store, without_password
-from agentspec.extras import check_installed
 from agentspec.corpus.tree_updates import SharedTrees
+from agentspec.extras import check_installed
 from agentspec.stages import StageKey
 
 logger = logging.getLogger("agentspec")

@@ -240,7 +240,7 @@ class Publisher:
         self._outboxes[tenant].epoch = epoch
 
     def _enter_epochs(self) -> None:
-        """Enter those of tenants that the learner has not read yet: their first outputs have just finished."""
+        """Enter those of tenants that the learner has not read: their first outputs have just finished."""
         for tenant, outbox in list(self._outboxes.items()):
             if outbox.epoch is None:
                 self._enter_epoch(tenant, self._log.epoch(tenant))
