@@ -21,15 +21,19 @@ pytestmark = pytest.mark.slow
 CHATS = load(7, 81)
 
 
-def wait_for(is_so: Callable[[], bool]) -> None:
+Figures = dict[str, float]
+
+
+def figures(server: Server) -> Figures:
+    found: Figures = server.control("status")["corpus"]
+    return found
+
+
+def wait_for(server: Server, is_so: Callable[[Figures], bool]) -> None:
     end_s = time.monotonic() + TIMEOUT_S
-    while not is_so():
-        assert time.monotonic() < end_s
+    while not is_so(seen := figures(server)):
+        assert time.monotonic() < end_s, seen
         time.sleep(0.1)
-
-
-def figure(server: Server, name: str) -> float:
-    return float(server.control("status")["corpus"][name])
 
 
 def test_what_one_server_learned_the_next_one_drafts(tmp_path: Path) -> None:
@@ -43,10 +47,10 @@ def test_what_one_server_learned_the_next_one_drafts(tmp_path: Path) -> None:
         with pytest.raises(AgentSpecError, match="neither saved nor loaded"):
             server.control("save")
     with serving(ours(corpus=place), tmp_path) as server:
-        wait_for(lambda: figure(server, "num_learned") > 0 and figure(server, "lag_s") == 0)
+        wait_for(server, lambda seen: seen["num_learned"] > 0 and seen["lag_s"] == 0)
         assert plain(ask_all(server.url, CHATS, 4)) == expected
         assert totals(server, "num_accepted_tokens") > cold
-        assert figure(server, "num_damaged") == 0
+        assert figures(server)["num_damaged"] == 0
 
 
 def test_one_of_two_tensor_parallel_ranks_shares(tmp_path: Path) -> None:
@@ -55,8 +59,8 @@ def test_one_of_two_tensor_parallel_ranks_shares(tmp_path: Path) -> None:
     with serving(speculator, tmp_path, *flags, environment=TWO_WORKERS) as server:
         ask_all(server.url, CHATS[:3], 1)
         names = ("num_published", "num_duplicates", "num_skipped")
-        wait_for(lambda: sum(figure(server, name) for name in names) == 3)
-        assert figure(server, "num_learned") == 0
+        wait_for(server, lambda seen: sum(seen[name] for name in names) == 3)
+        assert figures(server)["num_learned"] == 0
 
 
 def test_two_data_parallel_ranks_learn_from_each_other(tmp_path: Path) -> None:
@@ -65,7 +69,7 @@ def test_two_data_parallel_ranks_learn_from_each_other(tmp_path: Path) -> None:
     speculator = ours(corpus=str(tmp_path / "corpus"))
     with serving(speculator, tmp_path, *flags, environment=TWO_WORKERS) as server:
         text, cold = ask_rank(server, 0, chat)
-        wait_for(lambda: figure(server, "num_learned") == 1)
+        wait_for(server, lambda seen: seen["num_learned"] == 1)
         found, steps = ask_rank(server, 1, chat)
         assert found == text
         assert steps < cold
