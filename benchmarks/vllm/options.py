@@ -16,7 +16,18 @@ from benchmarks.harness.options import (
     outputs,
 )
 
-PARTS = ("lossless", "sql", "v2", "v2_lossless", "no_repeat", "propose", "warm", "soak")
+V2_SCENARIOS = (  # a part each, in the order of SCENARIOS: with interpreted kernels all of them take an hour
+    "v2_plain",
+    "v2_structured_output",
+    "v2_stop_strings",
+    "v2_n_2",
+    "v2_logprobs",
+    "v2_cancelled",
+    "v2_chunked_prefill",
+    "v2_no_prefix_cache",
+    "v2_preemption",
+)
+PARTS = ("lossless", "sql", "v2", *V2_SCENARIOS, "no_repeat", "propose", "warm", "soak")
 ON_REQUEST = ("steps",)
 
 DESCRIPTION = """\
@@ -36,7 +47,8 @@ parts; with --json, those that are not measured now stay as they are in the file
   lossless     outputs with the plugin and without, token by token, nine ways to run and to ask
   sql          the example through gateway and vLLM, 1, 4 and 8 requests at a time
   v2           model runner V2, in .venv-vllm-v2: the example and two ranks; slots per accepted token
-  v2_lossless  lossless with model runner V2: an hour on a CPU, where its kernels are interpreted
+  v2_SCENARIO  lossless with model runner V2, a part for each of its scenarios, such as v2_plain: all
+               take an hour or more on a CPU, where V2's kernels are interpreted
   no_repeat    traffic that repeats nothing, 1, 8 and 32 requests at a time
   propose      a whole call of the proposer with 64 live requests; DIR as for paper
   warm         a restart with a saved forest; calls of the worker for the gateway's figures

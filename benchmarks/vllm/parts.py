@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
 from agentspec.reporting.process import in_fresh_process
 from agentspec.reporting.report import Announce
+from benchmarks.vllm.options import V2_SCENARIOS
 from benchmarks.vllm.sizes import Sizes
 from benchmarks.vllm.speculators import Engine
 
@@ -30,12 +32,14 @@ def measure(name: str, engine: Engine, sizes: Sizes, traces: Path | None, announ
 
 def _served(name: str) -> Callable[[Engine, Sizes, Path, Announce], Measured]:
     from benchmarks.vllm import lossless, no_repeat, runner_v2, soak, sql, steps, warm
+    from benchmarks.vllm.scenarios import SCENARIOS
 
+    if name in V2_SCENARIOS:
+        return partial(runner_v2.measure_scenario, SCENARIOS[V2_SCENARIOS.index(name)])
     return {
         "lossless": lossless.measure,
         "sql": sql.measure,
         "v2": runner_v2.measure,
-        "v2_lossless": runner_v2.measure_lossless,
         "no_repeat": no_repeat.measure,
         "steps": steps.measure,
         "warm": warm.measure,

@@ -6,6 +6,7 @@ from operator import ge, le, lt
 from typing import Any
 
 from benchmarks.harness.scorecard import Bar, Parts, Scorecard
+from benchmarks.vllm.options import V2_SCENARIOS
 
 COMPARED = ("lossless", "sql", "soak")
 
@@ -30,7 +31,10 @@ BARS = (
         )
         for number in (1, 8, 32)
     ),
-    Bar("V2: outputs identical", "v2_lossless", "v2_outputs_identical", ge, True),
+    *(
+        Bar(f"{name}: outputs that differ", name, "num_different", le, 0, is_summed=False)
+        for name in V2_SCENARIOS
+    ),
     Bar("V2: outputs of the example identical", "v2", "v2_sql_identical", ge, True),
     Bar("V2: scheduled asynchronously", "v2", "v2_async", ge, True),
     Bar("V2: two tensor-parallel ranks identical", "v2", "v2_tp2_identical", ge, True),
@@ -52,8 +56,10 @@ BARS = (
 def summary(parts: Parts) -> dict[str, Any]:
     """Return the figures that people compare; None if a part was not measured."""
     compared = [parts[name]["outputs_identical"] for name in COMPARED if name in parts]
+    on_v2 = [parts[name]["outputs_identical"] for name in V2_SCENARIOS if name in parts]
     return {
         "outputs_identical": all(compared) if compared else None,
+        "v2_outputs_identical": all(on_v2) if len(on_v2) == len(V2_SCENARIOS) or not all(on_v2) else None,
         **{bar.figure: bar.value(parts) for bar in BARS if bar.is_summed},
     }
 

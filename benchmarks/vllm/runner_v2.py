@@ -14,6 +14,7 @@ from agentspec.reporting.report import Announce
 from benchmarks.vllm import lossless, sql
 from benchmarks.vllm.chats import load
 from benchmarks.vllm.client import ask_all
+from benchmarks.vllm.scenarios import Scenario
 from benchmarks.vllm.sizes import Sizes
 from benchmarks.vllm.speculators import OURS_FIXED, Engine, Speculator, bundled_on_runner_v2
 
@@ -36,14 +37,16 @@ def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> 
     return _drafts(engine, v2, sizes, log_dir, announce) | _in_parallel(engine, v2, log_dir, announce)
 
 
-def measure_lossless(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> dict[str, Any]:
-    """Return the figures of the part ``lossless`` for V2. ``engine`` runs V1, the reference.
+def measure_scenario(
+    scenario: Scenario, engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce
+) -> dict[str, Any]:
+    """Return the figures of the part ``lossless`` for V2 and one scenario. ``engine`` runs V1, the reference.
 
     Raises:
         AgentSpecError: a server did not start, or V2's environment is missing.
     """
-    compared = lossless.measure(bundled_on_runner_v2(), sizes, log_dir, announce, reference=engine)
-    return compared | {"v2_outputs_identical": compared["outputs_identical"]}
+    v2 = bundled_on_runner_v2()
+    return lossless.measure(v2, sizes, log_dir, announce, [scenario], reference=engine)
 
 
 def _drafts(v1: Engine, v2: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from agentspec.errors import ConfigError
 from agentspec.reporting.report import Outputs
 from benchmarks.vllm import lossless, parts, report, run, soak, sql
 from benchmarks.vllm.counters import Counters
+from benchmarks.vllm.options import V2_SCENARIOS
 from benchmarks.vllm.scenarios import SCENARIOS
 from benchmarks.vllm.sizes import QUICK
 from benchmarks.vllm.speculators import Engine
@@ -52,6 +54,16 @@ def test_one_part_with_a_difference_is_enough() -> None:
     assert report.summary({"lossless": same, "sql": other})["outputs_identical"] is False
 
 
+def test_model_runner_v2_has_a_part_for_each_scenario() -> None:
+    assert [f"v2_{re.sub(r'[^a-z0-9]', '_', one.name)}" for one in SCENARIOS] == list(V2_SCENARIOS)
+    same, other = {"outputs_identical": True}, {"outputs_identical": False}
+    parts = dict.fromkeys(V2_SCENARIOS, same)
+    assert report.summary(parts)["v2_outputs_identical"] is True
+    assert report.summary({**parts, "v2_n_2": other})["v2_outputs_identical"] is False
+    del parts["v2_plain"]
+    assert report.summary(parts)["v2_outputs_identical"] is None
+
+
 @pytest.mark.parametrize(
     ("part", "figure", "good", "bad"),
     [
@@ -60,7 +72,7 @@ def test_one_part_with_a_difference_is_enough() -> None:
         ("sql", "throughput_vs_none_c8", 1.5, 1.4),
         ("sql", "wall_vs_suffix_c4", 0.8, 0.81),
         ("no_repeat", "no_repeat_throughput_c32", 0.98, 0.97),
-        ("v2_lossless", "v2_outputs_identical", True, False),
+        ("v2_plain", "num_different", 0, 1),
         ("v2", "v2_async_slots_vs_ragged", 1.35, 1.36),
         ("propose", "propose_speedup_b64", 8, 7.9),
         ("propose", "propose_ms_b64", 0.99, 1.0),
