@@ -10,7 +10,7 @@ namespace agentspec {
 namespace {
 
 /// Memory of finished requests. Less waits until the thread has to build an index anyway.
-constexpr std::size_t kWorthWaking = std::size_t{1} << 20;
+constexpr std::size_t kDiscardBytes = std::size_t{1} << 20;
 
 }  // namespace
 
@@ -37,7 +37,7 @@ void OwnIndexBuilder::build_in_background(const std::shared_ptr<Request>& reques
 }
 
 void OwnIndexBuilder::discard(std::shared_ptr<Request> request, std::size_t bytes) noexcept {
-  const bool is_worth_waking = (discarded_bytes_ += bytes) >= kWorthWaking;
+  const bool is_worth_waking = (discarded_bytes_ += bytes) >= kDiscardBytes;
   if (is_worth_waking) discarded_bytes_ = 0;
   try {
     std::function<void()> free_it = [held = std::move(request)]() mutable { held.reset(); };

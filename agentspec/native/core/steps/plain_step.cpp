@@ -12,8 +12,8 @@ constexpr int kWindow = 64;               // steps of one size, over which the m
 constexpr std::int64_t kLifetime = 2000;  // steps, after which the cost of an unseen size counts as unknown
 constexpr int kFewPlain = 4;              // steps without drafts before their mean counts
 constexpr int kFewDrafted = 8;            // the same with drafts, for which the cost without is an estimate
-constexpr double kOutlier = 10;           // slower than this multiple of the expected time: delayed by others
-constexpr double kLeastShare = 0.02;      // of a step's seconds: least cost without drafts
+constexpr double kDelayed = 10;           // slower than this multiple of the expected time: delayed by others
+constexpr double kLeastPlainShare = 0.02;  // of a step's seconds: least cost without drafts
 
 /// Returns the least number of requests of the same size: each up to 8, then four sizes per octave.
 std::uint32_t size_of(std::uint32_t num_requests) {
@@ -24,7 +24,7 @@ std::uint32_t size_of(std::uint32_t num_requests) {
 }  // namespace
 
 void PlainStep::Mean::add(double step_s, std::uint32_t step_requests, std::int64_t step) {
-  if (num_steps >= kFewDrafted) step_s = std::min(step_s, kOutlier * seconds);
+  if (num_steps >= kFewDrafted) step_s = std::min(step_s, kDelayed * seconds);
   num_steps = std::min(num_steps + 1, kWindow);
   seconds += (step_s - seconds) / num_steps;
   num_requests += (step_requests - num_requests) / num_steps;
@@ -63,12 +63,12 @@ std::optional<StepSaving> PlainStep::observe(double seconds, double drafting_s, 
   }
   const double drafts_s = drafting_s + num_drafted * draft_token_s.value_or(0);
   if (draft_token_s && num_prompt_tokens == 0 && num_requests > 1)
-    learn(sizes_[size_of(num_requests)].drafted, std::max(seconds - drafts_s, kLeastShare * seconds),
+    learn(sizes_[size_of(num_requests)].drafted, std::max(seconds - drafts_s, kLeastPlainShare * seconds),
           num_requests);
   if (!plain_s || (!draft_token_s && num_prompt_tokens > 0)) return std::nullopt;
   if (num_prompt_tokens > 0)  // they are read once, with drafts or without
     return StepSaving{seconds, std::max(0.0, seconds - drafts_s) - *plain_s, *plain_s};
-  const double held_up_s = std::max(0.0, seconds - kOutlier * (*plain_s + drafts_s));
+  const double held_up_s = std::max(0.0, seconds - kDelayed * (*plain_s + drafts_s));
   return StepSaving{seconds, held_up_s, *plain_s};
 }
 
