@@ -7,7 +7,7 @@ from enum import Enum
 from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.output import Output
 
-MOST_DRAFTED = 0.5  # of an output's tokens: beyond it, the trees of others draft it nearly as well
+MOST_DRAFTED = 0.9  # of an output's tokens: beyond it, the trees of others draft it as well
 
 
 class Novelty(Enum):

@@ -14,6 +14,7 @@ import numpy as np
 
 from agentspec import DraftConfig, Forest
 from agentspec.corpus.corpus import Corpus, CorpusConfig
+from agentspec.corpus.learner import LearnerFigures
 from agentspec.corpus.output import Output
 from agentspec.corpus.store import open_store
 from agentspec.forest import Tokens
@@ -63,11 +64,13 @@ class Seen:
 
     Attributes:
         at_s: when each mark was first drafted, in monotonic seconds, which all processes share.
-        num_errors: calls that raised, and errors that the corpus logged.
+        num_errors: errors that the corpus logged.
+        learner: what was learned.
     """
 
     at_s: dict[int, float]
     num_errors: int
+    learner: LearnerFigures
 
 
 class LoggedErrors(logging.Handler):
@@ -91,13 +94,13 @@ def watch(location: str, pipe: Connection) -> None:
     trees, errors = forest(), LoggedErrors()
     at_s: dict[int, float] = {}
     awaited: dict[int, Tokens] = {}
-    with running_corpus(location, trees):
+    with running_corpus(location, trees) as corpus:
         pipe.send("ready")
         while True:
             while pipe.poll(_LOOK_EVERY_S):
                 new = pipe.recv()
                 if new is None:
-                    return pipe.send(Seen(at_s, errors.num_errors))
+                    return pipe.send(Seen(at_s, errors.num_errors, corpus.figures().learner))
                 awaited |= {number: mark(number).tokens for number in new}
             numbers = list(awaited)
             some = random.sample(numbers, min(_MOST_LOOKS, len(numbers)))  # the rest in the next rounds

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from agentspec.corpus.sqlite_store import FILE
 from agentspec.reporting.process import in_fresh_process
 from agentspec.reporting.report import Announce
-from benchmarks.fleet.engine import LoggedErrors, Seen, mark, running_corpus
+from benchmarks.fleet.engine import LoggedErrors, mark, running_corpus
 from benchmarks.fleet.fleet import forest
 from benchmarks.fleet.fresh import Watcher
 from benchmarks.fleet.places import REDIS, SQLITE, redis_server
@@ -77,11 +78,11 @@ def _through(location: str, fault: Fault, outage_s: float) -> Figures:
     return {
         "num_errors": errors.num_errors + seen.num_errors + load.num_errors,
         "added_ms_p99": at(during, 99) - at(before, 99),
-        "recovery_s": recovery_s(load.published_s, seen, end_s),
+        "recovery_s": recovery_s(load.published_s, seen.at_s, end_s),
         "num_outputs": len(load.published_s),
         "num_lost": len(load.published_s) - len(seen.at_s),
-        "num_dropped": publisher.num_dropped,
-        "num_failures": publisher.num_failures,
+        "publisher": asdict(publisher),
+        "learner": asdict(seen.learner),
     }
 
 
@@ -116,13 +117,13 @@ class Load:
         return np.array(self._spent_ms[-int(last_s * _PUBLISH_PER_S) :])
 
 
-def recovery_s(published_s: Mapping[int, float], seen: Seen, end_s: float) -> float:
+def recovery_s(published_s: Mapping[int, float], seen_s: Mapping[int, float], end_s: float) -> float:
     """Return the time after a fault from which on outputs arrived as before; ``AFTER_S`` if they never did.
 
     They do once most outputs of the following ``JUDGED_S`` draft elsewhere in time, the first one included.
     """
     late_after = [
-        (at_s, seen.at_s.get(number, np.inf) - at_s > FRESH_S)
+        (at_s, seen_s.get(number, np.inf) - at_s > FRESH_S)
         for number, at_s in sorted(published_s.items())
         if at_s >= end_s
     ]

@@ -33,7 +33,7 @@ class Sizes:
     gain_calls: int = 1_000
     windows_s: tuple[float, ...] = (1.0, 10.0)
     novelty_calls: int = 1_500
-    novelty_replicas: int = 4
+    novelty_replicas: int = 16
     publish_rate_per_s: float = 50.0
     publish_s: float = 30.0
     fresh_outputs: int = 400

@@ -11,7 +11,7 @@ from agentspec.errors import ConfigError
 from agentspec.replay.calls import Call
 from benchmarks.command import build_parser
 from benchmarks.fleet import gain, join, novelty, outage, parts, plot, report
-from benchmarks.fleet.engine import KEY_TOKENS, Seen, is_drafted, mark
+from benchmarks.fleet.engine import KEY_TOKENS, is_drafted, mark
 from benchmarks.fleet.fleet import DEALS, Sharing, agreeing, forest
 from benchmarks.fleet.gain import ONE, Variant
 from benchmarks.fleet.novelty import COUNTS, EVERYTHING, GATE, Outcome
@@ -137,8 +137,8 @@ def test_a_fleet_has_recovered_when_outputs_arrive_in_time_again() -> None:
         number: at_s + (0.1 if at_s < 5 or at_s >= late_until_s else 5.0)
         for number, at_s in published_s.items()
     }
-    assert outage.recovery_s(published_s, Seen(at_s, 0), 8.0) == pytest.approx(2.0)
-    assert outage.recovery_s(published_s, Seen({}, 0), 8.0) == outage.AFTER_S
+    assert outage.recovery_s(published_s, at_s, 8.0) == pytest.approx(2.0)
+    assert outage.recovery_s(published_s, {}, 8.0) == outage.AFTER_S
 
 
 def test_acceptance_weighs_all_sets_alike() -> None:

@@ -12,8 +12,8 @@ from tests.corpus.support.replica import output
     ("num_accepted", "subject", "expected"),
     [
         (0, b"", Novelty.WHOLE),
-        (4, b"", Novelty.WHOLE),
-        (5, b"", Novelty.SKIP),
+        (8, b"", Novelty.WHOLE),
+        (9, b"", Novelty.SKIP),
         (10, b"", Novelty.SKIP),
         (10, b"ann", Novelty.WHOLE),
     ],
