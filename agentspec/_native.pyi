@@ -104,8 +104,7 @@ class ForestCore:
         group: int,
         prompt: NDArray[np.int32],
         prediction: NDArray[np.int32],
-        indices: NDArray[np.uint64],
-        sources: NDArray[np.uint8],
+        trees: Sequence[tuple[int, int]],
         learn: bool,
         options: DraftOptions,
         in_background: bool = False,
@@ -226,6 +225,7 @@ class LiveRows:
         most_tokens: int,
         stops: Sequence[int],
         keeps_output: bool = False,
+        request: int | None = None,
     ) -> None: ...
     def enter(self, name: str, request: int) -> None: ...
     def resume(self, name: str, num_tokens: int) -> None: ...

@@ -59,6 +59,7 @@ __all__ = [
 
 Tokens = NDArray[np.int32]
 
+_INT32 = np.dtype(np.int32)
 _NO_TOKENS: Tokens = np.empty(0, np.int32)
 _MAKER = DraftMaker(Draft, tuple(Source))
 
@@ -151,13 +152,21 @@ class Forest:
         prediction = _NO_TOKENS if prediction_ids is None else _check_tokens(prediction_ids)
         draft = draft or DraftConfig()
         options = _native_options(draft)
-        request = self._admit(request_id, stage, session)
+        request = self._admit(request_id, stage)
         try:
-            group = self._trees.group(stage.tenant)
-            shared = self._trees.shared_trees(stage, request.session)
-            model = self._trees.model(stage) if draft.rule == "learned" and not draft.is_off else None
+            is_learned = draft.rule == "learned" and not draft.is_off
+            trees = self._trees.enter(stage, session, is_learned=is_learned)
+            request.session = trees.session
             self._core.start(
-                request.number, group, prompt, prediction, *shared, learn, options, not wait, model
+                request.number,
+                trees.group,
+                prompt,
+                prediction,
+                trees.shared,
+                learn,
+                options,
+                not wait,
+                trees.model,
             )
         except BaseException:
             self._dismiss(request_id)
@@ -257,14 +266,13 @@ class Forest:
         """
         number = self._live(request_id).number
         # the core first: it refuses a request that another thread is just starting or has just finished
-        with _naming(request_id):
-            try:
-                self._core.finish(number, learn)
-            except UnknownRequestError:
-                raise
-            except BaseException:
-                self._dismiss(request_id)
-                raise
+        try:
+            self._core.finish(number, learn)
+        except UnknownRequestError:
+            raise _unknown(request_id) from None
+        except BaseException:
+            self._dismiss(request_id)
+            raise
         self._dismiss(request_id)
 
     # ---- trees ----
@@ -282,7 +290,7 @@ class Forest:
             ConfigError: ``uses`` is not between 1 and 65535.
         """
         tokens = _check_tokens(token_ids)
-        self._core.learn(self._trees.shared_trees(stage).indices, tokens, uses)
+        self._core.learn(np.array(self._trees.shared(stage), np.uint64), tokens, uses)
         self._trees.drop_unwanted()
 
     def forget(self, stage: StageKey, token_ids: Tokens) -> None:
@@ -296,7 +304,7 @@ class Forest:
             TokenError: not one-dimensional int32, or a negative id.
         """
         tokens = _check_tokens(token_ids)
-        self._core.forget(self._trees.holders(stage), tokens)
+        self._core.forget(np.array(self._trees.holders(stage), np.uint64), tokens)
 
     def evict(self, stage: StageKey) -> None:
         """Forget everything that this stage's own tree has learned. Parents and tenant keep theirs.
@@ -385,14 +393,11 @@ class Forest:
 
     # ---- live requests ----
 
-    def _admit(self, request_id: str, stage: StageKey, session: str | None) -> _Request:
+    def _admit(self, request_id: str, stage: StageKey) -> _Request:
         with self._lock:
             if request_id in self._requests:
                 raise DuplicateRequestError(f"request {request_id!r} is live already")
-            self._trees.expire_sessions()
             request = _Request(self._num_started, stage, None)
-            if session is not None:
-                request.session = self._trees.enter_session((stage.tenant, session))
             self._num_started += 1
             self._requests[request_id] = request
             return request
@@ -401,7 +406,7 @@ class Forest:
         with self._lock:
             session = self._requests.pop(request_id).session
         if session is not None:
-            self._trees.leave_session(session)
+            self._trees.leave(session)
         self._trees.drop_unwanted()
 
     def _live(self, request_id: str) -> _Request:
@@ -470,7 +475,7 @@ def _native_options(draft: DraftConfig) -> DraftOptions:
 
 
 def _check_array(token_ids: Tokens) -> Tokens:
-    if not isinstance(token_ids, np.ndarray) or token_ids.dtype != np.int32 or token_ids.ndim != 1:
+    if not isinstance(token_ids, np.ndarray) or token_ids.dtype != _INT32 or token_ids.ndim != 1:
         shown = (
             f"{token_ids.dtype} {token_ids.shape}" if isinstance(token_ids, np.ndarray) else repr(token_ids)
         )

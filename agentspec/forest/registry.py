@@ -9,17 +9,15 @@ import contextlib
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from agentspec._native import MODEL_BYTES, ForestCore
 from agentspec.config import ForestConfig
 from agentspec.draft import Source
 from agentspec.forest.file import TreeName
 from agentspec.forest.sessions import SessionKey, SessionTable
-from agentspec.stages import StageKey
+from agentspec.stages import MAX_SEGMENTS, StageKey
 
 Path = tuple[str, ...]  # of a stage or of an enclosing path; () is the tenant's own tree
 
@@ -37,11 +35,16 @@ class _Tenant:
     trees: dict[Path, int] = field(default_factory=dict)
 
 
-class SharedTrees(NamedTuple):
-    """The shared trees of one request, the most specific first. Both arrays are ``[n]``."""
+class RequestTrees(NamedTuple):
+    """What one request drafts from: its tenant's group in the core, shared trees, and its stage's model.
 
-    indices: NDArray[np.uint64]
-    sources: NDArray[np.uint8]
+    ``shared`` has (index in the core, source) of each tree, the most specific first.
+    """
+
+    group: int
+    shared: list[tuple[int, Source]]
+    model: int | None
+    session: SessionKey | None  # None = it runs without one
 
 
 class TreeSizes(NamedTuple):
@@ -75,58 +78,32 @@ class TreeRegistry:
 
     # ---- one request's trees ----
 
-    def enter_session(self, key: SessionKey) -> SessionKey | None:
-        """Begin a request in a session. Return None if it runs without one.
+    def enter(self, stage: StageKey, session: str | None, *, is_learned: bool) -> RequestTrees:
+        """Begin a request: return its trees, as configured. Drops some sessions that were idle for too long.
 
-        That is so if the forest has no session trees, or the tenant has no room for another session.
+        It runs without its session if the forest has no session trees, or the tenant has no room for
+        another session. Without ``is_learned`` it has no model. A call that raises has begun nothing.
         """
         with self._lock:
-            if Source.SESSION not in self._config.sources:
-                return None
-            group = self._tenant(key[0]).group
-            limit = self._config.session_limit_bytes
-            has_entered = self._sessions.enter(key, lambda: self._core.create_index(group, limit))
-            return key if has_entered else None
-
-    def leave_session(self, key: SessionKey) -> None:
-        """End a request in a session."""
-        num_bytes = self._core.index_bytes(self._sessions.index(key))  # present: the request is still in it
-        with self._lock:
-            self._sessions.leave(key, num_bytes)
-
-    def expire_sessions(self) -> None:
-        """Drop some of the sessions that were idle for too long."""
-        with self._lock:
             self._sessions.expire(_MOST_EXPIRED)
-
-    def group(self, tenant: str) -> int:
-        """Return the tenant's group in the core."""
-        with self._lock:
-            return self._tenant(tenant).group
-
-    def shared_trees(self, stage: StageKey, session: SessionKey | None = None) -> SharedTrees:
-        """Return the trees of a request's session, stage, parent paths and tenant, as configured."""
-        with self._lock:
             tenant = self._tenant(stage.tenant)
-            named = [] if session is None else [(self._sessions.index(session), Source.SESSION)]
-            for size in range(len(stage.path), -1, -1):
-                source = Source.TENANT if size == 0 else Source.WORKFLOW
-                source = Source.STAGE if size == len(stage.path) else source
-                if source in self._config.sources:
-                    named.append((self._tree(tenant, stage.path[:size]), source))
-        indices, sources = [index for index, _ in named], [source for _, source in named]
-        return SharedTrees(np.array(indices, np.uint64), np.array(sources, np.uint8))
+            shared = self._shared(tenant, stage.path)
+            model = self._model(stage) if is_learned else None
+            key = None if session is None else self._enter_session(tenant, (stage.tenant, session))
+            if key is not None:
+                shared.insert(0, (self._sessions.index(key), Source.SESSION))
+            return RequestTrees(tenant.group, shared, model, key)
 
-    def model(self, stage: StageKey) -> int | None:
-        """Return the model of the stage, or None if the budgets have no room for one."""
-        key = (stage.tenant, stage.path)
+    def leave(self, session: SessionKey) -> None:
+        """End a request in a session."""
+        num_bytes = self._core.index_bytes(self._sessions.index(session))  # it is there: the request is in it
         with self._lock:
-            model = self._models.pop(key, None)
-            if model is None:
-                model = self._new_model(stage.tenant)
-            if model is not None:
-                self._models[key] = model
-            return model
+            self._sessions.leave(session, num_bytes)
+
+    def shared(self, stage: StageKey) -> list[int]:
+        """Return the trees of a stage, its parent paths and its tenant, as configured."""
+        with self._lock:
+            return [index for index, _ in self._shared(self._tenant(stage.tenant), stage.path)]
 
     # ---- all trees ----
 
@@ -147,14 +124,14 @@ class TreeRegistry:
             limit = self._config.session_limit_bytes
             self._sessions.empty(name, lambda: self._core.create_index(tenant.group, limit))
 
-    def holders(self, stage: StageKey) -> NDArray[np.uint64]:
+    def holders(self, stage: StageKey) -> list[int]:
         """Return the trees that may hold an output of the stage, those of the tenant's sessions included."""
         with self._lock:
             tenant = self._tenants.get(stage.tenant)
             trees = tenant.trees if tenant else {}
             paths = [stage.path[:size] for size in range(len(stage.path) + 1)]
             named = [trees[path] for path in paths if path in trees]
-            return np.array(named + self._sessions.indices(stage.tenant), np.uint64)
+            return named + self._sessions.indices(stage.tenant)
 
     def sizes(self, stage: StageKey | None = None) -> TreeSizes:
         """Return the size of the stage's own tree, or of all trees."""
@@ -234,6 +211,20 @@ class TreeRegistry:
             self._unwanted.append(tenant.trees.pop(next(iter(tenant.trees))))
         return index
 
+    def _shared(self, tenant: _Tenant, path: Path) -> list[tuple[int, Source]]:
+        return [
+            (self._tree(tenant, path[:size]), source)
+            for size, source in _sources(len(path))
+            if source in self._config.sources
+        ]
+
+    def _enter_session(self, tenant: _Tenant, key: SessionKey) -> SessionKey | None:
+        if Source.SESSION not in self._config.sources:
+            return None
+        limit = self._config.session_limit_bytes
+        has_entered = self._sessions.enter(key, lambda: self._core.create_index(tenant.group, limit))
+        return key if has_entered else None
+
     def _new_tree(self, tenant: _Tenant, path: Path) -> int:
         return self._core.create_index(tenant.group, self._config.stage_limit_bytes, self._weight(path))
 
@@ -242,6 +233,16 @@ class TreeRegistry:
         num_wider = (Source.TENANT in self._config.sources) * (path != ())
         num_wider += (Source.WORKFLOW in self._config.sources) * max(len(path) - 1, 0)
         return int(_WEIGHT_PER_WIDER_TREE ** min(num_wider, 2))
+
+    def _model(self, stage: StageKey) -> int | None:
+        """Return the model of the stage, or None if the budgets have no room for one."""
+        key = (stage.tenant, stage.path)
+        model = self._models.pop(key, None)
+        if model is None:
+            model = self._new_model(stage.tenant)
+        if model is not None:
+            self._models[key] = model
+        return model
 
     def _new_model(self, tenant: str) -> int | None:
         """Return a model that starts from the tenant's most recently used model.
@@ -261,6 +262,13 @@ class TreeRegistry:
 
     def _most_tenant_bytes(self) -> int:
         return min(self._config.tenant_limit_bytes, self._config.total_limit_bytes)
+
+
+@lru_cache(MAX_SEGMENTS + 1)
+def _sources(path_size: int) -> tuple[tuple[int, Source], ...]:
+    """Return (length of the path, source) of the trees above a path of this length, itself included."""
+    parents = ((size, Source.WORKFLOW) for size in range(path_size - 1, 0, -1))
+    return ((path_size, Source.STAGE), *parents, (0, Source.TENANT))
 
 
 def _most_models(budget_bytes: int) -> int:

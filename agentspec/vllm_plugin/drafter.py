@@ -204,24 +204,25 @@ class ForestDrafter:
             live.trace = self.traces.begin(live.name, tags.stage.tenant, tags.trace)
         self._adapters.add(adapter)
         self.live[new.req_id] = live
+        known = known_tokens(prompt, self._vocab_size)
+        number: int | None = None
+        if tags.prediction is None:
+            number = self._enter(live, known, wait=False)
+        else:
+            live.starting = self._background.submit(self._enter_with_prediction, live, known.copy())
+            self._entering.append(live)
         self.rows.add(
-            new.req_id,
+            live.name,
             num_prompt_tokens,
             most_tokens,
             stops,
             keeps_output=self.corpus is not None and tags.learn,
+            request=number,
         )
-        known = known_tokens(prompt, self._vocab_size)
-        if tags.prediction is None:
-            self._enter(live, known, wait=False)
-            self.rows.enter(live.name, self.forest.number(live.name))
-        else:
-            live.starting = self._background.submit(self._enter_with_prediction, live, known.copy())
-            self._entering.append(live)
 
     def _enter(
         self, live: LiveRequest, prompt: Tokens, prediction: Tokens | None = None, *, wait: bool
-    ) -> None:
+    ) -> int:
         tags = live.tags
         self.forest.start(
             live.name,
@@ -233,15 +234,16 @@ class ForestDrafter:
             learn=tags.learn,
             wait=wait,
         )
+        return self.forest.number(live.name)
 
-    def _enter_with_prediction(self, live: LiveRequest, prompt: Tokens) -> None:
+    def _enter_with_prediction(self, live: LiveRequest, prompt: Tokens) -> int:
         assert live.tags.prediction is not None
         try:
             prediction = self.output_tokens(live.tags.prediction)
         except Exception:  # e.g. no tokenizer
             logger.exception("the request %r runs without its prediction", live.name)
             prediction = None
-        self._enter(live, prompt, prediction, wait=True)
+        return self._enter(live, prompt, prediction, wait=True)
 
     def _has_entered(self, live: LiveRequest) -> bool:
         """Enter a request once its prompt and prediction are indexed. Return False while that is pending."""
@@ -251,8 +253,7 @@ class ForestDrafter:
         if not live.starting.done():
             return False
         try:
-            live.starting.result()
-            self.rows.enter(live.name, self.forest.number(live.name))
+            self.rows.enter(live.name, live.starting.result())
             live.starting = None
         except Exception:
             logger.exception("the request %r runs without drafts", live.name)
@@ -287,7 +288,7 @@ class ForestDrafter:
                 num_accepted_from_shared=live.num_accepted_from_shared,
             )
 
-    def _forget_entered(self, request_id: str, entering: Future[None]) -> None:
+    def _forget_entered(self, request_id: str, entering: Future[int]) -> None:
         if entering.exception() is not None:
             return
         try:

@@ -12,6 +12,8 @@ from agentspec.stats import StageStats
 from agentspec.tags import Tags
 from agentspec.vllm_plugin.traces import Trace
 
+_SOURCES = tuple(Source)
+
 
 @dataclass(slots=True)
 class LiveRequest:
@@ -31,7 +33,7 @@ class LiveRequest:
     trees: StageKey
     counters: StageStats
     num_prompt_tokens: int
-    starting: Future[None] | None = None
+    starting: Future[int] | None = None
     trace: Trace | None = None
     num_accepted_from_shared: int = 0
 
@@ -48,7 +50,7 @@ class LiveRequest:
         stage.num_drafts += counts.num_drafts
         if not counts.num_drafts:
             return
-        for source, drafted, accepted in zip(Source, counts.drafted, counts.accepted, strict=True):
+        for source, drafted, accepted in zip(_SOURCES, counts.drafted, counts.accepted, strict=True):
             if drafted:
                 stage.add_drafted(source, drafted, accepted)
             if source is not Source.REQUEST:

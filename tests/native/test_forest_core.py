@@ -78,8 +78,7 @@ class Grove:
             self.group,
             ids(prompt),
             ids(prediction),
-            np.array([index for _, index in sources], np.uint64),
-            np.array([source for source, _ in sources], np.uint8),
+            [(index, source) for source, index in sources],
             learns,
             DraftOptions(is_tree, **rule),
         )
@@ -175,8 +174,7 @@ def core() -> ForestCore:
 
 def start(core: ForestCore, request: int) -> None:
     options = DraftOptions(False, 8, 4.0, 1, 0.1)
-    nothing = np.empty(0, np.uint64), np.empty(0, np.uint8)
-    core.start(request, 0, ids([1, 2, 1]), NO_TOKENS, *nothing, True, options)
+    core.start(request, 0, ids([1, 2, 1]), NO_TOKENS, [], True, options)
 
 
 @pytest.mark.parametrize(

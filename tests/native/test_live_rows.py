@@ -121,10 +121,8 @@ def test_padding_is_no_draft(engine: Engine) -> None:
 def test_two_threads_may_step_rows_of_their_own() -> None:
     engine = Engine()
     none = np.empty(0, np.int32)
-    ids = np.empty(0, np.uint64)
-    engine.core.start(8, 0, none, none, ids, np.empty(0, np.uint8), True, DraftOptions(False, 8, 4.0, 1, 0.0))
-    engine.rows.add("s", 0, 1 << 20, [])
-    engine.rows.enter("s", 8)
+    engine.core.start(8, 0, none, none, [], True, DraftOptions(False, 8, 4.0, 1, 0.0))
+    engine.rows.add("s", 0, 1 << 20, [], request=8)
 
     def work(name: str, begin: int) -> int:
         num_steps = 0

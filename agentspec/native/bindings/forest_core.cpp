@@ -49,29 +49,24 @@ py::tuple step(ForestCore& self, const Ids& requests, const Tokens& tokens, cons
 }
 
 void start(ForestCore& self, RequestId request, GroupId group, const Tokens& prompt, const Tokens& prediction,
-           const Ids& indices, const ArrayView<SourceId>& sources, bool learn, const DraftOptions& options,
+           const std::vector<std::pair<IndexId, SourceId>>& trees, bool learn, const DraftOptions& options,
            bool in_background, std::optional<ModelId> model) {
   const auto prompt_view = span_of(prompt);
   const auto prediction_view = span_of(prediction);
-  const auto index_view = span_of(indices);
-  const auto source_view = span_of(sources);
-  if (index_view.size() != source_view.size())
-    throw ConfigError("each index has a source, but there are " + std::to_string(index_view.size()) +
-                      " indices and " + std::to_string(source_view.size()) + " sources");
   std::vector<SharedSource> shared;
-  for (std::size_t i = 0; i < index_view.size(); ++i) shared.push_back({index_view[i], source_view[i]});
+  shared.reserve(trees.size());
+  for (const auto& [index, source] : trees) shared.push_back({index, source});
   const py::gil_scoped_release unlocked;
   self.start(request, group, prompt_view, prediction_view, shared, learn, options, in_background, model);
 }
 
 void def_requests(ForestCoreClass& cls) {
   cls.def("start", &start, py::arg("request"), py::arg("group"), py::arg("prompt").noconvert(),
-          py::arg("prediction").noconvert(), py::arg("indices").noconvert(), py::arg("sources").noconvert(),
-          py::arg("learn"), py::arg("options"), py::arg("in_background") = false,
-          py::arg("model") = py::none(),
-          "Admit a request and index its prompt without holding the lock: O(prompt * chain). With\n"
-          "in_background the call only copies the prompt; until the index is ready, only the shared\n"
-          "indices draft.");
+          py::arg("prediction").noconvert(), py::arg("trees"), py::arg("learn"), py::arg("options"),
+          py::arg("in_background") = false, py::arg("model") = py::none(),
+          "Admit a request and index its prompt without holding the lock: O(prompt * chain). trees:\n"
+          "(index, source) of each shared index. With in_background the call only copies the prompt;\n"
+          "until the index is ready, only the shared indices draft.");
   cls.def("wait", &ForestCore::wait, py::arg("request"), Unlocked(),
           "Return once the request's own index is ready or dropped, or the request is finished.");
   cls.def("step", &step, py::arg("requests").noconvert(), py::arg("tokens").noconvert(),

@@ -132,9 +132,9 @@ void register_live_rows(py::module_& module) {
                        "A core's requests as rows of an engine's batch. Safe from several threads.")
       .def(py::init<ForestCore&>(), py::arg("core"), py::keep_alive<1, 2>())
       .def("add", &LiveRows::add, py::arg("name"), py::arg("num_prompt_tokens"), py::arg("most_tokens"),
-           py::arg("stops"), py::arg("keeps_output") = false, Unlocked(),
+           py::arg("stops"), py::arg("keeps_output") = false, py::arg("request") = py::none(), Unlocked(),
            "Add or replace a row. Prompt and output together have at most `most_tokens` tokens; any\n"
-           "of `stops` ends the output. keeps_output: for end().")
+           "of `stops` ends the output. keeps_output: for end(). request: for enter().")
       .def("enter", &LiveRows::enter, py::arg("name"), py::arg("request"), Unlocked(),
            "Connect a row with a request of the core, which then drafts for it.")
       .def("resume", &LiveRows::resume, py::arg("name"), py::arg("num_tokens"), Unlocked(),

@@ -23,11 +23,8 @@ class Engine:
         index = self.core.create_index(group, 1 << 20)
         self.core.learn(np.array([index], np.uint64), np.array(TEXT, np.int32))
         options = DraftOptions(False, 8, 4.0, 1, 0.0)
-        sources = np.array([Source.STAGE], np.uint8)
         none = np.empty(0, np.int32)
-        self.core.start(
-            7, group, np.array([1], np.int32), none, np.array([index], np.uint64), sources, True, options
-        )
+        self.core.start(7, group, np.array([1], np.int32), none, [(index, Source.STAGE)], True, options)
         self.rows = LiveRows(self.core)
         self.rows.add("r", 1, most_tokens, [EOS, 99])
         self.rows.enter("r", 7)

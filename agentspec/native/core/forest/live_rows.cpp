@@ -8,9 +8,10 @@
 
 namespace agentspec {
 void LiveRows::add(std::string_view name, std::size_t num_prompt_tokens, std::size_t most_tokens,
-                   std::vector<std::int32_t> stops, bool keeps_output) {
+                   std::vector<std::int32_t> stops, bool keeps_output, std::optional<RequestId> request) {
   const std::lock_guard lock(mutex_);
   LiveRow row(num_prompt_tokens, most_tokens, std::move(stops), keeps_output);
+  if (request) row.enter(*request);
   rows_.insert_or_assign(std::string(name), std::move(row));
 }
 

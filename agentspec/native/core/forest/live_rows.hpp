@@ -65,9 +65,10 @@ class LiveRows {
   explicit LiveRows(ForestCore& core) : core_(core) {}
 
   /// Adds a row, or replaces it. Prompt and output together have at most `most_tokens` tokens; any of `stops`
-  /// ends the output. `keeps_output`: for end().
+  /// ends the output. `keeps_output`: for end(). `request`: for enter().
   void add(std::string_view name, std::size_t num_prompt_tokens, std::size_t most_tokens,
-           std::vector<std::int32_t> stops, bool keeps_output = false);
+           std::vector<std::int32_t> stops, bool keeps_output = false,
+           std::optional<RequestId> request = std::nullopt);
   /// Connects a row with a request of the core, which then drafts for it. Ignores an unknown name.
   void enter(std::string_view name, RequestId request);
   /// Continues a row whose request the engine stopped and starts anew, now with `num_tokens` tokens of prompt
