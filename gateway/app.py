@@ -33,6 +33,7 @@ from agentspec.gateway.http.cancellation import ClientGoneError
 from agentspec.gateway.http.context import context_of
 from agentspec.gateway.http.cors import CorsMiddleware
 from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
+from agentspec.gateway.sharing.metrics import SharingCollector
 from agentspec.gateway.stages.url_stage import StageUrlMiddleware
 from agentspec.gateway.telemetry.middleware import CLIENT_GONE, TelemetryMiddleware
 from agentspec.gateway.telemetry.stage_metrics import StageCollector
@@ -40,6 +41,7 @@ from agentspec.gateway.upstreams.upstream import Upstream
 from agentspec.wire import OWN_PREFIX
 
 if TYPE_CHECKING:
+    from agentspec.gateway.sharing.service import Sharing
     from agentspec.gateway.telemetry.recorder import Recorder
     from agentspec.gateway.telemetry.tracing import Tracing
 
@@ -52,10 +54,11 @@ def create_app(
     discovery: Discovery | None = None,
     tracing: Tracing | None = None,
     recorder: Recorder | None = None,
+    sharing: Sharing | None = None,
 ) -> ASGIApp:
     """Return the gateway in front of ``upstream``.
 
-    Its lifespan starts ``upstream`` and closes ``upstream`` and ``discovery``.
+    Its lifespan starts ``sharing`` and ``upstream``, and closes them and ``discovery``.
 
     Args:
         runtime: keys and limits, read at every request. With an ``admin_key``, ``/metrics`` and the routes
@@ -63,6 +66,7 @@ def create_app(
         discovery: finds the stages of requests without a tag; without it they share one stage.
         tracing: creates a span for every call.
         recorder: writes every call to a file; the caller closes it.
+        sharing: with other gateways; the ``runtime`` has its limits.
     """
     runtime, shutdown, traffic_stats = (
         runtime or RuntimeConfig(),
@@ -70,6 +74,8 @@ def create_app(
         TrafficStats(),
     )
     registry = CollectorRegistry()
+    if sharing is not None:
+        registry.register(SharingCollector(sharing))
     own = Starlette(
         routes=[
             *_routes(upstream, runtime, registry, discovery),
@@ -81,7 +87,7 @@ def create_app(
             ClientGoneError: _client_left,
             Exception: _unexpected_error,
         },
-        lifespan=_running(upstream, discovery),
+        lifespan=_running(upstream, runtime, discovery, sharing),
     )
     own.router.redirect_slashes = False
     either = RouteSplit(own, CallHandler(upstream, runtime, shutdown, traffic_stats, discovery, recorder))
@@ -145,10 +151,12 @@ def _routes(
 
 
 def _running(
-    upstream: Upstream, discovery: Discovery | None
+    upstream: Upstream, runtime: RuntimeConfig, discovery: Discovery | None, sharing: Sharing | None
 ) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        if sharing is not None:
+            await sharing.start(runtime)
         await upstream.start()
         try:
             yield
@@ -156,6 +164,8 @@ def _running(
             await upstream.close()
             if discovery is not None:
                 await run_in_threadpool(discovery.close)
+            if sharing is not None:
+                await sharing.close()
 
     return lifespan
 

@@ -80,6 +80,8 @@ class CallHandler:
     ) -> None:
         principal = context.principal
         context.record.tenant = principal.tenant
+        if principal.limits.is_short:
+            await principal.limits.take_more()
         with principal.limits.admitted():
             call = await self._read(scope, receive, context)
             cancel_scope.cancel_on_disconnect(context.writer, receive)

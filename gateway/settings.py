@@ -225,6 +225,20 @@ class KeySettings(_Group):
     max_concurrent: int | None = Field(default=None, ge=1)
 
 
+class SharingSettings(_Group):
+    """What this gateway shares with others.
+
+    Attributes:
+        store: ``redis://`` or ``rediss://`` URL, which may hold a password. Gateways with the same store
+            share the limits of the API keys that they have in common. None = this gateway is alone.
+        keys: accept the API keys in the store as well (``agentspec key --store``). Then every request needs
+            a key.
+    """
+
+    store: str | None = Field(default=None, pattern="^rediss?://", repr=False)
+    keys: bool = False
+
+
 class ServerSettings(_Group):
     """The gateway's address, shutdown and logs.
 
@@ -334,6 +348,7 @@ class Settings(BaseSettings):
         engine: the engine that this process starts, as opposed to ``upstreams``.
         upstreams: engines that run already.
         discovery: discovery of stages that requests do not name; null = they share one.
+        sharing: with other gateways.
     """
 
     model_config = SettingsConfigDict(
@@ -352,6 +367,7 @@ class Settings(BaseSettings):
     health: HealthSettings = HealthSettings()
     discovery: DiscoverySettings | None = DiscoverySettings()
     tracing: TracingSettings = TracingSettings()
+    sharing: SharingSettings = SharingSettings()
 
     @classmethod
     def settings_customise_sources(
@@ -374,6 +390,8 @@ class Settings(BaseSettings):
                 raise ValueError(
                     f"one API key is given to two tenants: {tenants[key.sha256.lower()]!r} and {key.tenant!r}"
                 )
+        if self.sharing.keys and self.sharing.store is None:
+            raise ValueError("sharing.keys needs sharing.store: name the Redis server that holds the keys")
         names = [upstream.label for upstream in self.upstreams]
         if len(set(names)) < len(names):
             raise ValueError(f"two upstreams have one name: {sorted(names)}")

@@ -128,7 +128,7 @@ GATEWAY_LAYERS = (  # from the bottom up: a folder or file may import earlier on
     ("call", "environment", "principal", "reload"),
     ("http",),
     ("auth", "config_file", "discovery", "openai"),
-    ("stages", "engine_process"),
+    ("stages", "engine_process", "sharing"),
     ("upstreams",),
     ("control", "dashboard", "telemetry"),
     ("handler", "server", "zero_hop"),
@@ -225,8 +225,9 @@ def test_the_corpus_knows_no_engine_and_no_tree() -> None:
 
 
 def test_packages_of_the_corpus_stay_in_their_modules() -> None:
-    for module, package in (("batch", "zstandard"), ("redis_store", "redis"), ("encryption", "cryptography")):
+    for module, package in (("batch", "zstandard"), ("encryption", "cryptography")):
         assert users_of(package) == {f"agentspec.corpus.{module}"}
+    assert users_of("redis") == {"agentspec.corpus.redis_store", "agentspec.gateway.sharing.store"}
 
 
 def test_vllm_stays_in_its_plugin() -> None:

@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
 
@@ -16,6 +16,7 @@ from starlette.datastructures import Headers
 from agentspec.errors import ConfigError
 from agentspec.gateway.errors import AuthError
 from agentspec.gateway.principal import Principal, RateLimits
+from agentspec.gateway.settings import KeySettings
 from agentspec.stages import DEFAULT_TENANT, check_tenant
 
 API_KEYS_VARIABLE = "AGENTSPEC_API_KEYS"
@@ -36,6 +37,12 @@ class ApiKey:
     requests_per_minute: int | None = None
     max_concurrent: int | None = None
 
+    @classmethod
+    def of(cls, settings: KeySettings) -> ApiKey:
+        """Return the key of these settings."""
+        digest = bytes.fromhex(settings.sha256)
+        return cls(digest, settings.tenant, settings.requests_per_minute, settings.max_concurrent)
+
 
 class ApiKeys:
     """The keys that this gateway accepts. Without any, every request belongs to the default tenant.
@@ -44,18 +51,37 @@ class ApiKeys:
     nothing about known keys.
 
     Args:
-        keys: the keys, with each digest once.
-        before: the keys in force until now; a key with unchanged limits keeps its state.
+        keys: this gateway's own keys, with each digest once.
+        before: the keys in force until now, with what follows. A key with unchanged limits keeps its state.
+        make_limits: returns the limits of a key; None = its own, in this process.
+        are_needed: a key is needed even if there is none yet.
+        shared: keys of all gateways. An own key replaces the one with its digest.
     """
 
-    def __init__(self, keys: Iterable[ApiKey] = (), before: ApiKeys | None = None) -> None:
+    def __init__(
+        self,
+        keys: Iterable[ApiKey] = (),
+        before: ApiKeys | None = None,
+        *,
+        make_limits: Callable[[ApiKey], RateLimits] | None = None,
+        are_needed: bool = False,
+        shared: Iterable[ApiKey] | None = None,
+    ) -> None:
         self._secret: bytes = secrets.token_bytes(32) if before is None else before._secret
+        self._make_limits: Callable[[ApiKey], RateLimits] = make_limits or (
+            _limits if before is None else before._make_limits
+        )
+        self._are_needed: bool = are_needed or (before is not None and before._are_needed)
+        self._own = list(keys)
+        self._shared: list[ApiKey] = [] if before is None else before._shared
+        if shared is not None:
+            self._shared = list(shared)
         known = {} if before is None else before._principals
         self._keys: dict[bytes, ApiKey] = {}
         self._principals: dict[ApiKey, Principal] = {}
-        for key in keys:
+        for key in (*self._shared, *self._own):
             self._keys[self._index(key.digest)] = key
-            self._principals[key] = known.get(key) or Principal(key.tenant, _limits(key))
+            self._principals[key] = known.get(key) or Principal(key.tenant, self._make_limits(key))
         self._anonymous = Principal(DEFAULT_TENANT, RateLimits(None, None, time.monotonic))
 
     @classmethod
@@ -74,8 +100,16 @@ class ApiKeys:
         texts = os.environ.get(API_KEYS_VARIABLE, "").split(",")
         return cls.parse(text.strip() for text in texts if text.strip())
 
+    def with_shared(self, shared: Iterable[ApiKey]) -> ApiKeys:
+        """Return the own keys with these keys of all gateways."""
+        return ApiKeys(self._own, self, shared=shared)
+
     def __len__(self) -> int:
         return len(self._keys)
+
+    def __bool__(self) -> bool:
+        """True if a request needs a key."""
+        return self._are_needed or bool(self._keys)
 
     def tenants(self) -> list[str]:
         """Return the tenant of each key, in no particular order."""
@@ -83,7 +117,7 @@ class ApiKeys:
 
     def principal(self, given: str | None) -> Principal:
         """Return the principal of the key that a request carries. Raises AuthError."""
-        if not self._keys:
+        if not self:
             return self._anonymous
         if given is None:
             raise AuthError("an API key is needed: send 'Authorization: Bearer KEY'")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from agentspec.commands.serve.plan import Plan
     from agentspec.gateway import Fleet, Recorder, RuntimeConfig, Upstream
     from agentspec.gateway.settings import Settings
+    from agentspec.gateway.sharing.service import Sharing
 
 API_KEYS_VARIABLE = "AGENTSPEC_API_KEYS"
 ADMIN_KEY_VARIABLE = "AGENTSPEC_ADMIN_KEY"
@@ -239,11 +240,12 @@ def run_serve(args: argparse.Namespace) -> int:
     """Run ``agentspec serve``."""
     from agentspec.commands.serve.options import ServeOptions
     from agentspec.commands.serve.plan import plan_of
-    from agentspec.commands.serve.settings import read_settings, runtime_config_of
+    from agentspec.commands.serve.settings import read_settings, runtime_config_of, sharing_of
 
     options = ServeOptions.of(args)
     settings = read_settings(options)
-    runtime = runtime_config_of(settings, options)
+    sharing = sharing_of(settings.sharing)
+    runtime = runtime_config_of(settings, options, sharing=sharing)
     plan = plan_of(options, settings, runtime)
     if options.is_dry_run:
         print(plan.shown(), end="")
@@ -253,11 +255,11 @@ def run_serve(args: argparse.Namespace) -> int:
     if settings.engine.zero_hop:
         _serve_zero_hop(options, settings)
     else:
-        _serve_gateway(options, plan)
+        _serve_gateway(options, plan, sharing)
     return 0
 
 
-def _serve_gateway(options: ServeOptions, plan: Plan) -> None:
+def _serve_gateway(options: ServeOptions, plan: Plan, sharing: Sharing | None) -> None:
     from agentspec.commands.serve.plan import listening_socket
     from agentspec.commands.serve.reload import RunningSettings
     from agentspec.commands.serve.settings import tracing_of
@@ -294,6 +296,7 @@ def _serve_gateway(options: ServeOptions, plan: Plan) -> None:
                     discovery=discovery,
                     tracing=tracing,
                     recorder=recorder,
+                    sharing=sharing,
                 ),
                 bound,
                 shutdown,

@@ -22,12 +22,14 @@ from agentspec.gateway.settings import (
     EngineSettings,
     FleetSettings,
     Settings,
+    SharingSettings,
     TracingSettings,
     UpstreamSettings,
 )
 from agentspec.vllm_plugin.control import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
+    from agentspec.gateway.sharing.service import Sharing
     from agentspec.gateway.telemetry.tracing import Tracing
 
 logger = logging.getLogger("agentspec")
@@ -61,13 +63,13 @@ def read_settings(options: ServeOptions) -> Settings:
 
 
 def runtime_config_of(
-    settings: Settings, options: ServeOptions, before: RuntimeConfig | None = None
+    settings: Settings,
+    options: ServeOptions,
+    before: RuntimeConfig | None = None,
+    sharing: Sharing | None = None,
 ) -> RuntimeConfig:
-    """Return keys and limits. Raises ConfigError, StageError."""
-    keys = [
-        ApiKey(bytes.fromhex(key.sha256), key.tenant, key.requests_per_minute, key.max_concurrent)
-        for key in settings.keys
-    ]
+    """Return keys and limits; ``sharing`` is needed once. Raises ConfigError, StageError."""
+    keys = [ApiKey.of(key) for key in settings.keys]
     known = {key.digest for key in keys}
     keys += [key for key in parse_keys(given_keys(options)) if key.digest not in known]
     if options.admin_key == "":
@@ -76,13 +78,17 @@ def runtime_config_of(
     if admin is None and settings.admin_key_sha256:
         admin = bytes.fromhex(settings.admin_key_sha256)
     origins = frozenset(settings.server.cors_origins)
-    if "*" in origins and not keys:
+    in_force = ApiKeys(
+        keys,
+        None if before is None else before.keys,
+        make_limits=None if sharing is None else sharing.limits_of,
+        are_needed=settings.sharing.keys,
+    )
+    if "*" in origins and not in_force:
         logger.warning(
             "every web page can use this gateway: server.cors_origins has '*', and there are no keys"
         )
-    return RuntimeConfig(
-        ApiKeys(keys, None if before is None else before.keys), admin, settings.limits, origins
-    )
+    return RuntimeConfig(in_force, admin, settings.limits, origins)
 
 
 def check_exposure(host: str, has_keys: bool, allow_open: bool) -> None:
@@ -111,6 +117,15 @@ def fleet_of(
         health=settings.health,
         forwards_authorization=not runtime.keys,
     )
+
+
+def sharing_of(settings: SharingSettings) -> Sharing | None:
+    """Return the sharing with other gateways; None if there is none. Raises ConfigError."""
+    if settings.store is None:
+        return None
+    with needed("corpus"):
+        from agentspec.gateway.sharing.service import Sharing
+    return Sharing(settings)
 
 
 def tracing_of(settings: TracingSettings) -> Tracing | None:
@@ -165,7 +180,7 @@ def hidden(value: Any) -> Any:
 
 def shown_as(name: str, value: Any) -> Any:
     """Return the value of the setting ``name`` as plain values, with secrets hidden."""
-    if name == "corpus" and isinstance(value, str):
+    if name in ("corpus", "store") and isinstance(value, str):
         return without_password(value)
     return HIDDEN if name in SECRETS and value is not None else hidden(value)
 

@@ -1,0 +1,124 @@
+"""The limits of an API key that several gateways accept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from agentspec.gateway.principal import RateLimits
+from agentspec.gateway.sharing.parts import Granted, Wanted
+
+CHUNK_S = 0.25  # a gateway takes so much of a minute's requests at a time
+
+
+class LimitPool(Protocol):
+    """What gateways share, as limits see it."""
+
+    @property
+    def is_away(self) -> bool:
+        """True while the store can't be used."""
+
+    @property
+    def num_gateways(self) -> int:
+        """Gateways alive, as of the last answer of the store."""
+
+    async def take(self, wanted: Wanted) -> Granted | None:
+        """Take from a limit, or give back; None if the store is away."""
+
+
+class SharedLimits(RateLimits):
+    """A gateway's part of a limit. It asks the store only if its part is used up.
+
+    The parts of all gateways together never exceed the limit. While the store is away, each gateway
+    admits an equal share of the limit.
+
+    Args:
+        name: the same in all gateways.
+        requests_per_minute, max_concurrent: None = no limit.
+        pool: gives parts.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        requests_per_minute: int | None,
+        max_concurrent: int | None,
+        pool: LimitPool,
+        clock: Callable[[], float],
+    ) -> None:
+        super().__init__(requests_per_minute, max_concurrent, clock)
+        self._name = name
+        self._pool = pool
+        self._taking = asyncio.Lock()
+        self._num_left = 0.0  # requests to start, taken from the store
+        self._filled_s -= 60.0  # without a store it begins with its whole share
+        self._num_slots = 0  # requests at a time, held in the store
+        self._most_running = 0  # since the last settle()
+        self._has_started = False  # since then
+        self._retry_s = 0.0
+
+    @property
+    def is_short(self) -> bool:
+        """True if this gateway's part has no room for one more request, and the store may have."""
+        return not self._pool.is_away and (self._lacks_slot or self._lacks_request)
+
+    async def take_more(self) -> None:
+        """Take room for one more request from the store, and some requests in advance."""
+        async with self._taking:
+            if self.is_short:
+                chunk = 1 + int((self._per_minute or 0) * CHUNK_S / 60)
+                await self._take(self._num_running + 1, chunk if self._lacks_request else 0)
+
+    async def settle(self) -> None:
+        """Renew what is in use, and give the rest back."""
+        async with self._taking:
+            most_running, has_started = max(self._most_running, self._num_running), self._has_started
+            self._most_running, self._has_started = self._num_running, False
+            if most_running or self._num_slots or self._num_left >= 1:
+                await self._take(most_running, 0 if has_started else -int(self._num_left))
+
+    def begin_anew(self) -> None:
+        """Forget what was admitted while the store was away."""
+        self._num_left = 0.0
+
+    async def give_back(self) -> None:
+        """Give everything back."""
+        async with self._taking:
+            if self._num_slots or self._num_left >= 1:
+                await self._take(0, -int(self._num_left))
+
+    @property
+    def _lacks_slot(self) -> bool:
+        return self._max_concurrent is not None and self._num_running >= self._num_slots
+
+    @property
+    def _lacks_request(self) -> bool:
+        return self._per_minute is not None and self._num_left < 1
+
+    async def _take(self, num_slots: int, num_requests: int) -> None:
+        before = self._num_slots
+        self._num_slots = min(before, num_slots)  # meanwhile nothing is used that is given back
+        self._num_left += min(num_requests, 0)
+        granted = await self._pool.take(
+            Wanted(self._name, num_slots, num_requests, self._per_minute, self._max_concurrent)
+        )
+        if granted is None:
+            self._num_slots = before
+            return
+        self._num_slots = granted.num_slots
+        self._num_left += max(granted.num_requests, 0)
+        self._filled_s = self._clock()
+        self._retry_s = granted.wait_s
+
+    def _admit(self) -> None:
+        if self._pool.is_away:
+            self._admit_share(self._pool.num_gateways)
+        else:
+            if self._max_concurrent is not None:
+                self._check_room(self._num_slots)
+            if self._per_minute is not None:
+                self._take_one(self._retry_s)
+        self._has_started = True
+        self._most_running = max(self._most_running, self._num_running + 1)
