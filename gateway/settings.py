@@ -230,7 +230,8 @@ class SharingSettings(_Group):
 
     Attributes:
         store: ``redis://`` or ``rediss://`` URL, which may hold a password. Gateways with the same store
-            share the limits of the API keys that they have in common. None = this gateway is alone.
+            share the limits of the API keys that they have in common, and discovered stages. None = this
+            gateway is alone.
         keys: accept the API keys in the store as well (``agentspec key --store``). Then every request needs
             a key.
     """

@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 from agentspec.gateway.discovery.cluster import Cluster, Member
 from agentspec.gateway.discovery.clusters import Clusters
 from agentspec.gateway.discovery.fingerprint import Fingerprint, PromptFeatures, read_features
-from agentspec.gateway.discovery.store import DiscoveryStore
+from agentspec.gateway.discovery.sqlite_store import SqliteDiscoveryStore
+from agentspec.gateway.discovery.stored import DiscoveryStore
 from agentspec.gateway.settings import DiscoverySettings
 from agentspec.stages import StageKey
 
@@ -66,15 +67,22 @@ class Discovery:
     """Stage discovery for requests without a stage. Thread-safe; starts its own thread on demand.
 
     Args:
+        store: where stages are kept; None = in the file of the settings.
         in_background: False to leave clustering to :meth:`catch_up`.
 
     Raises:
         ConfigError: the file has another format, or its folder does not exist.
     """
 
-    def __init__(self, settings: DiscoverySettings | None = None, *, in_background: bool = True) -> None:
+    def __init__(
+        self,
+        settings: DiscoverySettings | None = None,
+        store: DiscoveryStore | None = None,
+        *,
+        in_background: bool = True,
+    ) -> None:
         self._settings = settings or DiscoverySettings()
-        self._store = DiscoveryStore(self._settings.path, keeps_text=self._settings.keeps_text)
+        self._store = store or SqliteDiscoveryStore(self._settings.path, keeps_text=self._settings.keeps_text)
         self._raw_key = os.urandom(32)
         self._key = self._store.key or _SHARED_KEY
         self._tenants: dict[str, _Tenant] = {}

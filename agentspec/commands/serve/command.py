@@ -262,8 +262,8 @@ def run_serve(args: argparse.Namespace) -> int:
 def _serve_gateway(options: ServeOptions, plan: Plan, sharing: Sharing | None) -> None:
     from agentspec.commands.serve.plan import listening_socket
     from agentspec.commands.serve.reload import RunningSettings
-    from agentspec.commands.serve.settings import tracing_of
-    from agentspec.gateway import Discovery, EngineSupervisor, GracefulShutdown, create_app, serve
+    from agentspec.commands.serve.settings import discovery_of, tracing_of
+    from agentspec.gateway import EngineSupervisor, GracefulShutdown, create_app, serve
     from agentspec.gateway.reload import Reload
 
     settings, runtime = plan.settings, plan.runtime
@@ -286,7 +286,7 @@ def _serve_gateway(options: ServeOptions, plan: Plan, sharing: Sharing | None) -
             upstream, name = _running(settings, runtime)
         running = RunningSettings(options, settings, upstream, runtime) if options.config else None
         shutdown = GracefulShutdown()
-        discovery = Discovery(settings.discovery) if settings.discovery else None
+        discovery = discovery_of(settings)
         with keeping, closing(tracing) if tracing else nullcontext(), _recording(server.record) as recorder:
             serve(
                 create_app(

@@ -21,7 +21,7 @@ from agentspec.commands.serve.torch_engine import EmbeddedPlan
 from agentspec.commands.settings_file import yaml_text
 from agentspec.errors import ConfigError
 from agentspec.gateway import RuntimeConfig
-from agentspec.gateway.discovery.store import DiscoveryStore
+from agentspec.gateway.discovery.sqlite_store import SqliteDiscoveryStore
 from agentspec.gateway.server import bind
 from agentspec.gateway.settings import Settings
 
@@ -109,7 +109,7 @@ def _check_record(path: Path) -> None:
 
 def _check_discovery(path: Path) -> None:
     if path.exists() and path.stat().st_size > 0:  # opening an empty one makes tables
-        with closing(DiscoveryStore(path)):
+        with closing(SqliteDiscoveryStore(path)):
             return
     if not path.absolute().parent.is_dir():
         raise ConfigError(f"discovery file {str(path)!r}: there is no such folder")

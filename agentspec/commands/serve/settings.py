@@ -18,6 +18,7 @@ from agentspec.extras import needed
 from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE, ApiKey, ApiKeys, digest_of, parse_keys
 from agentspec.gateway.auth.runtime_config import RuntimeConfig
 from agentspec.gateway.config_file import SECRETS, load_settings
+from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.settings import (
     EngineSettings,
     FleetSettings,
@@ -126,6 +127,24 @@ def sharing_of(settings: SharingSettings) -> Sharing | None:
     with needed("corpus"):
         from agentspec.gateway.sharing.service import Sharing
     return Sharing(settings)
+
+
+def discovery_of(settings: Settings) -> Discovery | None:
+    """Return the discovery of stages; None if it is off.
+
+    Its stages are kept in the file of its settings, or else in the store that gateways share.
+
+    Raises:
+        ConfigError: the file can't be used, or a package is missing.
+    """
+    if settings.discovery is None:
+        return None
+    if settings.sharing.store is None or settings.discovery.path is not None:
+        return Discovery(settings.discovery)
+    with needed("corpus"):
+        from agentspec.gateway.discovery.redis_store import RedisDiscoveryStore
+    store = RedisDiscoveryStore(settings.sharing.store, keeps_text=settings.discovery.keeps_text)
+    return Discovery(settings.discovery, store)
 
 
 def tracing_of(settings: TracingSettings) -> Tracing | None:

@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 
 from agentspec.errors import ConfigError, RequestError
+from agentspec.gateway.discovery.redis_store import RedisDiscoveryStore
 from agentspec.gateway.discovery.service import MAX_RECENT, Discovery
 from agentspec.gateway.errors import UnknownClusterError
 from agentspec.gateway.settings import DiscoverySettings
+from tests.corpus.support.redis_server import running
 
 HELP = "You are helping {} with {} today, and you are kind to everybody."
 SECRET = "Rumpelstiltskin"
@@ -35,9 +37,12 @@ def helping(number: int) -> dict[str, Any]:
 
 
 @contextmanager
-def discovering(path: Path | None = None, **settings: Any) -> Iterator[Discovery]:
-    """Yield a discovery without a background thread. ``catch_up`` does its work."""
-    with closing(Discovery(DiscoverySettings(path=path, **settings), in_background=False)) as discovery:
+def discovering(place: Path | str | None = None, **settings: Any) -> Iterator[Discovery]:
+    """Yield a discovery without a background thread, in a file or a server. ``catch_up`` does its work."""
+    is_server = isinstance(place, str)
+    store = RedisDiscoveryStore(place) if is_server else None
+    chosen = DiscoverySettings(path=None if is_server else place, **settings)
+    with closing(Discovery(chosen, store, in_background=False)) as discovery:
         yield discovery
 
 
@@ -54,6 +59,16 @@ def stages(discovery: Discovery, tenant: str = "acme") -> dict[str, str]:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "stages.sqlite"
+
+
+@pytest.fixture(params=["a file", "a server"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path | str]:
+    """Yield a place that gateways share."""
+    if request.param == "a file":
+        yield tmp_path / "stages.sqlite"
+    else:
+        with running(tmp_path) as port:
+            yield f"redis://127.0.0.1:{port}/0"
 
 
 def test_the_first_request_gets_the_wider_stage_and_the_next_its_own() -> None:
@@ -106,34 +121,34 @@ def test_the_thread_finds_out_by_itself() -> None:
     assert not discovery._thread.is_alive()
 
 
-def test_what_was_found_is_found_after_a_restart(path: Path) -> None:
-    with discovering(path) as discovery:
+def test_what_was_found_is_found_after_a_restart(place: Path | str) -> None:
+    with discovering(place) as discovery:
         for number in range(12):
             stage(discovery, helping(number))
         stage(discovery, body("Plan."))
         found = stages(discovery)
         [fixed] = [one for one, name in found.items() if "plan" in name]
         discovery.name("acme", fixed, "my_agent/plan")
-    with discovering(path) as discovery:
+    with discovering(place) as discovery:
         assert stages(discovery) == {**found, fixed: "my_agent/plan"}
         assert stage(discovery, body("Plan.")) == "my_agent/plan"
         assert stage(discovery, helping(600)) == next(name for one, name in found.items() if one != fixed)
         assert sum(cluster.num_requests for cluster in discovery.clusters("acme")) == 15
 
 
-def test_what_left_a_cluster_is_not_back_after_a_restart(path: Path) -> None:
+def test_what_left_a_cluster_is_not_back_after_a_restart(place: Path | str) -> None:
     jobs = ["Look for mistakes.", "Count the words.", "Say it in French."]
     names = ["".join(chr(97 + number // 26**place % 26) for place in range(2)) for number in range(123)]
     asked = [
         body(f"A letter from {name} von {name} today. {jobs[i % 3]} Be brief.")
         for i, name in enumerate(names)
     ]
-    with discovering(path) as discovery:
+    with discovering(place) as discovery:
         for one in asked:
             stage(discovery, one)
         told = [stage(discovery, one) for one in asked]
         assert len(set(told)) == 3
-    with discovering(path) as discovery:
+    with discovering(place) as discovery:
         assert [stage(discovery, one) for one in asked] == told
 
 
@@ -254,8 +269,8 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         Discovery(DiscoverySettings(path=tmp_path / "none" / "file"))
 
 
-def test_two_gateways_on_one_file_agree(path: Path) -> None:
-    with discovering(path) as one, discovering(path) as other:
+def test_two_gateways_at_one_place_agree(place: Path | str) -> None:
+    with discovering(place) as one, discovering(place) as other:
         for number in range(24):
             stage((one, other)[number % 2], helping(number))
         for text in ("Plan.", "Code."):
@@ -278,8 +293,8 @@ def test_two_gateways_on_one_file_agree(path: Path) -> None:
         assert len({stage(other, body(text)) for text in ("Plan.", "Code.")}) == 2
 
 
-def test_what_people_did_at_one_gateway_is_not_undone_by_the_other(path: Path) -> None:
-    with discovering(path) as one, discovering(path) as other:
+def test_what_people_did_at_one_gateway_is_not_undone_by_the_other(place: Path | str) -> None:
+    with discovering(place) as one, discovering(place) as other:
         for number in range(12):
             stage(one, helping(number))
         stage(one, body("Plan."))
@@ -297,9 +312,9 @@ def test_what_people_did_at_one_gateway_is_not_undone_by_the_other(path: Path) -
         assert stage(other, helping(3)) == stage(one, helping(50)) == stage(one, body("Plan."))
 
 
-def test_what_the_other_gateway_did_first_is_refused_and_changes_nothing(path: Path) -> None:
+def test_what_the_other_gateway_did_first_is_refused_and_changes_nothing(place: Path | str) -> None:
     """The list that a person acts on may be older than another person's change."""
-    with discovering(path) as one, discovering(path) as other:
+    with discovering(place) as one, discovering(place) as other:
         for text in ("Plan.", "Code.", "Test."):
             stage(one, body(text))
         plan, code, test = (cluster.id for cluster in one.clusters("acme"))
@@ -349,8 +364,8 @@ discovery.close()
         assert len(members) == len(set(members)) > 0
 
 
-def test_a_wrong_call_changes_neither_memory_nor_file(path: Path) -> None:
-    with discovering(path) as discovery:
+def test_a_wrong_call_changes_neither_memory_nor_file(place: Path | str) -> None:
+    with discovering(place) as discovery:
         stage(discovery, body("Plan."))
         found = stages(discovery)
         [cluster_id] = found
@@ -359,7 +374,7 @@ def test_a_wrong_call_changes_neither_memory_nor_file(path: Path) -> None:
         with pytest.raises(RequestError):
             discovery.split("acme", cluster_id)
         assert stages(discovery) == found
-    with discovering(path) as discovery:
+    with discovering(place) as discovery:
         assert stages(discovery) == found
 
 

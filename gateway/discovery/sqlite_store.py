@@ -12,12 +12,12 @@ import logging
 import os
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentspec.errors import ConfigError
 from agentspec.gateway.discovery.cluster import Cluster, Member
 from agentspec.gateway.discovery.clusters import Clusters
+from agentspec.gateway.discovery.stored import StoredTenant, changed_in, note_saved
 from agentspec.gateway.discovery.templates import Template
 from agentspec.stages import StageKey
 
@@ -43,22 +43,8 @@ _PASSING = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_BUSY", "SQLITE_LOCKED", "SQLI
 logger = logging.getLogger("agentspec.gateway")
 
 
-@dataclass(slots=True)
-class StoredTenant:
-    """The stored clusters and refused templates of one tenant."""
-
-    clusters: dict[str, Cluster] = field(default_factory=dict)
-    refused: list[tuple[bytes, Template]] = field(default_factory=list)
-
-
-class DiscoveryStore:
-    """The store of discovered stages. Does nothing without a file (``path=None``). Not thread-safe.
-
-    Call :meth:`begin`, :meth:`news`, then :meth:`commit` or :meth:`rollback`. Other writers are locked out
-    in between.
-
-    Attributes:
-        key: secret key of the digests in this file; None without a file.
+class SqliteDiscoveryStore:
+    """A :class:`~agentspec.gateway.discovery.stored.DiscoveryStore` in a file. None = it does nothing.
 
     Raises:
         ConfigError: the file has another format, or it can't be opened.
@@ -104,7 +90,7 @@ class DiscoveryStore:
         """Write changes and end the transaction. If that fails, the changes stay marked as unsaved."""
         if self._file is None or not self._is_open:
             return
-        changed = [_changed(clusters, with_counts) for clusters in tenants]
+        changed = [changed_in(clusters, with_counts) for clusters in tenants]
         try:
             for clusters, those in zip(tenants, changed, strict=True):
                 self._write(self._file, clusters, those)
@@ -115,7 +101,7 @@ class DiscoveryStore:
             return
         self._is_open = False
         for clusters, those in zip(tenants, changed, strict=True):
-            _note_saved(clusters, those)
+            note_saved(clusters, those)
         if self._has_failed:
             self._has_failed = False
             logger.warning("discovered stages are saved to %s again", self._path)
@@ -267,20 +253,3 @@ def _prepared(file: sqlite3.Connection) -> bytes:
             f"the discovery file has version {facts['version']!r}, not {VERSION}; move it away to begin anew"
         )
     return bytes(facts["key"])
-
-
-def _changed(clusters: Clusters, with_counts: bool) -> dict[Cluster, int]:
-    """Return the clusters to be written, with their present request counts, which may grow meanwhile."""
-    return {
-        cluster: cluster.num_requests
-        for cluster in clusters
-        if cluster in clusters.changed or (with_counts and cluster.num_requests != cluster.num_saved)
-    }
-
-
-def _note_saved(clusters: Clusters, changed: Mapping[Cluster, int]) -> None:
-    clusters.changed.clear()
-    clusters.gone.clear()
-    for cluster, num_requests in changed.items():
-        cluster.num_saved = num_requests
-        cluster.is_saved = True
