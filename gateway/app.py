@@ -76,10 +76,11 @@ def create_app(
     registry = CollectorRegistry()
     if sharing is not None:
         registry.register(SharingCollector(sharing))
+    feed = LiveFeed(upstream, traffic_stats, is_open=lambda: not runtime.keys)
     own = Starlette(
         routes=[
             *_routes(upstream, runtime, registry, discovery),
-            *ui_routes(LiveFeed(upstream, traffic_stats), runtime, shutdown),
+            *ui_routes(feed, runtime, shutdown),
         ],
         exception_handlers={
             HTTPException: _http_error,

@@ -105,7 +105,28 @@ def view(snapshot: Mapping[str, Any], width: int) -> Group:
     table.add_row(Text("all", style="bold"), *map(_cells(total).__getitem__, columns))
     left = snapshot["num_stages_left_out"]
     more = f", {left} more stages" if left else ""
-    return Group(table, Text(f"{total['num_running']} calls under way{more}"))
+    running = Text(f"{total['num_running']} calls under way{more}")
+    engines = snapshot.get("engines")
+    return Group(table, running, Text(), _sharing(engines)) if engines else Group(table, running)
+
+
+def _sharing(engines: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table of the engines that share outputs."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("outputs shared by", overflow="fold")
+    for name in ("sent", "known", "learned", "lag", "lost"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in engines:
+        known = _sum(one, "num_duplicates", "num_skipped")
+        lost = _sum(one, "num_dropped", "num_dropped_records")
+        lag = NOTHING if one["lag_s"] is None else f"{one['lag_s']:.1f} s"
+        learned = _sum(one, "num_learned")
+        table.add_row(Text(one["engine"]), _sum(one, "num_published"), known, learned, lag, lost)
+    return table
+
+
+def _sum(figures: Mapping[str, Any], *names: str) -> str:
+    return f"{sum(figures[name] or 0 for name in names):.0f}"
 
 
 def _name(stage: Mapping[str, Any]) -> str:

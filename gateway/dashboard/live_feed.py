@@ -9,11 +9,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from agentspec.gateway.dashboard.snapshot import SlidingWindows, describe_all, describe_tenant
+from agentspec.gateway.dashboard.snapshot import (
+    SlidingWindows,
+    describe_all,
+    describe_engines,
+    describe_tenant,
+)
 from agentspec.gateway.dashboard.traffic import TrafficStats
 from agentspec.gateway.dashboard.workflow_graph import Path
 from agentspec.gateway.errors import RateLimitError
@@ -29,12 +34,21 @@ MAX_VIEWERS = 32  # of one tenant at a time
 class LiveFeed:
     """A live feed that polls one upstream while clients are connected. Used from the event loop only.
 
-    The tenant None stands for all tenants, which operators see.
+    The tenant None stands for all tenants, which operators see. Figures of engines are for operators: they
+    sum over tenants.
+
+    Args:
+        is_open: returns True if every client is an operator.
     """
 
     def __init__(
-        self, upstream: Upstream, traffic_stats: TrafficStats, interval_s: float = INTERVAL_S
+        self,
+        upstream: Upstream,
+        traffic_stats: TrafficStats,
+        interval_s: float = INTERVAL_S,
+        is_open: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._is_open = is_open
         self._upstream = upstream
         self._traffic_stats = traffic_stats
         self._interval_s = interval_s
@@ -96,8 +110,12 @@ class LiveFeed:
     def _snapshot(self, tenant: str | None) -> dict[str, Any]:
         windows = self._windows[tenant]
         if tenant is None:
-            return describe_all(windows, self._traffic_stats.all(), self._interval_s)
-        return describe_tenant(windows, self._traffic_stats.of(tenant), self._interval_s)
+            snapshot = describe_all(windows, self._traffic_stats.all(), self._interval_s)
+        else:
+            snapshot = describe_tenant(windows, self._traffic_stats.of(tenant), self._interval_s)
+        if tenant is None or self._is_open():
+            snapshot["engines"] = describe_engines(self._upstream.corpora())
+        return snapshot
 
 
 def _of(tenant: str | None, stats: Mapping[StageKey, StageStats]) -> dict[Path, StageStats]:

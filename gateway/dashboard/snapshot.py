@@ -18,6 +18,18 @@ from agentspec.stats import StageStats
 
 MAX_SHOWN_STAGES = 100  # those with the most requests
 MAX_SHOWN_EDGES = 200  # those seen most often
+SHARED_FIGURES = (
+    "num_published",
+    "num_duplicates",
+    "num_skipped",
+    "num_dropped",
+    "num_published_bytes",
+    "num_learned",
+    "num_learned_tokens",
+    "num_dropped_records",
+    "lag_s",
+    "num_store_failures",
+)
 
 
 class SlidingWindows:
@@ -74,6 +86,14 @@ def _named(path: Path) -> dict[str, str]:
 
 def _named_with_tenant(path: Path) -> dict[str, str]:
     return {"tenant": path[0], "stage": "/".join(path[1:])}
+
+
+def describe_engines(corpora: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+    """Return what the engines that share outputs have shared. ``corpora`` are their figures by engine."""
+    return [
+        {"engine": engine, **{name: figures.get(name) for name in SHARED_FIGURES}}
+        for engine, figures in sorted(corpora.items())
+    ]
 
 
 def _described(

@@ -139,7 +139,12 @@ class EmbeddedUpstream:
 
     async def metrics(self) -> Iterable[Metric]:
         """Return the metrics of its corpus, if it has one. There is no connection to measure."""
-        return () if self._corpus_figures is None else corpus_metrics({"embedded": self._corpus_figures()})
+        corpora = self.corpora()
+        return corpus_metrics(corpora) if corpora else ()
+
+    def corpora(self) -> Mapping[str, Mapping[str, float]]:
+        """Return the figures of its corpus, if it has one."""
+        return {} if self._corpus_figures is None else {"embedded": self._corpus_figures()}
 
     async def trace(self, tenant: str | None, request_id: str) -> None:
         """Return None: answers contain their own traces, and no copy is kept."""

@@ -123,9 +123,13 @@ class Fleet:
         """Return the metrics of every engine and of the admission queue."""
         if len(self._replicas) == 1:  # _probe_regularly does not probe a single engine
             await self._replicas[0].probe_health()
-        corpora = {one.name: one.control.corpus for one in self._replicas if one.control.corpus is not None}
+        corpora = self.corpora()
         shared = corpus_metrics(corpora) if corpora else ()
         return chain(upstream_metrics(self._replicas, len(self._queue)), shared)
+
+    def corpora(self) -> Mapping[str, Mapping[str, float]]:
+        """Return the figures of the engines' corpora, see :meth:`Upstream.corpora`."""
+        return {one.name: one.control.corpus for one in self._replicas if one.control.corpus is not None}
 
     async def trace(self, tenant: str | None, request_id: str) -> list[Any] | None:
         """Return the longest trace: an engine that broke off may have a part; see :meth:`Upstream.trace`."""

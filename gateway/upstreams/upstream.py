@@ -44,6 +44,9 @@ class Upstream(Protocol):
     async def metrics(self) -> Iterable[Metric]:
         """Return the Prometheus metrics other than those per stage. Never fails."""
 
+    def corpora(self) -> Mapping[str, Mapping[str, float]]:
+        """Return the figures of the engines that share outputs, by engine and name, as of the last stats."""
+
     async def trace(self, tenant: str | None, request_id: str) -> Sequence[Any] | None:
         """Return the decode steps of a traced request of the tenant, or of any tenant if that is None.
 

@@ -85,24 +85,42 @@ def test_sparks(series: list[float | None], shown: str) -> None:
     assert spark(series) == shown
 
 
+TOTAL: dict[str, Any] = {
+    "series": [],
+    "accepted_per_step_now": None,
+    "accepted_per_step_recent": None,
+    "accepted_per_step": None,
+    "requests_per_s": 0.0,
+    "tokens_per_s": 0.0,
+    "acceptance_rate": 0.0,
+    "num_draft_tokens": 0,
+    "num_accepted_tokens": 0,
+    "saved_s": None,
+    "tree_bytes": 0,
+    "num_running": 3,
+}
+
+
+def test_engines_that_share_outputs_have_a_table() -> None:
+    figures = {"num_published": 12, "num_duplicates": 3, "num_skipped": 4, "num_dropped": 0}
+    figures |= {"num_published_bytes": 9, "num_learned": 31, "num_learned_tokens": 99}
+    engines = [
+        {"engine": "gpu-1", **figures, "num_dropped_records": 5, "lag_s": 0.25, "num_store_failures": 0},
+        {"engine": "old", **dict.fromkeys(figures), "num_dropped_records": None, "lag_s": None},
+    ]
+    out = io.StringIO()
+    told = {"stages": [], "total": TOTAL, "num_stages_left_out": 0, "engines": engines}
+    Console(file=out, width=80).print(view(told, 80))
+    head, one, other = (line.split() for line in out.getvalue().splitlines()[-3:])
+    assert head == ["outputs", "shared", "by", "sent", "known", "learned", "lag", "lost"]
+    assert one == ["gpu-1", "12", "7", "31", "0.2", "s", "5"]
+    assert other == ["old", "0", "0", "0", "-", "0"]
+
+
 def test_a_view_of_nothing_and_of_too_much() -> None:
-    figures: dict[str, Any] = {
-        "series": [],
-        "accepted_per_step_now": None,
-        "accepted_per_step_recent": None,
-        "accepted_per_step": None,
-        "requests_per_s": 0.0,
-        "tokens_per_s": 0.0,
-        "acceptance_rate": 0.0,
-        "num_draft_tokens": 0,
-        "num_accepted_tokens": 0,
-        "saved_s": None,
-        "tree_bytes": 0,
-        "num_running": 3,
-    }
     for width, has_trend in ((132, True), (80, False)):
         out = io.StringIO()
-        told = {"stages": [], "total": figures, "num_stages_left_out": 7}
+        told = {"stages": [], "total": TOTAL, "num_stages_left_out": 7}
         Console(file=out, width=width).print(view(told, width))
         assert out.getvalue().rstrip().endswith("3 calls under way, 7 more stages")
         assert ("tokens/step" in out.getvalue()) is has_trend

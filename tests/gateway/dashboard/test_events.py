@@ -6,12 +6,15 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from agentspec.corpus.corpus import open_corpus
+from agentspec.forest import Forest
 from agentspec.gateway import ApiKeys, EmbeddedUpstream
 from agentspec.gateway.dashboard.live_feed import MAX_VIEWERS, LiveFeed
 from agentspec.gateway.dashboard.traffic import TrafficStats
@@ -71,6 +74,27 @@ def test_a_tenant_sees_its_own_stages_and_how_they_follow() -> None:
         ("flow/x", "flow/y", 1),
         ("flow/y", "flow/x", 1),
     }
+
+
+def test_operators_alone_see_what_engines_share(tmp_path: Path) -> None:
+    with closing(open_corpus(str(tmp_path), "v", 100, Forest())) as corpus:
+        corpus.start()
+
+        def sharing(**options: Any) -> Any:
+            return serving(
+                EmbeddedUpstream(ScriptedEngine(), corpus_figures=lambda: corpus.figures().describe()),
+                **options,
+            )
+
+        with sharing(keys=KEYS, admin_key="boss") as root:
+            with reading(root, "boss") as snapshots:
+                [engine] = next(snapshots)["engines"]
+            with reading(root, "ka") as snapshots:
+                assert "engines" not in next(snapshots)
+        with sharing() as root, reading(root) as snapshots:
+            [same] = next(snapshots)["engines"]
+    assert engine == same
+    assert (engine["engine"], engine["num_published"], engine["lag_s"]) == ("embedded", 0, 0.0)
 
 
 def test_an_operator_sees_the_stages_and_workflows_of_all_tenants() -> None:

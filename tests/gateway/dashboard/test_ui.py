@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 from agentspec.config import DraftConfig
+from agentspec.corpus.corpus import open_corpus
 from agentspec.engine import EngineConfig, TorchEngine
 from agentspec.forest import Forest
 from agentspec.gateway import ApiKeys, Discovery, EmbeddedUpstream
@@ -145,6 +148,17 @@ def test_an_operator_sees_the_stages_of_all_tenants(chromium: Any, root: str) ->
         assert tab.locator("#stages button.name").count() == 0  # this key can't call them
         titles = tab.locator("#graph path.edge title").all_text_contents()
         assert "acme: agentic_sql/classify → acme: agentic_sql/extract: 2" in titles
+
+
+def test_engines_that_share_outputs_are_shown_to_an_operator(chromium: Any, tmp_path: Path) -> None:
+    with closing(open_corpus(str(tmp_path), "v", 100, Forest())) as corpus:
+        corpus.start()
+        upstream = EmbeddedUpstream(ScriptedEngine(), corpus_figures=lambda: corpus.figures().describe())
+        with serving(upstream) as root, page(chromium) as tab:
+            tab.goto(f"{root}/ui")
+            tab.wait_for_selector("#engines:not([hidden])")
+            cells = tab.locator("#engine-rows td").all_inner_texts()
+    assert cells == ["embedded", "0", "0", "0", "0", "0.0 s", "0"]
 
 
 def test_one_request_is_shown_token_by_token(tab: Any) -> None:
