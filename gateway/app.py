@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -156,17 +156,14 @@ def _running(
 ) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        if sharing is not None:
-            await sharing.start(runtime)
-        await upstream.start()
-        try:
-            yield
-        finally:
-            await upstream.close()
-            if discovery is not None:
-                await run_in_threadpool(discovery.close)
-            if sharing is not None:
-                await sharing.close()
+        async with sharing.running(runtime) if sharing else nullcontext():
+            await upstream.start()
+            try:
+                yield
+            finally:
+                await upstream.close()
+                if discovery is not None:
+                    await run_in_threadpool(discovery.close)
 
     return lifespan
 

@@ -7,8 +7,8 @@ import logging
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from hashlib import blake2b
 
 from pydantic import ValidationError
@@ -21,7 +21,7 @@ from agentspec.gateway.principal import RateLimits
 from agentspec.gateway.settings import KeySettings, SharingSettings
 from agentspec.gateway.sharing.limits import SharedLimits
 from agentspec.gateway.sharing.parts import Granted, Wanted
-from agentspec.gateway.sharing.store import TTL_S, SharedStore, SharingError
+from agentspec.gateway.sharing.store import CALL_TIMEOUT_S, TTL_S, SharedStore, SharingError
 from agentspec.stages import check_tenant
 
 BEAT_S = 1.0
@@ -37,6 +37,7 @@ class Sharing:
         clock: seconds, monotonic.
         beat_s: seconds between two heartbeats.
         ttl_s: what a gateway holds is free again, so long after its last heartbeat.
+        call_timeout_s: time after which the store counts as away.
 
     Attributes:
         num_gateways: gateways alive, as of the last answer of the store.
@@ -52,9 +53,10 @@ class Sharing:
         *,
         beat_s: float = BEAT_S,
         ttl_s: float = TTL_S,
+        call_timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
         assert settings.store is not None
-        self._store = SharedStore(settings.store, uuid.uuid4().hex, ttl_s)
+        self._store = SharedStore(settings.store, uuid.uuid4().hex, ttl_s, call_timeout_s)
         self._accepts_keys = settings.keys
         self._beat_s = beat_s
         self._clock = clock
@@ -80,11 +82,22 @@ class Sharing:
 
     async def take(self, wanted: Wanted) -> Granted | None:
         """Take from a limit, or give back; None if the store is away."""
+        if self.is_away:
+            return None
         try:
             return await self._store.take(wanted)
         except SharingError as error:
             self._breaker.fail(error)
             return None
+
+    @asynccontextmanager
+    async def running(self, runtime: RuntimeConfig) -> AsyncIterator[None]:
+        """Share within the context."""
+        await self.start(runtime)
+        try:
+            yield
+        finally:
+            await self.close()
 
     async def start(self, runtime: RuntimeConfig) -> None:
         """Begin to share. Returns once the store has answered, or counts as away."""
@@ -105,7 +118,10 @@ class Sharing:
     async def _run(self, runtime: RuntimeConfig) -> None:
         while True:
             await asyncio.sleep(max(self._beat_s, self._breaker.wait_s))
-            await self._beat(runtime)
+            try:
+                await self._beat(runtime)
+            except Exception:  # the next one may work
+                logger.exception("sharing with other gateways: a heartbeat failed")
 
     async def _beat(self, runtime: RuntimeConfig) -> None:
         try:

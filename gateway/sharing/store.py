@@ -85,12 +85,15 @@ class SharedStore:
         url: ``redis://USER:PASSWORD@HOST:PORT/DB``, ``rediss://`` for TLS, with redis-py's options.
         gateway: name of this gateway, unique among all.
         ttl_s: a gateway that was not heard of for so long is gone.
+        call_timeout_s: of each answer.
 
     Raises:
         ConfigError: the URL is malformed.
     """
 
-    def __init__(self, url: str, gateway: str, ttl_s: float = TTL_S) -> None:
+    def __init__(
+        self, url: str, gateway: str, ttl_s: float = TTL_S, call_timeout_s: float = CALL_TIMEOUT_S
+    ) -> None:
         self._gateway = gateway
         self._ttl_ms = int(1e3 * ttl_s)
         self.shown = without_password(url)
@@ -98,7 +101,7 @@ class SharedStore:
             self._client: Any = redis.asyncio.Redis.from_url(
                 url,
                 socket_connect_timeout=CONNECT_TIMEOUT_S,
-                socket_timeout=CALL_TIMEOUT_S,
+                socket_timeout=call_timeout_s,
                 retry=redis.asyncio.retry.Retry(NoBackoff(), 0),  # the caller's breaker decides
                 protocol=2,  # answers have one form in all versions of redis-py
                 decode_responses=True,

@@ -58,7 +58,7 @@ def gateways(store: str) -> Iterator[list[str]]:
     with ExitStack() as stack:
         urls = []
         for _ in range(2):
-            sharing = Sharing(SharingSettings(store=store, keys=True), beat_s=0.05)
+            sharing = Sharing(SharingSettings(store=store, keys=True), beat_s=0.05, call_timeout_s=WAIT_S)
             runtime = RuntimeConfig(ApiKeys(make_limits=sharing.limits_of, are_needed=True))
             shutdown = GracefulShutdown()
             upstream = EmbeddedUpstream(ScriptedEngine())
@@ -83,12 +83,13 @@ def test_a_key_in_the_store_opens_all_gateways_until_it_is_revoked(store: str, g
 def test_a_limit_in_the_store_holds_over_all_gateways(store: str, gateways: list[str]) -> None:
     key = run_command("--store", store, "--requests-per-minute", "6").stdout.strip()
     until(lambda: all(status(url, key) != 401 for url in gateways))
+    begin_s = time.monotonic()
     statuses = [status(url, key) for url in gateways * 10]
     figures = httpx.get(gateways[0] + "/metrics").text
     assert "agentspec_gateways 2.0" in figures
     assert "agentspec_gateway_store_up 1.0" in figures
     assert set(statuses) == {200, 429}
-    assert 2 <= statuses.count(200) <= 6
+    assert 2 <= statuses.count(200) <= 6 + (time.monotonic() - begin_s) * 6 / 60
 
 
 def test_a_malformed_key_is_refused_and_the_others_stay(

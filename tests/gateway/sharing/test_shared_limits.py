@@ -31,8 +31,12 @@ BEAT_S = 0.05
 class Gateway:
     """One gateway's view of the limits of one key."""
 
-    def __init__(self, store: str, key: ApiKey, *, ttl_s: float = 60.0) -> None:
-        self.sharing = Sharing(SharingSettings(store=store), beat_s=BEAT_S, ttl_s=ttl_s)
+    def __init__(
+        self, store: str, key: ApiKey, *, ttl_s: float = 60.0, call_timeout_s: float = WAIT_S
+    ) -> None:
+        self.sharing = Sharing(
+            SharingSettings(store=store), beat_s=BEAT_S, ttl_s=ttl_s, call_timeout_s=call_timeout_s
+        )
         self.runtime = RuntimeConfig(ApiKeys([key], make_limits=self.sharing.limits_of))
         self._running: list[AbstractContextManager[None]] = []
 
@@ -93,6 +97,14 @@ def client(store: str) -> Iterator[Any]:
 def limits_in(store: str) -> list[bytes]:
     with client(store) as opened:
         return list(opened.scan_iter("agentspec:*limit:*"))
+
+
+def held_until_ms(store: str) -> list[int]:
+    """Return when each gateway's part of a limit would be free."""
+    (limit,) = limits_in(store)
+    with client(store) as opened:
+        held = opened.hgetall(limit)
+    return [int(value.split()[1]) for name, value in held.items() if name.startswith(b"slot:")]
 
 
 async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
@@ -185,7 +197,7 @@ def test_what_a_dead_gateway_held_is_free_later(store: str) -> None:
         dead = Gateway(store, key(max_concurrent=2), ttl_s=0.5)
         await dead.sharing._beat(dead.runtime)  # it never beats again
         assert await dead.begin_some(2)
-        async with Gateway(store, key(max_concurrent=2), ttl_s=0.5) as alive:
+        async with Gateway(store, key(max_concurrent=2)) as alive:
             await until(alive.begin)
             await until(alive.begin)
             assert not await alive.begin()
@@ -196,12 +208,11 @@ def test_what_a_dead_gateway_held_is_free_later(store: str) -> None:
 
 def test_what_is_in_use_stays_held(store: str) -> None:
     async def test() -> None:
-        async with two(store, key(max_concurrent=1), ttl_s=1.0) as (a, b):
+        async with two(store, key(max_concurrent=1)) as (a, b):
             assert await a.begin()
-            end_s = time.monotonic() + 2.0
-            while time.monotonic() < end_s:
-                assert not await b.begin()
-                await asyncio.sleep(BEAT_S)
+            first_ms = max(held_until_ms(store))
+            await until(_is(lambda: max(held_until_ms(store)) > first_ms))
+            assert not await b.begin()
 
     run(test())
 
@@ -264,14 +275,17 @@ def test_a_store_that_never_was_there_stops_no_request() -> None:
 
 def test_a_store_that_does_not_answer_delays_few_requests(store: str) -> None:
     async def test() -> None:
-        async with Gateway(store, key(max_concurrent=100)) as a:
-            assert await a.begin()
+        async with Gateway(store, key(max_concurrent=100), call_timeout_s=0.25) as a:
+            await until(_is(lambda: not a.sharing.is_away))
+            await until(a.begin)
             with client(store) as opened:
                 server = int(opened.info()["process_id"])
             os.kill(server, signal.SIGSTOP)
             try:
+                begin_s = time.monotonic()
                 assert await a.begin_some(99)
                 assert a.sharing.is_away
+                assert time.monotonic() - begin_s < 99 * 0.25  # not each of them waited
             finally:
                 os.kill(server, signal.SIGCONT)
 
