@@ -63,6 +63,7 @@ class Sharing:
         self._breaker = CircuitBreaker("sharing with other gateways", clock)
         self._limits: weakref.WeakSet[SharedLimits] = weakref.WeakSet()
         self._keys_version = -1
+        self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.num_gateways = 1
 
@@ -106,9 +107,9 @@ class Sharing:
 
     async def close(self) -> None:
         """Give everything back, and leave."""
+        self._closing.set()  # not cancelled: redis-py may lose a cancellation
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+            await self._task
         with suppress(SharingError):
             if not self.is_away:
                 for limits in list(self._limits):
@@ -116,12 +117,19 @@ class Sharing:
             await self._store.leave()
 
     async def _run(self, runtime: RuntimeConfig) -> None:
-        while True:
-            await asyncio.sleep(max(self._beat_s, self._breaker.wait_s))
+        while not await self._closes_within(max(self._beat_s, self._breaker.wait_s)):
             try:
                 await self._beat(runtime)
             except Exception:  # the next one may work
                 logger.exception("sharing with other gateways: a heartbeat failed")
+
+    async def _closes_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def _beat(self, runtime: RuntimeConfig) -> None:
         try:
