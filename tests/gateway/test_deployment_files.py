@@ -16,6 +16,8 @@ from pydantic import BaseModel
 from agentspec.gateway.config_file import load_settings
 from agentspec.gateway.server import LAST_WORDS_S
 from agentspec.gateway.settings import EngineSettings, KeySettings, Settings, UpstreamSettings
+from agentspec.vllm_plugin.command import CONTROL, WORKER
+from agentspec.vllm_plugin.model_runner import SCHEDULER
 from tests.gateway.support.live import chat_body, post, serving_engine, serving_proxy
 from tests.gateway.support.scripted import ScriptedEngine
 
@@ -83,6 +85,12 @@ def test_who_ends_a_gateway_waits_for_its_grace(tmp_path: Path, monkeypatch: pyt
     pause_s = int(pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
     assert pod["terminationGracePeriodSeconds"] > needed_s + pause_s
     assert int(read("docker-compose.yaml")["services"]["gateway"]["stop_grace_period"].rstrip("s")) > needed_s
+
+
+def test_vllm_is_started_as_the_plugin_wants_it() -> None:
+    flags = [one.partition("=")[::2] for one in read("docker-compose.yaml")["services"]["vllm"]["command"]]
+    ours = {flag: value for flag, value in flags if value.startswith("agentspec.")}
+    assert ours == {"--worker-cls": WORKER, "--scheduler-cls": SCHEDULER, "--middleware": CONTROL}
 
 
 def test_the_secrets_are_asked_for_and_none_is_there() -> None:
