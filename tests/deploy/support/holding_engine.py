@@ -77,10 +77,8 @@ def _has_left(connection: socket.socket) -> bool:
 @contextmanager
 def holding_engine() -> Iterator[HoldingEngine]:
     """Yield a running engine."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
-        server.daemon_threads = True
-        engine = HoldingEngine(f"http://127.0.0.1:{server.server_address[1]}")
-        server.engine = engine
+    with _Server(("127.0.0.1", 0), _Handler) as server:
+        engine = server.engine = HoldingEngine(f"http://127.0.0.1:{server.server_address[1]}")
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:
@@ -89,6 +87,11 @@ def holding_engine() -> Iterator[HoldingEngine]:
             engine.release()
             server.shutdown()
             thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    engine: HoldingEngine
 
 
 class _Handler(BaseHTTPRequestHandler):
