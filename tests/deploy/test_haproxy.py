@@ -30,6 +30,7 @@ pytestmark = pytest.mark.skipif(haproxy() is None, reason="needs HAProxy: make t
 
 CHAT = "/v1/chat/completions"
 KILLED, LEFT = NAMES
+KEPT_BYTES = 131072  # tune.bufsize
 QUESTION = "Question: How many orders are there?"
 
 
@@ -60,12 +61,12 @@ def clients() -> Iterator[ThreadPoolExecutor]:
 
 
 def sent(
-    clients: ThreadPoolExecutor, gateways: TwoGateways, engine: HoldingEngine, path: str = CHAT
+    clients: ThreadPoolExecutor, gateways: TwoGateways, engine: HoldingEngine, path: str = CHAT, **fields: Any
 ) -> list[Future[httpx.Response]]:
     """Send two requests, one to each gateway: HAProxy chooses the one with fewer connections."""
     futures = []
     for number in (1, 2):
-        futures.append(clients.submit(post, gateways.root, path))
+        futures.append(clients.submit(post, gateways.root, path, **fields))
         engine.wait_for(number)
     return futures
 
@@ -73,7 +74,7 @@ def sent(
 def test_answers_that_have_not_begun_come_from_the_other_gateway(
     engine: HoldingEngine, gateways: TwoGateways, clients: ThreadPoolExecutor
 ) -> None:
-    futures = sent(clients, gateways, engine)
+    futures = sent(clients, gateways, engine, user="x" * 100_000)
     gateways.processes[KILLED].send_signal(signal.SIGKILL)
     engine.wait_for(3)  # the request of the killed gateway, again
     engine.release()
@@ -83,17 +84,20 @@ def test_answers_that_have_not_begun_come_from_the_other_gateway(
     assert engine.received == [CHAT] * 3
 
 
-def test_what_may_change_something_is_sent_once(
-    engine: HoldingEngine, gateways: TwoGateways, clients: ThreadPoolExecutor
+@pytest.mark.parametrize(
+    ("path", "num_bytes"), [("/v1/embeddings", 10), (CHAT, KEPT_BYTES)], ids=["may-change-something", "long"]
+)
+def test_other_requests_are_sent_once(
+    path: str, num_bytes: int, engine: HoldingEngine, gateways: TwoGateways, clients: ThreadPoolExecutor
 ) -> None:
-    futures = sent(clients, gateways, engine, "/v1/embeddings")
+    futures = sent(clients, gateways, engine, path, user="x" * num_bytes)
     gateways.processes[KILLED].send_signal(signal.SIGKILL)
     lost = next(as_completed(futures)).result()
     assert lost.status_code == 502
     assert lost.json()["error"]["code"] == "gateway_lost"
     engine.release()
     assert sorted(future.result().status_code for future in futures) == [200, 502]
-    assert engine.received == ["/v1/embeddings"] * 2
+    assert engine.received == [path] * 2
 
 
 def test_a_stream_that_has_begun_is_cut_and_the_other_ends_well(
