@@ -20,7 +20,8 @@ CHART = DEPLOY / "helm" / "agentspec"
 VALUES_FILES = sorted((CHART / "ci").glob("*-values.yaml"))
 OWN_SCHEMAS = Path(__file__).resolve().parents[1] / "schemas"
 OWN_KINDS = {"ScaledObject": "scaledobject", "PodMonitor": "podmonitor"}
-TOOLS = Path(os.environ.get("AGENTSPEC_TEST_TOOLS", "/nowhere"))
+NO_TOOLS = Path("/nowhere")
+TOOLS = Path(os.environ.get("AGENTSPEC_TEST_TOOLS", NO_TOOLS))
 HELMS = ("helm-4", "helm-3")
 KUBERNETES = ("1.27.0", "1.37.0")
 REASON = "needs Helm: make test-deploy"
@@ -28,8 +29,17 @@ RELEASE, NAMESPACE = "demo", "serving"
 
 
 def has_tools() -> bool:
-    """Return True if ``make test-deploy`` unpacked the programs."""
-    return (TOOLS / HELMS[0]).exists()
+    """Return True if ``make test-deploy`` unpacked the programs.
+
+    Raises:
+        RuntimeError: its folder lacks one. Tests must not be skipped then.
+    """
+    if TOOLS == NO_TOOLS:
+        return False
+    missing = [name for name in (*HELMS, "kubectl", "schemas") if not (TOOLS / name).exists()]
+    if missing:
+        raise RuntimeError(f"{str(TOOLS)!r} lacks {missing}: remove the folder, and run make test-deploy")
+    return True
 
 
 def helm(*arguments: str, program: str = HELMS[0]) -> subprocess.CompletedProcess[str]:

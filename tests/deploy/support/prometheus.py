@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -13,6 +11,7 @@ from pathlib import Path
 import httpx
 import yaml
 
+from tests.deploy.support.programs import program
 from tests.support.ports import reserved_port
 
 PROMETHEUS_VARIABLE = "AGENTSPEC_TEST_PROMETHEUS"
@@ -21,7 +20,7 @@ WAIT_S = 60.0  # only a guard against hanging
 
 def prometheus() -> str | None:
     """Return the program; None without one."""
-    return shutil.which(os.environ.get(PROMETHEUS_VARIABLE) or "")
+    return program(PROMETHEUS_VARIABLE)
 
 
 class Prometheus:
@@ -49,8 +48,8 @@ class Prometheus:
 @contextmanager
 def scraping(pods: Mapping[str, str], namespace: str, folder: Path) -> Iterator[Prometheus]:
     """Yield a server that scrapes these URLs, with the labels of pods of these names."""
-    program = prometheus()
-    assert program is not None
+    executable = prometheus()
+    assert executable is not None
     targets = [
         {"targets": [httpx.URL(url).netloc.decode()], "labels": {"namespace": namespace, "pod": pod}}
         for pod, url in pods.items()
@@ -60,7 +59,7 @@ def scraping(pods: Mapping[str, str], namespace: str, folder: Path) -> Iterator[
     with reserved_port() as port:
         address = f"127.0.0.1:{port}"
     options = (f"--config.file={folder}/prometheus.yaml", f"--storage.tsdb.path={folder}/data")
-    command = [program, *options, f"--web.listen-address={address}", "--log.level=error"]
+    command = [executable, *options, f"--web.listen-address={address}", "--log.level=error"]
     with subprocess.Popen(command) as process:
         try:
             _wait_until_ready(process, f"http://{address}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 import httpx
 import yaml
 
+from tests.deploy.support.programs import program
 from tests.support.ports import reserved_port
 from tests.support.serving import serving
 
@@ -26,7 +26,7 @@ WAIT_S = 60.0  # only a guard against hanging
 
 def haproxy() -> str | None:
     """Return the program that ``make test-deploy`` chose; None if these tests are not asked for."""
-    return shutil.which(os.environ.get(HAPROXY_VARIABLE) or "")
+    return program(HAPROXY_VARIABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,11 @@ def two_gateways(engine_root: str, folder: Path) -> Iterator[TwoGateways]:
 
 @contextmanager
 def _haproxy(addresses: Mapping[str, str], log: Path) -> Iterator[str]:
-    program = haproxy()
-    assert program is not None
+    executable = haproxy()
+    assert executable is not None
     with reserved_port() as port, log.open("w") as output:
         environment = {**os.environ, **addresses, "AGENTSPEC_BIND": f"127.0.0.1:{port}"}
-        command = [program, "-db", "-f", str(CONFIGURATION)]
+        command = [executable, "-db", "-f", str(CONFIGURATION)]
         with subprocess.Popen(command, env=environment, stdout=output, stderr=output) as process:
             try:
                 _wait_until_it_listens(process, f"http://127.0.0.1:{port}", log)
