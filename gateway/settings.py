@@ -311,6 +311,7 @@ class EngineSettings(_Group):
     device: str | None = Field(default=None, pattern="^(cpu|cuda|mps|xpu)(:[0-9]+)?$")
     trace: str | None = None
     zero_hop: bool | None = None
+    engine_only: bool | None = None
     engine_port: int | None = Field(default=None, ge=0, le=65535)
     engine_start_timeout_s: float | None = Field(default=None, gt=0)
     arguments: tuple[str, ...] = ()

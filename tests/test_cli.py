@@ -71,8 +71,9 @@ def test_the_help_of_serve_shows_examples_and_every_option(capsys: pytest.Captur
     shown = capsys.readouterr().out
     options = (
         "host port model served-model-name engine-url draft max-draft slots max-model-len threads device "
-        "dtype rule price stage-budget-mb api-key allow-open log-level xargs engine zero-hop engine-port "
-        "engine-start-timeout-s forest-file forest-folder save-every-s corpus admin-key control-token"
+        "dtype rule price stage-budget-mb api-key allow-open log-level xargs engine zero-hop engine-only "
+        "engine-port engine-start-timeout-s forest-file forest-folder save-every-s corpus admin-key "
+        "control-token"
     )
     for option in options.split():
         assert f"--{option}" in shown

@@ -14,8 +14,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel
 
 from agentspec.gateway.config_file import load_settings
+from agentspec.gateway.http.client_connection import KEEPALIVE_S
 from agentspec.gateway.server import LAST_WORDS_S
 from agentspec.gateway.settings import EngineSettings, KeySettings, Settings, UpstreamSettings
+from agentspec.vllm_plugin.command import CONTROL, WORKER
+from agentspec.vllm_plugin.model_runner import SCHEDULER
 from tests.gateway.support.live import chat_body, post, serving_engine, serving_proxy
 from tests.gateway.support.scripted import ScriptedEngine
 
@@ -85,6 +88,12 @@ def test_who_ends_a_gateway_waits_for_its_grace(tmp_path: Path, monkeypatch: pyt
     assert int(read("docker-compose.yaml")["services"]["gateway"]["stop_grace_period"].rstrip("s")) > needed_s
 
 
+def test_vllm_is_started_as_the_plugin_wants_it() -> None:
+    flags = [one.partition("=")[::2] for one in read("docker-compose.yaml")["services"]["vllm"]["command"]]
+    ours = {flag: value for flag, value in flags if value.startswith("agentspec.")}
+    assert ours == {"--worker-cls": WORKER, "--scheduler-cls": SCHEDULER, "--middleware": CONTROL}
+
+
 def test_the_secrets_are_asked_for_and_none_is_there() -> None:
     secret = read("kubernetes/secret.yaml")["stringData"]
     assert secret == dict.fromkeys(SECRETS, "")
@@ -92,11 +101,36 @@ def test_the_secrets_are_asked_for_and_none_is_there() -> None:
     assert all(environment[name].startswith(f"${{{name}:?") for name in SECRETS)
 
 
-def test_the_gateway_alone_is_open_to_others() -> None:
+def test_the_gateway_and_what_is_before_it_are_open_to_others() -> None:
     services = read("docker-compose.yaml")["services"]
     published = {name: port for name, service in services.items() for port in service.get("ports", ())}
-    assert {name for name, port in published.items() if not port.startswith("127.0.0.1:")} == {"gateway"}
-    assert all("healthcheck" in service for name, service in services.items() if name != "gateway")
+    assert {name for name, port in published.items() if not port.startswith("127.0.0.1:")} == {
+        "gateway",
+        "haproxy",
+    }
+    ours = ("gateway", "gateway-2")  # their image has one
+    assert all("healthcheck" in service for name, service in services.items() if name not in ours)
+
+
+def test_the_second_gateway_is_as_the_first() -> None:
+    services = read("docker-compose.yaml")["services"]
+    first, second = services["gateway"], services["gateway-2"]
+    assert {**second, "ports": first["ports"]} == {**first, "profiles": ["two-gateways"]}
+    servers = re.findall(
+        r"presetenv AGENTSPEC_GATEWAY_\d (\S+)", (DEPLOY / "haproxy" / "haproxy.cfg").read_text()
+    )
+    assert servers == ["gateway:8000", "gateway-2:8000"]
+
+
+def test_haproxy_waits_longer_than_a_gateway() -> None:
+    waits = dict(re.findall(r"(?:timeout )?(\S+)\s+(\d+)s", (DEPLOY / "haproxy" / "haproxy.cfg").read_text()))
+    settings = Settings()
+    slowest_s = max(settings.timeouts.first_byte_s, settings.timeouts.idle_s)
+    assert int(waits["client"]) > slowest_s
+    assert int(waits["server"]) > slowest_s + settings.timeouts.queue_s
+    assert int(waits["check"]) > settings.health.timeout_s
+    assert int(waits["http-request"]) > settings.limits.head_s + settings.limits.body_s
+    assert int(waits["pool-purge-delay"]) < KEEPALIVE_S
 
 
 def expressions() -> list[str]:

@@ -19,6 +19,7 @@ import pytest
 from agentspec import __version__
 from agentspec.cli import main
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir
+from tests.support.serving import serving as serve_process
 
 READY_S = 300.0
 QUESTION = "List the tables with their columns."
@@ -185,6 +186,35 @@ def test_without_a_gateway_it_tags_by_itself_and_our_violent_end_is_its_own(
         for pid in family:
             assert b"s3cret" not in Path(f"/proc/{pid}/cmdline").read_bytes()
         served.process.kill()
+        assert gone(family)
+
+
+def test_an_engine_for_gateways_elsewhere_takes_their_tags_and_needs_their_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTSPEC_ENGINE_API_KEY", "theirs")
+    monkeypatch.setenv("AGENTSPEC_CONTROL_TOKEN", "token")
+    with serving(tmp_path, "--engine-only", "--grace-s", "3") as engine:
+        with pytest.raises(httpx.HTTPStatusError, match="401"):
+            engine.ask()
+        gateway = ("--engine-url", engine.url, "--api-key", "ka=acme", "--api-key", "kb=bolt")
+        with serve_process(*gateway) as (_, url):
+            for key in ("ka", "kb"):
+                headers = {"authorization": f"Bearer {key}", "x-agentspec-stage": "flow/list"}
+                body = {"model": BUNDLED_MODEL, "prompt": QUESTION, "max_tokens": 8}
+                answer = httpx.post(
+                    f"{url}/completions", json=body, headers=headers, timeout=READY_S, trust_env=False
+                )
+                assert answer.status_code == 200, answer.text
+        stages = f"{engine.url}/agentspec/stages"
+        assert httpx.get(stages, trust_env=False).status_code == 403
+        seen = httpx.get(stages, headers={"authorization": "Bearer token"}, trust_env=False).json()["stages"]
+        assert sorted((one["tenant"], one["stage"]) for one in seen) == [
+            ("acme", "flow/list"),
+            ("bolt", "flow/list"),
+        ]
+        family = engine.family
+        assert engine.stop() == 0
         assert gone(family)
 
 

@@ -33,6 +33,7 @@ examples:
   agentspec serve                                      the bundled model on this machine
   agentspec serve --model Qwen/Qwen3-8B --max-num-seqs 64     vLLM, with any of its options
   agentspec serve --model Qwen/Qwen3-8B --zero-hop     the same without a gateway, inside vLLM's own server
+  agentspec serve --model Qwen/Qwen3-8B --engine-only  an engine for gateways elsewhere
   agentspec serve --model ./Qwen3-0.6B --engine torch --device cuda   the embedded engine
   agentspec serve --engine replay --trace calls.jsonl  recorded answers, in real steps of the embedded engine
   agentspec serve --engine-url http://gpu-box:8000     in front of a running vLLM
@@ -205,6 +206,12 @@ def _add_vllm_options(group: argparse._ArgumentGroup) -> None:
         help="no gateway: vLLM's own server listens on --host and --port and tags requests itself",
     )
     group.add_argument(
+        "--engine-only",
+        action="store_true",
+        help="no gateway: vLLM's own server listens on --host and --port, for gateways elsewhere, which tag "
+        "requests; its key is $AGENTSPEC_ENGINE_API_KEY, that of its plugin $AGENTSPEC_CONTROL_TOKEN",
+    )
+    group.add_argument(
         "--engine-port", type=option_types.port, metavar="N", help="vLLM's, on loopback (default: a free one)"
     )
     group.add_argument(
@@ -252,8 +259,8 @@ def run_serve(args: argparse.Namespace) -> int:
         return 0
     start_logging(settings.server.log_level, settings.server.log_format)
     logger.info("the engine is %s", plan.choice)
-    if settings.engine.zero_hop:
-        _serve_zero_hop(options, settings)
+    if settings.engine.zero_hop or settings.engine.engine_only:
+        _serve_without_gateway(options, settings)
     else:
         _serve_gateway(options, plan, sharing)
     return 0
@@ -330,15 +337,18 @@ def _running(settings: Settings, runtime: RuntimeConfig) -> tuple[Fleet, str]:
     return fleet, ", ".join(upstream.url for upstream in settings.upstreams)
 
 
-def _serve_zero_hop(options: ServeOptions, settings: Settings) -> None:
+def _serve_without_gateway(options: ServeOptions, settings: Settings) -> None:
     from agentspec.commands.serve.plan import listening_socket
-    from agentspec.commands.serve.vllm_engine import zero_hop
+    from agentspec.commands.serve.vllm_engine import engine_only, zero_hop
     from agentspec.gateway import run_until_signal
 
     server = settings.server
     with listening_socket(server.host, server.port) as bound:  # closed again: vLLM listens on it
         port = bound.getsockname()[1]
-    process, name = zero_hop(options, settings, port)
+    if settings.engine.engine_only:
+        process, name = engine_only(settings, port)
+    else:
+        process, name = zero_hop(options, settings, port)
     run_until_signal(process, on_ready=lambda: _say_ready(name, server.host, port))
 
 

@@ -18,7 +18,7 @@ ENGINES = {
 }
 TORCH_OPTIONS = ("draft", "slots", "threads", "device")
 REPLAY_OPTIONS = ("trace",)
-VLLM_OPTIONS = ("zero_hop", "engine_port", "engine_start_timeout_s")
+VLLM_OPTIONS = ("zero_hop", "engine_only", "engine_port", "engine_start_timeout_s")
 RUNNING_OPTIONS = ("control_token",)
 STARTED_OPTIONS = (
     *("model", "served_model_name", "max_model_len", "dtype", "max_draft", "rule", "price"),

@@ -60,7 +60,8 @@ def plan_of(options: ServeOptions, settings: Settings, runtime: RuntimeConfig) -
     """
     server = settings.server
     choice = choose_engine(options, settings)
-    check_exposure(server.host, bool(runtime.keys), server.allow_open)
+    if not settings.engine.engine_only:  # its key is the engine's own
+        check_exposure(server.host, bool(runtime.keys), server.allow_open)
     embedded, engine = _engine(options, settings, choice)
     listening_socket(server.host, server.port).close()
     check_tracing(settings.tracing)

@@ -94,7 +94,7 @@ def runtime_config_of(
 
 def check_exposure(host: str, has_keys: bool, allow_open: bool) -> None:
     """Raise ConfigError if other machines can reach ``host`` without a key, unless ``allow_open``."""
-    if not (has_keys or allow_open or _is_loopback(host)):
+    if not (has_keys or allow_open or is_loopback(host)):
         raise ConfigError(
             f"{host!r} can be reached from other machines and there is no API key: "
             "give --api-key, or --allow-open if that is meant"
@@ -167,7 +167,8 @@ def _traces(settings: TracingSettings) -> bool:
     return settings.endpoint is not None or any(os.environ.get(name) for name in COLLECTOR_VARIABLES)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return True if only this machine reaches a server that listens on ``host``."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

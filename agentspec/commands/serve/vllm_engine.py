@@ -1,4 +1,4 @@
-"""vLLM with the plugin, as ``agentspec serve`` starts it: behind the gateway, or as the only server."""
+"""vLLM with the plugin, as ``agentspec serve`` starts it: behind the gateway, for others, or alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from typing import Any
 
 from agentspec.commands.serve.engine_choice import REPLAY_OPTIONS, TORCH_OPTIONS
 from agentspec.commands.serve.options import ServeOptions
-from agentspec.commands.serve.settings import HIDDEN, fleet_of, given_keys, shown_as
+from agentspec.commands.serve.settings import (
+    ENGINE_API_KEY_VARIABLE,
+    HIDDEN,
+    fleet_of,
+    given_keys,
+    is_loopback,
+    shown_as,
+)
 from agentspec.errors import ConfigError
 from agentspec.forest.file import check_place
 from agentspec.gateway import (
@@ -63,22 +70,45 @@ def check(options: ServeOptions, settings: Settings) -> None:
         raise ConfigError(f"{options.name_of('max_draft')} must be at least 1 with vLLM, not 0")
     if engine.model and engine.model.startswith(PATH_STARTS) and not Path(engine.model).exists():
         raise ConfigError(f"{options.name_of('model')} {engine.model!r} is not there")
+    if engine.zero_hop and engine.engine_only:
+        raise ConfigError(
+            "--zero-hop is for clients, --engine-only for gateways elsewhere: give one of the two"
+        )
     if engine.zero_hop:
-        if settings.server.record:
-            raise ConfigError(
-                f"with --zero-hop there is no gateway to record: --record {settings.server.record!r}"
-            )
-        if settings.server.cors_origins:
-            raise ConfigError(
-                "with --zero-hop vLLM answers web pages itself: leave server.cors_origins out, and give "
-                "vLLM's --allowed-origins"
-            )
+        _check_no_gateway("--zero-hop", settings)
         _written_keys(options, settings)
+    elif engine.engine_only:
+        _check_no_gateway("--engine-only", settings)
+        _check_engine_only(options, settings)
     else:
         _free_port(engine.engine_port or 0)
     if engine.forest_file is not None:
         check_place(engine.forest_file)
     _argv(engine, LOOPBACK, 0, shutdown_s=SHUTDOWN_S, zero_hop=bool(engine.zero_hop))
+
+
+def _check_no_gateway(flag: str, settings: Settings) -> None:
+    if settings.server.record:
+        raise ConfigError(f"with {flag} there is no gateway to record: --record {settings.server.record!r}")
+    if settings.server.cors_origins:
+        raise ConfigError(
+            f"with {flag} vLLM answers web pages itself: leave server.cors_origins out, and give "
+            "vLLM's --allowed-origins"
+        )
+
+
+def _check_engine_only(options: ServeOptions, settings: Settings) -> None:
+    if given_keys(options) or settings.keys:
+        raise ConfigError(
+            f"tenants' keys are for the gateways: leave --api-key, ${API_KEYS_VARIABLE} and keys out with "
+            f"--engine-only; the engine's own key is ${ENGINE_API_KEY_VARIABLE}"
+        )
+    server = settings.server
+    if not (_engine_key() or server.allow_open or is_loopback(server.host)):
+        raise ConfigError(
+            f"{server.host!r} can be reached from other machines and the engine has no key: set "
+            f"${ENGINE_API_KEY_VARIABLE} here and in the gateways, or give --allow-open if that is meant"
+        )
 
 
 def shown(engine: EngineSettings) -> dict[str, Any]:
@@ -151,8 +181,34 @@ def zero_hop(options: ServeOptions, settings: Settings, port: int) -> tuple[Engi
         },
         stop_timeout_s=shutdown_s + 10,
     )
-    host = EVERYWHERE.get(server.host, f"[{server.host}]" if ":" in server.host else server.host)
-    return EngineSupervisor(command, f"http://{host}:{port}", timeouts=_timeouts(engine)), _name(engine)
+    return EngineSupervisor(command, _root(server.host, port), timeouts=_timeouts(engine)), _name(engine)
+
+
+def engine_only(settings: Settings, port: int) -> tuple[EngineSupervisor, str]:
+    """Return vLLM's own server on our host and port, for gateways elsewhere.
+
+    The keys of gateway and engine have the same names on both sides: ``$AGENTSPEC_ENGINE_API_KEY`` and
+    ``$AGENTSPEC_CONTROL_TOKEN``.
+    """
+    server, engine = settings.server, settings.engine
+    _log_runner(engine)
+    shutdown_s = math.ceil(server.grace_s)
+    argv = _argv(engine, server.host, port, shutdown_s=shutdown_s)
+    token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe()
+    environment = vllm_environment(token, _plugin_settings(engine), argv)
+    if key := _engine_key():
+        environment[API_KEY_VARIABLE] = key
+    command = EngineCommand(argv, environment, stop_timeout_s=shutdown_s + 10)
+    return EngineSupervisor(command, _root(server.host, port), timeouts=_timeouts(engine)), _name(engine)
+
+
+def _engine_key() -> str | None:
+    return os.environ.get(ENGINE_API_KEY_VARIABLE) or os.environ.get(API_KEY_VARIABLE) or None
+
+
+def _root(host: str, port: int) -> str:
+    """Return the URL at which this process reaches a server that listens on ``host``."""
+    return f"http://{EVERYWHERE.get(host, f'[{host}]' if ':' in host else host)}:{port}"
 
 
 def _written_keys(options: ServeOptions, settings: Settings) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from agentspec.cli import build_parser, main
 from agentspec.commands.serve.options import ServeOptions
 from agentspec.commands.serve.settings import read_settings, runtime_config_of
-from agentspec.commands.serve.vllm_engine import behind_gateway, zero_hop
+from agentspec.commands.serve.vllm_engine import behind_gateway, engine_only, zero_hop
 from agentspec.errors import ConfigError
 from agentspec.gateway import EngineSupervisor, Fleet
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir
@@ -108,6 +108,26 @@ def test_without_a_gateway_it_listens_where_we_would() -> None:
     assert "agentspec.gateway.zero_hop.ZeroHop" in argv
 
 
+def test_an_engine_for_gateways_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTSPEC_ENGINE_API_KEY", "theirs")
+    monkeypatch.setenv("AGENTSPEC_CONTROL_TOKEN", "token")
+    options = parsed("--model", "m", "--engine-only", "--host", "0.0.0.0", "--grace-s", "30")
+    process, name = engine_only(read_settings(options), 8000)
+    argv = process.command.argv
+    assert name == "m"
+    assert (value_of(argv, "--host"), value_of(argv, "--port")) == ("0.0.0.0", "8000")
+    assert value_of(argv, "--shutdown-timeout") == "30"
+    assert "agentspec.vllm_plugin.control.Control" in argv
+    assert "agentspec.gateway.zero_hop.ZeroHop" not in argv  # it would replace the gateway's tags
+    assert process.command.environment == {"VLLM_API_KEY": "theirs", "AGENTSPEC_CONTROL_TOKEN": "token"}
+
+
+def test_the_control_channel_of_an_engine_for_gateways_is_never_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AGENTSPEC_CONTROL_TOKEN", raising=False)
+    process, _ = engine_only(read_settings(parsed("--model", "m", "--engine-only")), 8000)
+    assert len(process.command.environment["AGENTSPEC_CONTROL_TOKEN"]) > 20
+
+
 def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -125,6 +145,10 @@ def test_a_port_that_is_taken() -> None:
         (["--max-draft", "0"], "--max-draft must be at least 1 with vLLM"),
         (["--model", "./gone"], "--model './gone' is not there"),
         (["--zero-hop", "--record", "calls.jsonl"], "no gateway to record: --record 'calls.jsonl'"),
+        (["--engine-only", "--record", "calls.jsonl"], "no gateway to record: --record 'calls.jsonl'"),
+        (["--engine-only", "--zero-hop"], "--engine-only for gateways elsewhere: give one of the two"),
+        (["--engine-only", "--api-key", "k=acme"], "tenants' keys are for the gateways"),
+        (["--engine-only", "--host", "0.0.0.0"], "set $AGENTSPEC_ENGINE_API_KEY here and in the gateways"),
         (["--forest-file", "/nowhere/at/all"], "/nowhere/at"),
         (["--forest-file", __file__, "--zero-hop"], "is no forest file and stays as it is"),
     ],

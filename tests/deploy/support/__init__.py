@@ -1,0 +1,1 @@
+"""Helm, HAProxy and engines for these tests."""
