@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,12 +18,17 @@ from tests.support.ports import reserved_port
 NUM_ENGINES = 3
 
 
-@pytest.fixture(scope="module", params=ROUTERS)
+def installed(name: str) -> Any:
+    """Return the router as a parameter of tests, which are skipped if it is not installed."""
+    is_missing = ROUTERS[name].path() is None
+    reason = f"{name} is not installed: see tests/routers/requirements.txt"
+    return pytest.param(ROUTERS[name], id=name, marks=pytest.mark.skipif(is_missing, reason=reason))
+
+
+@pytest.fixture(scope="module", params=map(installed, ROUTERS))
 def router(request: pytest.FixtureRequest) -> Router:
-    """Return a router that is installed; without it its tests are skipped."""
-    router = ROUTERS[request.param]
-    if router.path() is None:
-        pytest.skip(f"{request.param} is not installed: see tests/routers/requirements.txt")
+    """Return each router in turn."""
+    router: Router = request.param
     return router
 
 

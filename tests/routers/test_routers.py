@@ -89,17 +89,23 @@ def test_a_stream_has_the_same_text(gateway: httpx.Client) -> None:
             assert text == ask(gateway, STAGES[0], question)
 
 
-def test_an_event_arrives_before_the_next_is_made(router: Router, tmp_path: Path) -> None:
+def test_tags_arrive_and_each_event_before_the_next_is_made(router: Router, tmp_path: Path) -> None:
     with patient_engine() as engine, routed(router, [engine.url], tmp_path) as gateway:
         words = []
-        body = {**asked(QUESTIONS[0]), "stream": True}
-        with gateway.stream("POST", "/v1/chat/completions", json=body) as answer:
+        body = {**asked(QUESTIONS[0]), "stream": True, "vllm_xargs": {"other": "kept"}}
+        tags = {"x-agentspec-stage": STAGES[0], "x-agentspec-session": "s"}
+        with gateway.stream("POST", "/v1/chat/completions", json=body, headers=tags) as answer:
             for line in answer.iter_lines():
                 if line.startswith("data: {"):
                     words.append(json.loads(line[6:])["choices"][0]["delta"]["content"])
                     engine.got_first.set()
     assert words == ["first", " second"]
     assert not engine.waited_in_vain
+    [received] = engine.bodies
+    assert received["messages"] == body["messages"]
+    tags_of = received["vllm_xargs"]  # vLLM's plugin reads them there
+    assert (tags_of["agentspec_stage"], tags_of["agentspec_session"]) == (STAGES[0], "s")
+    assert tags_of["other"] == "kept"
 
 
 def test_sessions_stay_together_by_the_other_policy(

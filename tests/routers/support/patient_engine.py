@@ -20,12 +20,14 @@ class PatientEngine:
     Attributes:
         got_first: set by the test when the client has the first word.
         waited_in_vain: True if the client did not get it in time.
+        bodies: the requests that it received.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.got_first = threading.Event()
         self.waited_in_vain = False
+        self.bodies: list[dict[str, Any]] = []
 
     def events(self) -> Iterator[bytes]:
         """Yield the events of the stream."""
@@ -60,7 +62,7 @@ def patient_engine() -> Iterator[PatientEngine]:
             self.wfile.write(body)
 
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["content-length"]))
+            engine.bodies.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
             self.send_response(200)
             self.send_header("content-type", "text/event-stream")
             self.send_header("transfer-encoding", "chunked")
