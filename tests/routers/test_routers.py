@@ -14,7 +14,7 @@ import pytest
 
 from tests.gateway.support.live import client_of
 from tests.routers.support.engines import EngineProcess
-from tests.routers.support.patient_engine import patient_engine
+from tests.routers.support.patient_engine import TIMEOUT_S, patient_engine
 from tests.routers.support.processes import wait_until
 from tests.routers.support.programs import FOLDER_VARIABLE, Router, routed
 
@@ -106,6 +106,15 @@ def test_tags_arrive_and_each_event_before_the_next_is_made(router: Router, tmp_
     tags_of = received["vllm_xargs"]  # vLLM's plugin reads them there
     assert (tags_of["agentspec_stage"], tags_of["agentspec_session"]) == (STAGES[0], "s")
     assert tags_of["other"] == "kept"
+
+
+def test_a_client_that_leaves_ends_the_answer_at_the_engine(router: Router, tmp_path: Path) -> None:
+    with patient_engine(is_endless=True) as engine, routed(router, [engine.url], tmp_path) as gateway:
+        body = {**asked(QUESTIONS[0]), "stream": True}
+        with gateway.stream("POST", "/v1/chat/completions", json=body) as answer:
+            next(line for line in answer.iter_lines() if line.startswith("data: {"))
+            engine.got_first.set()
+        assert engine.was_left.wait(TIMEOUT_S)
 
 
 def test_sessions_stay_together_by_the_other_policy(

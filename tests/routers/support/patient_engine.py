@@ -1,9 +1,10 @@
-"""An HTTP server that streams one event, and the rest only after the client has got the first."""
+"""An HTTP server that streams one event, and the others only after the client has got the first."""
 
 from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,6 +12,7 @@ from itertools import chain
 from typing import Any
 
 TIMEOUT_S = 60.0
+INTERVAL_S = 0.05
 MODEL = "agentspec-sql"
 
 
@@ -21,10 +23,16 @@ class PatientEngine:
         got_first: set by the test when the client has the first word.
         waited_in_vain: True if the client did not get it in time.
         bodies: the requests that it received.
+        was_left: set when the connection of an endless answer is broken.
+
+    Args:
+        is_endless: send the second word again and again, until the connection is broken.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, is_endless: bool) -> None:
         self.url = url
+        self.was_left = threading.Event()
+        self._is_endless = is_endless
         self.got_first = threading.Event()
         self.waited_in_vain = False
         self.bodies: list[dict[str, Any]] = []
@@ -34,6 +42,10 @@ class PatientEngine:
         yield event("first")
         self.waited_in_vain = not self.got_first.wait(TIMEOUT_S)
         yield event(" second")
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while self._is_endless and time.monotonic() < deadline_s:
+            time.sleep(INTERVAL_S)
+            yield event(" second")
         yield b"data: [DONE]\n\n"
 
 
@@ -45,7 +57,7 @@ def event(text: str) -> bytes:
 
 
 @contextmanager
-def patient_engine() -> Iterator[PatientEngine]:
+def patient_engine(*, is_endless: bool = False) -> Iterator[PatientEngine]:
     """Yield a running server, which answers probes and the list of models too."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -67,15 +79,19 @@ def patient_engine() -> Iterator[PatientEngine]:
             self.send_header("content-type", "text/event-stream")
             self.send_header("transfer-encoding", "chunked")
             self.end_headers()
-            for part in chain(engine.events(), (b"",)):
-                self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
+            try:
+                for part in chain(engine.events(), (b"",)):
+                    self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
+            except ConnectionError:
+                engine.was_left.set()
+                self.close_connection = True
 
         def log_message(self, *args: Any) -> None:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
-        engine = PatientEngine(f"http://127.0.0.1:{server.server_address[1]}")
+        engine = PatientEngine(f"http://127.0.0.1:{server.server_address[1]}", is_endless=is_endless)
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield engine
