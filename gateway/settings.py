@@ -18,12 +18,17 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from agentspec.errors import ConfigError
 from agentspec.stages import DEFAULT_TENANT, check_tenant
-from agentspec.wire import MAX_DRAFT_TOKENS
+from agentspec.wire import AFFINITY_HEADER, MAX_DRAFT_TOKENS, REQUEST_ID_HEADER, STAGE_HEADER
 
 KIB = 1 << 10
 MIB = 1 << 20
 ENVIRONMENT_PREFIX = "AGENTSPEC_"
 DISCOVERY_FILE_VARIABLE = "AGENTSPEC_DISCOVERY_FILE"
+# headers of requests to an engine that have another meaning
+_TAKEN_HEADERS = frozenset(
+    (REQUEST_ID_HEADER, STAGE_HEADER, "x-api-key", "x-data-parallel-rank", "x-forwarded-for")
+)
+_AFFINITY_HEADER = re.compile(r"x-[a-z0-9-]{1,62}")
 _ORIGIN = re.compile(r"(?!http://[^/]*:80$|https://[^/]*:443$)[a-z][a-z0-9+.-]*://[a-z0-9._\[\]:-]+")
 
 
@@ -72,6 +77,7 @@ class UpstreamSettings(_Group):
         control_token: the engine's ``$AGENTSPEC_CONTROL_TOKEN``, if it runs our plugin and has one.
         data_parallel_size: number of data-parallel ranks behind the URL, vLLM's ``--data-parallel-size``.
             From 2 on, a request names the rank of its stage, unless the client named one.
+        affinity_header: header for the affinity of a call, if the URL is a router's that reads another one.
     """
 
     url: str
@@ -83,6 +89,7 @@ class UpstreamSettings(_Group):
     sends_xargs: bool = True
     control_token: str | None = Field(default=None, repr=False)
     data_parallel_size: int = Field(default=1, ge=1, le=1024)
+    affinity_header: str = AFFINITY_HEADER
 
     @classmethod
     def at(cls, url: str, **values: Any) -> UpstreamSettings:
@@ -107,6 +114,14 @@ class UpstreamSettings(_Group):
         if _is_no_server(parts.hostname or ""):
             raise ValueError(f"{url!r} is no engine: link-local addresses hold a cloud's secrets")
         return url
+
+    @field_validator("affinity_header")
+    @classmethod
+    def _check_affinity_header(cls, name: str) -> str:
+        name = name.lower()
+        if not _AFFINITY_HEADER.fullmatch(name) or name in _TAKEN_HEADERS:
+            raise ValueError(f"name a header for the router alone, such as 'X-Session-ID', not {name!r}")
+        return name
 
     @property
     def root(self) -> str:

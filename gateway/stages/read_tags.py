@@ -11,6 +11,7 @@ from agentspec.errors import RequestError
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.openai.content import read_prediction
 from agentspec.gateway.stages.resolver import StageHints, resolve_stage
+from agentspec.gateway.stages.router_tags import is_session, router_session
 from agentspec.tags import Tags, subject_hash
 from agentspec.wire import (
     LEARN_HEADER,
@@ -24,6 +25,8 @@ from agentspec.wire import (
     SUBJECT_HEADER,
     TRACE_HEADER,
 )
+
+_SESSION_NAMES = frozenset(name.encode() for name in SESSION_HEADERS)
 
 
 def read_tags(
@@ -46,7 +49,7 @@ def read_tags(
     learn = _read_int(headers, LEARN_HEADER, 0, 1)
     return Tags(
         stage=stage,
-        session=_read_session(headers),
+        session=_read_session(headers) or router_session(body),
         max_draft=_read_int(headers, MAX_DRAFT_HEADER, 0, MAX_DRAFT_TOKENS),
         min_match=_read_int(headers, MIN_MATCH_HEADER, 1, MAX_DRAFT_TOKENS),
         learn=learn != 0,
@@ -58,9 +61,10 @@ def read_tags(
 
 
 def _read_session(headers: Headers) -> str | None:
-    for name in SESSION_HEADERS:
-        value = headers.get(name, "")
-        if value and value.isprintable() and len(value) <= MAX_SESSION_CHARS:
+    sent = {name: value for name, value in reversed(headers.raw) if name in _SESSION_NAMES}
+    for name in SESSION_HEADERS if sent else ():  # in order of precedence
+        value = sent.get(name.encode(), b"").decode("latin-1")
+        if is_session(value):
             return value
         if value and name == SESSION_HEADER:
             raise RequestError(

@@ -19,6 +19,7 @@ from agentspec.errors import RequestError, StageError
 from agentspec.gateway.discovery.clusters import WIDER_STAGE
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.stages.coding_agents import claude_code_role, codex_role
+from agentspec.gateway.stages.router_tags import router_role, router_workflow
 from agentspec.role_names import role_name, role_stage
 from agentspec.stages import DEFAULT_STAGE, StageKey
 from agentspec.wire import METADATA_STAGE, STAGE_HEADER, WORKFLOW_HEADER, decode_stage, encode_stage
@@ -87,7 +88,7 @@ def from_framework(hints: StageHints) -> StageKey | None:
         _langchain_role(metadata),
         claude_code_role(hints.headers, hints.body),
         codex_role(hints.headers),
-        _agentic_role(hints.body.get("vllm_xargs")),
+        router_role(hints.body),
     )
     stages = (_in_workflow(hints, role) for role in roles if role)
     return next((stage for stage in stages if stage is not None), None)
@@ -114,8 +115,15 @@ def from_workflow(hints: StageHints) -> StageKey | None:
 
 
 def from_baggage_workflow(hints: StageHints) -> StageKey | None:
-    """Return the workflow that the baggage names. Tried last."""
-    return _workflow(hints)
+    """Return the workflow that the baggage names."""
+    named, _ = _baggage_names(hints.headers)
+    return role_stage(named, hints.tenant) if named else None
+
+
+def from_body_workflow(hints: StageHints) -> StageKey | None:
+    """Return the workflow that the body names for a router. Tried last."""
+    named = router_workflow(hints.body)
+    return role_stage(named, hints.tenant) if named else None
 
 
 RESOLVERS: tuple[tuple[str, StageResolver], ...] = (
@@ -127,6 +135,7 @@ RESOLVERS: tuple[tuple[str, StageResolver], ...] = (
     ("fingerprint", from_fingerprint),
     ("workflow", from_workflow),
     ("baggage", from_baggage_workflow),
+    ("framework", from_body_workflow),
 )
 
 
@@ -179,15 +188,6 @@ def _langchain_role(metadata: Mapping[str, Any]) -> str | None:
     return "/".join(node.partition(":")[0] for node in path.split("|"))
 
 
-def _agentic_role(xargs: Any) -> str | None:
-    """Return the path of workflow, agent and sub-agent in vllm-router's ``agentic_context``."""
-    context = xargs.get("agentic_context") if isinstance(xargs, dict) else None
-    if not isinstance(context, dict):
-        return None
-    names = (context.get(f"{kind}_type") for kind in ("workflow", "agent", "subagent"))
-    return "/".join(name for name in names if isinstance(name, str) and name) or None
-
-
 def _baggage_names(headers: Headers) -> tuple[str | None, str | None]:
     """Return the names of the workflow and the agent."""
     members = _baggage(",".join(headers.getlist("baggage"))) if "baggage" in headers else {}
@@ -195,12 +195,11 @@ def _baggage_names(headers: Headers) -> tuple[str | None, str | None]:
 
 
 def _workflow(hints: StageHints) -> StageKey | None:
-    """Return the call's workflow: ``X-AgentSpec-Workflow``, which must be valid, else the baggage's."""
+    """Return the call's workflow: ``X-AgentSpec-Workflow``, which must be valid, else baggage's or body's."""
     value = hints.headers.get(WORKFLOW_HEADER)
     if value is not None:
         return _stated(f"header {WORKFLOW_HEADER}", value, hints.tenant, WORKFLOW_HEADER)
-    named, _ = _baggage_names(hints.headers)
-    return role_stage(named, hints.tenant) if named else None
+    return from_baggage_workflow(hints) or from_body_workflow(hints)
 
 
 def _in_workflow(hints: StageHints, role: str) -> StageKey | None:

@@ -77,7 +77,8 @@ class Forwarding:
         self._sends_xargs = settings.sends_xargs
         # response bodies are forwarded unchanged, to a client that may not support other encodings
         lines = [f"host: {authority}", "accept-encoding: identity"]
-        self._dropped = NOT_FORWARDED
+        self._affinity_header = settings.affinity_header
+        self._dropped = NOT_FORWARDED | {settings.affinity_header.encode()}
         if settings.api_key:
             lines.append(f"authorization: Bearer {settings.api_key}")
         if settings.api_key or not forwards_authorization:
@@ -88,7 +89,7 @@ class Forwarding:
         """Encode ``call`` for the engine, or for one of its data-parallel ranks.
 
         Args:
-            affinity: value of ``X-AgentSpec-Affinity``, for a router before the engine.
+            affinity: value of the affinity header, for a router before the engine.
 
         Raises:
             RequestError: its ``vllm_xargs`` is not an object.
@@ -108,7 +109,7 @@ class Forwarding:
         if rank is not None:
             lines.append(f"{RANK_HEADER}: {rank}".encode())
         if affinity is not None:
-            lines.append(f"{AFFINITY_HEADER}: {affinity}".encode())
+            lines.append(f"{self._affinity_header}: {affinity}".encode())
         if body or call.method not in ("GET", "HEAD"):
             lines.append(b"content-length: %d" % len(body))
         return UpstreamRequest(b"\r\n".join([*lines, b"", b""]), body, is_head=call.method == "HEAD")

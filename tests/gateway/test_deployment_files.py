@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +15,20 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel
 
+from agentspec.errors import ConfigError
 from agentspec.gateway.config_file import load_settings
 from agentspec.gateway.http.client_connection import KEEPALIVE_S
 from agentspec.gateway.server import LAST_WORDS_S
 from agentspec.gateway.settings import EngineSettings, KeySettings, Settings, UpstreamSettings
 from agentspec.vllm_plugin.command import CONTROL, WORKER
 from agentspec.vllm_plugin.model_runner import SCHEDULER
+from agentspec.wire import AFFINITY_HEADER
 from tests.gateway.support.live import chat_body, post, serving_engine, serving_proxy
 from tests.gateway.support.scripted import ScriptedEngine
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 REFERENCE = DEPLOY / "agentspec.yaml"
+ROUTERS_PAGE = DEPLOY.parent / "docs" / "routers.md"
 LISTED = {"keys": KeySettings, "upstreams": UpstreamSettings, "engine": EngineSettings}
 SECRETS = ("AGENTSPEC_API_KEYS", "AGENTSPEC_ADMIN_KEY", "AGENTSPEC_ENGINE_API_KEY", "AGENTSPEC_CONTROL_TOKEN")
 LAST_SPANS_S = 10  # OpenTelemetry's own default
@@ -158,3 +163,39 @@ def test_the_dashboard_asks_for_what_is_there() -> None:
         for label in filter(None, {*grouped, *matched}):
             assert any(label in labels[name] for name in names), (label, expression)
     assert len(asked) > 12
+
+
+def test_the_gateway_s_files_before_routers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROUTER_URL", "http://router:8100")
+    monkeypatch.setenv("AFFINITY_KEY", "secret")
+    names = {"gateway.yaml": AFFINITY_HEADER, "gateway-vllm-router.yaml": "x-session-id"}
+    assert {file.name for file in (DEPLOY / "routers").glob("gateway*.yaml")} == set(names)
+    for name, header in names.items():
+        settings = load_settings(DEPLOY / "routers" / name)
+        assert settings.routing.affinity_key == "secret"
+        assert [upstream.affinity_header for upstream in settings.upstreams] == [header]
+    monkeypatch.delenv("AFFINITY_KEY")
+    with pytest.raises(ConfigError, match="AFFINITY_KEY"):
+        load_settings(DEPLOY / "routers" / "gateway.yaml")
+
+
+def test_a_page_s_upstreams_before_routers_are_settings() -> None:
+    blocks = re.findall(r"```yaml\n(upstreams:.*?)```", ROUTERS_PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    upstreams = [UpstreamSettings(**one) for block in blocks for one in yaml.safe_load(block)["upstreams"]]
+    assert {one.affinity_header for one in upstreams} == {"x-dynamo-session-id", "x-aibrix-session-key"}
+
+
+@pytest.mark.parametrize("name", ["smg.sh", "vllm-router.sh"])
+def test_a_script_without_engines_asks_for_them(name: str) -> None:
+    environment = {"PATH": os.defpath}
+    run = subprocess.run([DEPLOY / "routers" / name], env=environment, capture_output=True, text=True)
+    assert run.returncode != 0
+    assert "name the engines" in run.stderr
+
+
+def test_the_routers_read_our_header() -> None:
+    assert f"balance hdr({AFFINITY_HEADER})" in (DEPLOY / "routers" / "haproxy.cfg").read_text()
+    assert f"--routing-key-headers {AFFINITY_HEADER}" in (DEPLOY / "routers" / "smg.sh").read_text()
+    listener = read("routers/envoy.yaml")["static_resources"]["listeners"][0]
+    [host] = listener["filter_chains"][0]["filters"][0]["typed_config"]["route_config"]["virtual_hosts"]
+    assert host["routes"][-1]["route"]["hash_policy"] == [{"header": {"header_name": AFFINITY_HEADER}}]

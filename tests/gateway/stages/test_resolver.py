@@ -113,14 +113,68 @@ def test_what_frameworks_send(metadata: dict[str, Any], expected: tuple[str, str
     [
         ({"workflow_type": "sql", "agent_type": "writer", "subagent_type": "fix"}, "sql/writer/fix"),
         ({"agent_type": "writer", "subagent_type": ""}, "writer"),
+        ({"agent_type": "writer", "subagent_type": None, "agent_id": "w-1", "program_id": "p"}, "writer"),
+        ({"workflow_type": "sql"}, "sql"),
         ({"workflow_type": UUID, "agent_type": 7}, "default"),
+        ({"workflow_type": "sql", "agent_type": "a//b"}, "sql"),
+        ({"workflow_type": ["sql"], "agent_type": {"a": "b"}, "subagent_type": True}, "default"),
+        ({"workflow_type": "x" * 300, "agent_type": "y" * 300}, "default"),
+        ({"agent_type": f"writer-{UUID}"}, "writer"),
         ("writer", "default"),
+        ([{"agent_type": "writer"}], "default"),
         (None, "default"),
     ],
 )
 def test_the_context_that_vllm_router_reads(context: object, expected: str) -> None:
     assert resolve({}, None, {"vllm_xargs": {"agentic_context": context}})[0] == expected
     assert resolve({}, None, {"vllm_xargs": context})[0] == "default"
+
+
+@pytest.mark.parametrize(
+    ("nvext", "expected"),
+    [
+        (
+            {"agent_context": {"workflow_type_id": "deep_research", "program_id": "run:planner"}},
+            "deep_research",
+        ),
+        ({"agent_context": {"workflow_type_id": UUID}}, "default"),
+        ({"agent_context": {"workflow_type_id": 7}}, "default"),
+        ({"agent_context": "deep_research"}, "default"),
+        ({"agent_hints": {"osl": 512, "priority": 5, "prefix_id": "p"}}, "default"),
+        ("deep_research", "default"),
+        ([], "default"),
+        (None, "default"),
+    ],
+)
+def test_the_workflow_that_dynamo_reads(nvext: object, expected: str) -> None:
+    assert resolve({}, None, {"nvext": nvext})[0] == expected
+
+
+def test_a_workflow_in_the_body_is_the_last_one_to_count() -> None:
+    context = {"workflow_type": "sql", "agent_type": "writer"}
+    body = {"vllm_xargs": {"agentic_context": context}, "nvext": {"agent_context": {"workflow_type_id": "w"}}}
+    assert resolve({}, None, body) == ("sql/writer", "framework")
+    assert resolve({"baggage": "gen_ai.workflow.name=trip"}, None, body) == ("trip/writer", "framework")
+    assert resolve({"x-agentspec-workflow": "night"}, None, body) == ("night/writer", "framework")
+    assert resolve({**BAGGAGE, **HEADER}, None, body) == ("from/header", "header")
+    assert resolve(BAGGAGE, None, body) == ("from/baggage", "baggage")
+    assert resolve({}, None, {**body, "metadata": {"lc_agent_name": "planner"}}) == (
+        "sql/planner",
+        "framework",
+    )
+
+
+def test_a_workflow_in_the_body_precedes_the_role_of_the_prompt() -> None:
+    body = {
+        "messages": [{"role": "system", "content": "Plan."}],
+        "nvext": {"agent_context": {"workflow_type_id": "deep_research"}},
+    }
+    discovery = Discovery(in_background=False)
+    assert resolve({}, None, body, discovery) == ("deep_research", "fingerprint")
+    discovery.catch_up()
+    name, source = resolve({}, None, body, discovery)
+    assert (name.startswith("deep_research/plan-"), source) == (True, "fingerprint")
+    discovery.close()
 
 
 def test_an_id_of_an_agent_or_a_session_is_no_stage() -> None:
