@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from prometheus_client.core import Metric
@@ -22,13 +24,14 @@ from agentspec.gateway.errors import QueueFullError, UpstreamDownError, Upstream
 from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.settings import Settings
 from agentspec.gateway.upstreams.affinity import affinity_header
-from agentspec.gateway.upstreams.metrics import corpus_metrics
+from agentspec.gateway.upstreams.metrics import UpstreamMetrics, corpus_metrics, request_metrics
 from agentspec.generation import PastOutput
 from agentspec.ray.answer_parts import COMPLETE, AnswerHead, AnswerPart
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 
 COMMAND_TIMEOUT_S = 600.0
+UPSTREAM = "ray"  # in logs and metrics
 NONE: frozenset[int] = frozenset()
 
 logger = logging.getLogger("agentspec.gateway")
@@ -48,6 +51,7 @@ class RayUpstream:
         self._timeouts = settings.timeouts
         self._retries = settings.retries
         self._patience_s = settings.health.timeout_s
+        self._figures = UpstreamMetrics()
         self._stats: Mapping[StageKey, StageStats] = {}
         self._stats_s: float | None = None
 
@@ -57,12 +61,16 @@ class RayUpstream:
     async def answer(self, call: ApiCall, response: ApiResponse) -> None:
         """Let a replica answer; another one if it is lost before the client received anything."""
         for retry in range(self._retries.num_retries + 1):
-            call.record.num_tries = retry + 1
+            call.record.upstream, call.record.num_tries = UPSTREAM, retry + 1
+            self._figures.num_requests += 1
+            self._figures.num_retries += bool(retry)
             is_last = retry == self._retries.num_retries
             try:
                 if await self._try(call, response, NONE if is_last else self._retries.statuses):
                     return
+                self._figures.num_failures += 1
             except UpstreamDownError as error:
+                self._figures.num_failures += 1
                 if is_last or response.is_started:
                     raise
                 logger.warning("retrying: %s", error, extra={"fields": {"request_id": call.request_id}})
@@ -71,7 +79,9 @@ class RayUpstream:
     async def _try(self, call: ApiCall, response: ApiResponse, refused: frozenset[int]) -> bool:
         """Send the answer of one replica. Return False if its status is one of ``refused``."""
         async with self._parts(call) as parts:
+            sent_s = time.monotonic()
             head = await self._next(parts, self._timeouts.first_byte_s)
+            self._figures.add_first_byte(time.monotonic() - sent_s)
             if not isinstance(head, AnswerHead):
                 raise UpstreamDownError("the engine replica began its answer without a head")
             if head.status in refused:
@@ -135,9 +145,10 @@ class RayUpstream:
         return 0.0 if self._stats_s is None else asyncio.get_running_loop().time() - self._stats_s
 
     async def metrics(self) -> Iterable[Metric]:
-        """Return the metrics of the replicas' corpora, by number. Serve has those of replicas and queues."""
+        """Return the metrics of this gateway's requests, and of the replicas' corpora by number."""
         answers = [one for one in await self._ask_all("corpus_figures") if isinstance(one, Mapping)]
-        return corpus_metrics({f"engine-{number}": one for number, one in enumerate(answers)})
+        corpora = corpus_metrics({f"engine-{number}": one for number, one in enumerate(answers)})
+        return chain(request_metrics({UPSTREAM: self._figures}), corpora)
 
     async def trace(self, tenant: str | None, request_id: str) -> Sequence[Any] | None:
         """Return the longest trace that a replica has; see :meth:`Upstream.trace`."""

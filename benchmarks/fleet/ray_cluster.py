@@ -28,10 +28,12 @@ with needed("ray"):
     from agentspec.ray import app
 
 NAME = "agentspec"
+RETRIES = "agentspec_upstream_retries_total{"
 ENGINE = f"ray::ServeReplica:{NAME}:engine"
 CONTROLLER = "ray::ServeController"
 STORE_BYTES = 100 << 20
 START_LIMIT_S = 300.0
+LOOK_S = 0.2
 ON_A_SMALL_MACHINE = {"cpus": 0, "gpus": 1, "slots": 4, "threads": 1}
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -72,7 +74,7 @@ class RayCluster:
         self.cluster.remove_node(node, allow_graceful=False)
 
     def kill(self, title: str) -> None:
-        """End the first of this cluster's processes with a title at once.
+        """End the busiest of this cluster's processes with a title at once.
 
         Raises:
             ConfigError: there is none.
@@ -80,7 +82,9 @@ class RayCluster:
         processes = self.processes(title)
         if not processes:
             raise ConfigError(f"no process {title!r} in this cluster")
-        processes[0].kill()
+        used_s = {process: _cpu_s(process) for process in processes}
+        time.sleep(LOOK_S)
+        max(processes, key=lambda process: _cpu_s(process) - used_s[process]).kill()
 
     def restart_head(self) -> None:
         """End the head's control store at once, and start it again. Redis has to keep its state."""
@@ -145,6 +149,13 @@ def ray_cluster(*, head_engines: int = 1, redis: str | None = None) -> Iterator[
         os.environ.update(before)
 
 
+def num_retries(cluster: RayCluster) -> int:
+    """Return how often the gateway has sent a request again."""
+    with client_of(cluster) as client:
+        lines = client.get("/metrics").raise_for_status().text.splitlines()
+    return sum(int(float(line.split()[-1])) for line in lines if line.startswith(RETRIES))
+
+
 def client_of(cluster: RayCluster) -> httpx.Client:
     """Return a client that waits as long as a busy machine needs."""
     return httpx.Client(base_url=cluster.url, timeout=START_LIMIT_S, trust_env=False)
@@ -159,6 +170,12 @@ def _processes(node: Any) -> list[psutil.Process]:
             process = psutil.Process(pid)
             found += [*process.children(recursive=True), process]
     return found
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    with suppress(psutil.NoSuchProcess):
+        return float(sum(process.cpu_times()[:2]))
+    return 0.0
 
 
 def _title(process: psutil.Process) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from agentspec.reporting.report import Announce
 from benchmarks.fleet.places import redis_server
 from benchmarks.fleet.ray_calls import EXACT, Call, Clients, calls, local_answers
-from benchmarks.fleet.ray_cluster import CONTROLLER, ENGINE, RayCluster, ray_cluster
+from benchmarks.fleet.ray_cluster import CONTROLLER, ENGINE, RayCluster, num_retries, ray_cluster
 from benchmarks.fleet.sizes import Sizes
 
 Figures = dict[str, Any]
@@ -26,7 +26,7 @@ def measure(sizes: Sizes, announce: Announce) -> Figures:
     Returns:
         ``ray_identical``, the share of complete outputs that equal one embedded engine's, in all runs;
         ``ray_failover_errors``, requests that failed before the client had received anything; streams that
-        broke off after they had begun; and each run.
+        broke off after they had begun; requests that were sent again; and each run.
 
     Raises:
         ConfigError: Ray or a Redis server is missing.
@@ -61,6 +61,7 @@ def _measured(
     cluster: RayCluster, given: Sequence[Call], expected: Mapping[int, str], fault: Callable[[], object]
 ) -> Figures:
     clients = Clients(cluster.url, given, _TIMEOUT_S)
+    num_retries_before = num_retries(cluster)
     start_s = time.monotonic()
     with clients.running(AT_ONCE):
         clients.wait_answered(min(AT_ONCE, len(given) // 4))
@@ -72,6 +73,7 @@ def _measured(
         "num_identical": sum(text == expected[number] for number, text in answers.texts.items()),
         "num_errors": answers.num_errors,
         "num_broken_streams": answers.num_broken,
+        "num_retries": num_retries(cluster) - num_retries_before,
         "duration_s": time.monotonic() - start_s,
     }
 
@@ -84,5 +86,6 @@ def _summary(by_fault: Mapping[str, Figures]) -> Figures:
         "ray_identical": total("num_identical") / max(total("num_complete"), 1),
         "ray_failover_errors": total("num_errors"),
         "ray_broken_streams": total("num_broken_streams"),
+        "ray_retries": total("num_retries"),
         "by_fault": dict(by_fault),
     }

@@ -49,7 +49,7 @@ def check(answers, expected):
 
 def test_a_request_outlives_its_replica_and_a_stream_that_began_ends_with_an_error(cluster):
     """With one engine both are on it, and both are under way once the stream has begun."""
-    from benchmarks.fleet.ray_cluster import ENGINE, client_of
+    from benchmarks.fleet.ray_cluster import ENGINE, client_of, num_retries
 
     cluster.deploy(engines=1)
     whole = []
@@ -70,6 +70,7 @@ def test_a_request_outlives_its_replica_and_a_stream_that_began_ends_with_an_err
     assert rest[-1]["error"]["code"] == "upstream_unavailable"
     assert whole[0].status_code == 200
     assert whole[0].json()["choices"][0]["message"]["content"] == expected
+    assert num_retries(cluster) >= 1
 
 
 def test_killed_processes_cause_no_error(cluster, given, expected):
