@@ -9,8 +9,6 @@ from typing import NamedTuple, TypeAlias
 
 from agentspec.gateway.http.response_writer import RawHeaders, ResponseWriter
 
-COMPLETE = b""  # the last part of a complete answer
-
 
 class AnswerHead(NamedTuple):
     """The first part of an answer."""
@@ -19,8 +17,14 @@ class AnswerHead(NamedTuple):
     headers: list[tuple[bytes, bytes]]
 
 
-AnswerPart: TypeAlias = AnswerHead | bytes
-"""The head, then bytes of the body, then ``COMPLETE``. Without it the answer broke off."""
+class AnswerBody(NamedTuple):
+    """A later part: bytes of the body. An answer without a last part broke off."""
+
+    content: bytes
+    is_last: bool
+
+
+AnswerPart: TypeAlias = AnswerHead | AnswerBody
 
 
 class AnswerParts(ResponseWriter):
@@ -74,11 +78,11 @@ class AnswerParts(ResponseWriter):
             if self._head is not None:
                 yield self._head
                 self._head = None
-            if self._body:
-                body = b"".join(self._body)
+            if self._body or self.is_complete:
+                body = AnswerBody(b"".join(self._body), self.is_complete)
                 self._body.clear()
                 yield body
+                if body.is_last:
+                    return
             if is_closed:
-                break
-        if self.is_complete:
-            yield COMPLETE
+                return

@@ -49,7 +49,8 @@ class EngineReplica:
             async for part in parts:
                 yield part
         finally:
-            work.cancel()
+            if not parts.is_complete:
+                work.cancel()
             await asyncio.wait({work})
 
     async def _answer(self, call: ApiCall, response: ApiResponse) -> None:
@@ -94,4 +95,5 @@ class EngineReplica:
 
     async def __del__(self) -> None:
         """Publish all finished outputs and stop. Serve awaits this after the requests in flight."""
-        await self._hosted.close()
+        if hasattr(self, "_hosted"):  # else the constructor failed
+            await self._hosted.close()

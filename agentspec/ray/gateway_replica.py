@@ -68,5 +68,6 @@ class GatewayReplica:
 
     def __del__(self) -> None:
         """Send the last spans."""
-        if self._tracing is not None:
-            self._tracing.close()
+        tracing = getattr(self, "_tracing", None)  # absent if the constructor failed
+        if tracing is not None:
+            tracing.close()

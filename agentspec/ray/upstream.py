@@ -26,7 +26,7 @@ from agentspec.gateway.settings import Settings
 from agentspec.gateway.upstreams.affinity import affinity_header
 from agentspec.gateway.upstreams.metrics import UpstreamMetrics, corpus_metrics, request_metrics
 from agentspec.generation import PastOutput
-from agentspec.ray.answer_parts import COMPLETE, AnswerHead, AnswerPart
+from agentspec.ray.answer_parts import AnswerBody, AnswerHead, AnswerPart
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 
@@ -88,10 +88,12 @@ class RayUpstream:
                 return False
             part = await self._next(parts, self._timeouts.idle_s)  # a head alone can still be retried
             await response.start(head.status, head.headers)
-            while part != COMPLETE:
-                assert isinstance(part, bytes)
-                await response.write(part)
+            while isinstance(part, AnswerBody) and not part.is_last:
+                await response.write(part.content)
                 part = await self._next(parts, self._timeouts.idle_s)
+            assert isinstance(part, AnswerBody)
+            if part.content:  # sent with the end: a client that has all bytes may leave before a later end
+                response.write_nowait(part.content)
             await response.end()
         return True
 
