@@ -37,6 +37,9 @@ EXAMPLES_VENV := .venv-examples
 EXAMPLES_REQUIREMENTS := tests/examples/with_langgraph/requirements.txt
 # the routers of other projects that the gateway is tried with; HAProxy is a package of the system
 ROUTERS_VENV := .venv-routers
+# Ray, for its Serve
+RAY_VENV := .venv-ray
+RAY_REQUIREMENTS := tests/ray/requirements.txt
 # the gateway's HTTP server with the oldest and the newest packages that pyproject.toml permits
 UVICORN_VENV := .venv-uvicorn
 UVICORN_ENDS := lowest-direct highest
@@ -66,7 +69,7 @@ PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 # recorded model calls of eleven data sets, which are not part of the repository
 PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
 
-.PHONY: help setup run test docs test-core test-loaded test-uvicorn test-vllm test-vllm-v1 test-vllm-v2 test-vllm-sources lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters test-routers test-deploy test-examples paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded clean
+.PHONY: help setup run test docs test-core test-loaded test-uvicorn test-vllm test-vllm-v1 test-vllm-v2 test-vllm-sources lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters test-routers test-deploy test-examples test-ray bench-ray paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -233,6 +236,21 @@ $(EXAMPLES_VENV)/.installed: $(EXAMPLES_REQUIREMENTS) $(STAMP)
 test-examples: $(EXAMPLES_VENV)/.installed  ## the LangGraph example and the notebooks, in .venv-examples
 	@$(EXAMPLES_VENV)/bin/python -m pytest tests/examples/with_langgraph $(ARGS)
 
+# on top of .venv, which has torch already
+$(RAY_VENV)/.installed: $(RAY_REQUIREMENTS) $(STAMP)
+	@echo "installing Ray into $(RAY_VENV)"
+	@$(BIN)/uv venv --quiet --allow-existing --python $(CURDIR)/$(BIN)/python $(RAY_VENV)
+	@$(BIN)/uv pip install --quiet --python $(RAY_VENV) --constraints constraints.txt -r $<
+	@below=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+		echo "import site; site.addsitedir('$$below')" > $(RAY_VENV)/$${below#$(CURDIR)/$(VENV)/}/below.pth
+	@touch $@
+
+test-ray: $(RAY_VENV)/.installed  ## the application on a real Ray cluster of two nodes on this machine, in .venv-ray
+	@$(RAY_VENV)/bin/python -m pytest tests/ray $(ARGS)
+
+bench-ray: $(RAY_VENV)/.installed  ## the part ray of the fleet benchmark, in .venv-ray (ARGS="--json out/fleet.json")
+	@$(RAY_VENV)/bin/python -m benchmarks fleet --only ray $(ARGS)
+
 # on top of .venv, which has the other packages
 .PRECIOUS: $(UVICORN_VENV)/%/.installed
 $(UVICORN_VENV)/%/.installed: $(STAMP)
@@ -243,7 +261,10 @@ $(UVICORN_VENV)/%/.installed: $(STAMP)
 		echo "import site; site.addsitedir('$$below')" > $(@D)/$${below#$(CURDIR)/$(VENV)/}/below.pth
 	@touch $@
 
-test-uvicorn: $(UVICORN_ENDS:%=test-uvicorn-%)  ## the gateway's HTTP server with the oldest and newest uvicorn and httptools permitted
+test-uvicorn: $(UVICORN_ENDS:%=test-uvicorn-%)  ## and Ray
+RAY_VENV := .venv-ray
+RAY_REQUIREMENTS := tests/ray/requirements.txt
+# the gateway's HTTP server with the oldest and newest uvicorn and httptools permitted
 
 test-uvicorn-%: $(UVICORN_VENV)/%/.installed
 	@$(UVICORN_VENV)/$*/bin/python -c 'import httptools, uvicorn; print("uvicorn", uvicorn.__version__, "httptools", httptools.__version__)'
@@ -308,4 +329,4 @@ test-free-threaded:  ## the native core without the GIL (PYTHON=python3.13t)
 	@PYTHON_GIL=0 $(FREE_THREADED_VENV)/bin/python -m pytest $(FREE_THREADED_TESTS) $(ARGS)
 
 clean:  ## remove what was built
-	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) $(CLIENTS_VENV) $(ADAPTERS_VENV) $(EXAMPLES_VENV) $(ROUTERS_VENV) $(UVICORN_VENV) $(DEPLOY_TOOLS) $(PACKAGING_VENV) $(FREE_THREADED_VENV) build dist out .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) $(CLIENTS_VENV) $(ADAPTERS_VENV) $(EXAMPLES_VENV) $(RAY_VENV) $(ROUTERS_VENV) $(UVICORN_VENV) $(DEPLOY_TOOLS) $(PACKAGING_VENV) $(FREE_THREADED_VENV) build dist out .pytest_cache .mypy_cache .ruff_cache

@@ -42,7 +42,7 @@ FRAMEWORKS = {  # by adapter
 PACKAGES = {package for packages in FRAMEWORKS.values() for package in packages}
 BENCHMARKS = "benchmarks"
 REPLAY = "agentspec.replay"
-COMMAND_LINE = ("agentspec.commands", "agentspec.doctor")
+COMMAND_LINE = ("agentspec.commands", "agentspec.doctor", "agentspec.ray")
 PUBLIC_NAMES = set("Draft DraftConfig Forest ForestConfig ForestStats Source StageKey __version__".split())
 
 
@@ -233,6 +233,11 @@ def test_packages_of_the_corpus_stay_in_their_modules() -> None:
 
 def test_vllm_stays_in_its_plugin() -> None:
     assert users_of("vllm") <= inside(set(IMPORTS), "agentspec.vllm_plugin")
+
+
+def test_ray_stays_in_its_package() -> None:
+    assert users_of("ray") <= inside(set(IMPORTS), "agentspec.ray")
+    assert inside(users_of("agentspec.ray"), "agentspec.ray") == users_of("agentspec.ray")
 
 
 def test_only_the_forest_the_steps_the_replay_and_doctor_know_the_native_core() -> None:

@@ -164,6 +164,17 @@ class Corpus:
         self._learner.start()
         self._keeper.start()
 
+    def wait_joined(self, timeout_s: float) -> bool:
+        """Wait until this engine has learned what the store held at the start.
+
+        Args:
+            timeout_s: longest wait, in seconds.
+
+        Returns:
+            False if the time is over, as with a store that can't be read.
+        """
+        return self._learner.wait_joined(timeout_s)
+
     def close(self, timeout_s: float = 5.0) -> None:
         """Send what is left, as far as the time allows, and close the store."""
         end_s = time.monotonic() + timeout_s

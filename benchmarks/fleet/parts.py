@@ -13,6 +13,8 @@ from benchmarks.fleet.sizes import Sizes
 
 Measured = dict[str, Any]
 
+RAY = "ray"
+
 REPLAYED: dict[str, Callable[[Path, Sizes, Announce], Measured]] = {
     "gain": gain.measure,
     "novelty": novelty.measure,
@@ -31,6 +33,10 @@ def measure(name: str, sizes: Sizes, traces: Path | None, announce: Announce) ->
     Raises:
         ConfigError: a part needs recorded calls, or a server is missing.
     """
+    if name == RAY:
+        from benchmarks.fleet import ray_part  # imports Ray
+
+        return ray_part.measure(sizes, announce)
     if name in LIVE:
         return LIVE[name](sizes, announce)
     if traces is None:

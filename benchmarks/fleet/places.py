@@ -27,7 +27,8 @@ class RedisServer:
     def __init__(self, folder: Path) -> None:
         self._port = free_port()
         self._folder = folder
-        self.url = f"redis://{HOST}:{self._port}/0"
+        self.address = f"{HOST}:{self._port}"
+        self.url = f"redis://{self.address}/0"
         self.client = redis.Redis(HOST, self._port)
         self.start()
 

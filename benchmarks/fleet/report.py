@@ -23,6 +23,8 @@ BARS = (
     Bar("outages: errors", "outage", "outage_errors", le, 0),
     Bar("outages: added to publish, ms, p99", "outage", "outage_added_ms_p99", le, 1),
     Bar("outages: as before after, s", "outage", "outage_recovery_s", le, 10),
+    Bar("Ray: outputs as one engine's, of all", "ray", "ray_identical", ge, 1),
+    Bar("Ray: errors of unanswered requests at kills", "ray", "ray_failover_errors", le, 0),
 )
 
 

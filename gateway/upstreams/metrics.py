@@ -139,25 +139,30 @@ def upstream_metrics(upstreams: Sequence[Observable], num_waiting: int) -> Itera
         for one in upstreams:
             gauge.add_metric([one.name], float(getattr(one, attribute)))
         yield gauge
+    yield from request_metrics({one.name: one.figures for one in upstreams})
+
+
+def request_metrics(figures: Mapping[str, UpstreamMetrics]) -> Iterator[Metric]:
+    """Yield the metric families of the requests sent to engines. ``figures`` are by the engine's name."""
     for name, attribute, text in COUNTERS:
         counter = CounterMetricFamily(name, text, labels=LABELS)
-        for one in upstreams:
-            counter.add_metric([one.name], getattr(one.figures, attribute))
+        for engine, of_engine in figures.items():
+            counter.add_metric([engine], getattr(of_engine, attribute))
         yield counter
-    yield _first_bytes(upstreams)
+    yield _first_bytes(figures)
 
 
-def _first_bytes(upstreams: Sequence[Observable]) -> Metric:
+def _first_bytes(figures: Mapping[str, UpstreamMetrics]) -> Metric:
     family = HistogramMetricFamily(
         "agentspec_upstream_first_byte_seconds",
         "Time from sending a request to the head of its answer",
         labels=LABELS,
     )
     bounds = [*map(floatToGoString, FIRST_BYTE_BUCKETS_S), "+Inf"]
-    for one in upstreams:
+    for engine, of_engine in figures.items():
         so_far, buckets = 0, []
-        for bound, num in zip(bounds, one.figures.num_by_bucket, strict=True):
+        for bound, num in zip(bounds, of_engine.num_by_bucket, strict=True):
             so_far += num
             buckets.append((bound, float(so_far)))
-        family.add_metric([one.name], buckets, one.figures.first_byte_s)
+        family.add_metric([engine], buckets, of_engine.first_byte_s)
     return family

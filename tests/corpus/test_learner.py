@@ -220,6 +220,22 @@ def test_a_joining_engine_learns_the_snapshot_and_the_log(store):
     assert joined.learner.figures().num_missing == 0
 
 
+def test_an_engine_has_joined_once_all_that_the_store_held_is_learned(store):
+    here = Replica(store, "a")
+    for number in range(5):
+        here.finish(output([number]))
+    here.sync()
+    joined, late = Replica(store, "b"), Replica(store, "c")
+    assert not joined.learner.wait_joined(0)
+    joined.learn()
+    assert joined.learner.wait_joined(0)
+    assert joined.held() == here.held()
+    store.is_away = True
+    late.learn()
+    assert not late.learner.wait_joined(0)
+    store.is_away = False
+
+
 def test_a_joining_engine_learns_the_most_useful_within_its_budget(store):
     here = Replica(store, "a")
     for number in range(6):

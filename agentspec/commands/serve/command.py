@@ -288,7 +288,8 @@ def _serve_gateway(options: ServeOptions, plan: Plan, sharing: Sharing | None) -
         elif plan.embedded is not None:
             from agentspec.commands.serve.torch_engine import embedded
 
-            upstream, name, keeping = embedded(plan.embedded)
+            engine = embedded(plan.embedded)
+            upstream, name, keeping = engine.upstream, engine.name, engine.lifetime
         else:
             upstream, name = _running(settings, runtime)
         running = RunningSettings(options, settings, upstream, runtime) if options.config else None

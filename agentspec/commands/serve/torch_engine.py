@@ -130,8 +130,24 @@ class EmbeddedPlan:
         }
 
 
-def embedded(plan: EmbeddedPlan) -> tuple[EmbeddedUpstream, str, AbstractContextManager[object]]:
-    """Return the engine in this process, the name that it serves, and a context for its lifetime.
+@dataclass(frozen=True, slots=True)
+class EmbeddedEngine:
+    """An engine in this process.
+
+    Attributes:
+        name: of the model that it serves.
+        lifetime: a context that runs what is beside the engine; it ends after the upstream is closed.
+        corpus: what it shares with other engines, if anything. ``lifetime`` starts and closes it.
+    """
+
+    upstream: EmbeddedUpstream
+    name: str
+    lifetime: AbstractContextManager[object]
+    corpus: Corpus | None
+
+
+def embedded(plan: EmbeddedPlan) -> EmbeddedEngine:
+    """Return the engine in this process.
 
     Raises:
         ConfigError, CheckpointError, CorpusError: it can't start.
@@ -164,7 +180,7 @@ def embedded(plan: EmbeddedPlan) -> tuple[EmbeddedUpstream, str, AbstractContext
     any_model = plan.library is not None
     figures = None if corpus is None else lambda: corpus.figures().describe()
     upstream = EmbeddedUpstream(served, plan.files, any_model=any_model, corpus_figures=figures)
-    return upstream, engine.model.name, keeping
+    return EmbeddedEngine(upstream, engine.model.name, keeping, corpus)
 
 
 @contextmanager
