@@ -261,10 +261,7 @@ $(UVICORN_VENV)/%/.installed: $(STAMP)
 		echo "import site; site.addsitedir('$$below')" > $(@D)/$${below#$(CURDIR)/$(VENV)/}/below.pth
 	@touch $@
 
-test-uvicorn: $(UVICORN_ENDS:%=test-uvicorn-%)  ## and Ray
-RAY_VENV := .venv-ray
-RAY_REQUIREMENTS := tests/ray/requirements.txt
-# the gateway's HTTP server with the oldest and newest uvicorn and httptools permitted
+test-uvicorn: $(UVICORN_ENDS:%=test-uvicorn-%)  ## the gateway's HTTP server with the oldest and newest uvicorn and httptools permitted
 
 test-uvicorn-%: $(UVICORN_VENV)/%/.installed
 	@$(UVICORN_VENV)/$*/bin/python -c 'import httptools, uvicorn; print("uvicorn", uvicorn.__version__, "httptools", httptools.__version__)'

@@ -9,8 +9,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentspec.commands.logs import start_logging
 from agentspec.commands.serve.options import ServeOptions
-from agentspec.commands.serve.settings import runtime_config_of, tracing_of
-from agentspec.gateway import Discovery, create_app
+from agentspec.commands.serve.settings import discovery_of, runtime_config_of, sharing_of, tracing_of
+from agentspec.gateway import create_app
 from agentspec.gateway.settings import Settings
 from agentspec.ray.upstream import RayUpstream
 from agentspec.wire import REQUEST_ID_HEADER
@@ -55,14 +55,16 @@ class GatewayReplica:
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """Return the application."""
         settings = self._settings
-        runtime = runtime_config_of(settings, self._options)
+        sharing = sharing_of(settings.sharing)
+        runtime = runtime_config_of(settings, self._options, sharing=sharing)
         if not runtime.keys:
             logger.warning("there is no API key: every client that reaches Serve's HTTP port may use it")
         gateway = create_app(
             RayUpstream(self._engines, settings),
             runtime=runtime,
-            discovery=Discovery(settings.discovery) if settings.discovery else None,
+            discovery=discovery_of(settings),
             tracing=self._tracing,
+            sharing=sharing,
         )
         return OneRequestId(gateway)
 

@@ -54,6 +54,7 @@ class RayUpstream:
         self._figures = UpstreamMetrics()
         self._stats: Mapping[StageKey, StageStats] = {}
         self._stats_s: float | None = None
+        self._corpora: Mapping[str, Mapping[str, float]] = {}
 
     async def start(self) -> None:
         """Do nothing: Serve runs the engines."""
@@ -132,6 +133,7 @@ class RayUpstream:
     async def stats(self) -> Mapping[StageKey, StageStats]:
         """Return the sums of all replicas' counters. A replica that was stopped no longer counts."""
         answers = [one for one in await self._ask_all("stats") if isinstance(one, Mapping)]
+        await self._read_corpora()
         if answers:
             by_stage: defaultdict[StageKey, list[StageStats]] = defaultdict(list)
             for stages in answers:
@@ -148,9 +150,16 @@ class RayUpstream:
 
     async def metrics(self) -> Iterable[Metric]:
         """Return the metrics of this gateway's requests, and of the replicas' corpora by number."""
+        await self._read_corpora()
+        return chain(request_metrics({UPSTREAM: self._figures}), corpus_metrics(self._corpora))
+
+    def corpora(self) -> Mapping[str, Mapping[str, float]]:
+        """Return the figures of the replicas' corpora by number, see :meth:`Upstream.corpora`."""
+        return self._corpora
+
+    async def _read_corpora(self) -> None:
         answers = [one for one in await self._ask_all("corpus_figures") if isinstance(one, Mapping)]
-        corpora = corpus_metrics({f"engine-{number}": one for number, one in enumerate(answers)})
-        return chain(request_metrics({UPSTREAM: self._figures}), corpora)
+        self._corpora = {f"engine-{number}": one for number, one in enumerate(answers)}
 
     async def trace(self, tenant: str | None, request_id: str) -> Sequence[Any] | None:
         """Return the longest trace that a replica has; see :meth:`Upstream.trace`."""
