@@ -1,4 +1,4 @@
-"""Metrics of what gateways share."""
+"""Metrics of the sharing between gateways."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a gateway wants of a key's limits.
+    """A gateway's request for a part of a key's limits.
 
     Attributes:
         limit: name of the limit, the same in all gateways.
@@ -25,7 +25,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """What it gets.
+    """The store's answer.
 
     Attributes:
         num_slots: requests at a time, until the next heartbeat.

@@ -1,7 +1,7 @@
 """The Redis or Valkey server that gateways share: the use of limits, the gateways alive, and API keys.
 
-What must happen at once is a script. The server's clock decides on ages. The caller decides what to do
-while the store is away.
+Scripts make atomic changes. The server's clock decides on ages. The caller decides how to continue without
+the store.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ CALL_TIMEOUT_S = 0.25  # a request waits for it at most once: then the store cou
 TTL_S = 5.0
 KEYS = "agentspec:{gateway}:keys"  # by digest, in hexadecimal: JSON
 KEYS_VERSION = "agentspec:{gateway}:keys-version"
-_ALIVE = "agentspec:{gateway}:alive"  # by gateway: when it is gone, in ms
+_ALIVE = "agentspec:{gateway}:alive"  # by gateway: when it expires, in ms
 # the braces put all of it on one node of a cluster
 _LIMIT = "agentspec:{gateway}:limit:"
 
-# A limit's hash: left, at_ms (the bucket of requests); slot:<gateway> = "<number> <when it is gone, in ms>"
+# A limit's hash: left, at_ms (the bucket of requests); slot:<gateway> = "<number> <when it expires, in ms>"
 _TAKE = """
 local key, own = KEYS[1], 'slot:' .. ARGV[1]
 local slots, max_concurrent = tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -84,7 +84,7 @@ class SharedStore:
     Args:
         url: ``redis://USER:PASSWORD@HOST:PORT/DB``, ``rediss://`` for TLS, with redis-py's options.
         gateway: name of this gateway, unique among all.
-        ttl_s: a gateway that was not heard of for so long is gone.
+        ttl_s: the store forgets a gateway so long after its last heartbeat.
         call_timeout_s: of each answer.
 
     Raises:
