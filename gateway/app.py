@@ -76,7 +76,7 @@ def create_app(
     registry = CollectorRegistry()
     if sharing is not None:
         registry.register(SharingCollector(sharing))
-    feed = LiveFeed(upstream, traffic_stats, is_open=lambda: not runtime.keys)
+    feed = LiveFeed(upstream, traffic_stats, is_open=lambda: not runtime.keys and runtime.admin_key is None)
     own = Starlette(
         routes=[
             *_routes(upstream, runtime, registry, discovery),

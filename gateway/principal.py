@@ -67,7 +67,8 @@ class RateLimits:
 
     def _refill(self, per_minute: float) -> None:
         now_s = self._clock()
-        self._num_left = min(per_minute, self._num_left + (now_s - self._filled_s) * per_minute / 60)
+        most = max(1.0, per_minute)  # a share may be less than one
+        self._num_left = min(most, self._num_left + (now_s - self._filled_s) * per_minute / 60)
         self._filled_s = now_s
 
     def _take_one(self, interval_s: float) -> None:

@@ -107,7 +107,11 @@ def _in_store(url: str, act: Callable[[SharedStore], Awaitable[Answer]]) -> Answ
 
 def _print_keys(keys: Mapping[str, str]) -> None:
     for digest, text in sorted(keys.items()):
-        known = json.loads(text)
+        try:
+            known = dict(json.loads(text))
+        except (ValueError, TypeError):
+            print(digest, "(malformed: gateways refuse it)")
+            continue
         limits = [f"{name}={known[name]}" for name in LIMITS if known.get(name) is not None]
         print(digest, known.get("tenant"), *limits)
 

@@ -209,6 +209,13 @@ class Clusters:
         self._members.update(cluster.members)
         self._index_templates()
 
+    def unsave(self) -> None:
+        """Note that nothing is stored any more: all is written again."""
+        self.gone.clear()
+        for cluster in self:
+            cluster.is_saved, cluster.num_saved = False, 0
+            self.changed.add(cluster)
+
     def drop(self, cluster: Cluster) -> None:
         """Remove a cluster. Its prompts count as new ones later."""
         del self._clusters[cluster.id]

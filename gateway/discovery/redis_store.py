@@ -35,7 +35,9 @@ BUSY_TIMEOUT_S = 2.0
 _LOCK_MS = 5_000  # longer than a transaction takes: a gateway that died holds no lock for longer
 _POLL_S = 0.01
 _PREFIX = "agentspec:{gateway}:discovery:"  # the braces put all of it on one node of a cluster
-_KEY, _LOCK, _VERSION, _TENANTS = (_PREFIX + name for name in ("key", "lock", "version", "tenants"))
+_KEY, _EPOCH, _LOCK, _VERSION, _TENANTS = (
+    _PREFIX + name for name in ("key", "epoch", "lock", "version", "tenants")
+)
 _HASH = _PREFIX + "of:"  # of a tenant: c:<id> = document, n:<id> = requests, s:<id> = last seen, refused
 
 # KEYS: lock, version, tenants. ARGV: token, prefix of hashes, JSON of the changes. Returns the new version.
@@ -78,6 +80,8 @@ class RedisDiscoveryStore:
 
     def __init__(self, url: str, *, keeps_text: bool = True) -> None:
         self.key: bytes | None = None
+        self.has_lost = False
+        self._epoch: bytes | None = None  # changes when the server loses its content
         self._shown = without_password(url)
         self._keeps_text = keeps_text
         self._token: str | None = None  # of the lock that this gateway holds
@@ -95,7 +99,7 @@ class RedisDiscoveryStore:
         except ValueError as error:
             raise ConfigError(f"{self._shown!r} is no URL of a Redis server: {error}") from None
         with self._failures():
-            self._client.setnx(_KEY, os.urandom(32))
+            self._epoch = self._ensured_key(os.urandom(32))
             key: Any = self._client.get(_KEY)
             self.key = key
 
@@ -109,7 +113,20 @@ class RedisDiscoveryStore:
                 if time.monotonic() > end_s:
                     raise redis.TimeoutError("another gateway holds the lock")
                 time.sleep(_POLL_S)
+            epoch = self._ensured_key(self.key)
+            if self._client.get(_KEY) != self.key:
+                raise redis.DataError("it lost its content and has another key now: restart this gateway")
+            self.has_lost, self._epoch = epoch != self._epoch, epoch
+            if self.has_lost:
+                self._refused, self._seen_version = {}, -1
             self._token = token
+
+    def _ensured_key(self, key: bytes) -> bytes | None:
+        """Write the key if there is none. Return the epoch, which began when a key was written."""
+        if self._client.setnx(_KEY, key):
+            self._client.set(_EPOCH, secrets.token_hex(8))
+        epoch: bytes | None = self._client.get(_EPOCH)
+        return epoch
 
     def news(self) -> dict[str, StoredTenant] | None:
         """Read everything, by tenant; None if no other process wrote since the last call."""

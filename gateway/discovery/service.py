@@ -160,6 +160,9 @@ class Discovery:
         """Run ``work`` on the clusters as they are in the file, which is locked for other writers."""
         with self._changing:
             self._store.begin()
+            if self._store.has_lost:
+                for here in list(self._tenants.values()):
+                    here.clusters.unsave()
             try:
                 for other, kept in (self._store.news() or {}).items():
                     self._met(other).clusters.adopt(kept.clusters, kept.refused)

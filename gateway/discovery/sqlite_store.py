@@ -52,6 +52,7 @@ class SqliteDiscoveryStore:
 
     def __init__(self, path: Path | None, *, keeps_text: bool = True) -> None:
         self.key: bytes | None = None
+        self.has_lost = False  # a file does not lose its content while it is open
         self._path = path
         self._keeps_text = keeps_text
         self._has_failed = self._is_open = False

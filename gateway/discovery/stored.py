@@ -27,9 +27,11 @@ class DiscoveryStore(Protocol):
 
     Attributes:
         key: secret key of the digests; None without a place.
+        has_lost: True if the place was found without its content at the last :meth:`begin`.
     """
 
     key: bytes | None
+    has_lost: bool
 
     def begin(self) -> None:
         """Begin a transaction, which locks out other writers."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable
 from typing import Protocol
 
 from agentspec.gateway.principal import RateLimits
 from agentspec.gateway.sharing.parts import Granted, Wanted
 
+SETTLED_S = 1.0  # within it other gateways give back what they do not use
 CHUNK_S = 0.25  # a gateway takes so much of a minute's requests at a time
 
 
@@ -50,6 +52,7 @@ class SharedLimits(RateLimits):
     ) -> None:
         super().__init__(requests_per_minute, max_concurrent, clock)
         self._name = name
+        self._holder = uuid.uuid4().hex[:12]  # a reload may replace this object while its requests run
         self._pool = pool
         self._taking = asyncio.Lock()
         self._num_left = 0.0  # requests to start, taken from the store
@@ -58,11 +61,14 @@ class SharedLimits(RateLimits):
         self._most_running = 0  # since the last settle()
         self._has_started = False  # since then
         self._retry_s = 0.0
+        self._dry_until_s = 0.0  # until then the store has no request to start
 
     @property
     def is_short(self) -> bool:
         """True if this gateway's part has no room for one more request, and the store may have."""
-        return not self._pool.is_away and (self._lacks_slot or self._lacks_request)
+        if self._pool.is_away or (self._lacks_request and self._clock() < self._dry_until_s):
+            return False
+        return self._lacks_slot or self._lacks_request
 
     async def take_more(self) -> None:
         """Take room for one more request from the store, and some requests in advance."""
@@ -82,6 +88,7 @@ class SharedLimits(RateLimits):
     def begin_anew(self) -> None:
         """Forget what was admitted while the store was away."""
         self._num_left = 0.0
+        self._dry_until_s = 0.0
 
     async def give_back(self) -> None:
         """Give everything back."""
@@ -102,7 +109,7 @@ class SharedLimits(RateLimits):
         self._num_slots = min(before, num_slots)  # meanwhile nothing is used that is given back
         self._num_left += min(num_requests, 0)
         granted = await self._pool.take(
-            Wanted(self._name, num_slots, num_requests, self._per_minute, self._max_concurrent)
+            Wanted(self._name, self._holder, num_slots, num_requests, self._per_minute, self._max_concurrent)
         )
         if granted is None:
             self._num_slots = before
@@ -111,6 +118,8 @@ class SharedLimits(RateLimits):
         self._num_left += max(granted.num_requests, 0)
         self._filled_s = self._clock()
         self._retry_s = granted.wait_s
+        if num_requests > 0 and granted.num_requests < 1:
+            self._dry_until_s = self._clock() + min(granted.wait_s, SETTLED_S)
 
     def _admit(self) -> None:
         if self._pool.is_away:

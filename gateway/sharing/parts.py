@@ -11,12 +11,14 @@ class Wanted:
 
     Attributes:
         limit: name of the limit, the same in all gateways.
+        holder: who wants it, unique in its gateway.
         num_slots: requests at a time, those it has included.
         num_requests: to start; negative ones are given back.
         requests_per_minute, max_concurrent: None = no limit.
     """
 
     limit: str
+    holder: str
     num_slots: int
     num_requests: int
     requests_per_minute: int | None

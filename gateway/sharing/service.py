@@ -62,7 +62,7 @@ class Sharing:
         self._clock = clock
         self._breaker = CircuitBreaker("sharing with other gateways", clock)
         self._limits: weakref.WeakSet[SharedLimits] = weakref.WeakSet()
-        self._keys_version = -1
+        self._keys_version: str | None = None
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.num_gateways = 1
@@ -140,6 +140,7 @@ class Sharing:
                 self._keys_version = version
         except SharingError as error:
             self._breaker.fail(error)
+            self._keys_version = None  # read them again afterwards
             return
         was_away = self.is_away
         self._breaker.succeed()

@@ -6,6 +6,7 @@ the store.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar, cast
 
@@ -28,7 +29,7 @@ _ALIVE = "agentspec:{gateway}:alive"  # by gateway: when it expires, in ms
 # the braces put all of it on one node of a cluster
 _LIMIT = "agentspec:{gateway}:limit:"
 
-# A limit's hash: left, at_ms (the bucket of requests); slot:<gateway> = "<number> <when it expires, in ms>"
+# A limit's hash: left, at_ms (the bucket of requests); slot:<holder> = "<number> <when it expires, in ms>"
 _TAKE = """
 local key, own = KEYS[1], 'slot:' .. ARGV[1]
 local slots, max_concurrent = tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -68,7 +69,7 @@ local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('ZADD', KEYS[1], now_ms + ARGV[2], ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now_ms)
-return {redis.call('ZCARD', KEYS[1]), tonumber(redis.call('GET', KEYS[2]) or 0)}
+return {redis.call('ZCARD', KEYS[1]), redis.call('GET', KEYS[2]) or ''}
 """
 
 Answer = TypeVar("Answer")
@@ -112,7 +113,7 @@ class SharedStore:
     async def take(self, wanted: Wanted) -> Granted:
         """Take from a limit, or give back. Raises SharingError."""
         arguments = (
-            self._gateway,
+            f"{self._gateway}:{wanted.holder}",
             wanted.num_slots,
             _number(wanted.max_concurrent),
             wanted.num_requests,
@@ -124,7 +125,7 @@ class SharedStore:
         )
         return Granted(slots, requests, wait_ms / 1e3)
 
-    async def beat(self) -> tuple[int, int]:
+    async def beat(self) -> tuple[int, str]:
         """Show that this gateway is alive. Return how many are, and the version of the keys."""
         num_alive, version = await self._call(
             self._client.eval(_BEAT, 2, _ALIVE, KEYS_VERSION, self._gateway, self._ttl_ms)
@@ -138,12 +139,13 @@ class SharedStore:
     async def put_key(self, digest: str, text: str) -> None:
         """Add a key, or replace it. Raises SharingError."""
         async with self._client.pipeline(transaction=True) as pipeline:
-            await self._call(pipeline.hset(KEYS, digest, text).incr(KEYS_VERSION).execute())
+            await self._call(pipeline.hset(KEYS, digest, text).set(KEYS_VERSION, _new_version()).execute())
 
     async def drop_key(self, digest: str) -> bool:
         """Remove a key. Return False if there is none. Raises SharingError."""
         async with self._client.pipeline(transaction=True) as pipeline:
-            dropped, _ = await self._call(pipeline.hdel(KEYS, digest).incr(KEYS_VERSION).execute())
+            changes = pipeline.hdel(KEYS, digest).set(KEYS_VERSION, _new_version())
+            dropped, _ = await self._call(changes.execute())
         return bool(dropped)
 
     async def leave(self) -> None:
@@ -162,6 +164,11 @@ class SharedStore:
             return await answer
         except (redis.RedisError, OSError, TimeoutError) as error:
             raise SharingError(f"the store {self.shown!r} can't be used now: {error}") from error
+
+
+def _new_version() -> str:
+    """Return a value that no earlier version has, even if the server lost its content meanwhile."""
+    return uuid.uuid4().hex
 
 
 def _number(value: int | None) -> str:

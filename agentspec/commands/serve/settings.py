@@ -83,7 +83,7 @@ def runtime_config_of(
         keys,
         None if before is None else before.keys,
         make_limits=None if sharing is None else sharing.limits_of,
-        are_needed=settings.sharing.keys,
+        are_needed=settings.sharing.keys and before is None,  # later it is as it was at the start
     )
     if "*" in origins and not in_force:
         logger.warning(

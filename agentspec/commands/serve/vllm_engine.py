@@ -95,6 +95,8 @@ def _check_no_gateway(flag: str, settings: Settings) -> None:
             f"with {flag} vLLM answers web pages itself: leave server.cors_origins out, and give "
             "vLLM's --allowed-origins"
         )
+    if settings.sharing.store is not None:
+        raise ConfigError(f"with {flag} there is no gateway that shares: leave sharing out")
 
 
 def _check_engine_only(options: ServeOptions, settings: Settings) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -46,6 +46,18 @@ def test_a_request_that_ends_makes_room_for_another() -> None:
             pass
     with limits.admitted():
         pass
+
+
+def test_a_share_of_less_than_a_request_admits_one_now_and_then() -> None:
+    clock = Clock()
+    limits = RateLimits(3, None, clock)
+    num_admitted = 0
+    for _ in range(600):
+        clock.now_s += 1.0
+        with suppress(RateLimitError):
+            limits._admit_share(4)
+            num_admitted += 1
+    assert 5 <= num_admitted <= 600 * 3 / 4 / 60 + 3  # with what was left of the whole limit
 
 
 def test_a_request_without_room_takes_no_request_of_the_minute() -> None:

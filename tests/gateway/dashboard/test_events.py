@@ -93,6 +93,8 @@ def test_operators_alone_see_what_engines_share(tmp_path: Path) -> None:
                 assert "engines" not in next(snapshots)
         with sharing() as root, reading(root) as snapshots:
             [same] = next(snapshots)["engines"]
+        with sharing(admin_key="boss") as root, reading(root) as snapshots:
+            assert "engines" not in next(snapshots)
     assert engine == same
     assert (engine["engine"], engine["num_published"], engine["lag_s"]) == ("embedded", 0, 0.0)
 

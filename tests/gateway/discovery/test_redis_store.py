@@ -122,6 +122,34 @@ def test_a_server_that_is_away_loses_nothing(tmp_path: Path, caplog: pytest.LogC
                     assert name in {one.stage.name for one in other.clusters("acme")}
 
 
+def test_a_server_that_lost_its_content_gets_it_again(url: str) -> None:
+    with discovering(url) as one, discovering(url) as other:
+        stage(one, body("You plan."))
+        [plan] = one.clusters("acme")
+        one.name("acme", plan.id, "my/planner")
+        one.pin("acme", plan.id, True)
+        other.save()
+        with closing(redis.Redis.from_url(url)) as client:
+            client.flushall()
+        stage(one, body("You code."))  # changes another cluster only
+        other.save()
+        for discovery in (one, other):
+            assert stage(discovery, body("You plan.")) == "my/planner"
+        with discovering(url) as third:
+            assert stage(third, body("You plan.")) == "my/planner"
+
+
+def test_a_server_with_another_key_is_not_written(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    with discovering(url) as one:
+        stage(one, body("You plan."))
+        with closing(redis.Redis.from_url(url)) as client:
+            client.flushall()
+        with discovering(url):  # it began with an empty server
+            one.save()
+        assert "restart this gateway" in caplog.text
+        assert stage(one, body("You plan."))
+
+
 def test_a_server_that_never_was_there_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with reserved_port() as port, discovering(f"redis://127.0.0.1:{port}/0") as discovery:
         assert stage(discovery, body("You plan."))

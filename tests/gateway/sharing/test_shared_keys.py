@@ -13,12 +13,17 @@ import httpx2 as httpx
 import pytest
 import redis
 
+from agentspec.cli import build_parser
+from agentspec.commands.serve.options import ServeOptions
+from agentspec.commands.serve.settings import runtime_config_of
+from agentspec.commands.serve.vllm_engine import _check_no_gateway
+from agentspec.errors import ConfigError
 from agentspec.gateway import EmbeddedUpstream
 from agentspec.gateway.app import create_app
 from agentspec.gateway.auth.api_keys import ApiKeys
 from agentspec.gateway.auth.runtime_config import RuntimeConfig
 from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
-from agentspec.gateway.settings import SharingSettings
+from agentspec.gateway.settings import Settings, SharingSettings
 from agentspec.gateway.sharing.service import Sharing
 from agentspec.gateway.sharing.store import KEYS, KEYS_VERSION
 from tests.corpus.support.redis_server import running
@@ -99,9 +104,40 @@ def test_a_malformed_key_is_refused_and_the_others_stay(
     with closing(redis.Redis.from_url(store)) as client:
         client.hset(KEYS, "ab" * 32, '{"sha256": "short", "tenant": "acme"}')
         client.hset(KEYS, "cd" * 32, "no JSON")
-        client.incr(KEYS_VERSION)
+        client.set(KEYS_VERSION, "another")
+    assert "malformed" in run_command("--store", store, "--list").stdout
     until(lambda: "abababab" in caplog.text and "cdcdcdcd" in caplog.text)
     until(lambda: [status(url, key) for url in gateways] == [200, 200])
+
+
+def test_keys_of_a_store_that_lost_its_content_are_refused(store: str, gateways: list[str]) -> None:
+    old = run_command("--store", store).stdout.strip()
+    until(lambda: [status(url, old) for url in gateways] == [200, 200])
+    with closing(redis.Redis.from_url(store)) as client:
+        client.delete(KEYS, KEYS_VERSION)
+    new = run_command("--store", store).stdout.strip()  # as many changes as before
+    until(lambda: [status(url, new) for url in gateways] == [200, 200])
+    assert [status(url, old) for url in gateways] == [401, 401]
+
+
+def test_a_reload_neither_closes_nor_opens_a_gateway(store: str) -> None:
+    def settings(keys: bool) -> Settings:
+        return Settings.model_validate({"sharing": {"store": store, "keys": keys}})
+
+    args, args.unknown = build_parser().parse_known_args(["serve"])
+    options = ServeOptions.of(args)
+    for at_start in (True, False):
+        runtime = runtime_config_of(settings(at_start), options)
+        for later in (True, False):
+            runtime = runtime_config_of(settings(later), options, runtime)
+            assert bool(runtime.keys) is at_start
+
+
+@pytest.mark.parametrize("flag", ["--zero-hop", "--engine-only"])
+def test_without_a_gateway_nothing_is_shared(flag: str, store: str) -> None:
+    settings = Settings.model_validate({"sharing": {"store": store, "keys": True}})
+    with pytest.raises(ConfigError, match="leave sharing out"):
+        _check_no_gateway(flag, settings)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import redis
 
 from agentspec.gateway.auth.api_keys import ApiKey, ApiKeys, digest_of
 from agentspec.gateway.auth.runtime_config import RuntimeConfig
+from agentspec.gateway.discovery.redis_store import RedisDiscoveryStore
 from agentspec.gateway.errors import RateLimitError
 from agentspec.gateway.principal import RateLimits
 from agentspec.gateway.settings import SharingSettings
@@ -228,6 +229,59 @@ def test_a_gateway_that_ends_gives_everything_back(store: str) -> None:
             assert float(opened.hget(limit, "left")) > 597
 
     run(test())
+
+
+def test_changed_limits_count_what_runs_already(store: str) -> None:
+    async def test() -> None:
+        async with two(store, key(max_concurrent=4)) as (a, b):
+            assert await a.begin_some(4)
+            runtime = a.runtime
+            runtime.keys = ApiKeys([key(requests_per_minute=600, max_concurrent=4)], runtime.keys)  # a reload
+            for _ in range(10):
+                assert not await a.begin()
+                assert not await b.begin()
+                await asyncio.sleep(BEAT_S)
+            a.end()
+            await until(b.begin)
+
+    run(test())
+
+
+def test_a_key_over_its_limit_does_not_ask_the_store_each_time(store: str) -> None:
+    async def test() -> None:
+        async with Gateway(store, key(requests_per_minute=2)) as a:
+            with client(store) as opened:
+                before = opened.info("commandstats")["cmdstat_eval"]["calls"]
+                begin_s = time.monotonic()
+                assert not await a.begin_some(500)
+                calls = opened.info("commandstats")["cmdstat_eval"]["calls"] - before
+            assert calls < 10 + (time.monotonic() - begin_s) * (2 / BEAT_S + 2)
+
+    run(test())
+
+
+def test_a_user_with_the_documented_rights_is_enough(store: str) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "gateway.md").read_text()
+    begin = text.index("ACL SETUSER gateways")
+    command = text[begin : text.index("```", begin)].split()
+    with client(store) as opened:
+        opened.execute_command(*command)
+    url = store.replace("redis://", "redis://gateways:PASSWORD@")
+
+    async def test() -> None:
+        async with two(url, key(100, 2)) as (a, b):
+            assert await a.begin_some(2)
+            assert not await b.begin()
+            assert not a.sharing.is_away
+            assert not b.sharing.is_away
+
+    run(test())
+    discovery = RedisDiscoveryStore(url)
+    discovery.begin()
+    assert discovery.news() == {}
+    discovery.commit([])
+    assert discovery.key
+    discovery.close()
 
 
 def test_keys_without_limits_never_ask_the_store(store: str) -> None:
