@@ -124,7 +124,8 @@ def test_a_reload_neither_closes_nor_opens_a_gateway(store: str) -> None:
     def settings(keys: bool) -> Settings:
         return Settings.model_validate({"sharing": {"store": store, "keys": keys}})
 
-    args, args.unknown = build_parser().parse_known_args(["serve"])
+    args, unknown = build_parser().parse_known_args(["serve"])
+    args.unknown = unknown
     options = ServeOptions.of(args)
     for at_start in (True, False):
         runtime = runtime_config_of(settings(at_start), options)
