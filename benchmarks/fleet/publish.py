@@ -104,7 +104,7 @@ def _under_load(corpus: Corpus, trees: Forest, rate_per_s: float, duration_s: fl
         while time.monotonic() < begin_s + number / rate_per_s:
             time.sleep(MODEL_S)
             step_us.append(_us(batch.step))
-        publish_us.append(_us(partial(_publish, corpus, tokens)))
+        publish_us.append(_us(partial(corpus.share, STAGE, tokens)))  # as engines do
         if number % max(1, int(rate_per_s * _SAMPLE_S)) == 0:
             lags_s.append(corpus.figures().learner.lag_s)
     after = corpus.figures()
@@ -158,10 +158,6 @@ class LiveBatch:
         for name in self._names:
             self._trees.finish(name)
         self._names = []
-
-
-def _publish(corpus: Corpus, tokens: Tokens) -> None:
-    corpus.publish(Output(STAGE, tokens))
 
 
 def _us(work: Callable[[], object]) -> float:
