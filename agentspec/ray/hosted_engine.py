@@ -23,7 +23,7 @@ logger = logging.getLogger("agentspec")
 
 @dataclass(slots=True)
 class HostedEngine:
-    """An engine and what runs beside it.
+    """An engine with its corpus and its trees' files.
 
     Attributes:
         upstream: answers calls.
@@ -75,7 +75,7 @@ class HostedEngine:
             logger.warning("the corpus was not read within %g s: it is learned while requests run", join_s)
 
     async def close(self) -> None:
-        """Stop the engine, then publish what is left and close the corpus."""
+        """Stop the engine, then publish the last outputs and close the corpus."""
         await self.upstream.close()
         if self._supervising is not None:
             self._supervising.cancel()

@@ -210,10 +210,10 @@ class Clusters:
         self._index_templates()
 
     def unsave(self) -> None:
-        """Note that nothing is stored any more: all is written again."""
+        """Note that nothing is stored any more: all is written again, unless another process has done so."""
         self.gone.clear()
         for cluster in self:
-            cluster.is_saved, cluster.num_saved = False, 0
+            cluster.is_saved = False
             self.changed.add(cluster)
 
     def drop(self, cluster: Cluster) -> None:

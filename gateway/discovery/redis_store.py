@@ -107,6 +107,7 @@ class RedisDiscoveryStore:
         """Begin a transaction, which locks out other writers."""
         if self.key is None or self._token is not None:
             return
+        self.has_lost = False
         token, end_s = secrets.token_hex(16), time.monotonic() + BUSY_TIMEOUT_S
         with self._failures():
             while not self._client.set(_LOCK, token, nx=True, px=_LOCK_MS):
@@ -212,7 +213,7 @@ class RedisDiscoveryStore:
                 {
                     "id": cluster.id,
                     "document": self._document(cluster),
-                    "more": num_requests - cluster.num_saved,
+                    "more": num_requests - (cluster.num_saved if cluster.is_saved else 0),
                     "seen_s": cluster.last_seen_s,
                 }
                 for cluster, num_requests in changed.items()

@@ -78,7 +78,7 @@ class SharedLimits(RateLimits):
                 await self._take(self._num_running + 1, chunk if self._lacks_request else 0)
 
     async def settle(self) -> None:
-        """Renew what is in use, and give the rest back."""
+        """Renew the part in use, and give the rest back."""
         async with self._taking:
             most_running, has_started = max(self._most_running, self._num_running), self._has_started
             self._most_running, self._has_started = self._num_running, False
@@ -86,7 +86,7 @@ class SharedLimits(RateLimits):
                 await self._take(most_running, 0 if has_started else -int(self._num_left))
 
     def begin_anew(self) -> None:
-        """Forget what was admitted while the store was away."""
+        """Drop the requests that were counted while the store was away."""
         self._num_left = 0.0
         self._dry_until_s = 0.0
 

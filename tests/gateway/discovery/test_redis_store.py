@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -17,9 +15,9 @@ from agentspec.gateway.discovery.redis_store import RedisDiscoveryStore
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.settings import DiscoverySettings, Settings
 from tests.corpus.support.redis_server import running, running_at
+from tests.gateway.support.discovering_processes import run_two
 from tests.support.ports import reserved_port
 
-TIMEOUT_S = 120
 SECRET = "tomorrow"
 
 
@@ -129,10 +127,17 @@ def test_a_server_that_lost_its_content_gets_it_again(url: str) -> None:
         one.name("acme", plan.id, "my/planner")
         one.pin("acme", plan.id, True)
         other.save()
+        num_requests = plan.num_requests
         with closing(redis.Redis.from_url(url)) as client:
             client.flushall()
         stage(one, body("You code."))  # changes another cluster only
         other.save()
+        one.save()
+        [here], [there] = (
+            [cluster.num_requests for cluster in each.clusters("acme") if cluster.is_pinned]
+            for each in (one, other)
+        )
+        assert here == there == num_requests
         for discovery in (one, other):
             assert stage(discovery, body("You plan.")) == "my/planner"
         with discovering(url) as third:
@@ -175,29 +180,9 @@ def test_a_gateway_that_died_holds_up_the_others_for_seconds_only(
 
 
 def test_two_processes_agree(url: str) -> None:
-    code = f"""
-import sys
-from contextlib import suppress
-from agentspec.errors import RequestError
-from agentspec.gateway.discovery.redis_store import RedisDiscoveryStore
-from agentspec.gateway.discovery.service import Discovery
-from agentspec.gateway.settings import DiscoverySettings
-store = RedisDiscoveryStore({url!r})
-discovery = Discovery(DiscoverySettings(max_clusters=20), store, in_background=False)
-for number in range(120):
-    word = chr(97 + (number * int(sys.argv[1])) % 26)
-    discovery.stage_of("acme", {{"instructions": f"Plan {{word}}.", "input": str(number)}})
-    discovery.catch_up()
-    clusters = discovery.clusters("acme")
-    with suppress(RequestError):
-        if number % 10 == 9:
-            discovery.merge("acme", clusters[0].id, clusters[-1].id)
-        if number % 10 == 4 and len(clusters[-1].members) > 1:
-            discovery.split("acme", clusters[-1].id, [next(iter(clusters[-1].members)).hex()])
-discovery.close()
-"""
-    runs = [subprocess.Popen([sys.executable, "-W", "error", "-c", code, factor]) for factor in ("3", "5")]
-    assert [run.wait(TIMEOUT_S) for run in runs] == [0, 0]
+    run_two(
+        f"Discovery(DiscoverySettings(max_clusters=20), RedisDiscoveryStore({url!r}), in_background=False)"
+    )
     with discovering(url) as discovery:
         members = [digest for cluster in discovery.clusters("acme") for digest in cluster.members]
         assert len(members) == len(set(members)) > 0

@@ -21,6 +21,7 @@ from agentspec.gateway.discovery.service import MAX_RECENT, Discovery
 from agentspec.gateway.errors import UnknownClusterError
 from agentspec.gateway.settings import DiscoverySettings
 from tests.corpus.support.redis_server import running
+from tests.gateway.support.discovering_processes import run_two
 
 HELP = "You are helping {} with {} today, and you are kind to everybody."
 SECRET = "Rumpelstiltskin"
@@ -334,28 +335,8 @@ def test_what_the_other_gateway_did_first_is_refused_and_changes_nothing(place: 
 
 def test_two_processes_can_not_corrupt_the_file(path: Path) -> None:
     """One process may change a cluster that the other has merged into another: that is refused."""
-    code = f"""
-import sys
-from contextlib import suppress
-from pathlib import Path
-from agentspec.errors import RequestError
-from agentspec.gateway.discovery.service import Discovery
-from agentspec.gateway.settings import DiscoverySettings
-discovery = Discovery(DiscoverySettings(path=Path({str(path)!r}), max_clusters=20), in_background=False)
-for number in range(120):
-    word = chr(97 + (number * int(sys.argv[1])) % 26)
-    discovery.stage_of("acme", {{"instructions": f"Plan {{word}}.", "input": str(number)}})
-    discovery.catch_up()
-    clusters = discovery.clusters("acme")
-    with suppress(RequestError):
-        if number % 10 == 9:
-            discovery.merge("acme", clusters[0].id, clusters[-1].id)
-        if number % 10 == 4 and len(clusters[-1].members) > 1:
-            discovery.split("acme", clusters[-1].id, [next(iter(clusters[-1].members)).hex()])
-discovery.close()
-"""
-    runs = [subprocess.Popen([sys.executable, "-W", "error", "-c", code, factor]) for factor in ("3", "5")]
-    assert [run.wait(TIMEOUT_S) for run in runs] == [0, 0]
+    settings = f"DiscoverySettings(path=Path({str(path)!r}), max_clusters=20)"
+    run_two(f"Discovery({settings}, in_background=False)")
     with closing(sqlite3.connect(path)) as file:
         assert file.execute("pragma integrity_check").fetchone() == ("ok",)
     with discovering(path) as discovery:
