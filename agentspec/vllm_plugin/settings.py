@@ -43,6 +43,8 @@ class PluginSettings:
         corpus: place of the outputs that engines share: a folder or ``redis://...``; not with a forest file.
         adaptive_verification: let vLLM's model runner V2 choose, by its own measured costs and by the chances
             of the draft tokens, how many a step verifies. GPUs only.
+        ragged_graphs: capture full CUDA graphs for decode steps with drafts of any lengths, with vLLM's model
+            runner V2 and an attention that can replay them (FlashAttention 3). GPUs only.
         allow_untested_vllm: run in a vLLM that the plugin was not written for.
     """
 
@@ -59,6 +61,7 @@ class PluginSettings:
     save_every_s: float = 300.0
     corpus: str | None = None
     adaptive_verification: bool = False
+    ragged_graphs: bool = False
     allow_untested_vllm: bool = False
 
     def __post_init__(self) -> None:
@@ -75,7 +78,7 @@ class PluginSettings:
             self._check_folder(self.forest_folder)
         if self.corpus is not None:
             self._check_corpus(self.corpus)
-        for name in ("strict_forest", "adaptive_verification", "allow_untested_vllm"):
+        for name in ("strict_forest", "adaptive_verification", "ragged_graphs", "allow_untested_vllm"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r}")
         self.forest_config(), self.draft_config(1)  # check the rest

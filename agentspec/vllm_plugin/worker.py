@@ -71,11 +71,13 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
 
     def init_device(self) -> None:
         """Make the model runner. Raises ConfigError if the plugin can't work here."""
-        self._check()
+        settings = self._check()
         if self.use_v2_model_runner:
-            from agentspec.vllm_plugin import speculator
+            from agentspec.vllm_plugin import ragged_graphs, speculator
 
             speculator.install()
+            if settings.ragged_graphs:
+                ragged_graphs.install(lambda: self.model_runner.attn_groups)
         super().init_device()
 
     def load_model(self, **options: Any) -> None:
@@ -176,7 +178,7 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         planner: StepPlanner | None = getattr(speculator, "planner", None)
         return planner
 
-    def _check(self) -> None:
+    def _check(self) -> PluginSettings:
         config = self.vllm_config
         runner = ModelRunner(self.use_v2_model_runner)
         spec, wanted = config.speculative_config, runner.speculative_config(DEFAULT_MAX_DRAFT)
@@ -195,6 +197,7 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         check_draft_length(
             spec.num_speculative_tokens, getattr(rejection_sampler, "MAX_SPEC_LEN", MOST_DRAFT_TOKENS)
         )
+        return settings
 
     def _advice(self, num_draft_tokens: int) -> list[str]:
         config = self.vllm_config

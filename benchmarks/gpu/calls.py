@@ -60,10 +60,10 @@ class Sizes:
 
 FULL = Sizes(
     (
-        Load("past", 64, 30_000, is_past=True),
+        Load("past", 32, 20_000, is_past=True),
         Load("64", 64, 90_000),
-        Load("8", 8, 25_000),
-        Load("1", 1, 5_000),
+        Load("8", 8, 16_000),
+        Load("1", 1, 2_500),
     ),
     most_prompt=6_144,
     most_response=1_024,

@@ -19,6 +19,7 @@ class Traffic:
     """What clients saw.
 
     Attributes:
+        num_tokens: output tokens of all calls.
         num_different: calls whose output is not the recorded one; forced, there can be none.
         ttft_s, tpot_s: per call, seconds to the first token, and per further token.
         is_whole: false if the time ran out before the calls did.
@@ -29,10 +30,13 @@ class Traffic:
     ttft_s: list[float] = field(default_factory=list)
     tpot_s: list[float] = field(default_factory=list)
     is_whole: bool = True
+    num_tokens: int = 0
 
-    def figures(self) -> dict[str, Any]:
-        """Return the figures for the JSON."""
+    def figures(self, load_s: float) -> dict[str, Any]:
+        """Return the figures for the JSON; the load took ``load_s`` seconds, to the end of its last call."""
         return {
+            "load_s": load_s,
+            "load_tokens_per_s": self.num_tokens / load_s,
             "num_calls": self.num_calls,
             "num_different": self.num_different,
             "is_whole": self.is_whole,
@@ -61,7 +65,7 @@ async def make_calls(
     async with asyncio.TaskGroup() as group:
         for _ in range(load.num_clients):
             group.create_task(serve())
-    return {**measured, **traffic.figures()}
+    return {**measured, **traffic.figures(time.perf_counter() - begin_s)}
 
 
 async def _serve(
@@ -83,6 +87,7 @@ async def _make(number: int, call: Call, ask: Ask, traffic: Traffic) -> None:
         tokens += new
     end_s = time.perf_counter()
     traffic.num_calls += 1
+    traffic.num_tokens += len(tokens)
     traffic.num_different += tokens != call.response.tolist()
     if first_s is not None:
         traffic.ttft_s.append(first_s - begin_s)

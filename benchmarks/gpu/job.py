@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ class Job:
         calls: a file of prepared calls.
         out: the file for the figures.
         flags: flags of vLLM that all variants have, then those of this one.
+        settings: of the plugin.
         load_limit_s: seconds after which a load begins no more calls.
     """
 
@@ -25,6 +27,7 @@ class Job:
     flags: tuple[str, ...]
     has_plugin: bool
     load_limit_s: float
+    settings: Mapping[str, object]
 
     def write(self, path: Path) -> None:
         """Write the job for the process."""

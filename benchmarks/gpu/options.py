@@ -22,7 +22,7 @@ Measure vLLM on a GPU: recorded agent calls, forced through a model of Llama-8B'
 PACK_EXAMPLES = """\
 examples:
   python -m benchmarks gpu pack --traces DIR --out parts --python 3.12
-  python -m benchmarks gpu pack --traces DIR --out parts --vllm 0.33.0 --wheels wheels-0.33.txt
+  python -m benchmarks gpu pack --traces DIR --out parts --vllm 0.26.0 --wheels wheels-0.26.txt
 
 Copy the folder to the machine. There: python join.py
 """
@@ -38,7 +38,7 @@ Run it again with the same --out for the variants that are missing.
 """
 
 TRACES = "recorded model calls (default: those of examples/agentic_sql)"
-VLLM = "0.26.0"  # the release for torch 2.11
+VLLM = "0.32.0"  # its kernels, built for torch 2.13, also load with torch 2.11
 MOST_PART_MIB = 45
 
 

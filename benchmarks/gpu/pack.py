@@ -34,7 +34,11 @@ OMITTED = (
     "vllm/vllm_flash_attn/_vllm_fa2_C*",  # Hopper runs FlashAttention 3
     "vllm/_moe_C*",
     "vllm/_flashmla*",
+    "vllm/_flashkda*",
+    "vllm/_deepselect*",
     "vllm/_qutlass*",
+    "vllm/third_party/deep_gemm/*",
+    "vllm/third_party/fmha_sm100/*",
     "vllm/vllm-rs",
 )
 GLIBCS = ("2_17", "2_24", "2_27", "2_28", "2_31", "2_34", "2_35")
@@ -149,7 +153,7 @@ def write(
 ) -> dict[str, str]:
     """Write a zip file; return the SHA-256 of each file in it. A file that comes twice is packed once."""
     digests: dict[str, str] = {}
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_LZMA) as out:
         for name, wheel, info in packed:
             if name not in digests:
                 with wheel.open(info) as source:
@@ -173,7 +177,7 @@ def split(archive: Path, folder: Path, part_bytes: int) -> list[dict[str, object
 
 def _copy(out: zipfile.ZipFile, name: str, source: IO[bytes]) -> str:
     info = zipfile.ZipInfo(name, ZIP_TIME)
-    info.compress_type = zipfile.ZIP_DEFLATED
+    info.compress_type = zipfile.ZIP_LZMA
     info.external_attr = 0o644 << 16
     digest = hashlib.sha256()
     with out.open(info, "w", force_zip64=True) as target:

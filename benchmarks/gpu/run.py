@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ LOG_TAIL_LINES = 12
 ON_GPU_FLAGS = ("--dtype", "bfloat16", "--max-num-seqs", "64", "--gpu-memory-utilization", "0.85")
 ON_CPU_FLAGS = ("--dtype", "float32", "--max-num-seqs", "4", "--enforce-eager")
 ON_CPU_VARIABLES = {"VLLM_CPU_KVCACHE_SPACE": "1"}
+WITHOUT_FLASHINFER_VARIABLES = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}  # otherwise vLLM 0.32 imports it unasked
 # the compile cache holds if all variants have the same configuration
 SAME_FOR_ALL = (
     "--load-format",
@@ -106,8 +108,16 @@ def _start(plan: Plan, variant: Variant, path: Path, log: Path) -> subprocess.Po
     model = shapes.write(plan.folder / "model", shapes.tiny(calls) if plan.on_cpu else shapes.llama_8b(calls))
     flags = (*_flags(plan), "--max-model-len", str(calls.longest + 1), *variant.flags)
     job = path.with_suffix(".job")
-    Job(str(model), str(plan.calls), str(path), flags, variant.has_plugin, plan.load_limit_s).write(job)
-    variables = {**VARIABLES, **(ON_CPU_VARIABLES if plan.on_cpu else {}), **variant.environment}
+    Job(
+        str(model),
+        str(plan.calls),
+        str(path),
+        flags,
+        variant.has_plugin,
+        plan.load_limit_s,
+        variant.settings,
+    ).write(job)
+    variables = {**VARIABLES, **_variables(plan), **variant.environment}
     with log.open("wb") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "benchmarks.gpu.served", str(job)],
@@ -116,6 +126,13 @@ def _start(plan: Plan, variant: Variant, path: Path, log: Path) -> subprocess.Po
             env={**os.environ, **variables},
             start_new_session=True,  # the engine's processes are in its group
         )
+
+
+def _variables(plan: Plan) -> dict[str, str]:
+    """Return what vLLM needs on this machine, for all variants alike."""
+    if plan.on_cpu:
+        return ON_CPU_VARIABLES
+    return {} if find_spec("flashinfer") else WITHOUT_FLASHINFER_VARIABLES
 
 
 def _follow(
@@ -168,6 +185,7 @@ def _identity(plan: Plan, variant: Variant) -> dict[str, Any]:
         "calls": digest(plan.calls),
         "flags": [*_flags(plan), *variant.flags],
         "environment": dict(variant.environment),
+        "settings": dict(variant.settings),
         "load_limit_s": plan.load_limit_s,
     }
 

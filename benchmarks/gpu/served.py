@@ -59,8 +59,8 @@ def engine_flags(job: Job) -> list[str]:
     flags = [*job.flags, "--worker-extension-cls", EXTENSION]
     if not job.has_plugin:
         return ["--model", job.model, *flags]
-    command = vllm_command(job.model, flags)
-    os.environ.update(vllm_environment(command=command))
+    command = vllm_command(job.model, flags, settings=job.settings)
+    os.environ.update(vllm_environment(settings=job.settings, command=command))
     return command[COMMAND:]
 
 

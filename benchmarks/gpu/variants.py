@@ -19,12 +19,14 @@ class Variant:
 
     Attributes:
         has_plugin: the plugin's own command line decides runner, scheduling and method.
+        settings: of the plugin.
     """
 
     name: str
     flags: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     has_plugin: bool = False
+    settings: Mapping[str, object] = field(default_factory=dict)
 
 
 def speculative(method: str, **settings: int) -> tuple[str, str]:
@@ -41,6 +43,8 @@ ON_GPU = (  # most valuable first
     Variant(PLAIN, ("--async-scheduling",), _V2),
     Variant("agentspec", has_plugin=True),
     Variant("ngram_gpu", ("--async-scheduling", *speculative("ngram_gpu", **_LOOKUP))),
+    Variant("agentspec-ragged-graphs", has_plugin=True, settings={"ragged_graphs": True}),
+    Variant("agentspec-adaptive", has_plugin=True, settings={"adaptive_verification": True}),
     Variant("agentspec-v1-sync", ("--no-async-scheduling",), _V1, has_plugin=True),
     _SUFFIX,
 )

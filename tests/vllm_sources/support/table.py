@@ -55,7 +55,7 @@ RESULTS: dict[str, str | None] = {
 # files of ours that only later versions of vLLM load, with the first of these
 FIRST_VERSIONS = {
     f"agentspec/vllm_plugin/{name}.py": FIRST_WITH_RUNNER_V2
-    for name in ("planner", "ragged_scheduler", "speculator", "streams")
+    for name in ("planner", "ragged_graphs", "ragged_scheduler", "speculator", "streams")
 }
 
 # names that only later versions have, and that our code does without in earlier ones
