@@ -84,6 +84,8 @@ async def measure(job: Job) -> None:
             found["loads"][load.name] = await make_calls(
                 calls, load, asker(engine), logger.new_meter, job.load_limit_s
             )
+            if job.has_plugin:
+                found["loads"][load.name]["plugin"] = await status(engine)
             write(Path(job.out), found)
     finally:
         engine.shutdown()
@@ -107,6 +109,12 @@ def asker(engine: AsyncLLM) -> Any:
             yield output.outputs[0].token_ids
 
     return ask
+
+
+async def status(engine: AsyncLLM) -> Any:
+    """Return what the plugin says of itself since its start, such as the time that its drafts took."""
+    answers = await engine.collective_rpc("agentspec_control", args=("status", "{}", ""))
+    return json.loads(next(filter(None, answers)))
 
 
 def facts(engine: AsyncLLM) -> dict[str, Any]:

@@ -17,3 +17,4 @@ def test_every_output_is_the_recorded_one(tmp_path: Path) -> None:
     assert found["plain"]["loads"]["1"]["tokens_per_step"] == 1
     assert found["agentspec"]["engine"]["method"] == "custom_class"
     assert found["agentspec"]["loads"]["1"]["tokens_per_step"] > 1.2
+    assert found["agentspec"]["loads"]["1"]["plugin"]["propose_us"]["steps"] > 0
