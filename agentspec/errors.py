@@ -17,6 +17,7 @@
     │   ├── UnrecordedCallError    a replay has no call with this conversation
     │   └── EngineBusyError        the admission queue is full; try again later
     ├── CorpusError            the store of shared outputs is away, slow, full or damaged
+    │   ├── SnapshotError          the snapshots of shared outputs can't be used now, though the log may be
     │   ├── BatchError             an encoded batch of outputs that can't be used
     │   └── ExportFileError        exported outputs can't be written there, or imported from it
     ├── AdapterError           a framework lacks the part that its adapter replaces
@@ -126,6 +127,10 @@ class EngineBusyError(RequestError):
 
 class CorpusError(AgentSpecError):
     """The store of shared outputs is away, slow, full or damaged. Requests lose drafts, never an answer."""
+
+
+class SnapshotError(CorpusError):
+    """The object store of snapshots is away, slow, or another one. The log of shared outputs may be there."""
 
 
 class BatchError(CorpusError):

@@ -15,6 +15,7 @@ PACKAGES = {
     "langchain": ("langchain_core", "langchain_openai", "langgraph"),
     "otel": ("opentelemetry",),
     "corpus": ("zstandard", "redis", "cryptography"),
+    "object-store": ("obstore",),
     "ray": ("ray",),
 }
 

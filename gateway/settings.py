@@ -303,6 +303,7 @@ class EngineSettings(_Group):
 
     Attributes:
         corpus: place of shared outputs; its URL may hold a password.
+        corpus_snapshots: URL of an object store that keeps the snapshots of the corpus.
         arguments: vLLM's own options, as on its command line.
     """
 
@@ -320,6 +321,7 @@ class EngineSettings(_Group):
     strict_forest: bool | None = None
     save_every_s: float | None = Field(default=None, gt=0)
     corpus: str | None = Field(default=None, repr=False)
+    corpus_snapshots: str | None = Field(default=None, repr=False)
     draft: Literal["chain", "tree", "off"] | None = None
     slots: int | None = Field(default=None, ge=1)
     threads: int | None = Field(default=None, ge=1)

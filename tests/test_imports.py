@@ -227,6 +227,7 @@ def test_the_corpus_knows_no_engine_and_no_tree() -> None:
 def test_packages_of_the_corpus_stay_in_their_modules() -> None:
     for module, package in (("batch", "zstandard"), ("encryption", "cryptography")):
         assert users_of(package) == {f"agentspec.corpus.{module}"}
+    assert users_of("obstore") == {"agentspec.corpus.object_folder"}
     stores = ("corpus.redis_store", "gateway.discovery.redis_store", "gateway.sharing.store")
     assert users_of("redis") == {f"agentspec.{store}" for store in stores}
 

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from agentspec.corpus.output import DIGEST_BYTES, MOST_SUBJECT_BYTES, Output, Tokens, check_uses
-from agentspec.errors import BatchError, ConfigError
+from agentspec.errors import BatchError, ConfigError, CorpusError
 from agentspec.extras import needed
 from agentspec.stages import MAX_SEGMENTS, StageKey
 
@@ -113,6 +113,12 @@ class Batch:
 
 
 # ---- writing ----
+
+
+def check_size(encoded: bytes) -> None:
+    """Raise CorpusError if an encoded batch is too large for a store."""
+    if len(encoded) > MOST_BATCH_BYTES:
+        raise CorpusError(f"a batch has at most {MOST_BATCH_BYTES} bytes, not {len(encoded)}")
 
 
 def encode(batch: Batch, key: DataKey | None = None) -> bytes:

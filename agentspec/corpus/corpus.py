@@ -18,7 +18,14 @@ from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.output import MOST_OUTPUT_TOKENS, Output, Tokens
 from agentspec.corpus.output_queue import FinishedOutput
 from agentspec.corpus.publisher import Publisher, PublisherFigures
-from agentspec.corpus.store import CorpusStore, check_location, is_remote, open_store, without_password
+from agentspec.corpus.store import (
+    CorpusStore,
+    check_location,
+    check_snapshots,
+    is_remote,
+    open_store,
+    without_password,
+)
 from agentspec.corpus.tree_updates import SharedTrees
 from agentspec.extras import check_installed
 from agentspec.stages import StageKey
@@ -256,21 +263,29 @@ class Corpus:
         self._publisher.enter_epoch(tenant, self._log.epoch(tenant))
 
 
-def check_corpus(location: str) -> None:
+def check_corpus(location: str, snapshots: str | None = None) -> None:
     """Check the requirements of :func:`open_corpus`, as far as possible without the store.
 
     Raises:
-        ConfigError: the location is neither a folder nor a Redis URL, the operator's key can't be used, or a
-            package is missing.
+        ConfigError: the location is neither a folder nor a Redis URL, the URL for snapshots is none, the
+            operator's key can't be used, or a package is missing.
     """
     check_installed("corpus")
     check_location(location)
+    if snapshots is not None:
+        check_snapshots(snapshots)
+        check_installed("object-store")
     if os.environ.get(KEY_VARIABLE):
         operator_key()
 
 
 def open_corpus(
-    location: str, vocabulary: str, vocab_size: int, trees: SharedTrees, config: CorpusConfig | None = None
+    location: str,
+    vocabulary: str,
+    vocab_size: int,
+    trees: SharedTrees,
+    config: CorpusConfig | None = None,
+    snapshots: str | None = None,
 ) -> Corpus:
     """Return the corpus at a place, not started. ``$AGENTSPEC_CORPUS_KEY``, an operator's key, encrypts it.
 
@@ -280,20 +295,21 @@ def open_corpus(
         vocab_size: size of the model's vocabulary.
         trees: what learns.
         config: limits.
+        snapshots: as in :func:`open_store`.
 
     Raises:
         ConfigError: as :func:`check_corpus`.
         CorpusError: the folder can't be used.
     """
-    check_corpus(location)
-    store = open_store(location)
+    check_corpus(location, snapshots)
+    store = open_store(location, snapshots=snapshots)
     keys: KeyRing | None = None
     if os.environ.get(KEY_VARIABLE):
         keys = KeyRing(store, operator_key())
-    elif is_remote(location):
+    elif remote := [place for place in (location, snapshots or "") if is_remote(place)]:
         logger.warning(
             "outputs are readable to everybody who can read %s: set $%s to encrypt them",
-            without_password(location),
+            " and ".join(map(without_password, remote)),
             KEY_VARIABLE,
         )
     return Corpus(store, vocabulary, vocab_size, trees, keys=keys, config=config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from agentspec.corpus.batch import Batch, ForgetStage, ForgetSubject
 from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.cpu_share import CpuShare
 from agentspec.corpus.erasure import Erasure
-from agentspec.corpus.join import Tombstones, join
+from agentspec.corpus.join import Joining, Losses, Tombstones, join
 from agentspec.corpus.met_erasures import MetErasures
 from agentspec.corpus.output import Output
 from agentspec.corpus.publisher import Publisher
@@ -19,6 +20,9 @@ from agentspec.corpus.seen import SeenNumbers
 from agentspec.corpus.snapshots import LEASE_S
 from agentspec.corpus.store import START, Cursor
 from agentspec.corpus.tree_updates import TreeUpdates
+from agentspec.errors import SnapshotError
+
+logger = logging.getLogger("agentspec")
 
 EPOCH_EVERY_S = 2.0
 _READ_BYTES = 1 << 20
@@ -63,7 +67,7 @@ class Follower:
         cursor: behind what was read.
         retry_s: when to try again after a failure.
         num_dropped: records skipped on purpose.
-        num_damaged: batches that can't be used.
+        losses: of log and snapshot.
     """
 
     def __init__(self, tenant: str, parts: FollowerParts) -> None:
@@ -85,7 +89,8 @@ class Follower:
         self._num_missing_before = 0
         self.cursor: Cursor = START
         self.retry_s = 0.0
-        self.num_dropped = self.num_damaged = 0
+        self.num_dropped = 0
+        self.losses = Losses()
 
     @property
     def lag_s(self) -> float:
@@ -115,7 +120,7 @@ class Follower:
         for logged in self._parts.log.read(self._tenant, self.cursor, _READ_BYTES):
             has_some = True
             if logged.batch is None:
-                self.num_damaged += 1
+                self.losses.num_damaged += 1
             elif not self._apply(logged.batch):
                 return True  # the trees are empty: all begins anew
             self.cursor = logged.cursor
@@ -186,13 +191,23 @@ class Follower:
         parts.publisher.enter_epoch(self._tenant, self._epoch)
         self._join_end = parts.log.end(self._tenant)
         self._tokens_before = parts.updates.num_tokens
-        self.cursor, met, self._joining = join(parts.log, self._tenant, parts.join_bytes)
+        self.cursor, met, self._joining = self._snapshot()
         self._erasures.await_again(met)
         self._has_to_join = False
         parts.share.free(parts.join_s)
         self._erase_met(met)  # own outputs may be in the trees already
         if not is_first:  # before that nothing was sent
             self._find_late(begin)
+
+    def _snapshot(self) -> Joining:
+        """Begin to read the snapshot. Without it all is learned that the log still holds."""
+        try:
+            return join(self._parts.log, self._tenant, self._parts.join_bytes, self.losses)
+        except SnapshotError as error:
+            logger.warning("tenant %r is learned from the log alone: %s", self._tenant, error)
+            self.losses.num_failures += 1
+            self._note_gap()  # its tombstones may be read later
+            return Joining(START, {}, iter(()))
 
     def _learn_snapshot(self) -> bool:
         assert self._joining is not None
@@ -266,7 +281,12 @@ class Follower:
 
     def _look_up_tombstones(self) -> None:
         """Apply tombstones among the entries that were skipped or lost: the snapshot keeps them."""
-        self._erase_met(join(self._parts.log, self._tenant, 0).tombstones)
+        try:
+            self._erase_met(join(self._parts.log, self._tenant, 0, Losses()).tombstones)
+        except SnapshotError:
+            self.losses.num_failures += 1
+            self._look_up_s = [self._parts.clock() + LEASE_S]
+            return
         del self._look_up_s[:1]
 
     def _find_late(self, begin: Cursor) -> None:

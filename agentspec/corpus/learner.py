@@ -156,9 +156,9 @@ class Learner:
             max((follower.lag_s for follower in followers), default=0.0),
             max(0, sum(follower.num_missing for follower in followers) - num_dropped),
             num_dropped,
-            self._updates.num_refused + sum(follower.num_damaged for follower in followers),
+            self._updates.num_refused + sum(follower.losses.num_damaged for follower in followers),
             self._updates.num_unknown,
-            self._num_failures,
+            self._num_failures + sum(follower.losses.num_failures for follower in followers),
             self._share.cpu_s,
         )
 

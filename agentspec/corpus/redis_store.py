@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import Any
 from urllib.parse import quote
 
-from agentspec.corpus.batch import MOST_BATCH_BYTES
+from agentspec.corpus.batch import check_size
 from agentspec.corpus.store import (
     START,
     Cursor,
@@ -176,7 +176,7 @@ class RedisStore:
 
     def publish(self, scope: Scope, batch: bytes, epoch: int | None = None) -> bool:
         """Append a batch to the log, and drop what is beyond the retention."""
-        _check_size(batch)
+        check_size(batch)
         keys = _Keys(scope)
         expected = "" if epoch is None else epoch
         with self._errors(), self._client.pipeline(transaction=False) as pipeline:
@@ -236,7 +236,7 @@ class RedisStore:
         """
         keys = _Keys(scope)
         for cursor, batch in entries:
-            _check_size(batch or b"")
+            check_size(batch or b"")
             with self._errors():
                 self._client.eval(_REWRITE, 2, keys.log, keys.facts, cursor, batch or b"")
         with self._errors():
@@ -300,7 +300,7 @@ class RedisStore:
         """Write the parts under a key that is gone some minutes after the last. Return number and bytes."""
         num_parts = num_bytes = 0
         for part in parts:
-            _check_size(part)
+            check_size(part)
             with self._errors(), self._client.pipeline(transaction=False) as pipeline:
                 pipeline.hset(key, str(num_parts), part)
                 pipeline.pexpire(key, int(_UPLOAD_S * 1000))
@@ -399,8 +399,3 @@ def _answers(pipeline: Any) -> list[Any]:
         if isinstance(answer, redis.RedisError):
             raise answer
     return answers
-
-
-def _check_size(batch: bytes) -> None:
-    if len(batch) > MOST_BATCH_BYTES:
-        raise CorpusError(f"a batch has at most {MOST_BATCH_BYTES} bytes, not {len(batch)}")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 
-from agentspec.corpus.batch import MOST_BATCH_BYTES
+from agentspec.corpus.batch import check_size
 from agentspec.corpus.sqlite_file import SqliteFile
 from agentspec.corpus.store import START, Cursor, Entry, Retention, Scope, ScopeStats, Snapshot
 from agentspec.errors import ConfigError, CorpusError
@@ -94,7 +94,7 @@ class SqliteStore:
 
     def publish(self, scope: Scope, batch: bytes, epoch: int | None = None) -> bool:
         """Append a batch to the log, and drop what is beyond the retention."""
-        _check_size(batch)
+        check_size(batch)
         with self._file.transaction(writes=True) as file:
             number = _ensured(file, scope)
             if epoch is not None and _epoch(file, scope) != epoch:
@@ -159,7 +159,7 @@ class SqliteStore:
             for entry, batch in replaced:
                 dropped = file.execute("delete from entries where scope = ? and id = ?", (number, entry))
                 if batch is not None and dropped.rowcount:
-                    _check_size(batch)
+                    check_size(batch)
                     self._append(file, number, batch)
             _drop_snapshots(file, number, num_kept=1)
         self._file.forget_deleted()
@@ -283,7 +283,7 @@ class SqliteStore:
 
     def _add_parts(self, snapshot: int, parts: Iterable[bytes]) -> bool:
         for number, part in enumerate(parts):
-            _check_size(part)
+            check_size(part)
             with self._file.transaction(writes=True) as file:
                 counted = file.execute(
                     "update snapshots set num_parts = num_parts + 1, num_bytes = num_bytes + ? where id = ?",
@@ -418,11 +418,6 @@ def _id(cursor: Cursor) -> int:
         return int(cursor or 0)
     except ValueError:
         raise CorpusError(f"{cursor!r} is no cursor of an SQLite corpus: begin at START") from None
-
-
-def _check_size(batch: bytes) -> None:
-    if len(batch) > MOST_BATCH_BYTES:
-        raise CorpusError(f"a batch has at most {MOST_BATCH_BYTES} bytes, not {len(batch)}")
 
 
 def _key_error(path: Path, error: OSError) -> CorpusError:

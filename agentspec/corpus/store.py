@@ -12,6 +12,7 @@ from agentspec.errors import ConfigError
 
 Cursor = str  # a position in the log of a scope, opaque outside its store
 START: Cursor = ""  # before the first entry
+_OBJECT_STORES = ("s3", "gs", "az")  # URL schemes
 
 
 class Scope(NamedTuple):
@@ -165,21 +166,40 @@ class CorpusStore(Protocol):
         """Release connections and files."""
 
 
-def open_store(location: str, retention: Retention | None = None, *, only_reads: bool = False) -> CorpusStore:
+def open_store(
+    location: str,
+    retention: Retention | None = None,
+    *,
+    snapshots: str | None = None,
+    only_reads: bool = False,
+) -> CorpusStore:
     """Return the store at a place.
 
     Args:
         location: a folder, for the processes of one host; ``redis://`` or ``rediss://`` (TLS) for a fleet.
         retention: how much to keep of each scope.
+        snapshots: URL of an object store for the snapshots, as for :func:`check_snapshots`; None = they are
+            beside the log.
         only_reads: a folder without a corpus is an error, and a damaged file stays where it is.
 
     Raises:
-        ConfigError: the location is neither, or a package is missing.
+        ConfigError: the location is neither, the URL is none, or a package is missing.
         CorpusError: the folder can't be used.
     """
+    from agentspec.corpus.snapshot_store import SnapshotStore
+
     retention = retention or Retention()
     check_location(location)
-    if is_remote(location):
+    folder = None
+    if snapshots is not None:
+        from agentspec.corpus.object_folder import ObjectFolder
+
+        folder = ObjectFolder(snapshots, only_reads=only_reads)
+    return SnapshotStore(_opened(location, retention, only_reads), folder, retention.most_age_s)
+
+
+def _opened(location: str, retention: Retention, only_reads: bool) -> CorpusStore:
+    if _is_redis(location):
         from agentspec.corpus.redis_store import RedisStore
 
         return RedisStore(location, retention)
@@ -190,15 +210,32 @@ def open_store(location: str, retention: Retention | None = None, *, only_reads:
 
 def check_location(location: str) -> None:
     """Raise ConfigError if the location is neither a folder nor a Redis URL."""
-    if not location or ("://" in location and not is_remote(location)):
+    if not location or ("://" in location and not _is_redis(location)):
         raise ConfigError(
             f"{without_password(location)!r} is no place for a corpus: name a folder, redis://HOST:PORT/DB, "
             "or rediss://HOST:PORT/DB for TLS"
         )
 
 
-def is_remote(location: str) -> bool:
-    """Return True if the location is a Redis URL."""
+def check_snapshots(url: str) -> None:
+    """Raise ConfigError unless the URL names a folder of an object store, without credentials or options."""
+    scheme, mark, place = url.partition("://")
+    bucket, _, folder = place.partition("/")
+    is_named = bool(folder) and not bucket if scheme == "file" else scheme in _OBJECT_STORES and bool(bucket)
+    if not (mark and is_named) or set(url) & set("@?#") or ":" in bucket:
+        raise ConfigError(
+            f"{without_password(url)!r} is no place for snapshots: name s3://BUCKET/PREFIX, "
+            "gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///FOLDER; credentials and "
+            "options are in the environment"
+        )
+
+
+def is_remote(place: str) -> bool:
+    """Return True if a place of a corpus, or of its snapshots, is not on this machine's disk."""
+    return "://" in place and not place.startswith("file:")
+
+
+def _is_redis(location: str) -> bool:
     return location.partition("://")[0] in ("redis", "rediss") and "://" in location
 
 

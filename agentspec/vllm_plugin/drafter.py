@@ -118,8 +118,13 @@ class ForestDrafter:
             return
         from agentspec.corpus.corpus import open_corpus
 
-        vocabulary = self.texts.vocabulary
-        self.corpus = open_corpus(self.settings.corpus, vocabulary, self._vocab_size, self.forest)
+        self.corpus = open_corpus(
+            self.settings.corpus,
+            self.texts.vocabulary,
+            self._vocab_size,
+            self.forest,
+            snapshots=self.settings.corpus_snapshots,
+        )
         self.corpus.start()
 
     def close(self) -> None:

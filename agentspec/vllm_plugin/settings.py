@@ -41,6 +41,7 @@ class PluginSettings:
         strict_forest: refuse to start with an unusable forest file. Otherwise it is moved aside.
         save_every_s: seconds between two saves; another save is at shutdown.
         corpus: place of the outputs that engines share: a folder or ``redis://...``; not with a forest file.
+        corpus_snapshots: URL of an object store that keeps the snapshots of the corpus.
         adaptive_verification: let vLLM's model runner V2 choose, by its own measured costs and by the chances
             of the draft tokens, how many a step verifies. GPUs only.
         ragged_graphs: capture full CUDA graphs for decode steps with drafts of any lengths, with vLLM's model
@@ -60,6 +61,7 @@ class PluginSettings:
     strict_forest: bool = False
     save_every_s: float = 300.0
     corpus: str | None = None
+    corpus_snapshots: str | None = None
     adaptive_verification: bool = False
     ragged_graphs: bool = False
     allow_untested_vllm: bool = False
@@ -77,7 +79,9 @@ class PluginSettings:
         if self.forest_folder is not None:
             self._check_folder(self.forest_folder)
         if self.corpus is not None:
-            self._check_corpus(self.corpus)
+            self._check_corpus(self.corpus, self.corpus_snapshots)
+        elif self.corpus_snapshots is not None:
+            raise ConfigError("corpus_snapshots is for nothing without corpus")
         for name in ("strict_forest", "adaptive_verification", "ragged_graphs", "allow_untested_vllm"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r}")
@@ -130,9 +134,11 @@ class PluginSettings:
         doubt = 0.5 if self.rule == "paper" else 0.0
         return DraftConfig(rule=self.rule, max_tokens=max_tokens, min_prob=0.0, doubt=doubt)
 
-    def _check_corpus(self, location: object) -> None:
+    def _check_corpus(self, location: object, snapshots: object) -> None:
         if not isinstance(location, str):
             raise ConfigError(f"corpus must be a folder or a Redis URL, not {location!r}")
+        if not isinstance(snapshots, str | None):
+            raise ConfigError(f"corpus_snapshots must be a URL, not {snapshots!r}")
         for name in ("forest_file", "forest_folder"):
             if getattr(self, name) is not None:
                 raise ConfigError(
@@ -141,7 +147,7 @@ class PluginSettings:
                 )
         from agentspec.corpus.corpus import check_corpus
 
-        check_corpus(location)
+        check_corpus(location, snapshots)
 
     @staticmethod
     def _check_file(path: object) -> None:

@@ -35,7 +35,7 @@ NOW = 29_000_000  # a minute
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    for name in (KEY_VARIABLE, "AGENTSPEC_ENGINE__CORPUS"):
+    for name in (KEY_VARIABLE, "AGENTSPEC_ENGINE__CORPUS", "AGENTSPEC_ENGINE__CORPUS_SNAPSHOTS"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -47,8 +47,16 @@ def with_key(monkeypatch: pytest.MonkeyPatch) -> None:
 class Engine:
     """Publishes batches as one engine process does."""
 
-    def __init__(self, location: str, *, key: bytes | None = None, vocabulary: str = VOCABULARY) -> None:
-        self.store = open_store(location, Retention(most_bytes=1 << 30, most_age_s=86400.0 * 3))
+    def __init__(
+        self,
+        location: str,
+        *,
+        key: bytes | None = None,
+        vocabulary: str = VOCABULARY,
+        snapshots: str | None = None,
+    ) -> None:
+        retention = Retention(most_bytes=1 << 30, most_age_s=86400.0 * 3)
+        self.store = open_store(location, retention, snapshots=snapshots)
         self.log = BatchLog(self.store, vocabulary, KeyRing(self.store, key) if key else None)
         self._numbers: dict[str, int] = {}
 
@@ -587,3 +595,30 @@ def test_tombstones_of_engines_are_honoured(engine, location, tmp_path, capsys):
     engine.publish(output([3], "a"))
     assert corpus("export", location, tmp_path / "file", "--json") == 0
     assert json.loads(shown(capsys))["num_outputs"] == 2
+
+
+# ---- snapshots in an object store ----
+
+
+def test_commands_read_and_erase_objects(location, objects, monkeypatch, capsys):
+    monkeypatch.setenv("AGENTSPEC_ENGINE__CORPUS_SNAPSHOTS", objects)
+    engine = Engine(location, snapshots=objects)
+    with closing(engine.store):
+        fill(engine)
+        (before,) = figures(location, capsys)
+        assert before["num_snapshot_bytes"] > 0
+        assert corpus("verify", location) == 0
+        assert corpus("forget", location, "--tenant", "acme", "--stage", "sql", "--yes") == 0
+        assert set(engine.held()) == {("plan", (4, 5))}
+        assert corpus("forget", location, "--tenant", "acme", "--yes") == 0
+        assert engine.held() == {}
+
+
+@pytest.mark.parametrize("stage", [[], ["--stage", "sql"]])
+def test_an_erasure_without_the_object_store_is_refused(location, objects, stage, capsys):
+    engine = Engine(location, snapshots=objects)
+    with closing(engine.store):
+        fill(engine)
+        assert corpus("forget", location, "--tenant", "acme", "--yes", *stage) != 0
+        assert f"is in '{objects}': name this place" in capsys.readouterr().err
+        assert len(engine.held()) == 3

@@ -455,11 +455,11 @@ def test_the_first_wrapped_key_stays(store, location):
 # ---- reading alone ----
 
 
-def test_a_store_that_is_only_read(store, location):
+def test_a_store_that_is_only_read(store, location, snapshots):
     store.publish(SCOPE, b"x")
     put(store, b"part")
     wrapped = store.wrapped_key(SCOPE, b"key")
-    with closing(open_store(location, only_reads=True)) as reader:
+    with closing(open_store(location, snapshots=snapshots, only_reads=True)) as reader:
         assert batches(reader) == [b"x"]
         store.publish(SCOPE, b"y")
         assert batches(reader) == [b"x", b"y"]
@@ -484,7 +484,12 @@ def test_other_places_are_refused(location):
 
 @pytest.mark.parametrize(
     ("package", "module"),
-    [("zstandard", "batch"), ("redis", "redis_store"), ("cryptography", "encryption")],
+    [
+        ("zstandard", "batch"),
+        ("redis", "redis_store"),
+        ("cryptography", "encryption"),
+        ("obstore", "object_folder"),
+    ],
 )
 def test_a_missing_package_is_named_with_its_command(package, module):
     code = f"""
@@ -498,7 +503,8 @@ except ConfigError as error:
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert f"needs {package}" in run.stdout
-    assert "pip install 'agentspec-serving[corpus]'" in run.stdout
+    extra = "object-store" if package == "obstore" else "corpus"
+    assert f"pip install 'agentspec-serving[{extra}]'" in run.stdout
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -207,3 +208,25 @@ def test_settings(tmp_path):
     for bad in ("", "http://host", 5):
         with pytest.raises(ConfigError, match="corpus"):
             PluginSettings(corpus=bad)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"corpus_snapshots": "s3://bucket"}, "corpus_snapshots is for nothing without corpus"),
+        ({"corpus": "here", "corpus_snapshots": 3}, "corpus_snapshots must be a URL, not 3"),
+        ({"corpus": "here", "corpus_snapshots": "ftp://host/x"}, "'ftp://host/x' is no place for snapshots"),
+    ],
+)
+def test_a_place_of_snapshots_that_is_none(given, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        PluginSettings.of(given)
+
+
+def test_the_place_of_snapshots_reaches_the_corpus(tmp_path):
+    objects = tmp_path / "objects"
+    _, drafter = v1(vllm_config(corpus=str(tmp_path / "corpus"), corpus_snapshots=objects.as_uri()))
+    drafter.texts.__dict__["vocabulary"] = "test"
+    drafter.open_corpus()
+    drafter.close()
+    assert objects.is_dir()

@@ -6,7 +6,8 @@ import argparse
 import os
 from pathlib import Path
 
-PLACE_VARIABLE = "AGENTSPEC_ENGINE__CORPUS"  # the variable of `agentspec serve`
+PLACE_VARIABLE = "AGENTSPEC_ENGINE__CORPUS"  # the variables of `agentspec serve`
+SNAPSHOTS_VARIABLE = "AGENTSPEC_ENGINE__CORPUS_SNAPSHOTS"
 EXAMPLES = """\
 examples:
   agentspec corpus stats --corpus /var/lib/agentspec/corpus
@@ -77,6 +78,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             default=os.environ.get(PLACE_VARIABLE),
             metavar="PLACE",
             help=f"a folder, redis://... or rediss://...; also ${PLACE_VARIABLE}",
+        )
+        action.add_argument(
+            "--corpus-snapshots",
+            default=os.environ.get(SNAPSHOTS_VARIABLE),
+            metavar="URL",
+            help=f"the object store of its snapshots, as for `agentspec serve`; also ${SNAPSHOTS_VARIABLE}",
         )
         action.add_argument("--json", action="store_true", help="print one JSON object")
         if name == "forget":

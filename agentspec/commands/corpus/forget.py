@@ -51,7 +51,7 @@ class Covered:
 
 def run(args: argparse.Namespace) -> int:
     """Run ``agentspec corpus forget``. Returns 1 if the operator declines."""
-    place, tombstones = Place(args.corpus), _tombstones(args)
+    place, tombstones = Place(args.corpus, args.corpus_snapshots), _tombstones(args)
     with place.reading() as store:
         stats = store.stats()
         scopes = _scopes(args, store.scopes(), place.shown)

@@ -24,16 +24,17 @@ class Place:
     """Where a corpus is. Every use of it may raise CorpusError.
 
     Args:
-        location: as for :func:`open_store`.
+        location, snapshots: as for :func:`open_store`.
 
     Raises:
         ConfigError: none is named, or the operator's key can't be used.
     """
 
-    def __init__(self, location: str | None) -> None:
+    def __init__(self, location: str | None, snapshots: str | None = None) -> None:
         if not location:
             raise ConfigError(f"no corpus is named: --corpus PLACE, or ${PLACE_VARIABLE}")
         self._location = location
+        self._snapshots = snapshots or None
         self.shown = without_password(location)
         self.operator = operator_key() if os.environ.get(KEY_VARIABLE) else None
 
@@ -45,13 +46,13 @@ class Place:
     @contextmanager
     def reading(self) -> Iterator[CorpusStore]:
         """Open the store for commands that change nothing. Raises ConfigError if there is no corpus."""
-        with closing(open_store(self._location, only_reads=True)) as store:
+        with closing(open_store(self._location, snapshots=self._snapshots, only_reads=True)) as store:
             yield store
 
     @contextmanager
     def writing(self, retention: Retention) -> Iterator[CorpusStore]:
         """Open the store, and make it if it is not there."""
-        with closing(open_store(self._location, retention)) as store:
+        with closing(open_store(self._location, retention, snapshots=self._snapshots)) as store:
             yield store
 
     def contents(self, store: CorpusStore, scope: Scope, advance: Advance) -> ScopeContents:

@@ -55,7 +55,7 @@ class ScopeFigures:
 
 def run(args: argparse.Namespace) -> int:
     """Run ``agentspec corpus stats``."""
-    place = Place(args.corpus)
+    place = Place(args.corpus, args.corpus_snapshots)
     with place.reading() as store:
         stats = store.stats()
         scopes = names.known(args.tenant, list(stats), place.shown)

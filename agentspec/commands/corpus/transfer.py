@@ -20,7 +20,7 @@ from agentspec.errors import ConfigError, CorpusError
 
 def run_export(args: argparse.Namespace) -> int:
     """Run ``agentspec corpus export``."""
-    place = Place(args.corpus)
+    place = Place(args.corpus, args.corpus_snapshots)
     stages: list[Path] = [()] if args.stage is None else names.stage_paths(args.stage)
     num_unreadable = 0
     with place.reading() as store, writing(args.file, _minute()) as file:
@@ -52,7 +52,7 @@ def run_export(args: argparse.Namespace) -> int:
 
 def run_import(args: argparse.Namespace) -> int:
     """Run ``agentspec corpus import``."""
-    place = Place(args.corpus)
+    place = Place(args.corpus, args.corpus_snapshots)
     with reading(args.file) as file:
         with progress("checking", file.num_bytes) as advance:
             keys = checked_keys(file, place.operator, advance)

@@ -16,7 +16,7 @@ from agentspec.errors import CorpusError
 
 def run(args: argparse.Namespace) -> int:
     """Run ``agentspec corpus verify``. Returns 1 if something is damaged."""
-    place = Place(args.corpus)
+    place = Place(args.corpus, args.corpus_snapshots)
     with place.reading() as store:
         damage = [f"the store: {line}" for line in store.check_integrity()]
         stats = store.stats()

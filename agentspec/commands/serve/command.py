@@ -183,6 +183,12 @@ def _add_corpus_options(group: argparse._ArgumentGroup) -> None:
         "this machine, or redis://HOST:PORT/DB, for a fleet; $AGENTSPEC_CORPUS_KEY encrypts it; see "
         f"{DOCUMENTS}/fleet.md",
     )
+    group.add_argument(
+        "--corpus-snapshots",
+        metavar="URL",
+        help="keep the snapshots of the corpus in an object store: s3://BUCKET/PREFIX, gs://..., az://... or "
+        "file:///FOLDER; credentials are in the environment (default: in the corpus)",
+    )
 
 
 def _add_torch_options(group: argparse._ArgumentGroup) -> None:

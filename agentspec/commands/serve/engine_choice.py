@@ -22,7 +22,8 @@ VLLM_OPTIONS = ("zero_hop", "engine_only", "engine_port", "engine_start_timeout_
 RUNNING_OPTIONS = ("control_token",)
 STARTED_OPTIONS = (
     *("model", "served_model_name", "max_model_len", "dtype", "max_draft", "rule", "price"),
-    *("stage_budget_mb", "forest_file", "forest_folder", "strict_forest", "save_every_s", "corpus"),
+    *("stage_budget_mb", "forest_file", "forest_folder", "strict_forest", "save_every_s"),
+    *("corpus", "corpus_snapshots"),
 )
 FOREST_FILE_OPTIONS = ("forest_file", "forest_folder", "strict_forest", "save_every_s")
 # options that each engine does not support
@@ -78,6 +79,9 @@ def choose_engine(options: ServeOptions, settings: Settings) -> EngineChoice:
 
 def _check_corpus(options: ServeOptions, settings: Settings) -> None:
     if settings.engine.corpus is None:
+        if settings.engine.corpus_snapshots is not None:
+            name, corpus = options.name_of("corpus_snapshots"), options.name_of("corpus")
+            raise ConfigError(f"{name} is for nothing without {corpus}")
         return
     for name in FOREST_FILE_OPTIONS:
         if is_given(getattr(settings.engine, name)):

@@ -200,7 +200,7 @@ def hidden(value: Any) -> Any:
 
 def shown_as(name: str, value: Any) -> Any:
     """Return the value of the setting ``name`` as plain values, with secrets hidden."""
-    if name in ("corpus", "store") and isinstance(value, str):
+    if name in ("corpus", "corpus_snapshots", "store") and isinstance(value, str):
         return without_password(value)
     return HIDDEN if name in SECRETS and value is not None else hidden(value)
 

@@ -47,6 +47,7 @@ class EmbeddedPlan:
         save_every_s: seconds between two saves.
         is_strict: True if an unusable file stops the start; otherwise it is moved aside.
         corpus: place of the outputs that engines share; None = they stay here.
+        corpus_snapshots: URL of an object store for its snapshots; None = they are in the corpus.
     """
 
     config: EngineConfig
@@ -57,6 +58,7 @@ class EmbeddedPlan:
     save_every_s: float
     is_strict: bool
     corpus: str | None
+    corpus_snapshots: str | None
 
     @classmethod
     def of(cls, options: ServeOptions, engine: EngineSettings, *, is_replaying: bool = False) -> EmbeddedPlan:
@@ -90,7 +92,7 @@ class EmbeddedPlan:
         if engine.corpus is not None:
             from agentspec.corpus.corpus import check_corpus
 
-            check_corpus(engine.corpus)
+            check_corpus(engine.corpus, engine.corpus_snapshots)
         if engine.forest_folder is not None and not Path(engine.forest_folder).is_dir():
             folder = options.name_of("forest_folder")
             raise ConfigError(f"{folder} {engine.forest_folder!r}: there is no such folder")
@@ -103,6 +105,7 @@ class EmbeddedPlan:
             engine.save_every_s or DEFAULT_SAVE_EVERY_S,
             is_strict=bool(engine.strict_forest),
             corpus=engine.corpus,
+            corpus_snapshots=engine.corpus_snapshots,
         )
 
     def shown(self) -> dict[str, Any]:
@@ -126,6 +129,7 @@ class EmbeddedPlan:
             "strict_forest": self.is_strict,
             "save_every_s": self.save_every_s,
             "corpus": self.corpus and without_password(self.corpus),
+            "corpus_snapshots": self.corpus_snapshots,
             "trace": self.trace,
         }
 
@@ -171,7 +175,9 @@ def embedded(plan: EmbeddedPlan) -> EmbeddedEngine:
     if plan.corpus is not None and forest is not None:
         from agentspec.corpus.corpus import open_corpus
 
-        corpus = open_corpus(plan.corpus, engine.vocabulary, engine.vocab_size, forest)
+        corpus = open_corpus(
+            plan.corpus, engine.vocabulary, engine.vocab_size, forest, snapshots=plan.corpus_snapshots
+        )
         engine.share(corpus)
         keeping = _sharing(corpus)
     elif plan.files.file is not None and engine.trees is not None:

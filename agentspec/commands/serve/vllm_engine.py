@@ -60,6 +60,7 @@ SETTINGS = (
     "strict_forest",
     "save_every_s",
     "corpus",
+    "corpus_snapshots",
 )
 
 

@@ -122,6 +122,15 @@ def refused(capsys: CAPSYS, *options: str) -> str:
         (["--corpus", "http://host"], "'http://host' is no place for a corpus: name a folder, redis://"),
         (["--corpus", "s3://user:secret@host/x"], "'s3://user@host/x' is no place for a corpus"),
         (["--corpus", ""], "'' is no place for a corpus"),
+        (
+            ["--corpus-snapshots", "s3://b"],
+            "--corpus-snapshots is for nothing without the setting engine.corpus",
+        ),
+        (["--corpus", "here", "--corpus-snapshots", "b"], "'b' is no place for snapshots: name s3://BUCKET"),
+        (
+            ["--corpus", "here", "--corpus-snapshots", "s3://u:secret@b"],
+            "'s3://u@b' is no place for snapshots",
+        ),
         (["--corpus", "here", "--draft", "off"], "nothing is learned with --draft off: --corpus"),
         (["--host", "0.0.0.0"], "--allow-open"),
         (["--zero-hop"], "--zero-hop is not for the embedded one"),
@@ -166,6 +175,14 @@ def test_a_missing_package_of_the_corpus(capsys: CAPSYS, monkeypatch: pytest.Mon
     )
     told = refused(capsys, "--corpus", "here")
     assert "this needs redis: pip install 'agentspec-serving[corpus]'" in told
+
+
+def test_a_missing_package_of_the_object_store(capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "agentspec.extras.find_spec", lambda name: None if name == "obstore" else find_spec(name)
+    )
+    told = refused(capsys, "--corpus", "here", "--corpus-snapshots", "gs://bucket/prefix")
+    assert "this needs obstore: pip install 'agentspec-serving[object-store]'" in told
 
 
 def test_the_place_of_the_corpus_without_its_password(
