@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -35,6 +37,21 @@ from tests.corpus.support.replica import VOCABULARY, Replica, output
 from tests.support.ports import reserved_port
 
 ALL = 1 << 40
+KILLED = """
+import os, sys
+import agentspec.corpus.snapshot_store as snapshot_store
+from agentspec.corpus.store import Scope, open_store
+
+def parts():
+    yield b"one"
+    yield b"two"
+    os._exit(9)
+
+snapshot_store.PIECE_BYTES = 1
+location, place, *scope = sys.argv[1:]
+store = open_store(location, snapshots=place)
+store.put_snapshot(Scope(*scope), store.lease(Scope(*scope), "killed", 0.05), "9", parts())
+"""
 KEY = bytes(range(32))
 ACME = Scope(VOCABULARY, "acme")
 
@@ -204,6 +221,25 @@ def test_readers_never_meet_half_a_snapshot(location, objects):
     is_done.set()
     reader.join()
     assert failures == []
+
+
+@pytest.mark.parametrize("ending", ["snapshot", "erasure"])
+def test_what_a_killed_writer_left_is_never_read_and_is_deleted(ending, place, location):
+    here = filled(location, place)
+    kept, before = joined(here.log), names_in(place)
+    arguments = [sys.executable, "-c", KILLED, location, place, *ACME]
+    assert subprocess.run(arguments, check=False).returncode == 9
+    left = set(names_in(place)) - set(before)
+    assert len(left) == 2
+    assert joined(here.log) == kept
+    if ending == "snapshot":
+        here.finish(output([1]))
+        here.pump()
+        while not here.keeper._writer.write("acme"):  # the lease of the killed one ends
+            pass
+    else:
+        here.forget_stage("plan")
+    assert not left & set(names_in(place))
 
 
 def test_old_objects_of_other_tenants_are_deleted(tmp_path):
