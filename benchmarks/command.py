@@ -15,11 +15,26 @@ from benchmarks.load import options as load
 from benchmarks.paper import options as paper
 from benchmarks.persistence import options as persistence
 from benchmarks.saving import options as saving
+from benchmarks.scale import options as scale
 from benchmarks.stages import options as stages
 from benchmarks.tagging import options as tagging
 from benchmarks.vllm import options as vllm
 
-BENCHMARKS = (core, churn, persistence, paper, load, saving, stages, tagging, gateway, fleet, vllm, gpu)
+BENCHMARKS = (
+    core,
+    churn,
+    persistence,
+    paper,
+    load,
+    saving,
+    stages,
+    tagging,
+    gateway,
+    fleet,
+    scale,
+    vllm,
+    gpu,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

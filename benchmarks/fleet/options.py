@@ -16,7 +16,7 @@ from benchmarks.harness.options import (
     outputs,
 )
 
-PARTS = ("gain", "novelty", "publish", "fresh", "join", "outage")
+PARTS = ("gain", "novelty", "publish", "fresh", "join", "outage", "costs")
 ON_REQUEST = ("ray",)
 
 DESCRIPTION = """\
@@ -39,6 +39,7 @@ parts; with --json, those that are not measured now stay as they are in the file
   fresh    from the end of an output in one process to its first draft in another one
   join     a fresh replica joins a store with 2 M tokens: time, and its first 20 requests; DIR as for paper
   outage   the store is killed, stalled, full, flushed, locked or removed during load
+  costs    bytes of an output, and the CPU time of each step on its way, the store's too; DIR as for paper
   ray      three engines on two Ray nodes: outputs as one engine's, and errors when processes are killed; it
            needs Ray: make bench-ray
 """
@@ -51,7 +52,7 @@ def add_options(benchmarks: Subparsers) -> None:
     )
     fleet.set_defaults(run=run_fleet)
     add_parts(fleet, PARTS, ON_REQUEST)
-    add_traces(fleet, required=False, purpose=", for gain, novelty and join")
+    add_traces(fleet, required=False, purpose=", for gain, novelty, join and costs")
     add_quick(fleet, "less of everything: some minutes")
     fleet.add_argument(
         "--calls", type=option_types.count, metavar="N", help="of each set in gain and novelty (1000)"

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentspec.errors import ConfigError
 from agentspec.reporting.report import Announce
-from benchmarks.fleet import fresh, gain, join, novelty, outage, publish
+from benchmarks.fleet import costs, fresh, gain, join, novelty, outage, publish
 from benchmarks.fleet.sizes import Sizes
 
 Measured = dict[str, Any]
@@ -19,6 +19,7 @@ REPLAYED: dict[str, Callable[[Path, Sizes, Announce], Measured]] = {
     "gain": gain.measure,
     "novelty": novelty.measure,
     "join": join.measure,
+    "costs": costs.measure,
 }
 LIVE: dict[str, Callable[[Sizes, Announce], Measured]] = {
     "publish": publish.measure,

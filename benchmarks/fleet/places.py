@@ -53,6 +53,12 @@ class RedisServer:
             time.sleep(0.05)
         raise ConfigError(f"the Redis server did not start: {log.read_text()}")
 
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds that the server has used."""
+        used = self.client.info("cpu")
+        return float(used["used_cpu_user"] + used["used_cpu_sys"])
+
     def kill(self) -> None:
         """End the server at once."""
         self._process.kill()

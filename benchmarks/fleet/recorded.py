@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -43,14 +43,23 @@ def read_outputs(path: Path, num_calls: int | None, half: int) -> dict[bytes, Ou
     Raises:
         ConfigError: the file is not a record of calls.
     """
-    encode = load_tokenizer(TEKKEN)
     outputs: dict[bytes, Output] = {}
-    for record in Selection(limit=num_calls, half=half).chosen(path):
-        tokens = np.append(encode(record.response), np.int32(END))
-        output = Output(stage_key(name_of(path), record.stage), tokens)
+    for output in each_output(path, num_calls, half):
         before = outputs.get(output.digest)
         outputs[output.digest] = replace(output, uses=min(before.uses + 1, MOST_USES)) if before else output
     return outputs
+
+
+def each_output(path: Path, num_calls: int | None, half: int | None = None) -> Iterator[Output]:
+    """Yield the output of each of the first calls of a set, or of one half of its tasks.
+
+    Raises:
+        ConfigError: the file is not a record of calls.
+    """
+    encode = load_tokenizer(TEKKEN)
+    for record in Selection(limit=num_calls, half=half).chosen(path):
+        tokens = np.append(encode(record.response), np.int32(END))
+        yield Output(stage_key(name_of(path), record.stage), tokens)
 
 
 def stage_key(name: str, stage: str) -> StageKey:

@@ -25,6 +25,7 @@ class Sizes:
         join_calls: calls of each set in that store; None = one half of all.
         join_warm_calls: of these, calls that the warm engine answered; it was given the others.
         outage_s: duration of each fault.
+        costs_calls: calls of each set in the part costs.
         ray_calls: calls that the engines of a Ray cluster answer, and again during each fault.
     """
 
@@ -43,6 +44,7 @@ class Sizes:
     join_calls: int | None = None
     join_warm_calls: int = 500
     outage_s: float = 30.0
+    costs_calls: int = 1_000
     ray_calls: int = 96
 
 
@@ -57,5 +59,6 @@ QUICK = Sizes(
     join_calls=200,
     join_warm_calls=50,
     outage_s=3.0,
+    costs_calls=60,
     ray_calls=24,
 )

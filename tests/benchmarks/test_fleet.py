@@ -10,13 +10,15 @@ import pytest
 from agentspec.errors import ConfigError
 from agentspec.replay.calls import Call
 from benchmarks.command import build_parser
-from benchmarks.fleet import gain, join, novelty, outage, parts, plot, report
+from benchmarks.fleet import costs, gain, join, novelty, outage, parts, plot, report
 from benchmarks.fleet.engine import KEY_TOKENS, is_drafted, mark
-from benchmarks.fleet.fleet import DEALS, Sharing, agreeing, forest
+from benchmarks.fleet.fleet import DEALS, SHARED, Sharing, agreeing, forest
 from benchmarks.fleet.gain import ONE, Variant
 from benchmarks.fleet.novelty import COUNTS, EVERYTHING, GATE, Outcome
-from benchmarks.fleet.recorded import PROMPT_TOKENS, read_calls, read_outputs
+from benchmarks.fleet.places import redis_server
+from benchmarks.fleet.recorded import PROMPT_TOKENS, each_output, read_calls, read_outputs
 from benchmarks.fleet.sizes import QUICK
+from tests.corpus.support.redis_server import needed_executable
 
 NUM_CALLS = 30
 
@@ -116,6 +118,30 @@ def test_cut_and_loss() -> None:
     found = {EVERYTHING: Outcome(900, 9, 0, 0, 1000, 500), GATE: Outcome(300, 3, 3, 3, 995, 505)}
     assert novelty.cut(found, GATE) == 3
     assert novelty.loss(found, GATE) == pytest.approx(0.005)
+
+
+# ---- costs ----
+
+
+def test_each_step_of_an_outputs_way_costs_something(one_set: Path) -> None:
+    needed_executable()
+    outputs = list(each_output(one_set, NUM_CALLS))
+    with redis_server() as server:
+        found = costs.passage(server, outputs, 4)
+    assert found["num_entries"] == -(-NUM_CALLS // 4)
+    assert all(figure > 0 for figure in found.values())
+
+
+def test_a_look_at_many_tenants_costs_more(one_set: Path) -> None:
+    needed_executable()
+    (output,) = each_output(one_set, 1)
+    with redis_server() as server:
+        found = costs.look_server_us(server, output)
+    assert 0 < found["1"] < found["100"]
+
+
+def test_bytes_of_a_token_in_trees(one_set: Path) -> None:
+    assert 1 < costs.tree_bytes(SHARED, list(each_output(one_set, NUM_CALLS))) < 10_000
 
 
 # ---- engines ----

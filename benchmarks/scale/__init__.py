@@ -1,0 +1,1 @@
+"""What a large fleet would take, computed from measured costs."""
