@@ -54,7 +54,7 @@ class ForestConfig:
     def __post_init__(self) -> None:
         for name in ("stage_limit_bytes", "session_limit_bytes", "tenant_limit_bytes", "total_limit_bytes"):
             check_int(name, getattr(self, name), 4096, _MOST)
-        check_int("depth", self.depth, 2, 1024)
+        check_int("depth", self.depth, 2, 510)
         check_int("threads", self.threads, 1, 64)
         check_int("max_trees", self.max_trees, 2 * MAX_SEGMENTS, _MOST)  # a request uses eight paths and ()
         check_int("max_sessions", self.max_sessions, 1, _MOST)

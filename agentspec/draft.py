@@ -23,6 +23,17 @@ class Source(IntEnum):
     TENANT = 5
 
 
+class Origin(IntEnum):
+    """Where the output was written that a draft token was learned from; the smallest if from several.
+
+    The values are those of the native core.
+    """
+
+    LOCAL = 0
+    FLEET = 1
+    SNAPSHOT = 2
+
+
 def _ids() -> NDArray[np.int32]:
     return np.empty(0, np.int32)
 
@@ -43,6 +54,7 @@ class Draft:
         score: sum of ``probs``, the expected number of accepted tokens (Algorithm 1).
         match_length: length, in tokens, of the matched context.
         source: tree that proposed the draft.
+        origins: uint8 ``[n]``, the :class:`Origin` of each token after its context; None: all are local.
     """
 
     token_ids: NDArray[np.int32] = field(default_factory=_ids)
@@ -51,6 +63,7 @@ class Draft:
     score: float = 0.0
     match_length: int = 0
     source: Source = Source.NONE
+    origins: NDArray[np.uint8] | None = None
 
     def __len__(self) -> int:
         return len(self.token_ids)

@@ -19,13 +19,17 @@ MAX_STAGES = 4096
 class SpeculationStats:
     """Decode steps and drafts of one request. The client receives them in the body's ``metrics``.
 
-    ``accepted_by_source`` and ``drafted_by_source`` count draft tokens.
+    ``accepted_by_source`` and ``drafted_by_source`` count draft tokens. ``num_accepted_from_fleet`` and
+    ``num_accepted_from_snapshot`` are the part of the accepted ones that only other engines' outputs had
+    taught (:class:`agentspec.draft.Origin`).
     """
 
     num_steps: int = 0
     num_drafts: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
+    num_accepted_from_fleet: int = 0
+    num_accepted_from_snapshot: int = 0
     drafted_by_source: dict[Source, int] = field(default_factory=dict)
     accepted_by_source: dict[Source, int] = field(default_factory=dict)
 
@@ -42,6 +46,11 @@ class SpeculationStats:
             return
         self.num_drafts += 1
         self.add_drafted(source, num_drafted, num_accepted)
+
+    def count_origins(self, num_fleet: int, num_snapshot: int) -> None:
+        """Count accepted tokens of other engines, which :meth:`add_drafted` counts as well."""
+        self.num_accepted_from_fleet += num_fleet
+        self.num_accepted_from_snapshot += num_snapshot
 
     def add_drafted(self, source: Source, num_drafted: int, num_accepted: int) -> None:
         """Count ``num_drafted`` verified draft tokens of a source."""
@@ -86,6 +95,14 @@ class StageStats(SpeculationStats):
     def saved_s(self) -> float | None:
         """Seconds of decoding that drafts saved, negative if they cost more; None if unknown."""
         return saved_seconds(self.measured_decode_s, self.plain_decode_s)
+
+    @property
+    def saved_by_others_s(self) -> float | None:
+        """Other engines' part of :attr:`saved_s`, as of the accepted tokens; None if there is none."""
+        from_others = self.num_accepted_from_fleet + self.num_accepted_from_snapshot
+        if not from_others:
+            return None
+        return None if self.saved_s is None else self.saved_s * from_others / self.num_accepted_tokens
 
     @classmethod
     def sum(cls, parts: Iterable[StageStats]) -> StageStats:

@@ -106,8 +106,22 @@ def view(snapshot: Mapping[str, Any], width: int) -> Group:
     left = snapshot["num_stages_left_out"]
     more = f", {left} more stages" if left else ""
     running = Text(f"{total['num_running']} calls under way{more}")
+    lines = [running, *_origins(total)]
     engines = snapshot.get("engines")
-    return Group(table, running, Text(), _sharing(engines)) if engines else Group(table, running)
+    return Group(table, *lines, Text(), _sharing(engines)) if engines else Group(table, *lines)
+
+
+def _origins(total: Mapping[str, Any]) -> list[Text]:
+    """Return a line on the outputs that accepted tokens were learned from, if some are other engines'."""
+    counts = {origin: total.get(f"num_accepted_from_{origin}", 0) for origin in ("fleet", "snapshot")}
+    if not any(counts.values()):
+        return []
+    accepted = total["num_accepted_tokens"]
+    counts = {"local": accepted - sum(counts.values()), **counts}
+    shares = ", ".join(f"{origin} {count / accepted:.0%}" for origin, count in counts.items() if count)
+    seconds = total.get("saved_by_others_s")
+    saved = "" if seconds is None else f"; sharing saved {time_saved(seconds)}"
+    return [Text(f"tokens saved by origin: {shares}{saved}")]
 
 
 def _sharing(engines: Sequence[Mapping[str, Any]]) -> Table:

@@ -20,6 +20,7 @@ from agentspec.corpus.seen import SeenNumbers
 from agentspec.corpus.snapshots import LEASE_S
 from agentspec.corpus.store import START, Cursor
 from agentspec.corpus.tree_updates import TreeUpdates
+from agentspec.draft import Origin
 from agentspec.errors import SnapshotError
 
 logger = logging.getLogger("agentspec")
@@ -215,7 +216,7 @@ class Follower:
         for output in islice(self._joining, _JOIN_PIECE):
             num_learned += 1
             if not self._erasures.cover(output):
-                self._parts.updates.learn(output, output.uses)
+                self._parts.updates.learn(output, output.uses, Origin.SNAPSHOT)
         if num_learned < _JOIN_PIECE:
             self._joining = None
         return True

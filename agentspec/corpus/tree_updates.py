@@ -10,13 +10,14 @@ from agentspec.corpus.cpu_share import CpuShare
 from agentspec.corpus.erasure import PLACEHOLDER
 from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.output import Output, Tokens
+from agentspec.draft import Origin
 from agentspec.stages import StageKey
 
 
 class SharedTrees(Protocol):
     """The trees that learn from other engines. Safe to call beside decode steps."""
 
-    def learn(self, stage: StageKey, token_ids: Tokens, uses: int = 1) -> None:
+    def learn(self, stage: StageKey, token_ids: Tokens, uses: int = 1, origin: Origin = Origin.LOCAL) -> None:
         """Add an output that occurred ``uses`` times."""
 
     def forget(self, stage: StageKey, token_ids: Tokens) -> None:
@@ -52,21 +53,21 @@ class TreeUpdates:
     def learn_record(self, tenant: str, record: Record) -> None:
         """Learn an output, or a known one again if the record is a count of it."""
         if isinstance(record, Output):
-            self.learn(record, record.uses)
+            self.learn(record, record.uses, Origin.FLEET)
         elif isinstance(record, Count) and record != PLACEHOLDER:
             output = self._memory.get(tenant, record.digest)
             if output is None:
                 self.num_unknown += 1
             else:
-                self.learn(output, record.uses)
+                self.learn(output, record.uses, Origin.FLEET)
 
-    def learn(self, output: Output, uses: int) -> None:
+    def learn(self, output: Output, uses: int, origin: Origin) -> None:
         """Learn an output that occurred ``uses`` times."""
         if int(output.tokens.max()) >= self._vocab_size:
             self.num_refused += 1
             return
         self._memory.add(output)  # first: an erasure must find what the trees hold
-        self._trees.learn(output.stage, output.tokens, uses)
+        self._trees.learn(output.stage, output.tokens, uses, origin)
         self.num_outputs += 1
         self.num_tokens += len(output.tokens)
         self._share.pause()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from agentspec.draft import Draft
+from agentspec.draft import Draft, Origin
 from agentspec.engine.request import Choice
 from agentspec.generation import GenerationRequest
 from agentspec.stages import StageKey
@@ -37,16 +38,25 @@ class StageCounters:
         with self._lock:
             self._stages.of(choice.live.request.tags.stage).num_output_tokens += 1
 
-    def decoded(self, choice: Choice, draft: Draft, num_kept: int, saving: StepSaving | None = None) -> None:
-        """A decode step verified ``draft`` and added ``num_kept`` tokens; no ``saving``: not known."""
+    def decoded(
+        self, choice: Choice, draft: Draft, kept: Sequence[int], saving: StepSaving | None = None
+    ) -> None:
+        """A decode step verified ``draft`` and kept these tokens of it, and one more.
+
+        Args:
+            kept: indices in the draft.
+            saving: of the step; None: not known.
+        """
+        origins = Counter() if draft.origins is None else Counter(draft.origins[kept].tolist())
         with self._lock:
             stats = self._stages.of(choice.live.request.tags.stage)
-            stats.num_output_tokens += num_kept
+            stats.num_output_tokens += len(kept) + 1
             if saving is not None:
                 stats.measured_decode_s += saving.measured_s
-                stats.plain_decode_s += saving.plain_s(num_kept)
+                stats.plain_decode_s += saving.plain_s(len(kept) + 1)
             for counted in (stats, choice.speculation):
-                counted.count_step(draft.source, len(draft), num_kept - 1)
+                counted.count_step(draft.source, len(draft), len(kept))
+                counted.count_origins(origins[Origin.FLEET], origins[Origin.SNAPSHOT])
 
     def finished(self, choice: Choice) -> None:
         """Count a choice that ended."""

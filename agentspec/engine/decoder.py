@@ -181,7 +181,7 @@ class Decoder:
         self._cache.keep(choice.slot, choice.num_cached, verdict.path)  # of a tree, the accepted branch
         choice.num_cached += len(verdict.path)
         if is_decode:
-            self.counters.decoded(choice, row.draft, num_kept, saving)
+            self.counters.decoded(choice, row.draft, verdict.path[: num_kept - 1], saving)
         else:
             self.counters.prefilled(choice)
         if choice.wants_trace:
@@ -299,4 +299,5 @@ def _cut(draft: Draft, room: int) -> Draft:
         score=float(draft.probs[:room].sum()),
         match_length=draft.match_length,
         source=draft.source,
+        origins=None if draft.origins is None else draft.origins[:room],
     )

@@ -31,7 +31,7 @@ from agentspec._native import (
     known_tokens,
 )
 from agentspec.config import MOST_DRAFT_TOKENS, DraftConfig, ForestConfig, check_int, check_prob
-from agentspec.draft import Draft, Source
+from agentspec.draft import Draft, Origin, Source
 from agentspec.errors import (
     ConfigError,
     DuplicateRequestError,
@@ -277,20 +277,21 @@ class Forest:
 
     # ---- trees ----
 
-    def learn(self, stage: StageKey, token_ids: Tokens, uses: int = 1) -> None:
+    def learn(self, stage: StageKey, token_ids: Tokens, uses: int = 1, origin: Origin = Origin.LOCAL) -> None:
         """Add one past output to the trees of a stage, its parents and its tenant.
 
         Args:
             stage: stage of the output.
             token_ids: int32 ``[n]``.
             uses: how often it occurred.
+            origin: where it was written.
 
         Raises:
             TokenError: not one-dimensional int32, or a negative id.
             ConfigError: ``uses`` is not between 1 and 65535.
         """
         tokens = _check_tokens(token_ids)
-        self._core.learn(np.array(self._trees.shared(stage), np.uint64), tokens, uses)
+        self._core.learn(np.array(self._trees.shared(stage), np.uint64), tokens, uses, origin)
         self._trees.drop_unwanted()
 
     def forget(self, stage: StageKey, token_ids: Tokens) -> None:

@@ -55,3 +55,5 @@ class LiveRequest:
                 stage.add_drafted(source, drafted, accepted)
             if source is not Source.REQUEST:
                 self.num_accepted_from_shared += accepted
+        _, num_fleet, num_snapshot = counts.accepted_by_origin
+        stage.count_origins(num_fleet, num_snapshot)

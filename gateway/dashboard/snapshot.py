@@ -105,6 +105,7 @@ def _described(
 ) -> dict[str, Any]:
     stats = windows.stats
     saved = [seconds for one in stats.values() if (seconds := one.saved_s) is not None]
+    by_others = [seconds for one in stats.values() if (seconds := one.saved_by_others_s) is not None]
     running = sum(traffic.num_running for traffic in traffic_of.values())
     return {
         "time": time.time(),
@@ -113,6 +114,7 @@ def _described(
             **_figures(windows.sum, windows.total),
             "tree_limit_bytes": None,  # a limit is each stage's own
             "saved_s": sum(saved) if saved else None,
+            "saved_by_others_s": sum(by_others) if by_others else None,
             "num_running": running,
         },
         "stages": [
@@ -132,6 +134,8 @@ def _figures(stats: StageStats, window: SlidingWindow) -> dict[str, Any]:
         "num_steps": stats.num_steps,
         "num_draft_tokens": stats.num_draft_tokens,
         "num_accepted_tokens": stats.num_accepted_tokens,
+        "num_accepted_from_fleet": stats.num_accepted_from_fleet,
+        "num_accepted_from_snapshot": stats.num_accepted_from_snapshot,
         "acceptance_rate": stats.acceptance_rate,
         "requests_per_s": now.requests_per_s,
         "tokens_per_s": now.tokens_per_s,

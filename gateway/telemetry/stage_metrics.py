@@ -21,6 +21,16 @@ COUNTERS = (
     ("agentspec_drafts", "num_drafts", "Drafts that were verified"),
     ("agentspec_draft_tokens", "num_draft_tokens", "Draft tokens that were verified"),
     ("agentspec_accepted_tokens", "num_accepted_tokens", "Draft tokens that were accepted"),
+    (
+        "agentspec_accepted_tokens_from_fleet",
+        "num_accepted_from_fleet",
+        "Accepted tokens that only outputs of other engines had taught",
+    ),
+    (
+        "agentspec_accepted_tokens_from_snapshot",
+        "num_accepted_from_snapshot",
+        "Accepted tokens that only the snapshot of a corpus had taught",
+    ),
     ("agentspec_decode_seconds", "decode_s", "Time from first to last output token, summed over requests"),
     (
         "agentspec_measured_decode_seconds",

@@ -31,6 +31,8 @@ class _StageFigures(BaseModel):
     num_drafts: NonNegativeInt = 0
     num_draft_tokens: NonNegativeInt = 0
     num_accepted_tokens: NonNegativeInt = 0
+    num_accepted_from_fleet: NonNegativeInt = 0
+    num_accepted_from_snapshot: NonNegativeInt = 0
     decode_s: NonNegativeFloat = 0.0
     measured_decode_s: NonNegativeFloat = 0.0
     plain_decode_s: NonNegativeFloat = 0.0

@@ -117,6 +117,21 @@ def test_engines_that_share_outputs_have_a_table() -> None:
     assert other == ["old", "0", "0", "0", "-", "0"]
 
 
+def test_tokens_that_sharing_saved_have_a_line() -> None:
+    total = {
+        **TOTAL,
+        "num_accepted_tokens": 20,
+        "num_accepted_from_fleet": 5,
+        "num_accepted_from_snapshot": 0,
+    }
+    out = io.StringIO()
+    told = {"stages": [], "total": {**total, "saved_by_others_s": 12.0}, "num_stages_left_out": 0}
+    Console(file=out, width=80).print(view(told, 80))
+    assert (
+        out.getvalue().rstrip().endswith("tokens saved by origin: local 75%, fleet 25%; sharing saved 12.0 s")
+    )
+
+
 def test_a_view_of_nothing_and_of_too_much() -> None:
     for width, has_trend in ((132, True), (80, False)):
         out = io.StringIO()

@@ -9,6 +9,7 @@ from agentspec import Forest, StageKey
 from agentspec.corpus.batch import Batch, Count, ForgetSubject, encode
 from agentspec.corpus.output import Output
 from agentspec.corpus.sqlite_store import SqliteStore
+from agentspec.draft import Origin
 from tests.corpus.support.memory_store import MemoryStore
 from tests.corpus.support.replica import Clock, NotedTrees, Replica, output, tree_outputs
 
@@ -217,6 +218,8 @@ def test_a_joining_engine_learns_the_snapshot_and_the_log(store):
     joined = Replica(store, "c", clock=clock)
     joined.learn()
     assert joined.held() == here.held()
+    assert joined.trees.origins == {Origin.SNAPSHOT: 5, Origin.FLEET: 1}
+    assert here.trees.origins == {Origin.LOCAL: 6}
     assert joined.learner.figures().num_missing == 0
 
 

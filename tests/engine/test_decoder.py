@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from agentspec.config import DraftConfig
-from agentspec.draft import Draft, Source
+from agentspec.draft import Draft, Origin, Source
 from agentspec.engine.model.transformer import Transformer
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import EngineBusyError, EngineError
@@ -179,6 +179,24 @@ def test_eos_ends_an_output_and_shows_no_text(make: Any, tokenizer: Tokenizer) -
     assert engine.text("r").endswith("}")
     assert engine.deltas("r")[-1].finish_reason == "stop"
     assert eos not in engine.output("r")[:-1]
+
+
+@pytest.mark.parametrize("is_tree", [False, True])
+def test_accepted_tokens_are_counted_by_origin(make: Any, is_tree: bool) -> None:
+    class Foreign(OracleProposer):
+        def guess(self, request_id: str, max_tokens: int) -> Draft:
+            draft = super().guess(request_id, max_tokens)
+            draft.origins = np.where(draft.token_ids % 3, Origin.FLEET, Origin.SNAPSHOT).astype(np.uint8)
+            return draft
+
+    full = output_of(make, [5, 6, 7])
+    engine = make(Foreign({(5, 6, 7): full}, is_tree=is_tree, wrong=0.3), draft=DraftConfig(max_tokens=8))
+    engine.submit(request("r", [5, 6, 7]))
+    engine.run()
+    stats = engine.decoder.counters.snapshot()[STAGE]
+    assert stats.num_accepted_from_fleet + stats.num_accepted_from_snapshot == stats.num_accepted_tokens
+    assert 0 < stats.num_accepted_from_fleet <= sum(token % 3 > 0 for token in full)
+    assert stats.num_accepted_from_snapshot <= sum(token % 3 == 0 for token in full)
 
 
 def test_counters_tell_where_drafts_came_from(make: Any) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from agentspec.draft import Origin
 from agentspec.errors import ConfigError, UnknownRequestError
 from agentspec.forest import LiveRows
 from agentspec.stages import StageKey
@@ -75,6 +76,22 @@ def test_a_stage_drafts_what_it_wrote_before(runner: Runner) -> None:
     assert sum(figures.accepted_by_source.values()) == figures.num_accepted_tokens > 30
     assert figures.num_prompt_tokens == 6
     runner.proposer.drafter.forest.check_integrity()
+
+
+def test_accepted_tokens_are_counted_by_origin(runner: Runner) -> None:
+    forest = runner.proposer.drafter.forest
+    forest.learn(adapted(STAGE, None), np.array(TEXT, np.int32), origin=Origin.FLEET)
+    counted = []
+    for name in ("r0", "r1"):
+        runner.add(request(name, TEXT, stage="sql/write"))
+        runner.run(name)
+        runner.step([])  # vLLM reports the end with the next step
+        figures = counters(runner)
+        counted.append((figures.num_accepted_from_fleet, figures.num_accepted_tokens))
+    (from_fleet, accepted), later = counted
+    assert from_fleet == accepted > 20
+    assert later[0] == from_fleet < later[1]
+    assert figures.num_accepted_from_snapshot == 0
 
 
 def test_a_request_is_finished_when_vllm_says_so_and_not_when_it_is_missing_from_a_step(

@@ -38,6 +38,16 @@ py::array_t<std::int32_t> make_chain(std::size_t length) {
   return parents;
 }
 
+bool are_local(const std::vector<Origin>& origins) {
+  return std::ranges::all_of(origins, [](Origin one) { return one == Origin::kLocal; });
+}
+
+std::vector<std::uint8_t> numbers_of(const std::vector<Origin>& origins) {
+  std::vector<std::uint8_t> numbers(origins.size());
+  std::ranges::transform(origins, numbers.begin(), [](Origin one) { return static_cast<std::uint8_t>(one); });
+  return numbers;
+}
+
 /// values[begin .. end) without a copy: what py::array's constructor does, without its two heap blocks.
 template <typename T>
 py::object view(const py::array_t<T>& values, std::int64_t begin, std::int64_t end) {
@@ -58,7 +68,8 @@ DraftMaker::DraftMaker(py::type draft, py::tuple sources)
     : draft_(std::move(draft)),
       sources_(std::move(sources)),
       slots_{slot(draft_, "token_ids"), slot(draft_, "parents"),      slot(draft_, "probs"),
-             slot(draft_, "score"),     slot(draft_, "match_length"), slot(draft_, "source")} {
+             slot(draft_, "score"),     slot(draft_, "match_length"), slot(draft_, "source"),
+             slot(draft_, "origins")} {
   for (std::size_t length = 0; length <= kLongestChain; ++length) chains_.push_back(make_chain(length));
 }
 
@@ -66,6 +77,9 @@ py::list DraftMaker::make(BatchDrafts&& drafts) const {
   const py::array_t<std::int32_t> token_ids = array_of(std::move(drafts.token_ids));
   const py::array_t<std::int32_t> parents = array_of(std::move(drafts.parents));
   const py::array_t<float> probs = array_of(std::move(drafts.probs));
+  const bool are_all_local = are_local(drafts.origins);
+  const py::array_t<std::uint8_t> origins =
+      array_of(are_all_local ? std::vector<std::uint8_t>{} : numbers_of(drafts.origins));
   py::list made(drafts.size());
   for (std::size_t i = 0; i < drafts.size(); ++i) {
     const std::int64_t begin = drafts.offsets[i];
@@ -77,6 +91,7 @@ py::list DraftMaker::make(BatchDrafts&& drafts) const {
     put(draft, slots_.score, py::float_(drafts.scores[i]));
     put(draft, slots_.match_length, py::int_(drafts.match_lengths[i]));
     put(draft, slots_.source, sources_[drafts.sources[i]]);
+    put(draft, slots_.origins, are_all_local ? py::none() : view(origins, begin, end));
     PyList_SET_ITEM(made.ptr(), static_cast<py::ssize_t>(i), draft.release().ptr());
   }
   return made;

@@ -19,7 +19,7 @@ class DraftMaker {
 
  private:
   struct Slots {  // where an object keeps its parts, in bytes from its beginning
-    py::ssize_t token_ids, parents, probs, score, match_length, source;
+    py::ssize_t token_ids, parents, probs, score, match_length, source, origins;
   };
 
   py::object parents_of(const py::array_t<std::int32_t>& parents, std::int64_t begin, std::int64_t end) const;

@@ -127,7 +127,8 @@ void register_live_rows(py::module_& module) {
       .def_readonly("measured_decode_s", &RowCounts::measured_decode_s)
       .def_readonly("plain_decode_s", &RowCounts::plain_decode_s)
       .def_readonly("drafted", &RowCounts::drafted)
-      .def_readonly("accepted", &RowCounts::accepted);
+      .def_readonly("accepted", &RowCounts::accepted)
+      .def_readonly("accepted_by_origin", &RowCounts::accepted_by_origin);
   py::class_<LiveRows>(module, "LiveRows",
                        "A core's requests as rows of an engine's batch. Safe from several threads.")
       .def(py::init<ForestCore&>(), py::arg("core"), py::keep_alive<1, 2>())

@@ -17,6 +17,7 @@ from agentspec.corpus.learner import Learner
 from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.output import Output
 from agentspec.corpus.publisher import Publisher
+from agentspec.draft import Origin
 from agentspec.stages import StageKey
 
 VOCABULARY = "test"
@@ -44,9 +45,13 @@ class NotedTrees:
 
     held: Counter = field(default_factory=Counter)  # uses by tenant, stage and tokens
     evicted: list[str] = field(default_factory=list)
+    origins: Counter = field(default_factory=Counter)  # of the calls
 
-    def learn(self, stage: StageKey, token_ids: np.ndarray, uses: int = 1) -> None:
+    def learn(
+        self, stage: StageKey, token_ids: np.ndarray, uses: int = 1, origin: Origin = Origin.LOCAL
+    ) -> None:
         self.held[stage.tenant, stage.name, tuple(token_ids.tolist())] += uses
+        self.origins[origin] += 1
 
     def forget(self, stage: StageKey, token_ids: np.ndarray) -> None:
         self.held.pop((stage.tenant, stage.name, tuple(token_ids.tolist())), None)

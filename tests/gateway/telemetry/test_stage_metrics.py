@@ -28,6 +28,17 @@ def test_counters_per_stage() -> None:
     assert of_stage(samples, "agentspec_tree_bytes", "flow/b") == 4096
 
 
+def test_accepted_tokens_by_origin() -> None:
+    engine = ScriptedEngine()
+    engine.counters[StageKey("default", ("a",))] = StageStats(
+        num_accepted_tokens=9, num_accepted_from_fleet=4, num_accepted_from_snapshot=2
+    )
+    with serving_engine(engine) as root:
+        samples = scrape(root)
+    assert of_stage(samples, "agentspec_accepted_tokens_from_fleet_total", "a") == 4
+    assert of_stage(samples, "agentspec_accepted_tokens_from_snapshot_total", "a") == 2
+
+
 def test_requests_by_endpoint_and_status() -> None:
     with serving_engine(ScriptedEngine()) as root:
         post(root, chat_body())

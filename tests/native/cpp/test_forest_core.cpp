@@ -86,11 +86,14 @@ void what_a_model_has_learned_can_be_saved_and_restored() {
   CHECK(core.model_state(restored) == state);
   CHECK(core.group_bytes(group) == before + sizeof(Model));
   CHECK_THROWS(core.restore_model(group + 1, state), UnknownIdError);
-  CHECK_THROWS(core.restore_model(group, std::span(state).first(100)), ConfigError);
-  const float wrong[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 1e30f};
+  CHECK_THROWS(core.restore_model(group, std::span(state).first(100)),
+               ConfigError);
+  const float wrong[] = {std::numeric_limits<float>::quiet_NaN(),
+                         std::numeric_limits<float>::infinity(), 1e30f};
   for (const float value : wrong) {
     std::vector<std::byte> broken = state;
-    std::memcpy(broken.data() + broken.size() - sizeof(value), &value, sizeof(value));
+    std::memcpy(broken.data() + broken.size() - sizeof(value), &value,
+                sizeof(value));
     CHECK_THROWS(core.restore_model(group, broken), ConfigError);
   }
   core.drop_model(restored);
@@ -101,8 +104,9 @@ void what_a_model_has_learned_can_be_saved_and_restored() {
 void outputs_are_read_of_an_index_that_there_is() {
   ForestCore core(9, 1 << 20);
   const IndexId index = core.create_index(core.create_group(1 << 20), 1 << 20);
-  core.learn(std::span(&index, 1), Tokens{1, 2, 3}, 5);
-  CHECK_THROWS(core.learn(std::span(&index, 1), Tokens{1}, 0), ConfigError);
+  core.learn(std::span(&index, 1), Tokens{1, 2, 3}, {5});
+  CHECK_THROWS(core.learn(std::span(&index, 1), Tokens{1}, SequenceKind{0}),
+               ConfigError);
   const Outputs outputs = core.read_outputs(index, true);
   CHECK((outputs.tokens == Tokens{1, 2, 3}) && outputs.uses[0] == 5);
   CHECK(core.read_outputs(index, false).sizes.empty());
@@ -122,7 +126,7 @@ void a_model_learns_what_is_left_for_later() {
     step_one(core, 1, {i % 4}, true);
   for (std::int32_t i = 12; i < 40; ++i) {
     const std::vector<std::byte> before = core.model_state(model);
-    step_one(core, 1, {}, true);  // the next token is not known yet
+    step_one(core, 1, {}, true); // the next token is not known yet
     CHECK(core.model_state(model) == before);
     step_one(core, 1, {i % 4}, true);
     const std::vector<std::byte> after = core.model_state(model);
@@ -158,8 +162,9 @@ void threads_may_do_everything_at_once() {
   for (int turn = 0; turn < 50; ++turn) {
     core.drop_index(core.create_index(group, 1 << 12));
     const IndexId indices[] = {sources[1].index};
-    core.learn(indices, Tokens{1, 2, 3, turn}, 2);
-    for (bool is_begin = true; !core.read_outputs(sources[1].index, is_begin).sizes.empty();)
+    core.learn(indices, Tokens{1, 2, 3, turn}, {2});
+    for (bool is_begin = true;
+         !core.read_outputs(sources[1].index, is_begin).sizes.empty();)
       is_begin = false;
   }
   for (std::thread &thread : threads)

@@ -329,7 +329,7 @@ class ForestScript {
     must([&] { outputs = core_->read_outputs(0, true); });
     if (!outputs.sizes.empty()) {
       const auto oldest = std::span(outputs.tokens).first(outputs.sizes[0]);
-      must([&] { core_->learn(std::array{IndexId{1}}, oldest, 3); });
+      must([&] { core_->learn(std::array{IndexId{1}}, oldest, {3}); });
       require(call([&] { core_->forget(std::array{IndexId{0}, IndexId{1}}, oldest); }),
               "an output could not be forgotten");
     }

@@ -37,14 +37,16 @@ void DraftTokens::clear() {
   token_ids.clear();
   parents.clear();
   probs.clear();
+  origins.clear();
   score = 0.0;
   match_length = 0;
 }
 
-void DraftTokens::push(std::int32_t token, std::int32_t parent, double prob) {
+void DraftTokens::push(std::int32_t token, std::int32_t parent, double prob, Origin origin) {
   token_ids.push_back(token);
   parents.push_back(parent);
   probs.push_back(prob);
+  origins.push_back(origin);
   score += prob;
 }
 
@@ -91,8 +93,10 @@ void Drafter::expand_chain(const Automaton& automaton, StateId context, std::uin
   for (std::uint32_t n = 0; n < max_tokens && automaton.num_continued(context) > 0; ++n) {
     prob *= best_child_prob(automaton, context, tried_.match_length + n, options.doubt);
     if (prob < options.min_prob) return;
-    tried_.push(automaton.best_token(context), static_cast<std::int32_t>(n) - 1, prob);
-    context = automaton.context_of(automaton.best_target(context));
+    const StateId next = automaton.best_target(context);
+    tried_.push(automaton.best_token(context), static_cast<std::int32_t>(n) - 1, prob,
+                automaton.origin(next));
+    context = automaton.context_of(next);
   }
 }
 
@@ -115,7 +119,7 @@ void Drafter::expand_tree(const Automaton& automaton, StateId context, std::uint
     std::pop_heap(frontier_.begin(), frontier_.end(), is_worse);
     drafted = frontier_.back();
     frontier_.pop_back();
-    tried_.push(drafted.token, drafted.parent, drafted.prob);
+    tried_.push(drafted.token, drafted.parent, drafted.prob, automaton.origin(drafted.state));
     context = automaton.context_of(drafted.state);
   }
 }

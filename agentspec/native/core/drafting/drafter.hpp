@@ -21,12 +21,13 @@ struct DraftOptions {
 struct DraftTokens {
   std::vector<std::int32_t> token_ids;
   std::vector<std::int32_t> parents;
-  std::vector<double> probs;  // D(N)
-  double score = 0.0;         // sum of D(N)
+  std::vector<double> probs;    // D(N)
+  std::vector<Origin> origins;  // of each token after its context
+  double score = 0.0;           // sum of D(N)
   std::uint32_t match_length = 0;
 
   void clear();
-  void push(std::int32_t token, std::int32_t parent, double prob);
+  void push(std::int32_t token, std::int32_t parent, double prob, Origin origin = Origin::kLocal);
 };
 
 /// Drafts from const automata. Keeps only scratch memory between calls.

@@ -33,16 +33,20 @@ void keep_telling_ones(ContextViews& views) {
   views = kept;
 }
 
-// Drops the trees without the token, which would have to fall back to a shorter context.
-void follow(ContextViews& views, std::int32_t token) {
+// Drops the trees without the token, which would have to fall back to a shorter context. Returns the origin
+// of the token after its contexts.
+Origin follow(ContextViews& views, std::int32_t token) {
   ContextViews kept;
+  Origin origin = Origin::kSnapshot;
   for (ContextView one : views.all()) {
     const StateId next = one.automaton->child(one.context.state, token);
     if (next == kNoState) continue;
+    origin = std::min(origin, one.automaton->origin(next));
     one.context = one.automaton->follow(one.context, next);
     kept.add(one);
   }
   views = kept;
+  return origin;
 }
 
 // Returns the one of the trees' best tokens that is most likely to be accepted.
@@ -82,8 +86,8 @@ void draft_chain(ContextViews views, std::array<std::int32_t, 2> before, const A
     if (prob < options.min_prob) return;
     last = choice.scored;
     const std::int32_t token = scored[last].token;
-    draft.push(token, static_cast<std::int32_t>(depth) - 1, prob);
-    follow(views, token);
+    const Origin origin = follow(views, token);
+    draft.push(token, static_cast<std::int32_t>(depth) - 1, prob, origin);
     before = {token, before[0]};
   }
 }

@@ -25,7 +25,8 @@ void LearnedTree::draft(const ContextViews& views, std::array<std::int32_t, 2> b
     frontier_.pop_back();
     const auto node = static_cast<std::int32_t>(draft.token_ids.size());
     const std::int32_t token = scored[chosen.scored].token;
-    draft.push(token, places_[chosen.place].node, chosen.prob);
+    const Place& place = places_[chosen.place];
+    draft.push(token, place.node, chosen.prob, origin_of(place, token));
     if (draft.token_ids.size() == options.max_tokens) return;
     places_.push_back(Place(places_[chosen.place]));
     follow(places_.back(), token, chosen.prob, node);
@@ -140,6 +141,19 @@ Evidence LearnedTree::evidence_for(const Place& place, std::int32_t token) {
   }
   evidence.add_names(token, place.before);
   return evidence;
+}
+
+// Of the token after the place's contexts.
+Origin LearnedTree::origin_of(const Place& place, std::int32_t token) {
+  Origin origin = Origin::kSnapshot;
+  for (const ContextPair& pair : place.all()) {
+    for (const Cursor& context : {pair.longest, pair.shorter}) {
+      if (context.length == 0) continue;
+      const StateId next = pair.automaton->child(context.state, token);
+      if (next != kNoState) origin = std::min(origin, pair.automaton->origin(next));
+    }
+  }
+  return origin;
 }
 
 void LearnedTree::follow(Place& place, std::int32_t token, double prob, std::int32_t node) {

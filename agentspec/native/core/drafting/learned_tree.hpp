@@ -61,6 +61,7 @@ class LearnedTree {
   void propose(std::int32_t token);
   void propose(const Automaton& automaton, StateId context, std::size_t most);
   static Evidence evidence_for(const Place& place, std::int32_t token);
+  static Origin origin_of(const Place& place, std::int32_t token);
   static void follow(Place& place, std::int32_t token, double prob, std::int32_t node);
 
   std::vector<Place> places_;

@@ -44,6 +44,7 @@ struct BatchDrafts {
   std::vector<std::int32_t> token_ids;
   std::vector<std::int32_t> parents;
   std::vector<float> probs;
+  std::vector<Origin> origins;
   std::vector<std::int64_t> offsets{0};
   std::vector<double> scores;
   std::vector<std::int32_t> match_lengths;

@@ -89,16 +89,16 @@ Outputs ForestCore::read_outputs(IndexId id, bool is_begin) {
 }
 
 void ForestCore::learn(std::span<const IndexId> indices, std::span<const std::int32_t> tokens,
-                       std::uint32_t uses) {
+                       const SequenceKind& kind) {
   check_tokens(tokens);
-  SuffixIndex::check_uses(uses);
+  SuffixIndex::check_uses(kind.uses);
   for (const IndexId id : indices) {
     std::optional<SequenceId> sequence;
     for (std::size_t begin = 0; begin < tokens.size(); begin += SuffixIndex::kPieceTokens) {
       const std::size_t size = std::min(SuffixIndex::kPieceTokens, tokens.size() - begin);
       const bool is_last = begin + size == tokens.size();
       const auto lock = enter();
-      if (!registry_.learn_piece(id, sequence, tokens.subspan(begin, size), uses, is_last)) break;
+      if (!registry_.learn_piece(id, sequence, tokens.subspan(begin, size), kind, is_last)) break;
     }
   }
 }

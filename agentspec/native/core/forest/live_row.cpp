@@ -17,8 +17,7 @@ LiveRow::Gain LiveRow::gain(std::span<const std::int32_t> sampled) const {
   return gain;
 }
 
-void LiveRow::complete_step(const Gain& gain, std::size_t num_slots, std::size_t num_drafted, SourceId source,
-                            double now_s) {
+void LiveRow::complete_step(const Gain& gain, std::size_t num_slots, const Drafted& draft, double now_s) {
   if (!gain.tokens.empty()) count(gain.tokens.size(), num_verified(num_slots), now_s);
   if (request_ && keeps_output_) {
     output_.insert(output_.end(), pending_.begin(), pending_.end());
@@ -30,8 +29,9 @@ void LiveRow::complete_step(const Gain& gain, std::size_t num_slots, std::size_t
     pending_.insert(pending_.end(), gain.tokens.begin(), gain.tokens.end());
   num_tokens_ += gain.tokens.size();
   is_ended_ = gain.is_end;
-  num_drafted_ = num_drafted;
-  source_ = num_drafted == 0 ? kNoSource : source;
+  num_drafted_ = draft.origins.size();
+  source_ = num_drafted_ == 0 ? kNoSource : draft.source;
+  std::ranges::copy(draft.origins.first(std::min(num_drafted_, origins_.size())), origins_.begin());
 }
 
 // The very first token belongs to no decode step. Accepted padding is no accepted draft token.
@@ -45,7 +45,10 @@ void LiveRow::count(std::size_t num_new, std::size_t num_verified, double now_s)
   if (has_output_ && num_verified > 0) {
     ++counts_.num_drafts;
     counts_.drafted[source_] += static_cast<std::int64_t>(num_verified);
-    counts_.accepted[source_] += static_cast<std::int64_t>(std::min(num_new - 1, num_verified));
+    const std::size_t num_accepted = std::min(num_new - 1, num_verified);
+    counts_.accepted[source_] += static_cast<std::int64_t>(num_accepted);
+    for (const Origin one : std::span(origins_).first(std::min(num_accepted, origins_.size())))
+      ++counts_.accepted_by_origin[static_cast<std::size_t>(one)];
   }
   has_output_ = true;
   last_s_ = now_s;

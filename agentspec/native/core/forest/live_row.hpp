@@ -25,6 +25,7 @@ struct RowCounts {
   double plain_decode_s = 0;     // time of these steps without drafts
   std::array<std::int64_t, kLastSource + 1> drafted{};
   std::array<std::int64_t, kLastSource + 1> accepted{};
+  std::array<std::int64_t, kNumOrigins> accepted_by_origin{};
 };
 
 /// Finds a request's end: what follows it is not learned, counted or drafted for. A row is counted before it
@@ -92,10 +93,13 @@ class LiveRow {
     const std::size_t num_kept = output_.size() + pending_.size() + gain.tokens.size();
     if (request_ && keeps_output_ && num_kept > output_.capacity()) output_.reserve(2 * num_kept);
   }
-  /// Completes the step, which verified `num_slots` slots. The next step is to verify `num_drafted` tokens
-  /// from `source`. `gain` must be reserved.
-  void complete_step(const Gain& gain, std::size_t num_slots, std::size_t num_drafted, SourceId source,
-                     double now_s);
+  /// A draft that the next step is to verify.
+  struct Drafted {
+    SourceId source = kNoSource;
+    std::span<const Origin> origins;  // of its tokens
+  };
+  /// Completes the step, which verified `num_slots` slots. `gain` must be reserved.
+  void complete_step(const Gain& gain, std::size_t num_slots, const Drafted& draft, double now_s);
   /// Counts the time of a step that gave it `num_new` tokens.
   void count_saving(std::size_t num_new, const StepSaving& saving) {
     counts_.measured_decode_s += saving.measured_s;
@@ -113,9 +117,10 @@ class LiveRow {
   std::vector<std::int32_t> stops_;
   std::vector<std::int32_t> pending_;
   bool keeps_output_;
-  std::vector<std::int32_t> output_;  // that the core has received, if it is kept
-  std::size_t num_drafted_ = 0;       // in the draft that is verified next
-  SourceId source_ = kNoSource;       // of that draft
+  std::vector<std::int32_t> output_;   // that the core has received, if it is kept
+  std::size_t num_drafted_ = 0;        // in the draft that is verified next
+  SourceId source_ = kNoSource;        // of that draft
+  std::array<Origin, 128> origins_{};  // of its first tokens; engines verify hardly more
   bool has_output_ = false;
   bool is_ended_ = false;
   bool is_lost_ = false;

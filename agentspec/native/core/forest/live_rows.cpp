@@ -138,7 +138,7 @@ RowDrafts LiveRows::complete(BatchDrafts&& drafts, std::vector<RowDrafts::Row>&&
   made.rows = std::move(rows);
   std::size_t number = 0;  // of the draft
   for (const Part& part : parts_) {
-    SourceId source = kNoSource;
+    LiveRow::Drafted draft;
     RowDrafts::Row& row = made.rows[part.place];
     row.num_gained = part.gain.tokens.size();
     if (part.row->num_verified(part.num_slots) > 0) row.source = part.row->source();
@@ -147,9 +147,9 @@ RowDrafts LiveRows::complete(BatchDrafts&& drafts, std::vector<RowDrafts::Row>&&
       const auto end = static_cast<std::size_t>(drafts.offsets[number + 1]);
       row.size = std::min(end - row.begin, part.gain.room);
       made.score += drafts.scores[number];
-      source = drafts.sources[number++];
+      draft = {drafts.sources[number++], std::span(drafts.origins).subspan(row.begin, row.size)};
     }
-    part.row->complete_step(part.gain, part.num_slots, row.size, source, now_s);
+    part.row->complete_step(part.gain, part.num_slots, draft, now_s);
     row.was_decoding = part.was_decoding;
     if (!part.was_decoding) continue;
     ++made.num_decoding;

@@ -35,12 +35,12 @@ std::unique_ptr<SuffixIndex> TreeRegistry::drop_index(IndexId id) {
 }
 
 bool TreeRegistry::learn_piece(IndexId id, std::optional<SequenceId>& sequence,
-                               std::span<const std::int32_t> tokens, std::uint32_t uses, bool is_last) {
+                               std::span<const std::int32_t> tokens, const SequenceKind& kind, bool is_last) {
   const auto found = indices_.find(id);
   if (found == indices_.end()) return false;
   Shared& shared = *found->second;
   SuffixIndex& index = *shared.index;
-  if (!sequence) sequence = open_sequence(shared, uses);
+  if (!sequence) sequence = open_sequence(shared, kind);
   const bool is_tight = budget_.is_exhausted(shared.group);
   const std::size_t work = is_tight ? index.make_holes(tokens.size()) : 0;
   const bool is_full = is_tight && !index.has_holes(tokens.size());
@@ -62,9 +62,9 @@ bool TreeRegistry::forget_piece(IndexId id, std::span<const std::int32_t> tokens
   return is_left;
 }
 
-SequenceId TreeRegistry::open_sequence(Shared& shared, std::uint32_t uses) {
+SequenceId TreeRegistry::open_sequence(Shared& shared, const SequenceKind& kind) {
   try {
-    return shared.index->open(uses);
+    return shared.index->open(kind.uses, kind.origin);
   } catch (...) {
     budget_.account(shared);  // its arrays may have grown nevertheless
     throw;

@@ -21,6 +21,12 @@ struct SharedSource {
   SourceId source;
 };
 
+/// How a finished sequence counts: as `uses` equal ones, from one place.
+struct SequenceKind {
+  std::uint32_t uses = 1;
+  Origin origin = Origin::kLocal;
+};
+
 /// Owns the shared indices, the models and the live requests. Not thread-safe: the forest's lock guards it.
 /// Ids of indices and models are never reused. Every change is counted in the budget, and calls that add
 /// tokens enforce it. A call that throws has changed nothing, except that std::bad_alloc may have emptied an
@@ -39,7 +45,7 @@ class TreeRegistry {
   /// Appends a piece of a finished sequence to an index; the first piece opens it. Returns false if the index
   /// takes no more: it is unknown or full.
   bool learn_piece(IndexId id, std::optional<SequenceId>& sequence, std::span<const std::int32_t> tokens,
-                   std::uint32_t uses, bool is_last);
+                   const SequenceKind& kind, bool is_last);
   /// Removes some of the outputs of these tokens (not empty). Returns false once the index holds no more of
   /// them or is unknown.
   bool forget_piece(IndexId id, std::span<const std::int32_t> tokens);
@@ -77,7 +83,7 @@ class TreeRegistry {
   const std::shared_ptr<Shared>& held_index(IndexId id) const;
   const std::shared_ptr<Model>& held_model(ModelId id) const;
   void connect(Request& request, std::span<const SharedSource> sources, bool learn);
-  SequenceId open_sequence(Shared& shared, std::uint32_t uses = 1);
+  SequenceId open_sequence(Shared& shared, const SequenceKind& kind = {});
   void close_sequences(const Request& request);
 
   const std::uint32_t depth_;

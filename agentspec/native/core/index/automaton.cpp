@@ -61,15 +61,17 @@ StateId Automaton::locate(std::span<const std::int32_t> tokens) const {
 
 // ---- append -------------------------------------------------------------------------------------------
 
-Cursor Automaton::append(Cursor tail, std::span<const std::int32_t> tokens, std::uint32_t sequences) {
+Cursor Automaton::append(Cursor tail, std::span<const std::int32_t> tokens, std::uint32_t sequences,
+                         Origin origin) {
   ++version_;
+  const Occurrences each{sequences, static_cast<std::uint32_t>(origin)};
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    tail = extend(tail, tokens[i], i + 1 < tokens.size() ? tokens[i + 1] : kNoToken, sequences);
+    tail = extend(tail, tokens[i], i + 1 < tokens.size() ? tokens[i + 1] : kNoToken, each);
   }
   return tail;
 }
 
-Cursor Automaton::extend(Cursor tail, std::int32_t token, std::int32_t next, std::uint32_t occurrences) {
+Cursor Automaton::extend(Cursor tail, std::int32_t token, std::int32_t next, const Occurrences& occurrences) {
   StateId target = child(tail.state, token);
   target = target == kNoState ? grow(tail, token) : split_if_longer(tail.state, tail.length, token, target);
   count_occurrences(tail, token, target, next, occurrences);
@@ -109,6 +111,7 @@ StateId Automaton::split_if_longer(StateId prefix, std::uint32_t length, std::in
   lower.link = upper.link;
   lower.count = upper.count;
   lower.ends = upper.ends;
+  lower.origin = upper.origin;
   upper.link = made;
   if (full_depth_only(target)) {
     lower.edges = upper.edges;
@@ -132,7 +135,7 @@ bool Automaton::retarget(StateId prefix, std::int32_t token, StateId from, State
 // Walks two chains in parallel: the states that now occur more often, and the states with edges to them, for
 // which the token may have become the best continuation.
 void Automaton::count_occurrences(Cursor tail, std::int32_t token, StateId target, std::int32_t next,
-                                  std::uint32_t occurrences) {
+                                  const Occurrences& occurrences) {
   tail = settle(tail);  // the tail's own state may just have been split
   count_in(target, next, occurrences);
   std::uint32_t length = tail.length;
@@ -152,9 +155,10 @@ void Automaton::count_occurrences(Cursor tail, std::int32_t token, StateId targe
 }
 
 // Also prefetches the next token's edge, which is looked up in each counted state and at the root.
-void Automaton::count_in(StateId id, std::int32_t next, std::uint32_t occurrences) {
+void Automaton::count_in(StateId id, std::int32_t next, const Occurrences& occurrences) {
   State& state = states_[id];
-  state.count += occurrences;
+  state.count += occurrences.count;
+  if (occurrences.origin < state.origin) state.origin = occurrences.origin & 3u;
   if (state.edges.best_token == next) {
     __builtin_prefetch(&states_[state.edges.best_target]);  // its present or former number
   } else {

@@ -23,9 +23,18 @@ namespace agentspec {
 
 constexpr StateId kRoot = 0;
 
+/// Where a sequence was written. A string that came from several places has the smallest of these values.
+enum class Origin : std::uint8_t {
+  kLocal,     // by this engine
+  kFleet,     // by another engine, learned from it directly
+  kSnapshot,  // by another engine, learned from a snapshot
+};
+constexpr std::size_t kNumOrigins = 3;
+
 struct State {
-  std::uint32_t length : 11 = 0;  // of the longest string; above the link's length (0: root, free or moved)
-  std::uint32_t ends : 21 = 0;    // sequences that end with this state's strings; unused if full_depth_only()
+  std::uint32_t length : 9 = 0;  // of the longest string; above the link's length (0: root, free or moved)
+  std::uint32_t origin : 2 = 3;  // of its strings, ever; 3: root, free or moved
+  std::uint32_t ends : 21 = 0;   // sequences that end with this state's strings; unused if full_depth_only()
   StateId link = kNoState;  // state of the longest suffix with more occurrences; new number of a moved state
   std::uint32_t count = 0;  // occurrences of each of its strings; 0: root, free or moved
   EdgeList edges;           // the best edge leads to the state of highest count
@@ -40,7 +49,7 @@ struct Cursor {
 
 class Automaton {
  public:
-  static constexpr std::uint32_t kMaxDepth = (1u << 11) - 1;
+  static constexpr std::uint32_t kMaxDepth = (1u << 9) - 1;
   static constexpr std::uint32_t kMaxEnds = (1u << 21) - 1;
 
   /// Counts strings of up to `depth` tokens. Throws ConfigError unless depth is within 2..kMaxDepth.
@@ -49,6 +58,7 @@ class Automaton {
   std::uint32_t depth() const { return depth_; }
   std::uint32_t count(StateId id) const { return states_[id].count; }
   std::uint32_t length(StateId id) const { return states_[id].length; }
+  Origin origin(StateId id) const { return static_cast<Origin>(states_[id].origin); }
   StateId link(StateId id) const { return resolve(states_[id].link); }
   std::int32_t best_token(StateId id) const { return states_[id].edges.best_token; }
   StateId best_target(StateId id) const { return resolve(states_[id].edges.best_target); }
@@ -86,7 +96,8 @@ class Automaton {
   /// min(n, depth - 1) tokens. Counts every new occurrence. Among continuations of equal count the one
   /// appended last is the best. O(suffix-link chain) <= O(depth) a token; about five states on real text.
   /// Throws CapacityError or std::bad_alloc; the automaton is then unusable until it is cleared.
-  Cursor append(Cursor tail, std::span<const std::int32_t> tokens, std::uint32_t sequences = 1);
+  Cursor append(Cursor tail, std::span<const std::int32_t> tokens, std::uint32_t sequences = 1,
+                Origin origin = Origin::kLocal);
   /// Adds sequence ends to the states on the tail's chain, or removes them. O(chain).
   void mark_end(Cursor tail, std::uint32_t sequences = 1);
   void unmark_end(Cursor tail, std::uint32_t sequences = 1);
@@ -140,6 +151,10 @@ class Automaton {
 
  private:
   enum class Phase : std::uint8_t { kIdle, kMove, kCorrect, kCut };
+  struct Occurrences {
+    std::uint32_t count;
+    std::uint32_t origin;
+  };
 
   // True if the state holds a single string, of depth tokens. Longer ones are not kept, so it has no edges.
   bool full_depth_only(StateId id) const {
@@ -150,15 +165,15 @@ class Automaton {
   StateId moved_to(StateId id) const {
     return id != kNoState && states_[id].length == 0 ? states_[id].link : id;
   }
-  Cursor extend(Cursor tail, std::int32_t token, std::int32_t next, std::uint32_t occurrences);
+  Cursor extend(Cursor tail, std::int32_t token, std::int32_t next, const Occurrences& occurrences);
   StateId allocate(std::uint32_t length);
   void free(StateId id);
   StateId grow(Cursor tail, std::int32_t token);
   StateId split_if_longer(StateId prefix, std::uint32_t length, std::int32_t token, StateId target);
   bool retarget(StateId prefix, std::int32_t token, StateId from, StateId to);
   void count_occurrences(Cursor tail, std::int32_t token, StateId target, std::int32_t next,
-                         std::uint32_t occurrences);
-  void count_in(StateId id, std::int32_t next, std::uint32_t occurrences);
+                         const Occurrences& occurrences);
+  void count_in(StateId id, std::int32_t next, const Occurrences& occurrences);
   void bump_best(StateId prefix, std::int32_t token, StateId target);
   std::size_t discount(Cursor tail, std::int32_t token, StateId target, std::uint32_t occurrences);
   void drop(StateId id, std::uint32_t occurrences);

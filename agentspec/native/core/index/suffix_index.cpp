@@ -41,11 +41,12 @@ void SuffixIndex::check_uses(std::uint32_t uses) {
                     std::to_string(uses));
 }
 
-SequenceId SuffixIndex::open(std::uint32_t uses) {
+SequenceId SuffixIndex::open(std::uint32_t uses, Origin origin) {
   if (slots_.num_used() == live_.size()) live_.emplace_back();  // this and the next line may throw
   const std::uint32_t slot = slots_.acquire();
   live_[slot].serial = num_opened_++;
   live_[slot].uses = static_cast<std::uint16_t>(uses);
+  live_[slot].origin = origin;
   num_sequences_ += uses;
   if (num_sequences_ > Automaton::kMaxEnds) change_or_clear([this] { evict_piece(); });
   live_[slot].is_learned = num_sequences_ <= Automaton::kMaxEnds;
@@ -81,7 +82,7 @@ void SuffixIndex::learn(Live& live, std::span<const std::int32_t> tokens) {
   num_tokens_ += tokens.size() * live.uses;
   live.tail = automaton_.settle(live.tail);
   automaton_.unmark_end(live.tail, live.uses);
-  live.tail = automaton_.append(live.tail, tokens, live.uses);
+  live.tail = automaton_.append(live.tail, tokens, live.uses, live.origin);
   automaton_.mark_end(live.tail, live.uses);
 }
 

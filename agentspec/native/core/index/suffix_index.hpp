@@ -53,7 +53,7 @@ class SuffixIndex {
   /// Starts an empty live sequence that counts as `uses` (1..kMaxUses) equal ones. If there are too many
   /// sequences, a piece of the oldest output is evicted. If that is not enough, the new one is not learned.
   /// O(1) amortized, except for the eviction. Throws std::bad_alloc and changes nothing.
-  SequenceId open(std::uint32_t uses = 1);
+  SequenceId open(std::uint32_t uses = 1, Origin origin = Origin::kLocal);
   /// Appends tokens (none negative) to a live sequence; call enforce_incrementally() afterwards. Returns
   /// false if the sequence is no longer learned. O(tokens * chain). Throws UnknownIdError.
   bool append(SequenceId id, std::span<const std::int32_t> tokens);
@@ -133,6 +133,7 @@ class SuffixIndex {
     Cursor tail;               // if learned; settled when used
     std::uint32_t serial = 0;  // upper half of the id
     std::uint16_t uses = 1;
+    Origin origin = Origin::kLocal;
     bool is_learned = false;
     bool has_rest = false;        // a text that it owns holds the tokens learned before learning stopped
     PodArray<std::int32_t> text;  // if learned
