@@ -33,6 +33,7 @@ examples:
   python -m benchmarks gpu run --traces DIR --out out/gpu --json benchmarks/results/vllm-gpu.json
   python -m benchmarks gpu run --calls calls.xz --out out/gpu --limit-s 540
   python -m benchmarks gpu run --out out/tiny --cpu --quick
+  python -m benchmarks gpu run --calls calls.xz --out out/trial --trial --load-limit-s 3
 
 Run it again with the same --out for the variants that are missing.
 """
@@ -79,6 +80,11 @@ def _add_run(commands: Subparsers) -> None:
         default=45,
         metavar="N",
         help="for one load (%(default)s)",
+    )
+    runs.add_argument(
+        "--trial",
+        action="store_true",
+        help="all variants side by side with two layers: do they work here? Use a folder of its own",
     )
     add_quick(runs, "few and short calls")
     add_outputs(runs, json="also write the JSON line here, such as benchmarks/results/vllm-gpu.json")
@@ -134,7 +140,7 @@ def run_variants(args: argparse.Namespace) -> int:
 
 def _report(args: argparse.Namespace, announce: Announce) -> Report:
     from benchmarks.gpu import report
-    from benchmarks.gpu.run import Plan, run_all
+    from benchmarks.gpu.run import Plan, run_all, try_all
     from benchmarks.gpu.variants import chosen
 
     plan = Plan(
@@ -144,8 +150,9 @@ def _report(args: argparse.Namespace, announce: Announce) -> Report:
         args.cpu,
         args.limit_s,
         args.load_limit_s,
+        args.trial,
     )
-    found = run_all(plan, announce)
+    found = (try_all if args.trial else run_all)(plan, announce)
     return Report(
         figures={"summary": report.summary(found), "variants": found},
         table=report.table(found),

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +29,8 @@ ON_GPU_FLAGS = ("--dtype", "bfloat16", "--max-num-seqs", "64", "--gpu-memory-uti
 ON_CPU_FLAGS = ("--dtype", "float32", "--max-num-seqs", "4", "--enforce-eager")
 ON_CPU_VARIABLES = {"VLLM_CPU_KVCACHE_SPACE": "1"}
 WITHOUT_FLASHINFER_VARIABLES = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}  # otherwise vLLM 0.32 imports it unasked
+TRIAL_LAYERS = 2
+TRIAL_FLAGS = ("--kv-cache-memory-bytes", str(3 << 30))  # not a share of what the others leave
 # the compile cache holds if all variants have the same configuration
 SAME_FOR_ALL = (
     "--load-format",
@@ -49,6 +52,7 @@ class Plan:
         folder: for the figures and logs; variants that it has figures of are not run again.
         limit_s: seconds for all variants; one that is running then is stopped.
         load_limit_s: seconds after which a load begins no more calls.
+        is_trial: all variants at once, with few layers, on a GPU: do they work? Their times say nothing.
     """
 
     calls: Path
@@ -57,6 +61,19 @@ class Plan:
     on_cpu: bool
     limit_s: float
     load_limit_s: float
+    is_trial: bool = False
+
+
+def try_all(plan: Plan, announce: Announce) -> dict[str, Any]:
+    """Run all variants side by side; return the figures of each."""
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    until_s = time.monotonic() + plan.limit_s
+    with ThreadPoolExecutor(len(plan.variants)) as threads:
+        running = {
+            variant.name: threads.submit(_run, plan, variant, _identity(plan, variant), until_s, announce)
+            for variant in plan.variants
+        }
+    return {name: one.result() for name, one in running.items()}
 
 
 def run_all(plan: Plan, announce: Announce) -> dict[str, Any]:
@@ -105,7 +122,10 @@ def _run(plan: Plan, variant: Variant, run_of: object, until_s: float, announce:
 def _start(plan: Plan, variant: Variant, path: Path, log: Path) -> subprocess.Popen[bytes]:
     path.unlink(missing_ok=True)
     calls = Calls.load(plan.calls)
-    model = shapes.write(plan.folder / "model", shapes.tiny(calls) if plan.on_cpu else shapes.llama_8b(calls))
+    shape = shapes.tiny(calls) if plan.on_cpu else shapes.llama_8b(calls)
+    if plan.is_trial:
+        shape = {**shape, "num_hidden_layers": TRIAL_LAYERS}
+    model = shapes.write(plan.folder / "model" / variant.name, shape)
     flags = (*_flags(plan), "--max-model-len", str(calls.longest + 1), *variant.flags)
     job = path.with_suffix(".job")
     Job(
@@ -118,6 +138,8 @@ def _start(plan: Plan, variant: Variant, path: Path, log: Path) -> subprocess.Po
         variant.settings,
     ).write(job)
     variables = {**VARIABLES, **_variables(plan), **variant.environment}
+    if plan.is_trial:  # they compile at the same time
+        variables["VLLM_CACHE_ROOT"] = str(plan.folder / "cache" / variant.name)
     with log.open("wb") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "benchmarks.gpu.served", str(job)],
@@ -176,7 +198,9 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _flags(plan: Plan) -> tuple[str, ...]:
-    return (*SAME_FOR_ALL, *(ON_CPU_FLAGS if plan.on_cpu else ON_GPU_FLAGS))
+    if plan.on_cpu:
+        return (*SAME_FOR_ALL, *ON_CPU_FLAGS)
+    return (*SAME_FOR_ALL, *ON_GPU_FLAGS, *(TRIAL_FLAGS if plan.is_trial else ()))
 
 
 def _identity(plan: Plan, variant: Variant) -> dict[str, Any]:
@@ -187,6 +211,7 @@ def _identity(plan: Plan, variant: Variant) -> dict[str, Any]:
         "environment": dict(variant.environment),
         "settings": dict(variant.settings),
         "load_limit_s": plan.load_limit_s,
+        "is_trial": plan.is_trial,
     }
 
 

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from benchmarks.gpu.clients import make_calls
 from benchmarks.gpu.forcing import RECORD, Records, V1Forcing, V2Forcing
 from benchmarks.gpu.job import Job
 from benchmarks.gpu.meter import Meter, percentiles_ms
-from benchmarks.gpu.run import Plan, run_all
+from benchmarks.gpu.run import Plan, run_all, try_all
 from benchmarks.gpu.variants import ON_GPU, Variant, chosen
 from tests.support.recorded_calls import LOADS, NUM_IDS, repetitive_calls
 
@@ -306,6 +307,24 @@ def test_a_variant_that_fails_costs_only_itself(plan: Plan) -> None:
     said: list[str] = []
     run_all(failing, said.append)
     assert said[0] == "plain: starting vLLM"  # again, unlike the other
+
+
+def test_a_trial_runs_all_variants_at_once(plan: Plan) -> None:
+    variants = [
+        Variant("plain", ("--hangs",)),
+        Variant("agentspec", ("--works",)),
+        Variant("x", ("--fails",)),
+    ]
+    trial = replace(plan, variants=variants, limit_s=3, is_trial=True)
+    found = try_all(trial, lambda text: None)
+    assert [one["is_done"] for one in found.values()] == [False, True, False]
+    jobs = [Job.read(plan.folder / f"{one.name}.job") for one in variants]
+    assert all("--kv-cache-memory-bytes" in job.flags for job in jobs)
+    assert len({job.model for job in jobs}) == 3
+    assert json.loads((Path(jobs[0].model) / "config.json").read_text())["num_hidden_layers"] == 2
+    said: list[str] = []
+    run_all(replace(plan, variants=variants[1:2]), said.append)
+    assert said[0] == "agentspec: starting vLLM"  # a trial's figures do not count
 
 
 def test_the_time_limit_holds(plan: Plan) -> None:
