@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 
-from agentspec import Forest, StageKey
-from agentspec.forest import Tokens
+from agentspec import Forest
 from benchmarks.churn import report
 from benchmarks.churn.measure import measure
 from benchmarks.churn.scopes import SCOPES, Scope
@@ -33,7 +33,7 @@ class Forgetful(Forest):
     def finish(self, request_id: str, learn: bool = True) -> None:
         super().finish(request_id, learn=False)
 
-    def learn(self, stage: StageKey, token_ids: Tokens, uses: int = 1) -> None:
+    def learn(self, *args: Any, **options: Any) -> None:
         pass
 
 

@@ -69,7 +69,7 @@ def test_a_string_that_is_written_here_too_is_local_from_then_on(config: DraftCo
 
 def test_an_unknown_origin_is_refused() -> None:
     with pytest.raises(ValueError, match="there is no origin 3"):
-        Forest().learn(STAGE, tokens([1]), origin=3)  # type: ignore[arg-type]
+        Forest().learn(STAGE, tokens([1]), origin=3)
 
 
 @given(
