@@ -104,7 +104,7 @@ $(VLLM_STAMP): pyproject.toml $(NATIVE)
 	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet 'scikit-build-core>=1.1' 'pybind11>=3.0' cmake ninja
 	@$(VLLM_BIN)/pip uninstall --yes $(OLD_NAME) 2>/dev/null
 	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet --no-build-isolation \
-		--config-settings=build-dir=build/vllm-{wheel_tag} --editable '.[corpus]'
+		--config-settings=build-dir=build/vllm-{wheel_tag} --editable '.[corpus,object-store]'
 	@touch $@
 
 $(VLLM_V2_STAMP): $(VLLM_STAMP) $(wildcard $(VLLM_V2_ON_CPU)/*.toml $(VLLM_V2_ON_CPU)/*/*.py)
