@@ -51,7 +51,7 @@ class ObjectFolder:
     """Objects below a URL. Thread-safe; each call is bounded in time, on a network at least.
 
     An object is written whole or not at all. After a failure calls are refused for some seconds, so that a
-    store that is away holds up nobody. Every call may raise SnapshotError.
+    store that is away costs no time. Every call may raise SnapshotError.
 
     Args:
         url: as for :func:`~agentspec.corpus.store.check_snapshots`. Credentials are the environment's.

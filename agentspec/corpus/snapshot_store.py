@@ -191,7 +191,7 @@ class SnapshotStore:
         folder.delete_unfinished(_place(scope))
 
     def _drop_old(self, folder: ObjectFolder) -> None:
-        """Delete old objects of all scopes, at most once an hour: of tenants that nobody writes for."""
+        """Delete old objects of all scopes, at most once an hour, also of tenants without a writer."""
         now_s = time.time()
         if now_s < self._drop_old_s:
             return

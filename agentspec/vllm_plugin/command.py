@@ -93,6 +93,8 @@ def vllm_command(
         )
     runner = chosen_runner(extra, environment)
     _check_extra(extra, runner)
+    if checked.ragged_graphs:
+        runner.check_is_v2("ragged_graphs")
     speculative = runner.speculative_config(
         num_speculative_tokens, adaptive_verification=checked.adaptive_verification
     )

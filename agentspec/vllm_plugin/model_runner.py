@@ -77,6 +77,12 @@ class ModelRunner:
         """``V1`` or ``V2``."""
         return "V2" if self.is_v2 else "V1"
 
+    def check_is_v2(self, setting: str) -> None:
+        """Raise ConfigError if it is V1, which the setting has no effect on."""
+        if not self.is_v2:
+            reason = f" ({self.reason})" if self.reason else ""
+            raise ConfigError(f"{setting} needs vLLM's model runner V2, not {self.name}{reason}")
+
     def speculative_config(
         self, num_speculative_tokens: int, *, adaptive_verification: bool = False
     ) -> dict[str, Any]:
@@ -85,11 +91,8 @@ class ModelRunner:
         Raises:
             ConfigError: the runner has no adaptive verification.
         """
-        if adaptive_verification and not self.is_v2:
-            raise ConfigError(
-                f"adaptive_verification needs vLLM's model runner V2, not {self.name}"
-                + (f" ({self.reason})" if self.reason else "")
-            )
+        if adaptive_verification:
+            self.check_is_v2("adaptive_verification")
         if not self.is_v2:
             return {
                 "method": V1_METHOD,

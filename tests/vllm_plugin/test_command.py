@@ -303,6 +303,10 @@ def test_vllm_may_choose_what_a_step_verifies(monkeypatch: pytest.MonkeyPatch) -
         ConfigError, match=r"needs vLLM's model runner V2, not V1 .*VLLM_USE_V2_MODEL_RUNNER=0"
     ):
         vllm_command("m", settings={"adaptive_verification": True})
+    with pytest.raises(
+        ConfigError, match=r"needs vLLM's model runner V2, not V1 .*VLLM_USE_V2_MODEL_RUNNER=0"
+    ):
+        vllm_command("m", settings={"ragged_graphs": True})
 
 
 def test_the_default_draft_fits_the_sizes_of_cuda_graphs() -> None:
