@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -23,6 +24,7 @@ logger = logging.getLogger("agentspec")
 EVERY_S = 300.0
 CPU_SHARE = 0.1
 _PAUSE_S = 1.0
+LISTINGS = 20  # of the tenants between two snapshots
 
 
 class SnapshotKeeper:
@@ -68,6 +70,7 @@ class SnapshotKeeper:
         self._erasing = threading.Lock()
         self._repeated: dict[tuple[str, Tombstone], set[bytes]] = {}  # digests
         self._due: dict[str, tuple[float, Cursor | None]] = {}  # when, and the snapshot at that time
+        self._listing_s = -math.inf  # when to list the tenants again
         self.num_written = 0
         self.num_failures = 0
 
@@ -96,7 +99,11 @@ class SnapshotKeeper:
         """Repeat erasures, and write the snapshots that are due."""
         try:
             self._repeat_erasures()
-            for tenant in self._log.tenants():
+            if self._clock() < self._listing_s:
+                return
+            tenants = self._log.tenants()
+            self._listing_s = self._clock() + self._every_s / LISTINGS
+            for tenant in tenants:
                 if not self._worker.closing.is_set() and self._is_due(tenant):
                     self.num_written += self._writer.write(tenant)
         except CorpusError as error:

@@ -28,7 +28,9 @@ BATCH_BYTES = 256 << 10
 QUEUE_BYTES = 16 << 20
 COUNTS_EVERY_S = 60.0
 _PAUSE_S = 0.02  # between two looks at the queue
-_IDLE_S = 1.0
+_IDLE_S = (
+    1.0  # after which the next output wakes the thread: to wake it takes longer than all else of its path
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,7 @@ class Publisher:
         self._num = dict.fromkeys(Novelty, 0)
         self._num_sent = self._num_lost = self._num_bytes = 0
         self._success_s: float | None = None
+        self._busy_s = -math.inf  # when the last outputs were taken from the queue
         self._deadline_s = math.inf  # of close()
         self._worker = Worker("publisher", self._step, end=lambda: self.pump(is_last=True))
 
@@ -249,6 +252,7 @@ class Publisher:
         self._note_dropped()
         now_s = self._clock()
         for finished in self._queue.take():
+            self._busy_s = now_s
             output = finished.output
             novelty = self._gate.judge(output, finished.num_accepted_from_shared)
             self._num[novelty] += 1
@@ -312,5 +316,5 @@ class Publisher:
         wait_s = self.pump()
         if self._breaker.is_open:
             self._worker.closing.wait(wait_s)
-        elif not self._worker.closing.wait(_PAUSE_S):
+        elif not self._worker.closing.wait(_PAUSE_S) and self._clock() > self._busy_s + _IDLE_S:
             self._queue.wait(min(wait_s, _IDLE_S))

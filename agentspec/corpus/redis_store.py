@@ -186,8 +186,8 @@ class RedisStore:
             return bool(_answers(pipeline)[1])
 
     def tenants(self, vocabulary: str) -> list[str]:
-        """Return the tenants that have outputs of this vocabulary."""
-        return sorted(scope.tenant for scope in self.stats() if scope.vocabulary == vocabulary)
+        """Return the tenants that have outputs of this vocabulary, or had some."""
+        return [scope.tenant for scope in self.scopes() if scope.vocabulary == vocabulary]
 
     def read(self, scope: Scope, after: Cursor, most_bytes: int) -> list[Entry]:
         """Return entries after a cursor, the oldest first."""

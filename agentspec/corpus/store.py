@@ -110,7 +110,7 @@ class CorpusStore(Protocol):
         """
 
     def tenants(self, vocabulary: str) -> list[str]:
-        """Return the tenants that have outputs of this vocabulary."""
+        """Return the tenants that have outputs of this vocabulary. Some may have none any more."""
 
     def read(self, scope: Scope, after: Cursor, most_bytes: int) -> list[Entry]:
         """Return entries after a cursor, the oldest first: at least one if there is any.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from agentspec.config import ForestConfig
 from agentspec.corpus.corpus import CorpusConfig
 from agentspec.corpus.keeper import CPU_SHARE as SNAPSHOT_SHARE
+from agentspec.corpus.keeper import EVERY_S, LISTINGS
 from agentspec.corpus.learner import TENANTS_EVERY_S
 from agentspec.corpus.publisher import BATCH_BYTES
 from agentspec.corpus.redis_store import RedisStore
@@ -16,7 +17,7 @@ from benchmarks.scale.costs import Costs
 _TOKEN_BYTES = 4
 _WAITING_BYTES = 64  # of an output in the outbox, without its tokens
 _REMEMBERED_BYTES = 600  # of an output in the memory, without its tokens
-_LOOKS_PER_S = 1 / TENANTS_EVERY_S + 1  # at the store's tenants, of learner and snapshot keeper
+_LOOKS_PER_S = 1 / TENANTS_EVERY_S + LISTINGS / EVERY_S  # at the tenants, of learner and snapshot keeper
 
 
 @dataclass(frozen=True, slots=True)
