@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 class Source(IntEnum):
-    """The tree that proposed a draft token. The values are those of the native core.
+    """What proposed a draft token: a tree, or a model. The values are those of the native core.
 
     ``WORKFLOW`` stands for any parent path of the stage.
     """
@@ -21,6 +21,11 @@ class Source(IntEnum):
     STAGE = 3
     WORKFLOW = 4
     TENANT = 5
+    MODEL = 6  # the core has none
+
+
+# the sources of the native core, by its numbers
+TREES = tuple(source for source in Source if source is not Source.MODEL)
 
 
 class Origin(IntEnum):

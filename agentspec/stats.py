@@ -35,8 +35,8 @@ class SpeculationStats:
 
     @property
     def num_accepted_from_shared(self) -> int:
-        """Accepted tokens that a shared tree drafted, not the request's own."""
-        own = self.accepted_by_source.get(Source.REQUEST, 0)
+        """Accepted tokens that a shared tree drafted, not the request's own tree or a model."""
+        own = sum(self.accepted_by_source.get(source, 0) for source in (Source.REQUEST, Source.MODEL))
         return self.num_accepted_tokens - own
 
     def count_step(self, source: Source, num_drafted: int, num_accepted: int) -> None:

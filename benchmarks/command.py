@@ -12,6 +12,7 @@ from benchmarks.fleet import options as fleet
 from benchmarks.gateway import options as gateway
 from benchmarks.gpu import options as gpu
 from benchmarks.load import options as load
+from benchmarks.methods import options as methods
 from benchmarks.paper import options as paper
 from benchmarks.persistence import options as persistence
 from benchmarks.saving import options as saving
@@ -26,6 +27,7 @@ BENCHMARKS = (
     persistence,
     paper,
     load,
+    methods,
     saving,
     stages,
     tagging,

@@ -137,9 +137,9 @@ GATEWAY_LAYERS = (  # from the bottom up: a folder or file may import earlier on
 
 
 ENGINE_LAYERS = (
-    ("batch",),
+    ("batch", "passed"),
     ("model",),
-    ("text",),
+    ("drafters", "text"),
     ("sampling", "engine_config"),
     ("request", "verifier"),
     ("admission", "counters", "outbox", "scheduler"),

@@ -21,6 +21,7 @@ METHODS = (
     "paper-global",
     "pld",
     "llma",
+    "anpd",
     "rest",
     "recycling",
     "sam",
@@ -59,6 +60,7 @@ methods:
   paper-global   SuffixDecoding: only one tree per stage, without the request's
   pld            prompt look-up, n-grams of 2 to 5 tokens, as vLLM's method ngram
   llma           copies from the prompt only, after 2 tokens that match
+  anpd           ANPD: the most frequent continuation by the n-grams of the request's text, 5 tokens down to 2
   rest           a datastore of all outputs, trees of what followed the longest match of up to 16 tokens
   recycling      Token Recycling, with the tokens that followed each one last in place of the model's top 8
   sam            SAM-Decoding alone: what last followed the longest match in the text or in all outputs

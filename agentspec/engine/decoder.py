@@ -17,7 +17,9 @@ import numpy as np
 from torch import Tensor
 
 from agentspec.draft import Draft
+from agentspec.engine.batch import Segment
 from agentspec.engine.counters import StageCounters
+from agentspec.engine.passed import PassedRow, PassWatcher
 from agentspec.engine.request import Choice, Item, LiveRequest
 from agentspec.engine.sampling.sampler import logprobs
 from agentspec.engine.scheduler import Row, Scheduler
@@ -29,7 +31,7 @@ from agentspec.steps import PlainStep, StepCost, StepSaving
 
 if TYPE_CHECKING:
     from agentspec.engine.model.kv_cache import KVCache
-    from agentspec.engine.model.transformer import Transformer
+    from agentspec.engine.model.transformer import Pass, Transformer
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +68,8 @@ class Decoder:
         self._model = model
         self._cache = cache
         self._proposer = proposer
+        self._watcher = proposer if isinstance(proposer, PassWatcher) else None
+        self._hidden_layers = () if self._watcher is None else self._watcher.hidden_layers
         self._scheduler = scheduler
         self._lock = threading.Lock()
         self._token_text = token_text
@@ -108,11 +112,17 @@ class Decoder:
         begin_s = self._clock()
         self._draft(rows)  # 2. the proposer takes the accepted tokens and drafts
         drafting_s = self._clock() - begin_s
-        logits = self._model.forward([row.segment() for row in rows], self._cache)  # 3. one pass for all
+        segments = [row.segment() for row in rows]
+        passed = self._model.run(segments, self._cache, self._hidden_layers)  # 3. one pass for all
+        logits = passed.logits
         deciding = [row for row in rows if row.gives_token]
         verdicts = verify(  # 4. how much of each draft is accepted, and the token after it
             logits, [row.choice.sampler for row in deciding], [row.draft for row in deciding]
         )
+        if self._watcher is not None:
+            begin_watch_s = self._clock()
+            self._watch(self._watcher, rows, segments, verdicts, passed)
+            drafting_s += self._clock() - begin_watch_s
         work = _work(rows, deciding, verdicts)
         saving = self._saving(drafting_s, work)
         for row in rows:
@@ -164,6 +174,22 @@ class Decoder:
             return
         for row, draft in zip(rows, _known(drafts, self._model.config.vocab_size), strict=True):
             row.draft = _cut(draft, row.choice.draft_room)
+
+    def _watch(
+        self,
+        watcher: PassWatcher,
+        rows: Sequence[Row],
+        segments: Sequence[Segment],
+        verdicts: Sequence[Verdict],
+        passed: Pass,
+    ) -> None:
+        """Show the proposer what was computed. If it fails, the outputs continue without drafts."""
+        try:
+            watcher.watch(_passed(rows, segments, verdicts, passed))
+        except Exception:
+            logger.exception("the proposer could not take a pass; its %d outputs get no drafts", len(rows))
+            for row in rows:
+                row.choice.is_tracked = False
 
     def _commit(self, row: Row, verdict: Verdict, logits: Tensor, saving: StepSaving | None) -> None:
         """Commit the accepted tokens: KV entries, tokens, counters, and the delta for the client."""
@@ -259,6 +285,26 @@ def _work(
     num_drafted = sum(len(row.draft) for row in deciding)
     num_prompt_tokens = sum(len(row.token_ids) for row in rows if not row.is_decode)
     return len(gained), num_drafted, sum(gained), num_prompt_tokens
+
+
+def _passed(
+    rows: Sequence[Row], segments: Sequence[Segment], verdicts: Sequence[Verdict], passed: Pass
+) -> list[PassedRow]:
+    """Return the part of a pass of each row that gets drafts."""
+    hidden = iter(() if passed.hidden is None else passed.hidden.split_with_sizes([*map(len, segments)]))
+    logits = iter(passed.logits.split_with_sizes([len(one) - one.logits_from for one in segments]))
+    paths = iter(verdicts)
+    found = []
+    for row, segment in zip(rows, segments, strict=True):
+        num_own = len(row.token_ids)
+        path = next(paths).path if row.gives_token else []
+        row_hidden, row_logits = next(hidden, None), next(logits)
+        if row.choice.draft.is_off or not row.choice.is_tracked:
+            continue
+        kept = [*range(num_own), *(num_own + node for node in path)]
+        place = row.choice.key, segment.slot, segment.start
+        found.append(PassedRow(*place, segment.token_ids, kept, row_hidden, row_logits))
+    return found
 
 
 def _traced(draft: Draft, verdict: Verdict, num_kept: int, text: Callable[[int], str]) -> TracedStep:

@@ -31,7 +31,7 @@ from agentspec._native import (
     known_tokens,
 )
 from agentspec.config import MOST_DRAFT_TOKENS, DraftConfig, ForestConfig, check_int, check_prob
-from agentspec.draft import Draft, Origin, Source
+from agentspec.draft import TREES, Draft, Origin
 from agentspec.errors import (
     ConfigError,
     DuplicateRequestError,
@@ -61,7 +61,7 @@ Tokens = NDArray[np.int32]
 
 _INT32 = np.dtype(np.int32)
 _NO_TOKENS: Tokens = np.empty(0, np.int32)
-_MAKER = DraftMaker(Draft, tuple(Source))
+_MAKER = DraftMaker(Draft, TREES)
 
 
 @dataclass(frozen=True, slots=True)

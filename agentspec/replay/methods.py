@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from agentspec.config import SHARED_SOURCES, DraftConfig
 from agentspec.draft import Source
+from agentspec.replay.drafters.anpd import AdaptiveNgrams
 from agentspec.replay.drafters.drafter import Datastore, Drafter, ForestDrafter, PromptLookup
 from agentspec.replay.drafters.recycling import TokenRecycling
 from agentspec.replay.drafters.sam import SuffixAutomata
@@ -84,6 +85,10 @@ METHODS: Mapping[str, Method] = {
     "llma": Method(
         "copies from the prompt only, after 2 tokens that match",
         lambda rule: PromptLookup(rule.max_tokens, 2, 2, only_prompt=True),
+    ),
+    "anpd": Method(
+        "ANPD: the most frequent continuation by the n-grams of the request's text, 5 tokens down to 2",
+        lambda rule: AdaptiveNgrams(rule.max_tokens),
     ),
     "rest": Method(
         "a datastore of all outputs, trees of what followed the longest match of up to 16 tokens",

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from agentspec.draft import Source
+from agentspec.draft import TREES, Source
 from agentspec.replay import advice
 from agentspec.replay.advice import Advice
 from agentspec.replay.jobs import ByMethod
@@ -51,7 +51,7 @@ def _origins(by_method: ByMethod) -> Iterator[str]:
     """Yield a table of the accepted draft tokens' sources and match lengths, for each method."""
     yield "Accepted draft tokens by source and by match length (tokens):"
     yield ""
-    sources = [source for source in Source if source is not Source.NONE]
+    sources = [source for source in TREES if source is not Source.NONE]
     yield f"| method | {' | '.join([*(one.name.lower() for one in sources), *MATCH_LABELS.values()])} |"
     yield "|---" + "|--:" * (len(sources) + len(MATCH_LABELS)) + "|"
     for method, by_stage in by_method.items():

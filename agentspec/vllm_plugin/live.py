@@ -5,14 +5,12 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from agentspec.draft import Source
+from agentspec.draft import TREES, Source
 from agentspec.forest import RowCounts
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 from agentspec.tags import Tags
 from agentspec.vllm_plugin.traces import Trace
-
-_SOURCES = tuple(Source)
 
 
 @dataclass(slots=True)
@@ -50,7 +48,7 @@ class LiveRequest:
         stage.num_drafts += counts.num_drafts
         if not counts.num_drafts:
             return
-        for source, drafted, accepted in zip(_SOURCES, counts.drafted, counts.accepted, strict=True):
+        for source, drafted, accepted in zip(TREES, counts.drafted, counts.accepted, strict=True):
             if drafted:
                 stage.add_drafted(source, drafted, accepted)
             if source is not Source.REQUEST:

@@ -17,7 +17,7 @@ from agentspec.engine.scheduler import Scheduler
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.forest import Forest
 from agentspec.generation import GenerationRequest
-from agentspec.proposer import NoDrafts
+from agentspec.proposer import NoDrafts, Proposer
 
 MAX_BATCH_TOKENS = 256
 MAX_MODEL_LEN = 2048
@@ -29,10 +29,14 @@ class Lane:
     Each of ``num_clients`` takes a question, makes its calls in sequence, then takes the next question. Only
     decode steps are timed: prompts are tokenized and indexed between them.
 
+    Args:
+        proposer: drafts; None = a new forest, or nothing if ``draft`` is off.
+        num_slots: most sequences at once; None = one per client, for requests of one choice.
+
     Attributes:
         cpu_s: CPU time of the steps so far, of this thread only; other load on the machine matters less.
         wall_s: wall time of the same steps.
-        outputs: token ids of each response, by request id.
+        outputs: token ids of each response, by request id and, after the first choice, its number.
     """
 
     def __init__(
@@ -43,16 +47,20 @@ class Lane:
         draft: DraftConfig,
         price: float | None,
         num_clients: int,
+        proposer: Proposer | None = None,
+        num_slots: int | None = None,
     ) -> None:
-        proposer = NoDrafts() if draft.is_off else Forest(ForestConfig())
+        if proposer is None:
+            proposer = NoDrafts() if draft.is_off else Forest(ForestConfig())
+        num_slots = num_slots or num_clients
         self._admission = Admission(
             tokenizer, proposer, vocab_size=model.config.vocab_size, max_model_len=MAX_MODEL_LEN, draft=draft
         )
         self._decoder = Decoder(
             model,
-            KVCache(model.config, num_clients, MAX_MODEL_LEN, model.dtype, "cpu"),
+            KVCache(model.config, num_slots, MAX_MODEL_LEN, model.dtype, "cpu"),
             proposer,
-            Scheduler(num_clients, MAX_BATCH_TOKENS, max_queue=num_clients),
+            Scheduler(num_slots, MAX_BATCH_TOKENS, max_queue=num_slots),
             token_text=tokenizer.token_text,
             post=self._receive,
             max_draft_tokens=draft.max_tokens,
@@ -61,6 +69,7 @@ class Lane:
         self._waiting = [iter(calls) for calls in reversed(questions)]
         self._clients: dict[str, Iterator[GenerationRequest]] = {}
         self._ended: list[str] = []
+        self._num_open: dict[str, int] = {}  # choices that are not finished
         self.cpu_s = self.wall_s = 0.0
         self._num_steps = 0
         self._prices = 0.0
@@ -77,6 +86,11 @@ class Lane:
     def num_tokens(self) -> int:
         """Number of output tokens so far."""
         return sum(map(len, self.outputs.values()))
+
+    @property
+    def num_steps(self) -> int:
+        """Number of forward passes so far."""
+        return self._num_steps
 
     @property
     def price(self) -> float:
@@ -116,13 +130,17 @@ class Lane:
                 return
             calls = self._waiting.pop()
         live = LiveRequest(request, cast(asyncio.AbstractEventLoop, None))
+        self._num_open[request.request_id] = request.sampling.n
         self._decoder.add(self._admission.admit(live))
         self._clients[request.request_id] = calls
 
     def _receive(self, live: LiveRequest, item: Item) -> None:
         if isinstance(item, Exception):
             raise item
-        request_id = live.request.request_id
-        self.outputs.setdefault(request_id, []).extend(item.token_ids)
+        request = live.request
+        name = f"{request.request_id}#{item.index}" if item.index else request.request_id
+        self.outputs.setdefault(name, []).extend(item.token_ids)
         if item.finish_reason is not None:
-            self._ended.append(request_id)
+            self._num_open[request.request_id] -= 1
+            if not self._num_open[request.request_id]:
+                self._ended.append(request.request_id)

@@ -18,7 +18,7 @@ from benchmarks.paper.section import Figures, Section
 
 NUM_CALLS = 250
 CHAIN, TREE = PAPER_RULE, Rule("tree", 32, 4.0, 0.1)
-ONE_FORM = {"pld": "chain", "llma": "chain", "sam": "chain", "rest": "tree"}
+ONE_FORM = {"pld": "chain", "llma": "chain", "anpd": "chain", "sam": "chain", "rest": "tree"}
 SHOWN = ("learned", "forest", "paper-stage", "paper-shared", "sam", "rest", "recycling", "pld")
 COLUMNS: Mapping[str, tuple[str, str]] = {
     "tokens_per_step": ("Tokens per step", "{:.2f}"),

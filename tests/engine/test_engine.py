@@ -61,9 +61,9 @@ def gate(engine: TorchEngine) -> tuple[RecordingModel, threading.Semaphore]:
     permits = threading.Semaphore(0)
 
     class Gated(RecordingModel):
-        def forward(self, segments: Any, cache: Any) -> Any:
+        def run(self, *arguments: Any) -> Any:
             permits.acquire()
-            return super().forward(segments, cache)
+            return super().run(*arguments)
 
     model: Any = engine._decoder._model
     gated: Any = Gated(model)

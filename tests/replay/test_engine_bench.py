@@ -15,10 +15,11 @@ from agentspec.engine.model.config import ModelConfig
 from agentspec.errors import ConfigError
 from agentspec.forest import Tokens
 from agentspec.replay.drafters.drafter import PromptLookup
+from agentspec.replay.drafters.live import LiveDrafter
 from agentspec.replay.engine import report
 from agentspec.replay.engine.calls import load
 from agentspec.replay.engine.lane import Decoded
-from agentspec.replay.engine.methods import METHODS, NGRAM, OFF, OURS, DrafterProposer
+from agentspec.replay.engine.methods import METHODS, NGRAM, OFF, OURS
 from agentspec.replay.engine.shapes import CONFIGS, Chosen
 from agentspec.replay.engine.shapes import load as load_model
 from agentspec.replay.engine.sizes import Sizes
@@ -105,7 +106,7 @@ def test_what_there_is_not(chosen: Chosen, said: str) -> None:
 
 
 def test_a_drafter_as_a_proposer() -> None:
-    proposer = DrafterProposer(PromptLookup(8))
+    proposer = LiveDrafter(PromptLookup(8))
     proposer.start("r", StageKey.parse("a"), letters("abcdef ab"))
     (draft,) = proposer.step([("r", letters("cd"))])
     assert bytes(draft.token_ids.tolist()).startswith(b"ef ab")

@@ -6,7 +6,7 @@ import numpy as np
 
 from agentspec import Draft, Source
 from agentspec.replay.calls import END, Call
-from agentspec.replay.drafters.recycling import TokenRecycling, path_shape, tree_shape
+from agentspec.replay.drafters.recycling import TokenRecycling
 from agentspec.replay.replay import replay
 
 NONE: tuple[int, ...] = ()
@@ -18,22 +18,6 @@ def ids(*tokens: int) -> np.ndarray:
 
 def call(prompt: tuple[int, ...], response: tuple[int, ...] = NONE) -> Call:
     return Call("s", "a", ids(*prompt), ids(*response, END))
-
-
-def test_a_tree_prefers_first_candidates():
-    # inverse weights 2 4 6 8 ... below the root, and the same below each node:
-    # a 2, b 4, aa 2 x 2 = 4, c 6, d 8, ab 2 x 4 = 8, ba 4 x 2 = 8, aaa 8
-    a, b, aa = 0, 1, 2
-    assert tree_shape(8) == [(-1, 0), (-1, 1), (a, 0), (-1, 2), (-1, 3), (a, 1), (b, 0), (aa, 0)]
-    assert tree_shape(0) == []
-
-
-def test_a_tree_of_any_size_continues_a_smaller_one():
-    large = tree_shape(80)
-    assert all(tree_shape(size) == large[:size] for size in range(80))
-    assert all(parent < place for place, (parent, _) in enumerate(large))
-    assert len(set(large)) == 80
-    assert max(rank for _, rank in large) == 7
 
 
 def test_a_tree_is_filled_with_what_followed_each_token_last():
@@ -65,7 +49,6 @@ def test_a_chain_is_of_first_candidates():
     draft = drafter.step("x", ids(1))  # 1 -> 2 -> 4 -> 1 -> ...
     assert draft.token_ids.tolist() == [2, 4, 1, 2, 4]
     assert draft.is_chain
-    assert path_shape(3) == [(-1, 0), (0, 0), (1, 0)]
 
 
 def below_the_root(draft: Draft) -> list[int]:

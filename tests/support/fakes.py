@@ -170,12 +170,12 @@ class RecordingModel:
         self.passes: list[list[Segment]] = []
         self.fail_next: BaseException | None = None
 
-    def forward(self, segments: Sequence[Segment], cache: KVCache) -> Any:
+    def run(self, segments: Sequence[Segment], cache: KVCache, hidden_layers: Sequence[int] = ()) -> Any:
         self.passes.append(list(segments))
         if self.fail_next is not None:
             error, self.fail_next = self.fail_next, None
             raise error
-        return self._model.forward(segments, cache)
+        return self._model.run(segments, cache, hidden_layers)
 
 
 class SteppedEngine:

@@ -141,11 +141,11 @@ class _Solo:
     ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...], torch.Tensor | None, bool]:
         """Keys and values of each layer, the mask, and whether the mask is just the causal one."""
         size, end = len(segment), segment.end
-        first = 0 if window is None else max(0, segment.start - window + 1)
+        first = 0 if window is None else max(0, segment.first_place - window + 1)
         slot = slice(segment.slot, segment.slot + 1)
         entries = cache.entries[:, slot, :, first:end]
         keys, values = entries.chunk(2, 2)
-        if size == 1:
+        if size == 1 and segment.first_place == segment.start:
             return keys.unbind(0), values.unbind(0), None, False
         if segment.start == 0 and segment.is_chain and (window is None or window >= end):
             return keys.unbind(0), values.unbind(0), None, True
@@ -203,7 +203,7 @@ class _Group:
     ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
         """Keys and values of each layer, and the mask ``[segments, 1, width, entries]``."""
         end = max(segment.end for segment in segments)
-        first = 0 if window is None else max(0, min(s.start for s in segments) - window + 1)
+        first = 0 if window is None else max(0, min(s.first_place for s in segments) - window + 1)
         range_ = slice(None) if self._slots is not None else slice(min(slots), max(slots) + 1)
         entries = cache.entries[:, range_, :, first:end]
         visible = visibility(segments, first, end, self._width, window)
@@ -272,16 +272,17 @@ def visibility(
 def _tree_visibility(segment: Segment, entries: NDArray[np.int64], window: int | None) -> NDArray[np.bool_]:
     """bool ``[n, entries]``: the committed context, the ancestors and the token itself."""
     depths = segment.depths()
+    own = depths[segment.num_earlier :]
     ancestry = segment.ancestry()
     if window is not None:
-        ancestry &= depths[:, None] - depths[None, :] < window
+        ancestry &= own[:, None] - depths[None, :] < window
     visible = np.zeros((len(segment), len(entries)), np.bool_)
-    num_context = segment.start - int(entries[0])
+    num_context = segment.num_context - int(entries[0])
     visible[:, :num_context] = True
     if window is not None:
-        oldest = segment.start + depths[:, None] - window
+        oldest = segment.num_context + own[:, None] - window
         visible[:, :num_context] = entries[:num_context] > oldest
-    visible[:, num_context : num_context + len(segment)] = ancestry
+    visible[:, num_context : num_context + len(depths)] = ancestry
     return visible
 
 

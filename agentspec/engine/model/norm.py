@@ -27,8 +27,12 @@ class RMSNorm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """``[rows, size]`` to the same; without ``scale`` if there is one."""
         if self.scale is None:
-            return functional.rms_norm(x, (self.size,), self.weight, self.eps)
+            return self.whole(x)
         return torch.div(x, torch.linalg.vector_norm(x, 2, 1, True).hypot_(self._floor))
+
+    def whole(self, x: torch.Tensor) -> torch.Tensor:
+        """``[rows, size]`` to the same, ``scale`` included."""
+        return functional.rms_norm(x, (self.size,), self.weight, self.eps)
 
     def fold(self, weight: torch.Tensor) -> torch.Tensor:
         """The matrix ``[out, size]`` that follows, with ``scale`` in its columns."""

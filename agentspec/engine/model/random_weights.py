@@ -8,7 +8,7 @@ SCALE = 0.02  # as models start out: logits stay finite through any number of la
 
 
 class RandomWeights:
-    """Random tensors, the same every time; norms are one. Implements :class:`.transformer.Weights`."""
+    """Random tensors, the same every time; norms are one. Implements :class:`.layer.Weights`."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype, seed: int = 0) -> None:
         self.device = device

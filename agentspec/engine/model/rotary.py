@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 
+from agentspec.engine.batch import Segment
 from agentspec.engine.model.config import ModelConfig, RopeConfig
 
 
@@ -20,6 +23,12 @@ class RotaryTable:
     def __init__(self, config: ModelConfig, device: torch.device) -> None:
         self._frequencies = frequencies(config.rope, config.head_dim).to(device)
         self._table = self._rows(min(config.max_position_embeddings, 2048))
+
+    def of(self, segments: Sequence[Segment]) -> torch.Tensor:
+        """Return :meth:`at` for all tokens of some segments."""
+        positions = torch.from_numpy(np.concatenate([segment.positions() for segment in segments]))
+        max_position = max(segment.end for segment in segments) - 1
+        return self.at(positions.to(self._frequencies.device), max_position)
 
     def at(self, positions: torch.Tensor, max_position: int) -> torch.Tensor:
         """complex64 ``[rows, 1, head_dim / 2]`` for ``positions`` ``[rows]``, none above the maximum."""

@@ -230,3 +230,64 @@ def test_visibility_of_a_windowed_tree() -> None:
             is_near = position > start + depths[row] - window
             assert visible[row, column] == (is_near and (is_context or entry - start in ancestors))
     assert visible[len(TREE_PARENTS) :].any(axis=1).all()  # padding sees at least one entry
+
+
+@pytest.mark.parametrize("num_slots", [1, 5], ids=["alone", "grouped"])
+def test_a_tree_in_several_passes(model: Transformer, num_slots: int) -> None:
+    """Level by level it is computed as in one pass, sliding windows included."""
+    prompt, tree = ids(30), ids(len(TREE_PARENTS), seed=1)
+    levels = [[0, 8], [1], [2, 4], [3, 5, 7], [6]]
+    order = [node for level in levels for node in level]
+    parents = np.array(
+        [order.index(TREE_PARENTS[n]) if TREE_PARENTS[n] >= 0 else -1 for n in order], np.int32
+    )
+    whole, apart = new_cache(model, num_slots), new_cache(model, num_slots)
+    for cache in (whole, apart):
+        model.forward([Segment(i, 0, prompt) for i in range(num_slots)], cache)
+    expected = model.forward([Segment(i, 30, tree[order], parents) for i in range(num_slots)], whole)
+    pieces: list[list[torch.Tensor]] = [[] for _ in range(num_slots)]
+    begin = 0
+    for level in levels:
+        end = begin + len(level)
+        segments = [
+            Segment(i, 30 + begin, tree[order[begin:end]], parents[:end], num_earlier=begin)
+            for i in range(num_slots)
+        ]
+        for piece, logits in zip(pieces, model.forward(segments, apart).split(len(level)), strict=True):
+            piece.append(logits)
+        begin = end
+    found = torch.cat([torch.cat(piece) for piece in pieces])
+    assert difference(found, expected) < TOLERANCE
+
+
+def test_a_chain_in_several_passes(model: Transformer) -> None:
+    """One token at a time, as a chain is drafted."""
+    prompt, chain = ids(30), ids(6, seed=1)
+    whole, apart = new_cache(model), new_cache(model)
+    for cache in (whole, apart):
+        model.forward([Segment(0, 0, prompt)], cache)
+    expected = model.forward([Segment(0, 30, chain)], whole)
+    parents = np.arange(-1, 5, dtype=np.int32)
+    found = [
+        model.forward([Segment(0, 30 + i, chain[i : i + 1], parents[: i + 1], num_earlier=i)], apart)
+        for i in range(6)
+    ]
+    assert difference(torch.cat(found), expected) < TOLERANCE
+
+
+def test_hidden_states_are_those_of_the_reference(model: Transformer, reference: Any) -> None:
+    prompt = ids(20)
+    layers = (0, 1, model.config.num_layers)
+    found = model.run([Segment(0, 0, prompt)], new_cache(model), layers).hidden
+    assert found is not None
+    theirs = [
+        hidden[0]
+        for hidden in reference(
+            torch.from_numpy(prompt[None].astype(np.int64)), output_hidden_states=True
+        ).hidden_states
+    ]
+    ours = found.chunk(3, 1)
+    assert difference(ours[0], theirs[0]) < TOLERANCE
+    assert difference(ours[1], theirs[1]) < TOLERANCE
+    assert difference(model.normed(ours[2]), theirs[-1]) < 10 * TOLERANCE  # theirs is behind the last norm
+    assert difference(model.normed(ours[2]) @ model.vocabulary().T, model.logits(ours[2])) < TOLERANCE

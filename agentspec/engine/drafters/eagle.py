@@ -1,0 +1,147 @@
+"""The EAGLE-3 head (arXiv 2503.01840): one layer that continues the features of the served model.
+
+At position i it reads the served model's features of token i, or its own output there, and the embedding of
+token i + 1. From these it predicts token i + 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from agentspec.engine.batch import Segment
+from agentspec.engine.drafters.eagle_config import EagleConfig
+from agentspec.engine.model.attention import AttentionPlan
+from agentspec.engine.model.kv_cache import KVCache
+from agentspec.engine.model.layer import DecoderLayer, Weights
+from agentspec.engine.model.linear import PACK_LIMIT_BYTES, Linear
+from agentspec.engine.model.norm import RMSNorm
+from agentspec.engine.model.rotary import RotaryTable
+from agentspec.engine.model.transformer import Transformer
+from agentspec.errors import CheckpointError
+
+
+class EagleHead:
+    """A :class:`~agentspec.engine.drafters.model_drafter.DraftNetwork` for one served model.
+
+    Args:
+        config: its shape.
+        weights: its tensors.
+        target: the served model, whose embeddings it uses unless it has its own.
+        target_ids: int64 ``[draft_vocab]``, the served model's id of each token that it can draft.
+        has_embeddings: it has embeddings of its own.
+
+    Attributes:
+        hidden_layers: layers of the served model whose inputs it reads.
+        most_levels: None: it can draft any number of tokens.
+
+    Raises:
+        CheckpointError: a tensor is missing or misshapen.
+    """
+
+    def __init__(
+        self,
+        config: EagleConfig,
+        weights: Weights,
+        target: Transformer,
+        target_ids: torch.Tensor,
+        *,
+        has_embeddings: bool = False,
+    ) -> None:
+        model = config.model
+        self.hidden_layers = config.hidden_layers
+        self.most_levels: int | None = None
+        self._config = config
+        self._target = target
+        self._target_ids: NDArray[np.int32] = target_ids.cpu().numpy().astype(np.int32)
+        width = config.target_hidden_size * len(config.hidden_layers)
+        if not has_embeddings and model.hidden_size != config.target_hidden_size:
+            raise CheckpointError(
+                f"a head of hidden size {model.hidden_size} for a model of {config.target_hidden_size} needs "
+                "embeddings of its own: embed_tokens.weight is missing"
+            )
+        with torch.inference_mode():
+            shape = (model.vocab_size, model.hidden_size)
+            self._embedding = weights.take("embed_tokens.weight", *shape) if has_embeddings else None
+            self._combine = Linear(weights.take("fc.weight", model.hidden_size, width))
+            self._layer = _EagleLayer(config, weights)
+            self._norm = RMSNorm(weights.take("norm.weight", model.hidden_size), model.rms_norm_eps)
+            head = weights.take("lm_head.weight", config.draft_vocab_size, model.hidden_size)
+            has_packing = head.numel() * 4 <= PACK_LIMIT_BYTES
+            self._head = Linear(self._norm.fold(head), has_packing=has_packing)
+            self._rotary = RotaryTable(model, weights.device)
+
+    def make_cache(self, num_slots: int, max_len: int) -> KVCache:
+        """Return a cache of its own keys and values, for as many slots as the served model has."""
+        return KVCache(self._config.model, num_slots, max_len, self._target.dtype, self._target.device)
+
+    def read(self, features: torch.Tensor | None) -> torch.Tensor:
+        """Return what rows carry whose features ``[rows, layers * target hidden]`` are known."""
+        assert features is not None
+        with torch.inference_mode():
+            return self._combine(features)
+
+    def forward(
+        self, segments: Sequence[Segment], carried: torch.Tensor, cache: KVCache | None
+    ) -> torch.Tensor:
+        """Return what each row hands on to the next, ``[rows, hidden]``.
+
+        Args:
+            segments: the tokens after those that the rows stand for.
+            carried: ``[rows, hidden]``, of :meth:`read`, or of this method for the row of the parent.
+        """
+        assert cache is not None
+        cache.check_bounds(segments)
+        with torch.inference_mode():
+            ids = torch.from_numpy(np.concatenate([segment.token_ids for segment in segments]))
+            plan = AttentionPlan(segments, cache, (None,))
+            return self._layer.continued(self._embed(ids), carried, self._rotary.of(segments), plan)
+
+    def log_probs(self, carried: torch.Tensor, level: int = 1) -> torch.Tensor:
+        """Return log chances of the next tokens, float32 ``[rows, draft_vocab]``, alike for all levels."""
+        with torch.inference_mode():
+            return functional.log_softmax(self._head(self._norm(carried)).float(), 1)
+
+    def token_ids(self, drafted: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return the served model's ids of tokens by their place in :meth:`log_probs`."""
+        return self._target_ids[drafted]
+
+    def _embed(self, ids: torch.Tensor) -> torch.Tensor:
+        ids = ids.to(self._target.device)
+        return self._target.embed(ids) if self._embedding is None else self._embedding.index_select(0, ids)
+
+
+class _EagleLayer(DecoderLayer):
+    """The layer: its attention reads embedding and carried features side by side, each behind its norm."""
+
+    def __init__(self, config: EagleConfig, weights: Weights) -> None:
+        self._has_normed_residual = config.has_normed_residual
+        super().__init__(config.model, weights, "midlayer.", True)
+
+    def continued(
+        self,
+        embedded: torch.Tensor,
+        carried: torch.Tensor,
+        rotation: torch.Tensor,
+        plan: AttentionPlan,
+    ) -> torch.Tensor:
+        """Return the residual stream behind the layer, ``[rows, hidden]``."""
+        qkv = self._qkv(torch.cat([self._attention_norm(embedded), self._hidden_norm(carried)], 1))
+        if self._has_normed_residual:
+            carried = self._hidden_norm.whole(carried)
+        return self._behind(0, carried, qkv, rotation, plan)
+
+    @property
+    def _num_inputs(self) -> int:
+        return 2 * self._config.hidden_size
+
+    def _fold_norm(self, weight: torch.Tensor) -> torch.Tensor:
+        """Make the second norm, and return the weight with the scales of both in its columns."""
+        size = self._config.hidden_size
+        self._hidden_norm = RMSNorm(self._take("hidden_norm.weight", size), self._config.rms_norm_eps)
+        embedded, carried = weight[:, :size], weight[:, size:]
+        return torch.cat([self._attention_norm.fold(embedded), self._hidden_norm.fold(carried)], 1)

@@ -1,0 +1,279 @@
+"""A proposer whose drafts a small network makes, from what the served model has computed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from agentspec.config import DraftConfig, check_int
+from agentspec.draft import Draft
+from agentspec.engine.batch import Segment
+from agentspec.engine.drafters.growing_tree import GrowingTree
+from agentspec.engine.model.kv_cache import KVCache
+from agentspec.engine.passed import PassedRow
+from agentspec.errors import DuplicateRequestError
+from agentspec.proposer import Tokens
+from agentspec.stages import StageKey
+
+
+class DraftNetwork(Protocol):
+    """A network that continues texts, such as an :class:`~agentspec.engine.drafters.eagle.EagleHead`.
+
+    With features, row i stands for the features of token i and for token i + 1; without, for token i.
+
+    Attributes:
+        hidden_layers: layers of the served model whose inputs are its features; () = it has none.
+        most_levels: most tokens of a draft; None = any number.
+    """
+
+    hidden_layers: tuple[int, ...]
+    most_levels: int | None
+
+    def make_cache(self, num_slots: int, max_len: int) -> KVCache | None:
+        """Return a cache of its own keys and values, if it has any."""
+
+    def read(self, features: torch.Tensor | None) -> torch.Tensor:
+        """Return what rows carry whose features are known, ``[rows, hidden]``."""
+
+    def forward(
+        self, segments: Sequence[Segment], carried: torch.Tensor, cache: KVCache | None
+    ) -> torch.Tensor:
+        """Return what each row hands on to the next, ``[rows, hidden]``."""
+
+    def log_probs(self, carried: torch.Tensor, level: int) -> torch.Tensor:
+        """Return log chances of the next tokens, float32 ``[rows, tokens]``. Level 1 follows the text."""
+
+    def token_ids(self, drafted: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return the served model's ids of tokens by their place in :meth:`log_probs`."""
+
+
+@dataclass(slots=True, eq=False)
+class _Context:
+    """What is known of a request.
+
+    Attributes:
+        shift: 1 with features: a row stands for a token and the one after it; else 0.
+        token_ids: prompt and output.
+        slot: of the served model's cache; -1 until its first pass.
+        first: place of the first token with features; those before were in the slot already.
+        num_seen: tokens that the served model has read and kept.
+        num_read: rows that the network has read.
+        features: of the rows that it has not read.
+        handed_on: what the last row hands on, ``[hidden]``; None if there is none yet.
+    """
+
+    draft: DraftConfig
+    shift: int
+    token_ids: list[int]
+    slot: int = -1
+    first: int = 0
+    num_seen: int = 0
+    num_read: int = 0
+    features: list[torch.Tensor] = field(default_factory=list)
+    handed_on: torch.Tensor | None = None
+
+    @property
+    def num_unread(self) -> int:
+        """Rows that can be read now."""
+        last = min(len(self.token_ids) - self.shift, self.num_seen + 1 - self.shift)
+        return last - self.first - self.num_read
+
+    @property
+    def is_ready(self) -> bool:
+        """True if the network has read all up to the last token."""
+        num_rows = len(self.token_ids) - self.shift - self.first
+        return self.handed_on is not None and self.num_read == num_rows
+
+    def segment(self) -> Segment:
+        """Return the rows that can be read."""
+        begin = self.first + self.num_read + self.shift
+        token_ids = np.array(self.token_ids[begin : begin + self.num_unread], np.int32)
+        return Segment(self.slot, self.num_read, token_ids)
+
+    def enter(self, slot: int, start: int) -> None:
+        """Begin in a slot that holds ``start`` tokens of the prompt already."""
+        self.slot, self.num_read, self.handed_on = slot, 0, None
+        self.first = start * self.shift
+        self.features.clear()
+
+
+class ModelDrafter:
+    """Implements :class:`agentspec.proposer.Proposer` and :class:`agentspec.engine.passed.PassWatcher`.
+
+    The network reads a prompt chunk by chunk, as the served model does. All requests of a step grow their
+    trees together: one pass of the network per level.
+
+    Args:
+        network: makes the drafts.
+        num_slots: of the served model's cache.
+        max_len: of the served model's slots.
+        width: nodes of a tree that are expanded in a level.
+        depth: most levels, and so most accepted tokens of a draft.
+
+    Attributes:
+        num_passes: passes of the network so far.
+
+    Raises:
+        ConfigError: width or depth is out of range.
+    """
+
+    def __init__(
+        self, network: DraftNetwork, num_slots: int, max_len: int, *, width: int = 4, depth: int = 6
+    ) -> None:
+        check_int("width", width, 1, 64)
+        check_int("depth", depth, 1, 64)
+        self.hidden_layers = network.hidden_layers
+        self.num_passes = 0
+        self._network = network
+        self._width = width
+        self._depth = min(depth, network.most_levels or depth)
+        self._cache = network.make_cache(num_slots, max_len + width * depth)
+        self._lock = threading.Lock()
+        self._contexts: dict[str, _Context] = {}  # changed with the lock, read without
+
+    def start(
+        self,
+        request_id: str,
+        stage: StageKey,
+        prompt_ids: Tokens,
+        *,
+        session: str | None = None,
+        prediction_ids: Tokens | None = None,
+        draft: DraftConfig | None = None,
+        learn: bool = True,
+    ) -> None:
+        """Admit a request. Raises DuplicateRequestError if a live one has this id."""
+        context = _Context(draft or DraftConfig(), int(bool(self.hidden_layers)), prompt_ids.tolist())
+        with self._lock:
+            if request_id in self._contexts:
+                raise DuplicateRequestError(f"request {request_id!r} is live already")
+            self._contexts[request_id] = context
+
+    def watch(self, rows: Sequence[PassedRow]) -> None:
+        """Take the features of all tokens that stay, and read the prompts as far as they go."""
+        prompts = []
+        for row in rows:
+            context = self._contexts.get(row.key)
+            if context is None or context.draft.is_off:
+                continue
+            if context.slot != row.slot:
+                context.enter(row.slot, row.start)
+            context.num_seen = row.start + len(row.kept)
+            if row.hidden is not None:
+                context.features.append(_kept(row.hidden, row.kept))
+            if self._cache is None:  # only the last row matters
+                context.num_read = context.num_seen - context.first - 1
+                context.features = [context.features[-1][-1:]]
+            elif context.num_seen <= len(context.token_ids):
+                prompts.append(context)
+        self._read([context for context in prompts if context.num_unread > 0])
+
+    def observe(self, request_id: str, token_ids: Tokens) -> None:
+        """Take accepted tokens without drafting."""
+        self._contexts[request_id].token_ids += token_ids.tolist()
+
+    def finish(self, request_id: str, learn: bool = True) -> None:
+        """Forget a request."""
+        with self._lock:
+            self._contexts.pop(request_id, None)
+
+    def step(
+        self, updates: Sequence[tuple[str, Tokens]], max_tokens: int = 32, min_prob: float = 0.0
+    ) -> list[Draft]:
+        """Take accepted tokens and draft: at most ``depth`` passes of the network for the whole batch."""
+        for request_id, token_ids in updates:
+            self.observe(request_id, token_ids)
+        contexts = [self._contexts[request_id] for request_id, _ in updates]
+        trees = [self._tree(context, max_tokens, min_prob) for context in contexts]
+        self._read([context for context in contexts if context.slot >= 0 and context.num_unread > 0])
+        growing = [pair for pair in zip(contexts, trees, strict=True) if pair[0].is_ready]
+        if growing:
+            self._grow(growing)
+        return [tree.draft() for tree in trees]
+
+    def _tree(self, context: _Context, max_tokens: int, min_prob: float) -> GrowingTree:
+        draft = context.draft
+        width = self._width if draft.mode == "tree" else 1
+        return GrowingTree(width, min(max_tokens, draft.max_tokens), max(min_prob, draft.min_prob))
+
+    def _read(self, contexts: Sequence[_Context]) -> None:
+        """Let the network read all rows of these requests that can be read."""
+        if not contexts:
+            return
+        segments = [context.segment() for context in contexts]
+        features = [
+            torch.cat(context.features)[: len(segment)]
+            for context, segment in zip(contexts, segments, strict=True)
+            if context.shift
+        ]
+        carried = self._network.read(torch.cat(features) if features else None)
+        rows = self._forward(segments, carried)
+        ends = np.cumsum([len(segment) for segment in segments]) - 1
+        for context, segment, end in zip(contexts, segments, ends.tolist(), strict=True):
+            left = [torch.cat(context.features)[len(segment) :]] if context.shift else []
+            context.features = [one for one in left if len(one)]
+            context.num_read += len(segment)
+            context.handed_on = rows[end]
+
+    def _grow(self, growing: list[tuple[_Context, GrowingTree]]) -> None:
+        """Compute trees level by level, from what the last rows hand on."""
+        rows = torch.stack([context.handed_on for context, _ in growing if context.handed_on is not None])
+        sizes = [1] * len(growing)
+        for level in range(1, self._depth + 1):
+            self._branch([tree for _, tree in growing], rows, sizes, level)
+            if level == self._depth:
+                return
+            growing, segments, parents = _next_level(growing, sizes)
+            if not growing:
+                return
+            rows = self._forward(segments, rows[parents])
+            sizes = [len(segment) for segment in segments]
+
+    def _forward(self, segments: Sequence[Segment], carried: torch.Tensor) -> torch.Tensor:
+        self.num_passes += 1
+        return self._network.forward(segments, carried, self._cache)
+
+    def _branch(
+        self, trees: Sequence[GrowingTree], rows: torch.Tensor, sizes: Sequence[int], level: int
+    ) -> None:
+        """Add the likeliest continuations of these rows to their trees, of which each has some rows."""
+        log_probs = self._network.log_probs(rows, level)
+        most = min(max(tree.width for tree in trees), log_probs.shape[1])
+        best, places = (one.cpu().numpy() for one in log_probs.topk(most))
+        begin = 0
+        for tree, size in zip(trees, sizes, strict=True):
+            chosen = slice(begin, begin + size), slice(0, tree.width)
+            tree.add(self._network.token_ids(places[chosen]), best[chosen])
+            begin += size
+
+
+def _next_level(
+    growing: Sequence[tuple[_Context, GrowingTree]], sizes: Sequence[int]
+) -> tuple[list[tuple[_Context, GrowingTree]], list[Segment], list[int]]:
+    """Return the trees that go on growing, their new nodes, and the row of each one's parent."""
+    going, segments, parents, begin = [], [], [], 0
+    for (context, tree), size in zip(growing, sizes, strict=True):
+        level = tree.expand()
+        if level is not None:
+            num_earlier = len(level.parents) - len(level.token_ids)
+            start = context.num_read + num_earlier
+            segments.append(
+                Segment(context.slot, start, level.token_ids, level.parents, num_earlier=num_earlier)
+            )
+            parents += [begin + row for row in level.rows]
+            going.append((context, tree))
+        begin += size
+    return going, segments, parents
+
+
+def _kept(hidden: torch.Tensor, kept: Sequence[int]) -> torch.Tensor:
+    """Return the rows that stay, as a copy: a view would keep those of the whole pass."""
+    if kept[-1] == len(kept) - 1:
+        return hidden[: len(kept)].clone()
+    return hidden[list(kept)]

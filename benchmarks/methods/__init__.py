@@ -1,0 +1,1 @@
+"""Drafting methods live, on text that the model itself writes."""

@@ -1,0 +1,76 @@
+"""All methods on one workload, in turns, on the same calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agentspec.engine.model.checkpoint import load_model
+from agentspec.engine.text.tokenizer import Tokenizer
+from agentspec.models import bundled_model_dir
+from agentspec.reporting.report import Announce
+from benchmarks.load.lane import MAX_MODEL_LEN, Lane
+from benchmarks.load.measure import take_turns
+from benchmarks.methods.methods import METHODS, OFF, Method, Target
+from benchmarks.methods.sizes import Sizes
+from benchmarks.methods.workloads import WORKLOADS, Workload
+
+Figures = dict[str, Any]
+
+# of a verified token on a GPU, in plain decode steps. What a head takes is not in it
+ROW_COSTS = {"1 client": 0.005, "64 clients": 0.05}
+SEEDS = {"cold": 1, "warm": 2}
+
+
+def measure(name: str, heads: Path | None, sizes: Sizes, announce: Announce) -> Figures:
+    """Return each method's figures on a workload.
+
+    "cold": nothing was learned before. "warm": the same proposers, on other questions after those.
+
+    Raises:
+        ConfigError: the example's questions are missing.
+        CheckpointError: a head can't be loaded.
+    """
+    torch.set_num_threads(1)  # more are slower with the bundled model, and one can be timed
+    folder = bundled_model_dir()
+    model, tokenizer = load_model(folder), Tokenizer.load(folder)
+    loads = {phase: WORKLOADS[name](sizes.num_questions, seed) for phase, seed in SEEDS.items()}
+    target = Target(model, heads, loads["cold"].num_slots, MAX_MODEL_LEN)
+    methods = {key: method for key, method in METHODS.items() if method.can_run(heads)}
+    proposers = {key: method.make(target) for key, method in methods.items()}
+    found: Figures = {}
+    for phase, load in loads.items():
+        announce(f"{name}, {phase}: {len(methods)} methods, {len(load.questions)} questions")
+        lanes = {
+            key: _lane(model, tokenizer, load, method, proposers[key]) for key, method in methods.items()
+        }
+        take_turns(list(lanes.values()))
+        found[phase] = figures(lanes)
+    return {**found, "missing": sorted(set(METHODS) - set(methods))}
+
+
+def _lane(model: Any, tokenizer: Tokenizer, load: Workload, method: Method, proposer: Any) -> Lane:
+    return Lane(
+        model, tokenizer, load.questions, method.draft, 0.0, load.num_clients, proposer, load.num_slots
+    )
+
+
+def figures(lanes: Mapping[str, Lane]) -> Figures:
+    """Return each method's figures, compared with those of no speculation."""
+    plain = lanes[OFF]
+    return {key: _served(lane, plain) for key, lane in lanes.items()}
+
+
+def _served(lane: Lane, plain: Lane) -> Figures:
+    told = lane.speculation()
+    tokens, drafted = told["tokens_per_step"], told["drafted_per_step"]
+    return {
+        "outputs_identical": lane.outputs == plain.outputs,
+        **told,
+        "step_ms": 1e3 * lane.cpu_s / lane.num_steps,
+        "speedup_cpu": plain.cpu_s / lane.cpu_s,
+        "speedup_gpu": {name: tokens / (1 + cost * drafted) for name, cost in ROW_COSTS.items()},
+    }

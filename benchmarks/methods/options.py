@@ -1,0 +1,59 @@
+"""Options of ``python -m benchmarks methods``; benchmark modules are imported when it runs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from agentspec.commands import option_types
+from agentspec.extras import needed
+from benchmarks.harness.options import Subparsers, add_outputs, add_parts, add_quick, chosen, outputs
+
+PARTS = ("sql", "sampling")
+
+DESCRIPTION = """\
+Compare drafting methods live in the embedded engine, with the bundled model, on text that it writes
+itself: suffix trees, prompt look-up, LLMA, ANPD, REST, SAM-Decoding, Token Recycling, Lookahead, and with
+--heads EAGLE-3, Medusa and a draft model. All take turns on the same calls, from nothing and again on other
+calls. Each method's outputs are compared with those of no speculation. Prints a table, then one line of JSON.
+"""
+
+EXAMPLES = """\
+examples:
+  python -m examples.agentic_sql.training.heads --out out/heads       train heads, half an hour each
+  python -m benchmarks methods --heads out/heads --json out/methods.json
+
+parts; with --json, those that are not measured now stay as they are in the file:
+  sql       the text-to-SQL pipeline, greedy, four questions at a time
+  sampling  sixteen samples of each call of three of its stages
+"""
+
+
+def add_options(benchmarks: Subparsers) -> None:
+    """Add the options of ``python -m benchmarks methods``."""
+    methods = benchmarks.add_parser(
+        "methods",
+        help="drafting methods live, on the model's own text",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+    )
+    methods.set_defaults(run=run_methods)
+    add_parts(methods, PARTS)
+    methods.add_argument(
+        "--heads", type=Path, metavar="DIR", help="folders eagle, medusa and draft_model with trained heads"
+    )
+    add_quick(methods, "two questions of each workload")
+    methods.add_argument(
+        "--questions", type=option_types.count, metavar="N", help="of each workload, cold and warm (24)"
+    )
+    add_outputs(methods, json="write the JSON here; parts that are not measured now stay in the file")
+
+
+def run_methods(args: argparse.Namespace) -> int:
+    """Run ``python -m benchmarks methods``."""
+    with needed("bench", "engine"):
+        from benchmarks.methods.run import run
+        from benchmarks.methods.sizes import FULL, QUICK
+
+        sizes = chosen(QUICK, FULL, is_quick=args.quick, num_questions=args.questions)
+        return run(args.only or PARTS, sizes, args.heads, outputs(args))

@@ -1,0 +1,42 @@
+"""The results of all workloads: a summary, and a table of all methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks.harness.scorecard import Parts, Scorecard
+
+PHASES = ("cold", "warm")
+
+
+def summary(parts: Parts) -> dict[str, Any]:
+    """Return the figures that people compare; None if nothing was measured."""
+    served = [one for part in parts.values() for phase in PHASES for one in part.get(phase, {}).values()]
+    return {"outputs_identical": all(one["outputs_identical"] for one in served) if served else None}
+
+
+class MethodsCard(Scorecard):
+    """A scorecard that shows all methods."""
+
+    def table(self, parts: Parts) -> Table:
+        """Return a row per method: tokens and draft tokens per step, and the speed on this CPU."""
+        result = Table(title="tokens per step / drafted per step / speed on this CPU", title_justify="left")
+        result.add_column("")
+        columns = [(name, phase) for name, part in parts.items() for phase in PHASES if phase in part]
+        for name, phase in columns:
+            result.add_column(f"{name}, {phase}", justify="right", no_wrap=True)
+        for method in dict.fromkeys(method for name, phase in columns for method in parts[name][phase]):
+            cells = [parts[name][phase].get(method) for name, phase in columns]
+            result.add_row(method, *("" if one is None else _cell(one) for one in cells))
+        return result
+
+
+CARD = MethodsCard("methods", "drafting methods live, on the model's own text", (), summary)
+
+
+def _cell(served: Mapping[str, float]) -> str:
+    tokens, drafted, speed = (served[key] for key in ("tokens_per_step", "drafted_per_step", "speedup_cpu"))
+    return f"{tokens:.2f} / {drafted:.1f} / {speed:.2f}"

@@ -1,0 +1,100 @@
+"""``python -m examples.agentic_sql.training.heads``: train drafting heads for the bundled model.
+
+They learn from the samples that the model was trained on, and from the chances that it gives to each token.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from agentspec.engine.drafters.training.eagle import TrainableEagle
+from agentspec.engine.drafters.training.loop import Plan, Report, train
+from agentspec.engine.drafters.training.medusa import TrainableMedusa
+from agentspec.engine.drafters.training.publish import write_eagle, write_medusa
+from agentspec.engine.drafters.training.texts import Observed, Observer, Texts
+from agentspec.engine.model.checkpoint import load_model
+from agentspec.engine.model.transformer import Transformer
+from agentspec.models import bundled_model_dir
+from examples.agentic_sql.database import open_all
+from examples.agentic_sql.training import batches, samples
+
+HEADS = ("eagle", "medusa")
+BATCH_TOKENS = 4096
+EAGLE_LAYERS = (1, 2, 4)  # low, middle and high, of four
+NUM_MEDUSA_HEADS = 3  # more would not fit 3 MB
+
+
+def texts(work: Path, seed: str) -> Iterator[Texts]:
+    """Yield endless batches of training samples. Their databases are made in ``work``."""
+    tokenizer = Tokenizer.from_file(str(bundled_model_dir() / "tokenizer.json"))
+    found = samples.stream(open_all(work / "databases"), seed)
+    for batch in batches.stream(found, tokenizer, BATCH_TOKENS, 0):
+        is_output = torch.zeros_like(batch.wanted)
+        places = batch.wanted.nonzero()[batch.is_target]
+        is_output[places[:, 0], places[:, 1] + 1] = True  # the token after each wanted position
+        yield Texts(batch.ids, is_output)
+
+
+def train_eagle(model: Transformer, work: Path, plan: Plan, out: Path) -> None:
+    """Train an EAGLE-3 head and write it to ``out``."""
+    config = model.config
+    shape = replace(config, num_layers=1, layer_windows=(None,))
+    features = len(EAGLE_LAYERS) * config.hidden_size
+    head = TrainableEagle(shape, model.embed(torch.arange(config.vocab_size)).clone(), features)
+    observer = Observer(model, EAGLE_LAYERS)
+    train(head, map(observer.observe, texts(work, "eagle")), plan, show)
+    write_eagle(out, head, config, EAGLE_LAYERS)
+
+
+def train_medusa(model: Transformer, work: Path, plan: Plan, out: Path) -> None:
+    """Train Medusa heads and write them to ``out``."""
+    observer = Observer(model, (model.config.num_layers,))
+
+    def normed(one: Texts) -> Observed:
+        observed = observer.observe(one)
+        return replace(observed, features=model.normed(observed.features).clone())
+
+    head = TrainableMedusa(model.vocabulary(), NUM_MEDUSA_HEADS)
+    train(head, map(normed, texts(work, "medusa")), plan, show)
+    write_medusa(out, head)
+
+
+def show(report: Report) -> None:
+    """Print a line of progress."""
+    print(f"step {report.step}: loss {report.loss:.4f}, {report.spent_s / 60:.1f} minutes", flush=True)
+
+
+def main() -> None:
+    """Train the heads into ``--out``, each in a folder of its name."""
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.agentic_sql.training.heads",
+        description=__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--heads", nargs="+", choices=HEADS, default=HEADS, help="which to train")
+    parser.add_argument("--out", type=Path, default=Path("out/heads"), help="folder for the heads")
+    parser.add_argument("--work", type=Path, default=Path("out/training"), help="folder for databases")
+    parser.add_argument("--steps", type=int, default=Plan().num_steps, help="of each head")
+    parser.add_argument("--minutes", type=float, default=30.0, help="most of each head")
+    options = parser.parse_args()
+    options.work.mkdir(parents=True, exist_ok=True)
+    model = load_model(bundled_model_dir())
+    plan = Plan(num_steps=options.steps, most_s=60 * options.minutes)
+    torch.manual_seed(0)
+    for name in options.heads:
+        print(f"training {name}: at most {options.minutes:g} minutes", flush=True)
+        if name == "eagle":
+            train_eagle(model, options.work, plan, options.out / name)
+        else:
+            train_medusa(model, options.work, replace(plan, num_drafted=NUM_MEDUSA_HEADS), options.out / name)
+    print(f"written to {str(options.out)!r}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Training of heads: the unrolled loss is what a head of the published format drafts, and it falls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import repeat
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from agentspec.engine.batch import Segment
+from agentspec.engine.drafters.eagle_checkpoint import load_eagle
+from agentspec.engine.drafters.medusa import load_medusa
+from agentspec.engine.drafters.training.eagle import STEP_DISCOUNT, TrainableEagle
+from agentspec.engine.drafters.training.loop import Plan, Report, train
+from agentspec.engine.drafters.training.medusa import HEAD_DISCOUNT, TrainableMedusa
+from agentspec.engine.drafters.training.publish import write_eagle, write_medusa
+from agentspec.engine.drafters.training.texts import Observed, Observer, Texts
+from agentspec.engine.model.checkpoint import load_model
+from agentspec.engine.model.kv_cache import KVCache
+from agentspec.engine.model.transformer import Transformer
+
+LAYERS = (1, 2, 3)
+TOLERANCE = 2e-3  # the files are float16
+SIZES = (9, 14)  # of the texts
+NUM_PROMPT = 4
+
+
+@pytest.fixture(scope="module")
+def model(llama_checkpoint: Path) -> Transformer:
+    return load_model(llama_checkpoint)
+
+
+def texts(sizes: tuple[int, ...] = SIZES, seed: int = 0) -> Texts:
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.zeros(len(sizes), max(sizes), dtype=torch.int64)
+    is_output = torch.zeros(ids.shape, dtype=torch.bool)
+    for row, size in enumerate(sizes):
+        ids[row, :size] = torch.randint(4, 380, (size,), generator=generator)
+        is_output[row, NUM_PROMPT:size] = True
+    return Texts(ids, is_output)
+
+
+def new_eagle(model: Transformer) -> TrainableEagle:
+    torch.manual_seed(3)
+    shape = replace(model.config, num_layers=1, layer_windows=(None,))
+    return TrainableEagle(shape, model.embed(torch.arange(384)).clone(), 3 * model.config.hidden_size)
+
+
+def test_observed_chances_and_features(model: Transformer) -> None:
+    batch = texts()
+    observed = Observer(model, LAYERS).observe(batch)
+    for row, size in enumerate(SIZES):
+        ids = batch.ids[row, :size].numpy().astype(np.int32)
+        cache = KVCache(model.config, 1, 32, model.dtype, "cpu")
+        alone = model.run([Segment(0, 0, ids)], cache, LAYERS)
+        assert alone.hidden is not None
+        assert torch.allclose(observed.features[row, :size], alone.hidden, atol=1e-4)
+        assert torch.allclose(observed.chances[row, :size], alone.logits.softmax(1), atol=1e-4)
+
+
+def test_the_loss_of_eagle_is_that_of_its_drafts(model: Transformer, tmp_path: Path) -> None:
+    """The loss, draft by draft, with the published head as the engine runs it."""
+    num_steps = 3
+    batch = texts()
+    observed = Observer(model, LAYERS).observe(batch)
+    trained = new_eagle(model)
+    write_eagle(tmp_path, trained, model.config, LAYERS)
+    head = load_eagle(tmp_path, model)
+    losses: list[list[float]] = [[] for _ in range(num_steps)]
+    for row, size in enumerate(SIZES):
+        ids = batch.ids[row, :size].numpy().astype(np.int32)
+        for last in range(size):  # drafts behind this token's features, with the recorded tokens
+            cache = head.make_cache(1, 32)
+            known = ids[1 : last + 2]
+            if len(known) <= last:
+                continue
+            carried = head.read(observed.features[row, : last + 1])
+            handed_on = head.forward([Segment(0, 0, known)], carried, cache)[-1:]
+            for step in range(num_steps):
+                place = last + 2 + step
+                if place < size and bool(batch.is_output[row, place]):
+                    chances = observed.chances[row, place - 1]
+                    losses[step].append(-float((chances * head.log_probs(handed_on)[0]).sum()))
+                if place >= size:
+                    break
+                node = Segment(0, last + 1 + step, ids[place : place + 1])
+                handed_on = head.forward([node], handed_on, cache)
+    weights = [STEP_DISCOUNT**step for step in range(num_steps)]
+    expected = sum(w * float(np.mean(one)) for w, one in zip(weights, losses, strict=True)) / sum(weights)
+    assert trained.loss(observed, num_steps).item() == pytest.approx(expected, rel=TOLERANCE)
+
+
+def test_the_loss_of_medusa_is_that_of_its_drafts(model: Transformer, tmp_path: Path) -> None:
+    batch = texts()
+    read = Observer(model, (3,)).observe(batch)
+    observed = replace(read, features=model.normed(read.features).clone())
+    trained = TrainableMedusa(model.vocabulary(), 2)
+    write_medusa(tmp_path, trained)
+    heads = load_medusa(tmp_path, model)
+    losses: list[list[float]] = [[], []]
+    for row, size in enumerate(SIZES):
+        carried = heads.read(read.features[row])
+        for place in range(NUM_PROMPT, size):
+            for level in (1, 2):
+                if place - level - 1 >= 0:
+                    scores = heads.log_probs(carried[place - level - 1][None], level)[0]
+                    losses[level - 1].append(-float((observed.chances[row, place - 1] * scores).sum()))
+    weights = [1, HEAD_DISCOUNT]
+    expected = sum(w * float(np.mean(one)) for w, one in zip(weights, losses, strict=True)) / sum(weights)
+    assert trained.loss(observed, 2).item() == pytest.approx(expected, rel=TOLERANCE)
+
+
+def test_untrained_medusa_heads_say_what_the_model_says(model: Transformer) -> None:
+    """They begin as the served model's own matrix."""
+    read = Observer(model, (3,)).observe(texts())
+    rows = model.normed(read.features)
+    assert torch.allclose((rows @ model.vocabulary().T).softmax(-1), read.chances, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["eagle", "medusa"])
+def test_a_head_learns(model: Transformer, tmp_path: Path, kind: str) -> None:
+    """After some steps on one batch it drafts that batch, read from its file."""
+    observed = Observer(model, LAYERS if kind == "eagle" else (3,)).observe(texts((20, 20)))
+    if kind == "medusa":
+        observed = replace(observed, features=model.normed(observed.features).clone())
+    head = new_eagle(model) if kind == "eagle" else TrainableMedusa(model.vocabulary(), 2)
+    before = head.loss(observed, 2).item()
+    reports: list[Report] = []
+    plan = Plan(num_steps=40, num_drafted=2, warm_up=5, report_every=15, rate=3e-3)
+    train(head, repeat(observed), plan, reports.append)
+    assert [report.step for report in reports] == [15, 30, 40]
+    entropy = -float((observed.chances * observed.chances.clamp_min(1e-9).log()).sum(-1).mean())
+    assert head.loss(observed, 2).item() < before - 0.3 * (before - entropy)
+
+
+def test_training_ends_with_its_time(model: Transformer) -> None:
+    observed = Observer(model, LAYERS).observe(texts())
+    now = iter(range(0, 1000, 10))
+    reports: list[Report] = []
+    train(
+        new_eagle(model),
+        endless(observed),
+        Plan(num_steps=100, num_drafted=1, most_s=50, report_every=1),
+        reports.append,
+        lambda: float(next(now)),
+    )
+    assert 1 <= len(reports) < 5
+
+
+def endless(observed: Observed) -> Iterator[Observed]:
+    while True:
+        yield observed
+
+
+def test_learning_rates() -> None:
+    plan = Plan(num_steps=100, warm_up=10)
+    assert plan.scale(0, 0) == pytest.approx(0.1)
+    assert plan.scale(50, 0) == pytest.approx(0.5)
+    assert plan.scale(99, 0) == pytest.approx(0.01)
+    assert Plan(num_steps=100, most_s=10).scale(60, 10) == 0

@@ -1,0 +1,146 @@
+"""Random EAGLE-3 heads in the published format, and the reference computation of one."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch.nn import functional
+
+THETA = 10_000.0
+
+Tensors = dict[str, torch.Tensor]
+
+
+def head_config(**fields: Any) -> dict[str, Any]:
+    """Return a ``config.json`` of a head for the random Llama of ``checkpoints``."""
+    return {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 80,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 1,
+        "vocab_size": 384,
+        "draft_vocab_size": 100,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": THETA,
+        "max_position_embeddings": 512,
+        **fields,
+    }
+
+
+def head_tensors(config: Mapping[str, Any], *, target_hidden: int = 64, seed: int = 0) -> Tensors:
+    """Return random tensors under the published names, as float64."""
+    generator = torch.Generator().manual_seed(seed)
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    head_dim = config.get("head_dim") or hidden // config["num_attention_heads"]
+    queries, keys = (config[f"num_{kind}_heads"] * head_dim for kind in ("attention", "key_value"))
+    num_drafted, num_tokens = config["draft_vocab_size"], config["vocab_size"]
+    shapes = {
+        "fc.weight": (hidden, 3 * target_hidden),
+        "midlayer.hidden_norm.weight": (hidden,),
+        "midlayer.input_layernorm.weight": (hidden,),
+        "midlayer.post_attention_layernorm.weight": (hidden,),
+        "midlayer.self_attn.q_proj.weight": (queries, 2 * hidden),
+        "midlayer.self_attn.k_proj.weight": (keys, 2 * hidden),
+        "midlayer.self_attn.v_proj.weight": (keys, 2 * hidden),
+        "midlayer.self_attn.o_proj.weight": (hidden, queries),
+        "midlayer.mlp.gate_proj.weight": (inner, hidden),
+        "midlayer.mlp.up_proj.weight": (inner, hidden),
+        "midlayer.mlp.down_proj.weight": (hidden, inner),
+        "norm.weight": (hidden,),
+        "lm_head.weight": (num_drafted, hidden),
+    }
+    tensors: Tensors = {}
+    for name, shape in shapes.items():
+        values = torch.randn(shape, generator=generator, dtype=torch.float64)
+        tensors[name] = values * 0.2 + 1 if len(shape) == 1 else values / math.sqrt(shape[1]) * 2
+    ids = torch.randperm(num_tokens, generator=generator)[:num_drafted].sort().values
+    tensors["d2t"] = ids - torch.arange(num_drafted)
+    tensors["t2d"] = torch.zeros(num_tokens, dtype=torch.bool).index_fill(0, ids, True)
+    return tensors
+
+
+def write_head(directory: Path, config: Mapping[str, Any], tensors: Tensors, *, as_bin: bool = False) -> Path:
+    """Write a head as it is published."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(config))
+    if as_bin:
+        torch.save(tensors, directory / "pytorch_model.bin")
+    else:
+        safetensors.torch.save_file(
+            {name: one.contiguous() for name, one in tensors.items()}, directory / "model.safetensors"
+        )
+    return directory
+
+
+class ReferenceHead:
+    """The computation of EAGLE-3 from its definition, row by row, without a cache.
+
+    Args:
+        embedding: float64 ``[vocab, hidden]``.
+    """
+
+    def __init__(self, config: Mapping[str, Any], tensors: Tensors, embedding: torch.Tensor) -> None:
+        self._config = config
+        self._tensors = tensors
+        self._embedding = embedding
+
+    def read(self, features: torch.Tensor) -> torch.Tensor:
+        """Return what rows carry whose features are known."""
+        return features @ self._tensors["fc.weight"].T
+
+    def forward(self, token_ids: torch.Tensor, carried: torch.Tensor) -> torch.Tensor:
+        """Return what the rows of a text, from its beginning, hand on."""
+        layer = self._layer
+        normed = self._norm(carried, "midlayer.hidden_norm")
+        residual = normed if self._config.get("norm_before_residual") else carried
+        both = torch.cat([self._norm(self._embedding[token_ids], "midlayer.input_layernorm"), normed], 1)
+        residual = residual + self._attention(both) @ layer("self_attn.o_proj").T
+        inner = self._norm(residual, "midlayer.post_attention_layernorm")
+        gate = functional.silu(inner @ layer("mlp.gate_proj").T)
+        return residual + (gate * (inner @ layer("mlp.up_proj").T)) @ layer("mlp.down_proj").T
+
+    def log_probs(self, carried: torch.Tensor) -> torch.Tensor:
+        """Return log chances over the whole vocabulary; minus infinity where it can't draft."""
+        scores = torch.log_softmax(self._norm(carried, "norm") @ self._tensors["lm_head.weight"].T, 1)
+        ids = torch.arange(scores.shape[1]) + self._tensors["d2t"]
+        whole = torch.full((len(scores), self._config["vocab_size"]), -math.inf, dtype=scores.dtype)
+        return whole.index_copy(1, ids, scores)
+
+    def _layer(self, name: str) -> torch.Tensor:
+        return self._tensors[f"midlayer.{name}.weight"]
+
+    def _norm(self, rows: torch.Tensor, name: str) -> torch.Tensor:
+        scale = torch.rsqrt(rows.square().mean(1, keepdim=True) + self._config["rms_norm_eps"])
+        return rows * scale * self._tensors[f"{name}.weight"]
+
+    def _attention(self, rows: torch.Tensor) -> torch.Tensor:
+        num_heads, num_kv = self._config["num_attention_heads"], self._config["num_key_value_heads"]
+        heads = {
+            kind: (rows @ self._layer(f"self_attn.{kind}_proj").T).view(len(rows), count, -1).transpose(0, 1)
+            for kind, count in (("q", num_heads), ("k", num_kv), ("v", num_kv))
+        }
+        queries, keys = _turned(heads["q"]), _turned(heads["k"]).repeat_interleave(num_heads // num_kv, 0)
+        values = heads["v"].repeat_interleave(num_heads // num_kv, 0)
+        scores = queries @ keys.transpose(1, 2) / math.sqrt(queries.shape[2])
+        hidden = torch.ones(len(rows), len(rows), dtype=torch.bool).triu(1)
+        weights = torch.softmax(scores.masked_fill(hidden, -math.inf), 2)
+        return (weights @ values).transpose(0, 1).reshape(len(rows), -1)
+
+
+def _turned(heads: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding of ``[heads, rows, size]``, with the halves of a head paired."""
+    half = heads.shape[2] // 2
+    frequencies = THETA ** (-torch.arange(half, dtype=torch.float64) / half)
+    angles = torch.arange(heads.shape[1], dtype=torch.float64)[:, None] * frequencies
+    first, second = heads[..., :half], heads[..., half:]
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], 2)
