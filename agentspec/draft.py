@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -26,6 +27,11 @@ class Source(IntEnum):
 
 # the sources of the native core, by its numbers
 TREES = tuple(source for source in Source if source is not Source.MODEL)
+
+
+def reported(counts: Mapping[Source, int]) -> list[Source]:
+    """Return the sources whose counts are reported: all trees, and the model if it has drafted."""
+    return [source for source in Source if source in TREES[1:] or counts.get(source)]
 
 
 class Origin(IntEnum):

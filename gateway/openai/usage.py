@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentspec.draft import Source
+from agentspec.draft import Source, reported
 from agentspec.generation import GenerationDelta, TracedStep
 from agentspec.stats import SpeculationStats
 
@@ -77,4 +77,4 @@ def describe_speculation(stats: SpeculationStats) -> dict[str, Any]:
 
 
 def _by_name(counts: dict[Source, int]) -> dict[str, int]:
-    return {source.name.lower(): counts.get(source, 0) for source in Source if source is not Source.NONE}
+    return {source.name.lower(): counts.get(source, 0) for source in reported(counts)}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from agentspec.draft import Source
+from agentspec.draft import Source, reported
 from agentspec.stages import StageKey
 from agentspec.stats import OTHER_STAGE, StageStats
 
@@ -95,7 +95,7 @@ def _source_family(
 ) -> CounterMetricFamily:
     family = CounterMetricFamily(name, text, labels=[*LABELS, "source"])
     for labels, stats in rows.items():
-        for source in Source:
-            if source is not Source.NONE:
-                family.add_metric([*labels, source.name.lower()], getattr(stats, attribute).get(source, 0))
+        counts: dict[Source, int] = getattr(stats, attribute)
+        for source in reported(counts):
+            family.add_metric([*labels, source.name.lower()], counts.get(source, 0))
     return family
