@@ -59,7 +59,8 @@ class OutputQueue:
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
-        self._has_some = threading.Event()
+        self._woken = threading.Event()  # set only for a thread that waits: that takes longer than all else
+        self._is_awaited = False
         self._finished: deque[FinishedOutput] = deque()
         self._num_bytes = 0
         self._num_dropped = 0
@@ -68,13 +69,13 @@ class OutputQueue:
     def put(self, finished: FinishedOutput) -> None:
         """Add an output. Drops the oldest ones if there is no room."""
         with self._lock:
-            was_empty = not self._finished
             self._finished.append(finished)
             self._num_bytes += finished.num_bytes
             while self._num_bytes > self._most_bytes:
                 self._drop(self._finished.popleft())
-        if was_empty:
-            self._has_some.set()
+            is_awaited = self._is_awaited
+        if is_awaited:
+            self._woken.set()
 
     def take(self) -> list[FinishedOutput]:
         """Remove and return all outputs."""
@@ -82,7 +83,6 @@ class OutputQueue:
             taken = list(self._finished)
             self._finished.clear()
             self._num_bytes = 0
-            self._has_some.clear()
         return taken
 
     def withdraw(self, is_covered: Callable[[Output], bool]) -> list[Output]:
@@ -92,7 +92,7 @@ class OutputQueue:
         with self._lock:
             self._finished.extendleft(reversed(kept))
             self._num_bytes += sum(finished.num_bytes for finished in kept)
-            self._has_some.set()
+        self.wake()
         return [output for _, output in outputs if is_covered(output)]
 
     def take_dropped(self) -> set[DroppedName]:
@@ -102,12 +102,17 @@ class OutputQueue:
         return dropped
 
     def wait(self, timeout_s: float) -> None:
-        """Return once there is an output, or after the time-out."""
-        self._has_some.wait(timeout_s)
+        """Return once there is an output, or after the time-out. For one thread."""
+        with self._lock:
+            self._is_awaited = not self._finished
+        if self._is_awaited:
+            self._woken.wait(timeout_s)
+            self._is_awaited = False
+            self._woken.clear()
 
     def wake(self) -> None:
-        """End a wait."""
-        self._has_some.set()
+        """End a wait, or the next one."""
+        self._woken.set()
 
     @property
     def num_dropped(self) -> int:

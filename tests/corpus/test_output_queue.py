@@ -64,6 +64,14 @@ def test_a_reader_waits_for_an_output():
     thread.join()
 
 
+def test_a_wait_ends_if_it_is_woken_before_it_begins():
+    queue = OutputQueue(1 << 20)
+    queue.wake()
+    queue.wait(TIMEOUT_S)
+    queue.put(finished(1))
+    queue.wait(TIMEOUT_S)  # there is one
+
+
 def test_tokens_in_a_list_are_converted_when_they_are_read():
     one = finished(1, 2, 3)
     listed = one._replace(token_ids=[1, 2, 3])
