@@ -59,15 +59,19 @@ def measure(sizes: Sizes, announce: Announce) -> Figures:
         "publish_us_p99": max(load["publish_us_p99"] for load in loads),
         "num_errors": sum(load["num_errors"] for load in loads),
         "lag_s_max": max(load["lag_s_max"] for load in loads),
+        "step_p99_vs_alone": max(
+            found["overload"]["step_us_p99"] / found["alone"]["step_us_p99"] for found in by_driver.values()
+        ),
         "by_driver": by_driver,
     }
 
 
 def _measured(location: str, sizes: Sizes) -> Figures:
     errors, trees = LoggedErrors(), forest()
+    alone = _alone(trees, sizes.publish_s)
     with running_corpus(location, trees) as corpus:
         learned_per_s = _learnable(corpus, location)
-        found: Figures = {"learnable_tokens_per_s": learned_per_s}
+        found: Figures = {"alone": alone, "learnable_tokens_per_s": learned_per_s}
         for name, times in (("steady", STEADY_SHARE), ("overload", OVERLOAD)):
             with _others(location, times * learned_per_s) as num_sent:
                 time.sleep(_WARM_UP_S)
@@ -77,6 +81,18 @@ def _measured(location: str, sizes: Sizes) -> Figures:
                 found[name]["others_tokens_per_s"] = (num_sent() - before) / (time.monotonic() - begin_s)
             found[name]["num_errors"] = errors.num_errors
     return found
+
+
+def _alone(trees: Forest, duration_s: float) -> Figures:
+    """Take steps without a store. Return their times."""
+    step_us: list[float] = []
+    batch = LiveBatch(trees)
+    begin_s = time.monotonic()
+    while time.monotonic() < begin_s + duration_s:
+        time.sleep(MODEL_S)
+        step_us.append(_us(batch.step))
+    batch.end()
+    return _percentiles("step_us", step_us)
 
 
 def _learnable(corpus: Corpus, location: str) -> float:

@@ -13,6 +13,13 @@ BARS = (
     Bar("accepted tokens lost by that", "novelty", "novelty_loss", le, 0.01),
     Bar("publish, us, p50", "publish", "publish_us_p50", le, 20),
     Bar("publish, us, p99", "publish", "publish_us_p99", le, 100),
+    Bar(
+        "publish: a decode step, p99, of one without a store",
+        "publish",
+        "step_p99_vs_alone",
+        le,
+        1.05,
+    ),
     Bar("publish: errors", "publish", "num_errors", le, 0, is_summed=False),
     Bar("publish: most lag, s", "publish", "lag_s_max", le, 15, is_summed=False),
     Bar("an output drafts elsewhere, SQLite, ms, p99", "fresh", "fresh_ms_p99_sqlite", le, 200),
