@@ -28,9 +28,7 @@ BATCH_BYTES = 256 << 10
 QUEUE_BYTES = 16 << 20
 COUNTS_EVERY_S = 60.0
 _PAUSE_S = 0.02  # between two looks at the queue
-_IDLE_S = (
-    1.0  # after which the next output wakes the thread: to wake it takes longer than all else of its path
-)
+_IDLE_S = 1.0  # without outputs; then the next one has to wake the thread
 
 
 @dataclass(frozen=True, slots=True)
