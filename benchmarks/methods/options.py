@@ -25,7 +25,7 @@ examples:
 
 parts; with --json, those that are not measured now stay as they are in the file:
   sql       the text-to-SQL pipeline, greedy, four questions at a time
-  sampling  sixteen samples of each call of three of its stages
+  sampling  sixteen samples of each call of three of its stages, for an eighth of the questions
 """
 
 
@@ -42,9 +42,9 @@ def add_options(benchmarks: Subparsers) -> None:
     methods.add_argument(
         "--heads", type=Path, metavar="DIR", help="folders eagle, medusa and draft_model with trained heads"
     )
-    add_quick(methods, "two questions of each workload")
+    add_quick(methods, "two questions of sql, one of sampling")
     methods.add_argument(
-        "--questions", type=option_types.count, metavar="N", help="of each workload, cold and warm (24)"
+        "--questions", type=option_types.count, metavar="N", help="of sql, cold and again warm (24)"
     )
     add_outputs(methods, json="write the JSON here; parts that are not measured now stay in the file")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Amounts of work: questions of a workload, cold and again warm."""
+    """Amounts of work: questions of the part sql, cold and again warm."""
 
     num_questions: int = 24
 

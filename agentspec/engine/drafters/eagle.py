@@ -21,7 +21,7 @@ from agentspec.engine.model.layer import DecoderLayer, Weights
 from agentspec.engine.model.linear import PACK_LIMIT_BYTES, Linear
 from agentspec.engine.model.norm import RMSNorm
 from agentspec.engine.model.rotary import RotaryTable
-from agentspec.engine.model.transformer import Transformer
+from agentspec.engine.model.transformer import Transformer, num_parameters
 from agentspec.errors import CheckpointError
 
 
@@ -68,10 +68,10 @@ class EagleHead:
             shape = (model.vocab_size, model.hidden_size)
             self._embedding = weights.take("embed_tokens.weight", *shape) if has_embeddings else None
             self._combine = Linear(weights.take("fc.weight", model.hidden_size, width))
-            self._layer = _EagleLayer(config, weights)
+            has_packing = num_parameters(model) * 4 <= PACK_LIMIT_BYTES
+            self._layer = _EagleLayer(config, weights, has_packing)
             self._norm = RMSNorm(weights.take("norm.weight", model.hidden_size), model.rms_norm_eps)
             head = weights.take("lm_head.weight", config.draft_vocab_size, model.hidden_size)
-            has_packing = head.numel() * 4 <= PACK_LIMIT_BYTES
             self._head = Linear(self._norm.fold(head), has_packing=has_packing)
             self._rotary = RotaryTable(model, weights.device)
 
@@ -118,9 +118,9 @@ class EagleHead:
 class _EagleLayer(DecoderLayer):
     """The layer: its attention reads embedding and carried features side by side, each behind its norm."""
 
-    def __init__(self, config: EagleConfig, weights: Weights) -> None:
+    def __init__(self, config: EagleConfig, weights: Weights, has_packing: bool) -> None:
         self._has_normed_residual = config.has_normed_residual
-        super().__init__(config.model, weights, "midlayer.", True)
+        super().__init__(config.model, weights, "midlayer.", has_packing)
 
     def continued(
         self,

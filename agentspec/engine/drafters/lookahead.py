@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agentspec.config import DraftConfig, check_int
 from agentspec.draft import Draft, Source
+from agentspec.engine.drafters.live_requests import LiveRequests
 from agentspec.engine.drafters.static_tree import unjudged
 from agentspec.engine.passed import PassedRow
-from agentspec.errors import DuplicateRequestError
 from agentspec.proposer import Tokens
 from agentspec.stages import StageKey
 
@@ -55,8 +54,7 @@ class Lookahead:
         self._window = window
         self._num_rows = ngram - 1
         self._guesses = guesses
-        self._lock = threading.Lock()
-        self._requests: dict[str, _Request] = {}  # changed with the lock, read without
+        self._requests = LiveRequests[_Request]()
 
     def start(
         self,
@@ -81,10 +79,7 @@ class Lookahead:
         request = _Request(draft or DraftConfig(), rows, prompt[-1])
         for begin in range(len(prompt) - self._num_rows):
             self._keep(request, tuple(prompt[begin : begin + self._num_rows + 1]))
-        with self._lock:
-            if request_id in self._requests:
-                raise DuplicateRequestError(f"request {request_id!r} is live already")
-            self._requests[request_id] = request
+        self._requests.add(request_id, request)
 
     def watch(self, rows: Sequence[PassedRow]) -> None:
         """Take the model's answers to the windows: each column's next token completes an n-gram."""
@@ -121,8 +116,7 @@ class Lookahead:
 
     def finish(self, request_id: str, learn: bool = True) -> None:
         """Forget a request and its n-grams."""
-        with self._lock:
-            self._requests.pop(request_id, None)
+        self._requests.remove(request_id)
 
     def _draft(self, request: _Request, most: int) -> Draft:
         tokens = [token for row in request.rows for token in row]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -15,9 +14,9 @@ from agentspec.config import DraftConfig, check_int
 from agentspec.draft import Draft
 from agentspec.engine.batch import Segment
 from agentspec.engine.drafters.growing_tree import GrowingTree
+from agentspec.engine.drafters.live_requests import LiveRequests
 from agentspec.engine.model.kv_cache import KVCache
 from agentspec.engine.passed import PassedRow
-from agentspec.errors import DuplicateRequestError
 from agentspec.proposer import Tokens
 from agentspec.stages import StageKey
 
@@ -96,6 +95,14 @@ class _Context:
         token_ids = np.array(self.token_ids[begin : begin + self.num_unread], np.int32)
         return Segment(self.slot, self.num_read, token_ids)
 
+    def take_features(self, num_rows: int) -> torch.Tensor:
+        """Remove and return the features of the first rows; nothing of a network without features."""
+        if not self.shift:
+            return torch.empty(0)
+        known = torch.cat(self.features)
+        self.features = [known[num_rows:]] if num_rows < len(known) else []
+        return known[:num_rows]
+
     def enter(self, slot: int, start: int) -> None:
         """Begin in a slot that holds ``start`` tokens of the prompt already."""
         self.slot, self.num_read, self.handed_on = slot, 0, None
@@ -116,9 +123,6 @@ class ModelDrafter:
         width: nodes of a tree that are expanded in a level.
         depth: most levels, and so most accepted tokens of a draft.
 
-    Attributes:
-        num_passes: passes of the network so far.
-
     Raises:
         ConfigError: width or depth is out of range.
     """
@@ -129,13 +133,11 @@ class ModelDrafter:
         check_int("width", width, 1, 64)
         check_int("depth", depth, 1, 64)
         self.hidden_layers = network.hidden_layers
-        self.num_passes = 0
         self._network = network
         self._width = width
         self._depth = min(depth, network.most_levels or depth)
         self._cache = network.make_cache(num_slots, max_len + width * depth)
-        self._lock = threading.Lock()
-        self._contexts: dict[str, _Context] = {}  # changed with the lock, read without
+        self._contexts = LiveRequests[_Context]()
 
     def start(
         self,
@@ -150,10 +152,7 @@ class ModelDrafter:
     ) -> None:
         """Admit a request. Raises DuplicateRequestError if a live one has this id."""
         context = _Context(draft or DraftConfig(), int(bool(self.hidden_layers)), prompt_ids.tolist())
-        with self._lock:
-            if request_id in self._contexts:
-                raise DuplicateRequestError(f"request {request_id!r} is live already")
-            self._contexts[request_id] = context
+        self._contexts.add(request_id, context)
 
     def watch(self, rows: Sequence[PassedRow]) -> None:
         """Take the features of all tokens that stay, and read the prompts as far as they go."""
@@ -180,8 +179,7 @@ class ModelDrafter:
 
     def finish(self, request_id: str, learn: bool = True) -> None:
         """Forget a request."""
-        with self._lock:
-            self._contexts.pop(request_id, None)
+        self._contexts.remove(request_id)
 
     def step(
         self, updates: Sequence[tuple[str, Tokens]], max_tokens: int = 32, min_prob: float = 0.0
@@ -207,17 +205,11 @@ class ModelDrafter:
         if not contexts:
             return
         segments = [context.segment() for context in contexts]
-        features = [
-            torch.cat(context.features)[: len(segment)]
-            for context, segment in zip(contexts, segments, strict=True)
-            if context.shift
-        ]
-        carried = self._network.read(torch.cat(features) if features else None)
-        rows = self._forward(segments, carried)
+        features = [context.take_features(len(one)) for context, one in zip(contexts, segments, strict=True)]
+        carried = self._network.read(torch.cat(features) if self.hidden_layers else None)
+        rows = self._network.forward(segments, carried, self._cache)
         ends = np.cumsum([len(segment) for segment in segments]) - 1
         for context, segment, end in zip(contexts, segments, ends.tolist(), strict=True):
-            left = [torch.cat(context.features)[len(segment) :]] if context.shift else []
-            context.features = [one for one in left if len(one)]
             context.num_read += len(segment)
             context.handed_on = rows[end]
 
@@ -232,12 +224,8 @@ class ModelDrafter:
             growing, segments, parents = _next_level(growing, sizes)
             if not growing:
                 return
-            rows = self._forward(segments, rows[parents])
+            rows = self._network.forward(segments, rows[parents], self._cache)
             sizes = [len(segment) for segment in segments]
-
-    def _forward(self, segments: Sequence[Segment], carried: torch.Tensor) -> torch.Tensor:
-        self.num_passes += 1
-        return self._network.forward(segments, carried, self._cache)
 
     def _branch(
         self, trees: Sequence[GrowingTree], rows: torch.Tensor, sizes: Sequence[int], level: int

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from agentspec.config import DraftConfig
 from agentspec.draft import Draft, Source
+from agentspec.engine.drafters.live_requests import LiveRequests
 from agentspec.engine.drafters.static_tree import fill, path_shape, tree_shape
 from agentspec.engine.passed import PassedRow
-from agentspec.errors import DuplicateRequestError
 from agentspec.proposer import Tokens
 from agentspec.stages import StageKey
 
@@ -47,8 +47,8 @@ class TokenRecycler:
         num_candidates = self._table_shape[1]
         self._shapes = {"tree": tree_shape(num_draft, num_candidates), "chain": path_shape(num_draft)}
         self._lock = threading.Lock()
-        self._tables: dict[str, NDArray[np.int32]] = {}  # by tenant
-        self._requests: dict[str, _Request] = {}  # changed with the lock, read without
+        self._tables: dict[str, NDArray[np.int32]] = {}  # by tenant; guarded by the lock
+        self._requests = LiveRequests[_Request]()
 
     def start(
         self,
@@ -68,12 +68,10 @@ class TokenRecycler:
         """
         last = int(prompt_ids[-1]) if len(prompt_ids) else None
         with self._lock:
-            if request_id in self._requests:
-                raise DuplicateRequestError(f"request {request_id!r} is live already")
             if stage.tenant not in self._tables:
                 self._tables[stage.tenant] = np.full(self._table_shape, -1, np.int32)
             table = self._tables[stage.tenant]
-            self._requests[request_id] = _Request(draft or DraftConfig(), table, learn, last)
+        self._requests.add(request_id, _Request(draft or DraftConfig(), table, learn, last))
 
     def watch(self, rows: Sequence[PassedRow]) -> None:
         """Note the model's likeliest tokens after every token that it gave logits for."""
@@ -98,8 +96,7 @@ class TokenRecycler:
 
     def finish(self, request_id: str, learn: bool = True) -> None:
         """Forget a request. The table stays."""
-        with self._lock:
-            self._requests.pop(request_id, None)
+        self._requests.remove(request_id)
 
     def _draft(self, request: _Request, max_tokens: int) -> Draft:
         if request.draft.is_off or request.last is None:

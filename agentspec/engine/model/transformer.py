@@ -42,7 +42,7 @@ class Transformer:
         self.config = config
         self.dtype = weights.dtype
         self.device = weights.device
-        has_packing = _num_parameters(config) * 4 <= PACK_LIMIT_BYTES
+        has_packing = num_parameters(config) * 4 <= PACK_LIMIT_BYTES
         hidden, vocab = config.hidden_size, config.vocab_size
         with torch.inference_mode():
             self._embedding = weights.take("model.embed_tokens.weight", vocab, hidden)
@@ -125,7 +125,7 @@ class Transformer:
         return wanted[0] if len(wanted) == 1 else torch.cat(wanted)
 
 
-def _num_parameters(config: ModelConfig) -> int:
+def num_parameters(config: ModelConfig) -> int:
     """Weights in matrices, roughly: what decides whether a second copy is affordable."""
     attention = 2 * config.hidden_size * config.head_dim * (config.num_heads + config.num_kv_heads)
     mlp = 3 * config.hidden_size * config.intermediate_size
