@@ -58,7 +58,7 @@ class StepScheduler(Scheduler):  # type: ignore[misc]
         """Schedule a step."""
         scheduled: SchedulerOutput = super().schedule(*args, **options)
         if self._pauses is not None:
-            self._pauses.num_requests = len(scheduled.num_scheduled_tokens)
+            self._pauses.begin_step(len(scheduled.num_scheduled_tokens), scheduled.total_num_scheduled_tokens)
         return scheduled
 
     def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> GrammarOutput | None:
@@ -72,6 +72,8 @@ class StepScheduler(Scheduler):  # type: ignore[misc]
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> Any:
         """Take a step's output, then its drafts."""
+        if self._pauses is not None:
+            self._pauses.end_step()
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         drafts = getattr(model_runner_output, DRAFTS, _ABSENT)
         self.has_drafts = drafts is not _ABSENT

@@ -199,11 +199,43 @@ def test_the_scheduler_gets_to_know_an_executor_of_other_processes(
     scheduler._step(SimpleNamespace(scheduler=object(), model_executor=executor))  # not our scheduler
 
 
-def test_the_engine_core_pauses_while_it_waits_for_many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What the engine core does between two looks for a worker's answer: "yield", or seconds of sleep."""
     waits: list[object] = []
     monkeypatch.setattr(shm_broadcast, "sched_yield", lambda: waits.append("yield"))
     monkeypatch.setattr(time, "sleep", waits.append)
-    pauses = worker_calls.Pauses()
-    for pauses.num_requests in (1, worker_calls.MANY):
+    return waits
+
+
+def test_the_engine_core_sleeps_for_most_of_the_least_wait(waits: list[object]) -> None:
+    now_s = 0.0
+    pauses = worker_calls.Pauses(lambda: now_s)
+    for took_s in (0.004, 0.003, 0.005):
+        pauses.begin_step(1, 1)
         shm_broadcast.sched_yield()
-    assert waits == ["yield", worker_calls.PAUSE_S]
+        shm_broadcast.sched_yield()
+        now_s += took_s
+        pauses.end_step()
+    slept = [worker_calls.SLEPT * least_s - worker_calls.LATE_S for least_s in (0.004, 0.003)]
+    assert waits == ["yield", "yield", pytest.approx(slept[0]), "yield", pytest.approx(slept[1]), "yield"]
+
+
+def test_steps_of_another_size_and_short_ones_are_not_slept_through(waits: list[object]) -> None:
+    now_s = 0.0
+    pauses = worker_calls.Pauses(lambda: now_s)
+    for num_tokens, took_s in ((1, 0.01), (16, 0.0002), (16, 0.0002)):
+        pauses.begin_step(1, num_tokens)
+        shm_broadcast.sched_yield()
+        now_s += took_s
+        pauses.end_step()
+    pauses.end_step()  # the output was there already
+    assert waits == ["yield", "yield", "yield"]
+
+
+def test_the_engine_core_pauses_between_two_looks_with_many_requests(waits: list[object]) -> None:
+    pauses = worker_calls.Pauses(lambda: 0.0)
+    pauses.begin_step(worker_calls.MANY, 9)
+    for _ in range(3):
+        shm_broadcast.sched_yield()
+    assert waits == ["yield", worker_calls.PAUSE_S, worker_calls.PAUSE_S]
