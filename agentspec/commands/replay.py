@@ -28,10 +28,10 @@ METHODS = (
     "arctic",
 )
 DESCRIPTION = """\
-Replay recorded model calls. Each method drafts, the record stands for the model that verifies, and a
-response is learned at its end. Prints tokens per step, drafted and accepted tokens, and the time of drafting.
-Then, for each file: whether speculation is worth it, how predictable its stages are, and the gain of each.
-Ends with one line of JSON with the same by stage, source and match length.
+Replay recorded model calls. Each method drafts, and the record stands for the model that verifies. Outputs
+join the shared trees as they are written. Prints tokens per step, drafted and accepted tokens, and the time
+of drafting. Then, for each file: whether speculation is worth it on four kinds of machines, how predictable
+its stages are, and which of them pays. A method with a price (--min-prob) is judged at the one that fits.
 """
 
 EXAMPLES = (
@@ -145,7 +145,12 @@ def _add_method_options(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_report_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON line here")
+    group.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="also write the figures as a line of JSON, by stage, source and match length",
+    )
     group.add_argument("--markdown", type=Path, metavar="FILE", help="also write tables by stage")
     group.add_argument(
         "--plot",
@@ -159,9 +164,9 @@ def _add_report_options(group: argparse._ArgumentGroup) -> None:
 def run_replay(args: argparse.Namespace) -> int:
     """``agentspec replay``."""
     with needed("bench", "engine"):
-        from agentspec.replay.jobs import Plan, Selection
+        from agentspec.replay.jobs import HALVES, Plan, Selection
         from agentspec.replay.methods import Rule
-        from agentspec.replay.run import HALVES, run, run_compare
+        from agentspec.replay.run import run, run_compare
         from agentspec.reporting.report import Outputs
 
         rule = Rule(args.mode, args.max_draft, args.alpha, args.min_prob)

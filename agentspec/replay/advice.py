@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from agentspec.replay.costs import ROW_COSTS, TYPICAL, fitting_price, speedup
 from agentspec.replay.jobs import Replayed
 from agentspec.replay.methods import Rule
 from agentspec.replay.tally import Tally, total
 
-ROW_COSTS = {0.005: "GPU, memory bound", 0.1: "CPU or a full batch"}  # per verified token, in plain steps
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage under a choice.
+
+    Attributes:
+        entropy: in bits.
+        share: of all decode steps that the choice saves.
+    """
+
+    entropy: float
+    tokens_per_step: float
+    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +33,15 @@ class Choice:
     Attributes:
         row_cost: c, in plain decode steps.
         speedup: speed-up over decoding without drafts.
+        price: least chance of a draft token with which it ran; None = it has none, or that of the run.
     """
 
     row_cost: float
     method: str
     speedup: float
+    price: float | None
+    tokens_per_step: float
+    stages: dict[str, Stage]
 
     @property
     def is_worth_it(self) -> bool:
@@ -33,39 +50,28 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """One stage under the best method. ``entropy`` is in bits."""
-
-    entropy: float
-    tokens_per_step: float
-
-
-@dataclass(frozen=True, slots=True)
 class Advice:
     """The best of the methods that were run on a file.
 
     Attributes:
-        method: the method with the most tokens per step.
-        rule: the settings of the run.
+        method: the method with the most tokens per step, with the settings of the run.
+        rule: these settings.
+        num_calls: how many were replayed.
         saving: the share of decode steps that the method saves.
         choices: the fastest method for each cost in ROW_COSTS.
     """
 
     method: str
     rule: Rule
+    num_calls: int
     tokens_per_step: float
     saving: float
     choices: tuple[Choice, ...]
-    stages: dict[str, Stage]
 
-
-def speedup(tally: Tally, row_cost: float) -> float:
-    """Return the speed-up over decoding without drafts.
-
-    A step that verifies k draft tokens costs 1 + c * k plain steps. Drafting counts as free: it takes
-    microseconds, and a step takes milliseconds.
-    """
-    return tally.tokens_per_step / (1 + row_cost * tally.drafted_per_step)
+    @property
+    def typical(self) -> Choice:
+        """The choice that is named first."""
+        return next(choice for choice in self.choices if choice.row_cost == TYPICAL)
 
 
 def advise(replayed: Replayed, rule: Rule) -> Advice:
@@ -76,40 +82,60 @@ def advise(replayed: Replayed, rule: Rule) -> Advice:
     return Advice(
         best,
         rule,
+        replayed.num_calls,
         tally.tokens_per_step,
         1 - tally.steps / tally.tokens if tally.tokens else 0.0,
-        tuple(_fastest(totals, row_cost) for row_cost in ROW_COSTS),
+        tuple(_fastest(replayed, row_cost) for row_cost in ROW_COSTS),
+    )
+
+
+def _fastest(replayed: Replayed, row_cost: float) -> Choice:
+    """Return the fastest method. One with a price is judged at the price that fits, if it ran with that."""
+    fitted = replayed.at_costs.get(row_cost, {})
+    ran = {**replayed.by_method, **fitted}
+    speedups = {method: speedup(total(by_stage.values()), row_cost) for method, by_stage in ran.items()}
+    best = max(speedups, key=speedups.__getitem__)
+    tally = total(ran[best].values())
+    return Choice(
+        row_cost,
+        best,
+        speedups[best],
+        fitting_price(row_cost) if best in fitted else None,
+        tally.tokens_per_step,
         {
-            stage: Stage(replayed.entropy[stage], one.tokens_per_step)
-            for stage, one in sorted(replayed.by_method[best].items())
+            stage: Stage(replayed.entropy[stage], one.tokens_per_step, _saved_share(one, tally))
+            for stage, one in sorted(ran[best].items())
         },
     )
 
 
-def _fastest(totals: Mapping[str, Tally], row_cost: float) -> Choice:
-    speedups = {method: speedup(tally, row_cost) for method, tally in totals.items()}
-    best = max(speedups, key=speedups.__getitem__)
-    return Choice(row_cost, best, speedups[best])
+def _saved_share(stage: Tally, all_stages: Tally) -> float:
+    saved = all_stages.tokens - all_stages.steps
+    return (stage.tokens - stage.steps) / saved if saved else 0.0
 
 
 def lines(name: str, advice: Advice) -> Iterator[str]:
     """Yield the advice as lines of plain text."""
-    yield f"{name}: {_saved(advice)}"
+    yield f"{name}: {_answer(advice)}"
+    yield f"  {_saved(advice)}"
     for choice in advice.choices:
         yield f"  {_judged(choice)}"
-    width = max(map(len, advice.stages), default=0)
-    for stage, one in advice.stages.items():
-        yield f"  {stage:{width}}  entropy {one.entropy:.2f} bits, {one.tokens_per_step:.2f} tokens per step"
+    width = max(map(len, advice.typical.stages), default=0)
+    for stage, one in advice.typical.stages.items():
+        yield (
+            f"  {stage:{width}}  entropy {one.entropy:.2f} bits, {one.tokens_per_step:.2f} tokens per step, "
+            f"{one.share:.0%} of the saved steps"
+        )
 
 
 def markdown(advice: Advice) -> Iterator[str]:
     """Yield the advice as a Markdown paragraph and a table."""
-    yield " ".join((_saved(advice), *map(_judged, advice.choices)))
+    yield " ".join((_answer(advice), _saved(advice), *map(_judged, advice.choices)))
     yield ""
-    yield "| stage | entropy, bits | tokens/step |"
-    yield "|---|--:|--:|"
-    for stage, one in advice.stages.items():
-        yield f"| {stage} | {one.entropy:.2f} | {one.tokens_per_step:.2f} |"
+    yield "| stage | entropy, bits | tokens/step | of the saved steps |"
+    yield "|---|--:|--:|--:|"
+    for stage, one in advice.typical.stages.items():
+        yield f"| {stage} | {one.entropy:.2f} | {one.tokens_per_step:.2f} | {one.share:.0%} |"
     yield ""
 
 
@@ -119,6 +145,22 @@ def settings(rule: Rule) -> str:
     return f"--mode {rule.mode} {sizes}"
 
 
+def _answer(advice: Advice) -> str:
+    """Return what the replay means to those who pay for the engine."""
+    choice, where = advice.typical, ROW_COSTS[TYPICAL]
+    calls = "this call" if advice.num_calls == 1 else f"these {advice.num_calls:,} calls"
+    if not choice.is_worth_it:
+        return f"{calls}: drafts do not pay on {where}."
+    answer = (
+        f"{calls}: {choice.tokens_per_step:.1f}x fewer decode steps, {choice.speedup:.1f}x faster on {where} "
+        f"with {choice.method}"
+    )
+    if len(choice.stages) < 2:
+        return f"{answer}."
+    most = max(choice.stages, key=lambda stage: choice.stages[stage].share)
+    return f"{answer}. {most} pays most: {choice.stages[most].share:.0%} of the saved steps."
+
+
 def _saved(advice: Advice) -> str:
     gains = f"{advice.tokens_per_step:.2f} tokens per step, {advice.saving:.0%} of the decode steps saved"
     return f"{advice.method} does best with {gains} ({settings(advice.rule)})."
@@ -126,8 +168,11 @@ def _saved(advice: Advice) -> str:
 
 def _judged(choice: Choice) -> str:
     verdict = "worth it" if choice.is_worth_it else "not worth it"
-    cost = f"{choice.row_cost:g} steps per verified token ({ROW_COSTS[choice.row_cost]})"
-    return f"At {cost}: {verdict}, {choice.method} decodes {choice.speedup:.2f} times as fast as without."
+    price = "" if choice.price is None else f" (--min-prob {choice.price:g})"
+    where = f"On {ROW_COSTS[choice.row_cost]} ({choice.row_cost:g} steps per verified token)"
+    return (
+        f"{where}: {verdict}, {choice.method} decodes {choice.speedup:.2f} times as fast as without{price}."
+    )
 
 
 def figures(advice: Advice) -> dict[str, Any]:
@@ -135,18 +180,24 @@ def figures(advice: Advice) -> dict[str, Any]:
     return {
         "method": advice.method,
         "settings": settings(advice.rule),
+        "num_calls": advice.num_calls,
         "tokens_per_step": advice.tokens_per_step,
         "saving": advice.saving,
         "by_row_cost": {
             f"{choice.row_cost:g}": {
                 "method": choice.method,
                 "speedup": choice.speedup,
+                "price": choice.price,
                 "is_worth_it": choice.is_worth_it,
             }
             for choice in advice.choices
         },
         "stages": {
-            stage: {"entropy_bits": one.entropy, "tokens_per_step": one.tokens_per_step}
-            for stage, one in advice.stages.items()
+            stage: {
+                "entropy_bits": one.entropy,
+                "tokens_per_step": one.tokens_per_step,
+                "share_of_saved": one.share,
+            }
+            for stage, one in advice.typical.stages.items()
         },
     }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 from multiprocessing.queues import SimpleQueue
@@ -15,16 +15,27 @@ from typing import Any, TypeVar
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
+from agentspec.errors import ConfigError
 from agentspec.replay import traces
 from agentspec.replay.calls import Call, Encode, RecordedCall, encoded, read
+from agentspec.replay.costs import ROW_COSTS, fitting_price
 from agentspec.replay.entropy import entropy_by_stage
 from agentspec.replay.methods import METHODS, Rule
 from agentspec.replay.replay import replay
 from agentspec.replay.tally import Tally
 
 TEKKEN = "tekken"
+HALVES = ("first", "second")
 
 Result = TypeVar("Result")
 ByMethod = dict[str, dict[str, Tally]]  # method -> stage -> counts
@@ -53,6 +64,11 @@ class Selection:
         records = (record for record in read(path) if self.half is None or record.half() == self.half)
         return islice(records, self.limit)
 
+    @property
+    def part(self) -> str:
+        """The part of a file in words, behind its name."""
+        return "" if self.half is None else f" in its {HALVES[self.half]} half"
+
     def size(self, path: Path) -> int:
         """Return the number of calls to replay."""
         return sum(1 for _ in self.chosen(path))
@@ -66,6 +82,11 @@ class Plan:
     rule: Rule
     selection: Selection = Selection()
 
+    def prices(self, method: str) -> dict[float, float]:
+        """Return the least chance of a draft token by cost, where a method has to run again for it."""
+        prices = {cost: fitting_price(cost) for cost in ROW_COSTS if METHODS[method].has_price}
+        return {cost: price for cost, price in prices.items() if price != self.rule.min_prob}
+
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
@@ -73,20 +94,30 @@ class Replayed:
 
     Attributes:
         entropy: by stage, in bits.
+        num_calls: how many were replayed.
+        at_costs: by cost of a verified token, the methods with a price at the price that fits it.
     """
 
     by_method: ByMethod
     entropy: dict[str, float]
+    num_calls: int = 0
+    at_costs: Mapping[float, ByMethod] = field(default_factory=dict)
 
 
 def run(paths: Sequence[Path], plan: Plan, num_processes: int) -> dict[str, Replayed]:
     """Return counts by file name. Shows progress on stderr.
 
     Raises:
-        ConfigError: a file is not a record of calls, or the tokenizer can't be loaded.
+        ConfigError: a file is not a record of calls, or has none.
+        CheckpointError: the tokenizer can't be loaded.
     """
-    total = len(plan.methods) * sum(plan.selection.size(path) for path in paths)
-    replayed = share_out(_replay_file, [(path, plan) for path in paths], num_processes, total)
+    load_tokenizer(plan.selection.tokenizer)
+    sizes = {path: plan.selection.size(path) for path in paths}
+    for path, size in sizes.items():
+        if not size:
+            raise ConfigError(f"there are no calls in {str(path)!r}{plan.selection.part}")
+    num_calls = sum(sizes.values()) * sum(1 + len(plan.prices(name)) for name in plan.methods)
+    replayed = share_out(_replay_file, [(path, plan) for path in paths], num_processes, num_calls)
     return {name_of(path): one for path, one in zip(paths, replayed, strict=True)}
 
 
@@ -127,6 +158,8 @@ def _progress() -> Progress:
         BarColumn(30),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(),
         console=Console(stderr=True),
     )
 
@@ -153,7 +186,12 @@ def _replay_file(path: Path, plan: Plan) -> Replayed:
         name: replay(calls, METHODS[name].make(plan.rule), selection.num_sessions, reporter())
         for name in plan.methods
     }
-    return Replayed(by_method, entropy_by_stage(calls))
+    at_costs: dict[float, ByMethod] = {cost: {} for cost in ROW_COSTS}
+    for name in plan.methods:
+        for cost, price in plan.prices(name).items():
+            drafter = METHODS[name].make(replace(plan.rule, min_prob=price))
+            at_costs[cost][name] = replay(calls, drafter, selection.num_sessions, reporter())
+    return Replayed(by_method, entropy_by_stage(calls), len(calls), at_costs)
 
 
 @lru_cache(maxsize=1)

@@ -41,10 +41,16 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method: its summary in one line, and its factory."""
+    """One method.
+
+    Attributes:
+        summary: in one line.
+        has_price: it drafts no token that is less probable than ``Rule.min_prob``.
+    """
 
     summary: str
     make: Callable[[Rule], Drafter]
+    has_price: bool = False
 
 
 def _arctic(rule: Rule) -> Drafter:
@@ -57,26 +63,32 @@ METHODS: Mapping[str, Method] = {
     "learned": Method(
         "request, session, stage and workflow trees together, tokens by their chance to be accepted",
         lambda rule: ForestDrafter(replace(rule.draft, rule="learned"), LEARNED_SOURCES),
+        has_price=True,
     ),
     "forest": Method(
         "request, session, stage, workflow and tenant trees together, as the forest is by default",
         lambda rule: ForestDrafter(rule.draft, SHARED_SOURCES),
+        has_price=True,
     ),
     "paper-stage": Method(
         "SuffixDecoding: the request's tree and one per stage",
         lambda rule: ForestDrafter(rule.draft),
+        has_price=True,
     ),
     "paper-shared": Method(
         "SuffixDecoding: the request's tree and one of all outputs",
         lambda rule: ForestDrafter(rule.draft, by_stage=False),
+        has_price=True,
     ),
     "paper-request": Method(
         "SuffixDecoding: only the request's tree",
         lambda rule: ForestDrafter(rule.draft, ()),
+        has_price=True,
     ),
     "paper-global": Method(
         "SuffixDecoding: only one tree per stage, without the request's",
         lambda rule: StageTrees(rule.draft),
+        has_price=True,
     ),
     "pld": Method(
         "prompt look-up, n-grams of 2 to 5 tokens, as vLLM's method ngram",
@@ -105,5 +117,6 @@ METHODS: Mapping[str, Method] = {
     "arctic": Method(
         "arctic-inference's suffix cache, what vLLM's method suffix uses, if it is installed",
         _arctic,
+        has_price=True,
     ),
 }

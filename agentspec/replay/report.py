@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.table import Table
 
 from agentspec.draft import TREES, Source
@@ -20,9 +21,11 @@ ALL = "all"
 
 def table(results: Mapping[str, ByMethod]) -> Table:
     """Return a table with a row for each file and method."""
-    shown = Table(title="replay", title_justify="left")
-    for heading in ("calls of", "method", *HEADINGS):
-        shown.add_column(heading, justify="left" if heading in ("calls of", "method") else "right")
+    shown = Table(title="replay", title_justify="left", box=SIMPLE)
+    shown.add_column("calls of", overflow="fold")
+    shown.add_column("method", no_wrap=True)
+    for heading in HEADINGS:
+        shown.add_column(heading.replace("/", "\n/").replace(" ", "\n"), justify="right", no_wrap=True)
     for name, by_method in results.items():
         for method, by_stage in by_method.items():
             shown.add_row(name, method, *_cells(total(by_stage.values())))

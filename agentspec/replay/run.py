@@ -11,21 +11,21 @@ from agentspec.errors import ConfigError
 from agentspec.replay import advice, jobs, report
 from agentspec.replay.comparison import compare, trials
 from agentspec.replay.comparison import report as compare_report
-from agentspec.replay.jobs import Plan, Selection
+from agentspec.replay.jobs import HALVES, Plan, Selection
 from agentspec.replay.tally import total
 from agentspec.reporting.report import Outputs, Report
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
-HALVES = ("first", "second")
 
 
 def run(inputs: Sequence[Path], plan: Plan, num_processes: int, outputs: Outputs) -> int:
-    """Replay, print the table, the advice and a last line of JSON, and return the exit status.
+    """Replay, print the table and the advice, write the files, and return the exit status.
 
     Raises:
-        ConfigError: there are no calls, a file can't be read, or the plot's name has another ending.
+        ConfigError: there are no calls, a file can't be read or written, or a setting is out of range.
     """
     outputs.check()
+    _ = plan.rule.draft  # checks the settings
     paths = _paths(inputs)
     replayed = jobs.run(paths, plan, num_processes)
     results = {name: one.by_method for name, one in replayed.items()}
@@ -50,6 +50,7 @@ def run(inputs: Sequence[Path], plan: Plan, num_processes: int, outputs: Outputs
         table=report.table(results),
         origin=_origin(paths, {"methods": plan.methods, "rule": asdict(plan.rule), **asdict(plan.selection)}),
         notes=[text for name, one in advised.items() for text in advice.lines(name, one)],
+        prints_json=False,
         plot=plot,
         markdown=lambda: report.markdown(results, advised),
     ).publish(outputs)
@@ -62,7 +63,7 @@ def run_compare(
     num_processes: int,
     outputs: Outputs,
 ) -> int:
-    """Compare the learned rule with the paper's, print the table and the JSON, and return the exit status.
+    """Compare the learned rule with the paper's, print the table, write the files, return the exit status.
 
     The JSON's ``summary`` and the plot are those of the last half. Its ``figures`` are by half and data set.
 
@@ -71,6 +72,7 @@ def run_compare(
     """
     outputs.check()
     paths = _paths(inputs)
+    jobs.load_tokenizer(selection.tokenizer)
     measured = _measured(paths, {half: _of_half(selection, half) for half in halves}, num_processes)
     summaries = {half: compare.summary(figures) for half, figures in measured.items()}
     arguments = {**asdict(selection), "half": list(halves)}
@@ -83,6 +85,7 @@ def run_compare(
     return Report(
         figures={"summary": summaries[halves[-1]], "summary_by_half": summaries, "figures": measured},
         table=compare_report.table(measured),
+        prints_json=False,
         origin=_origin(paths, arguments),
         plot=plot,
         markdown=lambda: compare_report.markdown(measured),

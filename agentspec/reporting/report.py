@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,8 @@ from rich.table import Table
 from agentspec.errors import ConfigError
 from agentspec.reporting.provenance import provenance
 
-COLUMNS = 110
+COLUMNS = 110  # without a terminal
+LEAST_COLUMNS, MOST_COLUMNS = 80, 120
 
 Announce = Callable[[str], None]
 
@@ -44,6 +47,8 @@ class Outputs:
             folder = next(parent for parent in path.absolute().parents if parent.exists())
             if not folder.is_dir():
                 raise ConfigError(f"there can't be a file {str(path)!r}: {str(folder)!r} is no folder")
+            if not os.access(path if path.exists() else folder, os.W_OK):
+                raise ConfigError(f"{str(path)!r} can't be written: name another file, or change its rights")
 
     def make_folders(self) -> None:
         """Create the folders of the files."""
@@ -67,6 +72,7 @@ class Report:
         plot: draws the plot into a file.
         markdown: returns the report as markdown.
         is_failure: true if the command exits with status 1.
+        prints_json: the JSON line is printed, too; False: it is in its file alone.
     """
 
     figures: Mapping[str, Any]
@@ -76,9 +82,10 @@ class Report:
     plot: Callable[[Path], None] | None = None
     markdown: Callable[[], str] | None = None
     is_failure: bool = False
+    prints_json: bool = True
 
     def publish(self, outputs: Outputs) -> int:
-        """Write the files, print the table, the notes and the JSON line; return the exit status."""
+        """Write the files, print the table, the notes and perhaps the JSON; return the exit status."""
         line = json_line(self.figures, {**provenance(), **self.origin})
         outputs.make_folders()
         if outputs.json:
@@ -87,7 +94,7 @@ class Report:
             outputs.markdown.write_text(self.markdown(), encoding="utf-8")
         if outputs.plot and self.plot:
             self.plot(outputs.plot)
-        print_report(self.table, line, self.notes)
+        print_report(self.table, line if self.prints_json else None, self.notes)
         return int(self.is_failure)
 
 
@@ -110,11 +117,12 @@ def announcer() -> Announce:
     return lambda what: console.print(f"{time.monotonic() - begin_s:5.1f} s  {what}", highlight=False)
 
 
-def print_report(table: Table, line: str, notes: Sequence[str] = ()) -> None:
-    """Print the table, the notes below it, then the JSON line."""
-    Console(width=COLUMNS).print(table)
+def print_report(table: Table, line: str | None, notes: Sequence[str] = ()) -> None:
+    """Print the table, the notes below it, then the JSON line if there is one. Tables fit the terminal."""
+    columns = shutil.get_terminal_size((COLUMNS, 24)).columns
+    Console(width=min(max(columns, LEAST_COLUMNS), MOST_COLUMNS)).print(table)
     print(*notes, sep="\n", end="\n" if notes else "")
-    print(line, flush=True)
+    print(line or "", end="\n" if line else "", flush=True)
 
 
 def json_line(measured: Mapping[str, Any], provenance: Mapping[str, object]) -> str:

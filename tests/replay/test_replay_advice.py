@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from agentspec.replay.advice import advise, figures, lines, markdown, speedup
+from agentspec.replay.advice import advise, figures, lines, markdown
+from agentspec.replay.costs import ROW_COSTS, fitting_price, speedup
 from agentspec.replay.jobs import Replayed
 from agentspec.replay.methods import Rule
 from agentspec.replay.tally import Tally
@@ -20,6 +23,7 @@ REPLAYED = Replayed(
         "wary": {"plan": tally(60, 100, 60), "sql": tally(20, 100, 20)},  # 2.5 tokens a step, 1 drafted
     },
     {"plan": 1.5, "sql": 0.25},
+    4812,
 )
 
 
@@ -31,45 +35,73 @@ def test_a_step_costs_what_it_verifies():
 def test_the_best_method_depends_on_what_verifying_costs():
     advice = advise(REPLAYED, Rule("tree", 64))
     assert (advice.method, advice.tokens_per_step, advice.saving) == ("eager", 4.0, 0.75)
-    gpu, cpu = advice.choices
+    gpu, *_, cpu = advice.choices
     assert (gpu.method, gpu.speedup, gpu.is_worth_it) == ("eager", pytest.approx(4 / 1.5), True)
     assert (cpu.method, cpu.speedup, cpu.is_worth_it) == ("wary", pytest.approx(2.5 / 1.1), True)
 
 
-def test_stages_are_those_of_the_best_method():
-    stages = advise(REPLAYED, Rule()).stages
-    assert {name: (one.entropy, one.tokens_per_step) for name, one in stages.items()} == {
-        "plan": (1.5, 2.5),
-        "sql": (0.25, 10.0),
+def test_a_method_with_a_price_is_judged_at_the_one_that_fits():
+    plan = tally(50, 200, 50)  # 4 tokens a step, 1 drafted
+    fitted = {cost: {"eager": {"plan": plan}} for cost in ROW_COSTS}
+    advice = advise(replace(REPLAYED, at_costs=fitted), Rule())
+    for choice in advice.choices:
+        assert choice.method == "eager"
+        assert choice.speedup == pytest.approx(4 / (1 + choice.row_cost))
+        assert choice.price == fitting_price(choice.row_cost)
+    assert advice.tokens_per_step == 4.0  # still that of the run's settings
+    assert "(--min-prob 0.2)." in list(lines("calls", advice))[5]
+
+
+def test_prices_rise_with_costs_up_to_an_accepted_token():
+    prices = [fitting_price(cost) for cost in (0.0, *ROW_COSTS, 0.9)]
+    assert prices == sorted(prices)
+    assert (prices[0], prices[-1]) == (0.0, 1.0)
+
+
+def test_stages_are_those_of_a_choice():
+    stages = advise(REPLAYED, Rule()).choices[0].stages
+    assert {name: (one.entropy, one.tokens_per_step, one.share) for name, one in stages.items()} == {
+        "plan": (1.5, 2.5, pytest.approx(60 / 150)),
+        "sql": (0.25, 10.0, pytest.approx(90 / 150)),
     }
 
 
 def test_drafts_that_cost_more_than_they_save_are_not_worth_it():
-    replayed = Replayed({"eager": {"s": tally(80, 100, 4000)}}, {"s": 6.0})
+    replayed = Replayed({"eager": {"s": tally(80, 100, 4000)}}, {"s": 6.0}, 1)
     advice = advise(replayed, Rule())
-    assert [choice.is_worth_it for choice in advice.choices] == [False, False]
-    assert "not worth it, eager decodes 0.21 times as fast" in "\n".join(lines("calls", advice))
+    assert not any(choice.is_worth_it for choice in advice.choices)
+    text = "\n".join(lines("calls", advice))
+    assert "calls: this call: drafts do not pay on a GPU with 8 clients." in text
+    assert "not worth it, eager decodes 0.21 times as fast" in text
 
 
 def test_it_is_said_in_plain_words_and_in_figures():
     advice = advise(REPLAYED, Rule("tree", 64))
     text = list(lines("calls", advice))
-    assert text[0].startswith(
-        "calls: eager does best with 4.00 tokens per step, 75% of the decode steps saved"
+    assert text[0] == (
+        "calls: these 4,812 calls: 2.5x fewer decode steps, 2.5x faster on a GPU with 8 clients with wary. "
+        "sql pays most: 67% of the saved steps."
     )
-    assert "--mode tree --max-draft 64 --alpha 4 --min-prob 0.1" in text[0]
-    assert "0.1 steps per verified token (CPU or a full batch): worth it, wary decodes 2.27" in text[2]
-    assert text[3:] == [
-        "  plan  entropy 1.50 bits, 2.50 tokens per step",
-        "  sql   entropy 0.25 bits, 10.00 tokens per step",
+    assert "eager does best with 4.00 tokens per step, 75% of the decode steps saved" in text[1]
+    assert "--mode tree --max-draft 64 --alpha 4 --min-prob 0.1" in text[1]
+    assert text[5] == (
+        "  On a CPU (0.1 steps per verified token): worth it, wary decodes 2.27 times as fast as without."
+    )
+    assert text[6:] == [
+        "  plan  entropy 1.50 bits, 1.67 tokens per step, 33% of the saved steps",
+        "  sql   entropy 0.25 bits, 5.00 tokens per step, 67% of the saved steps",
     ]
-    assert "| sql | 0.25 | 10.00 |" in list(markdown(advice))
+    assert "| sql | 0.25 | 5.00 | 67% |" in list(markdown(advice))
     measured = figures(advice)
     assert measured["by_row_cost"]["0.005"]["method"] == "eager"
-    assert measured["stages"]["plan"] == {"entropy_bits": 1.5, "tokens_per_step": 2.5}
+    assert measured["stages"]["plan"] == {
+        "entropy_bits": 1.5,
+        "tokens_per_step": pytest.approx(100 / 60),
+        "share_of_saved": pytest.approx(1 / 3),
+    }
 
 
 def test_no_calls_save_nothing():
     advice = advise(Replayed({"eager": {}}, {}), Rule())
     assert (advice.tokens_per_step, advice.saving) == (0.0, 0.0)
-    assert len(list(lines("calls", advice))) == 3
+    assert len(list(lines("calls", advice))) == 2 + len(ROW_COSTS)

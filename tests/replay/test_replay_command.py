@@ -8,6 +8,7 @@ import pytest
 
 from agentspec.cli import main
 from agentspec.commands import replay as command
+from agentspec.replay import jobs
 from agentspec.replay.methods import METHODS
 
 CALLS = [
@@ -28,16 +29,16 @@ def calls(tmp_path):
     return path
 
 
-def test_the_report_is_a_table_markdown_and_a_line_of_json(calls, tmp_path, capsys):
+def test_the_report_is_a_table_markdown_and_where_asked_json(calls, tmp_path, capsys):
     written = tmp_path / "out" / "replay.json"
     options = ["--jobs", "1", "--method", "forest", "--method", "pld", "--sessions", "2"]
     assert (
         main(["replay", str(calls), *options, "--json", str(written), "--markdown", str(tmp_path / "r.md")])
         == 0
     )
-    shown, _, last = capsys.readouterr().out.rstrip().rpartition("\n")
-    assert written.read_text().strip() == last
-    result = json.loads(last)
+    shown = capsys.readouterr().out
+    assert '"summary"' not in shown
+    result = json.loads(written.read_text())
     forest, lookup = (result["figures"]["calls"][name]["all"] for name in ("forest", "pld"))
     assert result["summary"]["tokens_per_step"] == {
         "calls/forest": forest["tokens_per_step"],
@@ -46,9 +47,11 @@ def test_the_report_is_a_table_markdown_and_a_line_of_json(calls, tmp_path, caps
     assert forest["tokens"] == lookup["tokens"]
     assert forest["tokens_per_step"] > lookup["tokens_per_step"]
     assert "| forest | sql |" in (tmp_path / "r.md").read_text()
-    assert "calls: forest does best" in shown
+    assert "calls: these 8 calls: " in shown
+    assert "forest does best" in shown
+    assert result["advice"]["calls"]["by_row_cost"]["0.01"]["price"] in (None, 0.02)
     assert "| stage | entropy, bits |" in (tmp_path / "r.md").read_text()
-    assert result["advice"]["calls"]["stages"]["sql"]["tokens_per_step"] == forest["tokens_per_step"]
+    assert result["advice"]["calls"]["stages"]["sql"]["tokens_per_step"] >= forest["tokens_per_step"]
     assert result["advice"]["calls"]["stages"]["sql"]["entropy_bits"] > 0
 
 
@@ -62,6 +65,43 @@ def test_what_can_not_be_replayed_is_an_error(calls, tmp_path, capsys):
     calls.write_text('{"prompt": "p"}')
     assert main(["replay", str(calls), "--jobs", "1"]) == 1
     assert "calls.jsonl:1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--min-prob", "1.5"], "min_prob"),
+        (["--alpha", "-1"], "alpha"),
+        (["--tokenizer", "none"], "none"),
+        (["--json", "calls.jsonl/out.json"], "is no folder"),
+        (["--half", "first"], "in its first half"),
+    ],
+)
+def test_what_is_wrong_is_found_before_the_work(calls, tmp_path, capsys, monkeypatch, options, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(jobs, "share_out", lambda *_: pytest.fail("the work has begun"))
+    calls.write_text(json.dumps(CALLS[0]))
+    assert main(["replay", str(calls), *options]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_an_empty_log_is_refused_by_its_name(calls, capsys):
+    calls.write_text("\n")
+    assert main(["replay", str(calls)]) == 1
+    assert f"there are no calls in '{calls}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_tables_fit_the_terminal(calls, tmp_path, capsys, monkeypatch, columns):
+    long = tmp_path / "calls-of-a-pipeline-with-a-very-long-name.jsonl"
+    long.write_text(calls.read_text())
+    monkeypatch.setenv("COLUMNS", str(columns))
+    options = ["--jobs", "1", "--method", "paper-request", "--method", "recycling"]
+    assert main(["replay", str(long), *options]) == 0
+    table = capsys.readouterr().out.split("\n" + long.stem)[0]
+    assert max(map(len, table.splitlines())) <= columns
+    assert "paper-request" in table
+    assert "…" not in table
 
 
 def test_what_was_counted_is_drawn(calls, tmp_path, capsys):
@@ -108,8 +148,9 @@ def test_two_files_of_one_name_are_refused(calls, tmp_path, capsys):
     assert str(other) in refused
 
 
-def test_names_that_differ_in_a_dot_are_kept_apart(calls, tmp_path, capsys):
+def test_names_that_differ_in_a_dot_are_kept_apart(calls, tmp_path):
     (tmp_path / "calls.v2.jsonl").write_text(calls.read_text())
-    assert main(["replay", str(tmp_path), "--jobs", "1", "--method", "llma"]) == 0
-    result = json.loads(capsys.readouterr().out.rstrip().rpartition("\n")[2])
+    written = tmp_path / "out.json"
+    assert main(["replay", str(tmp_path), "--jobs", "1", "--method", "llma", "--json", str(written)]) == 0
+    result = json.loads(written.read_text())
     assert list(result["figures"]) == ["calls", "calls.v2"]
