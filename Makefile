@@ -69,7 +69,7 @@ PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 # recorded model calls of eleven data sets, which are not part of the repository
 PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
 
-.PHONY: help setup run test docs test-core test-loaded test-uvicorn test-vllm test-vllm-v1 test-vllm-v2 test-vllm-sources lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters haproxy test-routers test-deploy test-examples test-ray bench-ray paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded clean
+.PHONY: help setup run test docs test-core test-loaded test-uvicorn test-vllm test-vllm-v1 test-vllm-v2 test-vllm-sources lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters haproxy test-routers test-deploy test-examples test-ray bench-ray paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded heads clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -292,6 +292,9 @@ paper: $(STAMP)  ## docs/paper.md: the paper's figures again (TRACES=DIR, ARGS="
 
 model: $(STAMP)  ## rebuild the bundled model from nothing (about an hour on 2 cores)
 	@$(BIN)/python -m examples.agentic_sql.training --compile
+
+heads: $(STAMP)  ## train heads that draft for the bundled model, into out/heads (half an hour each on 2 cores)
+	@$(BIN)/python -m examples.agentic_sql.training.heads $(ARGS)
 
 $(PACKAGING_STAMP): Makefile
 	@test -x $(PACKAGING_BIN)/python || { echo "making $(PACKAGING_VENV)"; $(PYTHON) -m venv $(PACKAGING_VENV); }

@@ -129,6 +129,14 @@ class ForestCore:
         min_prob: float,
         maker: DraftMaker,
     ) -> list[Draft] | None: ...
+    def draft_after_named(
+        self,
+        requests: Mapping[str, object],
+        updates: list[tuple[str, NDArray[np.int32]]],
+        max_tokens: int,
+        min_prob: float,
+        maker: DraftMaker,
+    ) -> list[Draft] | None: ...
     def start_threads(self) -> None: ...
     def settle(self) -> None: ...
     def observe(

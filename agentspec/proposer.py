@@ -72,6 +72,16 @@ class Learner(Protocol):
         """Add the content of a saved file and return a dataclass of its sizes. Raises ForestFileError."""
 
 
+@runtime_checkable
+class TextProposer(Proposer, Protocol):
+    """A proposer that drafts from texts alone, such as the forest. So it can draft behind assumed tokens."""
+
+    def draft_after(
+        self, assumed: Sequence[tuple[str, Tokens]], max_tokens: int = 32, min_prob: float = 0.0
+    ) -> list[Draft]:
+        """Draft as if each request's output had gone on with some tokens. Nothing changes."""
+
+
 class OutputSharing(Protocol):
     """Takes the outputs that a proposer has learned, for other engines."""
 

@@ -323,6 +323,8 @@ class EngineSettings(_Group):
     corpus: str | None = Field(default=None, repr=False)
     corpus_snapshots: str | None = Field(default=None, repr=False)
     draft: Literal["chain", "tree", "off"] | None = None
+    draft_model: str | None = Field(default=None, min_length=1)
+    hybrid_threshold: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     slots: int | None = Field(default=None, ge=1)
     threads: int | None = Field(default=None, ge=1)
     device: str | None = Field(default=None, pattern="^(cpu|cuda|mps|xpu)(:[0-9]+)?$")

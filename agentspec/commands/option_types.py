@@ -52,6 +52,14 @@ def price(text: str) -> float:
     return value
 
 
+def amount(text: str) -> float:
+    """Parse a number, at least 0."""
+    value = number(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"a number, at least 0, not {text!r}")
+    return value
+
+
 def seconds(text: str) -> float:
     """Parse a positive number of seconds."""
     value = number(text)

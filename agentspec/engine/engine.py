@@ -16,6 +16,9 @@ import torch
 
 from agentspec.engine.admission import Admission
 from agentspec.engine.decoder import Decoder
+from agentspec.engine.drafters.checkpoint import load_network
+from agentspec.engine.drafters.hybrid import HybridDrafter
+from agentspec.engine.drafters.model_drafter import ModelDrafter
 from agentspec.engine.engine_config import EngineConfig
 from agentspec.engine.model.checkpoint import load_model, load_shape
 from agentspec.engine.model.kv_cache import KVCache
@@ -25,9 +28,9 @@ from agentspec.engine.request import LiveRequest
 from agentspec.engine.scheduler import Scheduler
 from agentspec.engine.text.text_trees import TextForest
 from agentspec.engine.text.tokenizer import Tokenizer
-from agentspec.errors import EngineError
+from agentspec.errors import ConfigError, EngineError
 from agentspec.generation import GenerationDelta, GenerationRequest, ModelCard
-from agentspec.proposer import Learner, NoDrafts, OutputSharing, Proposer
+from agentspec.proposer import Learner, NoDrafts, OutputSharing, Proposer, TextProposer
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 
@@ -45,11 +48,13 @@ class TorchEngine:
     The decoding thread starts with the first request.
 
     Args:
-        proposer: what drafts; None = no speculation. If it has ``memory_bytes(stage)`` and a
-            ``config`` with their limit, as the forest has, the counters report a stage's trees too.
+        proposer: what drafts; None = no speculation. A draft model needs a forest here. If the proposer has
+            ``memory_bytes(stage)`` and a ``config`` with their limit, as the forest has, the counters report
+            a stage's trees too.
 
     Raises:
-        CheckpointError: the model directory can't be loaded.
+        CheckpointError: the model directory, or that of the draft model, can't be loaded.
+        ConfigError: there is a draft model, and no forest.
     """
 
     def __init__(self, config: EngineConfig, proposer: Proposer | None = None) -> None:
@@ -62,10 +67,11 @@ class TorchEngine:
         self._tokenizer = Tokenizer.load(config.model_path, needs_tools=config.is_replaying)
         self._max_model_len = _context(config, model)
         self._model_card = ModelCard(config.name, self._max_model_len, int(time.time()))
+        drafter = _drafter(config, self._proposer, model, self._max_model_len)
         self._outbox = Outbox()
         self._admission = Admission(
             self._tokenizer,
-            self._proposer,
+            drafter,
             vocab_size=model.config.vocab_size,
             max_model_len=self._max_model_len,
             draft=config.draft,
@@ -74,7 +80,7 @@ class TorchEngine:
         self._decoder = Decoder(
             model,
             cache,
-            self._proposer,
+            drafter,
             Scheduler(
                 config.num_slots, config.max_batch_tokens, config.max_queue, keeps_prompts=config.is_replaying
             ),
@@ -228,6 +234,17 @@ class TorchEngine:
             self._wake.notify_all()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
+
+
+def _drafter(config: EngineConfig, proposer: Proposer, model: Transformer, max_len: int) -> Proposer:
+    """Return what drafts: the proposer, or with a draft model both."""
+    if config.draft_model is None:
+        return proposer
+    if not isinstance(proposer, TextProposer):
+        raise ConfigError("a draft model drafts beside a forest only")
+    network = load_network(config.draft_model, model)
+    drafting = ModelDrafter(network, config.num_slots, max_len)
+    return HybridDrafter(proposer, drafting, threshold=config.hybrid_threshold)
 
 
 def _context(config: EngineConfig, model: Transformer) -> int:

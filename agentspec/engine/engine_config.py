@@ -30,6 +30,10 @@ class EngineConfig:
             from the time that steps take, so that a loaded server drafts less (docs/drafting.md).
         threads: CPU threads of torch; None = torch's choice.
         max_queue: most sequences in the queue for a slot; beyond it a request is refused.
+        draft_model: directory of an EAGLE-3 head, Medusa heads or a draft model, which drafts together with
+            the trees (docs/hybrid.md); None = the trees alone.
+        hybrid_threshold: the trees' expected number of accepted tokens above which they draft, and up to
+            which the draft model does; None = by what both have been worth.
         is_replaying: every request has a dictated output (``GenerationRequest.forced``), so the model's
             knowledge does not matter. Missing weights become random. The context may be longer than the
             model's own. A template that shows no tool calls is replaced. A prompt that continues an earlier
@@ -47,6 +51,8 @@ class EngineConfig:
     price: float | None = None
     threads: int | None = None
     max_queue: int = 256
+    draft_model: str | Path | None = None
+    hybrid_threshold: float | None = None
     is_replaying: bool = False
 
     def __post_init__(self) -> None:
@@ -59,6 +65,8 @@ class EngineConfig:
                 raise ConfigError(f"{name} must be at least 1 or None, not {value!r}")
         if self.price is not None:
             check_prob("price", self.price)
+        if self.hybrid_threshold is not None and self.draft_model is None:
+            raise ConfigError("hybrid_threshold is for nothing without draft_model")
         if self.dtype is not None and self.dtype not in DTYPES:
             raise ConfigError(f"dtype must be one of {DTYPES} or None, not {self.dtype!r}")
 

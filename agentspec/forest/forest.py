@@ -12,7 +12,7 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -224,16 +224,17 @@ class Forest:
             TokenError: an array is not one-dimensional int32, or holds a negative id.
             ConfigError: max_tokens is negative or not an integer, or min_prob is not between 0 and 1.
         """
-        check_int("max_tokens", max_tokens, 0, MOST_DRAFT_TOKENS)
-        check_prob("min_prob", min_prob)
-        batch = list(updates)
-        drafts = self._core.step_named(self._requests, batch, max_tokens, min_prob, _MAKER)
-        if drafts is None:
-            checked = self._checked(batch)
-            drafts = self._core.step_named(self._requests, checked, max_tokens, min_prob, _MAKER)
-        if drafts is None:
-            raise UnknownRequestError("another thread is just starting or finishing a request of the batch")
-        return drafts
+        return self._drafts(self._core.step_named, updates, max_tokens, min_prob)
+
+    def draft_after(
+        self, assumed: Iterable[tuple[str, Tokens]], max_tokens: int = 32, min_prob: float = 0.0
+    ) -> list[Draft]:
+        """Draft as if each request's output had gone on with some tokens, e.g. those of a model's draft.
+
+        Nothing changes, and the learned rule learns nothing from these drafts. Arguments, result and errors
+        are those of :meth:`step`.
+        """
+        return self._drafts(self._core.draft_after_named, assumed, max_tokens, min_prob)
 
     def rows(self) -> LiveRows:
         """Return the rows of an engine that keeps its batch as a matrix: :meth:`step` without Python per row.
@@ -415,6 +416,23 @@ class Forest:
         if request is None:
             raise _unknown(request_id)
         return request
+
+    def _drafts(
+        self,
+        make: Callable[..., list[Draft] | None],
+        updates: Iterable[tuple[str, Tokens]],
+        max_tokens: int,
+        min_prob: float,
+    ) -> list[Draft]:
+        check_int("max_tokens", max_tokens, 0, MOST_DRAFT_TOKENS)
+        check_prob("min_prob", min_prob)
+        batch = list(updates)
+        drafts = make(self._requests, batch, max_tokens, min_prob, _MAKER)
+        if drafts is None:
+            drafts = make(self._requests, self._checked(batch), max_tokens, min_prob, _MAKER)
+        if drafts is None:
+            raise UnknownRequestError("another thread is just starting or finishing a request of the batch")
+        return drafts
 
     def _checked(self, updates: list[tuple[str, Tokens]]) -> list[tuple[str, Tokens]]:
         """Return the updates as contiguous arrays. Raises an error if one is invalid."""

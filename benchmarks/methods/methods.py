@@ -10,6 +10,7 @@ from agentspec.config import SHARED_SOURCES, DraftConfig, ForestConfig
 from agentspec.draft import Source
 from agentspec.engine.drafters.draft_model import DraftModel
 from agentspec.engine.drafters.eagle_checkpoint import load_eagle
+from agentspec.engine.drafters.hybrid import HybridDrafter
 from agentspec.engine.drafters.lookahead import Lookahead
 from agentspec.engine.drafters.medusa import load_medusa
 from agentspec.engine.drafters.model_drafter import DraftNetwork, ModelDrafter
@@ -25,6 +26,7 @@ from agentspec.replay.drafters.sam import SuffixAutomata
 
 OFF = "off"
 MOST_DRAFT = 16
+PAPER_THRESHOLD = 2.0  # expected accepted tokens, as of the model's drafts
 LIKELY = 0.1  # the paper's least chance of a draft token
 
 
@@ -82,6 +84,20 @@ def _network(load: Callable[[Path, Transformer], DraftNetwork], head: str) -> Ca
     return make
 
 
+def _hybrid(
+    load: Callable[[Path, Transformer], DraftNetwork], head: str, threshold: float | None = None
+) -> Callable[[Target], Proposer]:
+    make_model, make_trees = _network(load, head), _forest(*SHARED_SOURCES)
+
+    def make(target: Target) -> Proposer:
+        trees, model = make_trees(target), make_model(target)
+        assert isinstance(trees, Forest)
+        assert isinstance(model, ModelDrafter)
+        return HybridDrafter(trees, model, threshold=threshold)
+
+    return make
+
+
 def _draft_model(path: Path, target: Transformer) -> DraftModel:
     return DraftModel(load_model(path), target)
 
@@ -101,5 +117,8 @@ METHODS: Mapping[str, Method] = {
     "eagle-3": Method(_network(load_eagle, "eagle"), _TREE, "eagle"),
     "eagle-3 chain": Method(_network(load_eagle, "eagle"), _CHAIN, "eagle"),
     "medusa": Method(_network(load_medusa, "medusa"), _TREE, "medusa"),
+    "hybrid": Method(_hybrid(load_eagle, "eagle"), _LEARNED, "eagle"),
+    "hybrid, medusa": Method(_hybrid(load_medusa, "medusa"), _LEARNED, "medusa"),
+    "hybrid, paper": Method(_hybrid(load_eagle, "eagle", PAPER_THRESHOLD), _LEARNED, "eagle"),
     "draft model": Method(_network(_draft_model, "draft_model"), _CHAIN, "draft_model"),
 }

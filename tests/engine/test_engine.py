@@ -316,3 +316,28 @@ def test_a_bad_setting_is_named(setting: dict[str, int]) -> None:
 def test_a_bad_dtype_is_named() -> None:
     with pytest.raises(ConfigError, match="int8"):
         EngineConfig("somewhere", dtype="int8")
+
+
+# ---- a draft model beside the trees ----
+
+
+async def test_a_draft_model_drafts_beside_the_trees(make: Make, llama_checkpoint: Path) -> None:
+    plain = tokens(await collect(make(), request("plain")))
+    draft = DraftConfig(min_prob=0.0)
+    engine = make(Forest(), draft_model=llama_checkpoint, draft=draft, price=0.0)  # the served model itself
+    for name in ("a", "b"):
+        assert tokens(await collect(engine, request(name))) == plain
+    stats = engine.stats()[STAGE]
+    assert stats.num_accepted_tokens > len(plain)
+    assert stats.tree_bytes > 0
+    assert engine.trees is not None
+
+
+def test_a_draft_model_needs_a_forest(make: Make, llama_checkpoint: Path) -> None:
+    with pytest.raises(ConfigError, match="beside a forest"):
+        make(draft_model=llama_checkpoint)
+
+
+def test_a_threshold_needs_a_draft_model() -> None:
+    with pytest.raises(ConfigError, match="hybrid_threshold"):
+        EngineConfig("model", hybrid_threshold=1.0)

@@ -56,6 +56,54 @@ def assert_same(draft: Draft, other: Draft) -> None:
     assert (draft.score, draft.match_length, draft.source) == (other.score, other.match_length, other.source)
 
 
+# ---- drafts behind assumed tokens ----
+
+
+@pytest.mark.parametrize("rule", ["paper", "learned"])
+def test_a_draft_after_assumed_tokens_is_that_after_real_ones(rule: str) -> None:
+    """The tokens of an output are all different, so a request's own tree proposes nothing."""
+    rng, draft = np.random.default_rng(4), DraftConfig(rule=rule, min_prob=0.0)  # type: ignore[arg-type]
+    outputs = [rng.permutation(600)[:80].astype(np.int32) for _ in range(20)]
+    assuming, taking = Forest(), Forest()
+    for forest in (assuming, taking):
+        for output in outputs:
+            run_request(forest, "past", EXTRACT, output, draft=draft)
+        forest.start("r", EXTRACT, ids(601), draft=draft, learn=False)
+    num_drafted = 0
+    for _ in range(200):
+        output, begin = outputs[rng.integers(20)], rng.integers(60)
+        said, assumed = output[begin : begin + 4], output[begin + 4 : begin + rng.integers(4, 9)]
+        for forest in (assuming, taking):
+            forest.observe("r", said)
+        found = assuming.draft_after([("r", assumed)])[0]
+        taking.observe("r", assumed)
+        real = taking.draft("r")
+        assert_same(found, real)
+        num_drafted += len(found) > 0
+        assuming.observe("r", assumed)
+        assuming.draft("r")  # the learned rule then learns the same in both
+    assert num_drafted > 150
+
+
+def test_assumed_tokens_change_nothing() -> None:
+    forest = Forest()
+    run_request(forest, "past", EXTRACT, text(1, 60))
+    forest.start("r", EXTRACT, text(1, 20))
+    before = snapshot(forest, "r")
+    forest.draft_after([("r", text(1, 30)[20:])])
+    assert snapshot(forest, "r") == before
+    forest.check_integrity()
+    for error, assumed in (
+        (UnknownRequestError, [("x", ids(1))]),
+        (DuplicateRequestError, [("r", ids(1)), ("r", ids(2))]),
+        (TokenError, [("r", ids(-1))]),
+        (ConfigError, ["r"]),
+    ):
+        with pytest.raises(error):
+            forest.draft_after(assumed)  # type: ignore[arg-type]
+    assert snapshot(forest, "r") == before
+
+
 # ---- sources ----
 
 

@@ -194,6 +194,19 @@ def _add_corpus_options(group: argparse._ArgumentGroup) -> None:
 def _add_torch_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--draft", choices=("chain", "tree", "off"), help="(default: tree)")
     group.add_argument(
+        "--draft-model",
+        metavar="DIR",
+        help="an EAGLE-3 head, Medusa heads or a smaller model that drafts together with the trees "
+        "(docs/hybrid.md)",
+    )
+    group.add_argument(
+        "--hybrid-threshold",
+        type=option_types.amount,
+        metavar="N",
+        help="expected accepted tokens above which the trees draft, not the draft model (default: by what "
+        "both have been worth)",
+    )
+    group.add_argument(
         "--slots", type=option_types.count, metavar="N", help="requests at a time (default: 16)"
     )
     group.add_argument(

@@ -14,7 +14,7 @@ from agentspec.commands.serve.options import ServeOptions
 from agentspec.config import MIB
 from agentspec.corpus.store import without_password
 from agentspec.engine.engine_config import DTYPES, EngineConfig
-from agentspec.engine.model.checkpoint_config import check_files
+from agentspec.engine.model.checkpoint_config import CONFIG_FILE, check_files
 from agentspec.errors import ConfigError
 from agentspec.extras import check_installed, needed
 from agentspec.forest.autosave import ForestAutosave
@@ -65,6 +65,7 @@ class EmbeddedPlan:
         """Return the plan for ``engine``. Raises ConfigError, CheckpointError, which name the option."""
         check_installed("engine", hint=ELSEWHERE)
         _check_model(options, engine, is_replaying)
+        _check_draft_model(options, engine)
         if engine.dtype is not None and engine.dtype not in DTYPES:
             raise ConfigError(
                 f"{options.name_of('dtype')} must be one of {', '.join(DTYPES)}, not {engine.dtype!r}"
@@ -80,12 +81,14 @@ class EmbeddedPlan:
             price=engine.price,
             # the bundled model's products are too small to share: a second thread makes every step slower
             threads=engine.threads or (None if engine.model else 1),
+            draft_model=engine.draft_model,
+            hybrid_threshold=engine.hybrid_threshold,
             is_replaying=is_replaying,
         )
-        for name in ("forest_file", "corpus"):
+        for name, what in (("forest_file", "learned"), ("corpus", "learned"), ("draft_model", "drafted")):
             if getattr(engine, name) is not None and config.draft.is_off:
                 raise ConfigError(
-                    f"nothing is learned with --draft off: {options.name_of(name)} is for nothing"
+                    f"nothing is {what} with --draft off: {options.name_of(name)} is for nothing"
                 )
         if engine.forest_file is not None:
             check_place(engine.forest_file)
@@ -122,6 +125,8 @@ class EmbeddedPlan:
             "draft": config.draft.mode,
             "max_draft": config.draft.max_tokens,
             "rule": config.draft.rule,
+            "draft_model": config.draft_model and str(config.draft_model),
+            "hybrid_threshold": config.hybrid_threshold,
             "price": config.price,
             "stage_budget_mb": self.forest.stage_limit_bytes // MIB,
             "forest_file": self.files.file and str(self.files.file),
@@ -227,6 +232,20 @@ def _forest_config(engine: EngineSettings) -> ForestConfig:
     if engine.stage_budget_mb is None:
         return ForestConfig()
     return ForestConfig(stage_limit_bytes=engine.stage_budget_mb * MIB)
+
+
+def _check_draft_model(options: ServeOptions, engine: EngineSettings) -> None:
+    """Raise ConfigError unless the draft model, if any, is a folder with a configuration."""
+    if engine.draft_model is None:
+        if engine.hybrid_threshold is not None:
+            threshold, model = options.name_of("hybrid_threshold"), options.name_of("draft_model")
+            raise ConfigError(f"{threshold} is for nothing without {model}")
+        return
+    if not (Path(engine.draft_model) / CONFIG_FILE).is_file():
+        raise ConfigError(
+            f"{options.name_of('draft_model')} {engine.draft_model!r} is no folder with a {CONFIG_FILE}: "
+            "name that of an EAGLE-3 head, Medusa heads or a smaller model"
+        )
 
 
 def _check_model(options: ServeOptions, engine: EngineSettings, is_replaying: bool) -> None:

@@ -20,6 +20,8 @@ from agentspec.engine.passed import PassedRow
 from agentspec.proposer import Tokens
 from agentspec.stages import StageKey
 
+MOST_UNREAD = 256  # rows of a request that gets no drafts: their features take memory
+
 
 class DraftNetwork(Protocol):
     """A network that continues texts, such as an :class:`~agentspec.engine.drafters.eagle.EagleHead`.
@@ -58,6 +60,7 @@ class _Context:
 
     Attributes:
         shift: 1 with features: a row stands for a token and the one after it; else 0.
+        num_prompt: tokens of the prompt.
         token_ids: prompt and output.
         slot: of the served model's cache; -1 until its first pass.
         first: place of the first token with features; those before were in the slot already.
@@ -69,6 +72,7 @@ class _Context:
 
     draft: DraftConfig
     shift: int
+    num_prompt: int
     token_ids: list[int]
     slot: int = -1
     first: int = 0
@@ -151,12 +155,13 @@ class ModelDrafter:
         learn: bool = True,
     ) -> None:
         """Admit a request. Raises DuplicateRequestError if a live one has this id."""
-        context = _Context(draft or DraftConfig(), int(bool(self.hidden_layers)), prompt_ids.tolist())
+        shift = int(bool(self.hidden_layers))
+        context = _Context(draft or DraftConfig(), shift, len(prompt_ids), prompt_ids.tolist())
         self._contexts.add(request_id, context)
 
     def watch(self, rows: Sequence[PassedRow]) -> None:
-        """Take the features of all tokens that stay, and read the prompts as far as they go."""
-        prompts = []
+        """Take the features of all tokens that stay. Read the prompts so far, and what waits for too long."""
+        to_read = []
         for row in rows:
             context = self._contexts.get(row.key)
             if context is None or context.draft.is_off:
@@ -169,9 +174,9 @@ class ModelDrafter:
             if self._cache is None:  # only the last row matters
                 context.num_read = context.num_seen - context.first - 1
                 context.features = [context.features[-1][-1:]]
-            elif context.num_seen <= len(context.token_ids):
-                prompts.append(context)
-        self._read([context for context in prompts if context.num_unread > 0])
+            elif context.num_seen <= context.num_prompt or context.num_unread >= MOST_UNREAD:
+                to_read.append(context)
+        self._read([context for context in to_read if context.num_unread > 0])
 
     def observe(self, request_id: str, token_ids: Tokens) -> None:
         """Take accepted tokens without drafting."""

@@ -1,4 +1,4 @@
-// ForestCore.step_named: a batch of Python objects, without Python code per request.
+// ForestCore.step_named, draft_after_named: a batch of Python objects, without Python code per request.
 
 #include "bindings/draft_maker.hpp"
 #include "core/error.hpp"
@@ -85,21 +85,35 @@ bool add(Batch& batch, const py::dict& requests, const py::list& updates) {
   return true;
 }
 
-py::object step_named(ForestCore& self, const py::dict& requests, const py::list& updates,
-                      std::uint32_t max_tokens, double min_prob, const DraftMaker& maker) {
-  self.expect(updates.size());
+/// Returns the drafts that make(batch update) returns, as the maker's objects.
+template <typename Make>
+py::object named(const py::dict& requests, const py::list& updates, const DraftMaker& maker,
+                 const Make& make) {
   Batch batch;
   if (!add(batch, requests, updates)) return py::none();
   BatchDrafts drafts;
   try {
     const py::gil_scoped_release unlocked;
-    drafts = self.step(batch.update(), max_tokens, min_prob);
+    drafts = make(batch.update());
   } catch (const UnknownIdError&) {
     return py::none();
   } catch (const DuplicateIdError&) {
     return py::none();
   }
   return maker.make(std::move(drafts));
+}
+
+py::object step_named(ForestCore& self, const py::dict& requests, const py::list& updates,
+                      std::uint32_t max_tokens, double min_prob, const DraftMaker& maker) {
+  self.expect(updates.size());
+  return named(requests, updates, maker,
+               [&](const BatchUpdate& update) { return self.step(update, max_tokens, min_prob); });
+}
+
+py::object draft_after_named(ForestCore& self, const py::dict& requests, const py::list& updates,
+                             std::uint32_t max_tokens, double min_prob, const DraftMaker& maker) {
+  return named(requests, updates, maker,
+               [&](const BatchUpdate& update) { return self.draft_after(update, max_tokens, min_prob); });
 }
 
 }  // namespace
@@ -110,6 +124,9 @@ void register_named_batch(ForestCoreClass& cls) {
           "step() for [(key, int32 array), ...]; requests[key].number is the request. Returns the maker's\n"
           "objects, one per update; None, with nothing changed, if a key is unknown or named twice or an\n"
           "update is not such a pair.");
+  cls.def("draft_after_named", &draft_after_named, py::arg("requests"), py::arg("updates"),
+          py::arg("max_tokens"), py::arg("min_prob"), py::arg("maker"),
+          "The same for draft_after(): the tokens are assumed, and nothing changes.");
 }
 
 }  // namespace agentspec

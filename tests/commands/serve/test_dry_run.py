@@ -132,6 +132,13 @@ def refused(capsys: CAPSYS, *options: str) -> str:
             "'s3://u@b' is no place for snapshots",
         ),
         (["--corpus", "here", "--draft", "off"], "nothing is learned with --draft off: --corpus"),
+        (["--draft-model", "gone"], "--draft-model 'gone' is no folder with a config.json"),
+        (["--draft-model", "words", "--draft", "off"], "nothing is drafted with --draft off: --draft-model"),
+        (
+            ["--hybrid-threshold", "2"],
+            "--hybrid-threshold is for nothing without the setting engine.",
+        ),
+        (["--hybrid-threshold", "-1"], "argument --hybrid-threshold: a number, at least 0, not '-1'"),
         (["--host", "0.0.0.0"], "--allow-open"),
         (["--zero-hop"], "--zero-hop is not for the embedded one"),
         (["--config", "arguments.yaml"], "engine.arguments are vLLM's and not for the embedded one"),

@@ -79,6 +79,17 @@ BatchDrafts BatchStep::step(const RequestBatch& batch, const BatchUpdate& update
   return collect(std::span(drafts_).first(batch.size()));
 }
 
+BatchDrafts BatchStep::draft_after(const RequestBatch& batch, const BatchUpdate& update,
+                                   const DraftLimits& limits) {
+  DraftScratch& scratch = scratch_[0];
+  BatchDrafts drafts;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    agentspec::draft_after(*batch[i], update.tokens_of(i), limits.options_for(*batch[i]), scratch);
+    drafts.push_back(scratch.draft);
+  }
+  return drafts;
+}
+
 // ---- deferred updates ---------------------------------------------------------------------------------
 
 // Requests and indices stay until the updates are applied: a call that removes one applies them first.

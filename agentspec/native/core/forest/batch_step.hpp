@@ -46,6 +46,8 @@ class BatchStep {
   /// unless the output is ingested in pieces.
   BatchDrafts step(const RequestBatch& batch, const BatchUpdate& update, const DraftLimits& limits,
                    bool is_deferrable, std::unique_lock<FairMutex>& lock);
+  /// Drafts as if the output had gone on with the update's tokens. Changes nothing.
+  BatchDrafts draft_after(const RequestBatch& batch, const BatchUpdate& update, const DraftLimits& limits);
   /// Updates are deferred by step(). Every call that reads or changes an index or a model applies them first.
   bool has_deferred() const { return deferred_.is_waiting; }
   void apply_deferred();

@@ -193,6 +193,12 @@ BatchDrafts ForestCore::step(const BatchUpdate& update, std::uint32_t max_tokens
   return drafts;
 }
 
+BatchDrafts ForestCore::draft_after(const BatchUpdate& update, std::uint32_t max_tokens, double min_prob) {
+  check_tokens(update.tokens);
+  const auto lock = enter();
+  return step_.draft_after(registry_.resolve(update.requests), update, {max_tokens, min_prob});
+}
+
 // Other threads may finish requests of a batch that is ingested in pieces.
 std::vector<std::shared_ptr<Request>> ForestCore::hold_if_in_pieces(const BatchUpdate& update) const {
   if (!BatchStep::is_in_pieces(update)) return {};

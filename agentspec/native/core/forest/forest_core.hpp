@@ -93,6 +93,10 @@ class ForestCore {
   /// call whose result depends on them does. Long output is learned immediately.
   BatchDrafts step(const BatchUpdate& update, std::uint32_t max_tokens, double min_prob = 0,
                    bool learn_later = false);
+  /// Drafts for a batch as if the output of each request had gone on with the update's tokens, e.g. those of
+  /// another draft. Changes nothing. O(match lengths * (tokens + max_tokens)) per request and source. Throws
+  /// UnknownIdError, DuplicateIdError, TokenError.
+  BatchDrafts draft_after(const BatchUpdate& update, std::uint32_t max_tokens, double min_prob = 0);
   /// Starts all threads now. They run on the calling thread's cores; otherwise on those of the thread whose
   /// call first needs them.
   void start_threads();

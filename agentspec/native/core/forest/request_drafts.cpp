@@ -16,31 +16,45 @@ void for_each_link(std::span<Request* const> block, const Visit& visit) {
   }
 }
 
+Cursor last_match(const Link& link) { return link.match.longest(); }
+
 // Improves on the draft from the request's own index; ties stay with the more specific source.
-void draft_from_links(Request& request, const DraftOptions& options, DraftScratch& scratch) {
+// `match_in(link)` is the context's match.
+template <typename MatchIn>
+void draft_from_links(const Request& request, const DraftOptions& options, const MatchIn& match_in,
+                      DraftScratch& scratch) {
   if (options.max_tokens == 0) return;
-  for (Link& link : request.links) {
+  for (const Link& link : request.links) {
     if (link.shared->index == nullptr) continue;
     const Automaton& automaton = link.shared->index->automaton();
-    if (scratch.drafter.improve(automaton, link.match.longest(), options, scratch.draft.tokens)) {
+    if (scratch.drafter.improve(automaton, match_in(link), options, scratch.draft.tokens)) {
       scratch.draft.source = link.source;
     }
   }
 }
 
 // Of several trees of one kind, the one with the longest match counts.
-void draft_learned(Request& request, Cursor own, const DraftOptions& options, DraftScratch& scratch) {
+template <typename MatchIn>
+void draft_learned(const Request& request, Cursor own, std::span<const std::int32_t> context,
+                   const DraftOptions& options, const MatchIn& match_in, DraftScratch& scratch,
+                   std::vector<ScoredToken>& scored) {
   TreeMatches matches;
   if (request.has_own()) matches[kRequestSource - 1] = {&request.own->automaton(), own};
-  for (Link& link : request.links) {
+  for (const Link& link : request.links) {
     if (link.shared->index == nullptr) continue;
-    const Cursor match = link.match.longest();
+    const Cursor match = match_in(link);
     TreeMatch& longest = matches[link.source - 1];
     if (match.length > longest.match.length) longest = {&link.shared->index->automaton(), match};
   }
-  const std::size_t tree = scratch.learned.draft(matches, request.context, request.model->acceptance, options,
-                                                 scratch.draft.tokens, request.scored);
+  const std::size_t tree = scratch.learned.draft(matches, context, request.model->acceptance, options,
+                                                 scratch.draft.tokens, scored);
   scratch.draft.source = tree == Evidence::kNumTrees ? kNoSource : static_cast<SourceId>(tree + 1);
+}
+
+// The longest suffix of (the cursor's string + tokens) that occurs.
+Cursor advance(const Automaton& automaton, Cursor cursor, std::span<const std::int32_t> tokens) {
+  for (const std::int32_t token : tokens) cursor = automaton.advance(cursor, token);
+  return cursor;
 }
 
 }  // namespace
@@ -102,7 +116,31 @@ void draft_from_own_index(const Request& request, Cursor match, const DraftOptio
 }
 
 void improve_draft(Request& request, Cursor own, const DraftOptions& options, DraftScratch& scratch) {
-  request.model ? draft_learned(request, own, options, scratch) : draft_from_links(request, options, scratch);
+  request.model
+      ? draft_learned(request, own, request.context, options, last_match, scratch, request.scored)
+      : draft_from_links(request, options, last_match, scratch);
+}
+
+void draft_after(const Request& request, std::span<const std::int32_t> tokens, const DraftOptions& options,
+                 DraftScratch& scratch) {
+  const auto match_in = [&](const Link& link) {
+    const Automaton& automaton = link.shared->index->automaton();
+    Match match = link.match;  // a copy: the request's own one stays where it is
+    const std::size_t num_new = request.num_output - link.num_matched;
+    return advance(automaton, match.follow(automaton, request.context, num_new, {}), tokens);
+  };
+  const Cursor own =
+      request.has_own() ? advance(request.own->automaton(), request.own_tail(), tokens) : Cursor{};
+  if (!request.model) {
+    draft_from_own_index(request, own, options, scratch);
+    return draft_from_links(request, options, match_in, scratch);
+  }
+  const std::size_t num_before = std::min<std::size_t>(request.context.size(), 2);  // all that the rule reads
+  std::vector<std::int32_t> context(request.context.end() - static_cast<std::ptrdiff_t>(num_before),
+                                    request.context.end());
+  context.insert(context.end(), tokens.begin(), tokens.end());
+  std::vector<ScoredToken> scored;  // its outcome is not learned
+  draft_learned(request, own, context, options, match_in, scratch, scored);
 }
 
 }  // namespace agentspec

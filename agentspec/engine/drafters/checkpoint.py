@@ -1,0 +1,27 @@
+"""Loading whatever drafts beside the trees: a head or a model, by its ``config.json``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agentspec.engine.drafters.draft_model import DraftModel
+from agentspec.engine.drafters.eagle_checkpoint import load_eagle
+from agentspec.engine.drafters.medusa import load_medusa
+from agentspec.engine.drafters.model_drafter import DraftNetwork
+from agentspec.engine.model.checkpoint import load_model
+from agentspec.engine.model.checkpoint_config import CONFIG_FILE, read_json
+from agentspec.engine.model.transformer import Transformer
+
+
+def load_network(path: str | Path, target: Transformer) -> DraftNetwork:
+    """Load an EAGLE-3 head, Medusa heads or a draft model for a served model, with its dtype and device.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or it is for another model.
+    """
+    raw = read_json(Path(path) / CONFIG_FILE)
+    if "medusa_num_heads" in raw:
+        return load_medusa(path, target)
+    if any("Eagle" in str(name) for name in raw.get("architectures") or ()):
+        return load_eagle(path, target)
+    return DraftModel(load_model(path, device=str(target.device), dtype=target.dtype), target)

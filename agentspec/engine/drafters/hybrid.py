@@ -1,0 +1,267 @@
+"""Suffix trees and a model that draft together: SuffixDecoding's hybrid (arXiv 2411.04975, section 4)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.config import DraftConfig
+from agentspec.draft import Draft
+from agentspec.engine.drafters.calibration import Calibration
+from agentspec.engine.drafters.draft_union import DraftUnion
+from agentspec.engine.drafters.live_requests import LiveRequests
+from agentspec.engine.drafters.model_drafter import ModelDrafter
+from agentspec.engine.drafters.model_use import ModelUse, Situation
+from agentspec.engine.passed import PassedRow
+from agentspec.errors import ConfigError
+from agentspec.proposer import TextProposer, Tokens
+from agentspec.stages import StageKey
+
+logger = logging.getLogger(__name__)
+
+Updates = Sequence[tuple[str, Tokens]]
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """A drafter's part of a union: its nodes and their estimates, before calibration."""
+
+    nodes: list[int]
+    probs: NDArray[np.float32]
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """A live request, and its last drafts until their outcome is known.
+
+    Attributes:
+        has_model: the model knows the request.
+        situation: in which the model has drafted.
+    """
+
+    stage: StageKey
+    draft: DraftConfig
+    has_model: bool
+    union: DraftUnion = field(default_factory=DraftUnion)
+    trees: _Part | None = None
+    model: _Part | None = None
+    situation: Situation | None = None
+
+
+class HybridDrafter:
+    """Implements :class:`agentspec.proposer.Proposer` and :class:`agentspec.engine.passed.PassWatcher`.
+
+    The trees draft for every request. The model drafts too where that has been worth its time. The draft has
+    the likeliest nodes of both. The trees also continue the likeliest path where they know its end. Estimates
+    of both are calibrated by what was accepted. If the model fails, its requests go on with the trees alone.
+
+    Args:
+        trees: keep and draft earlier outputs.
+        model: drafts from what the served model computes.
+        threshold: None, or the paper's constant. The trees' draft is taken if its score, the expected number
+            of accepted tokens, is above it, and otherwise the model's. Nothing is merged then.
+        clock: seconds from any beginning.
+
+    Raises:
+        ConfigError: the threshold is negative.
+    """
+
+    def __init__(
+        self,
+        trees: TextProposer,
+        model: ModelDrafter,
+        *,
+        threshold: float | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        if threshold is not None and not threshold >= 0:
+            raise ConfigError(f"the hybrid's threshold is at least 0, not {threshold!r}")
+        self.hidden_layers = model.hidden_layers
+        self._trees = trees
+        self._model = model
+        self._threshold = threshold
+        self._clock = clock
+        self._use = ModelUse()
+        self._tree_chances, self._model_chances = Calibration(), Calibration()
+        self._requests = LiveRequests[_Request]()
+        self._stepped_s = 0.0
+
+    # ---- requests ----
+
+    def start(
+        self,
+        request_id: str,
+        stage: StageKey,
+        prompt_ids: Tokens,
+        *,
+        session: str | None = None,
+        prediction_ids: Tokens | None = None,
+        draft: DraftConfig | None = None,
+        learn: bool = True,
+    ) -> None:
+        """Admit a request. Raises as the trees do, and admits nothing then."""
+        draft = draft or DraftConfig()
+        self._trees.start(
+            request_id,
+            stage,
+            prompt_ids,
+            session=session,
+            prediction_ids=prediction_ids,
+            draft=draft,
+            learn=learn,
+        )
+        try:
+            has_model = not draft.is_off and (self._threshold is not None or self._use.wants(stage))
+            if has_model:
+                self._model.start(request_id, stage, prompt_ids, draft=draft)
+            self._requests.add(request_id, _Request(stage, draft, has_model))
+        except BaseException:
+            self.finish(request_id, learn=False)
+            raise
+
+    def finish(self, request_id: str, learn: bool = True) -> None:
+        """Forget a request. Its output stays in the shared trees if ``learn``."""
+        self._requests.remove(request_id)
+        self._model.finish(request_id)
+        self._trees.finish(request_id, learn)
+
+    def observe(self, request_id: str, token_ids: Tokens) -> None:
+        """Take accepted tokens without drafting."""
+        self._trees.observe(request_id, token_ids)
+        request = self._requests[request_id]
+        if request.has_model:
+            self._model.observe(request_id, token_ids)
+        self._learn_outcome(request, token_ids)
+
+    def watch(self, rows: Sequence[PassedRow]) -> None:
+        """Show the model what a pass computed."""
+        known = [row for row in rows if (request := self._requests.get(row.key)) and request.has_model]
+        try:
+            self._model.watch(known)
+        except Exception:
+            self._give_up([row.key for row in known])
+
+    def step(self, updates: Updates, max_tokens: int = 32, min_prob: float = 0.0) -> list[Draft]:
+        """Take accepted tokens and draft. The model makes its drafts for all chosen requests together."""
+        drafts = self._trees.step(updates, max_tokens, min_prob)
+        requests = [self._requests[name] for name, _ in updates]
+        self._learn(updates, requests)
+        if self._threshold is not None:
+            chosen = [draft.score <= self._threshold for draft in drafts]
+            found = self._model_drafts(updates, chosen, max_tokens, min_prob)
+            return [other if len(other) else own for own, other in zip(drafts, found, strict=True)]
+        self._begin_unions(requests, drafts)
+        chosen = [request.situation is not None for request in requests]
+        found = self._model_drafts(updates, chosen, max_tokens, min_prob)
+        self._add_to_unions(updates, found, max_tokens, min_prob)
+        return [_likeliest(request, max_tokens, min_prob) for request in requests]
+
+    # ---- the model ----
+
+    def _model_drafts(
+        self, updates: Updates, chosen: Sequence[bool], max_tokens: int, min_prob: float
+    ) -> list[Draft]:
+        """Return the model's drafts for the chosen requests that it knows, and empty ones for the others."""
+        asked: list[tuple[str, Tokens]] = []
+        for (name, tokens), is_chosen in zip(updates, chosen, strict=True):
+            if not self._requests[name].has_model:
+                continue
+            if is_chosen:
+                asked.append((name, tokens))
+            else:
+                self._model.observe(name, tokens)
+        made = dict(zip([name for name, _ in asked], self._asked(asked, max_tokens, min_prob), strict=True))
+        return [made.get(name) or Draft() for name, _ in updates]
+
+    def _asked(self, asked: Updates, max_tokens: int, min_prob: float) -> list[Draft]:
+        if not asked:
+            return []
+        begin_s = self._clock()
+        try:
+            drafts = self._model.step(asked, max_tokens, min_prob)
+        except Exception:
+            self._give_up([name for name, _ in asked])
+            return [Draft() for _ in asked]
+        self._use.time_model(self._clock() - begin_s, len(asked))
+        return drafts
+
+    def _give_up(self, names: Sequence[str]) -> None:
+        """Go on without the model for some requests: what it knows of them may be wrong now."""
+        logger.exception("the model could not draft; %d outputs continue with the trees alone", len(names))
+        for name in names:
+            if request := self._requests.get(name):
+                request.has_model = False
+            self._model.finish(name)
+
+    # ---- the unions ----
+
+    def _begin_unions(self, requests: Sequence[_Request], drafts: Sequence[Draft]) -> None:
+        """Begin each request's union with the trees' draft, and choose where the model drafts too."""
+        able: list[_Request] = []
+        expected: list[tuple[StageKey, float]] = []
+        for request, draft in zip(requests, drafts, strict=True):
+            request.union, request.model, request.situation = DraftUnion(), None, None
+            chances = self._tree_chances(draft.probs)
+            request.trees = _Part(request.union.add(draft, chances), draft.probs)
+            if request.has_model:
+                able.append(request)
+                expected.append((request.stage, float(chances.sum())))
+        for request, situation in zip(able, self._use.choose(expected), strict=True):
+            request.situation = situation
+
+    def _add_to_unions(
+        self, updates: Updates, found: Sequence[Draft], max_tokens: int, min_prob: float
+    ) -> None:
+        """Add the model's drafts, and let the trees draft behind each union's likeliest path."""
+        ends: list[tuple[str, DraftUnion, list[int]]] = []
+        for (name, _), draft in zip(updates, found, strict=True):
+            if not len(draft):
+                continue
+            request = self._requests[name]
+            nodes = request.union.add(draft, self._model_chances(draft.probs))
+            request.model = _Part(nodes, draft.probs)
+            ends.append((name, request.union, request.union.likeliest_path()))
+        assumed = [(name, union.tokens_of(path)) for name, union, path in ends]
+        more = self._trees.draft_after(assumed, max_tokens, min_prob) if assumed else []
+        for (_, union, path), draft in zip(ends, more, strict=True):
+            below = path[-1]
+            union.add(draft, self._tree_chances(draft.probs) * np.float32(union.prob(below)), below)
+
+    # ---- outcomes ----
+
+    def _learn(self, updates: Updates, requests: Sequence[_Request]) -> None:
+        """Learn from what was accepted, and from the time that passed if these requests took a step in it."""
+        now_s = self._clock()
+        if any(request.trees is not None for request in requests):
+            self._use.time_step(now_s - self._stepped_s, sum(len(tokens) for _, tokens in updates))
+        self._stepped_s = now_s
+        for request, (_, tokens) in zip(requests, updates, strict=True):
+            self._learn_outcome(request, tokens)
+
+    def _learn_outcome(self, request: _Request, tokens: Tokens) -> None:
+        if request.trees is None or not len(tokens):
+            return
+        union, token_ids = request.union, tokens.tolist()
+        accepted = set(union.accepted(token_ids))
+        for part, calibration in ((request.trees, self._tree_chances), (request.model, self._model_chances)):
+            if part is None:
+                continue
+            known = [place for place, node in enumerate(part.nodes) if union.depth(node) <= len(token_ids)]
+            truth = np.array([part.nodes[place] in accepted for place in known], np.bool_)
+            calibration.learn(part.probs[known], truth)
+        if request.situation is not None:
+            by_trees = len(accepted.intersection(request.trees.nodes))
+            self._use.learn(request.situation, len(token_ids) - 1 - by_trees)
+        request.trees = request.model = request.situation = None
+
+
+def _likeliest(request: _Request, max_tokens: int, min_prob: float) -> Draft:
+    """Return the likeliest nodes of a request's union within all limits."""
+    draft = request.draft
+    most, least = min(max_tokens, draft.max_tokens), max(min_prob, draft.min_prob)
+    return request.union.draft(0 if draft.is_off else most, least, is_tree=draft.mode == "tree")

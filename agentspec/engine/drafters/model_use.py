@@ -1,0 +1,107 @@
+"""When a model's draft is worth its time beside the trees' own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentspec.stages import StageKey
+
+MOST_STAGES = 1024  # clients name them; further ones share the gains of one
+FEWEST = 4  # outcomes before a mean counts
+EXPLORE_EVERY = 32  # steps, and requests, without the model
+_NUM_STEPS = 8
+_UNKNOWN = 1e6  # a gain that is to be measured: more than any cost
+_LEAST_RATE = 0.02  # of learning: older outcomes fade
+
+Situation = tuple[StageKey | None, int]
+
+
+@dataclass(slots=True)
+class _Mean:
+    """A mean in which older values fade."""
+
+    value: float = 0.0
+    num: int = 0
+
+    def add(self, value: float) -> None:
+        self.num += 1
+        self.value += max(_LEAST_RATE, 1 / self.num) * (value - self.value)
+
+
+class ModelUse:
+    """Decides by stage, and by how many accepted tokens the trees expect.
+
+    A pass of the model delays all requests of a step. So it drafts for those requests whose gain together
+    exceeds what the engine gives in that time. Gains and times are measured. Now and then it drafts where it
+    was not worth its time.
+    """
+
+    def __init__(self) -> None:
+        self._gains: dict[StageKey | None, list[_Mean]] = {}  # tokens accepted beyond the trees' own
+        self._passes_s: dict[int, _Mean] = {}  # time of a model's drafts, by the size of their number
+        self._token_s = _Mean()  # time per output token, of all requests together
+        self._num_steps = self._num_requests = 0  # without the model
+
+    def price(self, num_requests: int) -> float:
+        """Return the tokens that the engine gives while the model drafts for so many requests."""
+        if self._token_s.value <= 0:
+            return 0.0
+        return self._pass_s(num_requests) / self._token_s.value
+
+    def wants(self, stage: StageKey) -> bool:
+        """Return False if the model is never worth its time for a stage: it need not read the prompt."""
+        met = [gain for gain in self._gains.get(stage, ()) if gain.num]
+        if not met or any(gain.num < FEWEST or gain.value > self.price(1) for gain in met):
+            return True
+        self._num_requests += 1
+        return self._num_requests % EXPLORE_EVERY == 0
+
+    def choose(self, expected: Sequence[tuple[StageKey, float]]) -> list[Situation | None]:
+        """Return for each request a situation to be learned from if the model is to draft, else None.
+
+        Args:
+            expected: stage, and tokens of the trees' draft that will be accepted, for each request.
+        """
+        situations = [self._situation(stage, tokens) for stage, tokens in expected]
+        gains = [self._gains[stage][step] for stage, step in situations]
+        worth = [_UNKNOWN if gain.num < FEWEST else gain.value for gain in gains]
+        order = sorted(range(len(worth)), key=lambda place: -worth[place])
+        best, num_chosen, together = 0.0, 0, 0.0
+        for number, place in enumerate(order, 1):
+            together += worth[place]
+            if together - self.price(number) > best:
+                best, num_chosen = together - self.price(number), number
+        if not num_chosen and expected:
+            self._num_steps += 1
+            if self._num_steps % EXPLORE_EVERY == 0:
+                num_chosen = len(expected)
+        chosen = set(order[:num_chosen])
+        return [one if place in chosen else None for place, one in enumerate(situations)]
+
+    def learn(self, situation: Situation, gained: int) -> None:
+        """Learn how many more tokens were accepted than of the trees' draft alone."""
+        stage, step = situation
+        self._gains[stage][step].add(gained)
+
+    def time_model(self, seconds: float, num_requests: int) -> None:
+        """Note the time of the model's drafts for some requests."""
+        self._passes_s.setdefault(num_requests.bit_length(), _Mean()).add(seconds)
+
+    def time_step(self, seconds: float, num_tokens: int) -> None:
+        """Note the time between two steps of the same requests, and the output tokens of all of them."""
+        if num_tokens:
+            self._token_s.add(seconds / num_tokens)
+
+    def _situation(self, stage: StageKey, expected: float) -> Situation:
+        known = stage if stage in self._gains or len(self._gains) < MOST_STAGES else None
+        if known not in self._gains:
+            self._gains[known] = [_Mean() for _ in range(_NUM_STEPS)]
+        return known, min(_NUM_STEPS - 1, int(2 * math.log2(1 + expected)))
+
+    def _pass_s(self, num_requests: int) -> float:
+        """Return the time for so many requests: that of the nearest size that was measured."""
+        size = num_requests.bit_length()
+        nearest = min(self._passes_s, key=lambda known: abs(known - size), default=None)
+        return 0.0 if nearest is None else self._passes_s[nearest].value

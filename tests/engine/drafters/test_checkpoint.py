@@ -1,0 +1,31 @@
+"""What a folder holds decides what drafts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentspec.engine.drafters.checkpoint import load_network
+from agentspec.engine.drafters.draft_model import DraftModel
+from agentspec.engine.drafters.eagle import EagleHead
+from agentspec.engine.drafters.medusa import MedusaHeads
+from agentspec.engine.drafters.training.medusa import TrainableMedusa
+from agentspec.engine.drafters.training.publish import write_medusa
+from agentspec.engine.model.transformer import Transformer
+from agentspec.errors import CheckpointError
+from tests.support.eagle_heads import head_config, head_tensors, write_head
+
+
+def test_a_head_for_each_format(exact_model: Transformer, llama_checkpoint: Path, tmp_path: Path) -> None:
+    config = head_config()
+    eagle = write_head(tmp_path / "eagle", config, head_tensors(config))
+    write_medusa(tmp_path / "medusa", TrainableMedusa(exact_model.vocabulary(), 2))
+    assert isinstance(load_network(eagle, exact_model), EagleHead)
+    assert isinstance(load_network(tmp_path / "medusa", exact_model), MedusaHeads)
+    assert isinstance(load_network(llama_checkpoint, exact_model), DraftModel)
+
+
+def test_a_folder_without_a_configuration(exact_model: Transformer, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        load_network(tmp_path, exact_model)

@@ -1,0 +1,302 @@
+"""Trees and a model that draft together: outputs stay, and each drafts where it is worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentspec.config import SHARED_SOURCES, DraftConfig, ForestConfig
+from agentspec.draft import Draft, Origin, Source
+from agentspec.engine.drafters import model_use
+from agentspec.engine.drafters.draft_model import DraftModel
+from agentspec.engine.drafters.draft_union import DraftUnion
+from agentspec.engine.drafters.eagle_checkpoint import load_eagle
+from agentspec.engine.drafters.hybrid import HybridDrafter
+from agentspec.engine.drafters.model_drafter import ModelDrafter
+from agentspec.engine.drafters.model_use import EXPLORE_EVERY, FEWEST, ModelUse
+from agentspec.engine.model.transformer import Transformer
+from agentspec.engine.passed import PassedRow, PassWatcher
+from agentspec.engine.text.tokenizer import Tokenizer
+from agentspec.errors import ConfigError, DuplicateRequestError, UnknownRequestError
+from agentspec.forest import Forest, Tokens
+from agentspec.generation import SamplingParams
+from agentspec.proposer import NoDrafts
+from agentspec.stages import StageKey
+from tests.engine.drafters.support import GREEDY, MAX_LEN, NUM_SLOTS, SAMPLED, Recording, outputs
+from tests.support.eagle_heads import head_config, head_tensors, write_head
+from tests.support.fakes import STAGE
+
+
+@pytest.fixture(scope="module")
+def head_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = head_config()
+    return write_head(tmp_path_factory.mktemp("head"), config, head_tensors(config))
+
+
+def ids(*tokens: int) -> Tokens:
+    return np.array(tokens, np.int32)
+
+
+def chain(tokens: Sequence[int], probs: Sequence[float], source: Source = Source.STAGE) -> Draft:
+    parents = np.arange(-1, len(tokens) - 1, dtype=np.int32)
+    return Draft(ids(*tokens), parents, np.array(probs, np.float32), float(sum(probs)), source=source)
+
+
+def trees() -> Forest:
+    return Forest(ForestConfig(sources=SHARED_SOURCES))
+
+
+# ---- in the decoding loop ----
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("threshold", [None, 0.0, 1.0, 1e9])
+@pytest.mark.parametrize(("mode", "rule"), [("chain", "paper"), ("tree", "learned")])
+def test_outputs_are_identical(
+    exact_model: Transformer,
+    tokenizer: Tokenizer,
+    head_path: Path,
+    mode: str,
+    rule: Any,
+    threshold: float | None,
+    sampling: SamplingParams,
+) -> None:
+    draft = DraftConfig(mode=mode, rule=rule, max_tokens=8, min_prob=0.0)
+    plain = outputs(exact_model, tokenizer, NoDrafts(), draft, sampling)
+    model = ModelDrafter(load_eagle(head_path, exact_model), NUM_SLOTS, MAX_LEN, width=3, depth=3)
+    proposer = Recording(HybridDrafter(trees(), model, threshold=threshold))
+    assert outputs(exact_model, tokenizer, proposer, draft, sampling) == plain
+    sources = {draft.source for draft in proposer.drafts if len(draft)}
+    assert Source.MODEL in sources
+    assert (sources == {Source.MODEL}) or threshold != 1e9
+    assert (sources != {Source.MODEL}) or threshold not in (None, 0.0)
+    assert max(map(len, proposer.drafts)) <= 8
+    if mode == "chain":
+        assert all(draft.is_chain for draft in proposer.drafts)
+
+
+def test_a_perfect_model_is_used_and_continued_by_the_trees(
+    exact_model: Transformer, tokenizer: Tokenizer
+) -> None:
+    """The served model drafts for itself, and the trees know the outputs of a first round."""
+    draft = DraftConfig(rule="paper", max_tokens=16, min_prob=0.0, alpha=8)
+    model = ModelDrafter(DraftModel(exact_model, exact_model), NUM_SLOTS, MAX_LEN, depth=4)
+    forest = trees()
+    outputs(exact_model, tokenizer, forest, draft, GREEDY)
+    proposer = Recording(HybridDrafter(forest, model, clock=lambda: 0.0))
+    found = outputs(exact_model, tokenizer, proposer, draft, GREEDY)
+    num_tokens, num_outputs = sum(map(len, found)), len(found)
+    assert len(proposer.steps) <= num_tokens / 8 + num_outputs  # the model alone: five tokens a step
+
+
+def test_requests_are_admitted_by_all_or_none(exact_model: Transformer, head_path: Path) -> None:
+    model = ModelDrafter(load_eagle(head_path, exact_model), NUM_SLOTS, MAX_LEN)
+    hybrid = HybridDrafter(trees(), model)
+    assert isinstance(hybrid, PassWatcher)
+    assert hybrid.hidden_layers == model.hidden_layers
+    hybrid.start("r", STAGE, ids(1, 2))
+    with pytest.raises(DuplicateRequestError):
+        hybrid.start("r", STAGE, ids(1, 2))
+    hybrid.finish("r")
+    hybrid.start("r", STAGE, ids(1, 2))
+    assert [len(draft) for draft in hybrid.step([("r", ids(3))])] == [0]  # nothing is known yet
+
+
+@pytest.mark.parametrize("threshold", [-0.1, float("nan")])
+def test_a_threshold_is_not_negative(exact_model: Transformer, head_path: Path, threshold: float) -> None:
+    model = ModelDrafter(load_eagle(head_path, exact_model), NUM_SLOTS, MAX_LEN)
+    with pytest.raises(ConfigError, match="threshold is at least 0, not"):
+        HybridDrafter(trees(), model, threshold=threshold)
+
+
+# ---- the union of drafts ----
+
+
+def test_a_union_has_each_node_once_with_its_highest_estimate() -> None:
+    union = DraftUnion()
+    first = chain((1, 2, 3), (0.9, 0.5, 0.2))
+    second = chain((1, 4), (0.8, 0.6), Source.MODEL)
+    assert union.add(first, first.probs) == [0, 1, 2]
+    assert union.add(second, second.probs) == [0, 3]
+    assert union.likeliest_path() == [0, 3]
+    draft = union.draft(8, 0.0, is_tree=True)
+    assert draft.token_ids.tolist() == [1, 4, 2, 3]
+    assert draft.parents.tolist() == [-1, 0, 0, 2]
+    assert draft.probs.tolist() == pytest.approx([0.9, 0.6, 0.5, 0.2])
+    assert draft.source is Source.MODEL  # 4 is of the model alone
+    assert union.draft(1, 0.0, is_tree=True).source is Source.STAGE
+    assert union.draft(8, 0.55, is_tree=True).token_ids.tolist() == [1, 4]
+    assert union.draft(3, 0.0, is_tree=True).token_ids.tolist() == [1, 4, 2]
+    assert union.draft(8, 0.0, is_tree=False).token_ids.tolist() == [1, 4]
+
+
+def test_no_estimate_is_above_the_parents() -> None:
+    union = DraftUnion()
+    risen = chain((1, 2), (0.3, 0.7))
+    union.add(risen, risen.probs)
+    assert union.prob(1) == union.prob(0)
+    more = chain((3,), (0.9,))
+    assert union.add(more, more.probs, below=1) == [2]
+    assert union.prob(2) == union.prob(0)
+    assert union.depth(2) == 3
+    assert union.accepted([1, 2, 9]) == [0, 1]
+    assert union.accepted([9]) == []
+
+
+def test_a_union_keeps_origins() -> None:
+    union, first = DraftUnion(), chain((1, 2), (0.9, 0.8))
+    first.origins = np.array([Origin.FLEET, Origin.SNAPSHOT], np.uint8)
+    first.match_length = 7
+    union.add(first, first.probs)
+    union.add(second := chain((1, 3), (0.9, 0.1), Source.MODEL), second.probs)
+    draft = union.draft(8, 0.0, is_tree=True)
+    assert draft.origins is not None
+    assert draft.origins.tolist() == [Origin.FLEET, Origin.SNAPSHOT, Origin.LOCAL]
+    assert draft.match_length == 7
+
+
+def test_an_empty_union_drafts_nothing() -> None:
+    union = DraftUnion()
+    assert union.likeliest_path() == []
+    assert union.draft(8, 0.0, is_tree=True).source is Source.NONE
+
+
+# ---- when the model drafts ----
+
+PLAN, CHAT = StageKey.parse("plan"), StageKey.parse("chat")
+
+
+def taught(gains: dict[StageKey, int], pass_s: float = 0.002) -> ModelUse:
+    """Return what knows these gains at 1 ms per output token."""
+    use = ModelUse()
+    use.time_step(0.01, 10)
+    use.time_model(pass_s, 1)
+    for stage, gained in gains.items():
+        for _ in range(FEWEST):
+            (situation,) = use.choose([(stage, 0.5)])
+            assert situation is not None  # nothing is known yet
+            use.learn(situation, gained)
+    return use
+
+
+def test_the_model_drafts_where_it_gains_more_than_it_costs() -> None:
+    use = taught({PLAN: 3, CHAT: 1})
+    assert use.price(1) == pytest.approx(2)
+    assert use.choose([(PLAN, 0.5)]) != [None]
+    assert use.choose([(CHAT, 0.5)]) == [None]
+    assert use.choose([(CHAT, 6.0)]) != [None]  # nothing is known of that
+    use.time_model(0.006, 3)
+    chosen = use.choose([(CHAT, 0.5), (PLAN, 0.5), (CHAT, 0.5)])
+    assert [one is not None for one in chosen] == [False, True, False]
+    assert use.choose([]) == []
+
+
+def test_requests_share_the_cost_of_a_pass() -> None:
+    use = taught({CHAT: 1})
+    use.time_model(0.003, 8)
+    assert use.choose([(CHAT, 0.5)]) == [None]
+    assert None not in use.choose([(CHAT, 0.5)] * 8)
+
+
+def test_now_and_then_the_model_drafts_where_it_was_not_worth_it() -> None:
+    use = taught({CHAT: 1})
+    chosen = [use.choose([(CHAT, 0.5)] * 2) for _ in range(2 * EXPLORE_EVERY)]
+    assert sum(None not in one for one in chosen) == 2
+    for one in (one for one in chosen if None not in one):
+        for situation in filter(None, one):
+            use.learn(situation, 9)  # the model has become better
+    for _ in range(60):
+        for situation in filter(None, use.choose([(CHAT, 0.5)] * 2)):
+            use.learn(situation, 9)
+    assert use.choose([(CHAT, 0.5)]) != [None]
+
+
+def test_a_stage_without_gains_does_without_the_model() -> None:
+    use = taught({PLAN: 3, CHAT: 0})
+    assert use.wants(PLAN)
+    assert use.wants(StageKey.parse("new"))
+    assert sum(use.wants(CHAT) for _ in range(2 * EXPLORE_EVERY)) == 2
+
+
+def test_stages_beyond_the_limit_share_their_gains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_use, "MOST_STAGES", 1)
+    use = taught({PLAN: 3})
+    assert use.choose([(CHAT, 0.5), (StageKey.parse("other"), 0.5)]) == [(None, 1), (None, 1)]
+
+
+# ---- what goes wrong ----
+
+
+class Failing(ModelDrafter):
+    """A model that can't draft: ``fails`` names the method that raises."""
+
+    fails = ""
+
+    def start(self, *arguments: Any, **options: Any) -> None:
+        super().start(*arguments, **options)
+        if self.fails == "start":
+            raise MemoryError
+
+    def watch(self, rows: Sequence[PassedRow]) -> None:
+        if self.fails == "watch":
+            raise RuntimeError("no memory on the device")
+        super().watch(rows)
+
+    def step(self, *arguments: Any, **options: Any) -> list[Draft]:
+        if self.fails == "step":
+            raise RuntimeError("no memory on the device")
+        return super().step(*arguments, **options)
+
+
+@pytest.mark.parametrize("fails", ["watch", "step"])
+def test_a_model_that_fails_leaves_the_trees_to_draft(
+    exact_model: Transformer, tokenizer: Tokenizer, head_path: Path, fails: str
+) -> None:
+    draft = DraftConfig(max_tokens=8, min_prob=0.0)
+    model = Failing(load_eagle(head_path, exact_model), NUM_SLOTS, MAX_LEN)
+    model.fails = fails
+    forest = trees()
+    proposer = Recording(HybridDrafter(forest, model))
+    plain = outputs(exact_model, tokenizer, NoDrafts(), draft, GREEDY)
+    assert outputs(exact_model, tokenizer, proposer, draft, GREEDY) == plain
+    assert sum(map(len, proposer.drafts)) > 0
+    assert forest.stats(STAGE).num_tokens == sum(map(len, plain))  # all were learned
+
+
+def test_a_request_that_the_model_can_not_take_is_admitted_nowhere(
+    exact_model: Transformer, head_path: Path
+) -> None:
+    model, forest = Failing(load_eagle(head_path, exact_model), NUM_SLOTS, MAX_LEN), trees()
+    model.fails = "start"
+    hybrid = HybridDrafter(forest, model)
+    with pytest.raises(MemoryError):
+        hybrid.start("r", STAGE, ids(1, 2))
+    assert forest.stats().num_requests == 0
+    model.fails = ""
+    hybrid.start("r", STAGE, ids(1, 2))
+
+
+def test_a_step_of_an_unknown_request_changes_nothing(exact_model: Transformer, head_path: Path) -> None:
+    hybrid = HybridDrafter(trees(), ModelDrafter(load_eagle(head_path, exact_model), NUM_SLOTS, MAX_LEN))
+    hybrid.start("r", STAGE, ids(1, 2))
+    with pytest.raises(UnknownRequestError):
+        hybrid.step([("r", ids(3)), ("x", ids(3))])
+    assert [len(draft) for draft in hybrid.step([("r", ids(3))])] == [0]
+
+
+def test_time_between_requests_is_no_time_of_steps(exact_model: Transformer, head_path: Path) -> None:
+    now_s = 0.0
+    model = ModelDrafter(load_eagle(head_path, exact_model), NUM_SLOTS, MAX_LEN)
+    hybrid = HybridDrafter(trees(), model, clock=lambda: now_s)
+    for _ in range(3):
+        hybrid.start("r", STAGE, ids(1, 2))
+        for _ in range(4):
+            hybrid.step([("r", ids(3, 4))])
+            now_s += 0.01
+        hybrid.finish("r")
+        now_s += 60
+    assert hybrid._use._token_s.value == pytest.approx(0.005)
