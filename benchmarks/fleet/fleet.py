@@ -27,14 +27,18 @@ from agentspec.corpus.publisher import Publisher
 from agentspec.corpus.sqlite_store import SqliteStore
 from agentspec.draft import Draft, Source
 from agentspec.forest import Forest, Tokens
+from agentspec.gateway.settings import RoutingSettings
+from agentspec.gateway.upstreams.routing import choose
 from agentspec.replay.calls import Call
 from agentspec.replay.drafters.drafter import TENANT
 from agentspec.replay.methods import LEARNED_SOURCES
+from agentspec.stages import StageKey
 from benchmarks.fleet.recorded import VOCAB_SIZE, VOCABULARY, stage_key
 
 STEP_S = 0.02
 DRAFT = DraftConfig(rule="learned")
 SHARED = (Source.STAGE, Source.WORKFLOW, Source.TENANT)  # a session's tree stays in its replica
+GATEWAY = "by gateway"
 _MEMORY_BYTES = 64 * MIB
 _NO_LIMIT = 1e9
 
@@ -67,11 +71,20 @@ def forests(number: int) -> list[Forest]:
 
 
 class Replica:
-    """An engine: its forest, and what it shares through a log. Without a log it is a silo."""
+    """An engine: its forest, and what it shares through a log. Without a log it is a silo.
+
+    Attributes:
+        name: by which a gateway knows it.
+        weight: its share of the load.
+        num_running: calls in flight.
+    """
 
     def __init__(
         self, number: int, trees: Forest, log: BatchLog | None, sharing: Sharing, clock: Callable[[], float]
     ) -> None:
+        self.name = f"engine-{number}"
+        self.weight = 1.0
+        self.num_running = 0
         self.forest = trees
         self.publisher: Publisher | None = None
         self.learner: Learner | None = None
@@ -112,40 +125,54 @@ class Replica:
         while self.learner and self.learner.step():
             pass
 
+    def start(self, name: str, key: StageKey, call: Call) -> None:
+        """Start a call."""
+        self.num_running += 1
+        self.forest.start(name, key, call.prompt, session=call.session, draft=DRAFT)
+
     def finish(self, name: str, output: Output, num_accepted: int) -> None:
         """End a call."""
+        self.num_running -= 1
         self.forest.finish(name)
         if self.publisher:
             self.publisher.publish(output, num_accepted)
 
 
-Deal = Callable[[Call], int]  # the number of a call's replica
+Deal = Callable[[Call, Sequence[Replica]], Replica]  # chooses a call's replica
 
 
-def in_turn(num_replicas: int) -> Deal:
+def in_turn() -> Deal:
     """Deal calls to replicas in turn."""
-    numbers = itertools.cycle(range(num_replicas))
-    return lambda _: next(numbers)
+    numbers = itertools.count()
+    return lambda _, replicas: replicas[next(numbers) % len(replicas)]
 
 
-def by_session(num_replicas: int) -> Deal:
+def by_session() -> Deal:
     """Deal sessions to replicas in turn."""
-    numbers = itertools.cycle(range(num_replicas))
+    numbers = itertools.count()
     dealt: dict[str, int] = {}
-    return lambda call: (
-        dealt[call.session] if call.session in dealt else dealt.setdefault(call.session, next(numbers))
-    )
+    return lambda call, replicas: replicas[
+        (dealt[call.session] if call.session in dealt else dealt.setdefault(call.session, next(numbers)))
+        % len(replicas)
+    ]
 
 
-def by_stage(num_replicas: int) -> Deal:
+def by_stage() -> Deal:
     """Deal stages to replicas by their hash."""
-    return lambda call: crc32(call.stage.encode()) % num_replicas
+    return lambda call, replicas: replicas[crc32(call.stage.encode()) % len(replicas)]
 
 
-DEALS: Mapping[str, Callable[[int], Deal]] = {
+def by_gateway() -> Deal:
+    """Deal calls as our gateway does: a stage stays with a replica while that is not busier than others."""
+    spill = RoutingSettings().spill
+    return lambda call, replicas: choose(replicas, call.stage, spill)
+
+
+DEALS: Mapping[str, Callable[[], Deal]] = {
     "in turn": in_turn,
     "by session": by_session,
     "by stage": by_stage,
+    GATEWAY: by_gateway,
 }
 
 
@@ -197,9 +224,8 @@ class Fleet:
 
     def start(self, name: str, call: Call) -> None:
         """Start a call in its replica."""
-        live = self._live[name] = _Live(call, self.replicas[self._deal(call)])
-        key = stage_key(self._name, call.stage)
-        live.replica.forest.start(name, key, call.prompt, session=call.session, draft=DRAFT)
+        live = self._live[name] = _Live(call, self._deal(call, self.replicas))
+        live.replica.start(name, stage_key(self._name, call.stage), call)
 
     def step(self, name: str, accepted: Tokens) -> Draft:
         """Take a decode step of a call."""

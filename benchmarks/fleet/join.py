@@ -82,7 +82,7 @@ def _first_requests(trees: Forest, paths: Sequence[Path], sizes: Sizes) -> Accep
 
 
 def _replayed(trees: Forest, path: Path, calls: Sequence[Call]) -> Any:
-    return replay(calls, Fleet(name_of(path), [trees], in_turn(1)))
+    return replay(calls, Fleet(name_of(path), [trees], in_turn()))
 
 
 # ---- in processes of their own ----

@@ -50,7 +50,7 @@ def outcomes(
     found = {}
     for name, sharing in variants.items():
         with shared_log() as log:
-            fleet = Fleet(name_of(path), forests(num_replicas), in_turn(num_replicas), log, sharing)
+            fleet = Fleet(name_of(path), forests(num_replicas), in_turn(), log, sharing)
             tally = total(replay(calls, fleet, num_sessions, reporter()).values())
             fleet.flush()
             sent = [replica.publisher.figures() for replica in fleet.replicas if replica.publisher]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,8 @@ MODEL_S = 0.002  # of a step, in which the engine's thread waits for a device
 _BATCH_OUTPUTS = 64
 _CALIBRATION_TOKENS_PER_S = 1e5
 _WARM_UP_S = 2.0
+_RESERVE_S = 10.0  # of other engines' outputs
+_NICE = 10
 _SAMPLE_S = 0.25
 
 
@@ -59,45 +61,47 @@ def measure(sizes: Sizes, announce: Announce) -> Figures:
         "publish_us_p99": max(load["publish_us_p99"] for load in loads),
         "num_errors": sum(load["num_errors"] for load in loads),
         "lag_s_max": max(load["lag_s_max"] for load in loads),
-        "step_p99_vs_alone": max(
-            found["overload"]["step_us_p99"] / found["alone"]["step_us_p99"] for found in by_driver.values()
-        ),
+        "step_p99_vs_alone": max(_vs_alone(found, "step_us_p99") for found in by_driver.values()),
+        "trees_p99_vs_alone": max(_vs_alone(found, "trees_us_p99") for found in by_driver.values()),
         "by_driver": by_driver,
     }
 
 
+def _vs_alone(found: Figures, name: str) -> float:
+    """Return a figure of the steps under overload, by that of steps without a store."""
+    vs: float = found["overload"][name] / found["alone"][name]
+    return vs
+
+
 def _measured(location: str, sizes: Sizes) -> Figures:
     errors, trees = LoggedErrors(), forest()
-    alone = _alone(trees, sizes.publish_s)
     with running_corpus(location, trees) as corpus:
         learned_per_s = _learnable(corpus, location)
-        found: Figures = {"alone": alone, "learnable_tokens_per_s": learned_per_s}
+        found: Figures = {"learnable_tokens_per_s": learned_per_s}
         for name, times in (("steady", STEADY_SHARE), ("overload", OVERLOAD)):
-            with _others(location, times * learned_per_s) as num_sent:
+            with _others(location, times * learned_per_s, sizes.publish_s) as num_sent:
                 time.sleep(_WARM_UP_S)
                 before, begin_s = num_sent(), time.monotonic()
                 rate_per_s = sizes.publish_rate_per_s * max(times, 1)
                 found[name] = _under_load(corpus, trees, rate_per_s, sizes.publish_s)
                 found[name]["others_tokens_per_s"] = (num_sent() - before) / (time.monotonic() - begin_s)
             found[name]["num_errors"] = errors.num_errors
-    return found
+    return {**found, "alone": _alone(trees, sizes.publish_s)}  # last: with as much in the trees
 
 
 def _alone(trees: Forest, duration_s: float) -> Figures:
     """Take steps without a store. Return their times."""
-    step_us: list[float] = []
     batch = LiveBatch(trees)
     begin_s = time.monotonic()
     while time.monotonic() < begin_s + duration_s:
-        time.sleep(MODEL_S)
-        step_us.append(_us(batch.step))
+        batch.step()
     batch.end()
-    return _percentiles("step_us", step_us)
+    return batch.figures()
 
 
 def _learnable(corpus: Corpus, location: str) -> float:
     """Return the tokens that the learner's share of a core learns in a second."""
-    with _others(location, _CALIBRATION_TOKENS_PER_S):
+    with _others(location, _CALIBRATION_TOKENS_PER_S, CorpusConfig().join_s + _WARM_UP_S):
         time.sleep(CorpusConfig().join_s + _WARM_UP_S)
         before = corpus.figures().learner
         time.sleep(_WARM_UP_S)
@@ -110,7 +114,6 @@ def _under_load(corpus: Corpus, trees: Forest, rate_per_s: float, duration_s: fl
     """Publish at a rate, between steps of a batch. Return the times, and what became of the outputs."""
     before = corpus.figures()
     publish_us: list[float] = []
-    step_us: list[float] = []
     lags_s = [0.0]
     rng = np.random.default_rng(1)
     batch = LiveBatch(trees)
@@ -118,8 +121,7 @@ def _under_load(corpus: Corpus, trees: Forest, rate_per_s: float, duration_s: fl
     for number in range(int(rate_per_s * duration_s)):
         tokens = _tokens(rng)
         while time.monotonic() < begin_s + number / rate_per_s:
-            time.sleep(MODEL_S)
-            step_us.append(_us(batch.step))
+            batch.step()
         publish_us.append(_us(partial(corpus.share, STAGE, tokens)))  # as engines do
         if number % max(1, int(rate_per_s * _SAMPLE_S)) == 0:
             lags_s.append(corpus.figures().learner.lag_s)
@@ -127,7 +129,7 @@ def _under_load(corpus: Corpus, trees: Forest, rate_per_s: float, duration_s: fl
     batch.end()
     return {
         **_percentiles("publish_us", publish_us),
-        **_percentiles("step_us", step_us),
+        **batch.figures(),
         "num_outputs": len(publish_us),
         "outputs_per_s": len(publish_us) / (time.monotonic() - begin_s),
         "lag_s_max": max(lags_s),
@@ -155,9 +157,22 @@ class LiveBatch:
         self._rng = np.random.default_rng(2)
         self._num_steps = 0
         self._names: list[str] = []
+        self._step_us: list[float] = []
+        self._trees_us: list[float] = []
 
     def step(self) -> None:
-        """Take a step of all requests. New ones take their places when an output has its length."""
+        """Take a step of all requests, and time it: the model's part, then the trees'."""
+        begin_ns = time.perf_counter_ns()
+        time.sleep(MODEL_S)
+        self._trees_us.append(_us(self._take))
+        self._step_us.append((time.perf_counter_ns() - begin_ns) / 1e3)
+
+    def figures(self) -> Figures:
+        """Return the times of all steps."""
+        return {**_percentiles("step_us", self._step_us), **_percentiles("trees_us", self._trees_us)}
+
+    def _take(self) -> None:
+        """Take the outputs of a step, and draft. New requests take over when an output has its length."""
         if self._num_steps * STEP_TOKENS % OUTPUT_TOKENS == 0:
             self.end()
             self._names = [f"live-{number}" for number in range(NUM_LIVE)]
@@ -191,11 +206,16 @@ def _percentiles(name: str, spent: Sequence[float]) -> Figures:
 
 
 @contextmanager
-def _others(location: str, tokens_per_s: float) -> Iterator[Callable[[], int]]:
-    """Let another process publish so many tokens a second, as far as it can. Yield what it has sent."""
+def _others(location: str, tokens_per_s: float, duration_s: float) -> Iterator[Callable[[], int]]:
+    """Let another process publish so many tokens a second, as far as it can, for that time and a reserve.
+
+    Yields a function that returns the tokens sent so far.
+    """
     context = multiprocessing.get_context("spawn")
     num_sent = context.Value("q", 0)
-    process = context.Process(target=_flood, args=(location, tokens_per_s, num_sent), daemon=True)
+    num_batches = math.ceil(tokens_per_s * (duration_s + _RESERVE_S) / _BATCH_OUTPUTS / OUTPUT_TOKENS)
+    arguments = (location, tokens_per_s, num_batches, num_sent)
+    process = context.Process(target=_flood, args=arguments, daemon=True)
     process.start()
     try:
         while num_sent.value == 0:
@@ -203,24 +223,34 @@ def _others(location: str, tokens_per_s: float) -> Iterator[Callable[[], int]]:
                 raise ConfigError(f"no other process can publish to {location!r}")
             time.sleep(0.05)
         yield lambda: num_sent.value
+        if not process.is_alive():
+            raise ConfigError("the other engines' outputs were used up before the end: measure again")
     finally:
         process.kill()
         process.join()
 
 
-def _flood(location: str, tokens_per_s: float, num_sent: Any) -> None:
-    rng = np.random.default_rng(os.getpid())
-    origin = os.urandom(ORIGIN_BYTES)
+def _flood(location: str, tokens_per_s: float, num_batches: int, num_sent: Any) -> None:
+    """Publish batches that are encoded before: other engines take no processor of the measured one's."""
+    os.nice(_NICE)
     with closing(open_store(location)) as store:
         log = BatchLog(store, VOCABULARY)
+        encoded = _encoded(log, num_batches)
         begin_s = time.monotonic()
-        for number in count():
-            records = tuple(Output(STAGE, _tokens(rng)) for _ in range(_BATCH_OUTPUTS))
-            batch = Batch(origin, number * _BATCH_OUTPUTS, records)
-            store.publish(log.scope(TENANT), log.encode(TENANT, batch))
+        for batch in encoded:
+            store.publish(log.scope(TENANT), batch)
             num_sent.value += _BATCH_OUTPUTS * OUTPUT_TOKENS
             due_s = begin_s + num_sent.value / tokens_per_s
             time.sleep(max(0.0, due_s - time.monotonic()))
+
+
+def _encoded(log: BatchLog, num_batches: int) -> list[bytes]:
+    rng, origin = np.random.default_rng(os.getpid()), os.urandom(ORIGIN_BYTES)
+    encoded = []
+    for number in range(num_batches):
+        records = tuple(Output(STAGE, _tokens(rng)) for _ in range(_BATCH_OUTPUTS))
+        encoded.append(log.encode(TENANT, Batch(origin, number * _BATCH_OUTPUTS, records)))
+    return encoded
 
 
 def _tokens(rng: np.random.Generator) -> Tokens:
