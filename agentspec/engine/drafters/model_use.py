@@ -12,6 +12,7 @@ MOST_STAGES = 1024  # clients name them; further ones share the gains of one
 FEWEST = 4  # outcomes before a mean counts
 EXPLORE_EVERY = 32  # steps, and requests, without the model
 _NUM_STEPS = 8
+_OUTLIER = 4.0  # times the mean: more is a pause of the machine
 _UNKNOWN = 1e6  # a gain that is to be measured: more than any cost
 _LEAST_RATE = 0.02  # of learning: older outcomes fade
 
@@ -25,8 +26,11 @@ class _Mean:
     value: float = 0.0
     num: int = 0
 
-    def add(self, value: float) -> None:
+    def add(self, value: float, most: float | None = None) -> None:
+        """Add a value. Beyond the first few it counts as at most ``most`` times the mean."""
         self.num += 1
+        if most is not None and self.num > FEWEST:
+            value = min(value, most * self.value)
         self.value += max(_LEAST_RATE, 1 / self.num) * (value - self.value)
 
 
@@ -87,12 +91,12 @@ class ModelUse:
 
     def time_model(self, seconds: float, num_requests: int) -> None:
         """Note the time of the model's drafts for some requests."""
-        self._passes_s.setdefault(num_requests.bit_length(), _Mean()).add(seconds)
+        self._passes_s.setdefault(num_requests.bit_length(), _Mean()).add(seconds, _OUTLIER)
 
     def time_step(self, seconds: float, num_tokens: int) -> None:
         """Note the time between two steps of the same requests, and the output tokens of all of them."""
         if num_tokens:
-            self._token_s.add(seconds / num_tokens)
+            self._token_s.add(seconds / num_tokens, _OUTLIER)
 
     def _situation(self, stage: StageKey, expected: float) -> Situation:
         known = stage if stage in self._gains or len(self._gains) < MOST_STAGES else None

@@ -228,6 +228,15 @@ def test_stages_beyond_the_limit_share_their_gains(monkeypatch: pytest.MonkeyPat
     assert use.choose([(CHAT, 0.5), (StageKey.parse("other"), 0.5)]) == [(None, 1), (None, 1)]
 
 
+def test_a_pause_of_the_machine_counts_little() -> None:
+    use = taught({})
+    for _ in range(10):
+        use.time_step(0.01, 10)
+    before = use.price(1)
+    use.time_step(60.0, 10)
+    assert use.price(1) > before / 1.4
+
+
 # ---- what goes wrong ----
 
 
