@@ -62,7 +62,7 @@ def assert_same(draft: Draft, other: Draft) -> None:
 @pytest.mark.parametrize("rule", ["paper", "learned"])
 def test_a_draft_after_assumed_tokens_is_that_after_real_ones(rule: str) -> None:
     """The tokens of an output are all different, so a request's own tree proposes nothing."""
-    rng, draft = np.random.default_rng(4), DraftConfig(rule=rule, min_prob=0.0)  # type: ignore[arg-type]
+    rng, draft = np.random.default_rng(4), DraftConfig(rule=rule, min_prob=0.0)
     outputs = [rng.permutation(600)[:80].astype(np.int32) for _ in range(20)]
     assuming, taking = Forest(), Forest()
     for forest in (assuming, taking):
@@ -100,7 +100,7 @@ def test_assumed_tokens_change_nothing() -> None:
         (ConfigError, ["r"]),
     ):
         with pytest.raises(error):
-            forest.draft_after(assumed)  # type: ignore[arg-type]
+            forest.draft_after(assumed)
     assert snapshot(forest, "r") == before
 
 
