@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +94,7 @@ def _hybrid(
         trees, model = make_trees(target), make_model(target)
         assert isinstance(trees, Forest)
         assert isinstance(model, ModelDrafter)
-        return HybridDrafter(trees, model, threshold=threshold)
+        return HybridDrafter(trees, model, threshold=threshold, clock=time.thread_time)
 
     return make
 

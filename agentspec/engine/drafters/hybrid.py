@@ -40,12 +40,14 @@ class _Request:
     """A live request, and its last drafts until their outcome is known.
 
     Attributes:
+        num_prompt: tokens of its prompt.
         has_model: the model knows the request.
         situation: in which the model has drafted.
     """
 
     stage: StageKey
     draft: DraftConfig
+    num_prompt: int
     has_model: bool
     union: DraftUnion = field(default_factory=DraftUnion)
     trees: _Part | None = None
@@ -90,6 +92,7 @@ class HybridDrafter:
         self._tree_chances, self._model_chances = Calibration(), Calibration()
         self._requests = LiveRequests[_Request]()
         self._stepped_s = 0.0
+        self._has_prompts = False  # a pass since the last step has read prompts
 
     # ---- requests ----
 
@@ -119,7 +122,7 @@ class HybridDrafter:
             has_model = not draft.is_off and (self._threshold is not None or self._use.wants(stage))
             if has_model:
                 self._model.start(request_id, stage, prompt_ids, draft=draft)
-            self._requests.add(request_id, _Request(stage, draft, has_model))
+            self._requests.add(request_id, _Request(stage, draft, len(prompt_ids), has_model))
         except BaseException:
             self.finish(request_id, learn=False)
             raise
@@ -140,7 +143,9 @@ class HybridDrafter:
 
     def watch(self, rows: Sequence[PassedRow]) -> None:
         """Show the model what a pass computed."""
-        known = [row for row in rows if (request := self._requests.get(row.key)) and request.has_model]
+        found = [(row, request) for row in rows if (request := self._requests.get(row.key))]
+        self._has_prompts |= any(row.start < request.num_prompt for row, request in found)
+        known = [row for row, request in found if request.has_model]
         try:
             self._model.watch(known)
         except Exception:
@@ -235,11 +240,11 @@ class HybridDrafter:
     # ---- outcomes ----
 
     def _learn(self, updates: Updates, requests: Sequence[_Request]) -> None:
-        """Learn from what was accepted, and from the time that passed if these requests took a step in it."""
+        """Learn from what was accepted, and from the time that passed if it was that of a decode step."""
         now_s = self._clock()
-        if any(request.trees is not None for request in requests):
+        if not self._has_prompts and any(request.trees is not None for request in requests):
             self._use.time_step(now_s - self._stepped_s, sum(len(tokens) for _, tokens in updates))
-        self._stepped_s = now_s
+        self._stepped_s, self._has_prompts = now_s, False
         for request, (_, tokens) in zip(requests, updates, strict=True):
             self._learn_outcome(request, tokens)
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from agentspec.stages import StageKey
 
-MOST_STAGES = 1024  # clients name them; further ones share the gains of one
+MOST_STAGES = 1024  # clients name them; further ones have the gains of all
 FEWEST = 4  # outcomes before a mean counts
 EXPLORE_EVERY = 32  # steps, and requests, without the model
 _NUM_STEPS = 8
-_OUTLIER = 4.0  # times the mean: more is a pause of the machine
+_OUTLIER = 2.0  # times the mean: more is a pause of the machine
 _UNKNOWN = 1e6  # a gain that is to be measured: more than any cost
 _LEAST_RATE = 0.02  # of learning: older outcomes fade
 
@@ -38,12 +38,13 @@ class ModelUse:
     """Decides by stage, and by how many accepted tokens the trees expect.
 
     A pass of the model delays all requests of a step. So it drafts for those requests whose gain together
-    exceeds what the engine gives in that time. Gains and times are measured. Now and then it drafts where it
-    was not worth its time.
+    exceeds what the engine gives in that time. Gains and times are measured. A stage begins with the gains of
+    all stages. Now and then the model drafts where it was not worth its time.
     """
 
     def __init__(self) -> None:
-        self._gains: dict[StageKey | None, list[_Mean]] = {}  # tokens accepted beyond the trees' own
+        # tokens accepted beyond the trees' own, by stage and for all stages (None)
+        self._gains: dict[StageKey | None, list[_Mean]] = {None: [_Mean() for _ in range(_NUM_STEPS)]}
         self._passes_s: dict[int, _Mean] = {}  # time of a model's drafts, by the size of their number
         self._token_s = _Mean()  # time per output token, of all requests together
         self._num_steps = self._num_requests = 0  # without the model
@@ -69,8 +70,7 @@ class ModelUse:
             expected: stage, and tokens of the trees' draft that will be accepted, for each request.
         """
         situations = [self._situation(stage, tokens) for stage, tokens in expected]
-        gains = [self._gains[stage][step] for stage, step in situations]
-        worth = [_UNKNOWN if gain.num < FEWEST else gain.value for gain in gains]
+        worth = [self._gain(one) for one in situations]
         order = sorted(range(len(worth)), key=lambda place: -worth[place])
         best, num_chosen, together = 0.0, 0, 0.0
         for number, place in enumerate(order, 1):
@@ -86,20 +86,25 @@ class ModelUse:
 
     def learn(self, situation: Situation, gained: int) -> None:
         """Learn how many more tokens were accepted than of the trees' draft alone."""
-        stage, step = situation
-        self._gains[stage][step].add(gained)
+        for stage in {situation[0], None}:
+            self._gains[stage][situation[1]].add(gained)
 
     def time_model(self, seconds: float, num_requests: int) -> None:
         """Note the time of the model's drafts for some requests."""
         self._passes_s.setdefault(num_requests.bit_length(), _Mean()).add(seconds, _OUTLIER)
 
     def time_step(self, seconds: float, num_tokens: int) -> None:
-        """Note the time between two steps of the same requests, and the output tokens of all of them."""
+        """Note the time between two decode steps of the same requests, and their output tokens."""
         if num_tokens:
             self._token_s.add(seconds / num_tokens, _OUTLIER)
 
+    def _gain(self, situation: Situation) -> float:
+        stage, step = situation
+        known = (self._gains[one][step] for one in (stage, None))
+        return next((gain.value for gain in known if gain.num >= FEWEST), _UNKNOWN)
+
     def _situation(self, stage: StageKey, expected: float) -> Situation:
-        known = stage if stage in self._gains or len(self._gains) < MOST_STAGES else None
+        known = stage if stage in self._gains or len(self._gains) <= MOST_STAGES else None
         if known not in self._gains:
             self._gains[known] = [_Mean() for _ in range(_NUM_STEPS)]
         return known, min(_NUM_STEPS - 1, int(2 * math.log2(1 + expected)))

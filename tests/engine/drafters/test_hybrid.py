@@ -175,11 +175,10 @@ def taught(gains: dict[StageKey, int], pass_s: float = 0.002) -> ModelUse:
     use = ModelUse()
     use.time_step(0.01, 10)
     use.time_model(pass_s, 1)
+    use.choose([(stage, 0.5) for stage in gains])
     for stage, gained in gains.items():
         for _ in range(FEWEST):
-            (situation,) = use.choose([(stage, 0.5)])
-            assert situation is not None  # nothing is known yet
-            use.learn(situation, gained)
+            use.learn((stage, 1), gained)
     return use
 
 
@@ -213,6 +212,12 @@ def test_now_and_then_the_model_drafts_where_it_was_not_worth_it() -> None:
         for situation in filter(None, use.choose([(CHAT, 0.5)] * 2)):
             use.learn(situation, 9)
     assert use.choose([(CHAT, 0.5)]) != [None]
+
+
+def test_a_stage_begins_with_the_gains_of_all() -> None:
+    for gained, is_worth_it in ((3, True), (1, False)):
+        use = taught({PLAN: gained})
+        assert (use.choose([(CHAT, 0.5)]) != [None]) is is_worth_it
 
 
 def test_a_stage_without_gains_does_without_the_model() -> None:
