@@ -8,8 +8,8 @@ from typing import Any
 from benchmarks.harness.scorecard import Bar, Parts, Scorecard
 
 BARS = (
-    Bar("16 replicas behind a gateway: tokens per step, of one engine's", "gain", "fleet_gain", ge, 0.97),
-    Bar("the same, calls dealt the worst way", "gain", "fleet_gain_least", ge, 0.94),
+    Bar("16 replicas: tokens per step, of one engine's", "gain", "fleet_gain", ge, 0.97),
+    Bar("the same, calls dealt by our gateway", "gain", "fleet_gain_gateway", ge, 0.97),
     Bar("bytes published, everything / gated", "novelty", "novelty_cut", ge, 3),
     Bar("accepted tokens lost by that", "novelty", "novelty_loss", le, 0.01),
     Bar("publish, us, p50", "publish", "publish_us_p50", le, 20),
