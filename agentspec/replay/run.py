@@ -50,7 +50,7 @@ def run(inputs: Sequence[Path], plan: Plan, num_processes: int, outputs: Outputs
         table=report.table(results),
         origin=_origin(paths, {"methods": plan.methods, "rule": asdict(plan.rule), **asdict(plan.selection)}),
         notes=[text for name, one in advised.items() for text in advice.lines(name, one)],
-        prints_json=False,
+        is_for_terminals=True,
         plot=plot,
         markdown=lambda: report.markdown(results, advised),
     ).publish(outputs)
@@ -85,7 +85,7 @@ def run_compare(
     return Report(
         figures={"summary": summaries[halves[-1]], "summary_by_half": summaries, "figures": measured},
         table=compare_report.table(measured),
-        prints_json=False,
+        is_for_terminals=True,
         origin=_origin(paths, arguments),
         plot=plot,
         markdown=lambda: compare_report.markdown(measured),

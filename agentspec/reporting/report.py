@@ -17,8 +17,8 @@ from rich.table import Table
 from agentspec.errors import ConfigError
 from agentspec.reporting.provenance import provenance
 
-COLUMNS = 110  # without a terminal
-LEAST_COLUMNS, MOST_COLUMNS = 80, 120
+COLUMNS = 110
+LEAST_COLUMNS, MOST_COLUMNS = 80, 120  # of a table that fits the terminal
 
 Announce = Callable[[str], None]
 
@@ -72,7 +72,7 @@ class Report:
         plot: draws the plot into a file.
         markdown: returns the report as markdown.
         is_failure: true if the command exits with status 1.
-        prints_json: the JSON line is printed, too; False: it is in its file alone.
+        is_for_terminals: the table fits the terminal, and the JSON line is in its file alone.
     """
 
     figures: Mapping[str, Any]
@@ -82,7 +82,7 @@ class Report:
     plot: Callable[[Path], None] | None = None
     markdown: Callable[[], str] | None = None
     is_failure: bool = False
-    prints_json: bool = True
+    is_for_terminals: bool = False
 
     def publish(self, outputs: Outputs) -> int:
         """Write the files, print the table, the notes and perhaps the JSON; return the exit status."""
@@ -94,7 +94,10 @@ class Report:
             outputs.markdown.write_text(self.markdown(), encoding="utf-8")
         if outputs.plot and self.plot:
             self.plot(outputs.plot)
-        print_report(self.table, line if self.prints_json else None, self.notes)
+        if self.is_for_terminals:
+            print_report(self.table, None, self.notes, _terminal_columns())
+        else:
+            print_report(self.table, line, self.notes)
         return int(self.is_failure)
 
 
@@ -117,12 +120,16 @@ def announcer() -> Announce:
     return lambda what: console.print(f"{time.monotonic() - begin_s:5.1f} s  {what}", highlight=False)
 
 
-def print_report(table: Table, line: str | None, notes: Sequence[str] = ()) -> None:
-    """Print the table, the notes below it, then the JSON line if there is one. Tables fit the terminal."""
-    columns = shutil.get_terminal_size((COLUMNS, 24)).columns
-    Console(width=min(max(columns, LEAST_COLUMNS), MOST_COLUMNS)).print(table)
+def print_report(table: Table, line: str | None, notes: Sequence[str] = (), columns: int = COLUMNS) -> None:
+    """Print the table, the notes below it, then the JSON line if there is one."""
+    Console(width=columns).print(table)
     print(*notes, sep="\n", end="\n" if notes else "")
     print(line or "", end="\n" if line else "", flush=True)
+
+
+def _terminal_columns() -> int:
+    columns = shutil.get_terminal_size((COLUMNS, 24)).columns
+    return min(max(columns, LEAST_COLUMNS), MOST_COLUMNS)
 
 
 def json_line(measured: Mapping[str, Any], provenance: Mapping[str, object]) -> str:

@@ -196,8 +196,8 @@ def _add_torch_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--draft-model",
         metavar="DIR",
-        help="an EAGLE-3 head, Medusa heads or a smaller model that drafts together with the trees "
-        "(docs/hybrid.md)",
+        help="an EAGLE-3 head, Medusa heads or a smaller model that drafts together with the trees, see "
+        f"{DOCUMENTS}/hybrid.md",
     )
     group.add_argument(
         "--hybrid-threshold",
