@@ -116,9 +116,8 @@ void draft_from_own_index(const Request& request, Cursor match, const DraftOptio
 }
 
 void improve_draft(Request& request, Cursor own, const DraftOptions& options, DraftScratch& scratch) {
-  request.model
-      ? draft_learned(request, own, request.context, options, last_match, scratch, request.scored)
-      : draft_from_links(request, options, last_match, scratch);
+  request.model ? draft_learned(request, own, request.context, options, last_match, scratch, request.scored)
+                : draft_from_links(request, options, last_match, scratch);
 }
 
 void draft_after(const Request& request, std::span<const std::int32_t> tokens, const DraftOptions& options,
