@@ -1,4 +1,4 @@
-"""What a drafter's estimates are worth, learned from what was accepted."""
+"""A correction of a drafter's estimates, learned from accepted tokens."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class HybridDrafter:
 
     The trees draft for every request. The model drafts too where that has been worth its time. The draft has
     the likeliest nodes of both. The trees also continue the likeliest path where they know its end. Estimates
-    of both are calibrated by what was accepted. If the model fails, its requests go on with the trees alone.
+    of both are calibrated by accepted tokens. If the model fails, its requests continue with the trees only.
 
     Args:
         trees: keep and draft earlier outputs.
@@ -142,7 +142,7 @@ class HybridDrafter:
         self._learn_outcome(request, token_ids)
 
     def watch(self, rows: Sequence[PassedRow]) -> None:
-        """Show the model what a pass computed."""
+        """Show the model the results of a pass."""
         found = [(row, request) for row in rows if (request := self._requests.get(row.key))]
         self._has_prompts |= any(row.start < request.num_prompt for row, request in found)
         known = [row for row, request in found if request.has_model]
@@ -196,8 +196,8 @@ class HybridDrafter:
         return drafts
 
     def _give_up(self, names: Sequence[str]) -> None:
-        """Go on without the model for some requests: what it knows of them may be wrong now."""
-        logger.exception("the model could not draft; %d outputs continue with the trees alone", len(names))
+        """Continue some requests without the model: its state of them may be wrong now."""
+        logger.exception("the model could not draft; %d outputs continue with the trees only", len(names))
         for name in names:
             if request := self._requests.get(name):
                 request.has_model = False
@@ -240,7 +240,7 @@ class HybridDrafter:
     # ---- outcomes ----
 
     def _learn(self, updates: Updates, requests: Sequence[_Request]) -> None:
-        """Learn from what was accepted, and from the time that passed if it was that of a decode step."""
+        """Learn from accepted tokens, and from the time since the last step if it was a decode step."""
         now_s = self._clock()
         if not self._has_prompts and any(request.trees is not None for request in requests):
             self._use.time_step(now_s - self._stepped_s, sum(len(tokens) for _, tokens in updates))

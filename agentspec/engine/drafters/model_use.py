@@ -1,4 +1,4 @@
-"""When a model's draft is worth its time beside the trees' own."""
+"""The choice of requests for which a model drafts, in addition to the trees."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ModelUse:
         self._num_steps = self._num_requests = 0  # without the model
 
     def price(self, num_requests: int) -> float:
-        """Return the tokens that the engine gives while the model drafts for so many requests."""
+        """Return the tokens that the engine gives while the model drafts for ``num_requests`` requests."""
         if self._token_s.value <= 0:
             return 0.0
         return self._pass_s(num_requests) / self._token_s.value
@@ -85,7 +85,7 @@ class ModelUse:
         return [one if place in chosen else None for place, one in enumerate(situations)]
 
     def learn(self, situation: Situation, gained: int) -> None:
-        """Learn how many more tokens were accepted than of the trees' draft alone."""
+        """Learn how many more tokens were accepted than of the trees' draft."""
         for stage in {situation[0], None}:
             self._gains[stage][situation[1]].add(gained)
 
@@ -110,7 +110,7 @@ class ModelUse:
         return known, min(_NUM_STEPS - 1, int(2 * math.log2(1 + expected)))
 
     def _pass_s(self, num_requests: int) -> float:
-        """Return the time for so many requests: that of the nearest size that was measured."""
+        """Return the time for a number of requests: that of the nearest measured size."""
         size = num_requests.bit_length()
         nearest = min(self._passes_s, key=lambda known: abs(known - size), default=None)
         return 0.0 if nearest is None else self._passes_s[nearest].value
