@@ -6,10 +6,12 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
 import threading
+import time
 import venv
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -326,9 +328,11 @@ def test_signals_are_passed_on(url: str, engine: ScriptedEngine, number: signal.
 
 def test_at_a_terminal_the_program_is_interrupted_once(url: str, engine: ScriptedEngine) -> None:
     code = (
-        "import os, signal, sys; seen = []\n"
+        "import os, select, signal, sys; seen = []\n"
         "signal.signal(2, lambda *_: (seen.append(2), os.write(1, b'int\\n')))\n"
-        "print('ready', sys.stdin.isatty(), flush=True); input(); print('seen', len(seen))"
+        "print('ready', sys.stdin.isatty(), flush=True)\n"
+        "while not select.select([0], [], [], 0.1)[0]: pass\n"  # input() may keep the handler waiting
+        "input(); print('seen', len(seen))"
     )
     child, terminal = pty.fork()
     if child == 0:
@@ -345,8 +349,10 @@ def test_at_a_terminal_the_program_is_interrupted_once(url: str, engine: Scripte
 
 
 def read_until(terminal: int, wanted: bytes) -> bytes:
-    shown = b""
+    shown, until_s = b"", time.monotonic() + TIMEOUT_S
     while wanted not in shown:
+        left_s = max(0.0, until_s - time.monotonic())
+        assert select.select([terminal], [], [], left_s)[0], shown
         shown += os.read(terminal, 4096)
     return shown
 
