@@ -39,7 +39,7 @@ _MOST_SEQUENCE = 1 << 62
 _SPLIT_BYTES = 2 << 20  # fits a batch even if nothing can be compressed
 _RECORD_BYTES = 256  # more than a record takes beside its tokens and path
 
-_VERSION = 1
+_VERSION = 2  # 1: tombstones did not say if they repeat an erasure
 _PLAIN, _ENCRYPTED = 0, 1
 _HEADER = struct.Struct("<8sHBx8s16sQII")  # see above
 _CHECKSUM = struct.Struct("<I")
@@ -70,18 +70,30 @@ class Count(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class ForgetStage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
-    """All earlier outputs of this stage are to be forgotten."""
+    """All earlier outputs of this stage are to be forgotten.
+
+    Attributes:
+        path: of the stage.
+        is_repeated: an engine repeats an erasure, since records from before it came later. It is no new one.
+    """
 
     path: Path
+    is_repeated: bool = False
 
     def __post_init__(self) -> None:
         _check_path(self.path)
 
 
 class ForgetSubject(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
-    """All earlier outputs with this person's data are to be forgotten."""
+    """All earlier outputs with this person's data are to be forgotten.
+
+    Attributes:
+        subject: hash of the person.
+        is_repeated: as of :class:`ForgetStage`.
+    """
 
     subject: bytes
+    is_repeated: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.subject) <= MOST_SUBJECT_BYTES:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from agentspec.corpus.batch import Count, ForgetStage, ForgetSubject, Record
 from agentspec.corpus.output import DIGEST_BYTES, Output
 
@@ -42,6 +44,11 @@ class Erasure:
         if is_covered:
             self.digests.add(record.digest)
         return is_covered
+
+
+def repeated(tombstone: Tombstone) -> Tombstone:
+    """Return the tombstone of an engine that repeats this erasure."""
+    return msgspec.structs.replace(tombstone, is_repeated=True)
 
 
 def covers(tombstone: Tombstone, output: Output) -> bool:

@@ -12,7 +12,7 @@ from functools import partial
 
 from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.cpu_share import CpuShare
-from agentspec.corpus.erasure import Erasure, Tombstone
+from agentspec.corpus.erasure import Erasure, Tombstone, repeated
 from agentspec.corpus.publisher import Publisher
 from agentspec.corpus.snapshots import MOST_AGE_S, SNAPSHOT_BYTES, SnapshotWriter
 from agentspec.corpus.store import Cursor
@@ -92,7 +92,7 @@ class SnapshotKeeper:
 
     def repeat(self, tenant: str, erasure: Erasure) -> None:
         """Erase soon: records from before the erasure were published after it."""
-        name = (tenant, erasure.tombstone)
+        name = (tenant, repeated(erasure.tombstone))
         self._repeated[name] = self._repeated.get(name, set()) | erasure.digests
 
     def step(self) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from agentspec.corpus.batch import Batch, Record
-from agentspec.corpus.erasure import Erasure, Tombstone
+from agentspec.corpus.erasure import Erasure, Tombstone, repeated
 from agentspec.corpus.join import RecordId, Tombstones
 
 _MOST_ERASURES = 1024
-_REPEAT_S = 60.0  # an equal tombstone within this time is the same erasure, repeated
+_REPEAT_S = 60.0  # a repeated tombstone belongs to the erasure within this time
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,15 @@ class MetErasures:
         return any(self._in_log[name].covers(record) for name in self._awaited)
 
     def note_applied(self, erasure: Erasure, below: int, now_s: float) -> None:
-        """Note that own records with numbers below ``below`` are older than an erasure."""
+        """Note that own records with numbers below ``below`` are older than an erasure.
+
+        Not if it is one that another engine repeats: two engines would repeat it for each other without end.
+        """
         self._stale = [stale for stale in self._stale if stale.met_s > now_s - _REPEAT_S]
-        if all(stale.erasure.tombstone != erasure.tombstone for stale in self._stale):
+        again = repeated(erasure.tombstone)
+        same = [stale for stale in self._stale if repeated(stale.erasure.tombstone) == again]
+        if not (same and erasure.tombstone.is_repeated):
+            self._stale = [stale for stale in self._stale if stale not in same]
             self._stale.append(_Stale(erasure, below, now_s))
 
     @property

@@ -320,9 +320,15 @@ def test_a_batch_that_is_too_large_is_not_read():
         decode(bytes(MOST_BATCH_BYTES + 1), "acme")
 
 
+@pytest.mark.parametrize(("tag", "name"), [(2, ["a", "b"]), (3, b"ann")])
+def test_a_tombstone_of_the_first_format_repeats_nothing(tag, name):
+    (tombstone,) = decode(sealed(compressed([[tag, name]]), version=1), "acme").records
+    assert not tombstone.is_repeated
+
+
 def test_a_newer_format_and_an_unknown_codec_are_refused():
     with pytest.raises(BatchError, match="newer"):
-        decode(sealed(compressed([GOOD]), version=2), "acme")
+        decode(sealed(compressed([GOOD]), version=3), "acme")
     for unknown in ({"version": 0}, {"codec": 2}):
         with pytest.raises(BatchError, match="header"):
             decode(sealed(compressed([GOOD]), **unknown), "acme")

@@ -186,5 +186,17 @@ class Fleet(RuleBasedStateMachine):
                 replica.trees.check_integrity()
 
 
+def test_an_output_between_two_equal_erasures_is_erased_though_it_is_sent_late() -> None:
+    fleet = Fleet()
+    fleet.start(small=False)
+    fleet.forget_stage(which=0, tenant="globex", stage="a")
+    fleet.join_anew(which=0)
+    fleet.finish(which=0, tenant="globex", stage="a", tokens=[0], subject=b"", is_drafted=False)
+    fleet.forget_stage(which=1, tenant="globex", stage="a")
+    fleet.send(which=0)  # it has not read the second erasure
+    fleet.join_anew(which=0)
+    fleet.teardown()
+
+
 TestFleet = Fleet.TestCase
 TestFleet.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
