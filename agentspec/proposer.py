@@ -74,7 +74,7 @@ class Learner(Protocol):
 
 @runtime_checkable
 class TextProposer(Proposer, Protocol):
-    """A proposer that drafts from texts alone, such as the forest. So it can draft behind assumed tokens."""
+    """A proposer that drafts from texts only, such as the forest. So it can draft behind assumed tokens."""
 
     def draft_after(
         self, assumed: Sequence[tuple[str, Tokens]], max_tokens: int = 32, min_prob: float = 0.0

@@ -37,7 +37,7 @@ MOST_RECORDS = 1 << 16
 MOST_PAYLOAD_BYTES = 16 << 20  # before compression
 _MOST_SEQUENCE = 1 << 62
 _SPLIT_BYTES = 2 << 20  # fits a batch even if nothing can be compressed
-_RECORD_BYTES = 256  # more than a record takes beside its tokens and path
+_RECORD_BYTES = 256  # more than a record takes without its tokens and path
 
 _VERSION = 2  # 1: tombstones did not say if they repeat an erasure
 _PLAIN, _ENCRYPTED = 0, 1

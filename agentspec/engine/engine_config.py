@@ -20,7 +20,7 @@ class EngineConfig:
         served_name: the name in ``/v1/models``; empty = the directory's name.
         device: a torch device, e.g. ``"cpu"`` or ``"cuda:0"``.
         dtype: one of ``DTYPES``; None = the loader's choice for the device.
-        num_slots: KV-cache slots, i.e. most sequences decoded at once.
+        num_slots: KV-cache slots: most sequences in a decode step.
         max_model_len: most tokens of prompt and output; None = the model's own limit.
         max_batch_tokens: most prompt tokens read in one forward pass. A longer prompt is read in
             chunks, while other sequences continue to decode.
@@ -31,7 +31,7 @@ class EngineConfig:
         threads: CPU threads of torch; None = torch's choice.
         max_queue: most sequences in the queue for a slot; beyond it a request is refused.
         draft_model: directory of an EAGLE-3 head, Medusa heads or a draft model, which drafts together with
-            the trees (docs/hybrid.md); None = the trees alone.
+            the trees (docs/hybrid.md); None = the trees only.
         hybrid_threshold: the trees' expected number of accepted tokens above which they draft, and up to
             which the draft model does; None = by what both have been worth.
         is_replaying: every request has a dictated output (``GenerationRequest.forced``), so the model's

@@ -1,4 +1,4 @@
-"""What a verified draft token costs on several machines, and how fast drafts make them."""
+"""The cost of a verified draft token on several machines, and the speed-up by drafts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from agentspec.replay.tally import Tally
 
-# In plain decode steps. A GPU with few clients waits for its memory; each client adds to what it computes.
+# In plain decode steps. A GPU with few clients waits for its memory; each client adds computation.
 ROW_COSTS: Mapping[float, str] = {
     0.005: "a GPU with one client",
     0.01: "a GPU with 8 clients",

@@ -72,7 +72,7 @@ class Report:
         plot: draws the plot into a file.
         markdown: returns the report as markdown.
         is_failure: true if the command exits with status 1.
-        is_for_terminals: the table fits the terminal, and the JSON line is in its file alone.
+        is_for_terminals: the table fits the terminal, and the JSON line is only in its file.
     """
 
     figures: Mapping[str, Any]

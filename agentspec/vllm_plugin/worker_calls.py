@@ -11,7 +11,7 @@ from vllm.distributed.device_communicators import shm_broadcast
 from vllm.v1.core.sched.output import GrammarOutput
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
-MANY = 4  # requests of a step: with so many, the API server and the gateway need the core as well
+MANY = 4  # requests of a step: from here on the API server and the gateway need the core as well
 PAUSE_S = 200e-6  # about 1 % of a step of the bundled model with eight requests
 SLEPT = 0.8  # of the least wait for a step
 LATE_S = 100e-6  # a thread wakes up so much too late
@@ -65,7 +65,7 @@ class Pauses:
         shm_broadcast.sched_yield = self._pause
 
     def begin_step(self, num_requests: int, num_tokens: int) -> None:
-        """Begin a step that computes so many tokens of so many requests."""
+        """Begin a step that computes ``num_tokens`` tokens of ``num_requests`` requests."""
         self._num_requests, self._size, self._begin_s = num_requests, num_tokens.bit_length(), None
 
     def end_step(self) -> None:

@@ -207,7 +207,7 @@ def _percentiles(name: str, spent: Sequence[float]) -> Figures:
 
 @contextmanager
 def _others(location: str, tokens_per_s: float, duration_s: float) -> Iterator[Callable[[], int]]:
-    """Let another process publish so many tokens a second, as far as it can, for that time and a reserve.
+    """Let another process publish ``tokens_per_s``, as far as it can, for that time and a reserve.
 
     Yields a function that returns the tokens sent so far.
     """

@@ -1,4 +1,4 @@
-"""Loading whatever drafts beside the trees: a head or a model, by its ``config.json``."""
+"""Loading of a head or a draft model. Its ``config.json`` names its format."""
 
 from __future__ import annotations
 

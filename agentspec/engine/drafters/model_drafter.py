@@ -1,4 +1,4 @@
-"""A proposer whose drafts a small network makes, from what the served model has computed."""
+"""A proposer that drafts by a small network, from the served model's results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DraftNetwork(Protocol):
     With features, row i stands for the features of token i and for token i + 1; without, for token i.
 
     Attributes:
-        hidden_layers: layers of the served model whose inputs are its features; () = it has none.
+        hidden_layers: layers of the served model: their inputs are its features; () = it has none.
         most_levels: most tokens of a draft; None = any number.
     """
 
@@ -40,7 +40,7 @@ class DraftNetwork(Protocol):
         """Return a cache of its own keys and values, if it has any."""
 
     def read(self, features: torch.Tensor | None) -> torch.Tensor:
-        """Return what rows carry whose features are known, ``[rows, hidden]``."""
+        """Return the state that rows with known features carry, ``[rows, hidden]``."""
 
     def forward(
         self, segments: Sequence[Segment], carried: torch.Tensor, cache: KVCache | None
@@ -56,7 +56,7 @@ class DraftNetwork(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Context:
-    """What is known of a request.
+    """The state of a request.
 
     Attributes:
         shift: 1 with features: a row stands for a token and the one after it; else 0.

@@ -90,7 +90,7 @@ def test_a_perfect_model_is_used_and_continued_by_the_trees(
     proposer = Recording(HybridDrafter(forest, model, clock=lambda: 0.0))
     found = outputs(exact_model, tokenizer, proposer, draft, GREEDY)
     num_tokens, num_outputs = sum(map(len, found)), len(found)
-    assert len(proposer.steps) <= num_tokens / 8 + num_outputs  # the model alone: five tokens a step
+    assert len(proposer.steps) <= num_tokens / 8 + num_outputs  # only the model: five tokens a step
 
 
 def test_requests_are_admitted_by_all_or_none(exact_model: Transformer, head_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_union_has_each_node_once_with_its_highest_estimate() -> None:
     assert draft.token_ids.tolist() == [1, 4, 2, 3]
     assert draft.parents.tolist() == [-1, 0, 0, 2]
     assert draft.probs.tolist() == pytest.approx([0.9, 0.6, 0.5, 0.2])
-    assert draft.source is Source.MODEL  # 4 is of the model alone
+    assert draft.source is Source.MODEL  # only the model has 4
     assert union.draft(1, 0.0, is_tree=True).source is Source.STAGE
     assert union.draft(8, 0.55, is_tree=True).token_ids.tolist() == [1, 4]
     assert union.draft(3, 0.0, is_tree=True).token_ids.tolist() == [1, 4, 2]
@@ -207,7 +207,7 @@ def test_now_and_then_the_model_drafts_where_it_was_not_worth_it() -> None:
     assert sum(None not in one for one in chosen) == 2
     for one in (one for one in chosen if None not in one):
         for situation in filter(None, one):
-            use.learn(situation, 9)  # the model has become better
+            use.learn(situation, 9)  # the model is better now
     for _ in range(60):
         for situation in filter(None, use.choose([(CHAT, 0.5)] * 2)):
             use.learn(situation, 9)
