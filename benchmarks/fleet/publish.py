@@ -86,7 +86,10 @@ def _measured(location: str, sizes: Sizes) -> Figures:
                 found[name] = _under_load(corpus, trees, rate_per_s, sizes.publish_s)
                 found[name]["others_tokens_per_s"] = (num_sent() - before) / (time.monotonic() - begin_s)
             found[name]["num_errors"] = errors.num_errors
-    return {**found, "alone": _alone(trees, sizes.publish_s)}  # last: with as much in the trees
+    with _others(location, OVERLOAD * learned_per_s, sizes.publish_s):  # they take as much of the machine
+        time.sleep(_WARM_UP_S)
+        found["alone"] = _alone(trees, sizes.publish_s)  # last: with as much in the trees
+    return found
 
 
 def _alone(trees: Forest, duration_s: float) -> Figures:

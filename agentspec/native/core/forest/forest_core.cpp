@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <new>
 #include <string>
+#include <thread>
 
 #include "core/error.hpp"
 #include "core/tokens.hpp"
@@ -99,6 +100,7 @@ void ForestCore::learn(std::span<const IndexId> indices, std::span<const std::in
     for (std::size_t begin = 0; begin < tokens.size(); begin += kLearnedTokens) {
       const std::size_t size = std::min(kLearnedTokens, tokens.size() - begin);
       const bool is_last = begin + size == tokens.size();
+      if (begin > 0) std::this_thread::yield();  // to a step whose thread waits for this core
       const auto lock = enter();
       if (!registry_.learn_piece(id, sequence, tokens.subspan(begin, size), kind, is_last)) break;
     }
