@@ -38,7 +38,7 @@ class Engine:
         extra_s = self.factor * DRAFT_S * num_drafted
         seconds = plain_s + extra_s + self.factor * PROMPT_S * num_prompt + pause_s
         saving = self.plain.observe(
-            seconds, 0.0, num_requests, num_drafted, num_prompt, self.cost.draft_token_s
+            seconds, 0.0, num_requests, num_drafted, num_prompt, self.cost.drafts_s(num_drafted)
         )
         self.cost.observe(seconds, num_requests, num_drafted, num_tokens, num_prompt)
         self.total_s += num_requests * seconds

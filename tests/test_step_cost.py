@@ -155,6 +155,41 @@ def test_a_change_of_speed_is_no_outlier_for_long() -> None:
     assert slower == pytest.approx(4 / 0.04 * 0.002, rel=0.1)
 
 
+def stairs(cost: StepCost, chance: float = 0.7, seed: int = 3) -> StepCost:
+    """Observe 2 ms without drafts. With drafts 3 ms and 0.1 ms per token. Every step gives 4 tokens."""
+    rng = random.Random(seed)
+    for _ in range(1000):
+        num_drafted = rng.randint(1, 16) if rng.random() < chance else 0
+        seconds = 0.002 + (0.001 if num_drafted else 0) + 0.0001 * num_drafted
+        cost.observe(seconds * rng.lognormvariate(0, 0.03), 1, num_drafted, 4)
+    return cost
+
+
+def test_the_first_draft_token_of_a_step_may_cost_more_than_the_others() -> None:
+    cost = stairs(StepCost(has_stair=True))
+    token_s = (0.002 + 0.7 * (0.001 + 0.0001 * 8.5)) / 4
+    assert cost.price == pytest.approx(0.0001 / token_s, rel=0.15)
+    assert cost.stair == pytest.approx(0.001 / token_s, rel=0.15)
+    assert cost.drafts_s(0) == 0
+    assert cost.drafts_s(10) == pytest.approx(0.002, rel=0.1)
+
+
+def test_without_a_stair_the_price_is_the_mean_of_all_draft_tokens() -> None:
+    cost = stairs(StepCost())
+    assert cost.stair == 0
+    assert cost.price > 1.2 * stairs(StepCost(has_stair=True)).price
+
+
+def test_drafts_in_every_step_say_nothing_of_a_stair() -> None:
+    assert stairs(StepCost(has_stair=True), chance=1.0).stair == pytest.approx(0, abs=0.1)
+
+
+def test_a_stair_that_is_gone_is_forgotten() -> None:
+    cost = stairs(StepCost(has_stair=True))
+    assert serve(cost, around(5, 4, 6 * WINDOW), lambda rows: 0.002 + 0.0001 * rows) > 0
+    assert cost.stair < 0.1
+
+
 def test_rows_that_never_vary_leave_the_first_price() -> None:
     assert serve(StepCost(), [16] * 1000, lambda rows: 0.004) == pytest.approx(FIRST_PRICE)
 

@@ -52,7 +52,7 @@ def test_prompts_are_what_is_neither_decoded_nor_verified() -> None:
         num_slots, num_prompt, seconds = number % 7, 40 * (number % 3), 0.01 + 0.001 * (number % 7)
         now_s += seconds
         saving = meter.observe(now_s, now_s, 2 + num_slots + num_prompt, 2, num_slots, 4)
-        expected = plain.observe(seconds, 0.0, 2, num_slots, num_prompt, cost.draft_token_s)
+        expected = plain.observe(seconds, 0.0, 2, num_slots, num_prompt, cost.drafts_s(num_slots))
         cost.observe(seconds, 2, num_slots, 4, num_prompt)
         assert (saving is None) == (expected is None)
         if saving is not None and expected is not None:

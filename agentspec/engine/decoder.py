@@ -20,6 +20,7 @@ from agentspec.draft import Draft
 from agentspec.engine.batch import Segment
 from agentspec.engine.counters import StageCounters
 from agentspec.engine.passed import PassedRow, PassWatcher
+from agentspec.engine.promises import Promises
 from agentspec.engine.request import Choice, Item, LiveRequest
 from agentspec.engine.sampling.sampler import logprobs
 from agentspec.engine.scheduler import Row, Scheduler
@@ -76,7 +77,8 @@ class Decoder:
         self._post = post
         self._max_draft_tokens = max_draft_tokens
         self._fixed_price = price
-        self._cost = StepCost()
+        self._cost = StepCost(has_stair=True)
+        self._promises = Promises()
         self._plain = PlainStep()
         self._verified_s = 0.0  # when the last step's verdicts were known
         self._clock = clock
@@ -92,6 +94,10 @@ class Decoder:
     def price(self) -> float:
         """The lowest probability of acceptance that a draft token may have, at present."""
         return self._cost.price if self._fixed_price is None else self._fixed_price
+
+    def _least_prob(self) -> float:
+        """What a draft has to promise of a token that is worth the price."""
+        return self.price if self._fixed_price is not None else min(1.0, self.price / self._promises.truth)
 
     def check_room(self) -> None:
         """Raise EngineBusyError if not one more sequence could be added now."""
@@ -123,6 +129,8 @@ class Decoder:
             begin_watch_s = self._clock()
             self._watch(self._watcher, rows, segments, verdicts, passed)
             drafting_s += self._clock() - begin_watch_s
+        if promised := sum(row.draft.score for row in deciding):
+            self._promises.judge(promised, sum(len(verdict.path) for verdict in verdicts))
         work = _work(rows, deciding, verdicts)
         saving = self._saving(drafting_s, work)
         for row in rows:
@@ -143,7 +151,7 @@ class Decoder:
             num_requests,
             num_drafted,
             num_prompt_tokens,
-            self._cost.draft_token_s,
+            self._cost.drafts_s(num_drafted),
         )
 
     def _schedule(self) -> list[Row]:
@@ -155,7 +163,7 @@ class Decoder:
             return self._scheduler.next_rows()
 
     def _draft(self, rows: Iterable[Row]) -> None:
-        """Give each decode row that has room its draft, cut to that room.
+        """Give each decode row that has room its draft, cut to that room, if the drafts are worth their time.
 
         A proposer that fails costs drafts, but no response.
         """
@@ -164,7 +172,7 @@ class Decoder:
             return
         updates = [(row.choice.key, row.choice.drain_pending()) for row in rows]
         try:
-            drafts = self._proposer.step(updates, self._max_draft_tokens, self.price)
+            drafts = self._proposer.step(updates, self._max_draft_tokens, self._least_prob())
         except Exception:
             logger.exception(
                 "the proposer could not draft; these %d outputs continue without drafts", len(rows)
@@ -172,8 +180,12 @@ class Decoder:
             for row in rows:
                 row.choice.is_tracked = False
             return
-        for row, draft in zip(rows, _known(drafts, self._model.config.vocab_size), strict=True):
-            row.draft = _cut(draft, row.choice.draft_room)
+        known = _known(drafts, self._model.config.vocab_size)
+        drafts = [_cut(draft, row.choice.draft_room) for row, draft in zip(rows, known, strict=True)]
+        if self._fixed_price is None and not self._promises.are_worth(drafts, self._cost):
+            return
+        for row, draft in zip(rows, drafts, strict=True):
+            row.draft = draft
 
     def _watch(
         self,

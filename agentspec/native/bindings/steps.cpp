@@ -63,12 +63,18 @@ void register_step_cost(py::module_& module) {
       "The cost of a draft token, learned from the decode steps. O(1) per step; stores only the last\n"
       "step. Fitted by least squares over the changes between steps, fading over COST_WINDOW steps. With\n"
       "little evidence the price is drawn to FIRST_PRICE. The same steps give the same price.")
-      .def(py::init<>())
+      .def(
+          py::init<bool>(), py::arg("has_stair") = false,
+          "has_stair: the first draft token of a step may cost more than the others. Otherwise the price is\n"
+          "the mean of all.")
       .def_property_readonly("price", locked(&StepCost::price),
                              "The cost of one more draft token, in accepted tokens: between 0 and 1.")
-      .def_property_readonly(
-          "draft_token_s", locked(&StepCost::draft_token_s),
-          "Seconds per further draft token; None while the steps give too little evidence.")
+      .def_property_readonly("stair", locked(&StepCost::stair),
+                             "What the first draft token of a step costs beyond the price, in accepted\n"
+                             "tokens: at least 0.")
+      .def("drafts_s", locked(&StepCost::drafts_s), py::arg("num_drafted"),
+           "Return the seconds that num_drafted draft tokens of a step take; None while the steps give too\n"
+           "little evidence. TypeError: the number is negative or beyond 32 bits.")
       .def("observe", locked(&StepCost::observe), py::arg("seconds"), py::arg("num_requests"),
            py::arg("num_drafted"), py::arg("num_tokens"), py::arg("num_prompt_tokens") = 0,
            "Take one decode step of num_requests requests. It verified num_drafted draft tokens and added\n"
@@ -87,13 +93,12 @@ void register_plain_step(py::module_& module) {
       .def("seconds", locked(&PlainStep::seconds), py::arg("num_requests"),
            "Return the seconds of a step without drafts and prompts; None if unknown.")
       .def("observe", locked(&PlainStep::observe), py::arg("seconds"), py::arg("drafting_s"),
-           py::arg("num_requests"), py::arg("num_drafted"), py::arg("num_prompt_tokens"),
-           py::arg("draft_token_s"),
+           py::arg("num_requests"), py::arg("num_drafted"), py::arg("num_prompt_tokens"), py::arg("drafts_s"),
            "Take one decode step and return its saving by the costs known before; None if they do not\n"
            "suffice. seconds: from the end of the last step to the end of this one. drafting_s: the part of\n"
            "it spent on drafting, not on the model. num_requests decoded, num_drafted draft tokens were\n"
-           "verified, num_prompt_tokens processed in the same pass. draft_token_s: current cost of one more\n"
-           "draft token; None if unknown. TypeError: a number is negative or beyond 32 bits.");
+           "verified, num_prompt_tokens processed in the same pass. drafts_s: current cost of these draft\n"
+           "tokens; None if unknown. TypeError: a number is negative or beyond 32 bits.");
 }
 
 void register_step_meter(py::module_& module) {

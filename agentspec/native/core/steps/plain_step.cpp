@@ -50,7 +50,7 @@ std::optional<double> PlainStep::seconds(std::uint32_t num_requests) const {
 
 std::optional<StepSaving> PlainStep::observe(double seconds, double drafting_s, std::uint32_t num_requests,
                                              std::uint32_t num_drafted, std::uint32_t num_prompt_tokens,
-                                             std::optional<double> draft_token_s) {
+                                             std::optional<double> drafts_s) {
   const bool is_plausible =  // comparisons with NaN are false
       0 <= drafting_s && drafting_s < seconds && seconds < std::numeric_limits<double>::infinity();
   if (num_requests == 0 || !is_plausible) return std::nullopt;
@@ -61,14 +61,14 @@ std::optional<StepSaving> PlainStep::observe(double seconds, double drafting_s, 
       learn(sizes_[size_of(num_requests)].plain, seconds - drafting_s, num_requests);
     return StepSaving{seconds, seconds - drafting_s, 0};
   }
-  const double drafts_s = drafting_s + num_drafted * draft_token_s.value_or(0);
-  if (draft_token_s && num_prompt_tokens == 0 && num_requests > 1)
-    learn(sizes_[size_of(num_requests)].drafted, std::max(seconds - drafts_s, kLeastPlainShare * seconds),
+  const double extra_s = drafting_s + drafts_s.value_or(0);
+  if (drafts_s && num_prompt_tokens == 0 && num_requests > 1)
+    learn(sizes_[size_of(num_requests)].drafted, std::max(seconds - extra_s, kLeastPlainShare * seconds),
           num_requests);
-  if (!plain_s || (!draft_token_s && num_prompt_tokens > 0)) return std::nullopt;
+  if (!plain_s || (!drafts_s && num_prompt_tokens > 0)) return std::nullopt;
   if (num_prompt_tokens > 0)  // they are read once, with drafts or without
-    return StepSaving{seconds, std::max(0.0, seconds - drafts_s) - *plain_s, *plain_s};
-  const double held_up_s = std::max(0.0, seconds - kDelayed * (*plain_s + drafts_s));
+    return StepSaving{seconds, std::max(0.0, seconds - extra_s) - *plain_s, *plain_s};
+  const double held_up_s = std::max(0.0, seconds - kDelayed * (*plain_s + extra_s));
   return StepSaving{seconds, held_up_s, *plain_s};
 }
 

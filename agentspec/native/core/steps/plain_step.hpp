@@ -26,10 +26,10 @@ class PlainStep {
   /// Takes one decode step and returns its saving by the costs known before; none if they do not suffice.
   /// `seconds` have passed from the end of the last step to the end of this one, of them `drafting_s` on
   /// drafting, not on the model. `num_requests` requests decoded, `num_drafted` draft tokens were verified
-  /// and `num_prompt_tokens` prompt tokens processed. `draft_token_s`: current cost of one more draft token.
+  /// and `num_prompt_tokens` prompt tokens processed. `drafts_s`: current cost of these draft tokens.
   std::optional<StepSaving> observe(double seconds, double drafting_s, std::uint32_t num_requests,
                                     std::uint32_t num_drafted, std::uint32_t num_prompt_tokens,
-                                    std::optional<double> draft_token_s);
+                                    std::optional<double> drafts_s);
 
  private:
   /// A fading mean of the seconds and of the number of requests of similar steps.

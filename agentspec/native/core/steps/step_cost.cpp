@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace agentspec {
 namespace {
 
 constexpr int kRateWindow = 64;         // steps: the token rate fades over a few of these windows
 constexpr double kTrust = 16;           // in the first price: 1 / the variance of real prices around it
+constexpr double kStairWidth = 0.5;     // accepted tokens: deviation of the first cost of a stair, around 0
 constexpr double kLeastEvidence = 0.2;  // for a known cost
 constexpr double kLeastWeight = 0.01;   // weight of the prior "no cost" for requests and prompt tokens
 constexpr int kFew = 8;                 // steps before any step counts as an outlier
@@ -20,25 +22,33 @@ constexpr double kLongestS = 3600;      // or longer
 
 double StepCost::price() const {
   if (num_steps_ == 0) return kFirstPrice;
-  return std::min(1.0, std::max(0.0, slopes_.per_draft / seconds_per_token()));
+  return std::min(1.0, std::max(0.0, slopes_[kDrafted] / seconds_per_token()));
 }
 
-std::optional<double> StepCost::draft_token_s() const {
+double StepCost::stair() const {
+  return num_steps_ == 0 ? 0 : std::max(0.0, slopes_[kDrafting]) / seconds_per_token();
+}
+
+std::optional<double> StepCost::drafts_s(std::uint32_t num_drafted) const {
   if (evidence_ < kLeastEvidence) return std::nullopt;
-  return std::max(0.0, slopes_.per_draft);
+  if (num_drafted == 0) return 0;
+  return std::max(0.0, slopes_[kDrafting]) + std::max(0.0, slopes_[kDrafted]) * num_drafted;
 }
 
 void StepCost::observe(double seconds, std::uint32_t num_requests, std::uint32_t num_drafted,
                        std::uint32_t num_tokens, std::uint32_t num_prompt_tokens) {
   const bool is_plausible = kShortestS < seconds && seconds < kLongestS;  // comparisons with NaN are false
   if (num_requests == 0 || num_tokens == 0 || !is_plausible) return;
-  const Work work{static_cast<double>(num_drafted), static_cast<double>(num_requests),
-                  static_cast<double>(num_prompt_tokens)};
+  Causes work;
+  work[kPrompt] = num_prompt_tokens;
+  work[kRequests] = num_requests;
+  work[kDrafting] = has_stair_ && num_drafted > 0 ? 1 : 0;
+  work[kDrafted] = num_drafted;
   num_steps_ = std::min(num_steps_ + 1, kWindow);
   const double weight = 1.0 / num_steps_;
   if (num_steps_ > 1) {
-    const Work change{work.drafted - last_.drafted, work.requests - last_.requests,
-                      work.prompt - last_.prompt};
+    Causes change;
+    for (std::size_t i = 0; i < kNumCauses; ++i) change[i] = work[i] - last_[i];
     const double s = within_reason(seconds - last_s_, change, weight);
     fade(weight, change, s);
     seconds = last_s_ + s;
@@ -48,20 +58,19 @@ void StepCost::observe(double seconds, std::uint32_t num_requests, std::uint32_t
   const double rate_weight = std::max(weight, 1.0 / kRateWindow);
   mean_s_ += rate_weight * (seconds - mean_s_);
   mean_tokens_ += rate_weight * (num_tokens - mean_tokens_);
-  mean_prompt_ += rate_weight * (work.prompt - mean_prompt_);
+  mean_prompt_ += rate_weight * (work[kPrompt] - mean_prompt_);
   fit();
 }
 
 // Of decoding only: the cost of prompts does not depend on drafts.
 double StepCost::seconds_per_token() const {
-  const double prompts = std::max(0.0, slopes_.per_prompt) * mean_prompt_;
+  const double prompts = std::max(0.0, slopes_[kPrompt]) * mean_prompt_;
   return std::max(mean_s_ - prompts, kLeastShare * mean_s_) / mean_tokens_;
 }
 
 /// Returns the change of seconds, clipped towards the fit if it is an outlier.
-double StepCost::within_reason(double change, const Work& work, double weight) {
-  const double expected = slopes_.per_draft * work.drafted + slopes_.per_request * work.requests +
-                          slopes_.per_prompt * work.prompt;
+double StepCost::within_reason(double change, const Causes& work, double weight) {
+  const double expected = std::inner_product(work.begin(), work.end(), slopes_.begin(), 0.0);
   const double off = change - expected;
   const double limit = kOutlier * std::max(deviation_, kLeastShare * mean_s_);
   deviation_ += weight * (std::min(std::abs(off), kOutlier * limit) - deviation_);
@@ -70,43 +79,48 @@ double StepCost::within_reason(double change, const Work& work, double weight) {
   return std::max(clipped, kLeastShare * mean_s_ - last_s_);  // the step's seconds stay positive
 }
 
-void StepCost::fade(double weight, const Work& work, double s) {
-  const auto& [d, r, p] = work;
+void StepCost::fade(double weight, const Causes& change, double s) {
   const double keep = 1 - weight;
   const double add = keep * weight;
-  Products& mean = products_;
-  mean.dd = keep * mean.dd + add * d * d;
-  mean.dr = keep * mean.dr + add * d * r;
-  mean.dp = keep * mean.dp + add * d * p;
-  mean.ds = keep * mean.ds + add * d * s;
-  mean.rr = keep * mean.rr + add * r * r;
-  mean.rp = keep * mean.rp + add * r * p;
-  mean.rs = keep * mean.rs + add * r * s;
-  mean.pp = keep * mean.pp + add * p * p;
-  mean.ps = keep * mean.ps + add * p * s;
+  for (std::size_t i = 0; i < kNumCauses; ++i) {
+    for (std::size_t j = 0; j < kNumCauses; ++j)
+      products_[i][j] = keep * products_[i][j] + add * change[i] * change[j];
+    with_s_[i] = keep * with_s_[i] + add * change[i] * s;
+  }
 }
 
-// Solves the least squares: eliminates prompt tokens, then requests. The weights keep every divisor positive,
-// except in millions of requests or prompt tokens, where rounding may lose them: the last fit then stays.
-// The first price is a Gaussian prior. Its weight is the noise of a step relative to the prior's width.
+// Solves the least squares: eliminates one cause after the other, the draft tokens last. The weights keep
+// every divisor positive, except in millions of requests or prompt tokens, where rounding may lose them: the
+// last fit then stays. The first costs are Gaussian priors. Their weight is the noise of a step relative to
+// the prior's width.
 void StepCost::fit() {
-  auto [dd, dr, dp, ds, rr, rp, rs, pp, ps] = products_;
-  pp += kLeastWeight;
-  dr -= dp * rp / pp;
-  rr += kLeastWeight - rp * rp / pp;
-  rs -= rp * ps / pp;
-  const double first = kFirstPrice * seconds_per_token();
-  const double noise = std::max(deviation_, kLeastShare * mean_s_) / first;
-  const double weight = kTrust * (noise * noise) / num_steps_;
-  dd -= dp * dp / pp + dr * dr / rr;
-  const double evidence = dd / (dd + weight);
-  dd += weight;
-  ds += weight * first - dp * ps / pp - dr * rs / rr;
-  Slopes fitted;
-  fitted.per_draft = ds / dd;
-  fitted.per_request = (rs - dr * fitted.per_draft) / rr;
-  fitted.per_prompt = (ps - dp * fitted.per_draft - rp * fitted.per_request) / pp;
-  if (!std::isfinite(fitted.per_draft + fitted.per_request + fitted.per_prompt)) return;
+  const double token_s = seconds_per_token();
+  const double noise_s = std::max(deviation_, kLeastShare * mean_s_);
+  const auto weight_of = [&](double width_s) {
+    return (noise_s / width_s) * (noise_s / width_s) / num_steps_;
+  };
+  const double first_s = kFirstPrice * token_s;
+  Causes weights{kLeastWeight, kLeastWeight, weight_of(kStairWidth * token_s), kTrust * weight_of(first_s)};
+  auto left = products_;
+  Causes right = with_s_;
+  right[kDrafted] += weights[kDrafted] * first_s;
+  double evidence = 0;
+  for (std::size_t i = 0; i < kNumCauses; ++i) {
+    if (i == kDrafted) evidence = left[i][i] / (left[i][i] + weights[i]);
+    left[i][i] += weights[i];
+    for (std::size_t j = i + 1; j < kNumCauses; ++j) {
+      const double share = left[j][i] / left[i][i];
+      for (std::size_t k = i; k < kNumCauses; ++k) left[j][k] -= share * left[i][k];
+      right[j] -= share * right[i];
+    }
+  }
+  Causes fitted{};
+  for (std::size_t i = kNumCauses; i-- > 0;) {
+    double rest = right[i];
+    for (std::size_t k = i + 1; k < kNumCauses; ++k) rest -= left[i][k] * fitted[k];
+    fitted[i] = rest / left[i][i];
+  }
+  if (!std::isfinite(std::accumulate(fitted.begin(), fitted.end(), 0.0))) return;
   evidence_ = evidence;
   slopes_ = fitted;
 }

@@ -15,7 +15,7 @@ std::optional<StepSaving> StepMeter::observe(double begin_s, double end_s, std::
   const std::int64_t num_others = std::int64_t{num_scheduled} - num_decoding - num_slots;
   const auto num_prompt_tokens = static_cast<std::uint32_t>(std::max<std::int64_t>(0, num_others));
   const auto saving = plain_.observe(seconds + drafting_s, drafting_s, num_decoding, num_slots,
-                                     num_prompt_tokens, cost_.draft_token_s());
+                                     num_prompt_tokens, cost_.drafts_s(num_slots));
   cost_.observe(seconds, num_decoding, num_slots, num_new, num_prompt_tokens);
   return saving;
 }
