@@ -15,8 +15,8 @@ _MOST_TRIALS = 4.0  # accepted tokens
 class Promises:
     """A draft promises its score in accepted tokens. Drafts of a step are made together or not at all.
 
-    Each token of a draft is worth the price. A step's first one may cost more: then the drafts of all requests
-    have to be worth this stair as well (docs/drafting.md).
+    Each token of a draft is worth the price. A step's first one may cost more: then the drafts of all
+    requests have to be worth this stair as well (docs/drafting.md).
     """
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from agentspec.cli import main
-from agentspec.replay.calls import END, Call
+from agentspec.replay.calls import END, Call, encoded
 from agentspec.replay.comparison import compare
 from agentspec.replay.comparison.compare import ROWS, summary
 from agentspec.replay.comparison.trials import (
@@ -21,11 +21,12 @@ from agentspec.replay.comparison.trials import (
     distractor,
     learned_chain,
     limit_bytes,
+    most_unlike,
     paper_chain,
     tree,
 )
 from agentspec.replay.curve import Curve, Point
-from agentspec.replay.jobs import Selection
+from agentspec.replay.jobs import Selection, load_tokenizer
 from agentspec.replay.tally import Tally
 
 # ---- between the prices ----
@@ -93,6 +94,14 @@ def test_the_gain_is_against_the_better_of_the_papers_at_its_drafts():
     assert compare.accepted_gain(made) is None  # no learned chain drafts 9
 
 
+def test_the_papers_rule_on_all_trees_is_a_peer_of_its_own():
+    made = tallies()
+    made[paper_chain("forest", 1.0)] = tally(4.0, 1.8)
+    made[paper_chain("paper-shared", 1.0)] = tally(4.0, 1.6)
+    assert compare.accepted_gain(made, ("forest",)) == pytest.approx(2.0 / 1.8 - 1)
+    assert compare.accepted_gain(made) == pytest.approx(2.0 / 1.6 - 1)
+
+
 def test_the_ratio_is_of_drafts_for_as_many_accepted():
     made = tallies()
     made[paper_chain("paper-shared", 4.0)] = tally(10.0, 2.5)
@@ -152,6 +161,7 @@ def test_the_limit_is_a_third_beside_what_does_not_grow():
 FIGURES = {
     "x": {
         "accepted_gain_equal_drafts": 0.2,
+        "accepted_gain_vs_all_trees": 0.1,
         "draft_ratio_equal_tokens": 0.5,
         "tree_gain_equal_nodes": 0.1,
         "stage_gain": 0.03,
@@ -160,6 +170,7 @@ FIGURES = {
     },
     "y": {
         "accepted_gain_equal_drafts": -0.1,
+        "accepted_gain_vs_all_trees": 0.0,
         "draft_ratio_equal_tokens": 0.6,
         "tree_gain_equal_nodes": 0.0,
         "stage_gain": -0.01,
@@ -174,6 +185,8 @@ def test_every_key_of_the_summary():
         {
             "accepted_gain_equal_drafts_mean": 0.05,
             "accepted_gain_equal_drafts_min": -0.1,
+            "accepted_gain_vs_all_trees_mean": 0.05,
+            "accepted_gain_vs_all_trees_min": 0.0,
             "draft_ratio_equal_tokens_mean": 0.55,
             "tree_gain_equal_nodes_mean": 0.05,
             "stage_gain_mean": 0.01,
@@ -211,6 +224,34 @@ def test_alone_a_data_set_is_distracted_by_its_own_words_exchanged():
     assert first[0] == first[2] == second[1] != first[1]
     assert first[-1] == second[-1] == END
     assert corpus[2].tolist() == first
+
+
+def responses(path: Path, *texts: str) -> Path:
+    path.write_text("\n".join(json.dumps({"prompt": "p", "response": text, "stage": "s"}) for text in texts))
+    return path
+
+
+def test_the_unrelated_corpus_is_of_the_files_that_share_the_least(tmp_path):
+    sql, alike, prose, code = (
+        responses(tmp_path / f"{number}.jsonl", *texts)
+        for number, texts in enumerate(
+            (
+                ["SELECT name FROM users WHERE id = 1", "SELECT name FROM users WHERE id = 2"],
+                ["SELECT name FROM users WHERE id = 3"],
+                ["The weather was fine, so they went to the lake."],
+                ["for (int i = 0; i < n; ++i) sum += values[i];"],
+            )
+        )
+    )
+    selection = Selection()
+    encode = load_tokenizer(selection.tokenizer)
+    data = DataSet([encoded(record, encode) for record in selection.chosen(sql)])
+    assert most_unlike(data, [alike, prose, code], selection) == [prose, code]
+    [like_it] = (np.append(encode(record.response), np.int32(END)) for record in selection.chosen(alike))
+    assert like_it.tobytes() not in {
+        one.tobytes() for one in distractor(data, [alike, prose, code], selection)
+    }
+    assert most_unlike(data, [prose], selection) == [prose]
 
 
 # ---- the command ----

@@ -28,6 +28,7 @@ from agentspec.replay.tally import Tally, total
 from agentspec.stages import StageKey
 
 PAPER = ("paper-shared", "paper-stage")
+ALL_TREES = "forest"  # the paper's rule on all of our trees
 LEARNED = "learned"
 MAX_DRAFT = 64
 NO_ALPHA = 1e9
@@ -43,6 +44,8 @@ LEAST_LIMIT_BYTES = 2 << 20  # for memory that does not grow with the outputs: l
 LIMIT_SHARE = 3  # in addition, the limit is a third of the memory of one tree of all outputs
 DISTRACTION = 5  # multiple of the tokens of the data set's responses
 SIBLING = "unrelated"
+_RUN_TOKENS = 4  # how much two data sets share is judged by runs of so many tokens,
+_SAMPLE_TOKENS = 20_000  # the first ones of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +85,9 @@ def tree(method: str, size: int) -> Trial:
 
 
 TRIALS = (
-    *(paper_chain(method, alpha) for alpha in ALPHAS for method in PAPER),
+    *(paper_chain(method, alpha) for alpha in ALPHAS for method in (*PAPER, ALL_TREES)),
     *(learned_chain(price) for price in PRICES),
-    *(tree(method, size) for size in TREE_SIZES for method in (*PAPER, LEARNED)),
+    *(tree(method, size) for size in TREE_SIZES for method in (*PAPER, ALL_TREES, LEARNED)),
     learned_chain(PRICE, by_stage=False, is_limited=True),
     *(learned_chain(price, is_limited=True) for price in STAGE_PRICES),
     learned_chain(PRICE, is_distracted=True),
@@ -164,11 +167,12 @@ def _drafter(trial: Trial, most_bytes: int, corpus: Sequence[Tokens]) -> Drafter
 def distractor(data: DataSet, others: Sequence[Path], selection: Selection) -> list[Tokens]:
     """Return the unrelated corpus: DISTRACTION times the data set's tokens.
 
-    It repeats the responses of the other files, in order. Without other files, it repeats the data set's own
-    responses, with every token replaced by a fixed other one.
+    It repeats the responses of the most unlike half of the other files, in order. Without other files, it
+    repeats the data set's own responses, with every token replaced by a fixed other one.
     """
     left = DISTRACTION * data.num_tokens
-    responses = list(_responses(others, selection, left)) if others else _permuted(data)
+    unlike = most_unlike(data, others, selection)
+    responses = list(_responses(unlike, selection, left)) if unlike else _permuted(data)
     corpus: list[Tokens] = []
     for response in cycle(responses):
         if left <= 0:
@@ -176,6 +180,23 @@ def distractor(data: DataSet, others: Sequence[Path], selection: Selection) -> l
         corpus.append(response)
         left -= len(response)
     return corpus
+
+
+def most_unlike(data: DataSet, others: Sequence[Path], selection: Selection) -> Sequence[Path]:
+    """Return the half of the files that share the fewest runs of tokens with a data set, in their order."""
+    known = {run for call in data.calls for run in _runs(call.response)}
+
+    def likeness(path: Path) -> float:
+        runs = [run for one in _responses([path], selection, _SAMPLE_TOKENS) for run in _runs(one)]
+        return sum(run in known for run in runs) / max(1, len(runs))
+
+    unlike = sorted(others, key=likeness)[: (len(others) + 1) // 2]
+    return [path for path in others if path in unlike]
+
+
+def _runs(response: Tokens) -> Iterator[bytes]:
+    for begin in range(len(response) - _RUN_TOKENS + 1):
+        yield response[begin : begin + _RUN_TOKENS].tobytes()
 
 
 def _responses(paths: Sequence[Path], selection: Selection, num_tokens: int) -> Iterator[Tokens]:
