@@ -14,6 +14,7 @@ from agentspec.models import bundled_model_dir
 from agentspec.reporting.report import Announce
 from benchmarks.load.lane import MAX_MODEL_LEN, Lane
 from benchmarks.load.measure import take_turns
+from benchmarks.methods.budgets import against_parts, at_prices
 from benchmarks.methods.methods import METHODS, OFF, Method, Target
 from benchmarks.methods.sizes import Sizes
 from benchmarks.methods.workloads import WORKLOADS, Workload
@@ -23,10 +24,11 @@ Figures = dict[str, Any]
 # of a verified token on a GPU, in plain decode steps. What a head takes is not in it
 ROW_COSTS = {"1 client": 0.005, "64 clients": 0.05}
 SEEDS = {"cold": 1, "warm": 2}
+BUDGETS = "_budgets"  # ends the name of a part
 
 
 def measure(name: str, heads: Path | None, sizes: Sizes, announce: Announce) -> Figures:
-    """Return each method's figures on a workload.
+    """Return each method's figures on a workload, or those of the hybrid and its parts at several prices.
 
     "cold": nothing was learned before. "warm": the same proposers, on other questions after those.
 
@@ -37,9 +39,11 @@ def measure(name: str, heads: Path | None, sizes: Sizes, announce: Announce) -> 
     torch.set_num_threads(1)  # more are slower with the bundled model, and one can be timed
     folder = bundled_model_dir()
     model, tokenizer = load_model(folder), Tokenizer.load(folder)
+    with_budgets, name = name.endswith(BUDGETS), name.removesuffix(BUDGETS)
     loads = {phase: WORKLOADS[name](sizes.num_questions, seed) for phase, seed in SEEDS.items()}
     target = Target(model, heads, loads["cold"].num_slots, MAX_MODEL_LEN)
-    methods = {key: method for key, method in METHODS.items() if method.can_run(heads)}
+    wanted = at_prices() if with_budgets else METHODS
+    methods = {key: method for key, method in wanted.items() if method.can_run(heads)}
     proposers = {key: method.make(target) for key, method in methods.items()}
     found: Figures = {}
     for phase, load in loads.items():
@@ -49,7 +53,10 @@ def measure(name: str, heads: Path | None, sizes: Sizes, announce: Announce) -> 
         }
         take_turns(list(lanes.values()))
         found[phase] = figures(lanes)
-    return {**found, "missing": sorted(set(METHODS) - set(methods))}
+    missing = sorted(set(wanted) - set(methods))
+    if with_budgets and not missing:
+        found["against_parts"] = {phase: against_parts(found[phase]) for phase in loads}
+    return {**found, "missing": missing}
 
 
 def _lane(model: Any, tokenizer: Tokenizer, load: Workload, method: Method, proposer: Any) -> Lane:

@@ -9,7 +9,7 @@ from agentspec.commands import option_types
 from agentspec.extras import needed
 from benchmarks.harness.options import Subparsers, add_outputs, add_parts, add_quick, chosen, outputs
 
-PARTS = ("sql", "sampling")
+PARTS = ("sql", "sampling", "sql_budgets", "sampling_budgets")
 
 DESCRIPTION = """\
 Compare drafting methods live in the embedded engine, with the bundled model, on text that it writes
@@ -26,6 +26,8 @@ examples:
 parts; with --json, those that are not measured now stay as they are in the file:
   sql       the text-to-SQL pipeline, greedy, four questions at a time
   sampling  sixteen samples of each call of three of its stages, for an eighth of the questions
+  sql_budgets, sampling_budgets
+            on the same: trees with EAGLE-3 against both parts, at equal numbers of draft tokens
 """
 
 

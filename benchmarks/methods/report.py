@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import fmean
 from typing import Any
 
 from rich.table import Table
@@ -10,12 +11,18 @@ from rich.table import Table
 from benchmarks.harness.scorecard import Parts, Scorecard
 
 PHASES = ("cold", "warm")
+_RATIO = "hybrid_vs_best_part"
 
 
 def summary(parts: Parts) -> dict[str, Any]:
     """Return the figures that people compare; None if nothing was measured."""
     served = [one for part in parts.values() for phase in PHASES for one in part.get(phase, {}).values()]
-    return {"outputs_identical": all(one["outputs_identical"] for one in served) if served else None}
+    ratios = [one for part in parts.values() for one in part.get("against_parts", {}).values()]
+    return {
+        "outputs_identical": all(one["outputs_identical"] for one in served) if served else None,
+        "hybrid_vs_best_part_mean": fmean(one[f"{_RATIO}_mean"] for one in ratios) if ratios else None,
+        "hybrid_vs_best_part_min": min((one[f"{_RATIO}_min"] for one in ratios), default=None),
+    }
 
 
 class MethodsCard(Scorecard):

@@ -15,7 +15,7 @@ from agentspec.engine.drafters.training.publish import write_medusa
 from agentspec.engine.model.checkpoint import load_model
 from agentspec.models import bundled_model_dir
 from benchmarks.command import main
-from benchmarks.methods import measure, methods, workloads
+from benchmarks.methods import budgets, measure, methods, workloads
 from benchmarks.methods.report import CARD
 from benchmarks.methods.sizes import Sizes
 from benchmarks.methods.workloads import Workload
@@ -68,11 +68,44 @@ def test_the_summary_and_the_table() -> None:
         "outputs_identical": True, "tokens_per_step": 2.5, "drafted_per_step": 4.0, "speedup_cpu": 1.5
     }  # fmt: skip
     parts = {"sql": {"cold": {"off": served}}, "sampling": {"warm": {"pld": served}}}
-    assert json.loads(CARD.json_line(parts))["summary"] == {"outputs_identical": True}
+    unknown = dict.fromkeys(("hybrid_vs_best_part_mean", "hybrid_vs_best_part_min"))
+    assert json.loads(CARD.json_line(parts))["summary"] == {"outputs_identical": True, **unknown}
     assert CARD.table(parts).row_count == 2
     parts["sql"]["cold"]["pld"] = {**served, "outputs_identical": False}
-    assert CARD.summary(parts) == {"outputs_identical": False}
-    assert CARD.summary({}) == {"outputs_identical": None}
+    assert CARD.summary(parts) == {"outputs_identical": False, **unknown}
+    assert CARD.summary({}) == {"outputs_identical": None, **unknown}
+    ratios = [
+        {"hybrid_vs_best_part_mean": mean, "hybrid_vs_best_part_min": least}
+        for mean, least in ((1.2, 1.1), (1.4, 1.0))
+    ]
+    parts["sql_budgets"] = {"against_parts": dict(zip(("cold", "warm"), ratios, strict=True))}
+    assert CARD.summary(parts)["hybrid_vs_best_part_mean"] == pytest.approx(1.3)
+    assert CARD.summary(parts)["hybrid_vs_best_part_min"] == 1.0
+
+
+def test_the_hybrid_is_compared_with_the_better_part_at_as_many_draft_tokens() -> None:
+    served = {
+        budgets.named(method, price): {
+            "drafted_per_step": drafted * number,
+            "tokens_per_step": 1 + gain * number,
+        }
+        for method, drafted, gain in (("hybrid", 2.0, 1.0), ("learned", 1.0, 0.4), ("eagle-3", 3.0, 0.9))
+        for number, price in enumerate(budgets.PRICES, 1)
+    }
+    # with 2 to 10 draft tokens: the trees give 0.4 tokens each, at most 2; EAGLE-3 0.3 each
+    best = [1.8, 2.6, 3.0, 3.4, 4.0]
+    ratios = [(1 + number) / one for number, one in enumerate(best, 1)]
+    found = budgets.against_parts(served)
+    assert found["hybrid_vs_best_part_mean"] == pytest.approx(sum(ratios) / 5)
+    assert found["hybrid_vs_best_part_min"] == pytest.approx(min(ratios))
+
+
+def test_budgets_need_the_models_head(heads: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budgets, "PRICES", (0.2,))
+    found = measure.measure("sql_budgets", heads, Sizes(1), lambda _: None)
+    assert found["missing"] == ["eagle-3 at 0.2", "hybrid at 0.2"]
+    assert "against_parts" not in found
+    assert found["cold"]["learned at 0.2"]["outputs_identical"]
 
 
 def test_the_command_names_a_bad_part(capsys: pytest.CaptureFixture[str]) -> None:
