@@ -23,6 +23,26 @@ MAX_BATCH_TOKENS = 256
 MAX_MODEL_LEN = 2048
 
 
+class StepClock:
+    """CPU seconds of a thread while one lane takes steps."""
+
+    def __init__(self) -> None:
+        self._before_s = 0.0
+        self._since_s: float | None = None
+
+    def __call__(self) -> float:
+        """Return the seconds so far."""
+        return self._before_s + (0.0 if self._since_s is None else time.thread_time() - self._since_s)
+
+    def go_on(self) -> None:
+        """Begin a step."""
+        self._since_s = time.thread_time()
+
+    def stop(self) -> None:
+        """End a step."""
+        self._before_s, self._since_s = self(), None
+
+
 class Lane:
     """Serves all calls with a constant number of live requests.
 
@@ -32,6 +52,7 @@ class Lane:
     Args:
         proposer: drafts; None = a new forest, or nothing if ``draft`` is off.
         num_slots: most sequences at once; None = one per client, for requests of one choice.
+        clock: of these steps, for a proposer that measures time; None = a new one.
 
     Attributes:
         cpu_s: CPU time of the steps so far, of this thread only; other load on the machine matters less.
@@ -49,6 +70,7 @@ class Lane:
         num_clients: int,
         proposer: Proposer | None = None,
         num_slots: int | None = None,
+        clock: StepClock | None = None,
     ) -> None:
         if proposer is None:
             proposer = NoDrafts() if draft.is_off else Forest(ForestConfig())
@@ -70,6 +92,7 @@ class Lane:
         self._clients: dict[str, Iterator[GenerationRequest]] = {}
         self._ended: list[str] = []
         self._num_open: dict[str, int] = {}  # choices that are not finished
+        self._clock = clock or StepClock()
         self.cpu_s = self.wall_s = 0.0
         self._num_steps = 0
         self._prices = 0.0
@@ -113,9 +136,11 @@ class Lane:
         """Run steps for about ``turn_s`` seconds of CPU time, or to the end."""
         until_s = self.cpu_s + turn_s
         while self._clients and self.cpu_s < until_s:
-            begin_s, begin_cpu_s = time.perf_counter(), time.thread_time()
+            begin_s, begin_cpu_s = time.perf_counter(), self._clock()
+            self._clock.go_on()
             self._decoder.step()
-            self.cpu_s += time.thread_time() - begin_cpu_s
+            self._clock.stop()
+            self.cpu_s += self._clock() - begin_cpu_s
             self.wall_s += time.perf_counter() - begin_s
             self._num_steps += 1
             self._prices += self._decoder.price

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from agentspec.engine.model.checkpoint import load_model
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.models import bundled_model_dir
 from agentspec.reporting.report import Announce
-from benchmarks.load.lane import MAX_MODEL_LEN, Lane
+from benchmarks.load.lane import MAX_MODEL_LEN, Lane, StepClock
 from benchmarks.load.measure import take_turns
 from benchmarks.methods.budgets import against_parts, at_prices
 from benchmarks.methods.methods import METHODS, OFF, Method, Target
@@ -44,12 +45,17 @@ def measure(name: str, heads: Path | None, sizes: Sizes, announce: Announce) -> 
     target = Target(model, heads, loads["cold"].num_slots, MAX_MODEL_LEN)
     wanted = at_prices() if with_budgets else METHODS
     methods = {key: method for key, method in wanted.items() if method.can_run(heads)}
-    proposers = {key: method.make(target) for key, method in methods.items()}
+    clocks = {key: StepClock() for key in methods}
+    proposers = {
+        key: method.make(replace(target, clock=_standing if with_budgets else clocks[key]))
+        for key, method in methods.items()
+    }
     found: Figures = {}
     for phase, load in loads.items():
         announce(f"{name}, {phase}: {len(methods)} methods, {len(load.questions)} questions")
         lanes = {
-            key: _lane(model, tokenizer, load, method, proposers[key]) for key, method in methods.items()
+            key: _lane(model, tokenizer, load, method, proposers[key], clocks[key])
+            for key, method in methods.items()
         }
         take_turns(list(lanes.values()))
         found[phase] = figures(lanes)
@@ -59,10 +65,17 @@ def measure(name: str, heads: Path | None, sizes: Sizes, announce: Announce) -> 
     return {**found, "missing": missing}
 
 
-def _lane(model: Any, tokenizer: Tokenizer, load: Workload, method: Method, proposer: Any) -> Lane:
+def _lane(
+    model: Any, tokenizer: Tokenizer, load: Workload, method: Method, proposer: Any, clock: StepClock
+) -> Lane:
     return Lane(
-        model, tokenizer, load.questions, method.draft, 0.0, load.num_clients, proposer, load.num_slots
+        model, tokenizer, load.questions, method.draft, 0.0, load.num_clients, proposer, load.num_slots, clock
     )
+
+
+def _standing() -> float:
+    """Return the time by a clock that stands still: a model's drafts cost nothing."""
+    return 0.0
 
 
 def figures(lanes: Mapping[str, Lane]) -> Figures:

@@ -38,12 +38,14 @@ class Target:
     Attributes:
         heads: folder with trained heads, one folder each.
         num_slots, max_len: of its cache.
+        clock: seconds of the method's own steps.
     """
 
     model: Transformer
     heads: Path | None
     num_slots: int
     max_len: int
+    clock: Callable[[], float] = time.thread_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ def _hybrid(
         trees, model = make_trees(target), make_model(target)
         assert isinstance(trees, Forest)
         assert isinstance(model, ModelDrafter)
-        return HybridDrafter(trees, model, threshold=threshold, clock=time.thread_time)
+        return HybridDrafter(trees, model, threshold=threshold, clock=target.clock)
 
     return make
 

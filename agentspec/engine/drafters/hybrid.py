@@ -43,6 +43,7 @@ class _Request:
         num_prompt: tokens of its prompt.
         has_model: the model knows the request.
         situation: in which the model has drafted.
+        cost: of the draft tokens beyond the trees' own, in accepted tokens.
     """
 
     stage: StageKey
@@ -53,6 +54,7 @@ class _Request:
     trees: _Part | None = None
     model: _Part | None = None
     situation: Situation | None = None
+    cost: float = 0.0
 
 
 class HybridDrafter:
@@ -146,10 +148,13 @@ class HybridDrafter:
         found = [(row, request) for row in rows if (request := self._requests.get(row.key))]
         self._has_prompts |= any(row.start < request.num_prompt for row, request in found)
         known = [row for row, request in found if request.has_model]
+        begin_s = self._clock()
         try:
             self._model.watch(known)
         except Exception:
             self._give_up([row.key for row in known])
+        if known:
+            self._use.time_reading(self._clock() - begin_s)
 
     def step(self, updates: Updates, max_tokens: int = 32, min_prob: float = 0.0) -> list[Draft]:
         """Take accepted tokens and draft. The model makes its drafts for all chosen requests together."""
@@ -164,7 +169,10 @@ class HybridDrafter:
         chosen = [request.situation is not None for request in requests]
         found = self._model_drafts(updates, chosen, max_tokens, min_prob)
         self._add_to_unions(updates, found, max_tokens, min_prob)
-        return [_likeliest(request, max_tokens, min_prob) for request in requests]
+        made = [_likeliest(request, max_tokens, min_prob) for request in requests]
+        for request, own, draft in zip(requests, drafts, made, strict=True):
+            request.cost = min_prob * max(0, len(draft) - len(own))
+        return made
 
     # ---- the model ----
 
@@ -261,7 +269,7 @@ class HybridDrafter:
             calibration.learn(part.probs[known], truth)
         if request.situation is not None:
             by_trees = len(accepted.intersection(request.trees.nodes))
-            self._use.learn(request.situation, len(token_ids) - 1 - by_trees)
+            self._use.learn(request.situation, len(token_ids) - 1 - by_trees - request.cost)
         request.trees = request.model = request.situation = None
 
 

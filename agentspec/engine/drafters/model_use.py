@@ -14,6 +14,7 @@ EXPLORE_EVERY = 32  # steps, and requests, without the model
 _NUM_STEPS = 8
 _OUTLIER = 2.0  # times the mean: more is a pause of the machine
 _UNKNOWN = 1e6  # a gain that is to be measured: more than any cost
+_FADE = 0.999  # per time that the model reads
 _LEAST_RATE = 0.02  # of learning: older outcomes fade
 
 Situation = tuple[StageKey | None, int]
@@ -38,8 +39,9 @@ class ModelUse:
     """Decides by stage, and by how many accepted tokens the trees expect.
 
     A pass of the model delays all requests of a step. So it drafts for those requests whose gain together
-    exceeds what the engine gives in that time. Gains and times are measured. A stage begins with the gains of
-    all stages. Now and then the model drafts where it was not worth its time.
+    exceeds what the engine gives in that time. It reads the prompts of a stage if its drafts are worth that
+    time as well. Gains and times are measured. A stage begins with the gains of all stages. Now and then the
+    model drafts where it was not worth its time.
     """
 
     def __init__(self) -> None:
@@ -47,6 +49,7 @@ class ModelUse:
         self._gains: dict[StageKey | None, list[_Mean]] = {None: [_Mean() for _ in range(_NUM_STEPS)]}
         self._passes_s: dict[int, _Mean] = {}  # time of a model's drafts, by the size of their number
         self._token_s = _Mean()  # time per output token, of all requests together
+        self._reading_s = self._num_drafts = 0.0  # of late
         self._num_steps = self._num_requests = 0  # without the model
 
     def price(self, num_requests: int) -> float:
@@ -58,7 +61,8 @@ class ModelUse:
     def wants(self, stage: StageKey) -> bool:
         """Return False if the model is never worth its time for a stage: it need not read the prompt."""
         met = [gain for gain in self._gains.get(stage, ()) if gain.num]
-        if not met or any(gain.num < FEWEST or gain.value > self.price(1) for gain in met):
+        price = self.price(1) + self._reading()
+        if not met or any(gain.num < FEWEST or gain.value > price for gain in met):
             return True
         self._num_requests += 1
         return self._num_requests % EXPLORE_EVERY == 0
@@ -84,19 +88,31 @@ class ModelUse:
         chosen = set(order[:num_chosen])
         return [one if place in chosen else None for place, one in enumerate(situations)]
 
-    def learn(self, situation: Situation, gained: int) -> None:
-        """Learn how many more tokens were accepted than of the trees' draft."""
+    def learn(self, situation: Situation, gained: float) -> None:
+        """Learn how many more tokens were accepted than of the trees' draft, less those that they cost."""
         for stage in {situation[0], None}:
             self._gains[stage][situation[1]].add(gained)
 
     def time_model(self, seconds: float, num_requests: int) -> None:
         """Note the time of the model's drafts for some requests."""
         self._passes_s.setdefault(num_requests.bit_length(), _Mean()).add(seconds, _OUTLIER)
+        self._num_drafts += num_requests
+
+    def time_reading(self, seconds: float) -> None:
+        """Note the time in which the model read prompts and outputs."""
+        self._reading_s = _FADE * self._reading_s + seconds
+        self._num_drafts *= _FADE
 
     def time_step(self, seconds: float, num_tokens: int) -> None:
         """Note the time between two decode steps of the same requests, and their output tokens."""
         if num_tokens:
             self._token_s.add(seconds / num_tokens, _OUTLIER)
+
+    def _reading(self) -> float:
+        """Return the tokens that the engine gives while the model reads, for each of its drafts."""
+        if self._token_s.value <= 0:
+            return 0.0
+        return self._reading_s / max(1.0, self._num_drafts) / self._token_s.value
 
     def _gain(self, situation: Situation) -> float:
         stage, step = situation

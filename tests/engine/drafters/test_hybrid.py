@@ -227,6 +227,17 @@ def test_a_stage_without_gains_does_without_the_model() -> None:
     assert sum(use.wants(CHAT) for _ in range(2 * EXPLORE_EVERY)) == 2
 
 
+def test_a_stage_does_without_the_model_if_its_drafts_are_not_worth_the_reading() -> None:
+    use = taught({PLAN: 3, CHAT: 9})  # a draft costs 2 tokens
+    use.time_reading(0.004)  # and reading 4 for each draft
+    assert use.choose([(PLAN, 0.5)]) != [None]
+    assert not use.wants(PLAN)
+    assert use.wants(CHAT)
+    for _ in range(20):
+        use.time_model(0.002, 1)  # more drafts for as much reading
+    assert use.wants(PLAN)
+
+
 def test_stages_beyond_the_limit_share_their_gains(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_use, "MOST_STAGES", 1)
     use = taught({PLAN: 3})
