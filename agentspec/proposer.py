@@ -41,7 +41,7 @@ class Proposer(Protocol):
     ) -> list[Draft]:
         """Take each request's newly accepted tokens (int32, may be empty) and draft for all of them.
 
-        ``min_prob`` is the cost of a draft token: less likely tokens are not drafted.
+        ``min_prob`` is the least estimate of a token that is worth its cost. Others are not drafted.
         Returns one Draft per update, in order. The Draft is empty if there is no proposal.
         """
 

@@ -184,6 +184,28 @@ def test_drafts_in_every_step_say_nothing_of_a_stair() -> None:
     assert stairs(StepCost(has_stair=True), chance=1.0).stair == pytest.approx(0, abs=0.1)
 
 
+def test_a_first_draft_token_that_is_cheaper_than_the_others_is_no_stair() -> None:
+    """2 ms up to 4 draft tokens, and 0.2 ms for each further one: the price is the mean of all."""
+    costs = StepCost(has_stair=True), StepCost()
+    rng = random.Random(7)
+    for _ in range(1000):
+        num_drafted = rng.choice((0, 2, 4, 8, 12))
+        for cost in costs:
+            cost.observe(0.002 + 0.0002 * max(0, num_drafted - 4), 1, num_drafted, 4)
+    assert costs[0].stair == 0
+    assert costs[0].price == pytest.approx(costs[1].price)
+
+
+@pytest.mark.parametrize("size", [1, 3, 16])
+def test_drafts_of_one_size_have_a_known_cost(size: int) -> None:
+    cost, rng = StepCost(has_stair=True), random.Random(8)
+    for _ in range(1000):
+        is_drafted = rng.random() < 0.5
+        seconds = 0.002 + (0.001 + 0.0001 * size if is_drafted else 0)
+        cost.observe(seconds, 1, size if is_drafted else 0, 2)
+    assert cost.drafts_s(size) == pytest.approx(0.001 + 0.0001 * size, rel=0.1)
+
+
 def test_a_stair_that_is_gone_is_forgotten() -> None:
     cost = stairs(StepCost(has_stair=True))
     assert serve(cost, around(5, 4, 6 * WINDOW), lambda rows: 0.002 + 0.0001 * rows) > 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -92,11 +92,11 @@ class Decoder:
 
     @property
     def price(self) -> float:
-        """The lowest probability of acceptance that a draft token may have, at present."""
+        """The cost of one more draft token, in accepted tokens, at present."""
         return self._cost.price if self._fixed_price is None else self._fixed_price
 
     def _least_prob(self) -> float:
-        """What a draft has to promise of a token that is worth the price."""
+        """Return the least estimate of a draft token that is worth the price."""
         return self.price if self._fixed_price is not None else min(1.0, self.price / self._promises.truth)
 
     def check_room(self) -> None:
@@ -129,8 +129,9 @@ class Decoder:
             begin_watch_s = self._clock()
             self._watch(self._watcher, rows, segments, verdicts, passed)
             drafting_s += self._clock() - begin_watch_s
-        if promised := sum(row.draft.score for row in deciding):
-            self._promises.judge(promised, sum(len(verdict.path) for verdict in verdicts))
+        self._promises.judge(
+            (row.draft, len(verdict.path)) for row, verdict in zip(deciding, verdicts, strict=True)
+        )
         work = _work(rows, deciding, verdicts)
         saving = self._saving(drafting_s, work)
         for row in rows:
@@ -162,12 +163,12 @@ class Decoder:
         with self._lock:
             return self._scheduler.next_rows()
 
-    def _draft(self, rows: Iterable[Row]) -> None:
+    def _draft(self, all_rows: Sequence[Row]) -> None:
         """Give each decode row that has room its draft, cut to that room, if the drafts are worth their time.
 
         A proposer that fails costs drafts, but no response.
         """
-        rows = [row for row in rows if row.is_decode and row.choice.draft_room > 0]
+        rows = [row for row in all_rows if row.is_decode and row.choice.draft_room > 0]
         if not rows:
             return
         updates = [(row.choice.key, row.choice.drain_pending()) for row in rows]
@@ -182,7 +183,8 @@ class Decoder:
             return
         known = _known(drafts, self._model.config.vocab_size)
         drafts = [_cut(draft, row.choice.draft_room) for row, draft in zip(rows, known, strict=True)]
-        if self._fixed_price is None and not self._promises.are_worth(drafts, self._cost):
+        has_stair = self._fixed_price is None and all(row.is_decode for row in all_rows)
+        if has_stair and not self._promises.are_worth(drafts, self._cost):
             return
         for row, draft in zip(rows, drafts, strict=True):
             row.draft = draft

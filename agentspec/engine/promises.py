@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 from agentspec.draft import Draft
 from agentspec.steps import StepCost
 
 _RATE = 1 / 256  # of learning
+_MOST_TRUTH = 2.0  # and its inverse is the least
 _TRIAL = 0.004  # accepted tokens per step without drafts, for drafts that do not seem to be worth their time
-_MOST_TRIALS = 4.0  # accepted tokens
+_MOST_TRIALS = 4.0  # accepted tokens, or as many as one step's drafts cost
 
 
 class Promises:
     """A draft promises its score in accepted tokens. Drafts of a step are made together or not at all.
 
     Each token of a draft is worth the price. A step's first one may cost more: then the drafts of all
-    requests have to be worth this stair as well (docs/drafting.md).
+    requests have to be worth this stair as well (docs/drafting.md). Drafts without estimates promise nothing,
+    and are always verified.
     """
 
     def __init__(self) -> None:
@@ -25,26 +28,34 @@ class Promises:
 
     @property
     def truth(self) -> float:
-        """Accepted tokens per promised token, of late."""
-        return self._accepted / self._promised
+        """Accepted tokens per promised token, of late: 0.5 to 2."""
+        return min(_MOST_TRUTH, max(1 / _MOST_TRUTH, self._accepted / self._promised))
 
-    def judge(self, promised: float, accepted: int) -> None:
-        """Take what the drafts of a step promised together, and the number of accepted tokens."""
-        self._promised += _RATE * (promised - self._promised)
-        self._accepted += _RATE * (accepted - self._accepted)
+    def judge(self, verified: Iterable[tuple[Draft, int]]) -> None:
+        """Take the drafts of a step, and the number of accepted tokens of each."""
+        promises = [(draft.score, accepted) for draft, accepted in verified if _promises(draft)]
+        if promises:
+            self._promised += _RATE * (sum(score for score, _ in promises) - self._promised)
+            self._accepted += _RATE * (sum(accepted for _, accepted in promises) - self._accepted)
 
     def are_worth(self, drafts: Sequence[Draft], cost: StepCost) -> bool:
         """Return True if the drafts of a step are to be verified.
 
         Now and then they are although they do not seem to be worth their time, which may have changed.
         """
-        num_drafted = sum(map(len, drafts))
-        promised = self.truth * sum(draft.score for draft in drafts)
-        loss = cost.stair + cost.price * num_drafted - promised
-        if loss <= 0 or not num_drafted:
+        made = [draft for draft in drafts if len(draft)]
+        if not all(map(_promises, made)):
             return True
-        self._trials = min(_MOST_TRIALS, self._trials + _TRIAL)
+        promised = self.truth * sum(draft.score for draft in made)
+        loss = cost.stair + cost.price * sum(map(len, made)) - promised
+        if loss <= 0 or not made:
+            return True
+        self._trials = min(max(_MOST_TRIALS, loss), self._trials + _TRIAL)
         if loss > self._trials:
             return False
         self._trials -= loss
         return True
+
+
+def _promises(draft: Draft) -> bool:
+    return len(draft) > 0 and not math.isnan(draft.probs[0])

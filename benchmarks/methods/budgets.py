@@ -35,21 +35,25 @@ def named(method: str, price: float) -> str:
 def against_parts(served: Mapping[str, Mapping[str, float]]) -> Figures:
     """Return the hybrid's tokens per step relative to those of the better part with as many draft tokens.
 
-    Mean and least over the prices. Between two prices of a part, lines are straight. A part that
-    never drafts so much counts with its most drafts.
+    Mean and least over the prices. Between two prices of a part, lines are straight. Prices at which the
+    hybrid drafts more than either part ever does are left out. None if that is all of them.
     """
-    parts = [[_point(served[named(part, price)]) for price in PRICES] for part in (TREES, MODEL)]
+    parts = [
+        Curve((_point(served[named(part, price)]) for price in PRICES), at_zero=1.0)
+        for part in (TREES, MODEL)
+    ]
     ratios = []
     for price in PRICES:
         hybrid = _point(served[named(HYBRID, price)])
-        ratios.append(hybrid.gained / max(_reached(points, hybrid.drafted) for points in parts))
-    return {"hybrid_vs_best_part_mean": fmean(ratios), "hybrid_vs_best_part_min": min(ratios)}
+        reached = [curve.gained(hybrid.drafted) for curve in parts]
+        if best := max((one for one in reached if one is not None), default=None):
+            ratios.append(hybrid.gained / best)
+    return {
+        "hybrid_vs_best_part_mean": fmean(ratios) if ratios else None,
+        "hybrid_vs_best_part_min": min(ratios, default=None),
+        "num_prices": len(ratios),
+    }
 
 
 def _point(served: Mapping[str, float]) -> Point:
     return Point(served["drafted_per_step"], served["tokens_per_step"])
-
-
-def _reached(points: list[Point], drafted: float) -> float:
-    reached = Curve(points, at_zero=1.0).gained(drafted)
-    return max(points).gained if reached is None else reached

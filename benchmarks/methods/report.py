@@ -17,7 +17,8 @@ _RATIO = "hybrid_vs_best_part"
 def summary(parts: Parts) -> dict[str, Any]:
     """Return the figures that people compare; None if nothing was measured."""
     served = [one for part in parts.values() for phase in PHASES for one in part.get(phase, {}).values()]
-    ratios = [one for part in parts.values() for one in part.get("against_parts", {}).values()]
+    compared = (one for part in parts.values() for one in part.get("against_parts", {}).values())
+    ratios = [one for one in compared if one[f"{_RATIO}_mean"] is not None]
     return {
         "outputs_identical": all(one["outputs_identical"] for one in served) if served else None,
         "hybrid_vs_best_part_mean": fmean(one[f"{_RATIO}_mean"] for one in ratios) if ratios else None,

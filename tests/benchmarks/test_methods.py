@@ -92,12 +92,26 @@ def test_the_hybrid_is_compared_with_the_better_part_at_as_many_draft_tokens() -
         for method, drafted, gain in (("hybrid", 2.0, 1.0), ("learned", 1.0, 0.4), ("eagle-3", 3.0, 0.9))
         for number, price in enumerate(budgets.PRICES, 1)
     }
-    # with 2 to 10 draft tokens: the trees give 0.4 tokens each, at most 2; EAGLE-3 0.3 each
-    best = [1.8, 2.6, 3.0, 3.4, 4.0]
-    ratios = [(1 + number) / one for number, one in enumerate(best, 1)]
+    # the hybrid drafts 2, 4, 6, 8 and 10 tokens; the trees at most 5, EAGLE-3 at most 15, 0.3 tokens for each
+    ratios = [2 / 1.8, 3 / 2.6, 4 / 2.8, 5 / 3.4, 6 / 4.0]
     found = budgets.against_parts(served)
     assert found["hybrid_vs_best_part_mean"] == pytest.approx(sum(ratios) / 5)
     assert found["hybrid_vs_best_part_min"] == pytest.approx(min(ratios))
+    assert found["num_prices"] == 5
+
+
+def test_prices_at_which_the_hybrid_drafts_more_than_its_parts_are_left_out() -> None:
+    served = {
+        budgets.named(method, price): {"drafted_per_step": drafted * number, "tokens_per_step": 1.0 + number}
+        for method, drafted in (("hybrid", 2.5), ("learned", 1.0), ("eagle-3", 0.5))
+        for number, price in enumerate(budgets.PRICES, 1)
+    }
+    found = budgets.against_parts(served)
+    assert found["num_prices"] == 2  # 2.5 and 5 draft tokens
+    none = {
+        name: {**one, "drafted_per_step": 99.0} if "hybrid" in name else one for name, one in served.items()
+    }
+    assert budgets.against_parts(none)["hybrid_vs_best_part_mean"] is None
 
 
 def test_budgets_need_the_models_head(heads: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -393,8 +393,13 @@ def test_the_price_follows_what_steps_take(make: Any) -> None:
         prompts = sum(size for size in sizes if size == 40)
         return 0.001 * len(engine.model.passes) + 0.0001 * (sum(sizes) - prompts) + 0.00001 * prompts
 
-    proposer = RandomProposer(is_tree=True)
-    engine = make(proposer, clock=seconds, num_slots=2, max_model_len=1024, max_batch_tokens=40)
+    class WithoutEstimates(RandomProposer):
+        def guess(self, request_id: str, max_tokens: int) -> Draft:
+            draft = super().guess(request_id, max_tokens)
+            return replace(draft, probs=np.full(len(draft), np.nan, np.float32))
+
+    proposer = WithoutEstimates(is_tree=True)
+    engine = make(proposer, price=None, clock=seconds, num_slots=2, max_model_len=1024, max_batch_tokens=40)
     for i in range(8):
         engine.submit(request(f"r{i}", [5 + i] * 40, replace(GREEDY, max_tokens=400)))
     engine.run()
@@ -405,6 +410,42 @@ def test_the_price_follows_what_steps_take(make: Any) -> None:
     decode_s = 0.001 * num_passes + 0.0001 * (stats.num_steps + stats.num_draft_tokens)
     expected = 0.0001 * (stats.num_steps + stats.num_accepted_tokens) / decode_s
     assert engine.decoder.price == pytest.approx(expected, rel=0.25)
+
+
+def with_a_stair(make: Any, prob: float, price: float | None) -> tuple[Any, RecordingProposer]:
+    """Return an engine after long outputs with chains of three tokens, each with this estimate.
+
+    A pass takes 1 ms; with drafts 2 ms and 0.01 ms per token. Every second pass has a draft.
+    """
+
+    class Sometimes(RecordingProposer):
+        def guess(self, request_id: str, max_tokens: int) -> Draft:
+            told = len(self.told[request_id])
+            size = 0 if told % 2 else 1 + told % 3
+            draft = make_draft([7] * size, range(-1, size - 1))
+            return replace(draft, probs=np.full(size, prob, np.float32), score=prob * size)
+
+    def seconds() -> float:
+        sizes = [len(segment.token_ids) for segments in engine.model.passes for segment in segments]
+        return sum(0.001 if size in (1, 3) else 0.002 + 0.00001 * size for size in sizes)
+
+    proposer = Sometimes()
+    engine = make(proposer, price=price, clock=seconds, num_slots=1, max_model_len=1024)
+    engine.submit(request("r", [5, 6, 7], replace(GREEDY, max_tokens=600)))
+    engine.run()
+    return engine, proposer
+
+
+def test_drafts_that_are_not_worth_the_stair_are_not_verified(make: Any) -> None:
+    drafted, outputs = {}, []
+    for name, prob, price in (("little", 0.1, None), ("much", 0.99, None), ("fixed", 0.1, 0.0)):
+        engine, proposer = with_a_stair(make, prob, price)
+        outputs.append(engine.output("r"))
+        assert proposer.told["r"] == outputs[0][: len(proposer.told["r"])]
+        drafted[name] = engine.decoder.counters.snapshot()[STAGE].num_draft_tokens
+    assert outputs == [outputs[0]] * 3
+    assert drafted["little"] < drafted["fixed"] / 4
+    assert drafted["little"] < drafted["much"]
 
 
 class Sharing:

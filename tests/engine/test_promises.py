@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -52,13 +54,29 @@ def test_without_a_stair_a_token_needs_its_price_only() -> None:
 def test_promises_are_corrected_by_what_was_accepted() -> None:
     promises, cost = Promises(), cost_of(stair_s=0.001)
     for _ in range(2000):
-        promises.judge(1.0, 2)
+        promises.judge([(draft(0.5, 0.5), 2), (draft(), 0), (draft(0.5), 1)])
     assert promises.truth == pytest.approx(2, rel=0.05)
     assert promises.are_worth([draft(0.9)], cost)
-    for _ in range(2000):
-        promises.judge(1.0, 0)
-    assert promises.truth < 0.01
-    assert not promises.are_worth([draft(0.9, 0.9, 0.9)], cost)
+    for _ in range(4000):
+        promises.judge([(draft(0.5, 0.5), 0)])
+    assert promises.truth == 0.5
+    assert not promises.are_worth([draft(0.6, 0.6)], cost)
+
+
+def test_steps_without_drafts_change_no_promise() -> None:
+    promises = Promises()
+    for _ in range(1000):
+        promises.judge([(draft(), 0)])
+    assert promises.truth == 1
+
+
+def test_drafts_without_estimates_are_always_verified() -> None:
+    promises, cost = Promises(), cost_of(stair_s=0.003)
+    unjudged = replace(draft(1.0, 1.0), probs=np.full(2, np.nan, np.float32))
+    promises.judge([(unjudged, 0)] * 1000)
+    assert promises.truth == 1
+    assert promises.are_worth([unjudged, draft()], cost)
+    assert not promises.are_worth([draft(0.9)], cost)
 
 
 def test_refused_drafts_are_tried_now_and_then_at_a_bounded_cost() -> None:
@@ -69,5 +87,6 @@ def test_refused_drafts_are_tried_now_and_then_at_a_bounded_cost() -> None:
 
 
 def test_a_dear_draft_is_tried_too() -> None:
-    promises, cost = Promises(), cost_of(stair_s=0.003)
-    assert any(promises.are_worth([draft(0.1)], cost) for _ in range(2000))
+    promises, cost = Promises(), cost_of(stair_s=0.001)
+    many = [draft(*[0.01] * 30)] * 8  # they cost more than the trials of any other drafts
+    assert any(promises.are_worth(many, cost) for _ in range(20_000))

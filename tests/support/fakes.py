@@ -192,7 +192,7 @@ class SteppedEngine:
         max_model_len: int = 128,
         max_batch_tokens: int = 64,
         max_queue: int = 1000,
-        price: float | None = None,
+        price: float | None = 0.0,  # all drafts are verified
         clock: Callable[[], float] = time.perf_counter,
         keeps_prompts: bool = False,
     ) -> None:

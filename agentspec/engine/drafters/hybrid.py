@@ -147,6 +147,9 @@ class HybridDrafter:
         """Show the model the results of a pass."""
         found = [(row, request) for row in rows if (request := self._requests.get(row.key))]
         self._has_prompts |= any(row.start < request.num_prompt for row, request in found)
+        for row, request in found:
+            if len(row.token_ids) == 1:  # the draft was not verified
+                request.situation = None
         known = [row for row, request in found if request.has_model]
         begin_s = self._clock()
         try:

@@ -14,7 +14,7 @@ EXPLORE_EVERY = 32  # steps, and requests, without the model
 _NUM_STEPS = 8
 _OUTLIER = 2.0  # times the mean: more is a pause of the machine
 _UNKNOWN = 1e6  # a gain that is to be measured: more than any cost
-_FADE = 0.999  # per time that the model reads
+_FADE = 0.999  # each time the model reads
 _LEAST_RATE = 0.02  # of learning: older outcomes fade
 
 Situation = tuple[StageKey | None, int]
@@ -39,9 +39,9 @@ class ModelUse:
     """Decides by stage, and by how many accepted tokens the trees expect.
 
     A pass of the model delays all requests of a step. So it drafts for those requests whose gain together
-    exceeds what the engine gives in that time. It reads the prompts of a stage if its drafts are worth that
-    time as well. Gains and times are measured. A stage begins with the gains of all stages. Now and then the
-    model drafts where it was not worth its time.
+    exceeds what the engine gives in that time. The model reads the prompts of a stage if its drafts are
+    worth that time as well. Gains and times are measured. A stage begins with the gains of all stages. Now
+    and then the model drafts where it was not worth its time.
     """
 
     def __init__(self) -> None:

@@ -76,13 +76,18 @@ void any_step_leaves_a_price_between_0_and_1() {
   const auto count = [&] { return kCounts[random() % kCounts.size()]; };
   for (int run = 0; run < 200; ++run) {
     StepMeter meter(std::nullopt);
-    StepCost cost;
+    StepCost cost(run % 2 == 0);
     PlainStep plain;
     for (int i = 0; i < 200; ++i) {
       cost.observe(seconds(), count(), count(), count(), count());
       CHECK(cost.price() >= 0 && cost.price() <= 1);
-      const auto saving = plain.observe(seconds(), seconds(), count(), count(),
-                                        count(), cost.draft_token_s());
+      CHECK(cost.stair() >= 0 && cost.stair() < kInfinity);
+      const auto num_drafted = count();
+      const auto drafts_s = cost.drafts_s(num_drafted);
+      if (drafts_s)
+        CHECK(*drafts_s >= 0 && *drafts_s < kInfinity);
+      const auto saving = plain.observe(seconds(), seconds(), count(),
+                                        num_drafted, count(), drafts_s);
       if (saving)
         CHECK(saving->measured_s > 0 && saving->plain_s(kMost) >= 0);
       meter.observe(seconds(), seconds(), count(), count(), count(), count());

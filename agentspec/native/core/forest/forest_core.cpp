@@ -100,7 +100,7 @@ void ForestCore::learn(std::span<const IndexId> indices, std::span<const std::in
     for (std::size_t begin = 0; begin < tokens.size(); begin += kLearnedTokens) {
       const std::size_t size = std::min(kLearnedTokens, tokens.size() - begin);
       const bool is_last = begin + size == tokens.size();
-      if (begin > 0) std::this_thread::yield();  // to a step whose thread waits for this core
+      std::this_thread::yield();  // to a step whose thread waits for this core
       const auto lock = enter();
       if (!registry_.learn_piece(id, sequence, tokens.subspan(begin, size), kind, is_last)) break;
     }
@@ -111,7 +111,7 @@ void ForestCore::forget(std::span<const IndexId> indices, std::span<const std::i
   check_tokens(tokens);
   if (tokens.empty()) return;
   for (const IndexId id : indices) {
-    for (bool is_left = true; is_left;) {
+    for (bool is_left = true; is_left; std::this_thread::yield()) {
       const auto lock = enter();
       is_left = registry_.forget_piece(id, tokens);
     }

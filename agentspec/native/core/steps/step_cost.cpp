@@ -10,6 +10,7 @@ namespace {
 constexpr int kRateWindow = 64;         // steps: the token rate fades over a few of these windows
 constexpr double kTrust = 16;           // in the first price: 1 / the variance of real prices around it
 constexpr double kStairWidth = 0.5;     // accepted tokens: deviation of the first cost of a stair, around 0
+constexpr double kNever = 1e300;        // weight of "no cost" that no step outweighs
 constexpr double kLeastEvidence = 0.2;  // for a known cost
 constexpr double kLeastWeight = 0.01;   // weight of the prior "no cost" for requests and prompt tokens
 constexpr int kFew = 8;                 // steps before any step counts as an outlier
@@ -42,7 +43,7 @@ void StepCost::observe(double seconds, std::uint32_t num_requests, std::uint32_t
   Causes work;
   work[kPrompt] = num_prompt_tokens;
   work[kRequests] = num_requests;
-  work[kDrafting] = has_stair_ && num_drafted > 0 ? 1 : 0;
+  work[kDrafting] = has_stair_ && num_drafted > 0 && num_prompt_tokens == 0 ? 1 : 0;
   work[kDrafted] = num_drafted;
   num_steps_ = std::min(num_steps_ + 1, kWindow);
   const double weight = 1.0 / num_steps_;
@@ -89,10 +90,8 @@ void StepCost::fade(double weight, const Causes& change, double s) {
   }
 }
 
-// Solves the least squares: eliminates one cause after the other, the draft tokens last. The weights keep
-// every divisor positive, except in millions of requests or prompt tokens, where rounding may lose them: the
-// last fit then stays. The first costs are Gaussian priors. Their weight is the noise of a step relative to
-// the prior's width.
+// The first costs are Gaussian priors. Their weight is the noise of a step relative to the prior's width. A
+// cost that would fall with the first draft token has no stair.
 void StepCost::fit() {
   const double token_s = seconds_per_token();
   const double noise_s = std::max(deviation_, kLeastShare * mean_s_);
@@ -101,12 +100,26 @@ void StepCost::fit() {
   };
   const double first_s = kFirstPrice * token_s;
   Causes weights{kLeastWeight, kLeastWeight, weight_of(kStairWidth * token_s), kTrust * weight_of(first_s)};
+  Fit fitted = solved(weights, first_s);
+  if (fitted.slopes[kDrafting] < 0) {
+    weights[kDrafting] = kNever;
+    fitted = solved(weights, first_s);
+  }
+  if (!std::isfinite(std::accumulate(fitted.slopes.begin(), fitted.slopes.end(), 0.0))) return;
+  evidence_ = fitted.evidence;
+  slopes_ = fitted.slopes;
+}
+
+// Eliminates one cause after the other, the draft tokens last. The weights keep every divisor positive,
+// except in millions of requests or prompt tokens, where rounding may lose them: then a slope is not finite.
+StepCost::Fit StepCost::solved(const Causes& weights, double first_s) const {
   auto left = products_;
   Causes right = with_s_;
   right[kDrafted] += weights[kDrafted] * first_s;
-  double evidence = 0;
+  Fit fitted;
   for (std::size_t i = 0; i < kNumCauses; ++i) {
-    if (i == kDrafted) evidence = left[i][i] / (left[i][i] + weights[i]);
+    if (i == kDrafting)  // with or without a stair, the seconds of all draft tokens are known as well
+      fitted.evidence = left[kDrafted][kDrafted] / (left[kDrafted][kDrafted] + weights[kDrafted]);
     left[i][i] += weights[i];
     for (std::size_t j = i + 1; j < kNumCauses; ++j) {
       const double share = left[j][i] / left[i][i];
@@ -114,15 +127,12 @@ void StepCost::fit() {
       right[j] -= share * right[i];
     }
   }
-  Causes fitted{};
   for (std::size_t i = kNumCauses; i-- > 0;) {
     double rest = right[i];
-    for (std::size_t k = i + 1; k < kNumCauses; ++k) rest -= left[i][k] * fitted[k];
-    fitted[i] = rest / left[i][i];
+    for (std::size_t k = i + 1; k < kNumCauses; ++k) rest -= left[i][k] * fitted.slopes[k];
+    fitted.slopes[i] = rest / left[i][i];
   }
-  if (!std::isfinite(std::accumulate(fitted.begin(), fitted.end(), 0.0))) return;
-  evidence_ = evidence;
-  slopes_ = fitted;
+  return fitted;
 }
 
 }  // namespace agentspec

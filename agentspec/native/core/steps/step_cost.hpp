@@ -15,13 +15,13 @@ namespace agentspec {
 ///
 /// in accepted tokens (docs/drafting.md). Has no clock, no engine and no request.
 ///
-/// The seconds of a step change with the draft tokens, the requests and the prompt tokens. On request also
-/// with the first draft token: on a CPU another kernel multiplies two rows than one. The cost is fitted by
-/// least squares over the changes between steps, fading over kWindow steps. It uses changes, not levels: slow
-/// influences (the context, the text, the machine) affect both seconds and drafts. With little evidence, at
-/// the start or if the number of draft tokens hardly changes, the price is drawn to kFirstPrice, and the cost
-/// of the first token to nothing. At that price drafts are made, which gives evidence. The same steps give
-/// the same price.
+/// The seconds of a step change with the draft tokens, the requests and the prompt tokens. With `has_stair`
+/// the first draft token of a step has a cost of its own: on a CPU another kernel multiplies two rows than
+/// one. The cost is fitted by least squares over the changes between steps, fading over kWindow steps. It
+/// uses changes, not levels: slow influences (the context, the text, the machine) affect both seconds and
+/// drafts. There is little evidence at the start, and if the number of draft tokens hardly changes. Then the
+/// price is drawn to kFirstPrice, and the stair to nothing. At that price drafts are made, which gives
+/// evidence. The same steps give the same price.
 ///
 /// Constant time per step; stores only the last step. Not thread-safe.
 class StepCost {
@@ -29,8 +29,8 @@ class StepCost {
   static constexpr double kFirstPrice = 0.2;
   static constexpr int kWindow = 256;  // steps: the cost of a draft token fades over a few of these windows
 
-  /// `has_stair`: the first draft token of a step may cost more than the others. Otherwise the price is the
-  /// mean of all.
+  /// `has_stair`: the first draft token of a step without prompts may cost more than the others. Otherwise
+  /// the price is the mean of all.
   explicit StepCost(bool has_stair = false) : has_stair_(has_stair) {}
 
   /// The cost of one more draft token, in accepted tokens: between 0 and 1.
@@ -51,10 +51,16 @@ class StepCost {
   /// A value for each cause. Of a step, or of the change from one step to the next, in whole numbers.
   using Causes = std::array<double, kNumCauses>;
 
+  struct Fit {
+    Causes slopes{};
+    double evidence = 0;
+  };
+
   double seconds_per_token() const;
   double within_reason(double change, const Causes& work, double weight);
   void fade(double weight, const Causes& change, double s);
   void fit();
+  Fit solved(const Causes& weights, double first_s) const;
 
   bool has_stair_;
   int num_steps_ = 0;  // up to kWindow
