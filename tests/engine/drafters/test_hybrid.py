@@ -20,15 +20,17 @@ from agentspec.engine.drafters.model_drafter import ModelDrafter
 from agentspec.engine.drafters.model_use import EXPLORE_EVERY, FEWEST, ModelUse
 from agentspec.engine.model.transformer import Transformer
 from agentspec.engine.passed import PassedRow, PassWatcher
+from agentspec.engine.promises import Promises
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import ConfigError, DuplicateRequestError, UnknownRequestError
 from agentspec.forest import Forest, Tokens
-from agentspec.generation import SamplingParams
+from agentspec.generation import GenerationRequest, SamplingParams
 from agentspec.proposer import NoDrafts
 from agentspec.stages import StageKey
+from agentspec.tags import Tags
 from tests.engine.drafters.support import GREEDY, MAX_LEN, NUM_SLOTS, SAMPLED, Recording, outputs
 from tests.support.eagle_heads import head_config, head_tensors, write_head
-from tests.support.fakes import STAGE
+from tests.support.fakes import STAGE, SteppedEngine
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +93,24 @@ def test_a_perfect_model_is_used_and_continued_by_the_trees(
     found = outputs(exact_model, tokenizer, proposer, draft, GREEDY)
     num_tokens, num_outputs = sum(map(len, found)), len(found)
     assert len(proposer.steps) <= num_tokens / 8 + num_outputs  # only the model: five tokens a step
+
+
+@pytest.mark.parametrize("is_verified", [True, False])
+def test_only_verified_drafts_say_what_the_model_gains(
+    exact_model: Transformer, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, is_verified: bool
+) -> None:
+    learned: list[float] = []
+    monkeypatch.setattr(Promises, "are_worth", lambda *_: is_verified)
+    monkeypatch.setattr(ModelUse, "learn", lambda _, situation, gained: learned.append(gained))
+    model = ModelDrafter(DraftModel(exact_model, exact_model), NUM_SLOTS, MAX_LEN, depth=4)
+    hybrid = HybridDrafter(trees(), model, clock=lambda: 0.0)
+    draft = DraftConfig(max_tokens=8, min_prob=0.0)
+    engine = SteppedEngine(
+        exact_model, tokenizer, hybrid, draft=draft, num_slots=NUM_SLOTS, max_model_len=MAX_LEN, price=None
+    )
+    engine.submit(GenerationRequest("r", [5, 6, 7], GREEDY, Tags(STAGE)))
+    engine.run()
+    assert bool(learned) is is_verified
 
 
 def test_requests_are_admitted_by_all_or_none(exact_model: Transformer, head_path: Path) -> None:
