@@ -112,6 +112,16 @@ def fill(engine: Engine) -> None:
 # ---- stats ----
 
 
+def without_ages(found: Any) -> Any:
+    """Return figures without those that grow by the second."""
+    if isinstance(found, list):
+        return [without_ages(one) for one in found]
+    if isinstance(found, dict):
+        ages = {"log_age_s", "snapshot_age_s", "oldest_s", "newest_s"}
+        return {key: without_ages(one) for key, one in found.items() if key not in ages}
+    return found
+
+
 def test_stats_count_each_output_once(engine, location, capsys):
     fill(engine)
     engine.publish(output([1], tenant="globex"), tenant="globex", origin=b"b" * 16)
@@ -130,7 +140,7 @@ def test_stats_count_each_output_once(engine, location, capsys):
     total = acme["num_log_bytes"] + acme["num_snapshot_bytes"]
     assert abs(sum(stage["num_bytes"] for stage in stages.values()) - total) <= 8
     assert globex["snapshot_age_s"] is None
-    assert figures(location, capsys, "--tenant", "globex") == [globex]
+    assert without_ages(figures(location, capsys, "--tenant", "globex")) == without_ages([globex])
 
 
 def test_stats_fit_a_terminal(engine, location, capsys):
