@@ -1,4 +1,4 @@
-"""What the drafts of a step promise, and whether that is worth their time."""
+"""The promises of a step's drafts, and the choice to verify them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from agentspec.steps import StepCost
 
 _RATE = 1 / 256  # of learning
 _MOST_TRUTH = 2.0  # and its inverse is the least
+_LEAST_PROMISE = 1e-9  # tokens per step: drafts may promise nothing for ever
 _TRIAL = 0.004  # accepted tokens per step without drafts, for drafts that do not seem to be worth their time
 _MOST_TRIALS = 4.0  # accepted tokens, or as many as one step's drafts cost
 
@@ -29,7 +30,8 @@ class Promises:
     @property
     def truth(self) -> float:
         """Accepted tokens per promised token, of late: 0.5 to 2."""
-        return min(_MOST_TRUTH, max(1 / _MOST_TRUTH, self._accepted / self._promised))
+        truth = self._accepted / max(self._promised, _LEAST_PROMISE)
+        return min(_MOST_TRUTH, max(1 / _MOST_TRUTH, truth))
 
     def judge(self, verified: Iterable[tuple[Draft, int]]) -> None:
         """Take the drafts of a step, and the number of accepted tokens of each."""

@@ -63,6 +63,13 @@ def test_promises_are_corrected_by_what_was_accepted() -> None:
     assert not promises.are_worth([draft(0.6, 0.6)], cost)
 
 
+def test_drafts_that_never_promise_anything_are_no_division_by_zero() -> None:
+    promises, worthless = Promises(), [(draft(0.0), 0)]
+    for _ in range(200_000):  # until a float has no smaller value
+        promises.judge(worthless)
+    assert promises.truth == 0.5
+
+
 def test_steps_without_drafts_change_no_promise() -> None:
     promises = Promises()
     for _ in range(1000):
