@@ -15,6 +15,7 @@ from benchmarks.load import options as load
 from benchmarks.methods import options as methods
 from benchmarks.paper import options as paper
 from benchmarks.persistence import options as persistence
+from benchmarks.prior import options as prior
 from benchmarks.saving import options as saving
 from benchmarks.scale import options as scale
 from benchmarks.stages import options as stages
@@ -25,6 +26,7 @@ BENCHMARKS = (
     core,
     churn,
     persistence,
+    prior,
     paper,
     load,
     methods,

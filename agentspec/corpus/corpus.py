@@ -16,7 +16,6 @@ from agentspec.corpus.keeper import SnapshotKeeper
 from agentspec.corpus.learner import Learner, LearnerFigures
 from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.output import MOST_OUTPUT_TOKENS, Output, Tokens
-from agentspec.corpus.output_queue import FinishedOutput
 from agentspec.corpus.publisher import Publisher, PublisherFigures
 from agentspec.corpus.store import (
     CorpusStore,
@@ -33,7 +32,6 @@ from agentspec.stages import StageKey
 logger = logging.getLogger("agentspec")
 
 _MOST_BYTES = 1 << 40
-_MINUTE_S = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +141,7 @@ class Corpus:
         self._log = BatchLog(store, vocabulary, keys)
         self._memory = OutputMemory(config.memory_bytes)
         self._publisher = Publisher(self._log, self.origin, self._memory, queue_bytes=config.queue_bytes)
+        self._put = self._publisher.put  # on the path of an answer: without a call in between
         self._keeper = SnapshotKeeper(
             self._log,
             self._publisher,
@@ -210,8 +209,7 @@ class Corpus:
             num_accepted_from_shared: as in :meth:`publish`.
         """
         if 1 <= len(token_ids) <= MOST_OUTPUT_TOKENS:
-            minute = int(time.time()) // _MINUTE_S
-            self._publisher.take(FinishedOutput(stage, token_ids, subject, minute, num_accepted_from_shared))
+            self._put((stage, token_ids, subject, time.time(), num_accepted_from_shared, 1))
         elif len(token_ids):
             self._memory.note(stage, subject)  # an erasure has to empty the trees then
 

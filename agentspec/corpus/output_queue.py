@@ -14,6 +14,8 @@ from agentspec.stages import StageKey
 
 DroppedName = tuple[StageKey, bytes]  # and the subject
 
+_MINUTE_S = 60
+_UNCOUNTED = 16  # outputs at most that wait without being counted
 _ENTRY_BYTES = 400  # beside the tokens
 _INTEGER_BYTES = 36  # of a token in a list
 
@@ -23,7 +25,7 @@ class FinishedOutput(NamedTuple):
 
     Attributes:
         token_ids: int32 ``[n]``, or a sequence of integers.
-        minute: when it ended, in minutes since 1970.
+        ended_s: when it ended, in seconds since 1970.
         num_accepted_from_shared: tokens that shared trees drafted and the model accepted.
         uses: how often it occurred.
     """
@@ -31,7 +33,7 @@ class FinishedOutput(NamedTuple):
     stage: StageKey
     token_ids: Tokens | Sequence[int]
     subject: bytes
-    minute: int
+    ended_s: float
     num_accepted_from_shared: int
     uses: int = 1
 
@@ -40,7 +42,7 @@ class FinishedOutput(NamedTuple):
         """The output, converted and checked. Raises as its constructor."""
         token_ids = self.token_ids
         tokens = token_ids if isinstance(token_ids, np.ndarray) else np.array(token_ids, np.int32)
-        return Output(self.stage, tokens, self.subject, self.uses, self.minute)
+        return Output(self.stage, tokens, self.subject, self.uses, int(self.ended_s) // _MINUTE_S)
 
     @property
     def num_bytes(self) -> int:
@@ -50,39 +52,56 @@ class FinishedOutput(NamedTuple):
         return _INTEGER_BYTES * len(self.token_ids) + _ENTRY_BYTES
 
 
+# the members of a FinishedOutput: making one takes longer than all else on the path of an answer
+Entry = tuple[StageKey, Tokens | Sequence[int], bytes, float, int, int]
+
+
 class OutputQueue:
     """Finished outputs within a number of bytes: the oldest are dropped. Thread-safe.
 
-    A writer never waits for work: the lock is held for a few operations on the deque.
+    A writer appends to a deque, without the lock, and has no other work: it is on the path of an answer. The
+    bytes of up to 16 outputs are counted together.
     """
+
+    __slots__ = (
+        "_count_at",
+        "_dropped",
+        "_finished",
+        "_is_awaited",
+        "_lock",
+        "_most_bytes",
+        "_num_bytes",
+        "_num_counted",
+        "_num_dropped",
+        "_woken",
+    )
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards what follows but the deque
         self._woken = threading.Event()  # set only for a thread that waits: that takes longer than all else
         self._is_awaited = False
-        self._finished: deque[FinishedOutput] = deque()
-        self._num_bytes = 0
+        self._finished: deque[Entry] = deque()
+        self._num_counted = 0  # the oldest ones
+        self._num_bytes = 0  # of these
+        self._count_at = _UNCOUNTED  # outputs
         self._num_dropped = 0
         self._dropped: set[DroppedName] = set()
 
-    def put(self, finished: FinishedOutput) -> None:
-        """Add an output. Drops the oldest ones if there is no room."""
-        with self._lock:
-            self._finished.append(finished)
-            self._num_bytes += finished.num_bytes
-            while self._num_bytes > self._most_bytes:
-                self._drop(self._finished.popleft())
-            is_awaited = self._is_awaited
-        if is_awaited:
+    def put(self, finished: Entry) -> None:
+        """Add an output: the members of a :class:`FinishedOutput`, as any tuple."""
+        self._finished.append(finished)
+        if len(self._finished) >= self._count_at:
+            self._count()
+        if self._is_awaited:
             self._woken.set()
 
     def take(self) -> list[FinishedOutput]:
         """Remove and return all outputs."""
         with self._lock:
-            taken = list(self._finished)
-            self._finished.clear()
-            self._num_bytes = 0
+            taken = [FinishedOutput(*self._finished.popleft()) for _ in range(len(self._finished))]
+            self._num_counted = self._num_bytes = 0
+            self._count_at = _UNCOUNTED
         return taken
 
     def withdraw(self, is_covered: Callable[[Output], bool]) -> list[Output]:
@@ -91,7 +110,7 @@ class OutputQueue:
         kept = [finished for finished, output in outputs if not is_covered(output)]
         with self._lock:
             self._finished.extendleft(reversed(kept))
-            self._num_bytes += sum(finished.num_bytes for finished in kept)
+        self._count()
         self.wake()
         return [output for _, output in outputs if is_covered(output)]
 
@@ -103,12 +122,11 @@ class OutputQueue:
 
     def wait(self, timeout_s: float) -> None:
         """Return once there is an output, or after the time-out. For one thread."""
-        with self._lock:
-            self._is_awaited = not self._finished
-        if self._is_awaited:
+        self._is_awaited = True  # before the look: a writer appends first
+        if not self._finished:
             self._woken.wait(timeout_s)
-            self._is_awaited = False
-            self._woken.clear()
+        self._is_awaited = False
+        self._woken.clear()
 
     def wake(self) -> None:
         """End a wait, or the next one."""
@@ -118,6 +136,18 @@ class OutputQueue:
     def num_dropped(self) -> int:
         """Count the outputs dropped for want of room."""
         return self._num_dropped
+
+    def _count(self) -> None:
+        """Count the bytes of new outputs, and drop the oldest ones if there is no room."""
+        with self._lock:
+            waiting = len(self._finished)
+            for number in range(self._num_counted, waiting):
+                self._num_bytes += FinishedOutput(*self._finished[number]).num_bytes
+            while self._num_bytes > self._most_bytes:
+                waiting -= 1
+                self._drop(FinishedOutput(*self._finished.popleft()))
+            self._num_counted = waiting
+            self._count_at = waiting + _UNCOUNTED
 
     def _drop(self, finished: FinishedOutput) -> None:
         self._num_bytes -= finished.num_bytes

@@ -18,7 +18,7 @@ from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.novelty import Novelty, NoveltyGate
 from agentspec.corpus.outbox import Outbox
 from agentspec.corpus.output import Output
-from agentspec.corpus.output_queue import FinishedOutput, OutputQueue
+from agentspec.corpus.output_queue import OutputQueue
 from agentspec.corpus.worker import Worker
 from agentspec.errors import CorpusError
 
@@ -83,6 +83,9 @@ class Publisher:
         queue_bytes: most bytes of waiting outputs.
         counts_every_s: time over which repetitions are summed.
         clock: monotonic seconds.
+
+    Attributes:
+        put: :meth:`OutputQueue.put`, which takes a finished output unchecked: its tokens must be valid.
     """
 
     def __init__(
@@ -104,6 +107,7 @@ class Publisher:
         self._clock = clock
         self._gate = gate or NoveltyGate(memory)
         self._queue = OutputQueue(queue_bytes)
+        self.put = self._queue.put
         self._breaker = CircuitBreaker("publishing of outputs to other engines", clock)
         self._working = threading.Lock()  # guards what follows; never held by publish()
         gathered_s = log.store.window_s if window_s is None else window_s
@@ -125,12 +129,10 @@ class Publisher:
             output: its tokens must not change any more.
             num_accepted_from_shared: tokens that shared trees drafted and the model accepted.
         """
-        named = output.stage, output.tokens, output.subject, output.minute
-        self.take(FinishedOutput(*named, num_accepted_from_shared, output.uses))
-
-    def take(self, finished: FinishedOutput) -> None:
-        """Take a finished output as :meth:`publish`, unchecked: its tokens must be valid."""
-        self._queue.put(finished)
+        ended_s = output.minute * 60.0
+        self.put(
+            (output.stage, output.tokens, output.subject, ended_s, num_accepted_from_shared, output.uses)
+        )
 
     def start(self) -> None:
         """Start the thread."""

@@ -40,7 +40,7 @@ Loaded = TypeVar("Loaded")
 logger = logging.getLogger("agentspec")
 
 _MAGIC = b"AgentSpec forest"
-_VERSION = 1
+_VERSION = 2  # 1: models had another layout, and are left out
 _PREAMBLE = struct.Struct("<16sI")  # magic, version
 _HEADER = struct.Struct("<4sIQ")  # kind, bytes of the names, bytes of the arrays
 _CHECKSUM = struct.Struct("<I")
@@ -267,7 +267,7 @@ class ForestReader:
     """The models and outputs of a file, in its order. Each iteration reads the file once more.
 
     An iteration that reaches the end has verified that the file is whole and valid. Otherwise
-    it raises ForestFileError.
+    it raises ForestFileError. The models of a file of format 1 are left out.
 
     Attributes:
         path: the file.
@@ -276,7 +276,7 @@ class ForestReader:
     def __init__(self, path: Path, file: BinaryIO, vocabulary: str) -> None:
         self.path = path
         self._file = file
-        self._check_preamble()
+        self._version = self._checked_version()
         kind, names, _ = self._chunk()
         if kind != b"HEAD" or not isinstance(names.get("vocabulary"), str):
             raise self._broken("it does not begin as one")
@@ -299,16 +299,17 @@ class ForestReader:
             item = self._item(*chunk)
             if isinstance(item, SavedOutputs):
                 totals.add(item)
-            yield item
+            if isinstance(item, SavedOutputs) or self._version == _VERSION:
+                yield item
             end = self._file.tell()
         if chunk[1] != asdict(totals.saved(end)) or self._file.tell() != self.num_bytes:
             raise self._broken("it does not end as one")
 
-    def _check_preamble(self) -> None:
+    def _checked_version(self) -> int:
         if not _MAGIC.startswith(self._file.read(len(_MAGIC))):
             raise _not_a_forest(self.path)
         self._file.seek(0)
-        _, version = _PREAMBLE.unpack(self._read(_PREAMBLE.size))
+        version: int = _PREAMBLE.unpack(self._read(_PREAMBLE.size))[1]
         if version == 0:
             raise self._broken("it does not begin as one")
         if version > _VERSION:
@@ -316,6 +317,7 @@ class ForestReader:
                 f"{str(self.path)!r} has the format {version}, but this version of AgentSpec reads "
                 f"format {_VERSION}: use a newer one"
             )
+        return version
 
     def _chunk(self) -> tuple[bytes, dict[str, Any], bytes]:
         header = self._read(_HEADER.size)

@@ -100,11 +100,22 @@ class Forest:
     of the parent raises ForkedForestError.
     """
 
-    def __init__(self, config: ForestConfig | None = None) -> None:
+    def __init__(self, config: ForestConfig | None = None, *, prior: bytes | None = None) -> None:
+        """Make an empty forest.
+
+        Args:
+            config: limits and trees.
+            prior: state of the model that a tenant's first stage starts from; None = the shipped prior.
+
+        Raises:
+            ConfigError: the prior is not the state of a model.
+        """
+        if prior is not None:
+            ForestCore.check_model_state(prior)
         self.config = config or ForestConfig()
         # contexts have up to `depth` tokens, so the strings counted are one longer
         self._core = ForestCore(self.config.depth + 1, self.config.total_limit_bytes, self.config.threads)
-        self._trees = TreeRegistry(self.config, self._core)
+        self._trees = TreeRegistry(self.config, self._core, prior)
         self._saving = threading.Lock()  # one thread at a time reads a tree
         self._lock = threading.Lock()  # guards the requests; never held during long work of the core
         self._requests: dict[str, _Request] = {}
@@ -307,6 +318,10 @@ class Forest:
         """
         tokens = _check_tokens(token_ids)
         self._core.forget(np.array(self._trees.holders(stage), np.uint64), tokens)
+
+    def model_states(self) -> list[bytes]:
+        """Return what the learned rule has learned: the state of each stage's acceptance model."""
+        return [saved.state for saved in persistence.models(self._core, self._trees)]
 
     def evict(self, stage: StageKey) -> None:
         """Forget everything that this stage's own tree has learned. Parents and tenant keep theirs.

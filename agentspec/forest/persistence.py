@@ -19,9 +19,8 @@ from agentspec.forest.registry import TreeRegistry
 
 def save(file: ForestWriter, core: ForestCore, trees: TreeRegistry) -> SavedForest:
     """Write all models and finished outputs. Other threads may use the forest meanwhile."""
-    for name, model in trees.models():
-        with contextlib.suppress(UnknownRequestError):  # another thread may drop it meanwhile
-            file.add_model(SavedModel(name, core.model_state(model)))
+    for model in models(core, trees):
+        file.add_model(model)
     for outputs in _outputs(core, trees):
         file.add_outputs(outputs)
     return file.finish()
@@ -43,6 +42,13 @@ def load(file: ForestReader, core: ForestCore, trees: TreeRegistry) -> SavedFore
         elif _learn(item, core, trees):
             totals.add(item)
     return totals.saved(file.num_bytes)
+
+
+def models(core: ForestCore, trees: TreeRegistry) -> Iterator[SavedModel]:
+    """Yield the models, the most recently used first. Other threads may use the forest meanwhile."""
+    for name, model in trees.models():
+        with contextlib.suppress(UnknownRequestError):  # another thread may drop it meanwhile
+            yield SavedModel(name, core.model_state(model))
 
 
 def _outputs(core: ForestCore, trees: TreeRegistry) -> Iterator[SavedOutputs]:

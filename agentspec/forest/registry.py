@@ -62,9 +62,10 @@ class TreeRegistry:
     :meth:`drop_unwanted` frees them outside the lock.
     """
 
-    def __init__(self, config: ForestConfig, core: ForestCore) -> None:
+    def __init__(self, config: ForestConfig, core: ForestCore, prior: bytes | None = None) -> None:
         self._config = config
         self._core = core
+        self._prior = prior
         self._lock = threading.Lock()
         self._tenants: dict[str, _Tenant] = {}
         self._models: dict[TreeName, int] = {}  # of stages, the most recently used last
@@ -245,7 +246,7 @@ class TreeRegistry:
         return model
 
     def _new_model(self, tenant: str) -> int | None:
-        """Return a model that starts from the tenant's most recently used model.
+        """Return a model that starts from the tenant's most recently used model, or else from the prior.
 
         A tenant's models take at most a sixteenth of its budget. Beyond that, the new stage takes over the
         least recently used one. All models take at most a sixteenth of the total budget. Beyond that, the
@@ -254,8 +255,11 @@ class TreeRegistry:
         own = [key for key in self._models if key[0] == tenant]
         if len(own) >= _most_models(self._most_tenant_bytes()):
             return self._models.pop(own[0]) if own else None
-        prior = self._models[own[-1]] if own else None
-        model = self._core.create_model(self._tenant(tenant).group, prior)
+        group = self._tenant(tenant).group
+        if own or self._prior is None:
+            model = self._core.create_model(group, self._models[own[-1]] if own else None)
+        else:
+            model = self._core.restore_model(group, self._prior)
         if len(self._models) >= _most_models(self._config.total_limit_bytes):
             self._core.drop_model(self._models.pop(next(iter(self._models))))
         return model

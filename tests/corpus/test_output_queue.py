@@ -10,7 +10,7 @@ TIMEOUT_S = 60.0
 
 def finished(*tokens: int, **more) -> FinishedOutput:
     one = output(tokens, **more)
-    return FinishedOutput(one.stage, one.tokens, one.subject, one.minute, 0)
+    return FinishedOutput(one.stage, one.tokens, one.subject, 60.0 * one.minute, 0)
 
 
 def test_outputs_leave_in_their_order():
@@ -24,19 +24,47 @@ def test_outputs_leave_in_their_order():
 
 def test_the_oldest_are_dropped_and_their_names_kept():
     queue = OutputQueue(1000)
-    for number in range(5):
+    for number in range(16):  # so many are counted together
         queue.put(finished(number, subject=b"ann" if number == 0 else b""))
-    assert [one.output.tokens.tolist() for one in queue.take()] == [[3], [4]]
-    assert queue.num_dropped == 3
+    assert [one.output.tokens.tolist() for one in queue.take()] == [[14], [15]]
+    assert queue.num_dropped == 14
     assert {subject for _, subject in queue.take_dropped()} == {b"ann", b""}
     assert queue.take_dropped() == set()
 
 
-def test_an_output_larger_than_the_queue_is_dropped():
+def test_few_more_than_the_limit_ever_wait():
+    queue = OutputQueue(10_000)
+    for number in range(1000):
+        queue.put(finished(number))
+    taken = [one.output.tokens.tolist() for one in queue.take()]
+    assert len(taken) + queue.num_dropped == 1000
+    assert taken == [[number] for number in range(1000 - len(taken), 1000)]
+    one_bytes = finished(1).num_bytes
+    assert len(taken) * one_bytes <= 10_000 + 16 * one_bytes
+
+
+def test_outputs_larger_than_the_queue_are_dropped():
     queue = OutputQueue(1000)
-    queue.put(finished(*range(400)))
+    for _ in range(16):
+        queue.put(finished(*range(400)))
     assert queue.take() == []
-    assert queue.num_dropped == 1
+    assert queue.num_dropped == 16
+
+
+def test_nothing_is_lost_between_writers_and_a_reader():
+    queue = OutputQueue(1 << 30)
+    writers = [
+        threading.Thread(target=lambda first=first: [queue.put(finished(first + i)) for i in range(500)])
+        for first in (0, 500, 1000)
+    ]
+    taken = []
+    for one in writers:
+        one.start()
+    while any(one.is_alive() for one in writers):
+        taken += queue.take()
+    taken += queue.take()
+    assert sorted(one.token_ids.tolist() for one in taken) == [[number] for number in range(1500)]
+    assert queue.num_dropped == 0
 
 
 def test_what_is_covered_is_withdrawn_and_the_rest_keeps_its_order():

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentspec import Draft, DraftConfig, Forest, ForestConfig, Source, StageKey
-from agentspec._native import MODEL_BYTES
+from agentspec._native import MODEL_BYTES, ForestCore
 from agentspec.errors import ConfigError, ForestFileError
 from agentspec.forest.file import ForestWriter, SavedForest, SavedModel, SavedOutputs, writing
 
@@ -432,8 +432,21 @@ def test_other_files_are_refused(path):
 
 
 def test_a_file_of_a_later_format_is_refused(path, saved):
-    path.write_bytes(saved[:16] + (2).to_bytes(4, "little") + saved[20:])
-    assert_refused(path, "format 2, .* use a newer one")
+    path.write_bytes(saved[:16] + (3).to_bytes(4, "little") + saved[20:])
+    assert_refused(path, "format 3, .* use a newer one")
+
+
+def test_a_file_of_format_1_gives_its_outputs_but_not_its_models(path):
+    forest = Forest()
+    forest.learn(EXTRACT, ids(7, 8, 9))
+    teach(forest, EXTRACT, is_right=False)
+    save(forest, path)
+    assert score(load(path), EXTRACT) == score(forest, EXTRACT)
+    saved = path.read_bytes()
+    path.write_bytes(saved[:16] + (1).to_bytes(4, "little") + saved[20:])
+    older = load(path)
+    assert older.stats(EXTRACT).num_tokens == forest.stats(EXTRACT).num_tokens > 0
+    assert score(older, EXTRACT) != score(forest, EXTRACT)
 
 
 def test_a_file_of_another_vocabulary_is_refused(path, saved):
@@ -464,7 +477,7 @@ def outputs(tokens: list[int], sizes: list[int], uses: list[int], name: object =
         (outputs([1, 2], [2], [1], (3, ("a",))), "OUTS"),
         (outputs([1, 2], [2], [1], ("t", 3)), "OUTS"),
         (SavedModel(NAME, b"\0" * 100), "not 100"),
-        (SavedModel(NAME, b"\xff" * 43_104), "no model learns"),
+        (SavedModel(NAME, b"\xff" * len(ForestCore.untrained_model_state())), "no model learns"),
     ],
 )
 def test_a_whole_file_with_impossible_content_is_refused(path, item, reason):

@@ -1017,9 +1017,9 @@ def test_a_learned_tree_goes_from_tree_to_tree():
     run_request(forest, "a", EXTRACT, ids(4, 5, 6, 7, 8, 4, 5, 6, 7, 8))
     forest.start("b", EXTRACT, ids(1, 2, 3, 4), draft=LEARNED_TREE)
     (draft,) = forest.step([("b", ids(9, 1, 2))])
-    # the prompt has a match for 1 2, the stage for 4
-    assert draft.token_ids.tolist()[:3] == [3, 4, 5]
-    assert {6, 7, 8} <= set(draft.token_ids.tolist())
+    # the prompt has a match for 1 2, and a 9 after 1 2 3 4; the stage has a match for 4
+    assert draft.token_ids.tolist()[:2] == [3, 4]
+    assert {9, 5, 6, 7, 8} <= set(draft.token_ids.tolist())
     assert (draft.source, draft.match_length) == (Source.REQUEST, 2)
     assert draft.score == pytest.approx(float(draft.probs.sum()), rel=1e-6)
 
@@ -1070,6 +1070,22 @@ def test_what_a_stage_has_learned_helps_its_tenant_and_nobody_else():
     untaught = Forest()
     untaught.start("a", EXTRACT, ids(1, 2, 3, 1, 2), draft=LEARNED)
     assert untaught.draft("a").score == scores["other tenant"]
+
+
+def test_the_first_stage_of_a_tenant_starts_from_the_given_prior():
+    taught = Forest()
+    for i in range(50):
+        teach(taught, EXTRACT, f"a{i}", is_right=False)
+    (state,) = taught.model_states()
+    scores = []
+    for prior in (None, state, ForestCore.untrained_model_state()):
+        forest = Forest(prior=prior)
+        forest.start("a", EXTRACT, ids(1, 2, 3, 1, 2), draft=LEARNED)
+        scores.append(forest.draft("a").score)
+    assert scores[1] < scores[0]
+    assert len(set(scores)) == 3
+    with pytest.raises(ConfigError, match="the state of a model has"):
+        Forest(prior=state[1:])
 
 
 def test_models_count_in_the_budget_and_the_oldest_goes():

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from agentspec.corpus.output import Output
-from agentspec.corpus.output_queue import FinishedOutput
-from agentspec.corpus.publisher import Publisher
+from agentspec.corpus.output_queue import Entry, FinishedOutput, OutputQueue
 from agentspec.errors import ConfigError
 from agentspec.stages import StageKey
 from agentspec.tags import subject_hash
@@ -65,10 +64,11 @@ def published(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Output, int]]:
     """Return the list of what is published from now on."""
     seen: list[tuple[Output, int]] = []
 
-    def take(_: Publisher, finished: FinishedOutput) -> None:
+    def put(_: OutputQueue, entry: Entry) -> None:
+        finished = FinishedOutput(*entry)
         seen.append((finished.output, finished.num_accepted_from_shared))
 
-    monkeypatch.setattr(Publisher, "take", take)
+    monkeypatch.setattr(OutputQueue, "put", put)
     return seen
 
 

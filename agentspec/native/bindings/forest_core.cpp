@@ -134,6 +134,14 @@ void def_saved(ForestCoreClass& cls) {
       "Create a model with a state returned by model_state(). Raises ConfigError for any other value.\n"
       "O(its size).");
   cls.def_static(
+      "untrained_model_state",
+      [] {
+        const AcceptanceModel untrained = AcceptanceModel::without_prior();
+        const auto state = untrained.state();
+        return py::bytes(reinterpret_cast<const char*>(state.data()), state.size());
+      },
+      "Return the state of a model that starts without the shipped prior.");
+  cls.def_static(
       "check_model_state", [](const py::bytes& state) { AcceptanceModel(bytes_of(state)); }, py::arg("state"),
       "ConfigError if it can't be what model_state() returns. O(its size).");
 }

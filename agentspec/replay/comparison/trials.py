@@ -135,12 +135,15 @@ def limit_bytes(one_tree_bytes: int) -> int:
     return LEAST_LIMIT_BYTES + one_tree_bytes // LIMIT_SHARE
 
 
-def run(trial: Trial, path: Path, others: Sequence[Path], selection: Selection) -> Outcome:
-    """Replay a file in a worker process."""
+def run(
+    trial: Trial, path: Path, others: Sequence[Path], selection: Selection, prior: bytes | None = None
+) -> Outcome:
+    """Replay a file in a worker process. The learned rule starts from the prior; None = the shipped one."""
     data = _data_set(path, selection)
     one_tree_bytes = data.one_tree_bytes() if trial.is_limited else 0
     corpus = distractor(data, others, selection) if trial.is_distracted else []
-    drafter = _drafter(trial, limit_bytes(one_tree_bytes) if trial.is_limited else UNLIMITED_BYTES, corpus)
+    most_bytes = limit_bytes(one_tree_bytes) if trial.is_limited else UNLIMITED_BYTES
+    drafter = _drafter(trial, most_bytes, corpus, prior)
     tally = total(replay(data.calls, drafter, selection.num_sessions, jobs.reporter()).values())
     return Outcome(tally, len(data.calls), data.num_tokens, one_tree_bytes, sum(map(len, corpus)))
 
@@ -151,7 +154,7 @@ def _data_set(path: Path, selection: Selection) -> DataSet:
     return DataSet([encoded(record, encode) for record in selection.chosen(path)])
 
 
-def _drafter(trial: Trial, most_bytes: int, corpus: Sequence[Tokens]) -> Drafter:
+def _drafter(trial: Trial, most_bytes: int, corpus: Sequence[Tokens], prior: bytes | None) -> Drafter:
     if trial.method != LEARNED:
         return METHODS[trial.method].make(trial.rule)
     drafter = ForestDrafter(
@@ -159,6 +162,7 @@ def _drafter(trial: Trial, most_bytes: int, corpus: Sequence[Tokens]) -> Drafter
         LEARNED_SOURCES if trial.by_stage else ONE_TREE_SOURCES,
         by_stage=trial.by_stage,
         limit_bytes=most_bytes,
+        prior=prior,
     )
     for response in corpus:
         drafter.learn(SIBLING, response)

@@ -39,6 +39,7 @@ class ForestDrafter:
         sources: the shared trees.
         by_stage: False puts every call into one stage, so that there is one shared tree.
         limit_bytes: memory limit of all trees together.
+        prior: as in :class:`Forest`.
 
     Attributes:
         learns: False keeps the outputs of calls that start from now on out of the shared trees.
@@ -51,8 +52,9 @@ class ForestDrafter:
         *,
         by_stage: bool = True,
         limit_bytes: int = UNLIMITED_BYTES,
+        prior: bytes | None = None,
     ) -> None:
-        self._forest = Forest(forest_config(sources, limit_bytes))
+        self._forest = Forest(forest_config(sources, limit_bytes), prior=prior)
         self._draft = draft
         self._by_stage = by_stage
         self.learns = True
@@ -60,6 +62,10 @@ class ForestDrafter:
     def learn(self, stage: str, output: Tokens) -> None:
         """Add a past output of a stage of the workflow."""
         self._forest.learn(self._key(stage), output)
+
+    def model_states(self) -> list[bytes]:
+        """Return what the learned rule has learned, as :meth:`Forest.model_states`."""
+        return self._forest.model_states()
 
     def start(self, name: str, call: Call) -> None:
         """Index the prompt."""

@@ -101,11 +101,31 @@ void NaiveLearned::leave_out_strangers_to(std::int32_t token, const Path& path) 
   }
 }
 
+// True for contexts at least two thirds as long as the longest; for all, if none of these knows the token.
+std::array<bool, Evidence::kNumTrees> NaiveLearned::witnesses_of(
+    const std::array<TreeContexts, Evidence::kNumTrees>& contexts, std::int32_t token) {
+  std::size_t most = 0;
+  for (const TreeContexts& one : contexts) {
+    if (one.longest != nullptr) most = std::max(most, one.longest->tokens.size());
+  }
+  std::array<bool, Evidence::kNumTrees> are_long{};
+  bool is_known = false;
+  for (const TreeContexts& one : contexts) {
+    if (one.longest == nullptr || one.longest->tokens.size() * 3 < most * 2) continue;
+    are_long[one.index] = true;
+    is_known = is_known || count_of(*one.tree, *one.longest, token) > 0;
+  }
+  if (!is_known) are_long.fill(true);
+  return are_long;
+}
+
 Evidence NaiveLearned::evidence_for(const std::array<TreeContexts, Evidence::kNumTrees>& contexts,
                                     const Path& path, std::int32_t token) const {
   Evidence evidence;
   evidence.depth = static_cast<std::uint8_t>(path.size());
+  const auto is_witness = witnesses_of(contexts, token);
   for (std::size_t i = 0; i < contexts.size(); ++i) {
+    if (!is_witness[i]) continue;
     for (const Context* context : {contexts[i].longest, contexts[i].shorter}) {
       if (context == nullptr) continue;
       evidence.add_context(i, context == contexts[i].shorter, static_cast<std::uint32_t>(context->tokens.size()),

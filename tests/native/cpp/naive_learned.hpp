@@ -43,6 +43,8 @@ class NaiveLearned {
   std::array<TreeContexts, Evidence::kNumTrees> long_ones_of(const std::vector<std::int32_t>& path);
   void leave_out_strangers_to(std::int32_t token, const std::vector<std::int32_t>& path);
   std::vector<std::pair<std::int32_t, double>> expand(const std::vector<std::int32_t>& path);
+  static std::array<bool, Evidence::kNumTrees> witnesses_of(
+      const std::array<TreeContexts, Evidence::kNumTrees>& contexts, std::int32_t token);
   Evidence evidence_for(const std::array<TreeContexts, Evidence::kNumTrees>& contexts,
                         const std::vector<std::int32_t>& path, std::int32_t token) const;
   void draft_chain();

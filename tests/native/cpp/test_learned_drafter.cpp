@@ -16,8 +16,7 @@ Evidence evidence_of(std::uint32_t length, std::uint32_t count,
   return evidence;
 }
 
-void before_it_has_learned_a_model_believes_evidence() {
-  const AcceptanceModel model;
+void before_it_has_learned_a_model_believes_evidence(const AcceptanceModel& model) {
   const double once_after_one = model.estimate(evidence_of(1, 1, 1));
   const double once_after_many = model.estimate(evidence_of(30, 1, 1));
   const double always = model.estimate(evidence_of(30, 100, 100));
@@ -63,7 +62,7 @@ void every_combination_has_a_cell_of_its_own() {
           never.add_context(tree, is_shorter, length, 0, total);
           Evidence always;
           always.add_context(tree, is_shorter, length, total, total);
-          CHECK(never.trees == 1u << tree);
+          CHECK(never.trees == (1u << tree | (is_shorter ? Evidence::kIsTree : 0u)));
           const std::size_t input = 2 * tree + (is_shorter ? 1 : 0);
           cells.push_back(never.cells[input]);
           cells.push_back(always.cells[input]);
@@ -89,6 +88,40 @@ void names_are_the_token_and_the_two_before() {
   CHECK(names(first)[1] == names(other_before_last)[1]);
   CHECK(names(first)[1] != names(other_last)[1]);
   CHECK(names(first)[2] != names(other_before_last)[2]);
+}
+
+// The cells of names are shared, but what one name has learned says nothing of another one.
+void a_name_starts_with_nothing_in_another_ones_cell() {
+  AcceptanceModel model = AcceptanceModel::without_prior();
+  Evidence plain = evidence_of(4, 1, 2);
+  const double before = model.estimate(plain);
+  Evidence good = evidence_of(4, 1, 2), same_cells = evidence_of(4, 1, 2);
+  good.add_names(7, std::array{1, 2});
+  same_cells.cells = good.cells;
+  for (std::size_t i = 0; i < Evidence::kNumNames; ++i)
+    same_cells.tags[i] = static_cast<std::uint16_t>((good.tags[i] + 1) % 2048);
+  CHECK(model.estimate(good) == before);
+  // many others keep the shares of contexts where they are
+  for (int i = 0; i < 200; ++i) {
+    model.learn(good, true);
+    model.learn(plain, false);
+  }
+  CHECK(model.estimate(good) > model.estimate(plain) + 0.2);
+  CHECK(std::abs(model.estimate(same_cells) - model.estimate(plain)) < 1e-9);
+  // an owner with many outcomes stays for some time, then the other name takes over
+  model.learn(same_cells, false);
+  CHECK(model.estimate(good) > model.estimate(plain) + 0.2);
+  for (int i = 0; i < 20; ++i) model.learn(same_cells, false);
+  CHECK(std::abs(model.estimate(good) - model.estimate(plain)) < 1e-9);
+}
+
+void the_prior_is_what_a_model_starts_from() {
+  const AcceptanceModel shipped, untrained = AcceptanceModel::without_prior();
+  CHECK(!std::ranges::equal(shipped.state(), untrained.state()));
+  AcceptanceModel restored(shipped.state());
+  CHECK(std::ranges::equal(restored.state(), shipped.state()));
+  // a long match of a request's own tree is worth more to other workflows' stages than the counts alone say
+  CHECK(shipped.estimate(evidence_of(40, 1, 1)) > untrained.estimate(evidence_of(40, 1, 1)));
 }
 
 struct Bench {
@@ -236,11 +269,14 @@ void learning_follows_what_came() {
 } // namespace
 
 int main() {
-  before_it_has_learned_a_model_believes_evidence();
+  before_it_has_learned_a_model_believes_evidence(AcceptanceModel{});
+  before_it_has_learned_a_model_believes_evidence(AcceptanceModel::without_prior());
   a_model_learns_the_share_that_is_accepted();
   a_model_learns_whom_to_believe();
   every_combination_has_a_cell_of_its_own();
   names_are_the_token_and_the_two_before();
+  a_name_starts_with_nothing_in_another_ones_cell();
+  the_prior_is_what_a_model_starts_from();
   a_chain_stays_with_long_contexts();
   a_chain_asks_trees_with_about_equally_long_contexts();
   a_tree_goes_from_tree_to_tree();

@@ -7,18 +7,25 @@
 #include <string>
 #include <type_traits>
 
+#include "core/drafting/acceptance_prior.hpp"
 #include "core/error.hpp"
 
 namespace agentspec {
 namespace {
 
-constexpr float kLearningRate = 0.02f;
+constexpr float kFirstRate = 0.05f;  // of learning; it falls with the outcomes that a set of weights has seen
+constexpr float kLeastRate = 0.005f;
+constexpr float kHalfRateAt = 200;
 constexpr float kCalibrationRate = 0.02f;
-constexpr float kFirstWeight = 0.25f;
+constexpr float kFirstWeight = 0.35f;
 constexpr float kFirstWeightOfWider = 0.15f;  // of the trees that hold other stages' outputs
-constexpr std::uint16_t kPriorCount = 6;      // weight of a cell's first estimate, in tokens
+constexpr std::uint16_t kUntrainedCount = 6;  // weight of a cell's first estimate, in tokens
+constexpr std::uint16_t kPriorCount = 12;     // the same with the prior
 constexpr std::uint16_t kMostSeen = 255;      // count limit of a context's cell
-constexpr std::uint16_t kMostNamed = 30;      // count limit of a token's cell
+constexpr std::uint16_t kMostNamed = 10;      // count limit of a token's cell
+constexpr std::uint16_t kFirstNamed = 2;      // weight of its first estimate
+constexpr std::uint16_t kLeastProtected = 5;  // a token's cell with so many outcomes is kept for some time
+constexpr float kMostLearned = 1e6f;          // outcomes that are counted
 constexpr float kMostWeight = 1e6f;           // beyond the reach of learning
 constexpr double kLeastProb = 1e-4;           // the highest is 1 - kLeastProb
 
@@ -56,21 +63,23 @@ void Evidence::add_context(std::size_t tree, bool is_shorter, std::uint32_t leng
       (input * Model::kNumLengths + step_of(length, Model::kNumLengths)) * Model::kNumTotals +
       step_of(total, Model::kNumTotals);
   cells[input] = static_cast<std::uint16_t>(row * Model::kNumShares + share_step(count, total));
-  trees = static_cast<std::uint8_t>(trees | 1u << tree);
+  trees = static_cast<std::uint8_t>(trees | 1u << tree | (is_shorter ? kIsTree : 0u));
 }
 
 void Evidence::add_names(std::int32_t token, std::span<const std::int32_t, 2> before) {
   using Model = AcceptanceModel;
-  constexpr std::size_t kFirst = kNumContexts * Model::kNumLengths * Model::kNumTotals * Model::kNumShares;
   std::uint32_t hash = mixed(0, token);
   for (std::size_t i = 0; i < kNumNames; ++i) {
-    const std::size_t cell = hash >> (32 - std::bit_width(Model::kNumNameCells - 1));
-    cells[kNumContexts + i] = static_cast<std::uint16_t>(kFirst + i * Model::kNumNameCells + cell);
+    const std::size_t cell = std::uint64_t{hash} * Model::kNumNameCells >> 32;
+    cells[kNumContexts + i] = static_cast<std::uint16_t>(i * Model::kNumNameCells + cell);
+    tags[i] = static_cast<std::uint16_t>(hash * 0x85EBCA6Bu >> (32 - Model::kTagBits));
     if (i < before.size()) hash = mixed(hash, before[i]);
   }
 }
 
-AcceptanceModel::AcceptanceModel() {
+AcceptanceModel AcceptanceModel::without_prior() { return AcceptanceModel(Blank{}); }
+
+AcceptanceModel::AcceptanceModel(Blank) {
   constexpr std::size_t kFirstWider = 2 * (Evidence::kStage + 1);
   static constexpr double kLengths[] = {1, 2, 3, 6, 12, 24, 48};
   static constexpr double kTotals[] = {1, 2, 3, 6, 12, 24, 128};
@@ -82,16 +91,16 @@ AcceptanceModel::AcceptanceModel() {
         for (const double share : kShares) {
           const double p =
               share == 0 ? 0.3 / (total + 2) : (share * total + 0.02) / (total + 0.04 + 3 / length);
-          cells_[cell++] = make_cell(p, kPriorCount);
+          contexts_[cell++] = make_cell(p, kUntrainedCount);
         }
       }
     }
   }
-  std::fill(cells_.begin() + static_cast<std::ptrdiff_t>(cell), cells_.end(), make_cell(0.5, 2));
+  names_.fill({0, kFirstNamed, 0});
   for (Weights& weights : weights_) {
     weights.of.fill(kFirstWeight);
     std::fill_n(weights.of.begin() + kFirstWider, Evidence::kNumContexts - kFirstWider, kFirstWeightOfWider);
-    weights.bias = 0;
+    weights.bias = weights.num_learned = 0;
   }
   for (auto& steps : calibration_) {
     for (std::size_t i = 0; i < kNumSteps; ++i) {
@@ -100,9 +109,30 @@ AcceptanceModel::AcceptanceModel() {
   }
 }
 
+const AcceptanceModel& AcceptanceModel::of_prior() {
+  static const AcceptanceModel model = [] {
+    AcceptanceModel made{Blank{}};
+    const AcceptancePrior prior = acceptance_prior();
+    for (std::size_t i = 0; i < kNumContextCells; ++i)
+      made.contexts_[i] = make_cell(squash(prior.contexts[i] / AcceptancePrior::kContextUnits), kPriorCount);
+    const std::int16_t* weight = prior.weights.data();
+    for (Weights& weights : made.weights_) {
+      for (float& one : weights.of) one = *weight++ / AcceptancePrior::kWeightUnits;
+      weights.bias = *weight++ / AcceptancePrior::kWeightUnits;
+    }
+    const std::int16_t* share = prior.calibration.data();
+    for (auto& steps : made.calibration_) {
+      for (float& one : steps) one = *share++ / AcceptancePrior::kCalibrationUnits;
+    }
+    return made;
+  }();
+  return model;
+}
+
 AcceptanceModel::AcceptanceModel(std::span<const std::byte> state) {
   static_assert(std::is_trivially_copyable_v<AcceptanceModel>);
-  static_assert(sizeof(AcceptanceModel) == sizeof(cells_) + sizeof(weights_) + sizeof(calibration_));
+  static_assert(sizeof(AcceptanceModel) ==
+                sizeof(contexts_) + sizeof(names_) + sizeof(weights_) + sizeof(calibration_));
   if (state.size() != sizeof(*this)) {
     throw ConfigError("the state of a model has " + std::to_string(sizeof(*this)) + " bytes, not " +
                       std::to_string(state.size()));
@@ -116,18 +146,24 @@ bool AcceptanceModel::is_sound() const {
   const auto is_weight = [](float weight) { return std::abs(weight) <= kMostWeight; };
   for (const Weights& weights : weights_) {
     if (!is_weight(weights.bias) || !std::ranges::all_of(weights.of, is_weight)) return false;
+    if (!(weights.num_learned >= 0 && weights.num_learned <= kMostLearned)) return false;
   }
   return std::ranges::all_of(calibration_, [](const auto& steps) {
     return std::ranges::all_of(steps, [](float p) { return p >= 0 && p <= 1; });
   });
 }
 
+float AcceptanceModel::input(const Evidence& evidence, std::size_t i) const {
+  const std::uint16_t cell = evidence.cells[i];
+  if (cell == Evidence::kNothing) return 0;
+  if (i < Evidence::kNumContexts) return stretched(contexts_[cell]);
+  return names_[cell].tag == evidence.tags[i - Evidence::kNumContexts] ? stretched(names_[cell]) : 0;
+}
+
 AcceptanceModel::Mixture AcceptanceModel::mix(const Evidence& evidence) const {
   const Weights& weights = weights_[evidence.trees];
   float x = weights.bias;
-  for (std::size_t i = 0; i < Evidence::kNumInputs; ++i) {
-    if (evidence.cells[i] != Evidence::kNothing) x += weights.of[i] * stretched(cells_[evidence.cells[i]]);
-  }
+  for (std::size_t i = 0; i < Evidence::kNumInputs; ++i) x += weights.of[i] * input(evidence, i);
   const float place = std::clamp(2 * x + 16, 0.0f, 31.999f);
   const auto step = static_cast<std::size_t>(place);
   return {x, squash(x), step, place - static_cast<float>(step)};
@@ -145,13 +181,14 @@ void AcceptanceModel::learn(const Evidence& evidence, bool is_accepted) {
   const Mixture mixture = mix(evidence);
   const auto error = static_cast<float>((is_accepted ? 1 : 0) - mixture.p);
   Weights& weights = weights_[evidence.trees];
+  const float rate = std::max(kLeastRate, kFirstRate / (1 + weights.num_learned / kHalfRateAt));
   for (std::size_t i = 0; i < Evidence::kNumInputs; ++i) {
     if (evidence.cells[i] == Evidence::kNothing) continue;
-    Cell& cell = cells_[evidence.cells[i]];
-    weights.of[i] += kLearningRate * error * stretched(cell);
-    adapt(cell, is_accepted, i < Evidence::kNumContexts ? kMostSeen : kMostNamed);
+    weights.of[i] += rate * error * input(evidence, i);
+    adapt(evidence, i, is_accepted);
   }
-  weights.bias += kLearningRate * error;
+  weights.bias += rate * error;
+  weights.num_learned = std::min(weights.num_learned + 1, kMostLearned);
   auto& steps = calibration_[std::min<std::size_t>(evidence.depth, kNumDepths - 1)];
   const float truth = is_accepted ? 1 : 0;
   steps[mixture.step] += kCalibrationRate * (1 - mixture.fraction) * (truth - steps[mixture.step]);
@@ -162,10 +199,29 @@ AcceptanceModel::Cell AcceptanceModel::make_cell(double p, std::uint16_t count) 
   return {static_cast<std::int16_t>(std::lround(stretch(p) * kUnits)), count};
 }
 
-void AcceptanceModel::adapt(Cell& cell, bool is_accepted, std::uint16_t limit) {
-  const double share = squash(stretched(cell));
-  const auto count = static_cast<std::uint16_t>(std::min(cell.count + 1, int{limit}));
-  cell = make_cell(share + ((is_accepted ? 1 : 0) - share) / (cell.count + 1), count);
+// A name takes over the cell of another one that has few outcomes. Otherwise it makes it older.
+void AcceptanceModel::adapt(const Evidence& evidence, std::size_t i, bool is_accepted) {
+  const auto learned = [is_accepted](auto cell, std::uint16_t limit) {
+    const double share = squash(stretched(cell));
+    const auto count = static_cast<std::uint16_t>(std::min(cell.count + 1, int{limit}));
+    return make_cell(share + ((is_accepted ? 1 : 0) - share) / (cell.count + 1), count);
+  };
+  if (i < Evidence::kNumContexts) {
+    Cell& cell = contexts_[evidence.cells[i]];
+    cell = learned(cell, kMostSeen);
+    return;
+  }
+  NameCell& cell = names_[evidence.cells[i]];
+  const std::uint16_t tag = evidence.tags[i - Evidence::kNumContexts];
+  if (cell.tag != tag) {
+    if (cell.count >= kLeastProtected) {
+      --cell.count;
+      return;
+    }
+    cell = {0, kFirstNamed, tag};
+  }
+  const Cell updated = learned(cell, kMostNamed);
+  cell = {updated.stretched, updated.count, tag};
 }
 
 }  // namespace agentspec

@@ -15,7 +15,7 @@ namespace agentspec {
 /// shorter one with three times its occurrences. Three figures describe a context's evidence: its length, the
 /// number of times it was continued, and the share of these that were the token. Each combination of the
 /// three, in coarse steps, has a cell. Three more cells belong to the token, to the pair with the token
-/// before, and to the triple with the two tokens before.
+/// before, and to the triple with the two tokens before. Many of these share a cell, so each has a tag.
 struct Evidence {
   static constexpr std::size_t kNumTrees = 5;  // the request's own and one of each kind of shared tree
   static constexpr std::size_t kStage = 2;     // the trees after it hold its outputs and more
@@ -23,9 +23,11 @@ struct Evidence {
   static constexpr std::size_t kNumNames = 3;
   static constexpr std::size_t kNumInputs = kNumContexts + kNumNames;
   static constexpr std::uint16_t kNothing = 0xFFFF;
+  static constexpr std::uint8_t kIsTree = 1u << kNumTrees;  // shorter contexts count as well
 
   std::array<std::uint16_t, kNumInputs> cells;
-  std::uint8_t trees = 0;  // one bit for each tree that has evidence
+  std::array<std::uint16_t, kNumNames> tags{};
+  std::uint8_t trees = 0;  // one bit for each tree that has evidence, and kIsTree
   std::uint8_t depth;      // tokens of the draft before this one
 
   explicit Evidence(std::size_t depth_in_draft = 0)
@@ -42,12 +44,15 @@ struct Evidence {
 /// Logistic mixing of adaptive estimates, as in context-mixing compressors (Mahoney, PAQ). Each cell keeps
 /// the share of accepted tokens among those that fell into it. The shares are mixed in the logistic domain.
 /// The weights are learned by gradient descent on coding cost, one set for each set of trees that have
-/// evidence. The result is calibrated by earlier outcomes, per depth within the draft. 43 KiB. Not
-/// thread-safe, but estimates may run in parallel.
+/// evidence, in smaller steps the more outcomes a set has seen. The result is calibrated by earlier outcomes,
+/// per depth within the draft. 42 KiB. Not thread-safe, but estimates may run in parallel.
 class AcceptanceModel {
  public:
-  /// Starts with estimates that trust the counts more, the more evidence there is.
-  AcceptanceModel();
+  /// Starts from the shipped prior: what the stages of other workflows have learned.
+  AcceptanceModel() : AcceptanceModel(of_prior()) {}
+
+  /// Starts without the prior, with estimates that trust the counts more, the more evidence there is.
+  static AcceptanceModel without_prior();
 
   /// Restores a model from a copy of its state(). Throws ConfigError if `state` can't be one.
   explicit AcceptanceModel(std::span<const std::byte> state);
@@ -63,7 +68,10 @@ class AcceptanceModel {
   static constexpr std::size_t kNumLengths = 7;
   static constexpr std::size_t kNumTotals = 7;
   static constexpr std::size_t kNumShares = 8;
-  static constexpr std::size_t kNumNameCells = 2048;
+  static constexpr std::size_t kNumContextCells =
+      Evidence::kNumContexts * kNumLengths * kNumTotals * kNumShares;
+  static constexpr std::size_t kNumNameCells = 1872;  // of each kind
+  static constexpr int kTagBits = 11;
   static constexpr std::size_t kNumDepths = 8;
   static constexpr std::size_t kNumSteps = 33;  // of the final calibration, which interpolates between them
   friend struct Evidence;
@@ -72,10 +80,16 @@ class AcceptanceModel {
     std::int16_t stretched;  // log(p / (1 - p)) of the share of accepted tokens, in units of 1 / kUnits
     std::uint16_t count;     // of tokens seen, up to a limit, beyond which older ones fade
   };
+  struct NameCell {
+    std::int16_t stretched;
+    std::uint16_t count : 16 - kTagBits;
+    std::uint16_t tag : kTagBits;  // of the owner: the cell is worth nothing to others
+  };
   static constexpr float kUnits = 3500;  // so that 16 bits hold probabilities between 1e-4 and 1 - 1e-4
   struct Weights {
     std::array<float, Evidence::kNumInputs> of;
     float bias;
+    float num_learned;  // outcomes
   };
   struct Mixture {
     float x;           // in the logistic domain
@@ -84,16 +98,20 @@ class AcceptanceModel {
     float fraction;    // of the way to the next step
   };
 
+  struct Blank {};
+  explicit AcceptanceModel(Blank);
+  static const AcceptanceModel& of_prior();
   bool is_sound() const;
   Mixture mix(const Evidence& evidence) const;
   static Cell make_cell(double p, std::uint16_t count);
-  static float stretched(Cell cell) { return static_cast<float>(cell.stretched) / kUnits; }
-  static void adapt(Cell& cell, bool is_accepted, std::uint16_t limit);
+  static float stretched(auto cell) { return static_cast<float>(cell.stretched) / kUnits; }
+  /// The stretched share of an input's cell; 0 without one, or if another name owns it.
+  float input(const Evidence& evidence, std::size_t i) const;
+  void adapt(const Evidence& evidence, std::size_t i, bool is_accepted);
 
-  std::array<Cell, Evidence::kNumContexts * kNumLengths * kNumTotals * kNumShares +
-                       Evidence::kNumNames * kNumNameCells>
-      cells_;
-  std::array<Weights, std::size_t{1} << Evidence::kNumTrees> weights_;
+  std::array<Cell, kNumContextCells> contexts_;
+  std::array<NameCell, Evidence::kNumNames * kNumNameCells> names_;
+  std::array<Weights, std::size_t{2} << Evidence::kNumTrees> weights_;
   std::array<std::array<float, kNumSteps>, kNumDepths> calibration_;
 };
 

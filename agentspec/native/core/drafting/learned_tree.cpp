@@ -128,16 +128,27 @@ void LearnedTree::propose(std::int32_t token) {
   if (std::find(proposed_.begin(), proposed_.end(), token) == proposed_.end()) proposed_.push_back(token);
 }
 
+// A token that a long context knows is judged by long contexts only: after much shorter ones the evidence is
+// mostly noise. Other tokens are judged by all.
 Evidence LearnedTree::evidence_for(const Place& place, std::int32_t token) {
+  std::uint32_t longest = 0;
+  for (const ContextPair& pair : place.all()) longest = std::max(longest, pair.longest.length);
+  const auto is_long = [longest](const ContextPair& pair) { return 3 * pair.longest.length >= 2 * longest; };
+  std::array<std::uint32_t, Evidence::kNumTrees> counts{};
+  bool is_known = false;
+  for (std::size_t i = 0; i < place.num_pairs; ++i) {
+    const ContextPair& pair = place.pairs[i];
+    if (pair.longest.length > 0) counts[i] = ContextView::count(*pair.automaton, pair.longest.state, token);
+    is_known = is_known || (counts[i] > 0 && is_long(pair));
+  }
   Evidence evidence(place.depth);
-  for (const ContextPair& pair : place.all()) {
-    const auto add = [&](Cursor context, std::uint32_t total, bool is_shorter) {
-      if (context.length == 0) return;
-      const std::uint32_t count = ContextView::count(*pair.automaton, context.state, token);
-      evidence.add_context(pair.tree, is_shorter, context.length, count, total);
-    };
-    add(pair.longest, pair.total, false);
-    add(pair.shorter, pair.shorter_total, true);
+  for (std::size_t i = 0; i < place.num_pairs; ++i) {
+    const ContextPair& pair = place.pairs[i];
+    if (pair.longest.length == 0 || (is_known && !is_long(pair))) continue;
+    evidence.add_context(pair.tree, false, pair.longest.length, counts[i], pair.total);
+    if (pair.shorter.length == 0) continue;
+    const std::uint32_t count = ContextView::count(*pair.automaton, pair.shorter.state, token);
+    evidence.add_context(pair.tree, true, pair.shorter.length, count, pair.shorter_total);
   }
   evidence.add_names(token, place.before);
   return evidence;

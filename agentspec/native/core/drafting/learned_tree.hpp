@@ -14,7 +14,8 @@ namespace agentspec {
 
 /// Drafts the most probable next tokens, best first, over the union of the suffix trees. Each suffix tree is
 /// read with its longest context and with a shorter one that has more evidence. The shorter context adds
-/// alternatives where the longest has little evidence. Keeps only scratch memory between calls.
+/// alternatives where the longest has little evidence. A token that follows a context at least two thirds as
+/// long as the longest is judged by such contexts alone. Keeps only scratch memory between calls.
 class LearnedTree {
  public:
   /// Fills `draft` and `scored`, which must be empty. `before` holds the last two tokens, the last one

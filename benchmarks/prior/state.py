@@ -1,0 +1,121 @@
+"""The state of an acceptance model as arrays, and the mean of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec._native import ForestCore
+from agentspec.errors import ConfigError
+
+Floats = NDArray[np.float64]
+
+NUM_CONTEXT_CELLS = (
+    10 * 7 * 7 * 8
+)  # contexts, lengths, totals, shares; as in core/drafting/acceptance_model.hpp
+NUM_NAME_CELLS = 3 * 1872
+NUM_TREE_SETS, NUM_INPUTS = 64, 13
+NUM_DEPTHS, NUM_STEPS = 8, 33
+UNITS = 3500.0
+PRIOR_COUNT = 12
+_MOST_SEEN = 60  # outcomes of a cell that count in the mean
+_HALF_WEIGHT_AT = 200  # outcomes
+_CELLS_OWN = 20  # weight of a cell's estimate without a prior, in outcomes
+
+_CELL = [("stretched", "<i2"), ("count", "<u2")]
+_STATE = np.dtype(
+    [
+        ("contexts", _CELL, NUM_CONTEXT_CELLS),
+        ("names", _CELL, NUM_NAME_CELLS),
+        ("weights", "<f4", (NUM_TREE_SETS, NUM_INPUTS + 2)),  # with the bias and the number of outcomes
+        ("calibration", "<f4", (NUM_DEPTHS, NUM_STEPS)),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What models have learned, in means. Cells of names are left out: they belong to a vocabulary.
+
+    Attributes:
+        contexts: ``[cells]``, log(p / (1 - p)) of each.
+        num_contexts: ``[cells]``, outcomes in each.
+        weights: ``[tree sets, inputs + 1]``, with the bias.
+        num_weights: ``[tree sets]``, outcomes of each.
+        calibration: ``[depths, steps]``, probabilities.
+    """
+
+    contexts: Floats
+    num_contexts: Floats
+    weights: Floats
+    num_weights: Floats
+    calibration: Floats
+
+
+def read(state: bytes) -> Learned:
+    """Return what a model has learned. Raises ConfigError if the bytes are not the state of a model."""
+    one, before = _record(state), _record(ForestCore.untrained_model_state())
+    counts = np.minimum(one["contexts"]["count"], _MOST_SEEN).astype(float)
+    return Learned(
+        one["contexts"]["stretched"] / UNITS,
+        counts - before["contexts"]["count"],
+        one["weights"][:, :-1].astype(float),
+        one["weights"][:, -1].astype(float),
+        one["calibration"].astype(float),
+    )
+
+
+def together(models: Sequence[Learned]) -> Learned:
+    """Return the mean of the models of one set's stages, each weighted by its outcomes."""
+    num_contexts = np.sum([one.num_contexts for one in models], axis=0)
+    num_weights = np.sum([one.num_weights for one in models], axis=0)
+    totals = np.array([one.num_weights.sum() for one in models])
+    return Learned(
+        _mean([one.contexts for one in models], [one.num_contexts for one in models]),
+        np.minimum(num_contexts, _MOST_SEEN),
+        _mean([one.weights for one in models], [one.num_weights[:, None] for one in models]),
+        num_weights,
+        np.average([one.calibration for one in models], axis=0, weights=totals),
+    )
+
+
+def pooled(sets: Sequence[Learned]) -> Learned:
+    """Return the prior of several sets: each counts as much, and the estimates without a prior a little."""
+    blank = read(ForestCore.untrained_model_state())
+    trust = [one.num_weights / (one.num_weights + _HALF_WEIGHT_AT) for one in sets]
+    return Learned(
+        _mean([*(one.contexts for one in sets), blank.contexts],
+              [*(one.num_contexts for one in sets), np.full(NUM_CONTEXT_CELLS, _CELLS_OWN)]),
+        blank.num_contexts,
+        _mean([*(one.weights for one in sets), blank.weights],
+              [*(one[:, None] for one in trust), np.ones((NUM_TREE_SETS, 1))]),
+        blank.num_weights,
+        np.mean([one.calibration for one in sets], axis=0),
+    )  # fmt: skip
+
+
+def state_of(prior: Learned) -> bytes:
+    """Return the state of a model that starts from a prior."""
+    state = _record(ForestCore.untrained_model_state()).copy()
+    state["contexts"]["stretched"] = np.rint(prior.contexts * UNITS)
+    state["contexts"]["count"] = PRIOR_COUNT
+    state["weights"][:, :-1] = prior.weights
+    state["calibration"] = prior.calibration
+    return state.tobytes()
+
+
+def _mean(values: Sequence[Floats], weights: Sequence[Floats]) -> Floats:
+    """Return the weighted mean; the first value where no weight is positive."""
+    total = sum(np.broadcast_to(one, values[0].shape) for one in weights)
+    summed = sum(value * weight for value, weight in zip(values, weights, strict=True))
+    return np.where(total > 0, summed / np.maximum(total, 1e-9), values[0])
+
+
+def _record(state: bytes) -> NDArray[np.void]:
+    if len(state) != _STATE.itemsize:
+        raise ConfigError(f"the state of a model has {_STATE.itemsize} bytes, not {len(state)}")
+    record: NDArray[np.void] = np.frombuffer(state, _STATE)[0]
+    return record
