@@ -15,7 +15,8 @@ from agentspec.stages import StageKey
 DroppedName = tuple[StageKey, bytes]  # and the subject
 
 _MINUTE_S = 60
-_UNCOUNTED = 16  # outputs at most that wait without being counted
+_UNCOUNTED = 16  # outputs that may wait without being counted
+_LONG_TOKENS = 4096  # a longer output is counted at once
 _ENTRY_BYTES = 400  # beside the tokens
 _INTEGER_BYTES = 36  # of a token in a list
 
@@ -59,8 +60,8 @@ Entry = tuple[StageKey, Tokens | Sequence[int], bytes, float, int, int]
 class OutputQueue:
     """Finished outputs within a number of bytes: the oldest are dropped. Thread-safe.
 
-    A writer appends to a deque, without the lock, and has no other work: it is on the path of an answer. The
-    bytes of up to 16 outputs are counted together.
+    A writer is on the path of an answer. It appends to a deque without the lock. After every sixteenth
+    output, or a long one, it takes the lock to count the bytes of the new ones.
     """
 
     __slots__ = (
@@ -91,7 +92,7 @@ class OutputQueue:
     def put(self, finished: Entry) -> None:
         """Add an output: the members of a :class:`FinishedOutput`, as any tuple."""
         self._finished.append(finished)
-        if len(self._finished) >= self._count_at:
+        if len(self._finished) >= self._count_at or len(finished[1]) > _LONG_TOKENS:
             self._count()
         if self._is_awaited:
             self._woken.set()
@@ -99,17 +100,18 @@ class OutputQueue:
     def take(self) -> list[FinishedOutput]:
         """Remove and return all outputs."""
         with self._lock:
-            taken = [FinishedOutput(*self._finished.popleft()) for _ in range(len(self._finished))]
+            taken = [self._finished.popleft() for _ in range(len(self._finished))]
             self._num_counted = self._num_bytes = 0
             self._count_at = _UNCOUNTED
-        return taken
+        return [FinishedOutput(*entry) for entry in taken]
 
     def withdraw(self, is_covered: Callable[[Output], bool]) -> list[Output]:
         """Remove and return the outputs that an erasure covers."""
         outputs = [(finished, finished.output) for finished in self.take()]
         kept = [finished for finished, output in outputs if not is_covered(output)]
-        with self._lock:
+        with self._lock:  # writers may have counted new outputs meanwhile
             self._finished.extendleft(reversed(kept))
+            self._num_counted = self._num_bytes = 0
         self._count()
         self.wake()
         return [output for _, output in outputs if is_covered(output)]
@@ -122,7 +124,7 @@ class OutputQueue:
 
     def wait(self, timeout_s: float) -> None:
         """Return once there is an output, or after the time-out. For one thread."""
-        self._is_awaited = True  # before the look: a writer appends first
+        self._is_awaited = True  # before the look: a writer appends first (else the time-out ends the wait)
         if not self._finished:
             self._woken.wait(timeout_s)
         self._is_awaited = False

@@ -315,7 +315,7 @@ class ForestReader:
         if version > _VERSION:
             raise UnusableForestError(
                 f"{str(self.path)!r} has the format {version}, but this version of AgentSpec reads "
-                f"format {_VERSION}: use a newer one"
+                f"formats up to {_VERSION}: use a newer one"
             )
         return version
 

@@ -105,7 +105,7 @@ class Forest:
 
         Args:
             config: limits and trees.
-            prior: state of the model that a tenant's first stage starts from; None = the shipped prior.
+            prior: state of the model that each stage starts from; None = the shipped prior.
 
         Raises:
             ConfigError: the prior is not the state of a model.
@@ -320,7 +320,7 @@ class Forest:
         self._core.forget(np.array(self._trees.holders(stage), np.uint64), tokens)
 
     def model_states(self) -> list[bytes]:
-        """Return what the learned rule has learned: the state of each stage's acceptance model."""
+        """Return the states of the stages' acceptance models, the most recently used first."""
         return [saved.state for saved in persistence.models(self._core, self._trees)]
 
     def evict(self, stage: StageKey) -> None:

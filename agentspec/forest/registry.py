@@ -246,7 +246,7 @@ class TreeRegistry:
         return model
 
     def _new_model(self, tenant: str) -> int | None:
-        """Return a model that starts from the tenant's most recently used model, or else from the prior.
+        """Return a model that starts from the prior, or else the tenant's least recently used one.
 
         A tenant's models take at most a sixteenth of its budget. Beyond that, the new stage takes over the
         least recently used one. All models take at most a sixteenth of the total budget. Beyond that, the
@@ -256,8 +256,8 @@ class TreeRegistry:
         if len(own) >= _most_models(self._most_tenant_bytes()):
             return self._models.pop(own[0]) if own else None
         group = self._tenant(tenant).group
-        if own or self._prior is None:
-            model = self._core.create_model(group, self._models[own[-1]] if own else None)
+        if self._prior is None:
+            model = self._core.create_model(group)
         else:
             model = self._core.restore_model(group, self._prior)
         if len(self._models) >= _most_models(self._config.total_limit_bytes):

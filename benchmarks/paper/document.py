@@ -21,15 +21,16 @@ rule and with ours (`rule="learned"`, [drafting.md](drafting.md)), and the cause
 **Measurements.** Outputs of other models are replayed against a simulated verifier, as in the paper's \
 ablations (sections 4.1 and 4.4): a draft token is accepted if the record has it. Speed-ups are simulated. \
 They are tokens per step, including the model's own token, which is the speed-up where verifying a draft \
-costs nothing. No model ran. The paper's main figures are wall-clock times on an H100.
+costs nothing. Only in the last section a model ran. The paper's main figures are wall-clock times on an H100.
 
 **Method.** A response counts with a token for its end. Some hundred calls are taken of each data set. \
 Sessions stay whole, in an arbitrary order (by a hash of their names), one session at a time. Trees are \
-empty at first, and an output joins them when its call is over. Drafts are chains of at most 32 tokens, with \
+empty at first, and outputs join them while they are written. Drafts are chains of at most 32 tokens, with \
 `alpha` 4 and `min_prob` 0.1. A figure with other settings states them. `paper-shared` has the paper's two \
 trees, the request's own and one of all outputs. `paper-stage` has a tree per stage in place of the latter. \
 `forest` and `learned` have those of request, session, stage and workflow (`forest` that of the tenant as \
-well). `agentspec replay --help` lists the other methods.\
+well). `learned` starts without the shipped prior, which has seen these calls. `agentspec replay --help` \
+lists the other methods.\
 """
 
 
@@ -73,7 +74,7 @@ def _made_by(command: str, limit: int | None) -> str:
         else f" Here with at most {limit:,} calls of each data set, where more are named below."
     )
     return (
-        f"**Reproduction.** `{command}` measures everything and writes this page, its plots and "
+        f"**Reproduction.** `{command}` measures all but the last section. It writes the page, its plots and "
         "[figures.json](paper/figures.json), which has all figures and the machine of the measurement. Only "
         "times differ from run to run. The recorded calls are not part of this repository."
         f"{fewer}"

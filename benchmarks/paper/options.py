@@ -10,10 +10,11 @@ from agentspec.commands import option_types
 from agentspec.extras import needed
 from benchmarks.harness.options import Subparsers, add_traces
 
-SECTIONS = ("fig2", "fig4", "fig7", "fig8", "fig9", "table1")
+SECTIONS = ("fig2", "fig4", "fig7", "fig8", "fig9", "table1", "live")
 
 DESCRIPTION = """\
-Reproduce the figures of the SuffixDecoding paper from recorded calls and a simulated verifier. Writes
+Reproduce the figures of the SuffixDecoding paper from recorded calls and a simulated verifier. The section
+live shows what `python -m benchmarks methods` has measured. Writes
 paper.md; its plots and all figures are in the folder paper beside it.
 """
 

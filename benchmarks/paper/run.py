@@ -11,12 +11,12 @@ from agentspec.errors import ConfigError
 from agentspec.reporting import plots
 from agentspec.reporting.provenance import provenance
 from agentspec.reporting.report import announcer, rounded
-from benchmarks.paper import document, fig2, fig4, fig7, fig8, fig9, table1
+from benchmarks.paper import document, fig2, fig4, fig7, fig8, fig9, live, table1
 from benchmarks.paper.runs import Run, Texts, done
 from benchmarks.paper.samples import LABELS, Traces
 from benchmarks.paper.section import Section
 
-SECTIONS: tuple[Section, ...] = tuple(part.SECTION for part in (fig2, fig4, fig7, fig8, fig9, table1))
+SECTIONS: tuple[Section, ...] = tuple(part.SECTION for part in (fig2, fig4, fig7, fig8, fig9, table1, live))
 COMMAND = "make paper TRACES=DIR"
 
 Measured = dict[str, Any]  # by section, and the data sets as "data"

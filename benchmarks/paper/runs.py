@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from agentspec._native import ForestCore
 from agentspec.draft import Source
 from agentspec.replay import jobs
 from agentspec.replay.drafters.drafter import Drafter, ForestDrafter
 from agentspec.replay.entropy import entropy_by_stage
-from agentspec.replay.methods import METHODS, Method, Rule
+from agentspec.replay.methods import LEARNED_SOURCES, METHODS, Method, Rule
 from agentspec.replay.replay import replay
 from agentspec.replay.tally import Tally, total
 from benchmarks.paper.samples import Sample
@@ -19,14 +20,23 @@ ByStage = dict[str, Tally]
 PAPER_RULE = Rule("chain", 32, 4.0, 0.1)  # defaults of `agentspec replay`; vLLM's smallest probability
 LEARNED_RULE = Rule("chain", 32, min_prob=0.1)
 
+# the shipped prior has seen these calls
+_UNTRAINED = ForestCore.untrained_model_state()
+
+
+def _learned(rule: Rule, sources: tuple[Source, ...]) -> ForestDrafter:
+    return ForestDrafter(replace(rule.draft, rule="learned"), sources, prior=_UNTRAINED)
+
+
 VARIANTS: Mapping[str, Method] = {
+    "learned": Method(METHODS["learned"].summary, lambda rule: _learned(rule, LEARNED_SOURCES)),
     "learned-request": Method(
         "learned, the request's tree alone",
-        lambda rule: ForestDrafter(replace(rule.draft, rule="learned"), ()),
+        lambda rule: _learned(rule, ()),
     ),
     "learned-stage": Method(
         "learned, the request's tree and one per stage",
-        lambda rule: ForestDrafter(replace(rule.draft, rule="learned"), (Source.STAGE,)),
+        lambda rule: _learned(rule, (Source.STAGE,)),
     ),
 }
 

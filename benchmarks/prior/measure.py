@@ -1,13 +1,15 @@
-"""The learned rule with a prior of all other sets, against the paper's rule."""
+"""The learned rule with a prior of other workflows' sets, against the paper's rule and without a prior."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from agentspec._native import ForestCore
 from agentspec.config import DraftConfig
+from agentspec.errors import ConfigError
 from agentspec.replay.calls import encoded
 from agentspec.replay.comparison import compare, trials
 from agentspec.replay.comparison.trials import (
@@ -41,12 +43,22 @@ _TRAINING = (
     DraftConfig("chain", max_tokens=64, min_prob=0.05, rule="learned"),
     DraftConfig("tree", max_tokens=32, min_prob=0.02, rule="learned"),
 )
+_LEARNED_CHAINS = tuple(learned_chain(price) for price in PRICES)
 _TRIALS = (
     *(paper_chain(method, alpha) for alpha in ALPHAS for method in PAPER),
-    *(learned_chain(price) for price in PRICES),
+    *_LEARNED_CHAINS,
     *(tree(method, size) for size in TREE_SIZES for method in (*PAPER, LEARNED)),
     learned_chain(PRICE, is_distracted=True),
 )
+
+_UNTRAINED = ("accepted_gain_equal_drafts", "draft_ratio_equal_tokens", "ece")
+_FOLDS = {
+    "accepted_gain_equal_drafts": ("mean", "min"),
+    "draft_ratio_equal_tokens": ("mean",),
+    "tree_gain_equal_nodes": ("mean", "min"),
+    "ece": ("mean", "max"),
+    "distractor_loss": ("mean", "max"),
+}
 
 
 def learn(path: Path, num_calls: int) -> Learned:
@@ -72,7 +84,7 @@ def learn_all(paths: Sequence[Path], sizes: Sizes, announce: Announce) -> dict[P
 
 
 def measure(name: str, learned: Mapping[Path, Learned], sizes: Sizes, announce: Announce) -> Figures:
-    """Measure the part of this name: each set with the prior of the others.
+    """Measure the part of this name: each set with the prior of other workflows' sets, and without one.
 
     Args:
         name: ``"cold"`` (the first calls of both halves), ``"first"`` or ``"second"`` (the halves).
@@ -90,14 +102,39 @@ def measure(name: str, learned: Mapping[Path, Learned], sizes: Sizes, announce: 
 
 
 def _half(learned: Mapping[Path, Learned], selection: Selection, sizes: Sizes) -> dict[Path, Figures]:
-    arguments = []
+    untrained = ForestCore.untrained_model_state()
+    arguments: list[tuple[Trial, Path, tuple[Path, ...], Selection, bytes]] = []
     for path in learned:
         others = tuple(other for other in learned if other != path)
-        prior = state.state_of(state.pooled([learned[other] for other in others]))
+        prior = state.state_of(state.pooled([learned[other] for other in strangers(path, others)]))
         arguments += [(trial, path, others, selection, prior) for trial in _TRIALS]
+        arguments += [(trial, path, others, selection, untrained) for trial in _LEARNED_CHAINS]
     num_calls = len(arguments) * (selection.limit or 0)
     outcomes = iter(share_out(trials.run, arguments, sizes.num_processes, num_calls))
-    return {path: figures({trial: next(outcomes) for trial in _TRIALS}) for path in learned}
+    found = {}
+    for path in learned:
+        with_prior = {trial: next(outcomes) for trial in _TRIALS}
+        without = with_prior | {trial: next(outcomes) for trial in _LEARNED_CHAINS}
+        found[path] = figures(with_prior) | {
+            f"{name}_untrained": value for name, value in figures(without).items() if name in _UNTRAINED
+        }
+    return found
+
+
+def strangers(path: Path, others: Sequence[Path]) -> list[Path]:
+    """Return the other sets that are not of the same workflow: their names begin with another word.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    found = [other for other in others if _workflow(other) != _workflow(path)]
+    if not found:
+        raise ConfigError(f"a prior for {path.name!r} needs a set of another workflow beside it")
+    return found
+
+
+def _workflow(path: Path) -> str:
+    return re.split(r"[^a-z]", path.name, maxsplit=1)[0]
 
 
 def figures(outcomes: Mapping[Trial, Outcome]) -> Figures:
@@ -122,19 +159,10 @@ def summed(by_set: Mapping[str, Figures]) -> Figures:
         return [one[name] for one in by_set.values()]
 
     found: Figures = {}
-    for name, folds in _FOLDS.items():
+    for name, folds in (_FOLDS | {f"{name}_untrained": _FOLDS[name] for name in _UNTRAINED}).items():
         is_known = None not in values(name)
         found |= {f"{name}_{fold}": compare.FOLDS[fold](values(name)) if is_known else None for fold in folds}
     return found
-
-
-_FOLDS = {
-    "accepted_gain_equal_drafts": ("mean", "min"),
-    "draft_ratio_equal_tokens": ("mean",),
-    "tree_gain_equal_nodes": ("mean", "min"),
-    "ece": ("mean", "max"),
-    "distractor_loss": ("mean", "max"),
-}
 
 
 def shipped(learned: Mapping[Path, Learned]) -> Learned:

@@ -20,8 +20,9 @@ PARTS = ("first", "second", "cold")
 
 DESCRIPTION = """\
 Make the prior of the learned rule: what it has learned in the stages of all recorded sets. Measure it on
-each set with the prior of the others, against the paper's rule: tokens accepted at equal drafts, drafts for
-equal tokens, calibration. Prints a table, then one line of JSON.
+each set with the prior of the sets of other workflows (whose names begin with another word) and without a
+prior, against the paper's rule: tokens accepted at equal drafts, drafts for equal tokens, calibration.
+Prints a table, then one line of JSON.
 """
 
 EXAMPLES = """\

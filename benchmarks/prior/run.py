@@ -11,7 +11,7 @@ from typing import Any
 from agentspec.replay.traces import files
 from agentspec.reporting.report import Outputs, announcer
 from benchmarks.harness.scorecard import Bar, Parts, Scorecard
-from benchmarks.prior.measure import COLD, learn_all, measure, shipped
+from benchmarks.prior.measure import COLD, learn_all, measure, shipped, strangers
 from benchmarks.prior.sizes import Sizes
 from benchmarks.prior.source import source_of
 
@@ -40,7 +40,7 @@ def summary(parts: Parts) -> dict[str, Any]:
     return {f"{bar.part}_{bar.figure}": bar.value(parts) for bar in BARS}
 
 
-CARD = Scorecard("prior", "the learned rule, with the prior of all other sets", BARS, summary)
+CARD = Scorecard("prior", "the learned rule, with the prior of other workflows' sets", BARS, summary)
 
 
 def run(names: Sequence[str], traces: Path, sizes: Sizes, source: Path | None, outputs: Outputs) -> int:
@@ -53,7 +53,10 @@ def run(names: Sequence[str], traces: Path, sizes: Sizes, source: Path | None, o
         ConfigError: a file can't be written, or the folder has no recorded calls.
     """
     outputs.check()
+    Outputs(json=source).check()
     paths = files(traces)
+    for path in paths:
+        strangers(path, paths)
     learned = learn_all(paths, sizes, announcer())
     if source:
         source.write_text(source_of(shipped(learned)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +13,18 @@ from agentspec._native import ForestCore
 from agentspec.errors import ConfigError
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int_]
 
-NUM_CONTEXT_CELLS = (
-    10 * 7 * 7 * 8
-)  # contexts, lengths, totals, shares; as in core/drafting/acceptance_model.hpp
+# as in core/drafting/acceptance_model.hpp
+NUM_CONTEXT_CELLS = 10 * 7 * 7 * 8  # contexts, lengths, totals, shares
 NUM_NAME_CELLS = 3 * 1872
 NUM_TREE_SETS, NUM_INPUTS = 64, 13
 NUM_DEPTHS, NUM_STEPS = 8, 33
 UNITS = 3500.0
+_MOST = np.rint(np.log((1 - 1e-4) / 1e-4) * UNITS)  # of a cell
 PRIOR_COUNT = 12
+# of the shipped source, as in core/drafting/acceptance_prior.hpp
+CONTEXT_UNITS, WEIGHT_UNITS, CALIBRATION_UNITS = 12, 1000, 10000
 _MOST_SEEN = 60  # outcomes of a cell that count in the mean
 _HALF_WEIGHT_AT = 200  # outcomes
 _CELLS_OWN = 20  # weight of a cell's estimate without a prior, in outcomes
@@ -72,7 +76,7 @@ def together(models: Sequence[Learned]) -> Learned:
     """Return the mean of the models of one set's stages, each weighted by its outcomes."""
     num_contexts = np.sum([one.num_contexts for one in models], axis=0)
     num_weights = np.sum([one.num_weights for one in models], axis=0)
-    totals = np.array([one.num_weights.sum() for one in models])
+    totals = np.array([one.num_weights.sum() for one in models]) + 1e-9  # stages may have no outcomes
     return Learned(
         _mean([one.contexts for one in models], [one.num_contexts for one in models]),
         np.minimum(num_contexts, _MOST_SEEN),
@@ -97,14 +101,29 @@ def pooled(sets: Sequence[Learned]) -> Learned:
     )  # fmt: skip
 
 
+def integers(prior: Learned) -> tuple[Integers, Integers, Integers]:
+    """Return the contexts, weights and calibration of a prior as the source has them."""
+    return (
+        _rounded(prior.contexts * CONTEXT_UNITS, np.int8),
+        _rounded(prior.weights * WEIGHT_UNITS, np.int16),
+        _rounded(prior.calibration * CALIBRATION_UNITS, np.int16),
+    )
+
+
 def state_of(prior: Learned) -> bytes:
-    """Return the state of a model that starts from a prior."""
+    """Return the state of a model that starts from a prior, rounded as in the source."""
+    contexts, weights, calibration = integers(prior)
     state = _record(ForestCore.untrained_model_state()).copy()
-    state["contexts"]["stretched"] = np.rint(prior.contexts * UNITS)
+    state["contexts"]["stretched"] = np.clip(np.rint(contexts / CONTEXT_UNITS * UNITS), -_MOST, _MOST)
     state["contexts"]["count"] = PRIOR_COUNT
-    state["weights"][:, :-1] = prior.weights
-    state["calibration"] = prior.calibration
+    state["weights"][:, :-1] = weights / WEIGHT_UNITS
+    state["calibration"] = calibration / CALIBRATION_UNITS
     return state.tobytes()
+
+
+def _rounded(values: Floats, dtype: type[np.integer[Any]]) -> Integers:
+    limits = np.iinfo(dtype)
+    return np.clip(np.rint(values), limits.min, limits.max).astype(int)
 
 
 def _mean(values: Sequence[Floats], weights: Sequence[Floats]) -> Floats:

@@ -15,6 +15,7 @@ from agentspec._native import ForestCore
 from agentspec.errors import ConfigError
 from benchmarks.command import main
 from benchmarks.prior import state
+from benchmarks.prior.measure import strangers
 from benchmarks.prior.source import source_of
 
 STAGE = StageKey("t", ("s",))
@@ -34,7 +35,7 @@ def taught(num_steps: int, *, is_right: bool) -> bytes:
 
 
 def numbers(source: str, name: str) -> np.ndarray:
-    text = re.search(rf"{name}\[\] = {{(.*?)}}", source, re.DOTALL)
+    text = re.search(rf"\.{name} = {{(.*?)}}", source, re.DOTALL)
     assert text
     return np.array(text[1].split(","), int)
 
@@ -45,7 +46,7 @@ def test_a_prior_is_a_state_that_a_forest_takes():
     prior = state.state_of(state.pooled(learned))
     ForestCore.check_model_state(prior)
     again = state.read(prior)
-    assert np.allclose(again.contexts, state.pooled(learned).contexts, atol=1 / state.UNITS)
+    assert np.allclose(again.contexts, state.pooled(learned).contexts, atol=1 / state.CONTEXT_UNITS)
     assert again.num_weights.sum() == 0
 
 
@@ -67,10 +68,12 @@ def test_the_shipped_source_has_the_numbers_that_a_forest_starts_from():
     source = SHIPPED.read_text()
     forest = Forest()
     forest.start("a", STAGE, np.array([1], np.int32), draft=DraftConfig(rule="learned"))
-    (shipped,) = map(state.read, forest.model_states())
-    assert np.array_equal(numbers(source_of(shipped), "kContexts"), numbers(source, "kContexts"))
-    assert np.array_equal(numbers(source, "kWeights"), np.rint(shipped.weights.ravel() * 1000))
-    assert np.array_equal(numbers(source, "kCalibration"), np.rint(shipped.calibration.ravel() * 10000))
+    (found,) = forest.model_states()
+    shipped = state.read(found)
+    for name in ("contexts", "weights", "calibration"):
+        assert np.array_equal(numbers(source_of(shipped), name), numbers(source, name))
+    assert source == source_of(shipped)
+    assert state.state_of(shipped) == found
 
 
 def test_another_state_is_refused():
@@ -95,9 +98,18 @@ def test_each_set_is_measured_with_the_prior_of_the_others(tmp_path, capsys):
     source, found = tmp_path / "prior.cpp", tmp_path / "prior.json"
     arguments = ["--traces", str(traces), "--quick", "--json", str(found), "--source", str(source)]
     assert main(["prior", *arguments]) == 0
-    assert "kContexts" in source.read_text()
+    assert "kAcceptancePrior" in source.read_text()
     assert "the learned rule" in capsys.readouterr().out
     parts = json.loads(found.read_text())["parts"]
     assert set(parts) == {"first", "second", "cold"}
     assert set(parts["cold"]["by_set"]) == {"one, first", "one, second", "two, first", "two, second"}
     assert parts["first"]["by_set"]["one, first"]["num_tokens"] > 0
+
+
+def test_sets_of_one_workflow_have_no_prior_of_each_other(tmp_path):
+    names = ("rsl_sql_a.jsonl.gz", "rsl_sql_b.jsonl.gz", "tau2_c.jsonl.gz", "tau_bench.jsonl.gz")
+    paths = [tmp_path / name for name in names]
+    assert strangers(paths[0], paths) == paths[2:]
+    assert strangers(paths[3], paths) == paths[:2]
+    with pytest.raises(ConfigError, match="needs a set of another workflow"):
+        strangers(paths[0], paths[:2])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 
+from agentspec.corpus.output import Output
 from agentspec.corpus.output_queue import FinishedOutput, OutputQueue
 from tests.corpus.support.replica import output
 
@@ -49,6 +50,36 @@ def test_outputs_larger_than_the_queue_are_dropped():
         queue.put(finished(*range(400)))
     assert queue.take() == []
     assert queue.num_dropped == 16
+
+
+def test_what_comes_during_a_withdrawal_is_counted_once():
+    queue = OutputQueue(100 * finished(1).num_bytes)
+    for number in range(40):
+        queue.put(finished(number))
+
+    new = iter(range(1000, 1040))
+
+    def is_covered(_: Output) -> bool:
+        for number in new:
+            queue.put(finished(number))
+        return False
+
+    assert queue.withdraw(is_covered) == []
+    for number in range(40, 60):
+        queue.put(finished(number))
+    assert queue.num_dropped == 0
+    for number in range(60, 200):
+        queue.put(finished(number))
+    left = queue.take()
+    assert 100 <= len(left) <= 116  # at most 16 are not counted
+    assert [one.token_ids.tolist() for one in left][-1] == [199]
+
+
+def test_a_long_output_is_counted_at_once():
+    queue = OutputQueue(1000)
+    queue.put(finished(*range(5000)))
+    assert queue.num_dropped == 1
+    assert queue.take() == []
 
 
 def test_nothing_is_lost_between_writers_and_a_reader():

@@ -437,16 +437,14 @@ def test_a_file_of_a_later_format_is_refused(path, saved):
 
 
 def test_a_file_of_format_1_gives_its_outputs_but_not_its_models(path):
-    forest = Forest()
-    forest.learn(EXTRACT, ids(7, 8, 9))
-    teach(forest, EXTRACT, is_right=False)
-    save(forest, path)
-    assert score(load(path), EXTRACT) == score(forest, EXTRACT)
+    with writing(path, VOCABULARY) as file:
+        file.add_model(SavedModel(("t", EXTRACT.path), b"\xff" * 43_104))
+        file.add_outputs(outputs([7, 8, 9], [3], [1], ("t", EXTRACT.path)))
+        file.finish()
     saved = path.read_bytes()
+    assert_refused(path, "the state of a model has")
     path.write_bytes(saved[:16] + (1).to_bytes(4, "little") + saved[20:])
-    older = load(path)
-    assert older.stats(EXTRACT).num_tokens == forest.stats(EXTRACT).num_tokens > 0
-    assert score(older, EXTRACT) != score(forest, EXTRACT)
+    assert load(path).stats().num_tokens > 0
 
 
 def test_a_file_of_another_vocabulary_is_refused(path, saved):

@@ -166,10 +166,9 @@ void register_forest_core(py::module_& module) {
           "Create an empty shared index. Eviction counts `weight` times its size. O(1).");
   cls.def("drop_index", &ForestCore::drop_index, py::arg("index"), Unlocked(),
           "Drop an index; live requests continue without it. O(states).");
-  cls.def("create_model", &ForestCore::create_model, py::arg("group"), py::arg("prior") = py::none(),
-          Unlocked(),
-          "Create a model of draft acceptance that requests share. It begins with the prior model's\n"
-          "state, if one is given. O(its size).");
+  cls.def("create_model", &ForestCore::create_model, py::arg("group"), Unlocked(),
+          "Create a model of draft acceptance that requests share. It starts from the shipped prior. O(its "
+          "size).");
   cls.def("drop_model", &ForestCore::drop_model, py::arg("model"), Unlocked(),
           "Drop a model; live requests keep it.");
   cls.def(

@@ -62,7 +62,7 @@ void every_combination_has_a_cell_of_its_own() {
           never.add_context(tree, is_shorter, length, 0, total);
           Evidence always;
           always.add_context(tree, is_shorter, length, total, total);
-          CHECK(never.trees == (1u << tree | (is_shorter ? Evidence::kIsTree : 0u)));
+          CHECK(never.trees == (1u << tree | (is_shorter ? Evidence::kHasShorter : 0u)));
           const std::size_t input = 2 * tree + (is_shorter ? 1 : 0);
           cells.push_back(never.cells[input]);
           cells.push_back(always.cells[input]);

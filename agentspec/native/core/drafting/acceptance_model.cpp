@@ -63,7 +63,7 @@ void Evidence::add_context(std::size_t tree, bool is_shorter, std::uint32_t leng
       (input * Model::kNumLengths + step_of(length, Model::kNumLengths)) * Model::kNumTotals +
       step_of(total, Model::kNumTotals);
   cells[input] = static_cast<std::uint16_t>(row * Model::kNumShares + share_step(count, total));
-  trees = static_cast<std::uint8_t>(trees | 1u << tree | (is_shorter ? kIsTree : 0u));
+  trees = static_cast<std::uint8_t>(trees | 1u << tree | (is_shorter ? kHasShorter : 0u));
 }
 
 void Evidence::add_names(std::int32_t token, std::span<const std::int32_t, 2> before) {
@@ -112,7 +112,11 @@ AcceptanceModel::AcceptanceModel(Blank) {
 const AcceptanceModel& AcceptanceModel::of_prior() {
   static const AcceptanceModel model = [] {
     AcceptanceModel made{Blank{}};
-    const AcceptancePrior prior = acceptance_prior();
+    const AcceptancePrior& prior = kAcceptancePrior;
+    static_assert(AcceptancePrior::kNumContexts == kNumContextCells);
+    static_assert(AcceptancePrior::kNumWeights ==
+                  std::tuple_size_v<decltype(weights_)> * (Evidence::kNumInputs + 1));
+    static_assert(AcceptancePrior::kNumCalibration == kNumDepths * kNumSteps);
     for (std::size_t i = 0; i < kNumContextCells; ++i)
       made.contexts_[i] = make_cell(squash(prior.contexts[i] / AcceptancePrior::kContextUnits), kPriorCount);
     const std::int16_t* weight = prior.weights.data();

@@ -23,11 +23,12 @@ struct Evidence {
   static constexpr std::size_t kNumNames = 3;
   static constexpr std::size_t kNumInputs = kNumContexts + kNumNames;
   static constexpr std::uint16_t kNothing = 0xFFFF;
-  static constexpr std::uint8_t kIsTree = 1u << kNumTrees;  // shorter contexts count as well
+  static constexpr std::uint8_t kHasShorter =
+      1u << kNumTrees;  // a shorter context counts as well: in trees only
 
   std::array<std::uint16_t, kNumInputs> cells;
   std::array<std::uint16_t, kNumNames> tags{};
-  std::uint8_t trees = 0;  // one bit for each tree that has evidence, and kIsTree
+  std::uint8_t trees = 0;  // one bit for each tree that has evidence, and kHasShorter
   std::uint8_t depth;      // tokens of the draft before this one
 
   explicit Evidence(std::size_t depth_in_draft = 0)

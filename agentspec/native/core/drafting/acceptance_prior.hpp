@@ -1,8 +1,9 @@
 // What a model of acceptance starts from: figures of many stages of several workflows, without any text.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <span>
 
 namespace agentspec {
 
@@ -12,12 +13,17 @@ struct AcceptancePrior {
   static constexpr float kWeightUnits = 1000;
   static constexpr float kCalibrationUnits = 10000;
 
-  std::span<const std::int8_t> contexts;      // log(p / (1 - p)) of each cell, in units of 1 / kContextUnits
-  std::span<const std::int16_t> weights;      // of each set of trees: those of the inputs, and the bias
-  std::span<const std::int16_t> calibration;  // of each depth: the probability at each step
+  // The sizes are those of AcceptanceModel, which checks them.
+  static constexpr std::size_t kNumContexts = 3920;
+  static constexpr std::size_t kNumWeights = 896;
+  static constexpr std::size_t kNumCalibration = 264;
+
+  std::array<std::int8_t, kNumContexts> contexts;         // log(p / (1 - p)), in units of 1 / kContextUnits
+  std::array<std::int16_t, kNumWeights> weights;          // of each set of trees: the inputs', and the bias
+  std::array<std::int16_t, kNumCalibration> calibration;  // of each depth: the probability at each step
 };
 
 /// The shipped prior, which `python -m benchmarks prior` writes.
-AcceptancePrior acceptance_prior();
+extern const AcceptancePrior kAcceptancePrior;
 
 }  // namespace agentspec

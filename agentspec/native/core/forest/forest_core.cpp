@@ -57,10 +57,10 @@ void ForestCore::drop_index(IndexId id) {
   dropped = registry_.drop_index(id);
 }
 
-ModelId ForestCore::create_model(GroupId group, std::optional<ModelId> prior) {
+ModelId ForestCore::create_model(GroupId group) {
+  const AcceptanceModel starting;  // before the lock: the first one makes the prior
   const auto lock = enter();
-  const AcceptanceModel* learned = prior ? registry_.find_model(*prior) : nullptr;
-  return registry_.create_model(group, learned == nullptr ? AcceptanceModel{} : *learned);
+  return registry_.create_model(group, starting);
 }
 
 ModelId ForestCore::restore_model(GroupId group, std::span<const std::byte> state) {

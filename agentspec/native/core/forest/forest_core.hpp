@@ -49,9 +49,8 @@ class ForestCore {
   IndexId create_index(GroupId group, std::size_t limit_bytes, std::uint32_t weight = 1);
   /// Drops an index; live requests continue without it. O(states), off the lock. Throws UnknownIdError.
   void drop_index(IndexId id);
-  /// Creates a model of acceptance. It starts as a copy of the prior, if there is one. O(its size). Throws
-  /// UnknownIdError.
-  ModelId create_model(GroupId group, std::optional<ModelId> prior = std::nullopt);
+  /// Creates a model of acceptance, which starts from the prior. O(its size). Throws UnknownIdError.
+  ModelId create_model(GroupId group);
   /// Creates a model from model_state()'s result. O(its size). Throws UnknownIdError, ConfigError.
   ModelId restore_model(GroupId group, std::span<const std::byte> state);
   /// Returns a copy of the model's state. O(its size). Throws UnknownIdError.

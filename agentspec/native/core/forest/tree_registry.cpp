@@ -94,11 +94,6 @@ void TreeRegistry::drop_model(ModelId id) {
   models_.erase(id);
 }
 
-const AcceptanceModel* TreeRegistry::find_model(ModelId id) const {
-  const auto found = models_.find(id);
-  return found == models_.end() ? nullptr : &found->second->acceptance;
-}
-
 const std::shared_ptr<Model>& TreeRegistry::held_model(ModelId id) const {
   const auto found = models_.find(id);
   if (found == models_.end()) throw UnknownIdError("there is no " + name("model", id));

@@ -56,8 +56,6 @@ class TreeRegistry {
   void drop_model(ModelId id);
   /// Throws UnknownIdError.
   const AcceptanceModel& model(ModelId id) const { return held_model(id)->acceptance; }
-  /// Returns nullptr for an unknown id.
-  const AcceptanceModel* find_model(ModelId id) const;
 
   /// Makes a request live, with the text that waits for its index. Ignores unknown indices and an unknown
   /// model. O(sources). Throws DuplicateIdError, UnknownIdError.
