@@ -1,1 +1,1 @@
-"""The prior of the learned rule: how it is made, and what it does for calls that it has not seen."""
+"""The prior of the learned rule: it is made of recorded calls, and measured on sets that it has not seen."""
