@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ from benchmarks.paper.document import table
 from benchmarks.paper.section import Figures, Section
 
 _RESULTS = Path(__file__).parents[1] / "results" / "methods.json"
-_WORKLOAD = "sql"
+_WORKLOADS = {
+    "sql": "All calls of the questions, greedy:",
+    "sampling": "Sixteen samples of each call of three stages, for an eighth of the questions:",
+}
 _COLUMNS = (
     "method",
     "tokens/step, cold",
@@ -28,14 +32,14 @@ _COLUMNS = (
 
 
 def _figures(*_: object) -> Figures:
-    part = json.loads(_RESULTS.read_text(encoding="utf-8"))["parts"][_WORKLOAD]
-    for phase in PHASES:
-        for method, one in part[phase].items():
+    parts = json.loads(_RESULTS.read_text(encoding="utf-8"))["parts"]
+    for workload, phase in product(_WORKLOADS, PHASES):
+        for method, one in parts[workload][phase].items():
             if not one["outputs_identical"]:
                 raise ConfigError(f"{_RESULTS}: {method} gave other outputs than no speculation ({phase})")
-    origin = part["provenance"]
+    origin = parts["sql"]["provenance"]
     return {
-        **{phase: part[phase] for phase in PHASES},
+        **{name: {phase: parts[name][phase] for phase in PHASES} for name in _WORKLOADS},
         "commit": origin["commit"],
         "date": origin["date"],
         "num_questions": origin["sizes"]["num_questions"],
@@ -43,7 +47,6 @@ def _figures(*_: object) -> Figures:
 
 
 def _text(measured: Figures) -> Iterator[str]:
-    cold, warm = (measured[phase] for phase in PHASES)
     yield (
         "**The paper.** With Llama-3.1-8B on an H100, AgenticSQL is 5.3 times as fast with SuffixDecoding as "
         "without speculation, 4.1 times with the hybrid, 1.9 times with EAGLE-2/3 and 2.7 times with Token "
@@ -52,15 +55,18 @@ def _text(measured: Figures) -> Iterator[str]:
     )
     yield (
         "**Here.** The text-to-SQL example in the embedded engine: the bundled model writes all text itself, "
-        f"greedy, four questions at a time. {measured['num_questions']} questions from nothing (cold), then "
-        "as many others (all columns but the first). The outputs of all methods are those without "
-        "speculation. The GPUs are a model: a verified token costs 0.005 plain steps with one client and "
-        "0.05 with 64, and drafting costs nothing. [Other drafters](drafters.md) and [hybrid](hybrid.md) "
-        "describe the methods. `python -m benchmarks methods --heads out/heads` measured them (commit "
+        f"four questions at a time. {measured['num_questions']} questions from nothing (cold), then as many "
+        "others (all columns but the first). The outputs of all methods are those without speculation. The "
+        "GPUs are a model: a verified token costs 0.005 plain steps with one client and 0.05 with 64, and "
+        "drafting costs nothing. [Other drafters](drafters.md) and [hybrid](hybrid.md) describe the methods. "
+        "`python -m benchmarks methods --heads out/heads` measured them (commit "
         f"{measured['commit'][:8]}, {measured['date'][:10]})."
     )
-    yield table(_COLUMNS, [_row(method, cold[method], one) for method, one in warm.items()])
-    yield _difference(warm)
+    for name, title in _WORKLOADS.items():
+        yield title
+        cold, warm = (measured[name][phase] for phase in PHASES)
+        yield table(_COLUMNS, [_row(method, cold[method], one) for method, one in warm.items()])
+    yield _difference(measured["sql"]["warm"])
 
 
 def _row(method: str, cold: Mapping[str, Any], warm: Mapping[str, Any]) -> list[str]:
