@@ -1,4 +1,4 @@
-"""The methods live: what ``python -m benchmarks methods`` has measured in the embedded engine."""
+"""The methods live, in the embedded engine: the results of ``python -m benchmarks methods``."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _difference(warm: Mapping[str, Any]) -> str:
     heads = [f"EAGLE-3 {tokens['eagle-3']:.1f}"] if "eagle-3" in tokens else []
     hybrid = [f"the hybrid {tokens['hybrid']:.1f}"] if "hybrid" in tokens else []
     return (
-        "**The difference.** Tokens per step, from the most on in the paper: "
+        "**The difference.** Tokens per step here, in the paper's order: "
         + ", ".join(
             [
                 *hybrid,

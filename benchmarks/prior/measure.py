@@ -93,7 +93,8 @@ def measure(name: str, learned: Mapping[Path, Learned], sizes: Sizes, announce: 
     limit = sizes.cold_calls if name == COLD else sizes.num_calls
     by_set: Figures = {}
     for half in halves:
-        announce(f"{name}: {len(_TRIALS)} trials on up to {limit} calls of the {half} half of each set")
+        num_trials = len(_TRIALS) + len(_LEARNED_CHAINS)
+        announce(f"{name}: {num_trials} trials on up to {limit} calls of the {half} half of each set")
         selection = Selection(limit=limit, half=("first", "second").index(half))
         by_set.update(
             {f"{name_of(path)}, {half}": one for path, one in _half(learned, selection, sizes).items()}
