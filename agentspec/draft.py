@@ -22,10 +22,9 @@ class Source(IntEnum):
     STAGE = 3
     WORKFLOW = 4
     TENANT = 5
-    MODEL = 6  # the core has none
+    MODEL = 6  # the core does not run it
 
 
-# the sources of the native core, by its numbers
 TREES = tuple(source for source in Source if source is not Source.MODEL)
 
 

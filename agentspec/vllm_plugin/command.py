@@ -62,6 +62,7 @@ def vllm_command(
     *,
     settings: Mapping[str, object] | None = None,
     num_speculative_tokens: int = DEFAULT_MAX_DRAFT,
+    draft_model: str | None = None,
     host: str = "127.0.0.1",
     port: int = 8000,
     zero_hop: bool = False,
@@ -74,6 +75,8 @@ def vllm_command(
         extra: flags of vLLM, passed on.
         settings: settings of the plugin, see :class:`PluginSettings`; only checked here.
         num_speculative_tokens: most draft tokens of a request in a step.
+        draft_model: folder or name of an EAGLE head or a smaller model, which drafts as well as the trees;
+            ``"mtp"``: the model's own heads.
         zero_hop: tag requests inside this server, without a gateway in front of it.
         environment: the server's variables: they may choose its model runner.
 
@@ -96,7 +99,9 @@ def vllm_command(
     if checked.ragged_graphs:
         runner.check_is_v2("ragged_graphs")
     speculative = runner.speculative_config(
-        num_speculative_tokens, adaptive_verification=checked.adaptive_verification
+        num_speculative_tokens,
+        draft_model=draft_model,
+        adaptive_verification=checked.adaptive_verification,
     )
     middleware = [CONTROL, *([ZERO_HOP] if zero_hop else [])]
     defaults = {}

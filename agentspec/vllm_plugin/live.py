@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from agentspec.draft import TREES, Source
+from agentspec.draft import Source
 from agentspec.forest import RowCounts
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
@@ -48,10 +48,10 @@ class LiveRequest:
         stage.num_drafts += counts.num_drafts
         if not counts.num_drafts:
             return
-        for source, drafted, accepted in zip(TREES, counts.drafted, counts.accepted, strict=True):
+        for source, drafted, accepted in zip(Source, counts.drafted, counts.accepted, strict=True):
             if drafted:
                 stage.add_drafted(source, drafted, accepted)
-            if source is not Source.REQUEST:
+            if source not in (Source.REQUEST, Source.MODEL):
                 self.num_accepted_from_shared += accepted
         _, num_fleet, num_snapshot = counts.accepted_by_origin
         stage.count_origins(num_fleet, num_snapshot)

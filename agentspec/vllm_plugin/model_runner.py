@@ -7,8 +7,10 @@ import vLLM.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
@@ -19,6 +21,8 @@ PROPOSER = "agentspec.vllm_plugin.proposer.ForestProposer"
 SCHEDULER = "agentspec.vllm_plugin.scheduler.ForestScheduler"
 RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 V1_METHOD, V2_METHOD = "custom_class", "ngram_gpu"  # the second: vLLM runs it with asynchronous scheduling
+MODEL_METHODS = ("eagle", "eagle3", "mtp", "draft_model")  # whose drafts the trees can be used with
+OWN_HEADS = "mtp"  # stands for the heads that the served model's checkpoint has
 # what the runner V2 refuses (VllmConfig._get_v2_model_runner_unsupported_features)
 REFUSED_FLAGS = ("--enable-dbo", "--ubatch-size")
 _OFF = ("0", "false", "off", "no")
@@ -84,13 +88,27 @@ class ModelRunner:
             raise ConfigError(f"{setting} needs vLLM's model runner V2, not {self.name}{reason}")
 
     def speculative_config(
-        self, num_speculative_tokens: int, *, adaptive_verification: bool = False
+        self,
+        num_speculative_tokens: int,
+        *,
+        draft_model: str | None = None,
+        adaptive_verification: bool = False,
     ) -> dict[str, Any]:
         """Return the value of ``--speculative-config``.
 
+        Args:
+            num_speculative_tokens: most draft tokens of a request in a step.
+            draft_model: folder or name of a draft model, which drafts as well as the trees, or ``OWN_HEADS``.
+            adaptive_verification: see :class:`PluginSettings`.
+
         Raises:
-            ConfigError: the runner has no adaptive verification.
+            ConfigError: the runner has no adaptive verification, or none together with a draft model.
         """
+        if draft_model is not None:
+            self.check_is_v2("draft_model")
+            if adaptive_verification:
+                raise ConfigError("adaptive_verification can't be used with a draft model")
+            return {**_drafting(draft_model), "num_speculative_tokens": num_speculative_tokens}
         if adaptive_verification:
             self.check_is_v2("adaptive_verification")
         if not self.is_v2:
@@ -106,3 +124,17 @@ class ModelRunner:
             "prompt_lookup_max": 4,
         }
         return {**config, "enable_adaptive_verification": True} if adaptive_verification else config
+
+
+def _drafting(draft_model: str) -> dict[str, Any]:
+    """Return vLLM's settings for a draft model. vLLM recognizes the kind of other models by itself."""
+    if draft_model == OWN_HEADS:
+        return {"method": OWN_HEADS}
+    try:
+        config = json.loads((Path(draft_model) / "config.json").read_text())
+    except (OSError, ValueError):  # a name that vLLM downloads, or it reports the error
+        return {"model": draft_model}
+    names = config.get("architectures") if isinstance(config, dict) else None
+    if any("Eagle3" in str(name) for name in names or ()):
+        return {"method": "eagle3", "model": draft_model}
+    return {"model": draft_model}

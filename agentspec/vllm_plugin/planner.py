@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 from agentspec.draft import Source
 from agentspec.forest import RowStep
+from agentspec.stages import StageKey
 from agentspec.vllm_plugin.draft_slots import Drafted
 from agentspec.vllm_plugin.drafter import ForestDrafter
+from agentspec.vllm_plugin.model_drafts import ModelDrafts
 from agentspec.vllm_plugin.timing import Timing
 
 logger = logging.getLogger(__name__)
@@ -32,7 +34,7 @@ _PAUSE_S = 50e-6
 class Planned:
     """A step in flight: its rows, and what vLLM scheduled for them."""
 
-    __slots__ = ("names", "num_scheduled", "price", "step", "verified")
+    __slots__ = ("names", "num_model", "num_scheduled", "price", "step", "verified")
 
     def __init__(
         self,
@@ -41,12 +43,14 @@ class Planned:
         verified: Mapping[str, Sequence[int]],
         num_scheduled: int,
         price: float,
+        num_model: int = 0,
     ) -> None:
         self.step = step
         self.names = names
         self.verified = verified
         self.num_scheduled = num_scheduled  # tokens
         self.price = price
+        self.num_model = num_model  # tokens that the draft model is to draft
 
 
 class StepPlanner:
@@ -57,9 +61,11 @@ class StepPlanner:
         max_rows: most rows of a batch.
         memory: returns the memory for an array of this shape and dtype, which the device can copy from.
         clock: ``time.monotonic``'s seconds.
+        model: what vLLM's draft model is worth; None without one.
 
     Attributes:
         drafts: int64 ``[max_rows, K]``, drafts of the step that ran last, padded with tokens of the model.
+            They begin with -1 where the draft model drafts.
         chances: float32 ``[max_rows, K]``: the chance of each draft token if those before it are accepted; 0
             for padding.
         timing: time of the worker's thread.
@@ -71,8 +77,10 @@ class StepPlanner:
         max_rows: int,
         memory: Callable[[tuple[int, int], Any], NDArray[Any]] = np.zeros,
         clock: Callable[[], float] = time.monotonic,
+        model: ModelDrafts | None = None,
     ) -> None:
         self.drafter = drafter
+        self._model = model
         self.drafts: NDArray[np.int64] = memory((max_rows, drafter.num_draft_tokens), np.int64)
         self.chances: NDArray[np.float32] = memory((max_rows, drafter.num_draft_tokens), np.float32)
         self.timing = Timing()
@@ -137,6 +145,7 @@ class StepPlanner:
         try:
             self.drafter.enter_ready()
             price = self.drafter.price
+            num_model, least = self._offer(names, price)
             step = RowStep(
                 self.drafter.rows,
                 names,
@@ -146,12 +155,14 @@ class StepPlanner:
                 self.drafts,
                 self.chances,
                 price,
+                num_model,
+                least,
             )
         except Exception:
             self.drafter.lose_step(names)
             self._count_failure("it could not be planned", exc_info=True)
             return None
-        planned = Planned(step, names, self._verified, self._num_scheduled, price)
+        planned = Planned(step, names, self._verified, self._num_scheduled, price, num_model)
         self._flying.append(planned)
         self._last = planned
         self.timing.add(self._thread_s + self._clock() - begin_s)
@@ -170,8 +181,11 @@ class StepPlanner:
         """Return what the scheduler needs to know of a step's drafts; None if it does not run in time."""
         if not self._has_run(planned, timeout_s):
             return None
-        step = planned.step
-        return Drafted(planned.names, step.lengths, step.acceptance, planned.price)
+        step, acceptance = planned.step, planned.step.acceptance
+        if self._model is not None:
+            for row, length in enumerate(step.model_lengths):
+                acceptance[row, :length] = self._model.acceptance[:length]
+        return Drafted(planned.names, step.lengths, acceptance, planned.price)
 
     def last_lengths(self, timeout_s: float) -> dict[str, int]:
         """Return the draft lengths of the last planned step; none if it does not run within the time-out."""
@@ -188,6 +202,16 @@ class StepPlanner:
                 return False
             time.sleep(_PAUSE_S)
         return True
+
+    def _offer(self, names: list[str], price: float) -> tuple[int, NDArray[np.float32] | None]:
+        """Return how many tokens the draft model offers, and what the trees' drafts must be worth."""
+        if self._model is None:
+            return 0, None
+        return self._model.num_tokens(price), self._model.least(map(self._stage_of, names))
+
+    def _stage_of(self, name: str) -> StageKey | None:
+        live = self.drafter.live.get(name)
+        return None if live is None else live.trees
 
     def _prefill(self, cached: Any) -> None:
         """Note the requests whose prompts are computed, or computed again: a load of their cache failed."""
@@ -213,6 +237,10 @@ class StepPlanner:
             return
         end_s = step.begin_s + step.took_s
         drafter.timing.add(step.took_s)
+        if self._model is not None:
+            for row, num_verified, num_accepted, forgone in step.model_results:
+                stage = self._stage_of(planned.names[row])
+                self._model.learn(stage, forgone, num_verified, num_accepted, planned.price)
         saving = drafter.meter.observe(step.begin_s, end_s, planned.num_scheduled, *step.sums)
         if saving is not None:
             step.count_saving(saving)

@@ -16,6 +16,7 @@ from agentspec.config import MIB, DraftConfig, ForestConfig, check_int, check_po
 from agentspec.draft import Source
 from agentspec.errors import ConfigError
 from agentspec.forest_folder import ForestFolder
+from agentspec.wire import MAX_DRAFT_TOKENS
 
 CONFIG_KEY = "agentspec"  # in additional_config
 SETTINGS_VARIABLE = "AGENTSPEC_VLLM_SETTINGS"
@@ -42,6 +43,7 @@ class PluginSettings:
         save_every_s: seconds between two saves; another save is at shutdown.
         corpus: place of the outputs that engines share: a folder or ``redis://...``; not with a forest file.
         corpus_snapshots: URL of an object store that keeps the snapshots of the corpus.
+        draft_model_tokens: most tokens that vLLM's draft model, if any, drafts for a request in a step.
         adaptive_verification: let vLLM's model runner V2 choose, by its own measured costs and by the chances
             of the draft tokens, how many a step verifies. GPUs only.
         ragged_graphs: capture full CUDA graphs for decode steps with drafts of any lengths, with vLLM's model
@@ -62,6 +64,7 @@ class PluginSettings:
     save_every_s: float = 300.0
     corpus: str | None = None
     corpus_snapshots: str | None = None
+    draft_model_tokens: int = 4
     adaptive_verification: bool = False
     ragged_graphs: bool = False
     allow_untested_vllm: bool = False
@@ -69,6 +72,7 @@ class PluginSettings:
     def __post_init__(self) -> None:
         for name in ("stage_budget_mb", "tenant_budget_mb", "total_budget_mb"):
             check_int(name, getattr(self, name), 1, MOST_MB)
+        check_int("draft_model_tokens", self.draft_model_tokens, 1, MAX_DRAFT_TOKENS)
         if self.price is not None:
             check_prob("price", self.price)
         check_positive("save_every_s", self.save_every_s)

@@ -8,6 +8,7 @@ No file of vLLM is changed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from vllm.v1.worker.gpu.states import RequestState
 
 from agentspec.vllm_plugin.draft_slots import DRAFTED, DRAFTS
 from agentspec.vllm_plugin.drafter import ForestDrafter
+from agentspec.vllm_plugin.model_drafts import ModelDrafts
 from agentspec.vllm_plugin.planner import Planned, StepPlanner
 from agentspec.vllm_plugin.streams import CudaStream, ImmediateStream, Stream
 
@@ -63,6 +65,7 @@ class ForestSpeculator(BaseSpeculator):  # type: ignore[misc]
         vllm_config: vLLM's configuration.
         device: device of the model.
         req_states: the runner's requests.
+        model: what vLLM's draft model is worth, if one drafts too.
 
     Attributes:
         planner: plans the steps; None on ranks that do not draft.
@@ -73,7 +76,13 @@ class ForestSpeculator(BaseSpeculator):  # type: ignore[misc]
     supports_mm_inputs = False
     draft_logits = None
 
-    def __init__(self, vllm_config: VllmConfig, device: torch.device, req_states: RequestState) -> None:
+    def __init__(
+        self,
+        vllm_config: VllmConfig,
+        device: torch.device,
+        req_states: RequestState,
+        model: ModelDrafts | None = None,
+    ) -> None:
         spec = vllm_config.speculative_config
         size = vllm_config.scheduler_config.max_num_seqs, spec.num_speculative_tokens
         self.enable_adaptive_verification = spec.enable_adaptive_verification
@@ -81,11 +90,12 @@ class ForestSpeculator(BaseSpeculator):  # type: ignore[misc]
         self._drafts = torch.zeros(size, dtype=torch.int64, device=device)
         self._tp = get_tp_group()
         self._stream: Stream | None = None
+        self._has_model = model is not None
         self.planner: StepPlanner | None = None
         if self._tp.rank_in_group == 0:
             drafter = ForestDrafter(vllm_config)
             drafter.max_model_len = req_states.max_model_len
-            self.planner = StepPlanner(drafter, size[0], _host_memory)
+            self.planner = StepPlanner(drafter, size[0], _host_memory, model=model)
 
     def init_cudagraph_manager(self, cudagraph_mode: object) -> None:
         """Do nothing: no model drafts."""
@@ -119,42 +129,73 @@ class ForestSpeculator(BaseSpeculator):  # type: ignore[misc]
         Returns:
             int64 ``[rows, K]``, padded with tokens of the model. Valid in the order of the stream.
         """
-        drafts = self._drafts[: input_batch.num_reqs]
-        if dummy_run:
-            return drafts
-        if self.planner is not None:
-            self._draft(self.planner, input_batch.req_ids)
+        if not dummy_run:
+            self.begin(input_batch.req_ids)
+            self.share(input_batch.num_reqs)
+        return self.drafts(input_batch.num_reqs)
+
+    def drafts(self, num_rows: int) -> torch.Tensor:
+        """Return the drafts of the first rows, int64 ``[rows, K]``."""
+        return self._drafts[:num_rows]
+
+    def begin(self, names: list[str]) -> int:
+        """Enqueue the step of these rows. Returns how many tokens the draft model is to draft."""
+        if self.planner is None:
+            return 0
+        output = StepOutput.latest
+        assert output is not None  # made before the drafts are wanted
+        planned = self.planner.plan(names, output.num_sampled_tokens_np, output.sampled_token_ids)
+        if planned is None:  # the drafts of the last step can be verified as well as any
+            return 0
+        if self._stream is None:
+            self._stream = _stream(self._drafts.device, has_side=self._has_model)
+        self._stream.run(planned.step, output.copy_event)
+        output.planner, output.planned = self.planner, planned
+        with self._stream.copying():
+            self._copy(self.planner, len(names))
+        return planned.num_model
+
+    def join(self) -> None:
+        """Have what follows wait for the step that :meth:`begin` enqueued."""
+        if self._stream is not None:
+            self._stream.join()
+
+    def share(self, num_rows: int) -> None:
+        """Send the other ranks the drafts of rank 0."""
+        drafts = self.drafts(num_rows)
         if self._tp.world_size > 1:
             self._tp.broadcast(drafts, src=0)
             if self.enable_adaptive_verification:  # every rank chooses what it verifies, by these
-                self._tp.broadcast(self.draft_token_confidence_probs[: input_batch.num_reqs], src=0)
-        return drafts
+                self._tp.broadcast(self.draft_token_confidence_probs[:num_rows], src=0)
 
-    def _draft(self, planner: StepPlanner, names: list[str]) -> None:
-        output = StepOutput.latest
-        assert output is not None  # made before the drafts are wanted
-        planned = planner.plan(names, output.num_sampled_tokens_np, output.sampled_token_ids)
-        if planned is None:  # the drafts of the last step can be verified as well as any
-            return
-        if self._stream is None:
-            self._stream = _stream(self._drafts.device)
-        self._stream.run(planned.step, output.copy_event)
-        output.planner, output.planned = planner, planned
-        num_rows = len(names)
+    def _copy(self, planner: StepPlanner, num_rows: int) -> None:
+        """Copy the drafts to the device, without waiting."""
         self._drafts[:num_rows].copy_(torch.from_numpy(planner.drafts[:num_rows]), non_blocking=True)
         if self.enable_adaptive_verification:
             chances = torch.from_numpy(planner.chances[:num_rows])
             self.draft_token_confidence_probs[:num_rows].copy_(chances, non_blocking=True)
 
 
-def install() -> None:
-    """Have vLLM's model runner V2 of this process make a :class:`ForestSpeculator`."""
-    model_runner.init_speculator = ForestSpeculator
+def install(num_model_tokens: int = 0) -> None:
+    """Have vLLM's model runner V2 of this process make a :class:`ForestSpeculator`.
+
+    Args:
+        num_model_tokens: most tokens that vLLM's own speculator drafts beside it; 0 = it does not.
+    """
+    if num_model_tokens:
+        from agentspec.vllm_plugin.hybrid import init_hybrid
+
+        model_runner.init_speculator = partial(init_hybrid, num_model_tokens)
+    else:
+        model_runner.init_speculator = ForestSpeculator
     model_runner.AsyncOutput = StepOutput
 
 
-def _stream(device: torch.device) -> Stream:
-    return ImmediateStream() if device.type == "cpu" else CudaStream(torch.cuda.current_stream(device))
+def _stream(device: torch.device, *, has_side: bool) -> Stream:
+    if device.type == "cpu":
+        return ImmediateStream()
+    cuda: Any = torch.cuda
+    return CudaStream(cuda.current_stream(device), cuda.Stream(device) if has_side else None)
 
 
 def _host_memory(shape: tuple[int, int], dtype: type[np.generic]) -> NDArray[Any]:

@@ -6,6 +6,7 @@ Does not import vLLM.
 from __future__ import annotations
 
 import ctypes
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, Protocol
 
@@ -24,6 +25,12 @@ class Stream(Protocol):
             OSError: the device refused it.
         """
 
+    def copying(self) -> AbstractContextManager[Any]:
+        """Return a context for copies that follow the step."""
+
+    def join(self) -> None:
+        """Have the model's stream wait for the step and its copies."""
+
 
 class ImmediateStream:
     """A device whose memory is the host's: samples are there when the step is planned."""
@@ -32,16 +39,25 @@ class ImmediateStream:
         """Run the step now."""
         step.run()
 
+    def copying(self) -> AbstractContextManager[Any]:
+        """Return an empty context."""
+        return nullcontext()
+
+    def join(self) -> None:
+        """Do nothing: the step has run."""
+
 
 class CudaStream:
     """A CUDA stream. Runs a step as a host function (``cuLaunchHostFunc``), in the stream's order.
 
     Args:
         stream: the ``torch.cuda.Stream`` of the model.
+        side: another stream, on which the step runs while the model's draft model does; None = on the first.
     """
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    def __init__(self, stream: Any, side: Any = None) -> None:
+        self._model, self._side = stream, side
+        self._stream = stream if side is None else side
         self._launch = _driver().cuLaunchHostFunc
 
     def run(self, step: RowStep, is_ready: Any) -> None:
@@ -50,6 +66,21 @@ class CudaStream:
         error = self._launch(self._stream.cuda_stream, RUN_ROW_STEP, step.address)
         if error:
             raise OSError(f"cuLaunchHostFunc failed with the CUDA error {error}")
+
+    def copying(self) -> AbstractContextManager[Any]:
+        """Return the context of the step's stream."""
+        return nullcontext() if self._side is None else _current(self._side)
+
+    def join(self) -> None:
+        """Have the model's stream wait for the step and its copies, without waiting here."""
+        if self._side is not None:
+            self._model.wait_stream(self._side)
+
+
+def _current(stream: Any) -> AbstractContextManager[Any]:
+    import torch
+
+    return torch.cuda.stream(stream)
 
 
 @cache

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agentspec.draft import TREES, Source
+from agentspec.draft import Source
 from agentspec.forest import RowCounts, Tokens
 from agentspec.generation import MAX_TRACED_STEPS, TracedStep
 
@@ -50,7 +50,7 @@ class Trace:
         """Add the counts of the request's row: its output tokens, and the source of its draft."""
         self._num_kept += counts.num_output_tokens
         if counts.num_drafts:
-            self._source = max(TREES, key=counts.drafted.__getitem__)
+            self._source = max(Source, key=counts.drafted.__getitem__)
 
     def note(self, draft: Sequence[int], sampled: Sequence[int]) -> None:
         """Add the counted step, which verified ``draft`` and sampled ``sampled``, its own token last.

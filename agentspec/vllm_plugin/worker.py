@@ -24,7 +24,12 @@ from agentspec.vllm_plugin.commands import Answer, Commands
 from agentspec.vllm_plugin.cores import cores_of_parent
 from agentspec.vllm_plugin.draft_slots import DRAFTS, LATE_DRAFTS
 from agentspec.vllm_plugin.drafter import ForestDrafter
-from agentspec.vllm_plugin.model_runner import DEFAULT_MAX_DRAFT, RUNNER_VARIABLE, ModelRunner
+from agentspec.vllm_plugin.model_runner import (
+    DEFAULT_MAX_DRAFT,
+    MODEL_METHODS,
+    RUNNER_VARIABLE,
+    ModelRunner,
+)
 from agentspec.vllm_plugin.planner import LONGEST_STEP_S, StepPlanner
 from agentspec.vllm_plugin.proposer import ForestProposer
 from agentspec.vllm_plugin.settings import PluginSettings
@@ -75,7 +80,8 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         if self.use_v2_model_runner:
             from agentspec.vllm_plugin import ragged_graphs, speculator
 
-            speculator.install()
+            method = self.vllm_config.speculative_config.method
+            speculator.install(settings.draft_model_tokens if method in MODEL_METHODS else 0)
             if settings.ragged_graphs:
                 ragged_graphs.install(lambda: self.model_runner.attn_groups)
         super().init_device()
@@ -182,7 +188,9 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         config = self.vllm_config
         runner = ModelRunner(self.use_v2_model_runner)
         spec, wanted = config.speculative_config, runner.speculative_config(DEFAULT_MAX_DRAFT)
-        if spec is None or any(
+        if spec is not None and runner.is_v2 and spec.method in MODEL_METHODS:
+            _check_draft_model(spec)
+        elif spec is None or any(
             getattr(spec, name) != wanted[name] for name in ("method", "model") if name in wanted
         ):
             raise ConfigError(
@@ -243,6 +251,16 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         """Return the suffix of the forest's file: each replica of a server has its own forest and file."""
         index = self.vllm_config.parallel_config.data_parallel_index
         return f".{index}" if index else ""
+
+
+def _check_draft_model(spec: Any) -> None:
+    """Raise ConfigError if vLLM's draft model can't draft together with the trees."""
+    if spec.draft_sample_method != "greedy":
+        raise ConfigError(
+            f"draft_sample_method {spec.draft_sample_method!r} can't be used with the trees, only 'greedy'"
+        )
+    if spec.enable_adaptive_verification:
+        raise ConfigError("enable_adaptive_verification can't be used with a draft model and the trees")
 
 
 def take_along(

@@ -32,6 +32,7 @@ class Speculator:
         method: vLLM's own method; None with the plugin or without speculation.
         options: further options of this method.
         settings: the plugin's settings; None without the plugin.
+        draft_model: drafts together with the plugin's trees.
         flags: vLLM flags only for this one.
         environment: variables of the process only for this one.
     """
@@ -41,6 +42,7 @@ class Speculator:
     method: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] | None = None
+    draft_model: str | None = None
     flags: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -55,6 +57,7 @@ class Speculator:
                 flags,
                 settings=dict(self.settings),
                 num_speculative_tokens=self.num_tokens,
+                draft_model=self.draft_model,
                 host=HOST,
                 port=port,
                 environment=environment,

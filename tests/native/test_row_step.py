@@ -95,6 +95,75 @@ def test_chances_are_those_of_each_token_after_the_ones_before_it(device: Device
     assert device.chances[0, 3] == 1
 
 
+def least(worth: float) -> Any:
+    return np.array([worth, 0], np.float32)
+
+
+def test_the_model_drafts_where_the_trees_draft_is_worth_too_little(device: Device) -> None:
+    device.sample(10)
+    step = device.plan(num_model=3, least=least(5.0))  # four tokens are worth four at most
+    step.run()
+    assert (step.lengths, step.model_lengths) == ([3, 0], [3, 0])
+    assert device.drafts[:, 0].tolist() == [-1, -1]
+    assert device.drafts[:, 1:].tolist() == [[10] * (K - 1), [77] * (K - 1)]
+    assert not device.chances.any()
+    assert (step.draft(0), step.model_results) == ([], [])
+    device.sample(11, 12, 90)
+    step = device.plan(num_slots=3, num_model=3, least=least(0.0))
+    step.run()
+    [(row, num_verified, num_accepted, forgone)] = step.model_results
+    assert (row, num_verified, num_accepted) == (0, 3, 2)
+    assert 3.5 < forgone <= 4
+    assert step.gained(0) == (3, Source.MODEL)
+    counts = device.engine.rows.take_counts("r")
+    assert (counts.drafted[Source.MODEL], counts.accepted[Source.MODEL]) == (3, 2)
+    assert counts.accepted_by_origin == [0, 0, 0]
+
+
+def test_a_draft_of_the_trees_has_its_price_to_pay(device: Device) -> None:
+    device.sample(10)
+    step = device.plan(num_model=3, least=least(3.0), min_prob=0.5)  # of four tokens, half a token each
+    step.run()
+    assert step.model_lengths == [3, 0]
+
+
+def test_the_trees_draft_where_it_is_worth_more_and_the_model_where_they_have_nothing(device: Device) -> None:
+    device.sample(10)
+    step = device.plan(num_model=3, least=least(1.0))
+    step.run()
+    assert (step.lengths, step.model_lengths) == ([4, 0], [0, 0])
+    assert device.drafts[0, :4].tolist() == TEXT[1:5]
+    device.sample(50)
+    step = device.plan(num_slots=4, num_model=3, least=least(0.0))
+    step.run()
+    assert step.model_lengths == [3, 0]
+    device.sample(51)
+    step = device.plan(num_slots=2, num_model=3)  # the engine gave it fewer slots
+    step.run()
+    [(_, num_verified, num_accepted, forgone)] = step.model_results
+    assert (num_verified, num_accepted, forgone) == (2, 0, 0)
+
+
+def test_near_the_end_the_model_drafts_no_more_than_there_is_room_for() -> None:
+    device = Device(Engine(most_tokens=4))  # the prompt, three tokens of output
+    device.sample(50)
+    step = device.plan(num_model=3)
+    step.run()
+    assert step.model_lengths == [1, 0]
+    device.sample(51, 52)
+    step = device.plan(num_slots=1, num_model=3)
+    step.run()
+    assert step.model_lengths == [0, 0]
+    assert [one[1:3] for one in step.model_results] == [(1, 1)]
+
+
+def test_what_the_model_may_draft_is_checked(device: Device) -> None:
+    with pytest.raises(ConfigError, match="a row of 6 slots can't hold 7 draft tokens of the model"):
+        device.plan(num_model=7)
+    with pytest.raises(ValueError, match="there are 2 rows, but fewer values of least"):
+        device.plan(num_model=3, least=np.zeros(1, np.float32))
+
+
 def test_a_c_function_runs_it_without_python(device: Device) -> None:
     device.sample(10)
     step = device.plan()

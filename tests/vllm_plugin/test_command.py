@@ -309,6 +309,41 @@ def test_vllm_may_choose_what_a_step_verifies(monkeypatch: pytest.MonkeyPatch) -
         vllm_command("m", settings={"ragged_graphs": True})
 
 
+@pytest.mark.parametrize(
+    ("config", "method"),
+    [
+        ({"architectures": ["LlamaForCausalLMEagle3"]}, "eagle3"),
+        ({"architectures": ["LlamaForCausalLM"]}, None),  # vLLM finds out
+        (["no object"], None),
+    ],
+)
+def test_a_draft_model_drafts_beside_the_trees(config: Any, method: str | None, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    arguments = vllm_command("m", draft_model=str(tmp_path), num_speculative_tokens=7)
+    speculative = json.loads(value(arguments, "--speculative-config"))
+    assert speculative.pop("method", None) == method
+    assert speculative == {"model": str(tmp_path), "num_speculative_tokens": 7}
+    assert value(arguments, "--scheduler-cls") == SCHEDULER
+
+
+def test_a_draft_model_may_be_a_name_or_the_models_own_heads() -> None:
+    arguments = vllm_command("m", draft_model="yuhuili/EAGLE3-LLaMA3.1-Instruct-8B")
+    assert json.loads(value(arguments, "--speculative-config")) == {
+        "model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B",
+        "num_speculative_tokens": 15,
+    }
+    own = json.loads(value(vllm_command("m", draft_model="mtp"), "--speculative-config"))
+    assert own == {"method": "mtp", "num_speculative_tokens": 15}
+
+
+def test_where_a_draft_model_is_impossible_the_reason_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="adaptive_verification can't be used with a draft model"):
+        vllm_command("m", draft_model="mtp", settings={"adaptive_verification": True})
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+    with pytest.raises(ConfigError, match=r"draft_model needs vLLM's model runner V2, not V1 "):
+        vllm_command("m", draft_model="mtp")
+
+
 def test_the_default_draft_fits_the_sizes_of_cuda_graphs() -> None:
     assert (1 + DEFAULT_MAX_DRAFT).bit_count() == 1
     speculative = json.loads(value(vllm_command("m"), "--speculative-config"))

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agentspec.draft import Source
 from agentspec.stages import StageKey
 from agentspec.vllm_plugin.drafter import ForestDrafter
 from agentspec.vllm_plugin.lora import adapted
+from agentspec.vllm_plugin.model_drafts import ModelDrafts
 from agentspec.vllm_plugin.planner import StepPlanner
 from tests.vllm_plugin.support.device import MAX_ROWS, Device
 from tests.vllm_plugin.support.runner import EOS, request, vllm_config
@@ -24,9 +26,12 @@ TEXT = [*range(100, 140), EOS]
 def make() -> Iterator[Callable[..., Device]]:
     made: list[ForestDrafter] = []
 
-    def make(lag: int = 1, **settings: Any) -> Device:
+    def make(
+        lag: int = 1, model: Callable[[Any], list[int]] | None = None, num_model: int = 0, **settings: Any
+    ) -> Device:
         made.append(ForestDrafter(vllm_config(**settings)))
-        return Device(StepPlanner(made[-1], MAX_ROWS), lag)
+        drafts = ModelDrafts(num_model) if num_model else None
+        return Device(StepPlanner(made[-1], MAX_ROWS, model=drafts), lag, model)
 
     yield make
     for drafter in made:
@@ -73,6 +78,61 @@ def test_steps_in_flight_draft_from_all_that_was_written(make: Callable[..., Dev
     assert counted.decode_s > 0
     assert learned(device) == 5 * len(TEXT)
     device.planner.drafter.forest.check_integrity()
+
+
+def right(one: Any) -> list[int]:
+    """Return the draft of a model that is always right."""
+    rest: list[int] = one.output[len(one.written) :]
+    return [*rest, *[0] * 4]
+
+
+def wrong(one: Any) -> list[int]:
+    """Return the draft of a model that is never right."""
+    return [7] * 4
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_draft_model_drafts_what_no_tree_knows(make: Callable[..., Device], lag: int) -> None:
+    device = make(lag, right, num_model=3)
+    device.add(request("r0", TEXT, stage="sql/write"))
+    assert device.run("r0") < len(TEXT) / 2.5
+    device.step([])
+    counted = figures(device)
+    assert counted.num_output_tokens == len(TEXT)
+    assert counted.accepted_by_source[Source.MODEL] > 20
+    assert counted.num_accepted_from_shared == 0
+    assert learned(device) == len(TEXT)
+
+
+def test_the_trees_draft_where_the_model_is_wrong(make: Callable[..., Device]) -> None:
+    device = make(0, wrong, num_model=3)
+    for number in range(8):
+        device.add(request(f"r{number}", TEXT, stage="sql/write"))
+        device.run(f"r{number}")
+    device.add(request("last", TEXT, stage="sql/write"))
+    assert device.run("last") < 10
+    counted = figures(device)
+    assert counted.accepted_by_source.get(Source.MODEL, 0) == 0
+    assert counted.accepted_by_source[Source.STAGE] > 200
+
+
+def test_the_scheduler_knows_the_lengths_and_chances_of_the_models_drafts(
+    make: Callable[..., Device],
+) -> None:
+    device = make(0, right, num_model=3)
+    device.add(request("r0", TEXT, stage="sql/write"))
+    for _ in range(5):
+        device.step()
+    device.wait()
+    assert device.planned is not None
+    assert device.planned.num_model == 3
+    drafted = device.planner.drafted(device.planned)
+    assert drafted is not None
+    assert drafted.lengths == [3]
+    chances = drafted.acceptance[0]
+    assert 1 > chances[0] > chances[1] > chances[2] > 0.2
+    assert not chances[3:].any()
+    assert device.planner.last_lengths(1.0) == {"r0": 3}
 
 
 def test_python_waits_for_no_step(device: Device) -> None:

@@ -35,6 +35,7 @@ def test_settings_become_the_forests_and_a_requests() -> None:
         ("threads", 0),
         ("batch_shape", "square"),
         ("save_every_s", 0),
+        ("draft_model_tokens", 0),
         ("forest_file", ""),
         ("forest_file", "/nowhere/at/all/forest"),
         ("allow_untested_vllm", "yes"),

@@ -132,7 +132,13 @@ def _add_draft_options(group: argparse._ArgumentGroup) -> None:
         "--max-draft",
         type=option_types.between(0, MAX_DRAFT_TOKENS),
         metavar="N",
-        help="tokens per draft (embedded: 16, vLLM: 32)",
+        help="tokens per draft (embedded: 16, vLLM: 15)",
+    )
+    group.add_argument(
+        "--draft-model",
+        metavar="DIR",
+        help="an EAGLE-3 head or a smaller model that drafts together with the trees; Medusa heads with the "
+        f"embedded engine; 'mtp' with vLLM: the model's own heads. See {DOCUMENTS}/hybrid.md",
     )
     group.add_argument(
         "--rule",
@@ -193,12 +199,6 @@ def _add_corpus_options(group: argparse._ArgumentGroup) -> None:
 
 def _add_torch_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--draft", choices=("chain", "tree", "off"), help="(default: tree)")
-    group.add_argument(
-        "--draft-model",
-        metavar="DIR",
-        help="an EAGLE-3 head, Medusa heads or a smaller model that drafts together with the trees, see "
-        f"{DOCUMENTS}/hybrid.md",
-    )
     group.add_argument(
         "--hybrid-threshold",
         type=option_types.amount,

@@ -16,12 +16,12 @@ ENGINES = {
     "replay": "the embedded one with recorded calls",
     "vllm": "vLLM",
 }
-TORCH_OPTIONS = ("draft", "draft_model", "hybrid_threshold", "slots", "threads", "device")
+TORCH_OPTIONS = ("draft", "hybrid_threshold", "slots", "threads", "device")
 REPLAY_OPTIONS = ("trace",)
 VLLM_OPTIONS = ("zero_hop", "engine_only", "engine_port", "engine_start_timeout_s")
 RUNNING_OPTIONS = ("control_token",)
 STARTED_OPTIONS = (
-    *("model", "served_model_name", "max_model_len", "dtype", "max_draft", "rule", "price"),
+    *("model", "served_model_name", "max_model_len", "dtype", "max_draft", "draft_model", "rule", "price"),
     *("stage_budget_mb", "forest_file", "forest_folder", "strict_forest", "save_every_s"),
     *("corpus", "corpus_snapshots"),
 )

@@ -69,8 +69,10 @@ def check(options: ServeOptions, settings: Settings) -> None:
     engine = settings.engine
     if engine.max_draft == 0:
         raise ConfigError(f"{options.name_of('max_draft')} must be at least 1 with vLLM, not 0")
-    if engine.model and engine.model.startswith(PATH_STARTS) and not Path(engine.model).exists():
-        raise ConfigError(f"{options.name_of('model')} {engine.model!r} is not there")
+    for name in ("model", "draft_model"):
+        path: str | None = getattr(engine, name)
+        if path and path.startswith(PATH_STARTS) and not Path(path).exists():
+            raise ConfigError(f"{options.name_of(name)} {path!r} is not there")
     if engine.zero_hop and engine.engine_only:
         raise ConfigError(
             "--zero-hop is for clients, --engine-only for gateways elsewhere: give one of the two"
@@ -254,6 +256,7 @@ def _argv(
         ],
         settings=_plugin_settings(engine),
         num_speculative_tokens=DEFAULT_MAX_DRAFT if engine.max_draft is None else engine.max_draft,
+        draft_model=engine.draft_model,
         host=host,
         port=port,
         zero_hop=zero_hop,

@@ -109,7 +109,7 @@ py::tuple step(LiveRows& self, const py::list& names, const py::list& sampled, c
   RowDrafts drafts;
   {
     const py::gil_scoped_release unlocked;
-    drafts = self.step({batch.rows}, max_tokens, min_prob, now_s);
+    drafts = self.step({batch.rows}, {max_tokens, min_prob}, now_s);
   }
   return py::make_tuple(lists_of(drafts), array_of(chances_of(drafts)), drafts.score, drafts.num_decoding,
                         drafts.num_slots, drafts.num_new);

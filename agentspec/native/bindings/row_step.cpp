@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,13 +55,17 @@ py::object known_in_array(const ArrayView<std::int32_t>& tokens, std::uint32_t v
 std::unique_ptr<RowStep> plan(LiveRows& rows, const py::list& names, const py::dict& verified,
                               const ArrayView<std::int32_t>& num_sampled,
                               const ArrayView<std::int64_t>& sampled, ArrayView<std::int64_t>& drafts,
-                              ArrayView<float>& chances, double min_prob) {
+                              ArrayView<float>& chances, double min_prob, std::size_t num_model,
+                              const std::optional<ArrayView<float>>& least) {
+  if (least && span_of(*least).size() < names.size())
+    throw py::value_error("there are " + std::to_string(names.size()) + " rows, but fewer values of least");
   std::vector<RowStep::Row> planned;
   planned.reserve(names.size());
   for (const py::handle name : names) {
     PyObject* slots = PyDict_GetItemWithError(verified.ptr(), name.ptr());
     if (slots == nullptr && PyErr_Occurred()) throw py::error_already_set();
-    planned.push_back({name.cast<std::string>(), slots == nullptr ? 0 : py::len(slots)});
+    const float worth = least ? span_of(*least)[planned.size()] : 0.0F;
+    planned.push_back({name.cast<std::string>(), slots == nullptr ? 0 : py::len(slots), worth});
   }
   if (span_of(num_sampled).size() < planned.size())
     throw py::value_error("there are " + std::to_string(planned.size()) +
@@ -74,7 +79,7 @@ std::unique_ptr<RowStep> plan(LiveRows& rows, const py::list& names, const py::d
   if (width_of(chances, planned.size(), "chances") != buffers.draft_width)
     throw py::value_error("drafts and chances must have the same width");
   buffers.chances = chances.mutable_data();
-  return std::make_unique<RowStep>(rows, std::move(planned), buffers, min_prob);
+  return std::make_unique<RowStep>(rows, std::move(planned), buffers, min_prob, num_model);
 }
 
 const RowDrafts& made(const RowStep& step) {
@@ -95,6 +100,17 @@ py::array_t<float> acceptance_of(const RowStep& step) {
     std::copy_n(drafts.chances.data() + row.begin, row.size, acceptance.data() + i * width);
   }
   return array_of(std::move(acceptance)).reshape({drafts.rows.size(), width});
+}
+
+/// The rows whose verified draft the model made, with its verified and accepted tokens and the worth forgone.
+py::list model_results_of(const RowStep& step) {
+  py::list results;
+  const auto& rows = made(step).rows;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto& [num_verified, num_accepted, forgone] = rows[i].model;
+    if (num_verified > 0) results.append(py::make_tuple(i, num_verified, num_accepted, forgone));
+  }
+  return results;
 }
 
 py::list list_of(std::span<const std::int32_t> tokens) {
@@ -119,11 +135,15 @@ void register_row_step(py::module_& module) {
   py::class_<RowStep>(module, "RowStep", "A step of rows that one thread plans and another runs.")
       .def(py::init(&plan), py::arg("rows"), py::arg("names"), py::arg("verified"),
            py::arg("num_sampled").noconvert(), py::arg("sampled").noconvert(), py::arg("drafts").noconvert(),
-           py::arg("chances").noconvert(), py::arg("min_prob"), py::keep_alive<1, 2>(),
-           py::keep_alive<1, 5>(), py::keep_alive<1, 6>(), py::keep_alive<1, 7>(), py::keep_alive<1, 8>(),
+           py::arg("chances").noconvert(), py::arg("min_prob"), py::arg("num_model") = 0,
+           py::arg("least") = py::none(), py::keep_alive<1, 2>(), py::keep_alive<1, 5>(),
+           py::keep_alive<1, 6>(), py::keep_alive<1, 7>(), py::keep_alive<1, 8>(),
            "Plan a step. It reads num_sampled, int32 [rows], and sampled, int64 [rows, n], and writes\n"
            "drafts, int64 [rows, K], and chances, float32 [rows, K], when it runs. names[i]: name of\n"
-           "row i. verified[name]: the slots that the step verifies.")
+           "row i. verified[name]: the slots that the step verifies.\n"
+           "num_model: draft tokens that the engine's model offers. It drafts for the rows without a\n"
+           "draft of the trees, and those whose draft is worth less than least, float32 [rows], in\n"
+           "accepted tokens less their price. Their drafts begin with -1.")
       .def("run", &RowStep::run, py::call_guard<py::gil_scoped_release>(), "Run it, once.")
       .def_property_readonly(
           "address", [](const RowStep& self) { return reinterpret_cast<std::uintptr_t>(&self); },
@@ -133,10 +153,22 @@ void register_row_step(py::module_& module) {
           "lengths",
           [](const RowStep& self) {
             py::list lengths;
-            for (const auto& row : made(self).rows) lengths.append(row.size);
+            for (const auto& row : made(self).rows) lengths.append(row.size + row.num_model);
             return lengths;
           },
-          "Number of draft tokens of each row, without padding.")
+          "Number of draft tokens of each row, of the trees or of the model, without padding.")
+      .def_property_readonly(
+          "model_lengths",
+          [](const RowStep& self) {
+            py::list lengths;
+            for (const auto& row : made(self).rows) lengths.append(row.num_model);
+            return lengths;
+          },
+          "Number of tokens that the model is to draft for each row; 0 where the trees do.")
+      .def_property_readonly(
+          "model_results", &model_results_of,
+          "For each row whose verified draft the model made: the row, its verified and its accepted\n"
+          "tokens, and what the draft of the trees was worth.")
       .def_property_readonly(
           "acceptance", [](const RowStep& self) { return acceptance_of(self); },
           "The estimated chance that the draft tokens of a row up to each are all accepted, float32\n"

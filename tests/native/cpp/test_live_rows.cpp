@@ -43,7 +43,7 @@ struct Engine {
     std::vector<RowBatch::Row> batch;
     for (std::size_t i = 0; i < names.size(); ++i)
       batch.push_back({names[i], sampled[i], num_slots, ends[i]});
-    RowDrafts drafts = rows.step({batch}, 8, 0, now_s);
+    RowDrafts drafts = rows.step({batch}, {8, 0}, now_s);
     sampled.assign(names.size(), {});
     return drafts;
   }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -34,13 +34,17 @@ class Device:
 
     Args:
         lag: number of steps that the device is behind Python.
+        model: returns the draft of the device's draft model for a request; None without one.
 
     Attributes:
         planned: the last step.
     """
 
-    def __init__(self, planner: StepPlanner, lag: int = 1) -> None:
+    def __init__(
+        self, planner: StepPlanner, lag: int = 1, model: Callable[[Request], list[int]] | None = None
+    ) -> None:
         self.planner = planner
+        self._model = model
         self.planned: Planned | None = None
         self.live: dict[str, Request] = {}
         self._lag = lag
@@ -133,7 +137,14 @@ class Device:
         if step.planned is not None:
             step.planned.step.run()
         for row, one in enumerate(step.rows):
-            one.draft = [] if step.is_prefill else self.planner.drafts[row].tolist()
+            one.draft = [] if step.is_prefill else self._draft(step.planned, row, one)
+
+    def _draft(self, planned: Planned | None, row: int, one: Request) -> list[int]:
+        draft: list[int] = self.planner.drafts[row].tolist()
+        if self._model is not None and planned is not None and draft[0] < 0:
+            draft[: planned.num_model] = self._model(one)[: planned.num_model]
+        assert min(draft) >= 0
+        return draft
 
 
 def _verified(one: Request, draft: Sequence[int]) -> list[int]:

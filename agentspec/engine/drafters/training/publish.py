@@ -16,6 +16,8 @@ from agentspec.engine.drafters.training.medusa import TrainableMedusa
 from agentspec.engine.model.checkpoint_config import CONFIG_FILE
 from agentspec.engine.model.config import ModelConfig, RopeConfig
 
+_LAYERS = "eagle_aux_hidden_state_layer_ids"
+
 
 def write_eagle(
     directory: Path, head: TrainableEagle, target: ModelConfig, hidden_layers: tuple[int, ...]
@@ -44,8 +46,9 @@ def write_eagle(
         "rope_theta": model.rope.theta,
         "rope_scaling": _rope_scaling(model.rope),
         "torch_dtype": "float16",
+        _LAYERS: list(hidden_layers),  # where vLLM's runner V2 reads them
         "eagle_config": {
-            "eagle_aux_hidden_state_layer_ids": list(hidden_layers),
+            _LAYERS: list(hidden_layers),
             "use_aux_hidden_state": True,
         },
     }

@@ -29,9 +29,16 @@ void LiveRow::complete_step(const Gain& gain, std::size_t num_slots, const Draft
     pending_.insert(pending_.end(), gain.tokens.begin(), gain.tokens.end());
   num_tokens_ += gain.tokens.size();
   is_ended_ = gain.is_end;
-  num_drafted_ = draft.origins.size();
+  num_drafted_ = draft.size;
   source_ = num_drafted_ == 0 ? kNoSource : draft.source;
-  std::ranges::copy(draft.origins.first(std::min(num_drafted_, origins_.size())), origins_.begin());
+  forgone_ = draft.forgone;
+  std::ranges::copy(draft.origins.first(std::min(draft.origins.size(), origins_.size())), origins_.begin());
+}
+
+LiveRow::ModelResult LiveRow::model_result(const Gain& gain, std::size_t num_slots) const {
+  const std::size_t verified = num_verified(num_slots);
+  if (source_ != kModelSource || !has_output_ || gain.tokens.empty() || verified == 0) return {};
+  return {verified, std::min(gain.tokens.size() - 1, verified), forgone_};
 }
 
 // The very first token belongs to no decode step. Accepted padding is no accepted draft token.
@@ -47,7 +54,8 @@ void LiveRow::count(std::size_t num_new, std::size_t num_verified, double now_s)
     counts_.drafted[source_] += static_cast<std::int64_t>(num_verified);
     const std::size_t num_accepted = std::min(num_new - 1, num_verified);
     counts_.accepted[source_] += static_cast<std::int64_t>(num_accepted);
-    for (const Origin one : std::span(origins_).first(std::min(num_accepted, origins_.size())))
+    const std::size_t num_known = source_ == kModelSource ? 0 : std::min(num_accepted, origins_.size());
+    for (const Origin one : std::span(origins_).first(num_known))
       ++counts_.accepted_by_origin[static_cast<std::size_t>(one)];
   }
   has_output_ = true;

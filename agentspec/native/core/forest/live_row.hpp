@@ -23,8 +23,8 @@ struct RowCounts {
   double decode_s = 0;           // from the first token to the last
   double measured_decode_s = 0;  // the part of steps with a known time without drafts
   double plain_decode_s = 0;     // time of these steps without drafts
-  std::array<std::int64_t, kLastSource + 1> drafted{};
-  std::array<std::int64_t, kLastSource + 1> accepted{};
+  std::array<std::int64_t, kModelSource + 1> drafted{};
+  std::array<std::int64_t, kModelSource + 1> accepted{};
   std::array<std::int64_t, kNumOrigins> accepted_by_origin{};
 };
 
@@ -96,8 +96,18 @@ class LiveRow {
   /// A draft that the next step is to verify.
   struct Drafted {
     SourceId source = kNoSource;
-    std::span<const Origin> origins;  // of its tokens
+    std::size_t size = 0;
+    std::span<const Origin> origins;  // of its tokens, if trees drafted them
+    float forgone = 0;                // what the trees' draft was worth, if the model drafts instead
   };
+  /// What came of a draft of the model.
+  struct ModelResult {
+    std::size_t num_verified = 0;  // 0: the step verified none
+    std::size_t num_accepted = 0;
+    float forgone = 0;
+  };
+  /// Returns the result for a step with this gain, before complete_step().
+  ModelResult model_result(const Gain& gain, std::size_t num_slots) const;
   /// Completes the step, which verified `num_slots` slots. `gain` must be reserved.
   void complete_step(const Gain& gain, std::size_t num_slots, const Drafted& draft, double now_s);
   /// Counts the time of a step that gave it `num_new` tokens.
@@ -120,6 +130,7 @@ class LiveRow {
   std::vector<std::int32_t> output_;   // that the core has received, if it is kept
   std::size_t num_drafted_ = 0;        // in the draft that is verified next
   SourceId source_ = kNoSource;        // of that draft
+  float forgone_ = 0;                  // for that draft, if the model made it
   std::array<Origin, 128> origins_{};  // of its first tokens; engines verify hardly more
   bool has_output_ = false;
   bool is_ended_ = false;

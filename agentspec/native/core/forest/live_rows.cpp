@@ -2,11 +2,21 @@
 
 #include <algorithm>
 #include <new>
+#include <numeric>
 #include <utility>
 
 #include "core/error.hpp"
 
 namespace agentspec {
+namespace {
+
+/// Returns the accepted tokens that a draft promises, less their price.
+float worth_of(std::span<const float> chances, double price) {
+  return std::accumulate(chances.begin(), chances.end(), -static_cast<float>(price * chances.size()));
+}
+
+}  // namespace
+
 void LiveRows::add(std::string_view name, std::size_t num_prompt_tokens, std::size_t most_tokens,
                    std::vector<std::int32_t> stops, bool keeps_output, std::optional<RequestId> request) {
   const std::lock_guard lock(mutex_);
@@ -86,13 +96,13 @@ void LiveRows::check_usable() const {
         "these rows are the parent process's: make some after the fork, of a forest made there");
 }
 
-RowDrafts LiveRows::step(const RowBatch& batch, std::uint32_t max_tokens, double min_prob, double now_s) {
+RowDrafts LiveRows::step(const RowBatch& batch, const RowLimits& limits, double now_s) {
   check_usable();
   std::vector<RowDrafts::Row> rows(batch.rows.size());  // the last allocation before any change
   const std::lock_guard lock(mutex_);
   try {
     gather(batch);
-    return complete(draft(max_tokens, min_prob), std::move(rows), now_s);
+    return complete(draft(limits), std::move(rows), limits, now_s);
   } catch (...) {
     parts_.clear();  // count_saving() then does not count a step that failed
     throw;
@@ -106,12 +116,12 @@ void LiveRows::gather(const RowBatch& batch) {
   tokens_.clear();
   offsets_.assign(1, 0);
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
-    const auto& [name, sampled, num_slots, end] = batch.rows[i];
+    const auto& [name, sampled, num_slots, end, least] = batch.rows[i];
     if (sampled.empty()) continue;  // the prefill of its prompt is not finished
     LiveRow* row = find(name);
     if (row == nullptr) continue;
     if (end && !row->is_ended() && row->num_tokens() + sampled.size() != *end) row->lose();
-    parts_.push_back({i, row, row->gain(sampled), num_slots, row->has_output()});
+    parts_.push_back({i, row, row->gain(sampled), num_slots, row->has_output(), least});
     const auto& gained = parts_.back().gain;
     row->reserve(gained);
     if (!row->request()) continue;
@@ -123,9 +133,9 @@ void LiveRows::gather(const RowBatch& batch) {
 }
 
 // Loses the rows of the step if memory runs out: the core may have ingested their output.
-BatchDrafts LiveRows::draft(std::uint32_t max_tokens, double min_prob) {
+BatchDrafts LiveRows::draft(const RowLimits& limits) {
   try {
-    return core_.step({requests_, tokens_, offsets_}, max_tokens, min_prob, true);
+    return core_.step({requests_, tokens_, offsets_}, limits.max_tokens, limits.min_prob, true);
   } catch (const std::bad_alloc&) {
     for (const Part& part : parts_) part.row->doubt();
     throw;
@@ -133,7 +143,8 @@ BatchDrafts LiveRows::draft(std::uint32_t max_tokens, double min_prob) {
 }
 
 // Allocates nothing: all rows complete the step.
-RowDrafts LiveRows::complete(BatchDrafts&& drafts, std::vector<RowDrafts::Row>&& rows, double now_s) {
+RowDrafts LiveRows::complete(BatchDrafts&& drafts, std::vector<RowDrafts::Row>&& rows,
+                             const RowLimits& limits, double now_s) {
   RowDrafts made;
   made.rows = std::move(rows);
   std::size_t number = 0;  // of the draft
@@ -141,13 +152,23 @@ RowDrafts LiveRows::complete(BatchDrafts&& drafts, std::vector<RowDrafts::Row>&&
     LiveRow::Drafted draft;
     RowDrafts::Row& row = made.rows[part.place];
     row.num_gained = part.gain.tokens.size();
+    row.model = part.row->model_result(part.gain, part.num_slots);
     if (part.row->num_verified(part.num_slots) > 0) row.source = part.row->source();
     if (part.row->request()) {
       row.begin = static_cast<std::size_t>(drafts.offsets[number]);
       const auto end = static_cast<std::size_t>(drafts.offsets[number + 1]);
       row.size = std::min(end - row.begin, part.gain.room);
       made.score += drafts.scores[number];
-      draft = {drafts.sources[number++], std::span(drafts.origins).subspan(row.begin, row.size)};
+      const auto origins = std::span(drafts.origins).subspan(row.begin, row.size);
+      draft = {drafts.sources[number++], row.size, origins};
+    }
+    if (const std::size_t most = std::min(limits.num_model, part.gain.room); most > 0) {
+      const float worth = worth_of(std::span(drafts.probs).subspan(row.begin, row.size), limits.min_prob);
+      if (row.size == 0 || worth < part.least) {
+        row.size = 0;
+        row.num_model = most;
+        draft = {kModelSource, most, {}, worth};
+      }
     }
     part.row->complete_step(part.gain, part.num_slots, draft, now_s);
     row.was_decoding = part.was_decoding;

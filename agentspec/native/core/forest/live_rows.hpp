@@ -27,9 +27,19 @@ struct RowBatch {
     /// Tokens in the row, including those sampled, if the engine reports it. A row that ends elsewhere is
     /// lost.
     std::optional<std::size_t> end;
+    /// What a draft of the trees must be worth, in accepted tokens less their price; otherwise the engine's
+    /// model drafts.
+    float least = 0;
   };
 
   std::span<const Row> rows;
+};
+
+/// Limits of a step's drafts.
+struct RowLimits {
+  std::uint32_t max_tokens;   // of a draft of the trees
+  double min_prob;            // the price of a draft token
+  std::size_t num_model = 0;  // draft tokens that the engine's model offers for each row
 };
 
 /// A step's drafts, and sums over its rows from which the cost of a step is learned.
@@ -40,6 +50,8 @@ struct RowDrafts {
     std::size_t num_gained = 0;   // new tokens of the step, up to the end of the output
     SourceId source = kNoSource;  // of the draft that the step verified, if any
     bool was_decoding = false;    // before the step
+    std::size_t num_model = 0;    // tokens that the engine's model drafts, in place of the trees
+    LiveRow::ModelResult model;   // of the draft that the step verified, if the model made it
   };
 
   std::vector<std::int32_t> token_ids;
@@ -96,7 +108,7 @@ class LiveRows {
   /// Ingests a step's output and drafts for the next step. Updates of shared indices and models are deferred.
   /// Ignores rows without sampled tokens, and rows that were not added. Throws ForkedError, and what
   /// ForestCore::step throws.
-  RowDrafts step(const RowBatch& batch, std::uint32_t max_tokens, double min_prob, double now_s);
+  RowDrafts step(const RowBatch& batch, const RowLimits& limits, double now_s);
 
  private:
   struct Part {  // a row that takes part in the current step
@@ -105,6 +117,7 @@ class LiveRows {
     LiveRow::Gain gain;
     std::size_t num_slots;
     bool was_decoding;  // before this step
+    float least;
   };
   struct Hash {
     using is_transparent = void;
@@ -114,8 +127,9 @@ class LiveRows {
   void check_usable() const;
   LiveRow* find(std::string_view name);
   void gather(const RowBatch& batch);
-  BatchDrafts draft(std::uint32_t max_tokens, double min_prob);
-  RowDrafts complete(BatchDrafts&& drafts, std::vector<RowDrafts::Row>&& rows, double now_s);
+  BatchDrafts draft(const RowLimits& limits);
+  RowDrafts complete(BatchDrafts&& drafts, std::vector<RowDrafts::Row>&& rows, const RowLimits& limits,
+                     double now_s);
 
   ForestCore& core_;
   std::mutex mutex_;  // guards everything below

@@ -28,6 +28,7 @@ using SourceId = std::uint8_t;
 constexpr SourceId kNoSource = 0;
 constexpr SourceId kRequestSource = 1;
 constexpr SourceId kLastSource = Evidence::kNumTrees;
+constexpr SourceId kModelSource = kLastSource + 1;  // the engine's model, which the core does not run
 
 /// An index that several requests draft from and learn into.
 struct Shared {

@@ -21,14 +21,19 @@ float chance_at(const float* path, std::size_t j) {
 
 }  // namespace
 
-RowStep::RowStep(LiveRows& rows, std::vector<Row> planned, const StepBuffers& buffers, double min_prob)
+RowStep::RowStep(LiveRows& rows, std::vector<Row> planned, const StepBuffers& buffers, double min_prob,
+                 std::size_t num_model)
     : rows_(rows),
       planned_(std::move(planned)),
       buffers_(buffers),
       min_prob_(min_prob),
+      num_model_(num_model),
       tokens_(planned_.size() * buffers.sampled_width),
       batch_(planned_.size()) {
   if (buffers.sampled_width == 0) throw ConfigError("a row has room for one sampled token at least, not 0");
+  if (num_model > buffers.draft_width)
+    throw ConfigError("a row of " + std::to_string(buffers.draft_width) + " slots can't hold " +
+                      std::to_string(num_model) + " draft tokens of the model");
   made_.rows.resize(planned_.size());
 }
 
@@ -37,7 +42,8 @@ void RowStep::run() noexcept {
   try {
     read_samples();
     rows_.expect(batch_.size());
-    made_ = rows_.step({batch_}, static_cast<std::uint32_t>(buffers_.draft_width), min_prob_, begin_s_);
+    const auto most = static_cast<std::uint32_t>(buffers_.draft_width);
+    made_ = rows_.step({batch_}, {most, min_prob_, num_model_}, begin_s_);
   } catch (const std::exception& error) {
     error_ = error.what();
     for (const Row& row : planned_) rows_.lose(row.name);  // what they sampled is not known to the core
@@ -57,7 +63,11 @@ void RowStep::read_samples() {
     const auto* sampled = buffers_.sampled + begin;
     std::transform(sampled, sampled + num_sampled, tokens_.begin() + static_cast<std::ptrdiff_t>(begin),
                    [](std::int64_t token) { return static_cast<std::int32_t>(token); });
-    batch_[i] = {planned_[i].name, {tokens_.data() + begin, num_sampled}, planned_[i].num_slots, {}};
+    batch_[i] = {planned_[i].name,
+                 {tokens_.data() + begin, num_sampled},
+                 planned_[i].num_slots,
+                 {},
+                 planned_[i].least};
   }
 }
 
@@ -68,6 +78,7 @@ void RowStep::write_drafts() {
     const auto sampled = batch_[i].sampled;
     auto* tokens = std::copy(draft.begin(), draft.end(), buffers_.drafts + i * width);
     std::fill(tokens, buffers_.drafts + (i + 1) * width, sampled.empty() ? 0 : sampled.back());
+    if (num_model_ > 0 && draft.empty()) buffers_.drafts[i * width] = kModelDrafts;
     if (buffers_.chances == nullptr) continue;
     const float* path = made_.chances.data() + made_.rows[i].begin;
     float* chances = buffers_.chances + i * width;

@@ -13,13 +13,16 @@
 
 namespace agentspec {
 
+constexpr std::int64_t kModelDrafts = -1;
+
 /// Where a step's samples arrive, and where its drafts are written: memory of the engine, row after row. Read
 /// and written by run() alone.
 struct StepBuffers {
   const std::int32_t* num_sampled = nullptr;  // per row
   const std::int64_t* sampled = nullptr;      // `sampled_width` per row, of which num_sampled count
   std::size_t sampled_width = 0;
-  std::int64_t* drafts = nullptr;  // `draft_width` per row: the draft, then padding
+  // `draft_width` per row: the draft, then padding; kModelDrafts first if the engine's model drafts
+  std::int64_t* drafts = nullptr;
   float* chances = nullptr;  // of each token, if those before it are accepted; 0 for padding. May be null.
   std::size_t draft_width = 0;
 };
@@ -31,10 +34,13 @@ class RowStep {
   struct Row {
     std::string name;
     std::size_t num_slots = 0;  // that the step verifies
+    float least = 0;            // see RowBatch::Row
   };
 
-  /// `rows` and all buffers must live until run() has returned. Throws ConfigError if a width can't be.
-  RowStep(LiveRows& rows, std::vector<Row> planned, const StepBuffers& buffers, double min_prob);
+  /// `rows` and all buffers must live until run() has returned. The engine's model offers `num_model` draft
+  /// tokens for each row. Throws ConfigError if a width can't be.
+  RowStep(LiveRows& rows, std::vector<Row> planned, const StepBuffers& buffers, double min_prob,
+          std::size_t num_model = 0);
   RowStep(const RowStep&) = delete;
   RowStep& operator=(const RowStep&) = delete;
 
@@ -61,6 +67,7 @@ class RowStep {
   const std::vector<Row> planned_;
   const StepBuffers buffers_;
   const double min_prob_;
+  const std::size_t num_model_;
   std::vector<std::int32_t> tokens_;  // sampled, by row
   std::vector<RowBatch::Row> batch_;
   RowDrafts made_;

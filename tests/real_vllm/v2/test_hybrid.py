@@ -1,0 +1,88 @@
+"""The trees beside a draft model of vLLM's: outputs are the same, and both draft."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from agentspec.engine.drafters.training.eagle import TrainableEagle
+from agentspec.engine.drafters.training.publish import write_eagle
+from agentspec.engine.model.checkpoint import load_model
+from agentspec.models import bundled_model_dir
+from benchmarks.vllm.chats import load
+from benchmarks.vllm.client import ask_all
+from benchmarks.vllm.speculators import NONE, Speculator, bundled_on_cpu
+
+Serving = Callable[..., AbstractContextManager[Any]]
+
+CHATS = load(8, 3)
+PRICE = 0.05  # close to 0: drafts must not depend on the machine's load
+LAYERS = (1, 2, 4)
+
+
+def answers(server: Any) -> list[list[int]]:
+    return [answer.choices[0].token_ids for answer in ask_all(server.url, CHATS, 4)]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
+    """Return the outputs without speculation."""
+    with bundled_on_cpu().serving(NONE, tmp_path_factory.mktemp("none")) as server:
+        return answers(server)
+
+
+def untrained_head(folder: Path) -> str:
+    """Write an EAGLE-3 head that is hardly ever right."""
+    model = load_model(bundled_model_dir())
+    shape = replace(model.config, num_layers=1, layer_windows=(None,))
+    torch.manual_seed(0)
+    embeddings = model.embed(torch.arange(model.config.vocab_size)).clone()
+    head = TrainableEagle(shape, embeddings, len(LAYERS) * model.config.hidden_size)
+    write_eagle(folder, head, model.config, LAYERS)
+    return str(folder)
+
+
+def drafted_with(draft_model: str, flag: str) -> Speculator:
+    return Speculator(
+        "hybrid", num_tokens=15, settings={"price": PRICE}, draft_model=draft_model, flags=(flag,)
+    )
+
+
+def figures(server: Any) -> tuple[Counter[str], Counter[str]]:
+    """Return the drafted and accepted tokens by what drafted them."""
+    drafted: Counter[str] = Counter()
+    accepted: Counter[str] = Counter()
+    for stage in server.control("stages")["stages"]:
+        drafted.update(stage["drafted_by_source"])
+        accepted.update(stage["accepted_by_source"])
+    return drafted, accepted
+
+
+def test_a_head_that_is_wrong_changes_no_token_and_is_soon_left_out(
+    serving: Serving, expected: list[list[int]], tmp_path: Path
+) -> None:
+    with serving(drafted_with(untrained_head(tmp_path / "head"), "--no-async-scheduling")) as server:
+        assert answers(server) == expected
+        drafted, accepted = figures(server)
+        assert drafted["model"] > 0
+        assert accepted.total() - accepted["model"] > 10 * accepted["model"]
+        assert server.counters().num_draft_tokens == drafted.total()
+
+
+@pytest.mark.parametrize("flag", ["--async-scheduling", "--no-async-scheduling"])
+def test_a_model_that_is_right_drafts_what_the_trees_do_not_know(
+    serving: Serving, expected: list[list[int]], flag: str
+) -> None:
+    with serving(drafted_with(str(bundled_model_dir()), flag)) as server:
+        assert answers(server) == expected
+        assert server.control("status")["model_runner"] == "V2"
+        drafted, accepted = figures(server)
+        assert accepted["model"] > 0.8 * drafted["model"] > 50
+        assert accepted.total() > accepted["model"]
