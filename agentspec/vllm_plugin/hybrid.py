@@ -18,6 +18,7 @@ from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 from vllm.v1.worker.gpu.states import RequestState
 
 from agentspec.vllm_plugin.model_drafts import ModelDrafts
+from agentspec.vllm_plugin.planner import PLANNER
 from agentspec.vllm_plugin.speculator import ForestSpeculator
 
 
@@ -32,7 +33,8 @@ def init_hybrid(
         device: device of the model.
         req_states: the runner's requests.
     """
-    speculator = init_speculator(_drafting(num_model_tokens, vllm_config), device, req_states)
+    most = min(num_model_tokens, vllm_config.num_speculative_tokens)
+    speculator = init_speculator(_drafting(most, vllm_config), device, req_states)
     Hybrid(speculator, vllm_config, device, req_states).install()
     return speculator
 
@@ -59,17 +61,16 @@ class Hybrid:
         self._init_cudagraph_manager = speculator.init_cudagraph_manager
         self._most: int = speculator.num_speculative_steps
         self._num_slots: int = vllm_config.num_speculative_tokens
-        # all processes of a draft model run the same passes; only one of them knows the price
+        # all processes of a draft model run the same passes; only one of them knows what is wanted
         num_processes = get_tp_group().world_size * vllm_config.parallel_config.data_parallel_size
         self._is_fixed = num_processes > 1
-        model = ModelDrafts(self._most, is_fixed=self._is_fixed)
-        self._forest = ForestSpeculator(vllm_config, device, req_states, model)
+        self._forest = ForestSpeculator(vllm_config, device, req_states, ModelDrafts(self._most))
 
     def install(self) -> None:
         """Have the speculator draft together with the forest."""
         self._speculator.propose = self.propose
         self._speculator.init_cudagraph_manager = self.init_cudagraph_manager
-        self._speculator.planner = self._forest.planner
+        setattr(self._speculator, PLANNER, self._forest.planner)
 
     def init_cudagraph_manager(self, cudagraph_mode: object) -> None:
         """Prepare its CUDA graphs. Its first pass reads all tokens that the model verified."""
@@ -90,21 +91,25 @@ class Hybrid:
     ) -> torch.Tensor:
         """Enqueue the drafts for the next step: those of the trees, or of the model. Waits for nothing.
 
+        Args:
+            input_batch: the step's requests.
+            args, options: vLLM's, for its speculator.
+            dummy_run: the requests are made up.
+            num_speculative_tokens: vLLM's, here always the trees' maximum.
+
         Returns:
             int64 ``[rows, K]``, padded with tokens of the model.
         """
-        num_tokens = self._most
-        if not dummy_run:
-            num_wanted = self._forest.begin(input_batch.req_ids)
-            num_tokens = self._most if self._is_fixed else num_wanted
+        num_wanted = self._most if dummy_run else self._forest.begin(input_batch.req_ids)
+        num_drafted = self._most if self._is_fixed else num_wanted
         made = self._propose(
-            input_batch, *args, dummy_run=dummy_run, num_speculative_tokens=num_tokens, **options
+            input_batch, *args, dummy_run=dummy_run, num_speculative_tokens=num_drafted, **options
         )
         drafts = self._forest.drafts(input_batch.num_reqs)
         if not dummy_run:
             self._forest.join()
-            is_model = drafts[:, :1] < 0
-            drafts[:, :num_tokens] = torch.where(is_model, made[:, :num_tokens], drafts[:, :num_tokens])
+            of_trees = drafts[:, :num_wanted]
+            of_trees.copy_(torch.where(drafts[:, :1] < 0, made[:, :num_wanted], of_trees))
             self._forest.share(input_batch.num_reqs)
         return drafts
 

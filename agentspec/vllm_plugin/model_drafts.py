@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.stages import StageKey
+from agentspec.vllm_plugin.draft_slots import WORTH
 
 EXPLORE_EVERY = 64  # rows that the trees may win, and steps at a price that the model is not worth
 MOST_STAGES = 1024  # clients name them; further ones have what is known of all
@@ -21,6 +22,7 @@ _BOUNDS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of the cases: what the tr
 _CENTRES = (0.1, 0.375, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 8.0)
 _LEAST_RATE = 0.02  # of learning: older drafts fade
 _FIRST_CHANCE = 0.6  # of a draft token, before any was verified
+_FORGET = 0.1
 
 
 class ModelDrafts:
@@ -31,29 +33,29 @@ class ModelDrafts:
 
     Args:
         most: most tokens of a draft of the model.
-        is_fixed: the model always drafts as many: several processes run it together.
 
     Attributes:
         acceptance: float32 ``[most]``: the chance that the first draft tokens up to each are all accepted.
     """
 
-    def __init__(self, most: int, *, is_fixed: bool = False) -> None:
-        self._is_fixed = is_fixed
+    def __init__(self, most: int) -> None:
         self._chances = np.full(most, _FIRST_CHANCE, np.float32)  # of each token, if those before it are
         self._nums = np.full(most, FEWEST)
         self.acceptance: NDArray[np.float32] = self._chances.cumprod()
         self._any = _Cases(float(self.acceptance.sum()))
         self._stages: dict[StageKey, _Cases] = {}
-        self._num_steps = self._num_rows = 0
+        self._num_steps = 0
+        self._random = np.random.default_rng(0)
 
     def num_tokens(self, price: float) -> int:
         """Return how many tokens the model is to draft at this price of a draft token."""
-        most = len(self.acceptance)
-        num_worth = most if self._is_fixed else int((self.acceptance > price).sum())
-        if num_worth == most:
-            return most
-        self._num_steps += 1
-        return num_worth if self._num_steps % EXPLORE_EVERY else most
+        num_worth = int((self.acceptance >= WORTH * price).sum())
+        if num_worth < len(self.acceptance):  # what is not drafted is not verified: its chances are forgotten
+            self._num_steps += 1
+            if self._num_steps % EXPLORE_EVERY == 0:
+                self._chances[num_worth:] += _FORGET * (_FIRST_CHANCE - self._chances[num_worth:])
+                self.acceptance = self._chances.cumprod()
+        return num_worth
 
     def least(self, stages: Iterable[StageKey | None]) -> NDArray[np.float32]:
         """Return what the trees' draft must be worth to be used, float32 ``[rows]``.
@@ -62,10 +64,7 @@ class ModelDrafts:
             stages: stage of each row; None if it is unknown.
         """
         least = np.array([self._known(stage).least for stage in stages], np.float32)
-        self._num_rows += len(least)
-        if self._num_rows >= EXPLORE_EVERY:
-            least[self._num_rows % len(least)] = math.inf
-            self._num_rows = 0
+        least[self._random.random(len(least)) < 1 / EXPLORE_EVERY] = math.inf
         return least
 
     def learn(

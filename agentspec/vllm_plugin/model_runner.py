@@ -135,6 +135,6 @@ def _drafting(draft_model: str) -> dict[str, Any]:
     except (OSError, ValueError):  # a name that vLLM downloads, or it reports the error
         return {"model": draft_model}
     names = config.get("architectures") if isinstance(config, dict) else None
-    if any("Eagle3" in str(name) for name in names or ()):
-        return {"method": "eagle3", "model": draft_model}
-    return {"model": draft_model}
+    kinds = {"Eagle3": "eagle3", "Eagle": "eagle"}
+    method = next((kinds[kind] for kind in kinds if any(kind in str(name) for name in names or ())), None)
+    return {"model": draft_model} if method is None else {"method": method, "model": draft_model}

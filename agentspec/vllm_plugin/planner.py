@@ -26,6 +26,7 @@ from agentspec.vllm_plugin.timing import Timing
 
 logger = logging.getLogger(__name__)
 
+PLANNER = "planner"  # attribute of the speculator that drafts from the forest
 WAIT_S = 0.002  # for a step whose samples have arrived
 LONGEST_STEP_S = 10.0  # after which a step in flight is given up
 _PAUSE_S = 50e-6
@@ -242,7 +243,7 @@ class StepPlanner:
                 stage = self._stage_of(planned.names[row])
                 self._model.learn(stage, forgone, num_verified, num_accepted, planned.price)
         saving = drafter.meter.observe(step.begin_s, end_s, planned.num_scheduled, *step.sums)
-        if saving is not None:
+        if saving is not None and self._model is None:  # steps without drafts have its passes as well
             step.count_saving(saving)
         if drafter.traces.live:
             self._note(planned)

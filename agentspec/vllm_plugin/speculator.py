@@ -145,7 +145,8 @@ class ForestSpeculator(BaseSpeculator):  # type: ignore[misc]
         output = StepOutput.latest
         assert output is not None  # made before the drafts are wanted
         planned = self.planner.plan(names, output.num_sampled_tokens_np, output.sampled_token_ids)
-        if planned is None:  # the drafts of the last step can be verified as well as any
+        if planned is None:  # the drafts of the last step can be verified as well as any, if they are tokens
+            self.drafts(len(names)).clamp_(min=0)
             return 0
         if self._stream is None:
             self._stream = _stream(self._drafts.device, has_side=self._has_model)

@@ -30,7 +30,7 @@ from agentspec.vllm_plugin.model_runner import (
     RUNNER_VARIABLE,
     ModelRunner,
 )
-from agentspec.vllm_plugin.planner import LONGEST_STEP_S, StepPlanner
+from agentspec.vllm_plugin.planner import LONGEST_STEP_S, PLANNER, StepPlanner
 from agentspec.vllm_plugin.proposer import ForestProposer
 from agentspec.vllm_plugin.settings import PluginSettings
 from agentspec.vllm_plugin.undrafted_steps import UndraftedSteps
@@ -181,7 +181,7 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
     def _planner(self) -> StepPlanner | None:
         """Return what drafts for the runner V2, in the worker that has it."""
         speculator = self.model_runner.speculator  # None on all pipeline stages but the last
-        planner: StepPlanner | None = getattr(speculator, "planner", None)
+        planner: StepPlanner | None = getattr(speculator, PLANNER, None)
         return planner
 
     def _check(self) -> PluginSettings:
@@ -189,13 +189,14 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         runner = ModelRunner(self.use_v2_model_runner)
         spec, wanted = config.speculative_config, runner.speculative_config(DEFAULT_MAX_DRAFT)
         if spec is not None and runner.is_v2 and spec.method in MODEL_METHODS:
-            _check_draft_model(spec)
+            _check_draft_model(config)
         elif spec is None or any(
             getattr(spec, name) != wanted[name] for name in ("method", "model") if name in wanted
         ):
             raise ConfigError(
                 f"with vLLM's model runner {runner.name} this worker needs --speculative-config "
                 f"'{json.dumps(wanted)}' (${RUNNER_VARIABLE} chooses the runner)"
+                + (f", or a draft model with the method {' or '.join(MODEL_METHODS)}" if runner.is_v2 else "")
             )
         settings = PluginSettings.read(config.additional_config)
         check_version(vllm_version, allows_untested=settings.allow_untested_vllm)
@@ -253,14 +254,20 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         return f".{index}" if index else ""
 
 
-def _check_draft_model(spec: Any) -> None:
+def _check_draft_model(vllm_config: Any) -> None:
     """Raise ConfigError if vLLM's draft model can't draft together with the trees."""
-    if spec.draft_sample_method != "greedy":
-        raise ConfigError(
-            f"draft_sample_method {spec.draft_sample_method!r} can't be used with the trees, only 'greedy'"
-        )
-    if spec.enable_adaptive_verification:
-        raise ConfigError("enable_adaptive_verification can't be used with a draft model and the trees")
+    spec = vllm_config.speculative_config
+    refused = {
+        f"draft_sample_method {spec.draft_sample_method!r}": spec.draft_sample_method != "greedy",
+        "enable_adaptive_verification": spec.enable_adaptive_verification,
+        "num_speculative_tokens_per_batch_size": spec.uses_dynamic_speculative_decoding(),
+        "parallel_drafting": spec.parallel_drafting,
+        "a model with several MTP modules": spec.use_multi_module_mtp(),
+        "prefill context parallelism": vllm_config.parallel_config.prefill_context_parallel_size > 1,
+    }
+    for name, is_set in refused.items():
+        if is_set:
+            raise ConfigError(f"{name} can't be used with a draft model and the trees")
 
 
 def take_along(

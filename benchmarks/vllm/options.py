@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from agentspec.commands import option_types
 from agentspec.extras import needed
@@ -28,7 +29,8 @@ V2_SCENARIOS = (  # a part each, in the order of SCENARIOS: with interpreted ker
     "v2_preemption",
 )
 PARTS = ("lossless", "sql", "v2", *V2_SCENARIOS, "no_repeat", "propose", "warm", "soak")
-ON_REQUEST = ("steps",)
+ON_REQUEST = ("steps", "v2_hybrid")
+HEAD = Path("out/heads/eagle")  # make heads
 
 DESCRIPTION = """\
 Measure real vLLM with the plugin against vLLM without speculation and with its own method "suffix": are
@@ -54,6 +56,7 @@ parts; with --json, those that are not measured now stay as they are in the file
   warm         a restart with a saved forest; calls of the worker for the gateway's figures
   soak         16 clients, some of whom hang up; memory
   steps        step time against the tokens of a batch; only if asked for
+  v2_hybrid    the example with the trees beside an EAGLE-3 head (make heads); only if asked for
 
 --gpu DIR runs a model of the shape of DIR's config.json with random weights on a GPU, for the part steps.
 """
@@ -77,6 +80,9 @@ def add_options(benchmarks: Subparsers) -> None:
     vllm.add_argument(
         "--rounds", type=option_types.count, metavar="N", help="of the part sql (3; --quick: 1)"
     )
+    vllm.add_argument(
+        "--head", type=Path, default=HEAD, metavar="DIR", help="EAGLE-3 head for v2_hybrid (%(default)s)"
+    )
     vllm.add_argument("--gpu", metavar="DIR", help="random weights of this shape on a GPU")
     add_outputs(vllm, json="write the JSON here; parts that are not measured now stay in the file")
 
@@ -84,6 +90,7 @@ def add_options(benchmarks: Subparsers) -> None:
 def run_vllm(args: argparse.Namespace) -> int:
     """Run ``python -m benchmarks vllm``."""
     with needed("bench"):
+        from benchmarks.vllm.parts import Inputs
         from benchmarks.vllm.run import run
         from benchmarks.vllm.sizes import FULL, QUICK
         from benchmarks.vllm.speculators import bundled_on_cpu, on_gpu
@@ -97,4 +104,5 @@ def run_vllm(args: argparse.Namespace) -> int:
             num_rounds=args.rounds,
         )
         engine = on_gpu(args.gpu) if args.gpu else bundled_on_cpu()
-        return run(engine, args.only or PARTS, sizes, args.traces, outputs(args))
+        inputs = Inputs(args.traces, args.head)
+        return run(engine, args.only or PARTS, sizes, inputs, outputs(args))

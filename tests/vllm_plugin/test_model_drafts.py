@@ -70,22 +70,21 @@ def test_the_model_drafts_only_tokens_that_are_worth_the_price_and_tries_more_no
     learn(model, 0.1, 2, times=200)
     assert model.acceptance[1] > 0.9
     assert model.acceptance[2] < 0.1
-    asked = [model.num_tokens(price=0.3) for _ in range(EXPLORE_EVERY)]
-    assert asked == [2] * (EXPLORE_EVERY - 1) + [4]
-
-
-def test_processes_that_draft_together_always_draft_as_many() -> None:
-    model = ModelDrafts(4, is_fixed=True)
+    assert [model.num_tokens(price=0.3) for _ in range(EXPLORE_EVERY - 1)] == [2] * (EXPLORE_EVERY - 1)
+    asked = {model.num_tokens(price=0.3) for _ in range(100 * EXPLORE_EVERY)}
+    assert max(asked) > 2  # its chances are forgotten if they are not tried
     learn(model, 0.1, 0, times=200)
-    assert [model.num_tokens(price=0.9) for _ in range(3)] == [4, 4, 4]
+    assert model.num_tokens(price=0.3) == 0
 
 
-def test_now_and_then_a_row_tries_the_model() -> None:
+def test_now_and_then_each_row_tries_the_model() -> None:
     model = ModelDrafts(4)
     learn(model, 0.1, 0)
-    asked = np.concatenate([model.least([STAGE] * 8) for _ in range(EXPLORE_EVERY)])
-    assert np.isinf(asked).sum() == len(asked) // EXPLORE_EVERY
-    assert set(asked.tolist()) == {0.0, math.inf}
+    asked = np.stack([model.least([STAGE] * 8) for _ in range(20 * EXPLORE_EVERY)])
+    assert set(asked.ravel().tolist()) == {0.0, math.inf}
+    trials = np.isinf(asked).sum(0)
+    assert trials.min() > 5
+    assert trials.max() < 50
     assert len(model.least([])) == 0
 
 

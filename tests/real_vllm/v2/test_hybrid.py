@@ -18,6 +18,7 @@ from agentspec.engine.model.checkpoint import load_model
 from agentspec.models import bundled_model_dir
 from benchmarks.vllm.chats import load
 from benchmarks.vllm.client import ask_all
+from benchmarks.vllm.runner_v2 import TWO_WORKERS
 from benchmarks.vllm.speculators import NONE, Speculator, bundled_on_cpu
 
 Serving = Callable[..., AbstractContextManager[Any]]
@@ -49,9 +50,14 @@ def untrained_head(folder: Path) -> str:
     return str(folder)
 
 
-def drafted_with(draft_model: str, flag: str) -> Speculator:
+def drafted_with(draft_model: str, *flags: str, num_tokens: int = 15) -> Speculator:
     return Speculator(
-        "hybrid", num_tokens=15, settings={"price": PRICE}, draft_model=draft_model, flags=(flag,)
+        "hybrid",
+        num_tokens=num_tokens,
+        settings={"price": PRICE},
+        draft_model=draft_model,
+        flags=flags,
+        environment=TWO_WORKERS,
     )
 
 
@@ -65,6 +71,7 @@ def figures(server: Any) -> tuple[Counter[str], Counter[str]]:
     return drafted, accepted
 
 
+@pytest.mark.slow
 def test_a_head_that_is_wrong_changes_no_token_and_is_soon_left_out(
     serving: Serving, expected: list[list[int]], tmp_path: Path
 ) -> None:
@@ -76,7 +83,9 @@ def test_a_head_that_is_wrong_changes_no_token_and_is_soon_left_out(
         assert server.counters().num_draft_tokens == drafted.total()
 
 
-@pytest.mark.parametrize("flag", ["--async-scheduling", "--no-async-scheduling"])
+@pytest.mark.parametrize(
+    "flag", ["--async-scheduling", pytest.param("--no-async-scheduling", marks=pytest.mark.slow)]
+)
 def test_a_model_that_is_right_drafts_what_the_trees_do_not_know(
     serving: Serving, expected: list[list[int]], flag: str
 ) -> None:
@@ -86,3 +95,21 @@ def test_a_model_that_is_right_drafts_what_the_trees_do_not_know(
         drafted, accepted = figures(server)
         assert accepted["model"] > 0.8 * drafted["model"] > 50
         assert accepted.total() > accepted["model"]
+
+
+@pytest.mark.slow
+def test_two_ranks_verify_the_same_drafts(serving: Serving, expected: list[list[int]]) -> None:
+    ranks = ("--tensor-parallel-size", "2", "--async-scheduling")
+    with serving(drafted_with(str(bundled_model_dir()), *ranks)) as server:
+        assert answers(server) == expected
+        _, accepted = figures(server)
+        assert accepted["model"] > 0
+        assert accepted.total() > accepted["model"]
+
+
+@pytest.mark.slow
+def test_drafts_may_be_shorter_than_the_models(serving: Serving, expected: list[list[int]]) -> None:
+    with serving(drafted_with(str(bundled_model_dir()), "--async-scheduling", num_tokens=2)) as server:
+        assert answers(server) == expected
+        _, accepted = figures(server)
+        assert accepted["model"] > 0

@@ -34,6 +34,7 @@ PARAMETERS: dict[str, str | None] = {
     "driver": NOT_VLLM,  # CUDA's
     "cached": "vllm.v1.core.sched.output.CachedRequestData",
     "stream": NOT_VLLM,  # torch's
+    "side": NOT_VLLM,  # the same
 }
 
 # class of the attributes of vLLM's objects whose annotation is missing or wrong for us
@@ -55,7 +56,7 @@ RESULTS: dict[str, str | None] = {
 # files of ours that only later versions of vLLM load, with the first of these
 FIRST_VERSIONS = {
     f"agentspec/vllm_plugin/{name}.py": FIRST_WITH_RUNNER_V2
-    for name in ("planner", "ragged_graphs", "ragged_scheduler", "speculator", "streams")
+    for name in ("hybrid", "planner", "ragged_graphs", "ragged_scheduler", "speculator", "streams")
 }
 
 # names that only later versions have, and that our code does without in earlier ones

@@ -13,6 +13,7 @@ LiveRow::Gain LiveRow::gain(std::span<const std::int32_t> sampled) const {
   Gain gain;
   gain.tokens = sampled.first(std::min(num_to_stop, left));
   gain.is_end = gain.tokens.size() == left || is_stopped;
+  gain.is_cut = gain.tokens.size() < sampled.size();
   gain.room = gain.is_end ? 0 : left - gain.tokens.size() - 1;
   return gain;
 }
@@ -36,9 +37,10 @@ void LiveRow::complete_step(const Gain& gain, std::size_t num_slots, const Draft
 }
 
 LiveRow::ModelResult LiveRow::model_result(const Gain& gain, std::size_t num_slots) const {
-  const std::size_t verified = num_verified(num_slots);
-  if (source_ != kModelSource || !has_output_ || gain.tokens.empty() || verified == 0) return {};
-  return {verified, std::min(gain.tokens.size() - 1, verified), forgone_};
+  if (source_ != kModelSource || !has_output_ || gain.tokens.empty()) return {};
+  const std::size_t num_new = gain.tokens.size();
+  const std::size_t verified = std::min(num_verified(num_slots), gain.is_cut ? num_new : num_drafted_);
+  return {verified, std::min(gain.is_cut ? num_new : num_new - 1, verified), forgone_};
 }
 
 // The very first token belongs to no decode step. Accepted padding is no accepted draft token.

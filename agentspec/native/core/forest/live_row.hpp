@@ -47,6 +47,7 @@ class LiveRow {
     std::span<const std::int32_t> tokens;  // up to the end of the output
     std::size_t room = 0;                  // for a draft; the bonus token is subtracted
     bool is_end = false;
+    bool is_cut = false;  // the step sampled further tokens, so these are all of its draft
   };
 
   /// Its id in the core, after enter() and until it is lost.
