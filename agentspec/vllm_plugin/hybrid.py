@@ -1,4 +1,4 @@
-"""The forest beside a draft model of vLLM's, such as an EAGLE head, with model runner V2.
+"""The forest together with a draft model of vLLM's, such as an EAGLE head, in model runner V2.
 
 The trees draft on the host while the model drafts on the device. Then each row takes one of the two drafts,
 by what they are worth (:class:`ModelDrafts <agentspec.vllm_plugin.model_drafts.ModelDrafts>`).
@@ -61,7 +61,7 @@ class Hybrid:
         self._init_cudagraph_manager = speculator.init_cudagraph_manager
         self._most: int = speculator.num_speculative_steps
         self._num_slots: int = vllm_config.num_speculative_tokens
-        # all processes of a draft model run the same passes; only one of them knows what is wanted
+        # all processes of a draft model run the same passes; only one knows how many tokens are wanted
         num_processes = get_tp_group().world_size * vllm_config.parallel_config.data_parallel_size
         self._is_fixed = num_processes > 1
         self._forest = ForestSpeculator(vllm_config, device, req_states, ModelDrafts(self._most))

@@ -16,7 +16,7 @@ from agentspec.stages import StageKey
 from agentspec.vllm_plugin.draft_slots import WORTH
 
 EXPLORE_EVERY = 64  # rows that the trees may win, and steps at a price that the model is not worth
-MOST_STAGES = 1024  # clients name them; further ones have what is known of all
+MOST_STAGES = 1024  # clients name them; further ones use the figures of all stages
 FEWEST = 4  # drafts of a case before their mean counts
 _BOUNDS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of the cases: what the trees' draft was worth
 _CENTRES = (0.1, 0.375, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 8.0)
@@ -50,7 +50,7 @@ class ModelDrafts:
     def num_tokens(self, price: float) -> int:
         """Return how many tokens the model is to draft at this price of a draft token."""
         num_worth = int((self.acceptance >= WORTH * price).sum())
-        if num_worth < len(self.acceptance):  # what is not drafted is not verified: its chances are forgotten
+        if num_worth < len(self.acceptance):  # tokens that are not verified: forget their chances
             self._num_steps += 1
             if self._num_steps % EXPLORE_EVERY == 0:
                 self._chances[num_worth:] += _FORGET * (_FIRST_CHANCE - self._chances[num_worth:])

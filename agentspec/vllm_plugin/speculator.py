@@ -181,7 +181,7 @@ def install(num_model_tokens: int = 0) -> None:
     """Have vLLM's model runner V2 of this process make a :class:`ForestSpeculator`.
 
     Args:
-        num_model_tokens: most tokens that vLLM's own speculator drafts beside it; 0 = it does not.
+        num_model_tokens: most tokens that vLLM's own speculator drafts in addition; 0 = none.
     """
     if num_model_tokens:
         from agentspec.vllm_plugin.hybrid import init_hybrid

@@ -1,4 +1,4 @@
-"""The trees beside an EAGLE-3 head, with vLLM's model runner V2, on the text-to-SQL example.
+"""The trees together with an EAGLE-3 head, in vLLM's model runner V2, on the text-to-SQL example.
 
 On a CPU the kernels of V2 are interpreted, so only counts are reported: output tokens per step, and the slots
 that a step verifies for them.

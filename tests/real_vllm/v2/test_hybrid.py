@@ -1,4 +1,4 @@
-"""The trees beside a draft model of vLLM's: outputs are the same, and both draft."""
+"""The trees together with a draft model of vLLM's: outputs are the same, and both draft."""
 
 from __future__ import annotations
 
