@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 import numpy as np
 
-from agentspec.corpus.output import DIGEST_BYTES, MOST_SUBJECT_BYTES, Output, Tokens, check_uses
+from agentspec.corpus.output import (
+    DIGEST_BYTES,
+    MOST_OUTPUT_TOKENS,
+    MOST_SUBJECT_BYTES,
+    Output,
+    Tokens,
+    check_uses,
+)
 from agentspec.errors import BatchError, ConfigError, CorpusError
 from agentspec.extras import needed
 from agentspec.stages import MAX_SEGMENTS, StageKey
@@ -39,7 +46,8 @@ _MOST_SEQUENCE = 1 << 62
 _SPLIT_BYTES = 2 << 20  # fits a batch even if nothing can be compressed
 _RECORD_BYTES = 256  # more than a record takes without its tokens and path
 
-_VERSION = 2  # 1: tombstones did not say if they repeat an erasure
+_VERSION = 3  # written for batches with parts
+_WITHOUT_PARTS = 2  # 1: tombstones did not say if they repeat an erasure
 _PLAIN, _ENCRYPTED = 0, 1
 _HEADER = struct.Struct("<8sHBx8s16sQII")  # see above
 _CHECKSUM = struct.Struct("<I")
@@ -100,7 +108,39 @@ class ForgetSubject(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
             raise ConfigError(f"a subject has 1 to {MOST_SUBJECT_BYTES} bytes, not {len(self.subject)}")
 
 
-Record = Output | Count | ForgetStage | ForgetSubject
+class Part(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=4):
+    """Tokens of an output that is being written. What its end brings, replaces them: nothing keeps them.
+
+    Attributes:
+        path: of its stage.
+        number: of the output, among those of this origin.
+        begin: the place of the first token in the output.
+        tokens: little-endian int32; none if the output is over.
+        subject: hash of the person whose data it may hold.
+    """
+
+    path: Path
+    number: int
+    begin: int
+    tokens: bytes
+    subject: bytes = b""
+
+    def __post_init__(self) -> None:
+        _check_path(self.path)
+        if not (0 <= self.number <= _MOST_SEQUENCE and 0 <= self.begin <= MOST_OUTPUT_TOKENS):
+            raise ConfigError(f"an output has no number {self.number} or no place {self.begin}")
+        if len(self.tokens) % 4 or len(self.tokens) > 4 * MOST_OUTPUT_TOKENS:
+            raise ConfigError(f"a part has up to {MOST_OUTPUT_TOKENS} int32, not {len(self.tokens)} bytes")
+        if len(self.subject) > MOST_SUBJECT_BYTES:
+            raise ConfigError(f"a subject has at most {MOST_SUBJECT_BYTES} bytes, not {len(self.subject)}")
+
+    @property
+    def token_ids(self) -> Tokens:
+        """The tokens as int32 ``[n]``."""
+        return _tokens(self.tokens)
+
+
+Record = Output | Count | ForgetStage | ForgetSubject | Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +188,7 @@ def encode(batch: Batch, key: DataKey | None = None) -> bytes:
     payload = zstandard.ZstdCompressor(level=_LEVEL).compress(payload)
     header = _Header(
         _MAGIC,
-        _VERSION,
+        _VERSION if any(isinstance(record, Part) for record in batch.records) else _WITHOUT_PARTS,
         _ENCRYPTED if key else _PLAIN,
         key.id if key else bytes(8),
         batch.origin,
@@ -165,12 +205,19 @@ def encode(batch: Batch, key: DataKey | None = None) -> bytes:
     return data
 
 
+def num_token_bytes(record: Record) -> int:
+    """Return the bytes of a record's tokens."""
+    if isinstance(record, Output):
+        return record.tokens.nbytes
+    return len(record.tokens) if isinstance(record, Part) else 0
+
+
 def split(records: Iterable[Record]) -> Iterator[tuple[Record, ...]]:
     """Yield the records, in their order, in groups that each fit one batch."""
     group: list[Record] = []
     size = 0
     for record in records:
-        more = _RECORD_BYTES + (record.tokens.nbytes if isinstance(record, Output) else 0)
+        more = _RECORD_BYTES + num_token_bytes(record)
         if group and (size + more > _SPLIT_BYTES or len(group) == MOST_RECORDS):
             yield tuple(group)
             group, size = [], 0
@@ -283,13 +330,13 @@ class _Output(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=0
 
 
 _Records = Annotated[
-    list[_Output | Count | ForgetStage | ForgetSubject], msgspec.Meta(max_length=MOST_RECORDS)
+    list[_Output | Count | ForgetStage | ForgetSubject | Part], msgspec.Meta(max_length=MOST_RECORDS)
 ]
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(_Records)
 
 
-def _packed(record: Record) -> _Output | Count | ForgetStage | ForgetSubject:
+def _packed(record: Record) -> _Output | Count | ForgetStage | ForgetSubject | Part:
     if not isinstance(record, Output):
         return record
     tokens = record.tokens.astype("<i4", copy=False).tobytes()

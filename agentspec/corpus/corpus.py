@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import time
@@ -26,6 +27,7 @@ from agentspec.corpus.store import (
     without_password,
 )
 from agentspec.corpus.tree_updates import SharedTrees
+from agentspec.corpus.written import WrittenOutput
 from agentspec.extras import check_installed
 from agentspec.stages import StageKey
 
@@ -142,6 +144,7 @@ class Corpus:
         self._memory = OutputMemory(config.memory_bytes)
         self._publisher = Publisher(self._log, self.origin, self._memory, queue_bytes=config.queue_bytes)
         self._put = self._publisher.put  # on the path of an answer: without a call in between
+        self._numbers = itertools.count()  # of outputs that are being written
         self._keeper = SnapshotKeeper(
             self._log,
             self._publisher,
@@ -199,6 +202,7 @@ class Corpus:
         *,
         subject: bytes = b"",
         num_accepted_from_shared: int = 0,
+        written: WrittenOutput | None = None,
     ) -> None:
         """Publish the part of a finished output that this engine's trees have learned. Never raises.
 
@@ -207,11 +211,25 @@ class Corpus:
             token_ids: of the model, as int32 ``[n]`` or a sequence. They must not change any more.
             subject: hash of the person whose data the output may hold, at most 32 bytes.
             num_accepted_from_shared: as in :meth:`publish`.
+            written: showed it while it was written.
         """
         if 1 <= len(token_ids) <= MOST_OUTPUT_TOKENS:
-            self._put((stage, token_ids, subject, time.time(), num_accepted_from_shared, 1))
-        elif len(token_ids):
+            number = written.number if written is not None and written.num_shown else -1
+            self._put((stage, token_ids, subject, time.time(), num_accepted_from_shared, 1, number, -1))
+            return
+        if len(token_ids):
             self._memory.note(stage, subject)  # an erasure has to empty the trees then
+        if written is not None:
+            written.abandon()
+
+    def begin(self, stage: StageKey, subject: bytes = b"") -> WrittenOutput:
+        """Return what shows an output to other engines while it is written.
+
+        Args:
+            stage: the forest's key.
+            subject: as in :meth:`share`.
+        """
+        return WrittenOutput(stage, subject, next(self._numbers), self._put)
 
     def publish(self, output: Output, num_accepted_from_shared: int = 0) -> None:
         """Take a finished output that this engine's trees have learned. Takes microseconds, and never raises.

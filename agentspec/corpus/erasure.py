@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from agentspec.corpus.batch import Count, ForgetStage, ForgetSubject, Record
+from agentspec.corpus.batch import Count, ForgetStage, ForgetSubject, Part, Record
 from agentspec.corpus.output import DIGEST_BYTES, Output
 
 Tombstone = ForgetStage | ForgetSubject
@@ -34,6 +34,8 @@ class Erasure:
 
     def covers(self, record: Record) -> bool:
         """Return True if the record is to be forgotten. Notes its digest."""
+        if isinstance(record, Part):
+            return names(self.tombstone, record.path, record.subject)
         if isinstance(record, Output):
             is_covered = covers(self.tombstone, record)
         elif isinstance(record, Count) and record != PLACEHOLDER:
@@ -53,9 +55,14 @@ def repeated(tombstone: Tombstone) -> Tombstone:
 
 def covers(tombstone: Tombstone, output: Output) -> bool:
     """Return True if the tombstone names the output's stage or its subject."""
+    return names(tombstone, output.stage.path, output.subject)
+
+
+def names(tombstone: Tombstone, path: tuple[str, ...], subject: bytes) -> bool:
+    """Return True if the tombstone names the stage of this path, or this subject."""
     if isinstance(tombstone, ForgetSubject):
-        return output.subject == tombstone.subject
-    return _is_below(tombstone, output.stage.path)
+        return subject == tombstone.subject
+    return _is_below(tombstone, path)
 
 
 def _is_below(tombstone: Tombstone, path: tuple[str, ...]) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from agentspec.corpus.batch import Batch, ForgetStage, ForgetSubject
+from agentspec.corpus.batch import Batch, ForgetStage, ForgetSubject, Part
 from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.cpu_share import CpuShare
 from agentspec.corpus.erasure import Erasure
@@ -30,6 +30,7 @@ _READ_BYTES = 1 << 20
 _TOKEN_BYTES = 4
 _JOIN_PIECE = 64  # outputs
 _MOST_ORIGINS = 4096
+_LATEST_PART_S = 1.0  # behind the newest entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +169,11 @@ class Follower:
             self._join_end = None
             self._erasures.stop_awaiting()
 
+    @property
+    def _is_up_to_date(self) -> bool:
+        """True if what it reads now was written a moment ago."""
+        return self._join_end is None and self.lag_s < _LATEST_PART_S
+
     def _is_too_late(self) -> bool:
         """Return True if it is too far behind, and is not reading what was there when it joined."""
         num_bytes = (self._parts.updates.num_tokens - self._tokens_before) * _TOKEN_BYTES
@@ -177,6 +183,7 @@ class Follower:
     def _skip(self) -> None:
         """Continue with the newest entries: drafts from the newest outputs are worth most."""
         begin, self.cursor = self.cursor, self._parts.log.end(self._tenant)
+        self._parts.updates.followed.drop_tenant(self._tenant)
         self._skipped = set(self._seen)
         self._find_late(begin)
         self._passed(None)
@@ -236,10 +243,12 @@ class Follower:
                         self._erase(erasure)
                     if self._has_to_join:
                         return False
-                elif is_own and (number in late or number >= self._own_from):
+                elif is_own and (isinstance(record, Part) or number in late or number >= self._own_from):
                     continue  # the trees learned it while the request ran
+                elif isinstance(record, Part) and not self._is_up_to_date:
+                    self._parts.updates.followed.miss(self._tenant, batch.origin, record)
                 elif not self._erasures.cover(record):
-                    self._parts.updates.learn_record(self._tenant, record)
+                    self._parts.updates.learn_record(self._tenant, batch.origin, record)
         return True
 
     def _new_numbers(self, batch: Batch) -> list[range]:

@@ -6,7 +6,7 @@ from collections import Counter as Sums
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from agentspec.corpus.batch import Batch, Count, ForgetStage, ForgetSubject, Record
+from agentspec.corpus.batch import Batch, Count, ForgetStage, ForgetSubject, Part, Record, num_token_bytes
 from agentspec.corpus.contents import ScopeContents, StoredBatch
 from agentspec.corpus.erasure import PLACEHOLDER, Tombstone
 from agentspec.corpus.output import Output
@@ -89,7 +89,7 @@ class Inventory:
                 self._add(record, is_snapshot=is_snapshot, is_merged=stored.is_merged)
             elif isinstance(record, Count):
                 self._count(record, is_merged=stored.is_merged)
-            else:
+            elif not isinstance(record, Part):
                 self._tombstones.add((batch.origin, number))
                 if not is_snapshot:
                     self.forget(record)
@@ -167,4 +167,4 @@ def _path(record: Record) -> Path | None:
 
 
 def _size(record: Record) -> int:
-    return _RECORD_BYTES + (record.tokens.nbytes if isinstance(record, Output) else 0)
+    return _RECORD_BYTES + num_token_bytes(record)

@@ -96,7 +96,7 @@ class Learner:
         self._clock = clock
         self._worker = Worker("learner", self._step_or_wait, begin=self._begin, retry_s=_RETRY_S)
         self._share = CpuShare(cpu_share, self._worker.closing.wait, clock)
-        self._updates = TreeUpdates(trees, memory, vocab_size, self._share)
+        self._updates = TreeUpdates(trees, memory, vocab_size, self._share, clock)
         self._parts = FollowerParts(
             log,
             origin,
@@ -120,8 +120,10 @@ class Learner:
         self._worker.start()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """End the thread."""
+        """End the thread, and follow no outputs any more."""
         self._worker.close(timeout_s)
+        if not self._worker.is_alive:
+            self._updates.followed.drop_all()
 
     def wait_joined(self, timeout_s: float) -> bool:
         """Wait until all is learned that the store held at the start. Return False if the time is over."""
@@ -133,6 +135,7 @@ class Learner:
             follower = self._followers.get(tenant) or Follower(tenant, self._parts)
             follower.begin_anew()
         self._find_tenants()
+        self._updates.followed.drop_silent()
         has_more = False
         for follower in self._followers.values():
             if self._worker.closing.is_set() or self._clock() < follower.retry_s:

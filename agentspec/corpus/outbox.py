@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from agentspec.corpus.batch import MOST_RECORDS, Batch, Count, Record
+from agentspec.corpus.batch import MOST_RECORDS, Batch, Count, Part, Record, num_token_bytes
 from agentspec.corpus.erasure import PLACEHOLDER, Erasure
 from agentspec.corpus.output import Output
 from agentspec.forest.file import MOST_USES
@@ -36,13 +36,13 @@ class Outbox:
         self.unsent: Batch | None = None
         self.is_refused = False  # the last batch could not be encoded
 
-    def add(self, output: Output) -> None:
-        """Add an output to be published whole."""
-        self._records.append(output)
-        self._num_bytes += _size(output)
+    def add(self, record: Output | Part) -> None:
+        """Add an output to be published whole, or a part of one that is being written."""
+        self._records.append(record)
+        self._num_bytes += _size(record)
 
-    def count(self, output: Output, now_s: float) -> None:
-        """Add an output's uses to be published as a count."""
+    def count(self, output: Output, now_s: float, *, was_followed: bool = False) -> None:
+        """Add an output's uses to be published as a count: with the next batch if others have followed it."""
         before = self._counts.get(output.digest)
         uses = output.uses + (before.uses if before else 0)
         if not self._counts:
@@ -50,6 +50,8 @@ class Outbox:
         self._counts[output.digest] = Count(output.digest, output.stage.path, min(uses, MOST_USES))
         if len(self._counts) >= _MOST_COUNTS:
             self._counts_due_s = now_s
+        elif was_followed:
+            self._counts_due_s = min(self._counts_due_s, max(now_s, self._sent_s + self._window_s))
 
     @property
     def due_s(self) -> float:
@@ -129,4 +131,4 @@ def erased(batch: Batch, erasure: Erasure) -> Batch | None:
 
 
 def _size(record: Record) -> int:
-    return _RECORD_BYTES + (record.tokens.nbytes if isinstance(record, Output) else 0)
+    return _RECORD_BYTES + num_token_bytes(record)

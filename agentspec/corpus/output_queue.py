@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from agentspec.corpus.batch import Part
 from agentspec.corpus.output import Output, Tokens
 from agentspec.stages import StageKey
 
@@ -22,13 +23,17 @@ _INTEGER_BYTES = 36  # of a token in a list
 
 
 class FinishedOutput(NamedTuple):
-    """An output as it is put into the queue: nothing is converted or checked on the path of an answer.
+    """An output, or a part of one, as it is put into the queue.
+
+    Nothing is converted or checked on the path of an answer.
 
     Attributes:
         token_ids: int32 ``[n]``, or a sequence of integers.
         ended_s: when it ended, in seconds since 1970.
         num_accepted_from_shared: tokens that shared trees drafted and the model accepted.
         uses: how often it occurred.
+        number: of an output of which parts were sent; -1: there were none.
+        begin: the place of a part in its output; -1: it is a whole output.
     """
 
     stage: StageKey
@@ -37,6 +42,19 @@ class FinishedOutput(NamedTuple):
     ended_s: float
     num_accepted_from_shared: int
     uses: int = 1
+    number: int = -1
+    begin: int = -1
+
+    @property
+    def is_part(self) -> bool:
+        """True for tokens of an output that is being written."""
+        return self.begin >= 0
+
+    @property
+    def part(self) -> Part:
+        """The part, converted and checked. Raises as its constructor."""
+        tokens = np.array(self.token_ids, "<i4").tobytes()
+        return Part(self.stage.path, self.number, self.begin, tokens, self.subject)
 
     @property
     def output(self) -> Output:
@@ -54,7 +72,7 @@ class FinishedOutput(NamedTuple):
 
 
 # the members of a FinishedOutput: making one takes longer than all else on the path of an answer
-Entry = tuple[StageKey, Tokens | Sequence[int], bytes, float, int, int]
+Entry = tuple[StageKey, Tokens | Sequence[int], bytes, float, int, int, int, int]
 
 
 class OutputQueue:
@@ -105,16 +123,23 @@ class OutputQueue:
             self._count_at = _UNCOUNTED
         return [FinishedOutput(*entry) for entry in taken]
 
-    def withdraw(self, is_covered: Callable[[Output], bool]) -> list[Output]:
-        """Remove and return the outputs that an erasure covers."""
-        outputs = [(finished, finished.output) for finished in self.take()]
-        kept = [finished for finished, output in outputs if not is_covered(output)]
-        with self._lock:  # writers may have counted new outputs meanwhile
-            self._finished.extendleft(reversed(kept))
-            self._num_counted = self._num_bytes = 0
-        self._count()
+    def withdraw(self, is_covered: Callable[[StageKey, bytes], bool]) -> list[Output]:
+        """Remove what an erasure covers, by stage and subject. Return the whole outputs among it."""
+        kept: list[Entry] = []
+        withdrawn: list[Output] = []
+        for finished in self.take():
+            if not is_covered(finished.stage, finished.subject):
+                kept.append(finished)
+            elif not finished.is_part:
+                withdrawn.append(finished.output)
+        self._put_back(kept)
         self.wake()
-        return [output for _, output in outputs if is_covered(output)]
+        return withdrawn
+
+    def drop_parts(self) -> None:
+        """Remove the parts: nobody can follow them now."""
+        kept: list[Entry] = [finished for finished in self.take() if not finished.is_part]
+        self._put_back(kept)
 
     def take_dropped(self) -> set[DroppedName]:
         """Return the stages and subjects of which outputs were dropped since the last call."""
@@ -139,6 +164,12 @@ class OutputQueue:
         """Count the outputs dropped for want of room."""
         return self._num_dropped
 
+    def _put_back(self, kept: list[Entry]) -> None:
+        with self._lock:  # writers may have counted new outputs meanwhile
+            self._finished.extendleft(reversed(kept))
+            self._num_counted = self._num_bytes = 0
+        self._count()
+
     def _count(self) -> None:
         """Count the bytes of new outputs, and drop the oldest ones if there is no room."""
         with self._lock:
@@ -153,5 +184,6 @@ class OutputQueue:
 
     def _drop(self, finished: FinishedOutput) -> None:
         self._num_bytes -= finished.num_bytes
-        self._num_dropped += 1
-        self._dropped.add((finished.stage, finished.subject))
+        if not finished.is_part:
+            self._num_dropped += 1
+            self._dropped.add((finished.stage, finished.subject))

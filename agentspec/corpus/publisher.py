@@ -10,17 +10,17 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agentspec.corpus.batch import Batch
+from agentspec.corpus.batch import Batch, Part
 from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.circuit_breaker import CircuitBreaker
-from agentspec.corpus.erasure import Erasure, Tombstone, covers
+from agentspec.corpus.erasure import Erasure, Tombstone, names
 from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.novelty import Novelty, NoveltyGate
 from agentspec.corpus.outbox import Outbox
 from agentspec.corpus.output import Output
-from agentspec.corpus.output_queue import OutputQueue
+from agentspec.corpus.output_queue import FinishedOutput, OutputQueue
 from agentspec.corpus.worker import Worker
-from agentspec.errors import CorpusError
+from agentspec.errors import AgentSpecError, CorpusError
 
 logger = logging.getLogger("agentspec")
 
@@ -131,7 +131,10 @@ class Publisher:
         """
         ended_s = output.minute * 60.0
         self.put(
-            (output.stage, output.tokens, output.subject, ended_s, num_accepted_from_shared, output.uses)
+            (
+                *(output.stage, output.tokens, output.subject, ended_s),
+                *(num_accepted_from_shared, output.uses, -1, -1),
+            )
         )
 
     def start(self) -> None:
@@ -155,6 +158,7 @@ class Publisher:
         """
         with self._working:
             if (wait_s := self._breaker.wait_s) > 0 and not is_last:
+                self._queue.drop_parts()
                 return wait_s
             try:
                 self._send_unsent()
@@ -208,7 +212,9 @@ class Publisher:
         with self._working:
             outbox = self._outboxes[tenant]
             named = self._queue.withdraw(
-                lambda output: output.stage.tenant == tenant and covers(erasure.tombstone, output)
+                lambda stage, subject: (
+                    stage.tenant == tenant and names(erasure.tombstone, stage.path, subject)
+                )
             )
             self._note_dropped()
             known = self._memory.recall(tenant, erasure.tombstone)
@@ -253,13 +259,28 @@ class Publisher:
         now_s = self._clock()
         for finished in self._queue.take():
             self._busy_s = now_s
-            output = finished.output
-            novelty = self._gate.judge(output, finished.num_accepted_from_shared)
-            self._num[novelty] += 1
-            if novelty is Novelty.WHOLE:
-                self._outboxes[output.stage.tenant].add(output)
-            elif novelty is Novelty.COUNT:
-                self._outboxes[output.stage.tenant].count(output, now_s)
+            try:
+                self._judge(finished, now_s)
+            except AgentSpecError:  # nothing that an engine writes; an erasure has to empty the trees then
+                logger.exception("an output of %s can't be shared", finished.stage)
+                self._memory.note(finished.stage, finished.subject)
+
+    def _judge(self, finished: FinishedOutput, now_s: float) -> None:
+        outbox = self._outboxes[finished.stage.tenant]
+        if finished.is_part:
+            if outbox.epoch is not None:  # otherwise it would wait until it is of no use
+                outbox.add(finished.part)
+            return
+        output = finished.output
+        was_followed = finished.number >= 0
+        if was_followed and outbox.epoch is not None:  # first: what follows replaces it
+            outbox.add(Part(finished.stage.path, finished.number, 0, b"", finished.subject))
+        novelty = self._gate.judge(output, finished.num_accepted_from_shared)
+        self._num[novelty] += 1
+        if novelty is Novelty.WHOLE:
+            outbox.add(output)
+        elif novelty is Novelty.COUNT:
+            outbox.count(output, now_s, was_followed=was_followed)
 
     def _note_dropped(self) -> None:
         for stage, subject in self._queue.take_dropped():
@@ -305,7 +326,7 @@ class Publisher:
 
     def _clear(self, tenant: str) -> None:
         """Drop all outputs of a tenant: they are older than its erasure."""
-        self._queue.withdraw(lambda output: output.stage.tenant == tenant)
+        self._queue.withdraw(lambda stage, _: stage.tenant == tenant)
         self._outboxes[tenant].clear()
         self._log.forget_key(tenant)
         self._erased.add(tenant)

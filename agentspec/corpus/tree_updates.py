@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from agentspec.corpus.batch import Count, Record
+from agentspec.corpus.batch import Count, Part, Record
 from agentspec.corpus.cpu_share import CpuShare
 from agentspec.corpus.erasure import PLACEHOLDER
+from agentspec.corpus.followed import FollowedOutputs
 from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.output import Output, Tokens
 from agentspec.draft import Origin
@@ -26,6 +28,15 @@ class SharedTrees(Protocol):
     def evict_tenant(self, tenant: str) -> None:
         """Empty all shared trees of a tenant."""
 
+    def start(self, request_id: str, stage: StageKey, prompt_ids: Tokens) -> None:
+        """Begin an output of a stage."""
+
+    def observe(self, request_id: str, token_ids: Tokens) -> None:
+        """Add tokens to it."""
+
+    def finish(self, request_id: str, learn: bool = True) -> None:
+        """End it; without ``learn`` the trees forget it."""
+
 
 class TreeUpdates:
     """Adds outputs to the trees and removes them, within a CPU share. Counts them.
@@ -35,24 +46,37 @@ class TreeUpdates:
         memory: of the outputs that the trees hold and other engines know.
         vocab_size: tokens from it on are refused.
         share: of one core.
+        clock: monotonic seconds.
 
     Attributes:
         num_outputs: outputs learned, repetitions included.
         num_tokens: their tokens.
         num_refused: outputs with tokens outside the vocabulary.
         num_unknown: counts of outputs that are not remembered.
+        followed: outputs that other engines are writing.
     """
 
-    def __init__(self, trees: SharedTrees, memory: OutputMemory, vocab_size: int, share: CpuShare) -> None:
+    def __init__(
+        self,
+        trees: SharedTrees,
+        memory: OutputMemory,
+        vocab_size: int,
+        share: CpuShare,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._trees = trees
         self._memory = memory
         self._vocab_size = vocab_size
         self._share = share
+        self.followed = FollowedOutputs(trees, vocab_size, clock)
         self.num_outputs = self.num_tokens = self.num_refused = self.num_unknown = 0
 
-    def learn_record(self, tenant: str, record: Record) -> None:
-        """Learn an output, or a known one again if the record is a count of it."""
-        if isinstance(record, Output):
+    def learn_record(self, tenant: str, origin: bytes, record: Record) -> None:
+        """Learn an output, or a known one again if the record is a count of it, or follow one."""
+        if isinstance(record, Part):
+            self.followed.take(tenant, origin, record)
+            self._share.pause()
+        elif isinstance(record, Output):
             self.learn(record, record.uses, Origin.FLEET)
         elif isinstance(record, Count) and record != PLACEHOLDER:
             output = self._memory.get(tenant, record.digest)
@@ -74,6 +98,7 @@ class TreeUpdates:
 
     def forget(self, tenant: str, outputs: Iterable[Output], digests: Iterable[bytes]) -> None:
         """Remove outputs from the trees, and all with these digests from the memory."""
+        self.followed.drop_tenant(tenant)
         for output in {output.digest: output for output in outputs}.values():
             self._trees.forget(output.stage, output.tokens)
             self._share.pause()
@@ -81,5 +106,6 @@ class TreeUpdates:
 
     def evict_tenant(self, tenant: str) -> None:
         """Empty the trees of a tenant, and forget what they held."""
+        self.followed.drop_tenant(tenant)
         self._trees.evict_tenant(tenant)
         self._memory.forget_tenant(tenant)

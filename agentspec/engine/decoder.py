@@ -229,6 +229,8 @@ class Decoder:
         delta = choice.delta(num_kept, text, self._logprobs(choice, verdict, num_kept, logits))
         if choice.finish_reason is not None:
             self._retire(choice)  # first: the answer may be followed by a request that wants to draft from it
+        elif self.sharing is not None and choice.live.request.tags.learn and choice.is_tracked:
+            self._show(self.sharing, choice)
         self._post(choice.live, delta)
 
     def _logprobs(
@@ -264,6 +266,14 @@ class Decoder:
             self._retire(choice)
         self._post(live, error)
 
+    @staticmethod
+    def _show(sharing: OutputSharing, choice: Choice) -> None:
+        """Show other engines what is new of an output."""
+        if choice.shown is None:
+            tags = choice.live.request.tags
+            choice.shown = sharing.begin(tags.stage, tags.subject)
+        choice.shown.show(choice.output_ids)
+
     def _retire(self, choice: Choice) -> None:
         """Free the slot. The proposer learns the output if it is complete.
 
@@ -284,9 +294,14 @@ class Decoder:
                     choice.output_ids,
                     subject=choice.live.request.tags.subject,
                     num_accepted_from_shared=choice.speculation.num_accepted_from_shared,
+                    written=choice.shown,
                 )
+            elif choice.shown is not None:
+                choice.shown.abandon()
         except Exception:
             logger.exception("the proposer could not finish %r", choice.key)
+            if choice.shown is not None:
+                choice.shown.abandon()
 
 
 def _work(

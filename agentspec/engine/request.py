@@ -25,7 +25,7 @@ from agentspec.generation import (
     TokenLogprob,
     TracedStep,
 )
-from agentspec.proposer import Tokens
+from agentspec.proposer import ShownOutput, Tokens
 from agentspec.stats import SpeculationStats
 
 Item = GenerationDelta | Exception  # an exception ends the whole request
@@ -68,6 +68,7 @@ class Choice:
         pending_ids: accepted tokens that the proposer has not received yet.
         is_tracked: False once the proposer failed: it may have missed tokens of this output.
         trace: the first steps, if the request is traced.
+        shown: shows the output to other engines.
     """
 
     live: LiveRequest
@@ -89,6 +90,7 @@ class Choice:
     trace: list[TracedStep] = field(default_factory=list)
     first_token_s: float = 0.0
     last_token_s: float = 0.0
+    shown: ShownOutput | None = None
 
     @property
     def output_ids(self) -> list[int]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SHOW_EVERY_S = 0.05  # running outputs, to other engines
+LEAST_PART = 16  # tokens of an output that are shown together
 NO_TOKENS: Tokens = np.empty(0, np.int32)
 
 
@@ -43,6 +46,7 @@ class ForestDrafter:
 
     Args:
         vllm_config: vLLM's configuration, with the plugin's settings (``settings``).
+        clock: monotonic seconds.
 
     Attributes:
         rows: the live requests as rows of the batch.
@@ -53,7 +57,7 @@ class ForestDrafter:
         ConfigError: a setting is unknown or out of range.
     """
 
-    def __init__(self, vllm_config: Any) -> None:
+    def __init__(self, vllm_config: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self.settings = PluginSettings.read(vllm_config.additional_config)
         self.forest = Forest(self.settings.forest_config())
         self.rows = self.forest.rows()
@@ -72,6 +76,8 @@ class ForestDrafter:
         self._over: list[LiveRequest] = []
         self._counting = threading.Lock()
         self._adapters: set[str | None] = {None}
+        self._clock = clock
+        self._show_at_s = 0.0
         self._background = ThreadPoolExecutor(1, "agentspec-prompts")
 
     @property
@@ -169,13 +175,21 @@ class ForestDrafter:
                 self._over.append(live)
 
     def finish_ended(self) -> None:
-        """Finish the requests that ended. Their outputs stay in the shared trees."""
+        """Finish the requests that ended, and show the others. Their outputs stay in the shared trees."""
         while self._over:
             live = self._over.pop()
             try:
                 self._finish(live)
             except Exception:
                 logger.exception("the request %r was not finished", live.name)
+                if live.written is not None:
+                    live.written.abandon()
+        if self.corpus is not None and (now_s := self._clock()) >= self._show_at_s:
+            self._show_at_s = now_s + SHOW_EVERY_S
+            try:
+                self._show_written(self.corpus)
+            except Exception:
+                logger.exception("running outputs were not shown to other engines")
 
     def note(self, name: str, draft: Iterable[int], sampled: Iterable[int]) -> None:
         """Add a step to the trace of a request. A failure costs only the trace."""
@@ -291,7 +305,18 @@ class ForestDrafter:
                 output,
                 subject=live.tags.subject,
                 num_accepted_from_shared=live.num_accepted_from_shared,
+                written=live.written,
             )
+        elif live.written is not None:
+            live.written.abandon()
+
+    def _show_written(self, corpus: Corpus) -> None:
+        """Show other engines what is new of the running outputs."""
+        for name, tokens in self.rows.take_parts(LEAST_PART):
+            live = self.live.get(name)
+            if live is not None:  # otherwise it has ended, and is shared whole
+                live.written = live.written or corpus.begin(live.trees, live.tags.subject)
+                live.written.send(tokens)
 
     def _forget_entered(self, request_id: str, entering: Future[int]) -> None:
         if entering.exception() is not None:

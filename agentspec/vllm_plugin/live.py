@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from agentspec.draft import Source
 from agentspec.forest import RowCounts
@@ -11,6 +12,9 @@ from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 from agentspec.tags import Tags
 from agentspec.vllm_plugin.traces import Trace
+
+if TYPE_CHECKING:
+    from agentspec.corpus.written import WrittenOutput
 
 
 @dataclass(slots=True)
@@ -24,6 +28,7 @@ class LiveRequest:
         starting: pending start of a request with a prediction; None once it is in the forest.
         trace: trace of its steps, if it is traced.
         num_accepted_from_shared: tokens that shared trees drafted and the model accepted, as far as counted.
+        written: shows its output to other engines.
     """
 
     name: str
@@ -34,6 +39,7 @@ class LiveRequest:
     starting: Future[int] | None = None
     trace: Trace | None = None
     num_accepted_from_shared: int = 0
+    written: WrittenOutput | None = None
 
     def count(self, counts: RowCounts) -> None:
         """Add the counts of its row to its stage and to its trace."""

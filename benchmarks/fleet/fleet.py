@@ -22,9 +22,9 @@ from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.learner import Learner
 from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.novelty import NoveltyGate
-from agentspec.corpus.output import Output
 from agentspec.corpus.publisher import Publisher
 from agentspec.corpus.sqlite_store import SqliteStore
+from agentspec.corpus.written import WrittenOutput
 from agentspec.draft import Draft, Source
 from agentspec.forest import Forest, Tokens
 from agentspec.gateway.settings import RoutingSettings
@@ -130,12 +130,10 @@ class Replica:
         self.num_running += 1
         self.forest.start(name, key, call.prompt, session=call.session, draft=DRAFT)
 
-    def finish(self, name: str, output: Output, num_accepted: int) -> None:
+    def finish(self, name: str) -> None:
         """End a call."""
         self.num_running -= 1
         self.forest.finish(name)
-        if self.publisher:
-            self.publisher.publish(output, num_accepted)
 
 
 Deal = Callable[[Call, Sequence[Replica]], Replica]  # chooses a call's replica
@@ -182,15 +180,24 @@ class _Live:
 
     call: Call
     replica: Replica
+    written: WrittenOutput | None  # shows it to the other replicas
     draft: Draft = field(default_factory=Draft)
-    output: list[Tokens] = field(default_factory=list)
+    output: list[int] = field(default_factory=list)
     num_accepted: int = 0  # of drafts from shared trees
 
     def take(self, accepted: Tokens) -> None:
         """Take the tokens of a step."""
-        self.output.append(accepted)
+        self.output += accepted.tolist()
         if self.draft.source in SHARED:
             self.num_accepted += agreeing(self.draft.token_ids, accepted)
+
+    def publish(self, key: StageKey) -> None:
+        """Publish it whole."""
+        if self.replica.publisher is None or self.written is None:
+            return
+        tokens = np.array(self.output, np.int32)
+        number = self.written.number if self.written.num_shown else -1
+        self.replica.publisher.put((key, tokens, b"", 0.0, self.num_accepted, 1, number, -1))
 
 
 class Fleet:
@@ -217,6 +224,7 @@ class Fleet:
         self._num_bytes = 0
         self._deal = deal
         self._live: dict[str, _Live] = {}
+        self._numbers = itertools.count()
         self.replicas = [
             Replica(number, trees, log, sharing or Sharing(), lambda: self._now_s)
             for number, trees in enumerate(forests)
@@ -224,14 +232,20 @@ class Fleet:
 
     def start(self, name: str, call: Call) -> None:
         """Start a call in its replica."""
-        live = self._live[name] = _Live(call, self._deal(call, self.replicas))
-        live.replica.start(name, stage_key(self._name, call.stage), call)
+        replica, key = self._deal(call, self.replicas), stage_key(self._name, call.stage)
+        written: WrittenOutput | None = None
+        if replica.publisher is not None:
+            written = WrittenOutput(key, b"", next(self._numbers), replica.publisher.put)
+        live = self._live[name] = _Live(call, replica, written)
+        live.replica.start(name, key, call)
 
     def step(self, name: str, accepted: Tokens) -> Draft:
         """Take a decode step of a call."""
         self._pass_time()
         live = self._live[name]
         live.take(accepted)
+        if live.written is not None:
+            live.written.show(live.output)
         live.draft = live.replica.forest.step([(name, accepted)], DRAFT.max_tokens)[0]
         return live.draft
 
@@ -240,8 +254,8 @@ class Fleet:
         live = self._live.pop(name)
         live.take(accepted)
         live.replica.forest.observe(name, accepted)
-        output = Output(stage_key(self._name, live.call.stage), np.concatenate(live.output))
-        live.replica.finish(name, output, live.num_accepted)
+        live.replica.finish(name)
+        live.publish(stage_key(self._name, live.call.stage))
 
     def flush(self) -> None:
         """Send all that waits."""

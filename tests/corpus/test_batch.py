@@ -6,6 +6,7 @@ import struct
 import tracemalloc
 import zlib
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,6 +24,7 @@ from agentspec.corpus.batch import (
     Count,
     ForgetStage,
     ForgetSubject,
+    Part,
     Record,
     decode,
     encode,
@@ -86,6 +88,40 @@ def test_any_batch_comes_back(original):
     decoded = decode(encode(original), "acme")
     assert (decoded.origin, decoded.first) == (original.origin, original.first)
     assert list(map(shown, decoded.records)) == list(map(shown, original.records))
+
+
+def part(**changes: Any) -> Part:
+    return Part(**{"path": ("sql",), "number": 3, "begin": 16, "tokens": b"\1\0\0\0\2\0\0\0", **changes})
+
+
+def test_a_part_of_an_output_comes_back():
+    sent = part(subject=b"ann")
+    (decoded,) = decode(encode(batch(sent)), "acme").records
+    assert decoded == sent
+    assert decoded.token_ids.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"number": -1},
+        {"begin": -1},
+        {"begin": 1 << 40},
+        {"tokens": b"123"},
+        {"tokens": bytes(4 * MOST_OUTPUT_TOKENS + 4)},
+        {"subject": bytes(33)},
+        {"path": ()},
+    ],
+)
+def test_a_part_that_can_not_be_is_refused(changes):
+    with pytest.raises((ConfigError, StageError)):
+        part(**changes)
+    good = ["sql"], 3, 16, b"\1\0\0\0", b""
+    fields = dict(zip(("path", "number", "begin", "tokens", "subject"), good, strict=True))
+    bad = {**fields, **changes}
+    bad["path"] = list(bad["path"])
+    with pytest.raises(BatchError):
+        decode(sealed(compressed([[4, *bad.values()]]), version=3), "acme")
 
 
 def test_outputs_belong_to_the_tenant_of_their_scope():
@@ -328,7 +364,7 @@ def test_a_tombstone_of_the_first_format_repeats_nothing(tag, name):
 
 def test_a_newer_format_and_an_unknown_codec_are_refused():
     with pytest.raises(BatchError, match="newer"):
-        decode(sealed(compressed([GOOD]), version=3), "acme")
+        decode(sealed(compressed([GOOD]), version=4), "acme")
     for unknown in ({"version": 0}, {"codec": 2}):
         with pytest.raises(BatchError, match="header"):
             decode(sealed(compressed([GOOD]), **unknown), "acme")

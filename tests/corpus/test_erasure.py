@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from agentspec import Forest
-from agentspec.corpus.batch import Count
+from agentspec.corpus.batch import Count, Part
 from agentspec.corpus.output import Output
 from agentspec.errors import CorpusError
 from tests.corpus.support.memory_store import MemoryStore
@@ -34,6 +34,7 @@ class Fleet(RuleBasedStateMachine):
         self.alive = defaultdict[str, set[tuple[str, tuple[int, ...]]]](set)  # by tenant: not erased
         self.erased = defaultdict[str, set[tuple[str, tuple[int, ...]]]](set)
         self.subjects = defaultdict[tuple[str, str, tuple[int, ...]], set[bytes]](set)
+        self.shown = defaultdict[str, set[tuple[str, tuple[int, ...], bytes]]](set)  # by tenant: not erased
 
     @initialize(small=st.booleans())
     def start(self, small: bool) -> None:
@@ -63,6 +64,29 @@ class Fleet(RuleBasedStateMachine):
         self.alive[tenant].add((stage, tokens))
         self.erased[tenant].discard((stage, tokens))
         self.subjects[tenant, stage, tokens].add(subject)
+
+    @rule(
+        which=replicas,
+        tenant=tenants,
+        stage=st.sampled_from(STAGES),
+        tokens=st.lists(st.integers(0, 3), min_size=2, max_size=3),
+        subject=st.sampled_from(SUBJECTS),
+        end=st.sampled_from(["later", "whole", "abandoned"]),
+    )
+    def write(self, which, tenant, stage, tokens, subject, end):
+        """Show the first token of an output, which then ends or does not."""
+        replica = self.replicas[which]
+        tokens = tuple(token + 50 * (tenant == "globex") for token in tokens)
+        written = replica.write(stage, tenant, subject)
+        written.send(tokens[:1])
+        self.shown[tenant].add((stage, tokens[:1], subject))
+        if end == "abandoned":
+            written.abandon()
+        elif end == "whole":
+            replica.end(written, output(tokens, stage, tenant, subject))
+            self.alive[tenant].add((stage, tokens))
+            self.erased[tenant].discard((stage, tokens))
+            self.subjects[tenant, stage, tokens].add(subject)
 
     @rule(which=replicas)
     def send(self, which):
@@ -105,11 +129,13 @@ class Fleet(RuleBasedStateMachine):
     @rule(which=replicas, tenant=tenants, stage=st.sampled_from(["a", "c"]))
     def forget_stage(self, which, tenant, stage):
         self.attempt(lambda: self.replicas[which].forget_stage(stage, tenant))
+        self.shown[tenant] = {one for one in self.shown[tenant] if one[0].split("/")[0] != stage}
         self.note_erased(tenant, lambda name, _: name == stage or name.startswith(f"{stage}/"))
 
     @rule(which=replicas, tenant=tenants, subject=st.sampled_from([b"ann", b"bob"]))
     def forget_subject(self, which, tenant, subject):
         self.attempt(lambda: self.replicas[which].forget_subject(subject, tenant))
+        self.shown[tenant] = {one for one in self.shown[tenant] if one[2] != subject}
         mine = {
             key[1:] for key, subjects in self.subjects.items() if key[0] == tenant and subject in subjects
         }
@@ -120,6 +146,7 @@ class Fleet(RuleBasedStateMachine):
     @rule(which=replicas, tenant=tenants)
     def forget_tenant(self, which, tenant):
         self.replicas[which].forget_tenant(tenant)
+        self.shown[tenant].clear()
         self.note_erased(tenant, lambda *_: True)
 
     def attempt(self, erase) -> None:
@@ -171,6 +198,9 @@ class Fleet(RuleBasedStateMachine):
                     assert record.subject in subjects | {b""}
                 elif isinstance(record, Count):
                     assert record.digest not in digests
+                elif isinstance(record, Part) and record.tokens:
+                    one = "/".join(record.path), tuple(record.token_ids.tolist()), record.subject
+                    assert one in self.shown[tenant]
 
     @invariant()
     def tenants_never_mix(self):

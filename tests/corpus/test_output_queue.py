@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import threading
 
-from agentspec.corpus.output import Output
 from agentspec.corpus.output_queue import FinishedOutput, OutputQueue
 from tests.corpus.support.replica import output
 
@@ -12,6 +11,11 @@ TIMEOUT_S = 60.0
 def finished(*tokens: int, **more) -> FinishedOutput:
     one = output(tokens, **more)
     return FinishedOutput(one.stage, one.tokens, one.subject, 60.0 * one.minute, 0)
+
+
+def part(*tokens: int, number: int = 0, begin: int = 0, **more) -> FinishedOutput:
+    one = finished(*tokens, **more)
+    return one._replace(number=number, begin=begin)
 
 
 def test_outputs_leave_in_their_order():
@@ -59,7 +63,7 @@ def test_what_comes_during_a_withdrawal_is_counted_once():
 
     new = iter(range(1000, 1040))
 
-    def is_covered(_: Output) -> bool:
+    def is_covered(*_: object) -> bool:
         for number in new:
             queue.put(finished(number))
         return False
@@ -101,11 +105,30 @@ def test_nothing_is_lost_between_writers_and_a_reader():
 def test_what_is_covered_is_withdrawn_and_the_rest_keeps_its_order():
     queue = OutputQueue(1 << 20)
     for number in range(6):
-        queue.put(finished(number))
-    withdrawn = queue.withdraw(lambda one: one.tokens[0] % 2 == 0)
+        queue.put(finished(number, subject=b"ann" if number % 2 == 0 else b""))
+    queue.put(part(8, subject=b"ann"))
+    queue.put(part(9))
+    withdrawn = queue.withdraw(lambda _, subject: subject == b"ann")
     queue.put(finished(7))
-    assert [one.tokens.tolist() for one in withdrawn] == [[0], [2], [4]]
-    assert [one.output.tokens.tolist() for one in queue.take()] == [[1], [3], [5], [7]]
+    assert [one.tokens.tolist() for one in withdrawn] == [[0], [2], [4]]  # parts are in no tree here
+    assert [list(one.token_ids) for one in queue.take()] == [[1], [3], [5], [9], [7]]
+
+
+def test_parts_that_are_dropped_leave_no_name():
+    queue = OutputQueue(1000)
+    for number in range(16):
+        queue.put(part(number, subject=b"ann"))
+    assert len(queue.take()) < 16
+    assert queue.num_dropped == 0
+    assert queue.take_dropped() == set()
+
+
+def test_parts_can_be_dropped_alone():
+    queue = OutputQueue(1 << 20)
+    for one in (finished(1), part(2), finished(3), part(4)):
+        queue.put(one)
+    queue.drop_parts()
+    assert [list(one.token_ids) for one in queue.take()] == [[1], [3]]
 
 
 def test_a_reader_waits_for_an_output():

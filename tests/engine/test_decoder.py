@@ -448,15 +448,39 @@ def test_drafts_that_are_not_worth_the_stair_are_not_verified(make: Any) -> None
     assert drafted["little"] < drafted["much"]
 
 
+class Shown:
+    """Notes what is shown of one output."""
+
+    def __init__(self) -> None:
+        self.tokens: list[list[int]] = []
+        self.is_abandoned = False
+
+    def show(self, token_ids: Any) -> None:
+        self.tokens.append(list(token_ids))
+
+    def abandon(self) -> None:
+        self.is_abandoned = True
+
+
 class Sharing:
     """Notes what is shared."""
 
     def __init__(self) -> None:
         self.shared: list[tuple[list[int], bytes, int]] = []
+        self.shown: list[Shown] = []
+        self.ended: list[Shown | None] = []
 
-    def share(self, stage: Any, token_ids: Any, *, subject: bytes, num_accepted_from_shared: int) -> None:
+    def begin(self, stage: Any, subject: bytes) -> Shown:
+        assert stage == STAGE
+        self.shown.append(Shown())
+        return self.shown[-1]
+
+    def share(
+        self, stage: Any, token_ids: Any, *, subject: bytes, num_accepted_from_shared: int, written: Any
+    ) -> None:
         assert stage == STAGE
         self.shared.append((list(token_ids), subject, num_accepted_from_shared))
+        self.ended.append(written)
 
 
 def test_outputs_that_were_learned_are_shared(make: Any) -> None:
@@ -478,6 +502,32 @@ def test_outputs_that_were_learned_are_shared(make: Any) -> None:
         assert sharing.shared == [(expected, b"ann", num_shared)]
 
 
+def test_other_engines_see_an_output_while_it_is_written(make: Any) -> None:
+    engine, sharing = make(RecordingProposer()), Sharing()
+    engine.decoder.sharing = sharing
+    engine.submit(request("r", [5, 6, 7]))
+    engine.run()
+    output = engine.output("r")
+    [shown] = sharing.shown
+    assert shown.tokens == [output[:end] for end in range(1, len(output))]
+    assert sharing.ended == [shown]
+    assert not shown.is_abandoned
+
+
+def test_an_output_that_breaks_off_is_abandoned(make: Any) -> None:
+    engine, sharing = make(RecordingProposer()), Sharing()
+    engine.decoder.sharing = sharing
+    live = engine.submit(request("r", [5, 6, 7]))
+    for _ in range(3):
+        engine.decoder.step()
+    live.is_cancelled = True
+    engine.run()
+    [shown] = sharing.shown
+    assert shown.tokens
+    assert shown.is_abandoned
+    assert sharing.shared == []
+
+
 def test_outputs_that_were_not_learned_are_not_shared(make: Any) -> None:
     engine, sharing = make(RecordingProposer()), Sharing()
     engine.decoder.sharing = sharing
@@ -487,6 +537,7 @@ def test_outputs_that_were_not_learned_are_not_shared(make: Any) -> None:
     live.is_cancelled = True
     engine.run()
     assert sharing.shared == []
+    assert len(sharing.shown) <= 1  # of the one that broke off
 
 
 def test_an_output_that_the_proposer_lost_is_not_shared(make: Any) -> None:

@@ -192,6 +192,35 @@ def test_a_step_is_counted_with_drafts_and_without(engine: Engine) -> None:
     engine.rows.count_saving(StepSaving(1.0, 0.5, 0.25))  # no request to count for
 
 
+def kept(engine: Engine) -> None:
+    """Have the engine keep its output."""
+    engine.rows.add("r", 1, WIDTH, [EOS, 99], keeps_output=True)
+    engine.rows.enter("r", 7)
+
+
+def test_an_output_can_be_taken_in_parts_while_it_is_written(engine: Engine) -> None:
+    kept(engine)
+    engine.step([10])
+    assert engine.rows.take_parts(2) == []
+    engine.step([11, 12])
+    [(name, tokens)] = engine.rows.take_parts(2)
+    assert (name, tokens.tolist(), tokens.dtype) == ("r", [10, 11, 12], np.int32)
+    engine.step([13])
+    assert engine.rows.take_parts(2) == []
+    [(_, tokens)] = engine.rows.take_parts(1)
+    assert tokens.tolist() == [13]
+    engine.step([14, EOS])
+    assert engine.rows.end("r").tolist() == [*range(10, 15), EOS]  # the whole output
+    assert engine.rows.take_parts(1) == []
+    with pytest.raises(ValueError, match="a part has one token at least, not 0"):
+        engine.rows.take_parts(0)
+
+
+def test_an_output_that_is_not_kept_has_no_parts(engine: Engine) -> None:
+    engine.step([10, 11])
+    assert engine.rows.take_parts(1) == []
+
+
 def test_a_row_keeps_its_output_if_it_is_asked_to(engine: Engine) -> None:
     engine.step([10])
     assert engine.rows.end("r").dtype == np.int32

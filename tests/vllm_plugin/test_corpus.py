@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import time
@@ -19,7 +20,7 @@ from agentspec.errors import ConfigError
 from agentspec.stages import StageKey
 from agentspec.tags import subject_hash
 from agentspec.vllm_plugin.commands import Commands
-from agentspec.vllm_plugin.drafter import ForestDrafter
+from agentspec.vllm_plugin.drafter import LEAST_PART, ForestDrafter
 from agentspec.vllm_plugin.lora import adapted
 from agentspec.vllm_plugin.planner import StepPlanner
 from agentspec.vllm_plugin.proposer import ForestProposer
@@ -66,7 +67,8 @@ def published(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Output, int]]:
 
     def put(_: OutputQueue, entry: Entry) -> None:
         finished = FinishedOutput(*entry)
-        seen.append((finished.output, finished.num_accepted_from_shared))
+        if not finished.is_part:
+            seen.append((finished.output, finished.num_accepted_from_shared))
 
     monkeypatch.setattr(OutputQueue, "put", put)
     return seen
@@ -130,6 +132,41 @@ def test_an_output_that_was_broken_off_is_shared_as_far_as_it_was_learned(start,
         drafter.settle()
         assert tokens_of(drafter) == num_learned
     assert [output.tokens.tolist() for output, _ in published] == [TEXT[:num_learned]]
+
+
+def test_other_engines_see_an_output_while_it_is_written(start, monkeypatch):
+    parts: list[FinishedOutput] = []
+    monkeypatch.setattr(OutputQueue, "put", lambda _, entry: parts.append(FinishedOutput(*entry)))
+    with start() as (engine, drafter):
+        drafter._clock = itertools.count().__next__  # each step may show something
+        engine.add(request("r0", TEXT, stage=STAGE.name, tenant=STAGE.tenant))
+        engine.run("r0")
+        engine.step([])
+    shown = [one for one in parts if one.is_part]
+    assert len(shown) >= len(TEXT) // LEAST_PART - 1 >= 1
+    assert all(len(one.token_ids) >= LEAST_PART for one in shown)
+    tokens = [token for one in shown for token in one.token_ids.tolist()]
+    assert tokens == TEXT[: len(tokens)]
+    assert [one.begin for one in shown] == [
+        sum(len(x.token_ids) for x in shown[:i]) for i in range(len(shown))
+    ]
+    [whole] = [one for one in parts if not one.is_part]
+    assert whole.output.tokens.tolist() == TEXT
+    assert {one.number for one in parts} == {whole.number}
+
+
+def test_an_output_in_doubt_is_abandoned(start, monkeypatch):
+    parts: list[FinishedOutput] = []
+    monkeypatch.setattr(OutputQueue, "put", lambda _, entry: parts.append(FinishedOutput(*entry)))
+    with start() as (engine, drafter):
+        drafter._clock = itertools.count().__next__
+        engine.add(request("r0", TEXT, stage=STAGE.name, tenant=STAGE.tenant))
+        for _ in range(LEAST_PART + 4):
+            engine.step()
+        live = drafter.live["r0"]
+        assert live.written is not None
+        drafter._share(live, np.empty(0, np.int32))
+    assert [one.is_part for one in parts if not len(one.token_ids)] == [True]
 
 
 def test_after_a_gap_nothing_is_learned_or_shared(start, published):

@@ -96,6 +96,18 @@ std::vector<float> chances_of(const RowDrafts& drafts) {
   return chances;
 }
 
+py::list take_parts(LiveRows& self, std::size_t least) {
+  if (least == 0) throw py::value_error("a part has one token at least, not 0");
+  std::vector<std::pair<std::string, std::vector<std::int32_t>>> taken;
+  {
+    const py::gil_scoped_release unlocked;
+    taken = self.take_parts(least);
+  }
+  py::list parts;
+  for (auto& [name, part] : taken) parts.append(py::make_tuple(name, array_of(std::move(part))));
+  return parts;
+}
+
 py::tuple step(LiveRows& self, const py::list& names, const py::list& sampled, const Tokens& ends,
                const py::dict& verified, std::uint32_t max_tokens, double min_prob, double now_s) {
   const auto known_ends = span_of(ends);
@@ -145,6 +157,9 @@ void register_live_rows(py::module_& module) {
            "The engine computes a row's prompt, or computes it again. A row that has output is lost.")
       .def("lose", &LiveRows::lose, py::arg("name"), Unlocked(),
            "Give a row up: it is counted, but nothing is learned or drafted for it.")
+      .def("take_parts", &take_parts, py::arg("least"),
+           "Return what the core has received since the last call of each output that is kept, if it has at\n"
+           "least so many tokens: name and int32 [tokens]. O(rows + tokens).")
       .def(
           "end",
           [](LiveRows& self, const std::string& name) {

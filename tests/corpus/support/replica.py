@@ -17,6 +17,7 @@ from agentspec.corpus.learner import Learner
 from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.output import Output
 from agentspec.corpus.publisher import Publisher
+from agentspec.corpus.written import WrittenOutput
 from agentspec.draft import Origin
 from agentspec.stages import StageKey
 
@@ -46,6 +47,7 @@ class NotedTrees:
     held: Counter = field(default_factory=Counter)  # uses by tenant, stage and tokens
     evicted: list[str] = field(default_factory=list)
     origins: Counter = field(default_factory=Counter)  # of the calls
+    followed: dict[str, list[Any]] = field(default_factory=dict)  # stage and tokens of running outputs
 
     def learn(
         self, stage: StageKey, token_ids: np.ndarray, uses: int = 1, origin: Origin = Origin.LOCAL
@@ -55,6 +57,17 @@ class NotedTrees:
 
     def forget(self, stage: StageKey, token_ids: np.ndarray) -> None:
         self.held.pop((stage.tenant, stage.name, tuple(token_ids.tolist())), None)
+
+    def start(self, request_id: str, stage: StageKey, prompt_ids: np.ndarray) -> None:
+        assert not len(prompt_ids)
+        self.followed[request_id] = [(stage.tenant, stage.name)]
+
+    def observe(self, request_id: str, token_ids: np.ndarray) -> None:
+        self.followed[request_id] += token_ids.tolist()
+
+    def finish(self, request_id: str, learn: bool = True) -> None:
+        assert not learn
+        del self.followed[request_id]
 
     def evict_tenant(self, tenant: str) -> None:
         self.evicted.append(tenant)
@@ -79,6 +92,7 @@ class Replica:
         keeper: dict[str, Any] | None = None,
     ) -> None:
         self.clock = clock or Clock()
+        self.num_written = 0
         self.origin = name.encode().ljust(16, b".")
         self.log = BatchLog(store, VOCABULARY, keys)
         self.trees = NotedTrees() if trees is None else trees
@@ -111,6 +125,18 @@ class Replica:
         """An own request has ended: the trees have learned its output already."""
         self.trees.learn(finished.stage, finished.tokens, finished.uses)
         self.publisher.publish(finished, num_accepted)
+
+    def write(self, stage: str = "plan", tenant: str = "acme", subject: bytes = b"") -> WrittenOutput:
+        """An own request begins its output."""
+        self.num_written += 1
+        key = StageKey.parse(stage, tenant)
+        return WrittenOutput(key, subject, self.num_written, self.publisher.put)
+
+    def end(self, written: WrittenOutput, whole: Output, num_accepted: int = 0) -> None:
+        """It has ended."""
+        self.trees.learn(whole.stage, whole.tokens)
+        entry = whole.stage, whole.tokens, whole.subject, 0.0, num_accepted, 1, written.number, -1
+        self.publisher.put(entry)
 
     def pump(self, seconds: float = 1.0) -> None:
         """Send what is due after some time."""

@@ -71,6 +71,9 @@ class LiveRow {
     lose();
     return std::exchange(output_, {});
   }
+  /// Returns what the core has received of the output since the last call, if it is kept and has at least
+  /// `least` tokens; otherwise none.
+  std::vector<std::int32_t> take_part(std::size_t least);
   void resume(std::size_t num_tokens) {
     num_drafted_ = 0;
     if (num_tokens != num_tokens_ && !is_ended_) lose();
@@ -129,6 +132,7 @@ class LiveRow {
   std::vector<std::int32_t> pending_;
   bool keeps_output_;
   std::vector<std::int32_t> output_;   // that the core has received, if it is kept
+  std::size_t num_taken_ = 0;          // of its first tokens, by take_part()
   std::size_t num_drafted_ = 0;        // in the draft that is verified next
   SourceId source_ = kNoSource;        // of that draft
   float forgone_ = 0;                  // for that draft, if the model made it

@@ -51,6 +51,16 @@ std::vector<std::int32_t> LiveRows::end(std::string_view name) {
   return row == nullptr ? std::vector<std::int32_t>{} : row->end();
 }
 
+std::vector<std::pair<std::string, std::vector<std::int32_t>>> LiveRows::take_parts(std::size_t least) {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::pair<std::string, std::vector<std::int32_t>>> parts;
+  for (auto& [name, row] : rows_) {
+    auto part = row.take_part(least);
+    if (!part.empty()) parts.emplace_back(name, std::move(part));
+  }
+  return parts;
+}
+
 LiveRow* LiveRows::find(std::string_view name) {
   const auto found = rows_.find(name);
   return found == rows_.end() ? nullptr : &found->second;
