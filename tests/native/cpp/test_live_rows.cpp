@@ -298,7 +298,7 @@ void threads_may_do_everything_at_once() {
     for (std::size_t i = 0; i < kSteps; ++i) {
       const Tokens sampled{5 + static_cast<std::int32_t>(i % 3)};
       const RowBatch::Row row{name, sampled, 0, kStart + i + 1};
-      const RowDrafts drafts = shared.rows.step({{&row, 1}}, 4, 0, 0);
+      const RowDrafts drafts = shared.rows.step({{&row, 1}}, {4, 0}, 0);
       CHECK(drafts.rows.size() == 1 && drafts.of(0).size() <= 4);
     }
   };
