@@ -109,7 +109,7 @@ class ForgetSubject(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=4):
-    """Tokens of an output that is being written. What its end brings, replaces them: nothing keeps them.
+    """Tokens of an output that is being written. Its end replaces them: nothing keeps them.
 
     Attributes:
         path: of its stage.

@@ -9,14 +9,14 @@ from typing import Protocol
 from agentspec.corpus.batch import Count, Part, Record
 from agentspec.corpus.cpu_share import CpuShare
 from agentspec.corpus.erasure import PLACEHOLDER
-from agentspec.corpus.followed import FollowedOutputs
+from agentspec.corpus.followed import FollowedOutputs, FollowingTrees
 from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.output import Output, Tokens
 from agentspec.draft import Origin
 from agentspec.stages import StageKey
 
 
-class SharedTrees(Protocol):
+class SharedTrees(FollowingTrees, Protocol):
     """The trees that learn from other engines. Safe to call beside decode steps."""
 
     def learn(self, stage: StageKey, token_ids: Tokens, uses: int = 1, origin: Origin = Origin.LOCAL) -> None:
@@ -27,15 +27,6 @@ class SharedTrees(Protocol):
 
     def evict_tenant(self, tenant: str) -> None:
         """Empty all shared trees of a tenant."""
-
-    def start(self, request_id: str, stage: StageKey, prompt_ids: Tokens) -> None:
-        """Begin an output of a stage."""
-
-    def observe(self, request_id: str, token_ids: Tokens) -> None:
-        """Add tokens to it."""
-
-    def finish(self, request_id: str, learn: bool = True) -> None:
-        """End it; without ``learn`` the trees forget it."""
 
 
 class TreeUpdates:

@@ -41,8 +41,7 @@ class WrittenOutput:
         Args:
             token_ids: the output so far.
         """
-        num_tokens = len(token_ids)
-        if num_tokens >= self.num_shown + PART_TOKENS:
+        if not self._is_over and len(token_ids) >= self.num_shown + PART_TOKENS:
             self.send(token_ids[self.num_shown :])
 
     def abandon(self) -> None:

@@ -139,7 +139,7 @@ def test_very_long_outputs_are_not_followed_to_their_end(followed: Any, trees: N
     written = WrittenOutput(StageKey.parse("plan", "acme"), b"", 5, sent.append)
     written.send([1] * MOST_SHOWN_TOKENS)
     written.send([1] * PART_TOKENS)
-    written.send([1] * PART_TOKENS)
+    written.show([1] * (2 * MOST_SHOWN_TOKENS))
     written.abandon()
     assert [len(entry[1]) for entry in sent] == [MOST_SHOWN_TOKENS, 0]
     followed.take("acme", ORIGIN, part(*[1] * MOST_SHOWN_TOKENS))
