@@ -61,9 +61,7 @@ class Fleet(RuleBasedStateMachine):
         tokens = tuple(token + 50 * (tenant == "globex") for token in tokens)
         finished = output(tokens, stage, tenant, subject)
         self.replicas[which].finish(finished, len(tokens) if is_drafted else 0)
-        self.alive[tenant].add((stage, tokens))
-        self.erased[tenant].discard((stage, tokens))
-        self.subjects[tenant, stage, tokens].add(subject)
+        self.note_alive(tenant, stage, tokens, subject)
 
     @rule(
         which=replicas,
@@ -84,9 +82,7 @@ class Fleet(RuleBasedStateMachine):
             written.abandon()
         elif end == "whole":
             replica.end(written, output(tokens, stage, tenant, subject))
-            self.alive[tenant].add((stage, tokens))
-            self.erased[tenant].discard((stage, tokens))
-            self.subjects[tenant, stage, tokens].add(subject)
+            self.note_alive(tenant, stage, tokens, subject)
 
     @rule(which=replicas)
     def send(self, which):
@@ -155,6 +151,11 @@ class Fleet(RuleBasedStateMachine):
             erase()
         except CorpusError:
             erase()
+
+    def note_alive(self, tenant, stage, tokens, subject) -> None:
+        self.alive[tenant].add((stage, tokens))
+        self.erased[tenant].discard((stage, tokens))
+        self.subjects[tenant, stage, tokens].add(subject)
 
     def note_erased(self, tenant, is_covered) -> None:
         covered = {one for one in self.alive[tenant] if is_covered(*one)}
