@@ -90,7 +90,12 @@ class ForestCore:
     def create_model(self, group: int) -> int: ...
     def drop_model(self, model: int) -> None: ...
     def learn(
-        self, indices: NDArray[np.uint64], tokens: NDArray[np.int32], uses: int = 1, origin: int = 0
+        self,
+        indices: NDArray[np.uint64],
+        tokens: NDArray[np.int32],
+        uses: int = 1,
+        origin: int = 0,
+        is_awaited: bool = False,
     ) -> None: ...
     def forget(self, indices: NDArray[np.uint64], tokens: NDArray[np.int32]) -> None: ...
     def read_outputs(

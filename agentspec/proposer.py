@@ -104,14 +104,15 @@ class OutputSharing(Protocol):
         token_ids: Tokens | Sequence[int],
         *,
         subject: bytes = b"",
+        session: str | None = None,
         num_accepted_from_shared: int = 0,
         written: Any = None,
     ) -> None:
         """Take a finished output within microseconds. Never raises.
 
-        ``token_ids`` (int32 ``[n]``, or a sequence) must not change any more. ``num_accepted_from_shared``
-        counts those that shared trees drafted and the model accepted. ``written`` is what :meth:`begin`
-        returned for it, if it was called.
+        ``token_ids`` (int32 ``[n]``, or a sequence) must not change any more. ``session`` is the run that
+        it belongs to. ``num_accepted_from_shared`` counts the tokens that shared trees drafted and the model
+        accepted. ``written`` is what :meth:`begin` returned for it, if it was called.
         """
 
 

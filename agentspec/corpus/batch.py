@@ -46,7 +46,8 @@ _MOST_SEQUENCE = 1 << 62
 _SPLIT_BYTES = 2 << 20  # fits a batch even if nothing can be compressed
 _RECORD_BYTES = 256  # more than a record takes without its tokens and path
 
-_VERSION = 3  # written for batches with parts
+_VERSION = 4  # written for batches with sessions
+_WITHOUT_SESSIONS = 3  # for those with parts
 _WITHOUT_PARTS = 2  # 1: tombstones did not say if they repeat an erasure
 _PLAIN, _ENCRYPTED = 0, 1
 _HEADER = struct.Struct("<8sHBx8s16sQII")  # see above
@@ -188,7 +189,7 @@ def encode(batch: Batch, key: DataKey | None = None) -> bytes:
     payload = zstandard.ZstdCompressor(level=_LEVEL).compress(payload)
     header = _Header(
         _MAGIC,
-        _VERSION if any(isinstance(record, Part) for record in batch.records) else _WITHOUT_PARTS,
+        _version(batch),
         _ENCRYPTED if key else _PLAIN,
         key.id if key else bytes(8),
         batch.origin,
@@ -203,6 +204,15 @@ def encode(batch: Batch, key: DataKey | None = None) -> bytes:
     if len(data) > MOST_BATCH_BYTES:
         raise BatchError(f"a batch has at most {MOST_BATCH_BYTES} bytes, not {len(data)}: use split()")
     return data
+
+
+def _version(batch: Batch) -> int:
+    """Return the oldest format that has all of its records: engines of earlier versions can read that."""
+    if any(isinstance(record, Output) and record.session for record in batch.records):
+        return _VERSION
+    if any(isinstance(record, Part) for record in batch.records):
+        return _WITHOUT_SESSIONS
+    return _WITHOUT_PARTS
 
 
 def num_token_bytes(record: Record) -> int:
@@ -329,18 +339,29 @@ class _Output(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=0
     minute: int
 
 
-_Records = Annotated[
-    list[_Output | Count | ForgetStage | ForgetSubject | Part], msgspec.Meta(max_length=MOST_RECORDS)
-]
+class _SessionOutput(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=5):
+    """An output of a session in the payload."""
+
+    path: Path
+    tokens: bytes
+    subject: bytes
+    uses: int
+    minute: int
+    session: bytes
+
+
+_Packed = _Output | _SessionOutput | Count | ForgetStage | ForgetSubject | Part
+_Records = Annotated[list[_Packed], msgspec.Meta(max_length=MOST_RECORDS)]
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(_Records)
 
 
-def _packed(record: Record) -> _Output | Count | ForgetStage | ForgetSubject | Part:
+def _packed(record: Record) -> _Packed:
     if not isinstance(record, Output):
         return record
     tokens = record.tokens.astype("<i4", copy=False).tobytes()
-    return _Output(record.stage.path, tokens, record.subject, record.uses, record.minute)
+    members = record.stage.path, tokens, record.subject, record.uses, record.minute
+    return _SessionOutput(*members, record.session) if record.session else _Output(*members)
 
 
 def _unpacked(payload: bytes, tenant: str) -> tuple[Record, ...]:
@@ -348,10 +369,11 @@ def _unpacked(payload: bytes, tenant: str) -> tuple[Record, ...]:
     stages: dict[Path, StageKey] = {}
     records: list[Record] = []
     for record in _DECODER.decode(payload):
-        if isinstance(record, _Output):
+        if isinstance(record, _Output | _SessionOutput):
             stage = stages.get(record.path) or stages.setdefault(record.path, StageKey(tenant, record.path))
+            session = record.session if isinstance(record, _SessionOutput) else b""
             tokens = _tokens(record.tokens)
-            records.append(Output(stage, tokens, record.subject, record.uses, record.minute))
+            records.append(Output(stage, tokens, record.subject, record.uses, record.minute, session))
         else:
             records.append(record)
     return tuple(records)

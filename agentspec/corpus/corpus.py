@@ -29,6 +29,7 @@ from agentspec.corpus.store import (
 from agentspec.corpus.tree_updates import SharedTrees
 from agentspec.corpus.written import WrittenOutput
 from agentspec.extras import check_installed
+from agentspec.forest.sessions import session_hash
 from agentspec.stages import StageKey
 
 logger = logging.getLogger("agentspec")
@@ -201,6 +202,7 @@ class Corpus:
         token_ids: Tokens | Sequence[int],
         *,
         subject: bytes = b"",
+        session: str | None = None,
         num_accepted_from_shared: int = 0,
         written: WrittenOutput | None = None,
     ) -> None:
@@ -210,12 +212,14 @@ class Corpus:
             stage: the forest's key.
             token_ids: of the model, as int32 ``[n]`` or a sequence. They must not change any more.
             subject: hash of the person whose data the output may hold, at most 32 bytes.
+            session: run that it belongs to. If that goes on in another engine, its tree has the output there.
             num_accepted_from_shared: as in :meth:`publish`.
             written: showed it while it was written.
         """
         if 1 <= len(token_ids) <= MOST_OUTPUT_TOKENS:
             number = written.number if written is not None and written.num_shown else -1
-            self._put((stage, token_ids, subject, time.time(), num_accepted_from_shared, 1, number, -1))
+            of = b"" if session is None else session_hash(stage.tenant, session)
+            self._put((stage, token_ids, subject, time.time(), num_accepted_from_shared, 1, number, -1, of))
             return
         if len(token_ids):
             self._memory.note(stage, subject)  # an erasure has to empty the trees then

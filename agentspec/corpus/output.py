@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from agentspec.errors import ConfigError, TokenError
 from agentspec.forest.file import MOST_USES
+from agentspec.forest.sessions import SESSION_BYTES
 from agentspec.stages import StageKey
 
 DIGEST_BYTES = 16
@@ -31,6 +32,8 @@ class Output:
         subject: hash of the person whose data it may hold; empty if it has none.
         uses: how often it occurred.
         minute: when it ended, in minutes since 1970.
+        session: hash of the run that it belongs to (:func:`agentspec.forest.sessions.session_hash`); empty if
+            it is not known.
 
     Raises:
         TokenError: the tokens have another dtype or shape, a negative id, or are none or too many.
@@ -42,6 +45,7 @@ class Output:
     subject: bytes = b""
     uses: int = 1
     minute: int = 0
+    session: bytes = b""
 
     def __post_init__(self) -> None:
         tokens = self.tokens
@@ -56,6 +60,7 @@ class Output:
         check_uses(self.uses)
         if not 0 <= self.minute < MOST_MINUTES:
             raise ConfigError(f"minutes since 1970 are 0 to {MOST_MINUTES - 1}, not {self.minute!r}")
+        check_session(self.session)
 
     @cached_property
     def digest(self) -> bytes:
@@ -64,6 +69,12 @@ class Output:
         content.update(b"\0")
         content.update(np.ascontiguousarray(self.tokens, "<i4").tobytes())
         return content.digest()
+
+
+def check_session(session: bytes) -> None:
+    """Raise ConfigError if this is no hash of a session."""
+    if session and len(session) != SESSION_BYTES:
+        raise ConfigError(f"a session's hash has {SESSION_BYTES} bytes, not {len(session)}")
 
 
 def check_uses(uses: int) -> None:

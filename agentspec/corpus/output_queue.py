@@ -34,6 +34,7 @@ class FinishedOutput(NamedTuple):
         uses: how often it occurred.
         number: of an output of which parts were sent; -1: there were none.
         begin: the place of a part in its output; -1: it is a whole output.
+        session: hash of the run that it belongs to, or empty.
     """
 
     stage: StageKey
@@ -44,6 +45,7 @@ class FinishedOutput(NamedTuple):
     uses: int = 1
     number: int = -1
     begin: int = -1
+    session: bytes = b""
 
     @property
     def is_part(self) -> bool:
@@ -61,7 +63,8 @@ class FinishedOutput(NamedTuple):
         """The output, converted and checked. Raises as its constructor."""
         token_ids = self.token_ids
         tokens = token_ids if isinstance(token_ids, np.ndarray) else np.array(token_ids, np.int32)
-        return Output(self.stage, tokens, self.subject, self.uses, int(self.ended_s) // _MINUTE_S)
+        minute = int(self.ended_s) // _MINUTE_S
+        return Output(self.stage, tokens, self.subject, self.uses, minute, self.session)
 
     @property
     def num_bytes(self) -> int:
@@ -72,7 +75,7 @@ class FinishedOutput(NamedTuple):
 
 
 # the members of a FinishedOutput: making one takes longer than all else on the path of an answer
-Entry = tuple[StageKey, Tokens | Sequence[int], bytes, float, int, int, int, int]
+Entry = tuple[StageKey, Tokens | Sequence[int], bytes, float, int, int, int, int, bytes]
 
 
 class OutputQueue:

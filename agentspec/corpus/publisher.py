@@ -133,7 +133,7 @@ class Publisher:
         self.put(
             (
                 *(output.stage, output.tokens, output.subject, ended_s),
-                *(num_accepted_from_shared, output.uses, -1, -1),
+                *(num_accepted_from_shared, output.uses, -1, -1, output.session),
             )
         )
 

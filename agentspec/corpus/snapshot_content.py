@@ -82,6 +82,8 @@ class SnapshotContent:
     def _add(self, output: Output) -> None:
         if output.minute < self._oldest_minute:
             return
+        if output.session:  # sessions end: an engine that starts later serves others
+            output = replace(output, session=b"")
         equal = self._outputs.setdefault(output.digest, {})
         before = equal.get(output.subject)
         if before is None:

@@ -19,8 +19,15 @@ from agentspec.stages import StageKey
 class SharedTrees(FollowingTrees, Protocol):
     """The trees that learn from other engines. Safe to call beside decode steps."""
 
-    def learn(self, stage: StageKey, token_ids: Tokens, uses: int = 1, origin: Origin = Origin.LOCAL) -> None:
-        """Add an output that occurred ``uses`` times."""
+    def learn(
+        self,
+        stage: StageKey,
+        token_ids: Tokens,
+        uses: int = 1,
+        origin: Origin = Origin.LOCAL,
+        session: bytes = b"",
+    ) -> None:
+        """Add an output that occurred ``uses`` times, also to the tree of its session."""
 
     def forget(self, stage: StageKey, token_ids: Tokens) -> None:
         """Remove an output and its equals from all trees that may hold it."""
@@ -68,7 +75,7 @@ class TreeUpdates:
             self.followed.take(tenant, origin, record)
             self._share.pause()
         elif isinstance(record, Output):
-            self.learn(record, record.uses, Origin.FLEET)
+            self.learn(record, record.uses, Origin.FLEET, record.session)
         elif isinstance(record, Count) and record != PLACEHOLDER:
             output = self._memory.get(tenant, record.digest)
             if output is None:
@@ -76,13 +83,13 @@ class TreeUpdates:
             else:
                 self.learn(output, record.uses, Origin.FLEET)
 
-    def learn(self, output: Output, uses: int, origin: Origin) -> None:
-        """Learn an output that occurred ``uses`` times."""
+    def learn(self, output: Output, uses: int, origin: Origin, session: bytes = b"") -> None:
+        """Learn an output that occurred ``uses`` times, as one of a session if there is one."""
         if int(output.tokens.max()) >= self._vocab_size:
             self.num_refused += 1
             return
         self._memory.add(output)  # first: an erasure must find what the trees hold
-        self._trees.learn(output.stage, output.tokens, uses, origin)
+        self._trees.learn(output.stage, output.tokens, uses, origin, session)
         self.num_outputs += 1
         self.num_tokens += len(output.tokens)
         self._share.pause()

@@ -47,7 +47,7 @@ class WrittenOutput:
     def abandon(self) -> None:
         """End it: other engines forget it, and see no more of it."""
         if self.num_shown and not self._is_over:
-            self._put((self._stage, (), self._subject, 0.0, 0, 1, self.number, 0))
+            self._put((self._stage, (), self._subject, 0.0, 0, 1, self.number, 0, b""))
         self._is_over = True
 
     def send(self, token_ids: Tokens | Sequence[int]) -> None:
@@ -56,5 +56,5 @@ class WrittenOutput:
             self.abandon()
         if self._is_over:
             return
-        self._put((self._stage, token_ids, self._subject, 0.0, 0, 1, self.number, self.num_shown))
+        self._put((self._stage, token_ids, self._subject, 0.0, 0, 1, self.number, self.num_shown, b""))
         self.num_shown += len(token_ids)

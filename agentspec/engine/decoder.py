@@ -293,6 +293,7 @@ class Decoder:
                     choice.live.request.tags.stage,
                     choice.output_ids,
                     subject=choice.live.request.tags.subject,
+                    session=choice.live.request.tags.session,
                     num_accepted_from_shared=choice.speculation.num_accepted_from_shared,
                     written=choice.shown,
                 )

@@ -42,8 +42,8 @@ from agentspec.errors import (
 )
 from agentspec.forest import persistence
 from agentspec.forest.file import SavedForest, reading, writing
-from agentspec.forest.registry import TreeRegistry
-from agentspec.forest.sessions import SessionKey
+from agentspec.forest.registry import RequestTrees, TreeRegistry
+from agentspec.forest.sessions import SessionKey, session_hash
 from agentspec.stages import StageKey
 
 __all__ = [
@@ -117,6 +117,7 @@ class Forest:
         self._core = ForestCore(self.config.depth + 1, self.config.total_limit_bytes, self.config.threads)
         self._trees = TreeRegistry(self.config, self._core, prior)
         self._saving = threading.Lock()  # one thread at a time reads a tree
+        self._moving = threading.Lock()  # of a session's past into its tree: an erasure misses neither
         self._lock = threading.Lock()  # guards the requests; never held during long work of the core
         self._requests: dict[str, _Request] = {}
         self._num_started = 0
@@ -166,8 +167,7 @@ class Forest:
         request = self._admit(request_id, stage)
         try:
             is_learned = draft.rule == "learned" and not draft.is_off
-            trees = self._trees.enter(stage, session, is_learned=is_learned)
-            request.session = trees.session
+            trees = self._enter(request, session, is_learned=is_learned)
             self._core.start(
                 request.number,
                 trees.group,
@@ -289,14 +289,23 @@ class Forest:
 
     # ---- trees ----
 
-    def learn(self, stage: StageKey, token_ids: Tokens, uses: int = 1, origin: Origin = Origin.LOCAL) -> None:
+    def learn(
+        self,
+        stage: StageKey,
+        token_ids: Tokens,
+        uses: int = 1,
+        origin: Origin = Origin.LOCAL,
+        session: bytes = b"",
+    ) -> None:
         """Add one past output to the trees of a stage, its parents and its tenant.
 
         Args:
             stage: stage of the output.
-            token_ids: int32 ``[n]``.
+            token_ids: int32 ``[n]``. With a session, they must not change any more.
             uses: how often it occurred.
             origin: where it was written.
+            session: :func:`session_hash` of the run that another engine serves. Its tree learns the output
+                now, or when the run's first request starts here.
 
         Raises:
             TokenError: not one-dimensional int32, or a negative id.
@@ -304,20 +313,26 @@ class Forest:
         """
         tokens = _check_tokens(token_ids)
         self._core.learn(np.array(self._trees.shared(stage), np.uint64), tokens, uses, origin)
+        if session:
+            trees = self._trees.session((stage.tenant, session), tokens)
+            self._core.learn(np.array(trees, np.uint64), tokens, uses, origin)
         self._trees.drop_unwanted()
 
     def forget(self, stage: StageKey, token_ids: Tokens) -> None:
         """Remove an output, and all equal ones, from every shared tree that may hold it.
 
         These are the trees of the stage, its parents, its tenant and the tenant's sessions. What remains of
-        an output that lost its end near a budget is removed, too. Running outputs stay. Other calls run in
-        between.
+        an output that lost its end near a budget is removed, too. Running outputs stay. The past of the
+        tenant's sessions that have no tree here is forgotten. Other calls run in between.
 
         Raises:
             TokenError: not one-dimensional int32, or a negative id.
         """
         tokens = _check_tokens(token_ids)
-        self._core.forget(np.array(self._trees.holders(stage), np.uint64), tokens)
+        with self._moving:
+            self._trees.drop_pasts(stage.tenant)
+            holders = self._trees.holders(stage)
+        self._core.forget(np.array(holders, np.uint64), tokens)
 
     def model_states(self) -> list[bytes]:
         """Return the states of the stages' acceptance models, the most recently used first."""
@@ -337,7 +352,8 @@ class Forest:
 
         Live requests continue without these trees, which do not learn their later output.
         """
-        self._trees.remove_tenant(tenant)
+        with self._moving:
+            self._trees.remove_tenant(tenant)
         self._trees.drop_unwanted()
 
     def memory_bytes(self, stage: StageKey | None = None) -> int:
@@ -418,6 +434,19 @@ class Forest:
             self._num_started += 1
             self._requests[request_id] = request
             return request
+
+    def _enter(self, request: _Request, session: str | None, *, is_learned: bool) -> RequestTrees:
+        """Return a request's trees. A session that other engines have served brings its outputs along."""
+        stage = request.stage
+        if session is None:
+            return self._trees.enter(stage, None, is_learned=is_learned)
+        with self._moving:
+            trees = self._trees.enter(stage, session_hash(stage.tenant, session), is_learned=is_learned)
+            request.session = trees.session
+            for tokens in trees.past:
+                index = np.array([trees.shared[0][0]], np.uint64)
+                self._core.learn(index, tokens, 1, Origin.FLEET, is_awaited=True)
+            return trees
 
     def _dismiss(self, request_id: str) -> None:
         with self._lock:

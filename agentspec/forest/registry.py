@@ -12,17 +12,23 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from agentspec._native import MODEL_BYTES, ForestCore
 from agentspec.config import ForestConfig
 from agentspec.draft import Source
 from agentspec.forest.file import TreeName
+from agentspec.forest.session_pasts import SessionPasts
 from agentspec.forest.sessions import SessionKey, SessionTable
 from agentspec.stages import MAX_SEGMENTS, StageKey
 
+Tokens = NDArray[np.int32]
 Path = tuple[str, ...]  # of a stage or of an enclosing path; () is the tenant's own tree
 
 _MODELS_SHARE = 16  # of a budget
 _IDLE_SESSIONS_SHARE = 8  # of a tenant's budget
+_PASTS_SHARE = 64  # beside a tenant's budget
 _WEIGHT_PER_WIDER_TREE = 64
 _MOST_EXPIRED = 8  # sessions per call: more than one request can leave behind
 
@@ -38,13 +44,15 @@ class _Tenant:
 class RequestTrees(NamedTuple):
     """What one request drafts from: its tenant's group in the core, shared trees, and its stage's model.
 
-    ``shared`` has (index in the core, source) of each tree, the most specific first.
+    ``shared`` has (index in the core, source) of each tree, the most specific first. ``past`` has outputs
+    that the session's tree, the first one, has to learn: it is new here, but other engines have served it.
     """
 
     group: int
     shared: list[tuple[int, Source]]
     model: int | None
     session: SessionKey | None  # None = it runs without one
+    past: list[Tokens]
 
 
 class TreeSizes(NamedTuple):
@@ -76,10 +84,11 @@ class TreeRegistry:
             config.session_ttl_s,
             self._unwanted.append,
         )
+        self._pasts = SessionPasts(self._most_tenant_bytes() // _PASTS_SHARE, config.session_ttl_s)
 
     # ---- one request's trees ----
 
-    def enter(self, stage: StageKey, session: str | None, *, is_learned: bool) -> RequestTrees:
+    def enter(self, stage: StageKey, session: bytes | None, *, is_learned: bool) -> RequestTrees:
         """Begin a request: return its trees, as configured. Drops some sessions that were idle for too long.
 
         It runs without its session if the forest has no session trees, or the tenant has no room for
@@ -90,10 +99,13 @@ class TreeRegistry:
             tenant = self._tenant(stage.tenant)
             shared = self._shared(tenant, stage.path)
             model = self._model(stage) if is_learned else None
-            key = None if session is None else self._enter_session(tenant, (stage.tenant, session))
-            if key is not None:
+            key = None if session is None else (stage.tenant, session)
+            past: list[Tokens] = []
+            if key is not None and self._enter_session(tenant, key, past):
                 shared.insert(0, (self._sessions.index(key), Source.SESSION))
-            return RequestTrees(tenant.group, shared, model, key)
+            else:
+                key = None
+            return RequestTrees(tenant.group, shared, model, key, past)
 
     def leave(self, session: SessionKey) -> None:
         """End a request in a session."""
@@ -105,6 +117,21 @@ class TreeRegistry:
         """Return the trees of a stage, its parent paths and its tenant, as configured."""
         with self._lock:
             return [index for index, _ in self._shared(self._tenant(stage.tenant), stage.path)]
+
+    def session(self, key: SessionKey, tokens: Tokens) -> list[int]:
+        """Return the tree of a session. If it has none, keep the output until it has one."""
+        if Source.SESSION not in self._config.sources:
+            return []
+        with self._lock:
+            index = self._sessions.find(key)
+            if index is None:
+                self._pasts.add(key, tokens)
+            return [] if index is None else [index]
+
+    def drop_pasts(self, tenant: str) -> None:
+        """Forget the past of all sessions of a tenant that have no tree."""
+        with self._lock:
+            self._pasts.drop_tenant(tenant)
 
     # ---- all trees ----
 
@@ -120,6 +147,7 @@ class TreeRegistry:
             tenant = self._tenants.get(name)
             if tenant is None:
                 return
+            self._pasts.drop_tenant(name)
             self._unwanted.extend(tenant.trees.values())
             tenant.trees.clear()
             limit = self._config.session_limit_bytes
@@ -219,12 +247,14 @@ class TreeRegistry:
             if source in self._config.sources
         ]
 
-    def _enter_session(self, tenant: _Tenant, key: SessionKey) -> SessionKey | None:
-        if Source.SESSION not in self._config.sources:
-            return None
-        limit = self._config.session_limit_bytes
-        has_entered = self._sessions.enter(key, lambda: self._core.create_index(tenant.group, limit))
-        return key if has_entered else None
+    def _enter_session(self, tenant: _Tenant, key: SessionKey, past: list[Tokens]) -> bool:
+        """Begin a request in its session. ``past`` gets the outputs that a new tree of it has to learn."""
+
+        def create() -> int:
+            past.extend(self._pasts.take(key))
+            return self._core.create_index(tenant.group, self._config.session_limit_bytes)
+
+        return Source.SESSION in self._config.sources and self._sessions.enter(key, create)
 
     def _new_tree(self, tenant: _Tenant, path: Path) -> int:
         return self._core.create_index(tenant.group, self._config.stage_limit_bytes, self._weight(path))

@@ -10,8 +10,23 @@ import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
-SessionKey = tuple[str, str]  # tenant, session
+SESSION_BYTES = 8
+
+SessionKey = tuple[str, bytes]  # tenant, hash of the session's name
+
+
+def session_hash(tenant: str, session: str) -> bytes:
+    """Return what stands for a tenant's session in the forest and in shared outputs: 8 bytes.
+
+    Two sessions of equal hashes would share a tree, which changes drafts only.
+    """
+    return blake2b(
+        f"{tenant}\0{session}".encode(errors="surrogatepass"),
+        digest_size=SESSION_BYTES,
+        person=b"agentspec run",
+    ).digest()
 
 
 @dataclass(slots=True)
@@ -25,8 +40,8 @@ class _Session:
 class _Tenant:
     """One tenant's sessions with and without live requests. The first idle one is idle for longest."""
 
-    busy: dict[str, _Session] = field(default_factory=dict)
-    idle: OrderedDict[str, _Session] = field(default_factory=OrderedDict)
+    busy: dict[bytes, _Session] = field(default_factory=dict)
+    idle: OrderedDict[bytes, _Session] = field(default_factory=OrderedDict)
     idle_bytes: int = 0
 
 
@@ -94,6 +109,12 @@ class SessionTable:
     def index(self, key: SessionKey) -> int:
         """Return the tree of a session with live requests."""
         return self._tenants[key[0]].busy[key[1]].index
+
+    def find(self, key: SessionKey) -> int | None:
+        """Return the tree of a session, or None if it has none."""
+        tenant = self._tenants.get(key[0])
+        session = tenant and (tenant.busy.get(key[1]) or tenant.idle.get(key[1]))
+        return session.index if session else None
 
     def indices(self, tenant: str | None = None) -> list[int]:
         """Return the trees of all sessions, or of one tenant's."""

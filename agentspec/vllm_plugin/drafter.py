@@ -304,6 +304,7 @@ class ForestDrafter:
                 live.trees,
                 output,
                 subject=live.tags.subject,
+                session=live.tags.session,
                 num_accepted_from_shared=live.num_accepted_from_shared,
                 written=live.written,
             )

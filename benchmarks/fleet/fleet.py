@@ -27,6 +27,7 @@ from agentspec.corpus.sqlite_store import SqliteStore
 from agentspec.corpus.written import WrittenOutput
 from agentspec.draft import Draft, Source
 from agentspec.forest import Forest, Tokens
+from agentspec.forest.sessions import session_hash
 from agentspec.gateway.settings import RoutingSettings
 from agentspec.gateway.upstreams.routing import choose
 from agentspec.replay.calls import Call
@@ -37,7 +38,7 @@ from benchmarks.fleet.recorded import VOCAB_SIZE, VOCABULARY, stage_key
 
 STEP_S = 0.02
 DRAFT = DraftConfig(rule="learned")
-SHARED = (Source.STAGE, Source.WORKFLOW, Source.TENANT)  # a session's tree stays in its replica
+SHARED = (Source.STAGE, Source.WORKFLOW, Source.TENANT)  # a session is in few replicas
 GATEWAY = "by gateway"
 _MEMORY_BYTES = 64 * MIB
 _NO_LIMIT = 1e9
@@ -197,7 +198,8 @@ class _Live:
             return
         tokens = np.array(self.output, np.int32)
         number = self.written.number if self.written.num_shown else -1
-        self.replica.publisher.put((key, tokens, b"", 0.0, self.num_accepted, 1, number, -1))
+        shared = self.num_accepted, 1, number, -1, session_hash(key.tenant, self.call.session)
+        self.replica.publisher.put((key, tokens, b"", 0.0, *shared))
 
 
 class Fleet:

@@ -45,6 +45,7 @@ _CALIBRATION_TOKENS_PER_S = 1e5
 _WARM_UP_S = 2.0
 _RESERVE_S = 10.0  # of other engines' outputs
 _NICE = 10
+_SESSION = "9b2f4c1e-run"
 _SAMPLE_S = 0.25
 
 
@@ -125,7 +126,7 @@ def _under_load(corpus: Corpus, trees: Forest, rate_per_s: float, duration_s: fl
         tokens = _tokens(rng)
         while time.monotonic() < begin_s + number / rate_per_s:
             batch.step()
-        publish_us.append(_us(partial(corpus.share, STAGE, tokens)))  # as engines do
+        publish_us.append(_us(partial(corpus.share, STAGE, tokens, session=_SESSION)))  # as engines do
         if number % max(1, int(rate_per_s * _SAMPLE_S)) == 0:
             lags_s.append(corpus.figures().learner.lag_s)
     after = corpus.figures()

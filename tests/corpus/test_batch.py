@@ -6,6 +6,7 @@ import struct
 import tracemalloc
 import zlib
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -53,6 +54,7 @@ outputs = st.builds(
     st.binary(max_size=32),
     uses,
     st.integers(0, 2**32 - 1),
+    st.sampled_from([b"", b"8 bytes."]),
 )
 records = st.one_of(
     outputs,
@@ -122,6 +124,19 @@ def test_a_part_that_can_not_be_is_refused(changes):
     bad["path"] = list(bad["path"])
     with pytest.raises(BatchError):
         decode(sealed(compressed([[4, *bad.values()]]), version=3), "acme")
+
+
+def test_the_format_is_the_oldest_one_that_has_all_records():
+    session_output = replace(output(1, 2), session=b"8 bytes.")
+    for records, version in (([output(1)], 2), ([part(), output(1)], 3), ([part(), session_output], 4)):
+        assert encode(batch(*records))[8] == version
+
+
+def test_a_session_is_a_hash_of_eight_bytes():
+    with pytest.raises(ConfigError, match="8 bytes, not 3"):
+        replace(output(1, 2), session=b"run")
+    with pytest.raises(BatchError, match="8 bytes, not 3"):
+        decode(sealed(compressed([[5, ["sql"], b"\1\0\0\0", b"", 1, 0, b"run"]]), version=4), "acme")
 
 
 def test_outputs_belong_to_the_tenant_of_their_scope():
@@ -364,7 +379,7 @@ def test_a_tombstone_of_the_first_format_repeats_nothing(tag, name):
 
 def test_a_newer_format_and_an_unknown_codec_are_refused():
     with pytest.raises(BatchError, match="newer"):
-        decode(sealed(compressed([GOOD]), version=4), "acme")
+        decode(sealed(compressed([GOOD]), version=5), "acme")
     for unknown in ({"version": 0}, {"codec": 2}):
         with pytest.raises(BatchError, match="header"):
             decode(sealed(compressed([GOOD]), **unknown), "acme")

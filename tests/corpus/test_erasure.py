@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -12,12 +14,15 @@ from agentspec import Forest
 from agentspec.corpus.batch import Count, Part
 from agentspec.corpus.output import Output
 from agentspec.errors import CorpusError
+from agentspec.forest.sessions import session_hash
+from agentspec.stages import StageKey
 from tests.corpus.support.memory_store import MemoryStore
 from tests.corpus.support.replica import Clock, Replica, output, stored, tree_outputs
 
 TENANTS = ("acme", "globex")
 STAGES = ("a", "a/b", "c")
 SUBJECTS = (b"", b"", b"ann", b"bob")
+SESSIONS = ("", "run", "other")
 NAMES = "xyz"
 replicas = st.integers(0, len(NAMES) - 1)
 tenants = st.sampled_from(TENANTS)
@@ -56,10 +61,12 @@ class Fleet(RuleBasedStateMachine):
         tokens=st.lists(st.integers(0, 3), min_size=1, max_size=3),
         subject=st.sampled_from(SUBJECTS),
         is_drafted=st.booleans(),
+        session=st.sampled_from(SESSIONS),
     )
-    def finish(self, which, tenant, stage, tokens, subject, is_drafted):
+    def finish(self, which, tenant, stage, tokens, subject, is_drafted, session=""):
         tokens = tuple(token + 50 * (tenant == "globex") for token in tokens)
-        finished = output(tokens, stage, tenant, subject)
+        of = session_hash(tenant, session) if session else b""
+        finished = output(tokens, stage, tenant, subject, session=of)
         self.replicas[which].finish(finished, len(tokens) if is_drafted else 0)
         self.note_alive(tenant, stage, tokens, subject)
 
@@ -83,6 +90,13 @@ class Fleet(RuleBasedStateMachine):
         elif end == "whole":
             replica.end(written, output(tokens, stage, tenant, subject))
             self.note_alive(tenant, stage, tokens, subject)
+
+    @rule(which=replicas, tenant=tenants, session=st.sampled_from(SESSIONS[1:]))
+    def move_session(self, which, tenant, session):
+        """Let a session go on in a replica, with a request that says nothing."""
+        trees = self.replicas[which].trees
+        trees.start("moved", StageKey(tenant, ("c",)), np.empty(0, np.int32), session=session)
+        trees.finish("moved")
 
     @rule(which=replicas)
     def send(self, which):
@@ -226,6 +240,20 @@ def test_an_output_between_two_equal_erasures_is_erased_though_it_is_sent_late()
     fleet.forget_stage(which=1, tenant="globex", stage="a")
     fleet.send(which=0)  # it has not read the second erasure
     fleet.join_anew(which=0)
+    fleet.teardown()
+
+
+@pytest.mark.parametrize("has_moved", [False, True])
+def test_an_erased_output_leaves_the_session_that_it_belongs_to(has_moved: bool) -> None:
+    fleet = Fleet()
+    fleet.start(small=False)
+    said = {"stage": "a", "tokens": [1, 2], "subject": b"", "is_drafted": False, "session": "run"}
+    fleet.finish(which=0, tenant="acme", **said)
+    fleet.settle()
+    if has_moved:
+        fleet.move_session(which=1, tenant="acme", session="run")
+    assert tree_outputs(fleet.replicas[1].trees)["acme", None] == [(1, 2)]
+    fleet.forget_stage(which=0, tenant="acme", stage="a")
     fleet.teardown()
 
 

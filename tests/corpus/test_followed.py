@@ -155,7 +155,7 @@ def test_few_tokens_wait_for_the_next_ones() -> None:
     written = WrittenOutput(StageKey.parse("plan", "acme"), b"", 5, sent.append)
     for end in (1, PART_TOKENS - 1, PART_TOKENS, PART_TOKENS + 1, len(TEXT)):
         written.show(TEXT[:end])
-    assert [(list(entry[1]), entry[6:]) for entry in sent] == [
+    assert [(list(entry[1]), entry[6:8]) for entry in sent] == [
         (HALF, (5, 0)),
         (TEXT[PART_TOKENS:], (5, PART_TOKENS)),
     ]

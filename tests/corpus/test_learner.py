@@ -10,6 +10,7 @@ from agentspec.corpus.batch import Batch, Count, ForgetSubject, encode
 from agentspec.corpus.output import Output
 from agentspec.corpus.sqlite_store import SqliteStore
 from agentspec.draft import Origin
+from agentspec.forest.sessions import session_hash
 from tests.corpus.support.memory_store import MemoryStore
 from tests.corpus.support.replica import Clock, NotedTrees, Replica, output, tree_outputs
 
@@ -370,3 +371,19 @@ def test_an_own_output_that_came_too_late_is_erased_from_a_snapshot_that_holds_i
     joined = Replica(store, "c")
     joined.learn()
     assert joined.held() == {}
+
+
+def test_outputs_of_a_session_are_learned_as_such_while_they_are_new(store):
+    here, there = Replica(store, "a"), Replica(store, "b")
+    run = session_hash("acme", "run")
+    here.finish(output([1, 2], session=run))
+    here.finish(output([3, 4]))
+    here.finish(output([1, 2], session=run))  # counted
+    here.pump(61.0)
+    there.learn()
+    assert there.trees.sessions == [(run, [1, 2])]
+    here.keeper._writer.write("acme")
+    later = Replica(store, "c", joined=())
+    later.learn()
+    assert later.held()
+    assert later.trees.sessions == []  # a snapshot has none

@@ -467,6 +467,7 @@ class Sharing:
 
     def __init__(self) -> None:
         self.shared: list[tuple[list[int], bytes, int]] = []
+        self.sessions: list[str | None] = []
         self.shown: list[Shown] = []
         self.ended: list[Shown | None] = []
 
@@ -476,10 +477,18 @@ class Sharing:
         return self.shown[-1]
 
     def share(
-        self, stage: Any, token_ids: Any, *, subject: bytes, num_accepted_from_shared: int, written: Any
+        self,
+        stage: Any,
+        token_ids: Any,
+        *,
+        subject: bytes,
+        session: str | None,
+        num_accepted_from_shared: int,
+        written: Any,
     ) -> None:
         assert stage == STAGE
         self.shared.append((list(token_ids), subject, num_accepted_from_shared))
+        self.sessions.append(session)
         self.ended.append(written)
 
 
@@ -497,9 +506,10 @@ def test_outputs_that_were_learned_are_shared(make: Any) -> None:
         engine, sharing = make(Oracle({tuple(prompt): expected}, is_tree=False, wrong=0)), Sharing()
         engine.decoder._proposer.source = source
         engine.decoder.sharing = sharing
-        engine.submit(request("r", prompt, subject=b"ann"))
+        engine.submit(request("r", prompt, subject=b"ann", session="run"))
         engine.run()
         assert sharing.shared == [(expected, b"ann", num_shared)]
+        assert sharing.sessions == ["run"]
 
 
 def test_other_engines_see_an_output_while_it_is_written(make: Any) -> None:

@@ -17,6 +17,7 @@ import pytest
 from agentspec.corpus.output import Output
 from agentspec.corpus.output_queue import Entry, FinishedOutput, OutputQueue
 from agentspec.errors import ConfigError
+from agentspec.forest.sessions import session_hash
 from agentspec.stages import StageKey
 from agentspec.tags import subject_hash
 from agentspec.vllm_plugin.commands import Commands
@@ -105,7 +106,7 @@ def test_what_one_engine_learned_another_drafts(start):
 def test_the_corpus_gets_what_the_trees_learned(start, published):
     with start() as (engine, drafter):
         run(engine, "r0")
-        run(engine, "r1", subject=subject_hash("acme", "ann").hex())
+        run(engine, "r1", subject=subject_hash("acme", "ann").hex(), session="run")
         run(engine, "r2", adapter="red")
         run(engine, "r3", learn=0)
         run(engine, "r4", max_draft=0)
@@ -114,6 +115,7 @@ def test_the_corpus_gets_what_the_trees_learned(start, published):
     assert [output.tokens.tolist() for output in outputs] == [TEXT] * 4
     assert [output.stage for output in outputs] == [adapted(STAGE, one) for one in (None, None, "red", None)]
     assert [output.subject for output in outputs] == [b"", subject_hash("acme", "ann"), b"", b""]
+    assert [output.session for output in outputs] == [b"", session_hash("acme", "run"), b"", b""]
     num_shared = [num for _, num in published]
     assert num_shared[1] > 0.6 * len(TEXT)
     assert [num_shared[0], *num_shared[2:]] == [0, 0, 0]

@@ -173,17 +173,18 @@ void register_forest_core(py::module_& module) {
           "Drop a model; live requests keep it.");
   cls.def(
       "learn",
-      [](ForestCore& self, const Ids& indices, const Tokens& tokens, std::uint32_t uses, std::size_t origin) {
+      [](ForestCore& self, const Ids& indices, const Tokens& tokens, std::uint32_t uses, std::size_t origin,
+         bool is_awaited) {
         const auto index_view = span_of(indices);
         const auto token_view = span_of(tokens);
         if (origin >= kNumOrigins) throw py::value_error("there is no origin " + std::to_string(origin));
         const py::gil_scoped_release unlocked;
-        self.learn(index_view, token_view, {uses, static_cast<Origin>(origin)});
+        self.learn(index_view, token_view, {uses, static_cast<Origin>(origin)}, is_awaited);
       },
       py::arg("indices").noconvert(), py::arg("tokens").noconvert(), py::arg("uses") = 1,
-      py::arg("origin") = 0,
+      py::arg("origin") = 0, py::arg("is_awaited") = false,
       "Add a finished sequence, which counts as `uses` equal ones (65535 at most), to each index. origin: a\n"
-      "value of agentspec.draft.Origin.\n"
+      "value of agentspec.draft.Origin. Without is_awaited, other threads go first.\n"
       "O(indices * tokens * chain).");
   cls.def(
       "forget",

@@ -24,5 +24,12 @@ def batch(*records: Record, first: int = 0) -> Batch:
 def shown(record: Record) -> object:
     """Return something that is equal for equal records."""
     if isinstance(record, Output):
-        return record.stage, record.tokens.tolist(), record.subject, record.uses, record.minute
+        return (
+            record.stage,
+            record.tokens.tolist(),
+            record.subject,
+            record.uses,
+            record.minute,
+            record.session,
+        )
     return record

@@ -48,10 +48,18 @@ class NotedTrees:
     evicted: list[str] = field(default_factory=list)
     origins: Counter = field(default_factory=Counter)  # of the calls
     followed: dict[str, list[Any]] = field(default_factory=dict)  # stage and tokens of running outputs
+    sessions: list[tuple[bytes, Any]] = field(default_factory=list)  # hash and tokens
 
     def learn(
-        self, stage: StageKey, token_ids: np.ndarray, uses: int = 1, origin: Origin = Origin.LOCAL
+        self,
+        stage: StageKey,
+        token_ids: np.ndarray,
+        uses: int = 1,
+        origin: Origin = Origin.LOCAL,
+        session: bytes = b"",
     ) -> None:
+        if session:
+            self.sessions.append((session, token_ids.tolist()))
         self.held[stage.tenant, stage.name, tuple(token_ids.tolist())] += uses
         self.origins[origin] += 1
 
@@ -135,8 +143,8 @@ class Replica:
     def end(self, written: WrittenOutput, whole: Output, num_accepted: int = 0) -> None:
         """It has ended."""
         self.trees.learn(whole.stage, whole.tokens)
-        entry = whole.stage, whole.tokens, whole.subject, 0.0, num_accepted, 1, written.number, -1
-        self.publisher.put(entry)
+        how = num_accepted, 1, written.number, -1, whole.session
+        self.publisher.put((whole.stage, whole.tokens, whole.subject, 0.0, *how))
 
     def pump(self, seconds: float = 1.0) -> None:
         """Send what is due after some time."""
@@ -191,4 +199,7 @@ def tree_outputs(forest: Forest) -> dict[tuple[str, tuple[str, ...] | None], lis
             ends = np.cumsum(sizes)
             held += [tuple(tokens[end - size : end].tolist()) for end, size in zip(ends, sizes, strict=True)]
             tokens, sizes, _ = core.read_outputs(index, False)
+    for tenant, known in registry._pasts._tenants.items():  # of sessions without a tree
+        outputs = [one for past in known.pasts.values() for one in past.outputs]
+        found.setdefault((tenant, None), []).extend(tuple(tokens.tolist()) for tokens in outputs)
     return found

@@ -92,7 +92,7 @@ Outputs ForestCore::read_outputs(IndexId id, bool is_begin) {
 }
 
 void ForestCore::learn(std::span<const IndexId> indices, std::span<const std::int32_t> tokens,
-                       const SequenceKind& kind) {
+                       const SequenceKind& kind, bool is_awaited) {
   check_tokens(tokens);
   SuffixIndex::check_uses(kind.uses);
   for (const IndexId id : indices) {
@@ -100,7 +100,7 @@ void ForestCore::learn(std::span<const IndexId> indices, std::span<const std::in
     for (std::size_t begin = 0; begin < tokens.size(); begin += kLearnedTokens) {
       const std::size_t size = std::min(kLearnedTokens, tokens.size() - begin);
       const bool is_last = begin + size == tokens.size();
-      std::this_thread::yield();  // to a step whose thread waits for this core
+      if (!is_awaited) std::this_thread::yield();  // to a step whose thread waits for this core
       const auto lock = enter();
       if (!registry_.learn_piece(id, sequence, tokens.subspan(begin, size), kind, is_last)) break;
     }

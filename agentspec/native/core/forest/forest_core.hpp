@@ -57,10 +57,10 @@ class ForestCore {
   std::vector<std::byte> model_state(ModelId id);
   /// Live requests keep it until they are finished. Throws UnknownIdError.
   void drop_model(ModelId id);
-  /// Adds a finished sequence to each of the indices, in pieces. O(indices * tokens * chain). Throws
-  /// TokenError, ConfigError.
+  /// Adds a finished sequence to each of the indices, in pieces. Between them, the thread yields its core,
+  /// unless a decode step waits for the result. O(indices * tokens * chain). Throws TokenError, ConfigError.
   void learn(std::span<const IndexId> indices, std::span<const std::int32_t> tokens,
-             const SequenceKind& kind = {});
+             const SequenceKind& kind = {}, bool is_awaited = false);
   /// Removes the outputs of exactly these tokens from each of the indices, in pieces, and what is left of
   /// them after evictions. Live requests keep theirs. O(indices * tokens * chain). Throws TokenError.
   void forget(std::span<const IndexId> indices, std::span<const std::int32_t> tokens);
