@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 class Source(IntEnum):
     """What proposed a draft token: a tree, or a model. The values are those of the native core.
 
-    ``WORKFLOW`` stands for any parent path of the stage.
+    ``REQUEST`` stands for the request itself: its prompt, prediction, output and grammar. ``WORKFLOW`` stands
+    for any parent path of the stage.
     """
 
     NONE = 0

@@ -19,6 +19,7 @@ from torch import Tensor
 from agentspec.draft import Draft
 from agentspec.engine.batch import Segment
 from agentspec.engine.counters import StageCounters
+from agentspec.engine.forced_drafts import with_forced
 from agentspec.engine.passed import PassedRow, PassWatcher
 from agentspec.engine.promises import Promises
 from agentspec.engine.request import Choice, Item, LiveRequest
@@ -27,7 +28,7 @@ from agentspec.engine.scheduler import Row, Scheduler
 from agentspec.engine.verifier import Verdict, verify
 from agentspec.errors import EngineError
 from agentspec.generation import TokenLogprob, TracedStep
-from agentspec.proposer import OutputSharing, Proposer
+from agentspec.proposer import NoDrafts, OutputSharing, Proposer, TextProposer, Tokens
 from agentspec.steps import PlainStep, StepCost, StepSaving
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from agentspec.engine.model.transformer import Pass, Transformer
 
 logger = logging.getLogger(__name__)
+
+_NO_TOKENS: Tokens = np.empty(0, np.int32)
 
 
 class Decoder:
@@ -173,7 +176,8 @@ class Decoder:
             return
         updates = [(row.choice.key, row.choice.drain_pending()) for row in rows]
         try:
-            drafts = self._proposer.step(updates, self._max_draft_tokens, self._least_prob())
+            found = self._proposer.step(updates, self._max_draft_tokens, self._least_prob())
+            found = self._with_forced(rows, found)
         except Exception:
             logger.exception(
                 "the proposer could not draft; these %d outputs continue without drafts", len(rows)
@@ -181,13 +185,27 @@ class Decoder:
             for row in rows:
                 row.choice.is_tracked = False
             return
-        known = _known(drafts, self._model.config.vocab_size)
+        known = _known(found, self._model.config.vocab_size)
         drafts = [_cut(draft, row.choice.draft_room) for row, draft in zip(rows, known, strict=True)]
         has_stair = self._fixed_price is None and all(row.is_decode for row in all_rows)
         if has_stair and not self._promises.are_worth(drafts, self._cost):
             return
         for row, draft in zip(rows, drafts, strict=True):
             row.draft = draft
+
+    def _with_forced(self, rows: Sequence[Row], drafts: list[Draft]) -> list[Draft]:
+        """Let drafts begin with the tokens that grammars force."""
+        grammars = [row.choice.sampler.grammar for row in rows]
+        if isinstance(self._proposer, NoDrafts) or not any(grammars):
+            return drafts
+        forced = [_NO_TOKENS if grammar is None else grammar.forced() for grammar in grammars]
+        return with_forced([row.choice.key for row in rows], drafts, forced, self._behind)
+
+    def _behind(self, assumed: list[tuple[str, Tokens]]) -> list[Draft]:
+        """Draft behind assumed tokens, with a proposer that can."""
+        if not isinstance(self._proposer, TextProposer):
+            return [Draft() for _ in assumed]
+        return self._proposer.draft_after(assumed, self._max_draft_tokens, self._least_prob())
 
     def _watch(
         self,

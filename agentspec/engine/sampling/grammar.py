@@ -117,6 +117,14 @@ class Grammar:
             self._matcher.rollback(num_consumed)
         return corrected
 
+    def forced(self) -> NDArray[np.int32]:
+        """Return the tokens that the grammar forces next, int32 ``[n]``: often none.
+
+        Their text is the only one that may follow. The model could split it into other tokens. Leaves no
+        trace. Cost: O(tokens), some microseconds.
+        """
+        return np.array(self._matcher.compute_ff_tokens(), np.int32)
+
     def _corrected(self, row: int, token: int, best: Callable[[int, NDArray[np.bool_]], int]) -> int:
         if token in self._eos_ids:
             is_allowed = self._matcher.is_accepting()
