@@ -37,7 +37,8 @@ class ForestConfig:
         max_sessions: most sessions of one tenant. The trees of its idle sessions hold at most an
             eighth of its budget. Beyond either limit, the session idle for longest is dropped. If every
             session has live requests, a request of a new session runs without a session tree.
-        session_ttl_s: idle time in seconds after which a session is dropped.
+        session_ttl_s: idle time in seconds after which a session is dropped. Outputs of sessions that other
+            engines serve wait as long for a request here, within 1/64 of the total budget and beside it.
     """
 
     stage_limit_bytes: int = 64 * MIB

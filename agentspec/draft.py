@@ -26,6 +26,7 @@ class Source(IntEnum):
     MODEL = 6  # the core does not run it
 
 
+SHARED = (Source.STAGE, Source.WORKFLOW, Source.TENANT)  # all engines of a fleet learn the same outputs
 TREES = tuple(source for source in Source if source is not Source.MODEL)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any
 
-from agentspec.draft import Source
+from agentspec.draft import SHARED, Source
 from agentspec.stages import StageKey
 
 OTHER_STAGE = "other"
@@ -35,9 +35,8 @@ class SpeculationStats:
 
     @property
     def num_accepted_from_shared(self) -> int:
-        """Accepted tokens that a shared tree drafted, not the request's own tree or a model."""
-        own = sum(self.accepted_by_source.get(source, 0) for source in (Source.REQUEST, Source.MODEL))
-        return self.num_accepted_tokens - own
+        """Accepted tokens of trees that other engines have as well: of the stage, its parents, its tenant."""
+        return sum(self.accepted_by_source.get(source, 0) for source in SHARED)
 
     def count_step(self, source: Source, num_drafted: int, num_accepted: int) -> None:
         """Count a decode step that verified a draft of ``num_drafted`` tokens, 0 = no draft."""

@@ -223,7 +223,7 @@ class Follower:
         for output in islice(self._joining, _JOIN_PIECE):
             num_learned += 1
             if not self._erasures.cover(output):
-                self._parts.updates.learn(output, output.uses, Origin.SNAPSHOT)
+                self._parts.updates.learn(output, output.uses, Origin.SNAPSHOT, output.session)
         if num_learned < _JOIN_PIECE:
             self._joining = None
         return True

@@ -95,9 +95,9 @@ class Inventory:
                     self.forget(record)
 
     def take(self, output: Output) -> Output | None:
-        """Remove an output. Return it with all its uses, or None if it is not here."""
+        """Remove an output. Return it with all its uses and no session, or None if it is not here."""
         held = self._held.get(output.digest, {}).pop(output.subject, None)
-        return None if held is None else replace(output, uses=held.uses, minute=held.minute)
+        return None if held is None else replace(output, uses=held.uses, minute=held.minute, session=b"")
 
     def covered(self, tombstone: Tombstone) -> list[HeldOutput]:
         """Return the outputs that a tombstone names."""

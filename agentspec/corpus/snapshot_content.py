@@ -15,6 +15,7 @@ from agentspec.forest.file import MOST_USES
 
 _MOST_TOMBSTONES = 256
 _MINUTES_PER_DAY = 1440
+_SESSION_MINUTES = 15  # sessions without a request for longer are forgotten by the trees, too
 _ORIGIN = bytes(ORIGIN_BYTES)  # a snapshot's records have no numbers
 
 
@@ -75,15 +76,13 @@ class SnapshotContent:
         """Yield the snapshot's batches: one per erasure, then the most used and newest outputs first."""
         yield from self._tombstones.values()
         self._trim(self._most_bytes)
-        ranked = sorted(self._each(), key=self._worth, reverse=True)
+        ranked = [self._dated(output) for output in sorted(self._each(), key=self._worth, reverse=True)]
         for records in split(ranked):
             yield Batch(_ORIGIN, 0, records)
 
     def _add(self, output: Output) -> None:
         if output.minute < self._oldest_minute:
             return
-        if output.session:  # sessions end: an engine that starts later serves others
-            output = replace(output, session=b"")
         equal = self._outputs.setdefault(output.digest, {})
         before = equal.get(output.subject)
         if before is None:
@@ -122,6 +121,11 @@ class SnapshotContent:
 
     def _each(self) -> Iterator[Output]:
         return (output for equal in self._outputs.values() for output in equal.values())
+
+    def _dated(self, output: Output) -> Output:
+        """Return the output without its session if that has ended by now."""
+        is_live = output.minute >= self._now_minute - _SESSION_MINUTES
+        return output if is_live or not output.session else replace(output, session=b"")
 
     def _worth(self, output: Output) -> float:
         """Rank outputs: a day of age weighs as much as half of the uses."""

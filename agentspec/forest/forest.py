@@ -42,7 +42,7 @@ from agentspec.errors import (
 )
 from agentspec.forest import persistence
 from agentspec.forest.file import SavedForest, reading, writing
-from agentspec.forest.registry import RequestTrees, TreeRegistry
+from agentspec.forest.registry import TreeRegistry
 from agentspec.forest.sessions import SessionKey, session_hash
 from agentspec.stages import StageKey
 
@@ -147,9 +147,10 @@ class Forest:
             prediction_ids: int32 ``[n]``, output that the client expects (OpenAI's ``prediction``).
             draft: draft settings; None = the defaults of DraftConfig.
             learn: False keeps its output out of all shared trees.
-            wait: False returns once the prompt is copied (microseconds) and indexes it in the background. Use
-                it inside a decode step. Until the index is ready, only the shared trees draft. The step at
-                which the index takes part is not deterministic. All else is reproducible.
+            wait: False returns once the prompt is copied (microseconds; a millisecond if the session comes
+                from another engine) and indexes it in the background. Use it inside a decode step. Until the
+                index is ready, only the shared trees draft. The step at which the index takes part is not
+                deterministic. All else is reproducible.
 
         Raises:
             DuplicateRequestError: a live request has this id.
@@ -167,7 +168,11 @@ class Forest:
         request = self._admit(request_id, stage)
         try:
             is_learned = draft.rule == "learned" and not draft.is_off
-            trees = self._enter(request, session, is_learned=is_learned)
+            key = None if session is None else session_hash(stage.tenant, session)
+            trees = self._trees.enter(stage, key, is_learned=is_learned)
+            request.session = trees.session
+            if trees.session is not None and self._trees.has_past(trees.session):
+                self._learn_past(trees.session, is_awaited=not wait)
             self._core.start(
                 request.number,
                 trees.group,
@@ -304,8 +309,8 @@ class Forest:
             token_ids: int32 ``[n]``. With a session, they must not change any more.
             uses: how often it occurred.
             origin: where it was written.
-            session: :func:`session_hash` of the run that another engine serves. Its tree learns the output
-                now, or when the run's first request starts here.
+            session: :func:`session_hash` of a run that other engines serve. If it has live requests here, its
+                tree learns the output, else it does so, as one of the fleet's, when the next one starts.
 
         Raises:
             TokenError: not one-dimensional int32, or a negative id.
@@ -314,7 +319,8 @@ class Forest:
         tokens = _check_tokens(token_ids)
         self._core.learn(np.array(self._trees.shared(stage), np.uint64), tokens, uses, origin)
         if session:
-            trees = self._trees.session((stage.tenant, session), tokens)
+            with self._moving:
+                trees = self._trees.busy_session((stage.tenant, session), tokens)
             self._core.learn(np.array(trees, np.uint64), tokens, uses, origin)
         self._trees.drop_unwanted()
 
@@ -358,7 +364,7 @@ class Forest:
 
     def memory_bytes(self, stage: StageKey | None = None) -> int:
         """Return the bytes allocated for a stage's tree (0 if it has none), or for the whole forest."""
-        return self._core.memory_bytes() if stage is None else self._trees.sizes(stage).num_bytes
+        return self._all_bytes() if stage is None else self._trees.sizes(stage).num_bytes
 
     def stats(self, stage: StageKey | None = None) -> ForestStats:
         """Return the size of a stage's tree, or of the whole forest (an output counts once per tree)."""
@@ -368,7 +374,7 @@ class Forest:
                 num_requests = len(self._requests)
             else:
                 num_requests = sum(live.stage == stage for live in self._requests.values())
-        tree_bytes = self._core.memory_bytes() if stage is None else sizes.num_bytes
+        tree_bytes = self._all_bytes() if stage is None else sizes.num_bytes
         return ForestStats(tree_bytes, sizes.num_sequences, sizes.num_tokens, num_requests)
 
     # ---- files ----
@@ -435,18 +441,18 @@ class Forest:
             self._requests[request_id] = request
             return request
 
-    def _enter(self, request: _Request, session: str | None, *, is_learned: bool) -> RequestTrees:
-        """Return a request's trees. A session that other engines have served brings its outputs along."""
-        stage = request.stage
-        if session is None:
-            return self._trees.enter(stage, None, is_learned=is_learned)
-        with self._moving:
-            trees = self._trees.enter(stage, session_hash(stage.tenant, session), is_learned=is_learned)
-            request.session = trees.session
-            for tokens in trees.past:
-                index = np.array([trees.shared[0][0]], np.uint64)
-                self._core.learn(index, tokens, 1, Origin.FLEET, is_awaited=True)
-            return trees
+    def _all_bytes(self) -> int:
+        return self._core.memory_bytes() + self._trees.past_bytes()
+
+    def _learn_past(self, session: SessionKey, *, is_awaited: bool) -> None:
+        """Add the outputs that other engines have written for a session to its tree here.
+
+        Without memory the rest is left out: that costs drafts, and no request.
+        """
+        with self._moving, contextlib.suppress(MemoryError):
+            index, past = self._trees.take_past(session)
+            for tokens in past:
+                self._core.learn(np.array([index], np.uint64), tokens, 1, Origin.FLEET, is_awaited)
 
     def _dismiss(self, request_id: str) -> None:
         with self._lock:

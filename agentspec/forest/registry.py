@@ -28,7 +28,7 @@ Path = tuple[str, ...]  # of a stage or of an enclosing path; () is the tenant's
 
 _MODELS_SHARE = 16  # of a budget
 _IDLE_SESSIONS_SHARE = 8  # of a tenant's budget
-_PASTS_SHARE = 64  # beside a tenant's budget
+_PASTS_SHARE = 64  # of the total budget, and beside it
 _WEIGHT_PER_WIDER_TREE = 64
 _MOST_EXPIRED = 8  # sessions per call: more than one request can leave behind
 
@@ -44,15 +44,13 @@ class _Tenant:
 class RequestTrees(NamedTuple):
     """What one request drafts from: its tenant's group in the core, shared trees, and its stage's model.
 
-    ``shared`` has (index in the core, source) of each tree, the most specific first. ``past`` has outputs
-    that the session's tree, the first one, has to learn: it is new here, but other engines have served it.
+    ``shared`` has (index in the core, source) of each tree, the most specific first.
     """
 
     group: int
     shared: list[tuple[int, Source]]
     model: int | None
     session: SessionKey | None  # None = it runs without one
-    past: list[Tokens]
 
 
 class TreeSizes(NamedTuple):
@@ -84,7 +82,7 @@ class TreeRegistry:
             config.session_ttl_s,
             self._unwanted.append,
         )
-        self._pasts = SessionPasts(self._most_tenant_bytes() // _PASTS_SHARE, config.session_ttl_s)
+        self._pasts = SessionPasts(config.total_limit_bytes // _PASTS_SHARE, config.session_ttl_s)
 
     # ---- one request's trees ----
 
@@ -99,13 +97,10 @@ class TreeRegistry:
             tenant = self._tenant(stage.tenant)
             shared = self._shared(tenant, stage.path)
             model = self._model(stage) if is_learned else None
-            key = None if session is None else (stage.tenant, session)
-            past: list[Tokens] = []
-            if key is not None and self._enter_session(tenant, key, past):
+            key = None if session is None else self._enter_session(tenant, (stage.tenant, session))
+            if key is not None:
                 shared.insert(0, (self._sessions.index(key), Source.SESSION))
-            else:
-                key = None
-            return RequestTrees(tenant.group, shared, model, key, past)
+            return RequestTrees(tenant.group, shared, model, key)
 
     def leave(self, session: SessionKey) -> None:
         """End a request in a session."""
@@ -118,20 +113,38 @@ class TreeRegistry:
         with self._lock:
             return [index for index, _ in self._shared(self._tenant(stage.tenant), stage.path)]
 
-    def session(self, key: SessionKey, tokens: Tokens) -> list[int]:
-        """Return the tree of a session. If it has none, keep the output until it has one."""
+    # ---- outputs of sessions from other engines ----
+
+    def busy_session(self, key: SessionKey, tokens: Tokens) -> list[int]:
+        """Return the tree of a session with live requests. If it has none, keep the output until it has."""
         if Source.SESSION not in self._config.sources:
             return []
         with self._lock:
-            index = self._sessions.find(key)
+            index = self._sessions.busy(key)
             if index is None:
                 self._pasts.add(key, tokens)
             return [] if index is None else [index]
 
+    def has_past(self, key: SessionKey) -> bool:
+        """Return True if outputs of the session wait for its tree."""
+        with self._lock:
+            return key in self._pasts
+
+    def take_past(self, key: SessionKey) -> tuple[int, list[Tokens]]:
+        """Return the tree of a session with live requests, and the outputs that it has to learn now."""
+        with self._lock:
+            return self._sessions.index(key), self._pasts.take(key)
+
     def drop_pasts(self, tenant: str) -> None:
-        """Forget the past of all sessions of a tenant that have no tree."""
+        """Forget the outputs of all sessions of a tenant that wait for a tree."""
         with self._lock:
             self._pasts.drop_tenant(tenant)
+
+    def past_bytes(self) -> int:
+        """Return the bytes of outputs that wait. Drops those that have waited for too long."""
+        with self._lock:
+            self._pasts.drop_old()
+            return self._pasts.num_bytes
 
     # ---- all trees ----
 
@@ -247,14 +260,12 @@ class TreeRegistry:
             if source in self._config.sources
         ]
 
-    def _enter_session(self, tenant: _Tenant, key: SessionKey, past: list[Tokens]) -> bool:
-        """Begin a request in its session. ``past`` gets the outputs that a new tree of it has to learn."""
-
-        def create() -> int:
-            past.extend(self._pasts.take(key))
-            return self._core.create_index(tenant.group, self._config.session_limit_bytes)
-
-        return Source.SESSION in self._config.sources and self._sessions.enter(key, create)
+    def _enter_session(self, tenant: _Tenant, key: SessionKey) -> SessionKey | None:
+        if Source.SESSION not in self._config.sources:
+            return None
+        limit = self._config.session_limit_bytes
+        has_entered = self._sessions.enter(key, lambda: self._core.create_index(tenant.group, limit))
+        return key if has_entered else None
 
     def _new_tree(self, tenant: _Tenant, path: Path) -> int:
         return self._core.create_index(tenant.group, self._config.stage_limit_bytes, self._weight(path))

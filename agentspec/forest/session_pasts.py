@@ -1,9 +1,9 @@
-"""The past of sessions that other engines have served: their outputs, until the session gets a tree here."""
+"""The past of sessions that other engines have served: their outputs, until a request of theirs is here."""
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -14,7 +14,11 @@ from agentspec.forest.sessions import SessionKey
 
 Tokens = NDArray[np.int32]
 
-MOST_TOKENS = 8192  # of one session: the request that makes its tree waits until it has learned them
+# of one session: a request waits until its session's tree has learned them, some 1 ms
+MOST_TOKENS = 8192
+MOST_OUTPUTS = 64
+
+_SESSION_BYTES = 1000  # beside its outputs
 _OUTPUT_BYTES = 200  # beside the tokens
 
 
@@ -28,68 +32,78 @@ class _Past:
 
     @property
     def num_bytes(self) -> int:
-        return 4 * self.num_tokens + _OUTPUT_BYTES * len(self.outputs)
+        return 4 * self.num_tokens + _OUTPUT_BYTES * len(self.outputs) + _SESSION_BYTES
 
-
-@dataclass(slots=True)
-class _Tenant:
-    """One tenant's sessions, the one without a new output for longest first."""
-
-    pasts: OrderedDict[bytes, _Past] = field(default_factory=OrderedDict)
-    num_bytes: int = 0
+    def add(self, tokens: Tokens) -> None:
+        self.outputs.append(tokens)
+        self.num_tokens += len(tokens)
+        while self.num_tokens > MOST_TOKENS or len(self.outputs) > MOST_OUTPUTS:
+            self.num_tokens -= len(self.outputs.popleft())
 
 
 class SessionPasts:
-    """The latest outputs of sessions without a tree. Not thread-safe. Every call takes O(what it drops).
+    """The latest outputs of sessions without a live request. Not thread-safe.
+
+    A call takes O(1), or O(what it drops).
 
     Args:
-        most_bytes: of one tenant. Beyond it, the session without a new output for longest is dropped.
+        most_bytes: of all tenants. Beyond it, the session without a new output for longest is dropped.
         ttl_s: seconds without a new output after which a session is dropped.
         clock: monotonic seconds.
+
+    Attributes:
+        num_bytes: bytes in use, estimated.
     """
 
     def __init__(self, most_bytes: int, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most_bytes = most_bytes
         self._ttl_s = ttl_s
         self._clock = clock
-        self._tenants: defaultdict[str, _Tenant] = defaultdict(_Tenant)
+        self._pasts: OrderedDict[SessionKey, _Past] = OrderedDict()  # by the time of the last output
+        self.num_bytes = 0
+
+    def __contains__(self, key: SessionKey) -> bool:
+        return key in self._pasts
 
     def add(self, key: SessionKey, tokens: Tokens) -> None:
-        """Add an output. Of a session, the latest ``MOST_TOKENS`` stay; a longer output is not added."""
-        if len(tokens) > MOST_TOKENS:
+        """Add an output. Of a session, the latest stay; an empty or too long output is not added."""
+        if not 1 <= len(tokens) <= MOST_TOKENS:
             return
-        tenant = self._tenants[key[0]]
-        past = tenant.pasts.setdefault(key[1], _Past())
-        tenant.num_bytes -= past.num_bytes
-        past.outputs.append(tokens)
-        past.num_tokens += len(tokens)
-        while past.num_tokens > MOST_TOKENS:
-            past.num_tokens -= len(past.outputs.popleft())
+        past = self._pasts.pop(key, None)
+        if past is None:
+            past = _Past()
+        else:
+            self.num_bytes -= past.num_bytes
+        past.add(tokens)
         past.last_s = self._clock()
-        tenant.num_bytes += past.num_bytes
-        tenant.pasts.move_to_end(key[1])
-        self._drop_old(key[0])
+        self._pasts[key] = past
+        self.num_bytes += past.num_bytes
+        self.drop_old()
 
     def take(self, key: SessionKey) -> list[Tokens]:
         """Remove and return the outputs of a session, the latest last."""
-        if key[0] not in self._tenants:
-            return []
-        self._drop_old(key[0])
-        tenant = self._tenants[key[0]]
-        past = tenant.pasts.pop(key[1], _Past())
-        tenant.num_bytes -= past.num_bytes
-        return list(past.outputs)
+        self.drop_old()
+        return list(self._drop(key).outputs) if key in self._pasts else []
 
     def drop_tenant(self, tenant: str) -> None:
-        """Drop all sessions of a tenant."""
-        self._tenants.pop(tenant, None)
+        """Drop all sessions of a tenant. O(sessions)."""
+        for key in [key for key in self._pasts if key[0] == tenant]:
+            self._drop(key)
 
-    def _drop_old(self, name: str) -> None:
-        tenant = self._tenants[name]
+    def drop_old(self) -> None:
+        """Drop the sessions that are too old, or too many."""
         oldest_s = self._clock() - self._ttl_s
-        while tenant.pasts:
-            past = next(iter(tenant.pasts.values()))
-            if past.last_s >= oldest_s and tenant.num_bytes <= self._most_bytes:
+        while self._pasts:
+            key, past = next(iter(self._pasts.items()))
+            if past.last_s >= oldest_s and self.num_bytes <= self._most_bytes:
                 return
-            tenant.num_bytes -= past.num_bytes
-            tenant.pasts.popitem(last=False)
+            self._drop(key)
+
+    def outputs(self, tenant: str) -> list[Tokens]:
+        """Return all outputs of a tenant."""
+        return [one for key, past in self._pasts.items() if key[0] == tenant for one in past.outputs]
+
+    def _drop(self, key: SessionKey) -> _Past:
+        past = self._pasts.pop(key)
+        self.num_bytes -= past.num_bytes
+        return past

@@ -110,10 +110,10 @@ class SessionTable:
         """Return the tree of a session with live requests."""
         return self._tenants[key[0]].busy[key[1]].index
 
-    def find(self, key: SessionKey) -> int | None:
-        """Return the tree of a session, or None if it has none."""
+    def busy(self, key: SessionKey) -> int | None:
+        """Return the tree of a session, or None if it has no live requests."""
         tenant = self._tenants.get(key[0])
-        session = tenant and (tenant.busy.get(key[1]) or tenant.idle.get(key[1]))
+        session = tenant.busy.get(key[1]) if tenant else None
         return session.index if session else None
 
     def indices(self, tenant: str | None = None) -> list[int]:

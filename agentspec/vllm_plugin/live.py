@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentspec.draft import Source
+from agentspec.draft import SHARED, Source
 from agentspec.forest import RowCounts
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
@@ -57,7 +57,7 @@ class LiveRequest:
         for source, drafted, accepted in zip(Source, counts.drafted, counts.accepted, strict=True):
             if drafted:
                 stage.add_drafted(source, drafted, accepted)
-            if source not in (Source.REQUEST, Source.MODEL):
+            if source in SHARED:
                 self.num_accepted_from_shared += accepted
         _, num_fleet, num_snapshot = counts.accepted_by_origin
         stage.count_origins(num_fleet, num_snapshot)

@@ -20,14 +20,14 @@ from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.output import Output
 from agentspec.corpus.snapshots import SnapshotWriter
 from agentspec.corpus.store import open_store
-from agentspec.draft import Source
+from agentspec.draft import SHARED, Source
 from agentspec.forest import Forest
 from agentspec.replay.drafters.drafter import TENANT
 from agentspec.replay.jobs import name_of
 from agentspec.replay.traces import files
 from agentspec.reporting.process import in_fresh_process
 from agentspec.reporting.report import Announce
-from benchmarks.fleet.fleet import SHARED, Replica, Sharing
+from benchmarks.fleet.fleet import Replica, Sharing
 from benchmarks.fleet.places import RedisServer, redis_server
 from benchmarks.fleet.recorded import VOCABULARY, each_output
 from benchmarks.fleet.sizes import Sizes

@@ -25,7 +25,7 @@ from agentspec.corpus.novelty import NoveltyGate
 from agentspec.corpus.publisher import Publisher
 from agentspec.corpus.sqlite_store import SqliteStore
 from agentspec.corpus.written import WrittenOutput
-from agentspec.draft import Draft, Source
+from agentspec.draft import SHARED, Draft
 from agentspec.forest import Forest, Tokens
 from agentspec.forest.sessions import session_hash
 from agentspec.gateway.settings import RoutingSettings
@@ -38,7 +38,6 @@ from benchmarks.fleet.recorded import VOCAB_SIZE, VOCABULARY, stage_key
 
 STEP_S = 0.02
 DRAFT = DraftConfig(rule="learned")
-SHARED = (Source.STAGE, Source.WORKFLOW, Source.TENANT)  # a session is in few replicas
 GATEWAY = "by gateway"
 _MEMORY_BYTES = 64 * MIB
 _NO_LIMIT = 1e9

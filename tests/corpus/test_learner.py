@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from agentspec import Forest, StageKey
 from agentspec.corpus.batch import Batch, Count, ForgetSubject, encode
 from agentspec.corpus.output import Output
+from agentspec.corpus.snapshot_content import SnapshotContent
 from agentspec.corpus.sqlite_store import SqliteStore
 from agentspec.draft import Origin
 from agentspec.forest.sessions import session_hash
@@ -373,7 +375,7 @@ def test_an_own_output_that_came_too_late_is_erased_from_a_snapshot_that_holds_i
     assert joined.held() == {}
 
 
-def test_outputs_of_a_session_are_learned_as_such_while_they_are_new(store):
+def test_outputs_of_a_session_are_learned_as_such(store):
     here, there = Replica(store, "a"), Replica(store, "b")
     run = session_hash("acme", "run")
     here.finish(output([1, 2], session=run))
@@ -382,8 +384,18 @@ def test_outputs_of_a_session_are_learned_as_such_while_they_are_new(store):
     here.pump(61.0)
     there.learn()
     assert there.trees.sessions == [(run, [1, 2])]
+
+
+def test_an_engine_that_joins_learns_sessions_of_late(store):
+    run, minute = session_hash("acme", "run"), int(time.time()) // 60
+    merged = SnapshotContent(1 << 20, now_minute=1000, most_age_minutes=2000)
+    merged.add(batch_of(0, output([1], minute=999, session=run), output([2], minute=900, session=run)))
+    records = [record for batch in merged.batches() for record in batch.records]
+    assert {tuple(one.tokens.tolist()): one.session for one in records} == {(1,): run, (2,): b""}
+    here, later = Replica(store, "a"), Replica(store, "b", joined=())
+    here.finish(output([1, 2], minute=minute, session=run))
+    here.pump()
     here.keeper._writer.write("acme")
-    later = Replica(store, "c", joined=())
     later.learn()
-    assert later.held()
-    assert later.trees.sessions == []  # a snapshot has none
+    assert later.trees.origins[Origin.SNAPSHOT] == 1
+    assert later.trees.sessions == [(run, [1, 2])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -15,6 +16,7 @@ from agentspec.models import bundled_model_dir
 from examples.agentic_sql.database import Database, open_all
 from examples.agentic_sql.questions import HELD_OUT, TRAINING, Question, draw
 from examples.agentic_sql.training import batches, network, samples, vocabulary
+from examples.agentic_sql.training.__main__ import held_out, training
 from examples.agentic_sql.training.train import Plan, exact_match, train
 
 
@@ -76,9 +78,10 @@ def test_a_few_steps_lower_the_loss_and_a_stopped_run_goes_on(
     databases: dict[str, Database], bundled: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = Plan(num_steps=6, batch_tokens=1024, warmup=1, report_every=3, num_evaluation_batches=1)
-    train(bundled, databases, plan, tmp_path)
+    sources = partial(training, bundled, databases, plan), list(islice(held_out(bundled, databases), 1))
+    train(network.Shape(), *sources, plan, tmp_path)
     again = Plan(num_steps=9, batch_tokens=1024, warmup=1, report_every=3, num_evaluation_batches=1)
-    trained = train(bundled, databases, again, tmp_path)
+    trained = train(network.Shape(), *sources, again, tmp_path)
     reports = (tmp_path / "progress.jsonl").read_text().splitlines()
     assert [f'"step": {n}' in r for n, r in zip((3, 6, 9), reports, strict=True)] == [True] * 3
     assert capsys.readouterr().out.count("loss") == 3

@@ -9,6 +9,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -34,6 +35,21 @@ def _tokenizer(work: Path, databases: dict[str, Database], size: int, max_len: i
         )
         vocabulary.save(tokenizer, work, max_len)
     return Tokenizer.from_file(str(path))
+
+
+def training(
+    tokenizer: Tokenizer, databases: dict[str, Database], plan: Plan, start: int
+) -> Iterator[batches.Batch]:
+    """Yield the batches of training from a step on."""
+    questions = samples.stream(databases, f"{plan.seed}-{start}")
+    return batches.with_copying(
+        questions, tokenizer, plan.batch_tokens, plan.seed, plan.copying_steps - start
+    )
+
+
+def held_out(tokenizer: Tokenizer, databases: dict[str, Database]) -> Iterator[batches.Batch]:
+    """Yield batches of questions that training does not see."""
+    return batches.stream(samples.stream(databases, "held-out", HELD_OUT), tokenizer, 8192, 0)
 
 
 def evaluate(
@@ -71,7 +87,13 @@ def main() -> None:
     started = time.monotonic()
     plan = Plan(num_steps=options.steps)
     trained = train(
-        tokenizer, databases, plan, options.work, options.device, is_compiled=options.compile
+        shape,
+        partial(training, tokenizer, databases, plan),
+        list(islice(held_out(tokenizer, databases), plan.num_evaluation_batches)),
+        plan,
+        options.work,
+        options.device,
+        is_compiled=options.compile,
     ).cpu()
     print(f"trained in {(time.monotonic() - started) / 60:.0f} minutes", flush=True)
     vocabulary.save(tokenizer, options.out, shape.max_len)

@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from examples.agentic_sql.training.samples import Sample
+from examples.agentic_sql.training.samples import Sample, copying, mixed
 from examples.agentic_sql.training.vocabulary import END, render
 
 _POOL = 256  # samples sorted by length at a time: little padding, still random batches
@@ -52,6 +52,15 @@ def make(samples: list[tuple[list[int], int, str]]) -> Batch:
     shifted = torch.roll(ids, -1, dims=1)
     rows, stages = wanted.nonzero()[:, 0], tuple(stage for _, _, stage in samples)
     return Batch(ids, wanted, shifted[wanted], is_target[wanted], rows, stages)
+
+
+def with_copying(
+    samples: Iterator[Sample], tokenizer: Tokenizer, num_tokens: int, seed: int, num_batches: int
+) -> Iterator[Batch]:
+    """Yield endless batches. In the first ones, every second sample is one of ``samples.copying``."""
+    early = stream(mixed(samples, copying(seed)), tokenizer, num_tokens, seed)
+    yield from islice(early, max(0, num_batches))
+    yield from stream(samples, tokenizer, num_tokens, seed)
 
 
 def stream(samples: Iterator[Sample], tokenizer: Tokenizer, num_tokens: int, seed: int) -> Iterator[Batch]:

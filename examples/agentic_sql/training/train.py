@@ -7,21 +7,18 @@ continues.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from tokenizers import Tokenizer
 from torch import Tensor
 
-from examples.agentic_sql.database import Database
-from examples.agentic_sql.questions import HELD_OUT
-from examples.agentic_sql.training import batches, samples
+from examples.agentic_sql.training import batches
 from examples.agentic_sql.training.network import Network, Shape, restore
 
 
@@ -32,6 +29,7 @@ class Plan:
     num_steps: int = 4500
     batch_tokens: int = 4096
     copying_steps: int = 150  # in these first steps every second sample is one of ``samples.copying``
+    most_s: float = math.inf  # of training; the learning rate then falls with the time
     prompt_weight: float = 0.25  # loss weight of prompt tokens; answer tokens have weight 1
     muon_lr: float = 0.015
     adam_lr: float = 4e-3
@@ -41,10 +39,10 @@ class Plan:
     num_evaluation_batches: int = 12
     seed: int = 1
 
-    def scale(self, step: int) -> float:
-        """Return the learning rate's factor at a step."""
-        decay_steps = self.decay_share * self.num_steps
-        return min(1.0, (step + 1) / self.warmup, (self.num_steps - step) / decay_steps)
+    def scale(self, step: int, spent_s: float = 0.0) -> float:
+        """Return the learning rate's factor at a step, after so much time."""
+        left = min((self.num_steps - step) / self.num_steps, 1 - spent_s / self.most_s)
+        return max(0.0, min(1.0, (step + 1) / self.warmup, left / self.decay_share))
 
 
 def _precision(device: str) -> torch.autocast:
@@ -69,29 +67,36 @@ def exact_match(
 
 
 def train(
-    tokenizer: Tokenizer,
-    databases: dict[str, Database],
+    shape: Shape,
+    training: Callable[[int], Iterator[batches.Batch]],
+    held_out: list[batches.Batch],
     plan: Plan,
     directory: Path,
     device: str = "cpu",
     *,
     is_compiled: bool = False,
 ) -> Network:
-    """Train a network; write ``checkpoint.safetensors`` and ``progress.jsonl`` into ``directory``."""
+    """Train a network; write ``checkpoint.safetensors`` and ``progress.jsonl`` into ``directory``.
+
+    Args:
+        training: returns endless batches, from a step on.
+        held_out: batches for the reports.
+    """
     torch.manual_seed(plan.seed)
-    network, start = _restored(tokenizer.get_vocab_size(), directory)
+    network, start = _restored(shape, directory)
     network.to(device)
     forward = torch.compile(network, dynamic=True) if is_compiled else network
     optimizers = [
         torch.optim.Muon(network.matrices(), lr=plan.muon_lr, weight_decay=0.01, momentum=0.95),
         torch.optim.AdamW(network.others(), lr=plan.adam_lr, betas=(0.9, 0.98), weight_decay=0.0),
     ]
-    held_out = list(islice(_held_out(tokenizer, databases), plan.num_evaluation_batches))
     started, losses = time.monotonic(), []
-    training = _training(tokenizer, databases, plan, start)
-    for step, batch in zip(range(start, plan.num_steps), training, strict=False):
-        losses.append(_step(network, forward, optimizers, batch, plan, step, device))
-        if (step + 1) % plan.report_every == 0 or step + 1 == plan.num_steps:
+    for step, batch in zip(range(start, plan.num_steps), training(start), strict=False):
+        spent_s = time.monotonic() - started
+        scale = plan.scale(step, spent_s)
+        losses.append(_step(network, forward, optimizers, batch, plan, scale, device))
+        is_last = step + 1 == plan.num_steps or spent_s > plan.most_s
+        if (step + 1) % plan.report_every == 0 or is_last:
             exact = exact_match(network, held_out, device)
             report = {
                 "step": step + 1,
@@ -101,12 +106,14 @@ def train(
             }
             losses = []
             _record(network, report, directory)
+        if is_last:
+            break
     return network
 
 
-def _restored(vocab_size: int, directory: Path) -> tuple[Network, int]:
+def _restored(shape: Shape, directory: Path) -> tuple[Network, int]:
     """Return the network to continue with, and its number of completed steps."""
-    shape, checkpoint = Shape(vocab_size=vocab_size), directory / "checkpoint.safetensors"
+    checkpoint = directory / "checkpoint.safetensors"
     if not checkpoint.exists():
         return Network(shape), 0
     last = (directory / "progress.jsonl").read_text().splitlines()[-1]
@@ -122,31 +129,17 @@ def _record(network: Network, report: dict[str, object], directory: Path) -> Non
         log.write(json.dumps(report) + "\n")
 
 
-def _training(
-    tokenizer: Tokenizer, databases: dict[str, Database], plan: Plan, start: int
-) -> Iterator[batches.Batch]:
-    questions = samples.stream(databases, f"{plan.seed}-{start}")
-    mixed = samples.mixed(questions, samples.copying(plan.seed))
-    early = batches.stream(mixed, tokenizer, plan.batch_tokens, plan.seed)
-    yield from islice(early, max(0, plan.copying_steps - start))
-    yield from batches.stream(questions, tokenizer, plan.batch_tokens, plan.seed)
-
-
-def _held_out(tokenizer: Tokenizer, databases: dict[str, Database]) -> Iterator[batches.Batch]:
-    return batches.stream(samples.stream(databases, "held-out", HELD_OUT), tokenizer, 8192, 0)
-
-
 def _step(
     network: Network,
     forward: Callable[[Tensor, Tensor], Tensor],
     optimizers: list[torch.optim.Optimizer],
     batch: batches.Batch,
     plan: Plan,
-    step: int,
+    scale: float,
     device: str,
 ) -> float:
     for optimizer, lr in zip(optimizers, (plan.muon_lr, plan.adam_lr), strict=True):
-        optimizer.param_groups[0]["lr"] = lr * plan.scale(step)
+        optimizer.param_groups[0]["lr"] = lr * scale
     with _precision(device):
         logits = forward(batch.ids.to(device), batch.wanted.to(device))
     losses = F.cross_entropy(logits.float(), batch.labels.to(device), reduction="none")

@@ -199,7 +199,7 @@ def tree_outputs(forest: Forest) -> dict[tuple[str, tuple[str, ...] | None], lis
             ends = np.cumsum(sizes)
             held += [tuple(tokens[end - size : end].tolist()) for end, size in zip(ends, sizes, strict=True)]
             tokens, sizes, _ = core.read_outputs(index, False)
-    for tenant, known in registry._pasts._tenants.items():  # of sessions without a tree
-        outputs = [one for past in known.pasts.values() for one in past.outputs]
+    for tenant in {tenant for tenant, _ in registry._pasts._pasts}:  # of sessions without a tree
+        outputs = registry._pasts.outputs(tenant)
         found.setdefault((tenant, None), []).extend(tuple(tokens.tolist()) for tokens in outputs)
     return found
