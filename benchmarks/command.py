@@ -13,6 +13,7 @@ from benchmarks.gateway import options as gateway
 from benchmarks.gpu import options as gpu
 from benchmarks.load import options as load
 from benchmarks.methods import options as methods
+from benchmarks.open_text import options as open_text
 from benchmarks.paper import options as paper
 from benchmarks.persistence import options as persistence
 from benchmarks.prior import options as prior
@@ -29,6 +30,7 @@ BENCHMARKS = (
     prior,
     paper,
     load,
+    open_text,
     methods,
     saving,
     stages,

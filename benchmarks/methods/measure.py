@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from agentspec.engine.model.checkpoint import load_model
 from agentspec.engine.text.tokenizer import Tokenizer
-from agentspec.models import bundled_model_dir
 from agentspec.reporting.report import Announce
 from benchmarks.load.lane import MAX_MODEL_LEN, Lane, StepClock
 from benchmarks.load.measure import take_turns
 from benchmarks.methods.budgets import against_parts, at_prices
 from benchmarks.methods.methods import METHODS, OFF, Method, Target
 from benchmarks.methods.sizes import Sizes
-from benchmarks.methods.workloads import WORKLOADS, Workload
+from benchmarks.methods.workloads import Places, Workload, load
 
 Figures = dict[str, Any]
 
@@ -28,20 +26,20 @@ SEEDS = {"cold": 1, "warm": 2}
 BUDGETS = "_budgets"  # ends the name of a part
 
 
-def measure(name: str, heads: Path | None, sizes: Sizes, announce: Announce) -> Figures:
+def measure(name: str, places: Places, sizes: Sizes, announce: Announce) -> Figures:
     """Return each method's figures on a workload, or those of the hybrid and its parts at several prices.
 
     "cold": nothing was learned before. "warm": the same proposers, on other questions after those.
 
     Raises:
-        ConfigError: the example's questions are missing.
+        ConfigError: the example's questions are missing, or the model of open-ended text.
         CheckpointError: a head can't be loaded.
     """
     torch.set_num_threads(1)  # more are slower with the bundled model, and one can be timed
-    folder = bundled_model_dir()
-    model, tokenizer = load_model(folder), Tokenizer.load(folder)
     with_budgets, name = name.endswith(BUDGETS), name.removesuffix(BUDGETS)
-    loads = {phase: WORKLOADS[name](sizes.num_questions, seed) for phase, seed in SEEDS.items()}
+    folder, heads = places.model_of(name), places.heads_of(name)
+    model, tokenizer = load_model(folder), Tokenizer.load(folder)
+    loads = {phase: load(name, places, sizes.num_questions, seed) for phase, seed in SEEDS.items()}
     target = Target(model, heads, loads["cold"].num_slots, MAX_MODEL_LEN)
     wanted = at_prices() if with_budgets else METHODS
     methods = {key: method for key, method in wanted.items() if method.can_run(heads)}
@@ -51,10 +49,10 @@ def measure(name: str, heads: Path | None, sizes: Sizes, announce: Announce) -> 
         for key, method in methods.items()
     }
     found: Figures = {}
-    for phase, load in loads.items():
-        announce(f"{name}, {phase}: {len(methods)} methods, {len(load.questions)} questions")
+    for phase, work in loads.items():
+        announce(f"{name}, {phase}: {len(methods)} methods, {len(work.questions)} questions")
         lanes = {
-            key: _lane(model, tokenizer, load, method, proposers[key], clocks[key])
+            key: _lane(model, tokenizer, work, method, proposers[key], clocks[key])
             for key, method in methods.items()
         }
         take_turns(list(lanes.values()))
@@ -66,10 +64,10 @@ def measure(name: str, heads: Path | None, sizes: Sizes, announce: Announce) -> 
 
 
 def _lane(
-    model: Any, tokenizer: Tokenizer, load: Workload, method: Method, proposer: Any, clock: StepClock
+    model: Any, tokenizer: Tokenizer, work: Workload, method: Method, proposer: Any, clock: StepClock
 ) -> Lane:
     return Lane(
-        model, tokenizer, load.questions, method.draft, 0.0, load.num_clients, proposer, load.num_slots, clock
+        model, tokenizer, work.questions, method.draft, 0.0, work.num_clients, proposer, work.num_slots, clock
     )
 
 

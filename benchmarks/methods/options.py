@@ -10,6 +10,7 @@ from agentspec.extras import needed
 from benchmarks.harness.options import Subparsers, add_outputs, add_parts, add_quick, chosen, outputs
 
 PARTS = ("sql", "sampling", "sql_budgets", "sampling_budgets")
+OPEN_PARTS = ("open", "open_sampled", "open_budgets", "open_sampled_budgets")  # by default with --open-text
 
 DESCRIPTION = """\
 Compare drafting methods live in the embedded engine, with the bundled model, on text that it writes
@@ -26,7 +27,9 @@ examples:
 parts; with --json, those that are not measured now stay as they are in the file:
   sql       the text-to-SQL pipeline, greedy, four questions at a time
   sampling  sixteen samples of each call of three of its stages, for an eighth of the questions
-  sql_budgets, sampling_budgets
+  open, open_sampled
+            open-ended answers of a second model (python -m benchmarks open-text), greedy and sampled
+  sql_budgets, sampling_budgets, open_budgets, open_sampled_budgets
             on the same: trees with EAGLE-3 against both parts, at equal numbers of draft tokens
 """
 
@@ -40,9 +43,12 @@ def add_options(benchmarks: Subparsers) -> None:
         epilog=EXAMPLES,
     )
     methods.set_defaults(run=run_methods)
-    add_parts(methods, PARTS)
+    add_parts(methods, PARTS, OPEN_PARTS)
     methods.add_argument(
         "--heads", type=Path, metavar="DIR", help="folders eagle, medusa and draft_model with trained heads"
+    )
+    methods.add_argument(
+        "--open-text", type=Path, metavar="DIR", help="a model of open-ended text with head and prompts"
     )
     add_quick(methods, "two questions of sql, one of sampling")
     methods.add_argument(
@@ -56,6 +62,8 @@ def run_methods(args: argparse.Namespace) -> int:
     with needed("bench", "engine"):
         from benchmarks.methods.run import run
         from benchmarks.methods.sizes import FULL, QUICK
+        from benchmarks.methods.workloads import Places
 
         sizes = chosen(QUICK, FULL, is_quick=args.quick, num_questions=args.questions)
-        return run(args.only or PARTS, sizes, args.heads, outputs(args))
+        parts = args.only or (PARTS if args.open_text is None else PARTS + OPEN_PARTS)
+        return run(parts, sizes, Places(args.heads, args.open_text), outputs(args))

@@ -18,7 +18,7 @@ from benchmarks.command import main
 from benchmarks.methods import budgets, measure, methods, workloads
 from benchmarks.methods.report import CARD
 from benchmarks.methods.sizes import Sizes
-from benchmarks.methods.workloads import Workload
+from benchmarks.methods.workloads import Places, Workload
 
 LIVE = ("off", "learned", "anpd", "recycling", "lookahead", "medusa")
 
@@ -48,10 +48,10 @@ def test_methods_on_a_small_workload(name: str, heads: Path, monkeypatch: pytest
         load = whole(num_questions, seed)
         return Workload([question[:2] for question in load.questions], load.num_clients, load.num_slots)
 
-    monkeypatch.setattr(measure, "WORKLOADS", {name: small})
+    monkeypatch.setattr(workloads, "WORKLOADS", {name: small})
     chosen = {key: methods.METHODS[key] for key in (*LIVE, "eagle-3")}
     monkeypatch.setattr(measure, "METHODS", chosen)
-    found = measure.measure(name, heads, Sizes(1), lambda _: None)
+    found = measure.measure(name, Places(heads), Sizes(1), lambda _: None)
     assert found["missing"] == ["eagle-3"]
     for phase in ("cold", "warm"):
         assert set(found[phase]) == set(LIVE)
@@ -116,7 +116,7 @@ def test_prices_at_which_the_hybrid_drafts_more_than_its_parts_are_left_out() ->
 
 def test_budgets_need_the_models_head(heads: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budgets, "PRICES", (0.2,))
-    found = measure.measure("sql_budgets", heads, Sizes(1), lambda _: None)
+    found = measure.measure("sql_budgets", Places(heads), Sizes(1), lambda _: None)
     assert found["missing"] == ["eagle-3 at 0.2", "hybrid at 0.2"]
     assert "against_parts" not in found
     assert found["cold"]["learned at 0.2"]["outputs_identical"]

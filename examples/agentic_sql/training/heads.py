@@ -6,7 +6,7 @@ They learn from the samples that the model was trained on, and from the chances 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,24 +31,29 @@ NUM_MEDUSA_HEADS = 3  # more would not fit 3 MB
 
 
 def texts(work: Path, seed: str) -> Iterator[Texts]:
-    """Yield endless batches of training samples. Their databases are made in ``work``."""
+    """Return endless batches of training samples. Their databases are made in ``work``."""
     tokenizer = Tokenizer.from_file(str(bundled_model_dir() / "tokenizer.json"))
     found = samples.stream(open_all(work / "databases"), seed)
-    for batch in batches.stream(found, tokenizer, BATCH_TOKENS, 0):
+    return as_texts(batches.stream(found, tokenizer, BATCH_TOKENS, 0))
+
+
+def as_texts(found: Iterable[batches.Batch]) -> Iterator[Texts]:
+    """Yield the texts of training batches."""
+    for batch in found:
         is_output = torch.zeros_like(batch.wanted)
         places = batch.wanted.nonzero()[batch.is_target]
         is_output[places[:, 0], places[:, 1] + 1] = True  # the token after each wanted position
         yield Texts(batch.ids, is_output)
 
 
-def train_eagle(model: Transformer, work: Path, plan: Plan, out: Path) -> None:
-    """Train an EAGLE-3 head and write it to ``out``."""
+def train_eagle(model: Transformer, texts: Iterator[Texts], plan: Plan, out: Path) -> None:
+    """Train an EAGLE-3 head of a model with four layers, and write it to ``out``."""
     config = model.config
     shape = replace(config, num_layers=1, layer_windows=(None,))
     features = len(EAGLE_LAYERS) * config.hidden_size
     head = TrainableEagle(shape, model.embed(torch.arange(config.vocab_size)).clone(), features)
     observer = Observer(model, EAGLE_LAYERS)
-    train(head, map(observer.observe, texts(work, "eagle")), plan, show)
+    train(head, map(observer.observe, texts), plan, show)
     write_eagle(out, head, config, EAGLE_LAYERS)
 
 
@@ -90,7 +95,7 @@ def main() -> None:
     for name in options.heads:
         print(f"training {name}: at most {options.minutes:g} minutes", flush=True)
         if name == "eagle":
-            train_eagle(model, options.work, plan, options.out / name)
+            train_eagle(model, texts(options.work, "eagle"), plan, options.out / name)
         else:
             train_medusa(model, options.work, replace(plan, num_drafted=NUM_MEDUSA_HEADS), options.out / name)
     print(f"written to {str(options.out)!r}", flush=True)

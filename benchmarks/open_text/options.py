@@ -1,0 +1,60 @@
+"""Options of ``python -m benchmarks open-text``; its modules are imported when it runs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from agentspec.extras import needed
+from benchmarks.harness.options import Subparsers, add_traces
+
+DESCRIPTION = """\
+Train a small model of open-ended text, with an EAGLE-3 head, for `python -m benchmarks methods --open-text`.
+It learns one half of the recorded answers of Spec-Bench, of a tree of thoughts and of generated code, and is
+measured on prompts of the other half. Within an hour on two cores. The model can write, but knows nothing:
+it is a text to draft for, no assistant.
+"""
+
+EXAMPLES = """\
+examples:
+  python -m benchmarks open-text --traces DIR --out out/open_text
+  python -m benchmarks methods --open-text out/open_text --only open,open_sampled --json out/methods.json
+"""
+
+
+def add_options(benchmarks: Subparsers) -> None:
+    """Add the options of ``python -m benchmarks open-text``."""
+    parser = benchmarks.add_parser(
+        "open-text",
+        help="train a model whose open-ended text methods are compared on",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+    )
+    parser.set_defaults(run=run_open_text)
+    add_traces(parser)
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/open_text"), metavar="DIR", help="model, head and prompts"
+    )
+    parser.add_argument(
+        "--work", type=Path, default=Path("out/open_text_training"), metavar="DIR", help="an interrupted run"
+    )
+    parser.add_argument("--minutes", type=_minutes, default=35.0, metavar="N", help="most of the model (35)")
+    parser.add_argument(
+        "--head-minutes", type=_minutes, default=20.0, metavar="N", help="most of its head (20)"
+    )
+
+
+def _minutes(text: str) -> float:
+    minutes = float(text)
+    if not 0 < minutes <= 600:
+        raise argparse.ArgumentTypeError(f"minutes are above 0 and at most 600, not {text}")
+    return minutes
+
+
+def run_open_text(args: argparse.Namespace) -> int:
+    """Run ``python -m benchmarks open-text``."""
+    with needed("bench", "engine"):
+        from benchmarks.open_text.train import Sizes, build
+
+        build(args.traces, args.out, args.work, Sizes(args.minutes, args.head_minutes))
+    return 0

@@ -1,0 +1,76 @@
+"""Recorded open-ended answers as training samples, and the prompts of the other half as a workload.
+
+Whole groups (questions, tasks) are in one half, so no measured prompt was trained on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+from agentspec.errors import ConfigError
+from agentspec.replay.calls import RecordedCall, read
+from agentspec.replay.traces import files
+from examples.agentic_sql.training.samples import Sample
+
+SETS = ("spec_bench_vicuna7b", "tot_text", "codegen_gpt4_simple")
+TRAINING, MEASURED = 0, 1  # halves
+PROMPTS = "prompts.jsonl"
+_MOST_PROMPT = 1200  # characters, the last ones
+_MOST_ANSWER = 2400
+
+
+def recorded(traces: Path, half: int) -> list[Sample]:
+    """Return the answers of one half of the sets.
+
+    Raises:
+        ConfigError: a set is missing.
+    """
+    found = {path.name.split(".")[0]: path for path in files(traces)}
+    for name in SETS:
+        if name not in found:
+            raise ConfigError(f"{str(traces)!r} has no set {name!r}")
+    return [_sample(name, call) for name in SETS for call in read(found[name]) if call.half() == half]
+
+
+def stream(samples: Sequence[Sample], seed: int | str) -> Iterator[Sample]:
+    """Yield the samples again and again, shuffled anew each time."""
+    rng = Random(f"open text {seed}")
+    while True:
+        yield from rng.sample(samples, len(samples))
+
+
+def write_prompts(samples: Sequence[Sample], folder: Path, number: int) -> None:
+    """Write prompts of different questions to a folder, the sets in turn."""
+    rng = Random("prompts")
+    by_set = {name: rng.sample(_distinct(samples, name), number) for name in SETS}
+    rows = [by_set[name][place] for place in range(number) for name in SETS]
+    lines = [json.dumps({"stage": one.stage, "messages": one.messages}) for one in rows]
+    (folder / PROMPTS).write_text("".join(f"{line}\n" for line in lines))
+
+
+def read_prompts(folder: Path) -> list[Sample]:
+    """Return the prompts of a folder.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    path = folder / PROMPTS
+    if not path.exists():
+        raise ConfigError(f"{str(path)!r} is missing: run `python -m benchmarks open-text --out {folder}`")
+    rows = map(json.loads, path.read_text().splitlines())
+    return [Sample(row["stage"], row["messages"], "") for row in rows]
+
+
+def _sample(name: str, call: RecordedCall) -> Sample:
+    content = call.prompt[-_MOST_PROMPT:].replace("<|", "<")  # no special tokens
+    answer = call.response[:_MOST_ANSWER].replace("<|", "<")
+    return Sample(f"{name}/{call.stage}", [{"role": "user", "content": content}], answer)
+
+
+def _distinct(samples: Sequence[Sample], name: str) -> list[Sample]:
+    """Return a sample for each prompt of a set."""
+    mine = (one for one in samples if one.stage.startswith(f"{name}/"))
+    return list({one.messages[0]["content"]: one for one in mine}.values())

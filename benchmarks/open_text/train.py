@@ -1,0 +1,74 @@
+"""Training of the model of open-ended text, and of its EAGLE-3 head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from agentspec.engine.drafters.training.loop import Plan as HeadPlan
+from agentspec.engine.model.checkpoint import load_model
+from agentspec.reporting.report import announcer
+from benchmarks.open_text.samples import MEASURED, TRAINING, recorded, stream, write_prompts
+from examples.agentic_sql.training import batches, network, vocabulary
+from examples.agentic_sql.training.heads import as_texts, train_eagle
+from examples.agentic_sql.training.samples import Sample
+from examples.agentic_sql.training.train import Plan, train
+
+HEADS = "heads"
+MOST_STEPS = 100_000  # the time ends a training
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is trained.
+
+    Attributes:
+        minutes, head_minutes: most time of the model, and of its head.
+        vocab_size: tokens of its tokenizer.
+        num_prompts: of each set, to measure on.
+    """
+
+    minutes: float = 35.0
+    head_minutes: float = 20.0
+    vocab_size: int = 4096
+    num_prompts: int = 32
+
+
+def build(traces: Path, out: Path, work: Path, sizes: Sizes) -> None:
+    """Train model and head, and write them with prompts to ``out``.
+
+    The folder is a checkpoint. Its head is in ``heads/eagle``.
+
+    Raises:
+        ConfigError: a recorded set is missing.
+    """
+    announce = announcer()
+    training, measured = recorded(traces, TRAINING), recorded(traces, MEASURED)
+    out.mkdir(parents=True, exist_ok=True)
+    work.mkdir(parents=True, exist_ok=True)
+    shape = network.Shape(vocab_size=sizes.vocab_size)
+    announce(f"tokenizer: {sizes.vocab_size} tokens of {len(training)} answers")
+    tokenizer = vocabulary.train(training, sizes.vocab_size)
+    vocabulary.save(tokenizer, out, shape.max_len)
+    announce(f"model: at most {sizes.minutes:g} minutes")
+    plan = Plan(num_steps=MOST_STEPS, most_s=60 * sizes.minutes)
+    trained = train(shape, partial(_batches, training, tokenizer, plan), [], plan, work)
+    eos_id, pad_id = (tokenizer.encode(token).ids[0] for token in (vocabulary.END, vocabulary.PAD))
+    network.save(trained, out, eos_id, pad_id)
+    write_prompts(measured, out, sizes.num_prompts)
+    announce(f"EAGLE-3 head: at most {sizes.head_minutes:g} minutes")
+    torch.manual_seed(0)
+    texts = as_texts(batches.stream(stream(training, "head"), tokenizer, 4096, 0))
+    head_plan = HeadPlan(num_steps=MOST_STEPS, most_s=60 * sizes.head_minutes)
+    train_eagle(load_model(out), texts, head_plan, out / HEADS / "eagle")
+    announce(f"written to {str(out)!r}")
+
+
+def _batches(training: list[Sample], tokenizer: Tokenizer, plan: Plan, start: int) -> Iterator[batches.Batch]:
+    samples = stream(training, f"{plan.seed}-{start}")
+    return batches.with_copying(samples, tokenizer, plan.batch_tokens, plan.seed, plan.copying_steps - start)
