@@ -8,7 +8,7 @@ from agentspec.corpus.output import Tokens
 from agentspec.corpus.output_queue import Entry
 from agentspec.stages import StageKey
 
-PART_TOKENS = 16  # fewer tokens wait for the next ones
+PART_TOKENS = 4  # fewer tokens wait for the next ones
 MOST_SHOWN_TOKENS = 8192  # a longer output is not followed further
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SHOW_EVERY_S = 0.05  # running outputs, to other engines
-LEAST_PART = 16  # tokens of an output that are shown together
+LEAST_PART = 4  # tokens of an output that are shown together, as in corpus/written.py
 NO_TOKENS: Tokens = np.empty(0, np.int32)
 
 
