@@ -73,11 +73,16 @@ class SnapshotContent:
         return erasure
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the snapshot's batches: one per erasure, then the most used and newest outputs first."""
+        """Yield the snapshot's batches: one per erasure, then the most used and newest outputs first.
+
+        Outputs of sessions that may go on come last, in their order.
+        """
         yield from self._tombstones.values()
         self._trim(self._most_bytes)
-        ranked = [self._dated(output) for output in sorted(self._each(), key=self._worth, reverse=True)]
-        for records in split(ranked):
+        ranked = sorted(self._each(), key=self._worth, reverse=True)
+        ended = [self._without_old_session(output) for output in ranked if not self._goes_on(output)]
+        going_on = sorted(filter(self._goes_on, self._each()), key=lambda output: output.minute)
+        for records in split([*ended, *going_on]):
             yield Batch(_ORIGIN, 0, records)
 
     def _add(self, output: Output) -> None:
@@ -89,7 +94,8 @@ class SnapshotContent:
             equal[output.subject] = output
             self._num_bytes += output.tokens.nbytes
         else:
-            equal[output.subject] = _used(before, output.uses, output.minute)
+            uses, minute = min(before.uses + output.uses, MOST_USES), max(before.minute, output.minute)
+            equal[output.subject] = replace(output, uses=uses, minute=minute)
         if self._num_bytes > 2 * self._most_bytes:
             self._trim(self._most_bytes)
 
@@ -97,7 +103,9 @@ class SnapshotContent:
         equal = self._outputs.get(count.digest)
         if equal:
             subject, output = next(iter(equal.items()))
-            equal[subject] = _used(output, count.uses, self._now_minute)
+            uses = min(output.uses + count.uses, MOST_USES)
+            before = self._without_old_session(output)
+            equal[subject] = replace(before, uses=uses, minute=max(before.minute, self._now_minute))
 
     def _remember(self, batch: Batch) -> None:
         self._tombstones[batch.origin, batch.first] = batch
@@ -122,15 +130,13 @@ class SnapshotContent:
     def _each(self) -> Iterator[Output]:
         return (output for equal in self._outputs.values() for output in equal.values())
 
-    def _dated(self, output: Output) -> Output:
-        """Return the output without its session if that has ended by now."""
-        is_live = output.minute >= self._now_minute - _SESSION_MINUTES
-        return output if is_live or not output.session else replace(output, session=b"")
+    def _goes_on(self, output: Output) -> bool:
+        """Return True if the output's session may go on."""
+        return bool(output.session) and output.minute >= self._now_minute - _SESSION_MINUTES
+
+    def _without_old_session(self, output: Output) -> Output:
+        return output if self._goes_on(output) or not output.session else replace(output, session=b"")
 
     def _worth(self, output: Output) -> float:
         """Rank outputs: a day of age weighs as much as half of the uses."""
         return math.log2(output.uses) - (self._now_minute - output.minute) / _MINUTES_PER_DAY
-
-
-def _used(output: Output, uses: int, minute: int) -> Output:
-    return replace(output, uses=min(output.uses + uses, MOST_USES), minute=max(output.minute, minute))

@@ -19,7 +19,7 @@ from torch import Tensor
 from agentspec.draft import Draft
 from agentspec.engine.batch import Segment
 from agentspec.engine.counters import StageCounters
-from agentspec.engine.forced_drafts import with_forced
+from agentspec.engine.forced_drafts import begun_by
 from agentspec.engine.passed import PassedRow, PassWatcher
 from agentspec.engine.promises import Promises
 from agentspec.engine.request import Choice, Item, LiveRequest
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from agentspec.engine.model.transformer import Pass, Transformer
 
 logger = logging.getLogger(__name__)
-
-_NO_TOKENS: Tokens = np.empty(0, np.int32)
 
 
 class Decoder:
@@ -174,10 +172,8 @@ class Decoder:
         rows = [row for row in all_rows if row.is_decode and row.choice.draft_room > 0]
         if not rows:
             return
-        updates = [(row.choice.key, row.choice.drain_pending()) for row in rows]
         try:
-            found = self._proposer.step(updates, self._max_draft_tokens, self._least_prob())
-            found = self._with_forced(rows, found)
+            found = self._ask(rows)
         except Exception:
             logger.exception(
                 "the proposer could not draft; these %d outputs continue without drafts", len(rows)
@@ -193,19 +189,25 @@ class Decoder:
         for row, draft in zip(rows, drafts, strict=True):
             row.draft = draft
 
-    def _with_forced(self, rows: Sequence[Row], drafts: list[Draft]) -> list[Draft]:
-        """Let drafts begin with the tokens that grammars force."""
-        grammars = [row.choice.sampler.grammar for row in rows]
-        if isinstance(self._proposer, NoDrafts) or not any(grammars):
-            return drafts
-        forced = [_NO_TOKENS if grammar is None else grammar.forced() for grammar in grammars]
-        return with_forced([row.choice.key for row in rows], drafts, forced, self._behind)
-
-    def _behind(self, assumed: list[tuple[str, Tokens]]) -> list[Draft]:
-        """Draft behind assumed tokens, with a proposer that can."""
-        if not isinstance(self._proposer, TextProposer):
-            return [Draft() for _ in assumed]
-        return self._proposer.draft_after(assumed, self._max_draft_tokens, self._least_prob())
+    def _ask(self, rows: Sequence[Row]) -> list[Draft]:
+        """Return the proposer's draft of each row. Where a grammar forces tokens, they begin the draft."""
+        most, least = self._max_draft_tokens, self._least_prob()
+        updates = [(row.choice.key, row.choice.drain_pending()) for row in rows]
+        forced = {} if isinstance(self._proposer, NoDrafts) else _forced(rows)
+        if not forced:
+            return self._proposer.step(updates, most, least)
+        for place in forced:
+            self._proposer.observe(*updates[place])
+        free = [place for place in range(len(rows)) if place not in forced]
+        made = self._proposer.step([updates[place] for place in free], most, least) if free else []
+        found = dict(zip(free, made, strict=True))
+        tails = [Draft() for _ in forced]
+        if isinstance(self._proposer, TextProposer):
+            behind = [(updates[place][0], tokens) for place, tokens in forced.items()]
+            tails = self._proposer.draft_after(behind, most, least)
+        for (place, tokens), tail in zip(forced.items(), tails, strict=True):
+            found[place] = begun_by(tokens, tail)
+        return [found[place] for place in range(len(rows))]
 
     def _watch(
         self,
@@ -365,6 +367,16 @@ def _traced(draft: Draft, verdict: Verdict, num_kept: int, text: Callable[[int],
         accepted=tuple(verdict.path[:num_kept]),
         own_text=text(verdict.token_ids[-1]) if is_own_kept else None,
     )
+
+
+def _forced(rows: Sequence[Row]) -> dict[int, Tokens]:
+    """Return the tokens that grammars force, as far as a draft has room for them, by row."""
+    found = {}
+    for place, row in enumerate(rows):
+        grammar = row.choice.sampler.grammar
+        if grammar is not None and len(tokens := grammar.forced(row.choice.draft_room)):
+            found[place] = tokens
+    return found
 
 
 def _known(drafts: Sequence[Draft], vocab_size: int) -> Sequence[Draft]:

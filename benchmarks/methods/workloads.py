@@ -54,8 +54,12 @@ class Places:
     def check(self, workloads: Iterable[str]) -> None:
         """Raise ConfigError if what these workloads need is missing: before the first one begins."""
         for name in workloads:
-            if name.startswith(OPEN):
-                read_prompts(self.model_of(name))
+            if not name.startswith(OPEN):
+                continue
+            folder = self.model_of(name)
+            read_prompts(folder)
+            if not (folder / "heads" / "eagle").is_dir():
+                raise ConfigError(f"{str(folder)!r} has no head: run `python -m benchmarks open-text` again")
 
     def model_of(self, workload: str) -> Path:
         """Return the folder of the model that answers a workload. Raises ConfigError if it is not given."""

@@ -35,9 +35,6 @@ def add_options(benchmarks: Subparsers) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("out/open_text"), metavar="DIR", help="model, head and prompts"
     )
-    parser.add_argument(
-        "--work", type=Path, default=Path("out/open_text_training"), metavar="DIR", help="an interrupted run"
-    )
     parser.add_argument("--minutes", type=_minutes, default=35.0, metavar="N", help="most of the model (35)")
     parser.add_argument(
         "--head-minutes", type=_minutes, default=20.0, metavar="N", help="most of its head (20)"
@@ -56,5 +53,5 @@ def run_open_text(args: argparse.Namespace) -> int:
     with needed("bench", "engine"):
         from benchmarks.open_text.train import Sizes, build
 
-        build(args.traces, args.out, args.work, Sizes(args.minutes, args.head_minutes))
+        build(args.traces, args.out, Sizes(args.minutes, args.head_minutes))
     return 0

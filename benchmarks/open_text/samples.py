@@ -23,7 +23,7 @@ _MOST_ANSWER = 2400
 
 
 def recorded(traces: Path, half: int) -> list[Sample]:
-    """Return the answers of one half of the sets.
+    """Return the answers of one half of the sets. The measured ones have no prompt of the training half.
 
     Raises:
         ConfigError: a set is missing.
@@ -32,7 +32,12 @@ def recorded(traces: Path, half: int) -> list[Sample]:
     for name in SETS:
         if name not in found:
             raise ConfigError(f"{str(traces)!r} has no set {name!r}")
-    return [_sample(name, call) for name in SETS for call in read(found[name]) if call.half() == half]
+    halves: tuple[list[Sample], list[Sample]] = [], []
+    for name in SETS:
+        for call in read(found[name]):
+            halves[call.half()].append(_sample(name, call))
+    known = {_prompt(one) for one in halves[TRAINING]}  # groups may ask the same
+    return [one for one in halves[half] if half == TRAINING or _prompt(one) not in known]
 
 
 def stream(samples: Sequence[Sample], seed: int | str) -> Iterator[Sample]:
@@ -42,12 +47,26 @@ def stream(samples: Sequence[Sample], seed: int | str) -> Iterator[Sample]:
         yield from rng.sample(samples, len(samples))
 
 
-def write_prompts(samples: Sequence[Sample], folder: Path, number: int) -> None:
-    """Write prompts of different questions to a folder, the sets in turn."""
-    rng = Random("prompts")
-    by_set = {name: rng.sample(_distinct(samples, name), number) for name in SETS}
-    rows = [by_set[name][place] for place in range(number) for name in SETS]
-    lines = [json.dumps({"stage": one.stage, "messages": one.messages}) for one in rows]
+def draw_prompts(samples: Sequence[Sample], number: int) -> list[Sample]:
+    """Return so many different prompts of each set, the sets in turn.
+
+    Raises:
+        ConfigError: a set has too few.
+    """
+    rng, by_set = Random("prompts"), []
+    for name in SETS:
+        found = _distinct(samples, name)
+        if len(found) < number:
+            raise ConfigError(
+                f"the set {name!r} has {len(found)} prompts to measure on, but {number} are needed"
+            )
+        by_set.append(rng.sample(found, number))
+    return [prompt for together in zip(*by_set, strict=True) for prompt in together]
+
+
+def write_prompts(prompts: Sequence[Sample], folder: Path) -> None:
+    """Write prompts to a folder."""
+    lines = [json.dumps({"stage": one.stage, "messages": one.messages}) for one in prompts]
     (folder / PROMPTS).write_text("".join(f"{line}\n" for line in lines))
 
 
@@ -73,4 +92,8 @@ def _sample(name: str, call: RecordedCall) -> Sample:
 def _distinct(samples: Sequence[Sample], name: str) -> list[Sample]:
     """Return a sample for each prompt of a set."""
     mine = (one for one in samples if one.stage.startswith(f"{name}/"))
-    return list({one.messages[0]["content"]: one for one in mine}.values())
+    return list({_prompt(one): one for one in mine}.values())
+
+
+def _prompt(sample: Sample) -> str:
+    return sample.messages[0]["content"]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from tokenizers import Tokenizer
@@ -13,7 +14,7 @@ from tokenizers import Tokenizer
 from agentspec.engine.drafters.training.loop import Plan as HeadPlan
 from agentspec.engine.model.checkpoint import load_model
 from agentspec.reporting.report import announcer
-from benchmarks.open_text.samples import MEASURED, TRAINING, recorded, stream, write_prompts
+from benchmarks.open_text.samples import MEASURED, TRAINING, draw_prompts, recorded, stream, write_prompts
 from examples.agentic_sql.training import batches, network, vocabulary
 from examples.agentic_sql.training.heads import as_texts, train_eagle
 from examples.agentic_sql.training.samples import Sample
@@ -39,33 +40,34 @@ class Sizes:
     num_prompts: int = 32
 
 
-def build(traces: Path, out: Path, work: Path, sizes: Sizes) -> None:
+def build(traces: Path, out: Path, sizes: Sizes) -> None:
     """Train model and head, and write them with prompts to ``out``.
 
-    The folder is a checkpoint. Its head is in ``heads/eagle``.
+    The folder is a checkpoint. Its head is in ``heads/eagle``. The prompts are written last.
 
     Raises:
-        ConfigError: a recorded set is missing.
+        ConfigError: a recorded set is missing, or has too few prompts.
     """
     announce = announcer()
-    training, measured = recorded(traces, TRAINING), recorded(traces, MEASURED)
+    training = recorded(traces, TRAINING)
+    prompts = draw_prompts(recorded(traces, MEASURED), sizes.num_prompts)
     out.mkdir(parents=True, exist_ok=True)
-    work.mkdir(parents=True, exist_ok=True)
     shape = network.Shape(vocab_size=sizes.vocab_size)
     announce(f"tokenizer: {sizes.vocab_size} tokens of {len(training)} answers")
     tokenizer = vocabulary.train(training, sizes.vocab_size)
     vocabulary.save(tokenizer, out, shape.max_len)
     announce(f"model: at most {sizes.minutes:g} minutes")
     plan = Plan(num_steps=MOST_STEPS, most_s=60 * sizes.minutes)
-    trained = train(shape, partial(_batches, training, tokenizer, plan), [], plan, work)
+    with TemporaryDirectory() as work:
+        trained = train(shape, partial(_batches, training, tokenizer, plan), [], plan, Path(work))
     eos_id, pad_id = (tokenizer.encode(token).ids[0] for token in (vocabulary.END, vocabulary.PAD))
     network.save(trained, out, eos_id, pad_id)
-    write_prompts(measured, out, sizes.num_prompts)
     announce(f"EAGLE-3 head: at most {sizes.head_minutes:g} minutes")
     torch.manual_seed(0)
     texts = as_texts(batches.stream(stream(training, "head"), tokenizer, 4096, 0))
     head_plan = HeadPlan(num_steps=MOST_STEPS, most_s=60 * sizes.head_minutes)
     train_eagle(load_model(out), texts, head_plan, out / HEADS / "eagle")
+    write_prompts(prompts, out)
     announce(f"written to {str(out)!r}")
 
 

@@ -32,7 +32,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 call = {
                     "session": str(number),
                     "stage": f"kind {number % 2}",
-                    "prompt": f"<|user|>{name} question {number}: {' '.join(rng.choices(WORDS, k=20))}",
+                    "prompt": f"<|user|>{name} question {number % 20}: what was there?",  # two groups ask it
                     "response": " ".join(rng.choices(WORDS, k=30)),
                 }
                 lines.write(json.dumps(call) + "\n")
@@ -43,7 +43,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def built(traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train for a moment."""
     out = tmp_path_factory.mktemp("out")
-    build(traces, out / "model", out / "work", Sizes(0.001, 0.001, vocab_size=400, num_prompts=4))
+    build(traces, out / "model", Sizes(0.001, 0.001, vocab_size=400, num_prompts=6))
     return out / "model"
 
 
@@ -56,7 +56,8 @@ def _one_thread() -> Iterator[None]:
 
 def test_no_prompt_is_in_both_halves(traces: Path) -> None:
     training, measured = recorded(traces, TRAINING), recorded(traces, MEASURED)
-    assert len(training) + len(measured) == 40 * len(SETS)
+    assert 15 * len(SETS) < len(training) < 25 * len(SETS)
+    assert 0 < len(measured) < 40 * len(SETS) - len(training)  # some prompts are in both
     asked = [{one.messages[0]["content"] for one in half} for half in (training, measured)]
     assert not asked[0] & asked[1]
     assert not any("<|" in text for half in asked for text in half)  # no special tokens
@@ -69,9 +70,15 @@ def test_a_missing_set_is_named(tmp_path: Path) -> None:
         recorded(tmp_path, TRAINING)
 
 
+def test_too_few_prompts_are_refused_before_the_training(traces: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="prompts to measure on, but 30 are needed"):
+        build(traces, tmp_path / "model", Sizes(num_prompts=30))
+    assert not (tmp_path / "model").exists()
+
+
 def test_prompts_are_of_the_measured_half_and_of_all_sets_in_turn(built: Path, traces: Path) -> None:
     prompts = read_prompts(built)
-    assert [one.stage.split("/")[0] for one in prompts] == list(SETS) * 4
+    assert [one.stage.split("/")[0] for one in prompts] == list(SETS) * 6
     known = {one.messages[0]["content"] for one in recorded(traces, MEASURED)}
     assert {one.messages[0]["content"] for one in prompts} <= known
     assert len({one.messages[0]["content"] for one in prompts}) == len(prompts)

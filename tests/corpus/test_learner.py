@@ -389,9 +389,16 @@ def test_outputs_of_a_session_are_learned_as_such(store):
 def test_an_engine_that_joins_learns_sessions_of_late(store):
     run, minute = session_hash("acme", "run"), int(time.time()) // 60
     merged = SnapshotContent(1 << 20, now_minute=1000, most_age_minutes=2000)
-    merged.add(batch_of(0, output([1], minute=999, session=run), output([2], minute=900, session=run)))
+    old, late = {"minute": 900, "session": run}, {"minute": 999, "session": run}
+    other = session_hash("acme", "other")
+    sent = [output([1], **late), output([2], **old), output([3], minute=998, session=other)]
+    again = [output([4], **old), output([4], **{**late, "session": other}), output([5], **old)]
+    merged.add(batch_of(0, *sent, *again, Count(output([5]).digest, ("plan",), 9)))
     records = [record for batch in merged.batches() for record in batch.records]
-    assert {tuple(one.tokens.tolist()): one.session for one in records} == {(1,): run, (2,): b""}
+    assert [(one.tokens.tolist(), one.session) for one in records] == [
+        *(([5], b""), ([2], b"")),  # the most used first
+        *(([3], other), ([1], run), ([4], other)),  # as they came
+    ]
     here, later = Replica(store, "a"), Replica(store, "b", joined=())
     here.finish(output([1, 2], minute=minute, session=run))
     here.pump()

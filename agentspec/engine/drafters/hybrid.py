@@ -159,6 +159,10 @@ class HybridDrafter:
         if known:
             self._use.time_reading(self._clock() - begin_s)
 
+    def draft_after(self, assumed: Updates, max_tokens: int = 32, min_prob: float = 0.0) -> list[Draft]:
+        """Draft behind assumed tokens, from the trees only. Nothing changes."""
+        return self._trees.draft_after(assumed, max_tokens, min_prob)
+
     def step(self, updates: Updates, max_tokens: int = 32, min_prob: float = 0.0) -> list[Draft]:
         """Take accepted tokens and draft. The model makes its drafts for all chosen requests together."""
         drafts = self._trees.step(updates, max_tokens, min_prob)

@@ -75,6 +75,7 @@ class Grammar:
         self._matcher = matcher
         self._vocab_size = vocab_size
         self._eos_ids = eos_ids
+        self._forced: list[int] = []  # what is known of the tokens that are forced next
 
     def masks(self, draft: Draft) -> NDArray[np.bool_]:
         """The tokens allowed at the root and after each draft token: bool ``[1 + len(draft), vocab]``.
@@ -117,13 +118,15 @@ class Grammar:
             self._matcher.rollback(num_consumed)
         return corrected
 
-    def forced(self) -> NDArray[np.int32]:
-        """Return the tokens that the grammar forces next, int32 ``[n]``: often none.
+    def forced(self, most: int) -> NDArray[np.int32]:
+        """Return the tokens that the grammar forces next, int32 ``[n]``, at most so many: often none.
 
         Their text is the only one that may follow. The model could split it into other tokens. Leaves no
-        trace. Cost: O(tokens), some microseconds.
+        trace. Cost: O(all tokens that are forced here), once; some microseconds.
         """
-        return np.array(self._matcher.compute_ff_tokens(), np.int32)
+        if not self._forced:
+            self._forced = self._matcher.compute_ff_tokens()
+        return np.array(self._forced[:most], np.int32)
 
     def _corrected(self, row: int, token: int, best: Callable[[int, NDArray[np.bool_]], int]) -> int:
         if token in self._eos_ids:
@@ -170,6 +173,8 @@ class Grammar:
             EngineError: the grammar library gave up, e.g. because the schema is too complex to follow.
         """
         tokens = [token for token in token_ids if token not in self._eos_ids]
+        is_forced = self._forced[: len(tokens)] == tokens
+        self._forced = self._forced[len(tokens) :] if is_forced else []
         if tokens:
             self._matcher.consume_tokens(tokens)
         if self._matcher.is_error():  # perhaps since the last mask: then it allowed only eos
