@@ -118,6 +118,7 @@ class ForestCore:
         options: DraftOptions,
         in_background: bool = False,
         model: int | None = None,
+        origin: int = 0,
     ) -> None: ...
     def wait(self, request: int) -> None: ...
     def step(

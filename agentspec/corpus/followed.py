@@ -18,6 +18,7 @@ import numpy as np
 from agentspec.corpus.batch import Part
 from agentspec.corpus.output import Tokens
 from agentspec.corpus.written import MOST_SHOWN_TOKENS
+from agentspec.draft import Origin
 from agentspec.stages import StageKey
 
 logger = logging.getLogger("agentspec")
@@ -32,8 +33,10 @@ Name = tuple[str, bytes, int]  # tenant, origin, number of the output
 class FollowingTrees(Protocol):
     """The trees' requests. The methods are those of :class:`agentspec.Forest`."""
 
-    def start(self, request_id: str, stage: StageKey, prompt_ids: Tokens) -> None:
-        """Begin an output of a stage."""
+    def start(
+        self, request_id: str, stage: StageKey, prompt_ids: Tokens, *, origin: Origin = Origin.LOCAL
+    ) -> None:
+        """Begin an output of a stage, which is written at ``origin``."""
 
     def observe(self, request_id: str, token_ids: Tokens) -> None:
         """Add tokens to it."""
@@ -121,7 +124,7 @@ class FollowedOutputs:
     def _begin(self, name: Name, stage: StageKey) -> _Followed:
         tenant, origin, number = name
         followed = _Followed(f"corpus/{tenant}/{origin.hex()}/{number}", 0, self._clock())
-        self._trees.start(followed.request_id, stage, _NO_TOKENS)
+        self._trees.start(followed.request_id, stage, _NO_TOKENS, origin=Origin.FLEET)
         self._followed[name] = followed
         return followed
 

@@ -20,10 +20,13 @@ class Outbox:
     The first record after a quiet time is due at once, further ones ``window_s`` after the last batch. A
     batch keeps its numbers until it is published, so that a repetition is recognized. Counts are summed for
     ``counts_every_s``. Nothing is due before the tenant's epoch is known.
+
+    Attributes:
+        window_s: may be changed at any time.
     """
 
     def __init__(self, window_s: float, batch_bytes: int, counts_every_s: float) -> None:
-        self._window_s = window_s
+        self.window_s = window_s
         self._batch_bytes = batch_bytes
         self._counts_every_s = counts_every_s
         self._records: deque[Record] = deque()
@@ -41,6 +44,17 @@ class Outbox:
         self._records.append(record)
         self._num_bytes += _size(record)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the records that wait."""
+        return self._num_bytes
+
+    def drop_oldest(self) -> Record:
+        """Remove the record that has waited for longest."""
+        record = self._records.popleft()
+        self._num_bytes -= _size(record)
+        return record
+
     def count(self, output: Output, now_s: float, *, was_followed: bool = False) -> None:
         """Add an output's uses to be published as a count: with the next batch if others have followed it."""
         before = self._counts.get(output.digest)
@@ -51,7 +65,7 @@ class Outbox:
         if len(self._counts) >= _MOST_COUNTS:
             self._counts_due_s = now_s
         elif was_followed:
-            self._counts_due_s = min(self._counts_due_s, max(now_s, self._sent_s + self._window_s))
+            self._counts_due_s = min(self._counts_due_s, max(now_s, self._sent_s + self.window_s))
 
     @property
     def due_s(self) -> float:
@@ -60,7 +74,11 @@ class Outbox:
             return math.inf
         if self.unsent is not None or self._num_bytes >= self._batch_bytes:
             return -math.inf
-        return min(self._sent_s + self._window_s if self._records else math.inf, self._counts_due_s)
+        return min(self._sent_s + self.window_s if self._records else math.inf, self._counts_due_s)
+
+    def was_sent_since(self, time_s: float) -> bool:
+        """Return True if a batch was sent after a time of the clock."""
+        return self._sent_s > time_s
 
     def cut(self, origin: bytes, now_s: float, *, is_last: bool = False) -> Batch | None:
         """Return the next batch, the unsent one first, or None. It is the unsent one until :meth:`sent`."""

@@ -27,6 +27,8 @@ logger = logging.getLogger("agentspec")
 BATCH_BYTES = 256 << 10
 QUEUE_BYTES = 16 << 20
 COUNTS_EVERY_S = 60.0
+_ACTIVE_S = 10.0  # without a batch; then a tenant needs no window
+_TENANTS_PER_WINDOW = 8
 _PAUSE_S = 0.02  # between two looks at the queue
 _IDLE_S = 1.0  # without outputs; then the next one has to wake the thread
 
@@ -78,7 +80,8 @@ class Publisher:
         origin: 16 random bytes that name this process.
         memory: outputs that other engines know; the learner adds those of others.
         gate: decides what is published; None = the default one.
-        window_s: time between two batches of a tenant; None = the store's.
+        window_s: time between two batches of a tenant; None = the store's. It is longer if more than eight
+            tenants were active of late.
         batch_bytes: size at which a batch is sent earlier.
         queue_bytes: most bytes of waiting outputs.
         counts_every_s: time over which repetitions are summed.
@@ -106,12 +109,13 @@ class Publisher:
         self._memory = memory
         self._clock = clock
         self._gate = gate or NoveltyGate(memory)
+        self._queue_bytes = queue_bytes
         self._queue = OutputQueue(queue_bytes)
         self.put = self._queue.put
         self._breaker = CircuitBreaker("publishing of outputs to other engines", clock)
         self._working = threading.Lock()  # guards what follows; never held by publish()
-        gathered_s = log.store.window_s if window_s is None else window_s
-        self._outboxes = defaultdict[str, Outbox](lambda: Outbox(gathered_s, batch_bytes, counts_every_s))
+        self._window_s = log.store.window_s if window_s is None else window_s
+        self._outboxes = defaultdict[str, Outbox](lambda: Outbox(self._window_s, batch_bytes, counts_every_s))
         self._erased: set[str] = set()
         self._num = dict.fromkeys(Novelty, 0)
         self._num_sent = self._num_lost = self._num_bytes = 0
@@ -279,8 +283,27 @@ class Publisher:
         self._num[novelty] += 1
         if novelty is Novelty.WHOLE:
             outbox.add(output)
+            if outbox.epoch is None:
+                self._limit_unentered()
         elif novelty is Novelty.COUNT:
             outbox.count(output, now_s, was_followed=was_followed)
+
+    def _limit_unentered(self) -> None:
+        """Drop the oldest outputs of tenants whose epoch is unknown, beyond the queue's bytes.
+
+        They wait outside the queue for as long as the store has been away since the start.
+        """
+        waiting = [outbox for outbox in self._outboxes.values() if outbox.epoch is None]
+        num_bytes = sum(outbox.num_bytes for outbox in waiting)
+        while num_bytes > self._queue_bytes:
+            largest = max(waiting, key=lambda outbox: outbox.num_bytes)
+            num_bytes -= largest.num_bytes
+            dropped = largest.drop_oldest()
+            num_bytes += largest.num_bytes
+            assert isinstance(dropped, Output)
+            self._num_lost += 1
+            self._memory.forget(dropped.stage.tenant, (dropped.digest,))
+            self._memory.note(dropped.stage, dropped.subject)  # the trees hold it
 
     def _note_dropped(self) -> None:
         for stage, subject in self._queue.take_dropped():
@@ -292,7 +315,16 @@ class Publisher:
             if outbox.unsent is not None:
                 self._send(tenant, outbox.unsent)
 
+    def _widen_windows(self) -> None:
+        """Let many tenants gather for longer: the store takes so many batches in a second, and no more."""
+        active_s = self._clock() - _ACTIVE_S
+        num_active = sum(outbox.was_sent_since(active_s) for outbox in self._outboxes.values())
+        window_s = self._window_s * max(1.0, num_active / _TENANTS_PER_WINDOW)
+        for outbox in self._outboxes.values():
+            outbox.window_s = window_s
+
     def _send_due(self, is_last: bool) -> None:
+        self._widen_windows()
         for tenant, outbox in list(self._outboxes.items()):
             while is_last or outbox.due_s <= self._clock():
                 batch = outbox.cut(self._origin, self._clock(), is_last=is_last)

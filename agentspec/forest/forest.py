@@ -136,6 +136,7 @@ class Forest:
         draft: DraftConfig | None = None,
         learn: bool = True,
         wait: bool = True,
+        origin: Origin = Origin.LOCAL,
     ) -> None:
         """Admit a request and index its prompt; O(prompt tokens), concurrently with other calls.
 
@@ -151,6 +152,7 @@ class Forest:
                 from another engine) and indexes it in the background. Use it inside a decode step. Until the
                 index is ready, only the shared trees draft. The step at which the index takes part is not
                 deterministic. All else is reproducible.
+            origin: where its output is written.
 
         Raises:
             DuplicateRequestError: a live request has this id.
@@ -183,6 +185,7 @@ class Forest:
                 options,
                 not wait,
                 trees.model,
+                origin,
             )
         except BaseException:
             self._dismiss(request_id)

@@ -212,3 +212,42 @@ def test_nothing_from_before_its_erasure_is_sent_for_a_tenant(store):
     replica.publisher.publish(output([3]))
     replica.pump()
     assert sent(replica) == [[3]]
+
+
+def test_what_waits_for_a_store_that_is_away_since_the_start_is_bounded(store):
+    replica = Replica(store, joined=(), publisher={"queue_bytes": 4000})
+    for number in range(60):
+        replica.publisher.publish(output([number] * 10, tenant=("acme", "globex")[number % 3 == 0]))
+        replica.pump(0.01)
+    num_dropped = replica.publisher.figures().num_dropped
+    assert 10 < num_dropped < 60
+    for tenant in ("acme", "globex"):
+        assert replica.publisher.withdraw(tenant, Erasure(ForgetSubject(b"ann"))).outputs == []
+        assert replica.publisher.withdraw(tenant, Erasure(ForgetStage(("plan",)))).outputs is None
+    again = Replica(store, "b", joined=(), publisher={"queue_bytes": 4000})
+    for number in range(60):
+        again.publisher.publish(output([number] * 10))
+        again.pump(0.01)
+    again.publisher.enter_epoch("acme", 0)
+    again.pump()
+    num_lost = again.publisher.figures().num_dropped
+    assert sent(again) == [[number] * 10 for number in range(num_lost, 60)]
+    again.publisher.publish(output([0] * 10))  # dropped, so it is not known to others
+    again.pump()
+    assert sent(again)[-1] == [0] * 10
+
+
+def test_many_tenants_gather_for_longer(store):
+    replica = Replica(store, joined=[f"t{number}" for number in range(16)])
+    for turn in range(2):
+        for number in range(16):
+            replica.publisher.publish(output([turn], tenant=f"t{number}"))
+        wait_s = replica.publisher.pump()
+    assert wait_s == pytest.approx(2 * MemoryStore.window_s)
+    replica.pump(wait_s)
+    assert sent(replica, "t3") == [[0], [1]]
+    replica.clock.now_s += 11.0  # the others are silent
+    replica.publisher.publish(output([2], tenant="t3"))
+    replica.pump(0.0)
+    replica.publisher.publish(output([3], tenant="t3"))
+    assert replica.publisher.pump() == pytest.approx(MemoryStore.window_s)

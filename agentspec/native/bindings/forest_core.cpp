@@ -48,25 +48,33 @@ py::tuple step(ForestCore& self, const Ids& requests, const Tokens& tokens, cons
                         array_of(std::move(drafts.sources)));
 }
 
+Origin origin_of(std::size_t number) {
+  if (number >= kNumOrigins) throw py::value_error("there is no origin " + std::to_string(number));
+  return static_cast<Origin>(number);
+}
+
 void start(ForestCore& self, RequestId request, GroupId group, const Tokens& prompt, const Tokens& prediction,
            const std::vector<std::pair<IndexId, SourceId>>& trees, bool learn, const DraftOptions& options,
-           bool in_background, std::optional<ModelId> model) {
+           bool in_background, std::optional<ModelId> model, std::size_t origin) {
   const auto prompt_view = span_of(prompt);
   const auto prediction_view = span_of(prediction);
   std::vector<SharedSource> shared;
   shared.reserve(trees.size());
   for (const auto& [index, source] : trees) shared.push_back({index, source});
+  const Origin written = origin_of(origin);
   const py::gil_scoped_release unlocked;
-  self.start(request, group, prompt_view, prediction_view, shared, learn, options, in_background, model);
+  self.start(request, group, prompt_view, prediction_view, shared, learn, options, in_background, model,
+             written);
 }
 
 void def_requests(ForestCoreClass& cls) {
   cls.def("start", &start, py::arg("request"), py::arg("group"), py::arg("prompt").noconvert(),
           py::arg("prediction").noconvert(), py::arg("trees"), py::arg("learn"), py::arg("options"),
-          py::arg("in_background") = false, py::arg("model") = py::none(),
+          py::arg("in_background") = false, py::arg("model") = py::none(), py::arg("origin") = 0,
           "Admit a request and index its prompt without holding the lock: O(prompt * chain). trees:\n"
           "(index, source) of each shared index. With in_background the call only copies the prompt;\n"
-          "until the index is ready, only the shared indices draft.");
+          "until the index is ready, only the shared indices draft. origin: a value of\n"
+          "agentspec.draft.Origin, where its output is written.");
   cls.def("wait", &ForestCore::wait, py::arg("request"), Unlocked(),
           "Return once the request's own index is ready or dropped, or the request is finished.");
   cls.def("step", &step, py::arg("requests").noconvert(), py::arg("tokens").noconvert(),
@@ -177,9 +185,9 @@ void register_forest_core(py::module_& module) {
          bool is_awaited) {
         const auto index_view = span_of(indices);
         const auto token_view = span_of(tokens);
-        if (origin >= kNumOrigins) throw py::value_error("there is no origin " + std::to_string(origin));
+        const Origin written = origin_of(origin);
         const py::gil_scoped_release unlocked;
-        self.learn(index_view, token_view, {uses, static_cast<Origin>(origin)}, is_awaited);
+        self.learn(index_view, token_view, {uses, written}, is_awaited);
       },
       py::arg("indices").noconvert(), py::arg("tokens").noconvert(), py::arg("uses") = 1,
       py::arg("origin") = 0, py::arg("is_awaited") = false,

@@ -123,7 +123,7 @@ void ForestCore::forget(std::span<const IndexId> indices, std::span<const std::i
 void ForestCore::start(RequestId id, GroupId group, std::span<const std::int32_t> prompt,
                        std::span<const std::int32_t> prediction, std::span<const SharedSource> sources,
                        bool learn, const DraftOptions& options, bool in_background,
-                       std::optional<ModelId> model) {
+                       std::optional<ModelId> model, Origin origin) {
   check_tokens(prompt);
   check_tokens(prediction);
   for (const SharedSource& shared : sources) {
@@ -136,7 +136,7 @@ void ForestCore::start(RequestId id, GroupId group, std::span<const std::int32_t
   if (in_background) made->queue(prediction, prompt);
   {
     const auto lock = enter();
-    registry_.admit(made, sources, learn, model);
+    registry_.admit(made, sources, learn, model, origin);
   }
   if (!in_background) return builder_.build(*made, prediction, prompt);
   builder_.build_in_background(made);

@@ -103,7 +103,7 @@ const std::shared_ptr<Model>& TreeRegistry::held_model(ModelId id) const {
 // ---- live requests ------------------------------------------------------------------------------------
 
 void TreeRegistry::admit(const std::shared_ptr<Request>& request, std::span<const SharedSource> sources,
-                         bool learn, std::optional<ModelId> model) {
+                         bool learn, std::optional<ModelId> model, Origin origin) {
   if (requests_.contains(request->id))
     throw DuplicateIdError(name("request", request->id) + " is live already");
   budget_.check_group(request->group);
@@ -111,7 +111,7 @@ void TreeRegistry::admit(const std::shared_ptr<Request>& request, std::span<cons
   if (found_model != models_.end()) request->model = found_model->second;
   const auto place = requests_.emplace(request->id, request).first;
   try {
-    connect(*request, sources, learn);
+    connect(*request, sources, learn, origin);
     budget_.add(*request, request->text.memory_bytes());
   } catch (...) {
     close_sequences(*request);
@@ -121,7 +121,8 @@ void TreeRegistry::admit(const std::shared_ptr<Request>& request, std::span<cons
   budget_.balance();
 }
 
-void TreeRegistry::connect(Request& request, std::span<const SharedSource> sources, bool learn) {
+void TreeRegistry::connect(Request& request, std::span<const SharedSource> sources, bool learn,
+                           Origin origin) {
   for (const SharedSource& source : sources) {
     const auto found = indices_.find(source.index);
     if (found == indices_.end()) continue;
@@ -134,7 +135,7 @@ void TreeRegistry::connect(Request& request, std::span<const SharedSource> sourc
                    [](const Link& a, const Link& b) { return a.source < b.source; });
   if (!learn) return;
   for (Link& link : request.links) {
-    link.sequence = open_sequence(*link.shared);
+    link.sequence = open_sequence(*link.shared, {1, origin});
     link.has_sequence = true;
     link.shared->index->enforce_incrementally(1);
     budget_.account(*link.shared);

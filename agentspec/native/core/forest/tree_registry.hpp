@@ -58,9 +58,9 @@ class TreeRegistry {
   const AcceptanceModel& model(ModelId id) const { return held_model(id)->acceptance; }
 
   /// Makes a request live, with the text that waits for its index. Ignores unknown indices and an unknown
-  /// model. O(sources). Throws DuplicateIdError, UnknownIdError.
+  /// model. `origin` is where its output is written. O(sources). Throws DuplicateIdError, UnknownIdError.
   void admit(const std::shared_ptr<Request>& request, std::span<const SharedSource> sources, bool learn,
-             std::optional<ModelId> model);
+             std::optional<ModelId> model, Origin origin);
   /// Removes a live request; its output stays in the shared indices if `keep`. Otherwise withdraw_piece() has
   /// to follow for each link. O(sources). Throws UnknownIdError.
   std::shared_ptr<Request> remove(RequestId id, bool keep);
@@ -80,8 +80,8 @@ class TreeRegistry {
  private:
   const std::shared_ptr<Shared>& held_index(IndexId id) const;
   const std::shared_ptr<Model>& held_model(ModelId id) const;
-  void connect(Request& request, std::span<const SharedSource> sources, bool learn);
-  SequenceId open_sequence(Shared& shared, const SequenceKind& kind = {});
+  void connect(Request& request, std::span<const SharedSource> sources, bool learn, Origin origin);
+  SequenceId open_sequence(Shared& shared, const SequenceKind& kind);
   void close_sequences(const Request& request);
 
   const std::uint32_t depth_;
