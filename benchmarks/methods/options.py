@@ -52,7 +52,10 @@ def add_options(benchmarks: Subparsers) -> None:
     )
     add_quick(methods, "two questions of sql, one of sampling")
     methods.add_argument(
-        "--questions", type=option_types.count, metavar="N", help="of sql, cold and again warm (24); twice as many open-ended answers"
+        "--questions",
+        type=option_types.count,
+        metavar="N",
+        help="of sql, cold and again warm (24); twice as many open-ended answers",
     )
     add_outputs(methods, json="write the JSON here; parts that are not measured now stay in the file")
 
