@@ -137,7 +137,7 @@ GATEWAY_LAYERS = (  # from the bottom up: a folder or file may import earlier on
 
 
 ENGINE_LAYERS = (
-    ("batch", "passed", "promises"),
+    ("batch", "forced_drafts", "passed", "promises"),
     ("model",),
     ("drafters", "text"),
     ("sampling", "engine_config"),

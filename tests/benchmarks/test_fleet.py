@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from agentspec.draft import SHARED
 from agentspec.errors import ConfigError
 from agentspec.replay.calls import Call
 from benchmarks.command import build_parser
 from benchmarks.fleet import costs, gain, join, novelty, outage, parts, plot, report
 from benchmarks.fleet.engine import KEY_TOKENS, is_drafted, mark
-from benchmarks.fleet.fleet import DEALS, GATEWAY, SHARED, Replica, Sharing, agreeing, forest
+from benchmarks.fleet.fleet import DEALS, GATEWAY, Replica, Sharing, agreeing, forest
 from benchmarks.fleet.gain import ONE, Variant
 from benchmarks.fleet.novelty import COUNTS, EVERYTHING, GATE, Outcome
 from benchmarks.fleet.places import redis_server

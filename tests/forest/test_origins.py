@@ -76,7 +76,7 @@ def test_a_running_output_of_another_engine_is_the_fleets(config: DraftConfig) -
     assert draft.token_ids.tolist() == [3, 4]
     assert origins(draft) == [FLEET, FLEET]
     with pytest.raises(ValueError, match="no origin 3"):
-        forest.start("another", STAGE, tokens([]), origin=3)  # type: ignore[arg-type]
+        forest.start("another", STAGE, tokens([]), origin=3)
     forest.start("another", STAGE, tokens([]))  # the refused one was not admitted
 
 

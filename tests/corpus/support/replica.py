@@ -66,7 +66,9 @@ class NotedTrees:
     def forget(self, stage: StageKey, token_ids: np.ndarray) -> None:
         self.held.pop((stage.tenant, stage.name, tuple(token_ids.tolist())), None)
 
-    def start(self, request_id: str, stage: StageKey, prompt_ids: np.ndarray, *, origin: Origin) -> None:
+    def start(
+        self, request_id: str, stage: StageKey, prompt_ids: np.ndarray, *, origin: Origin = Origin.LOCAL
+    ) -> None:
         assert not len(prompt_ids)
         assert origin is Origin.FLEET
         self.followed[request_id] = [(stage.tenant, stage.name)]
