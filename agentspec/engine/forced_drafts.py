@@ -1,8 +1,8 @@
 """Tokens that a request's grammar leaves no choice about, as the beginning of its draft.
 
 A JSON schema dictates names of members, constants, and the rest of a value of an ``enum`` once it has begun.
-They are drafted even if no tree has seen them: only another split of the same text into tokens can refuse
-them. The model verifies them like any other draft, so outputs do not change.
+They are drafted even if no tree has seen them. A model that splits the same text into other tokens refuses
+them. It verifies them like any other draft, so outputs do not change.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from agentspec.errors import (
 )
 from agentspec.forest import persistence
 from agentspec.forest.file import SavedForest, reading, writing
-from agentspec.forest.registry import TreeRegistry
+from agentspec.forest.registry import RequestTrees, TreeRegistry
 from agentspec.forest.sessions import SessionKey, session_hash
 from agentspec.stages import StageKey
 
@@ -170,11 +170,7 @@ class Forest:
         request = self._admit(request_id, stage)
         try:
             is_learned = draft.rule == "learned" and not draft.is_off
-            key = None if session is None else session_hash(stage.tenant, session)
-            trees = self._trees.enter(stage, key, is_learned=is_learned)
-            request.session = trees.session
-            if trees.session is not None and self._trees.has_past(trees.session):
-                self._learn_past(trees.session, is_awaited=not wait)
+            trees = self._enter(request, session, is_learned=is_learned, is_awaited=not wait)
             self._core.start(
                 request.number,
                 trees.group,
@@ -446,6 +442,17 @@ class Forest:
 
     def _all_bytes(self) -> int:
         return self._core.memory_bytes() + self._trees.past_bytes()
+
+    def _enter(
+        self, request: _Request, session: str | None, *, is_learned: bool, is_awaited: bool
+    ) -> RequestTrees:
+        """Return a request's trees. A session that other engines have served brings its outputs along."""
+        key = None if session is None else session_hash(request.stage.tenant, session)
+        trees = self._trees.enter(request.stage, key, is_learned=is_learned)
+        request.session = trees.session
+        if trees.session is not None and self._trees.has_past(trees.session):
+            self._learn_past(trees.session, is_awaited=is_awaited)
+        return trees
 
     def _learn_past(self, session: SessionKey, *, is_awaited: bool) -> None:
         """Add the outputs that other engines have written for a session to its tree here.
