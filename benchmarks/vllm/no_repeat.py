@@ -2,8 +2,9 @@
 
 Random weights, random prompts and temperature 1: no output resembles another. The plugin must find out by
 itself that drafts do not pay: it has no price set. Two servers run at a time, one of each kind, and are
-loaded in turn, since the machine's speed drifts. Two servers of one kind differ by up to 3 %, so there are
-several pairs. The figures are means over the pairs, of the median ratios of neighbouring turns.
+loaded in turn, since the machine's speed drifts. Two pairs differ by up to 10 %, turns of one pair by less:
+hence many pairs of few turns. The figures are means over the pairs, of the median ratios of neighbouring
+turns; ``standard_error_*`` says how far such a mean can be trusted.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import Any
 
 from agentspec.reporting.report import Announce
@@ -53,11 +54,16 @@ def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> 
             counted += servers[OURS.name].counters()
     return {
         **{f"no_repeat_throughput_c{number}": fmean(found) for number, found in ratios.items()},
+        **{f"standard_error_c{number}": _standard_error(found) for number, found in ratios.items()},
         **{f"pairs_c{number}": found for number, found in ratios.items()},
         "num_output_tokens": counted.num_output_tokens,
         "num_draft_tokens": counted.num_draft_tokens,
         "num_accepted_tokens": counted.num_accepted_tokens,
     }
+
+
+def _standard_error(found: Sequence[float]) -> float:
+    return float(stdev(found) / len(found) ** 0.5) if len(found) > 1 else 0.0
 
 
 def _throughput(servers: Mapping[str, Server], sizes: Sizes, num_clients: int, rng: random.Random) -> float:
