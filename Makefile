@@ -293,7 +293,7 @@ paper: $(STAMP)  ## docs/paper.md: the paper's figures again (TRACES=DIR, ARGS="
 model: $(STAMP)  ## rebuild the bundled model from nothing (about an hour on 2 cores)
 	@$(BIN)/python -m examples.agentic_sql.training --compile
 
-heads: $(STAMP)  ## train heads that draft for the bundled model, into out/heads (half an hour each on 2 cores)
+heads: $(STAMP)  ## train heads and a draft model for the bundled model, into out/heads (half an hour each on 2 cores)
 	@$(BIN)/python -m examples.agentic_sql.training.heads $(ARGS)
 
 $(PACKAGING_STAMP): Makefile

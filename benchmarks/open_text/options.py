@@ -9,10 +9,10 @@ from agentspec.extras import needed
 from benchmarks.harness.options import Subparsers, add_traces
 
 DESCRIPTION = """\
-Train a small model of open-ended text, with an EAGLE-3 head, for `python -m benchmarks methods --open-text`.
-It learns one half of the recorded answers of Spec-Bench, of a tree of thoughts and of generated code, and is
-measured on prompts of the other half. Within an hour on two cores. The model can write, but knows nothing:
-it is a text to draft for, no assistant.
+Train a small model of open-ended text, with an EAGLE-3 head and a draft model, for `python -m benchmarks
+methods --open-text`. It learns one half of the recorded answers of Spec-Bench, of a tree of thoughts and of
+generated code, and is measured on prompts of the other half. Some 65 minutes on two cores. The model can
+write, but knows nothing: it is a text to draft for, no assistant.
 """
 
 EXAMPLES = """\
@@ -37,7 +37,11 @@ def add_options(benchmarks: Subparsers) -> None:
     )
     parser.add_argument("--minutes", type=_minutes, default=35.0, metavar="N", help="most of the model (35)")
     parser.add_argument(
-        "--head-minutes", type=_minutes, default=20.0, metavar="N", help="most of its head (20)"
+        "--head-minutes",
+        type=_minutes,
+        default=20.0,
+        metavar="N",
+        help="most of its head; its draft model has half of it (20)",
     )
 
 

@@ -1,4 +1,4 @@
-"""Training of the model of open-ended text, and of its EAGLE-3 head."""
+"""Training of the model of open-ended text, of its EAGLE-3 head and of its draft model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from agentspec.engine.model.checkpoint import load_model
 from agentspec.reporting.report import announcer
 from benchmarks.open_text.samples import MEASURED, TRAINING, draw_prompts, recorded, stream, write_prompts
 from examples.agentic_sql.training import batches, network, vocabulary
-from examples.agentic_sql.training.heads import as_texts, train_eagle
+from examples.agentic_sql.training.draft_model import train_draft_model
+from examples.agentic_sql.training.heads import DRAFT_MODEL, EAGLE, as_texts, train_eagle
 from examples.agentic_sql.training.samples import Sample
 from examples.agentic_sql.training.train import Plan, train
 
@@ -29,7 +30,7 @@ class Sizes:
     """How much is trained.
 
     Attributes:
-        minutes, head_minutes: most time of the model, and of its head.
+        minutes, head_minutes: most time of the model, and of its head. A draft model has half of the latter.
         vocab_size: tokens of its tokenizer.
         num_prompts: of each set, to measure on.
     """
@@ -41,9 +42,9 @@ class Sizes:
 
 
 def build(traces: Path, out: Path, sizes: Sizes) -> None:
-    """Train model and head, and write them with prompts to ``out``.
+    """Train model, head and draft model, and write them with prompts to ``out``.
 
-    The folder is a checkpoint. Its head is in ``heads/eagle``. The prompts are written last.
+    The folder is a checkpoint. What drafts for it is in ``heads``. The prompts are written last.
 
     Raises:
         ConfigError: a recorded set is missing, or has too few prompts.
@@ -66,7 +67,10 @@ def build(traces: Path, out: Path, sizes: Sizes) -> None:
     torch.manual_seed(0)
     texts = as_texts(batches.stream(stream(training, "head"), tokenizer, 4096, 0))
     head_plan = HeadPlan(num_steps=MOST_STEPS, most_s=60 * sizes.head_minutes)
-    train_eagle(load_model(out), texts, head_plan, out / HEADS / "eagle")
+    train_eagle(load_model(out), texts, head_plan, out / HEADS / EAGLE)
+    announce(f"draft model: at most {sizes.head_minutes / 2:g} minutes")
+    draft_plan = Plan(num_steps=MOST_STEPS, most_s=30 * sizes.head_minutes)
+    train_draft_model(tokenizer, partial(stream, training), draft_plan, out / HEADS / DRAFT_MODEL)
     write_prompts(prompts, out)
     announce(f"written to {str(out)!r}")
 

@@ -88,7 +88,7 @@ def test_prompts_are_of_the_measured_half_and_of_all_sets_in_turn(built: Path, t
 @pytest.mark.parametrize("name", ["open", "open_sampled"])
 def test_methods_on_its_text(name: str, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workloads, "OPEN_TOKENS", 12)
-    chosen = ("off", "learned", "eagle-3", "hybrid", "medusa")
+    chosen = ("off", "learned", "eagle-3", "hybrid", "medusa", "draft model")
     monkeypatch.setattr(measure, "METHODS", {key: methods.METHODS[key] for key in chosen})
     found = measure.measure(name, Places(open_text=built), MethodSizes(2), lambda _: None)
     assert found["missing"] == ["medusa"]

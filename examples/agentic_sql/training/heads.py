@@ -1,6 +1,7 @@
-"""``python -m examples.agentic_sql.training.heads``: train drafting heads for the bundled model.
+"""``python -m examples.agentic_sql.training.heads``: train what drafts for the bundled model.
 
-They learn from the samples that the model was trained on, and from the chances that it gives to each token.
+Heads learn from the samples that the model was trained on, and from the chances that it gives to each token.
+A draft model learns from the samples alone.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,8 +25,10 @@ from agentspec.engine.model.transformer import Transformer
 from agentspec.models import bundled_model_dir
 from examples.agentic_sql.database import open_all
 from examples.agentic_sql.training import batches, samples
+from examples.agentic_sql.training.draft_model import train_draft_model
+from examples.agentic_sql.training.train import Plan as ModelPlan
 
-HEADS = ("eagle", "medusa")
+EAGLE, MEDUSA, DRAFT_MODEL = HEADS = ("eagle", "medusa", "draft_model")
 BATCH_TOKENS = 4096
 EAGLE_LAYERS = (1, 2, 4)  # low, middle and high, of four
 NUM_MEDUSA_HEADS = 3  # more would not fit 3 MB
@@ -32,9 +36,18 @@ NUM_MEDUSA_HEADS = 3  # more would not fit 3 MB
 
 def texts(work: Path, seed: str) -> Iterator[Texts]:
     """Return endless batches of training samples. Their databases are made in ``work``."""
-    tokenizer = Tokenizer.from_file(str(bundled_model_dir() / "tokenizer.json"))
-    found = samples.stream(open_all(work / "databases"), seed)
-    return as_texts(batches.stream(found, tokenizer, BATCH_TOKENS, 0))
+    tokenizer = bundled_tokenizer()
+    return as_texts(batches.stream(stream(work, seed), tokenizer, BATCH_TOKENS, 0))
+
+
+def bundled_tokenizer() -> Tokenizer:
+    """Return the bundled model's tokenizer."""
+    return Tokenizer.from_file(str(bundled_model_dir() / "tokenizer.json"))
+
+
+def stream(work: Path, seed: str) -> Iterator[samples.Sample]:
+    """Return endless training samples."""
+    return samples.stream(open_all(work / "databases"), seed)
 
 
 def as_texts(found: Iterable[batches.Batch]) -> Iterator[Texts]:
@@ -76,7 +89,7 @@ def show(report: Report) -> None:
 
 
 def main() -> None:
-    """Train the heads into ``--out``, each in a folder of its name."""
+    """Train heads and a draft model into ``--out``, each in a folder of its name."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.agentic_sql.training.heads",
         description=__doc__,
@@ -94,10 +107,14 @@ def main() -> None:
     torch.manual_seed(0)
     for name in options.heads:
         print(f"training {name}: at most {options.minutes:g} minutes", flush=True)
-        if name == "eagle":
-            train_eagle(model, texts(options.work, "eagle"), plan, options.out / name)
-        else:
+        if name == EAGLE:
+            train_eagle(model, texts(options.work, name), plan, options.out / name)
+        elif name == MEDUSA:
             train_medusa(model, options.work, replace(plan, num_drafted=NUM_MEDUSA_HEADS), options.out / name)
+        else:
+            model_plan = ModelPlan(num_steps=options.steps, most_s=plan.most_s)
+            found = partial(stream, options.work)
+            train_draft_model(bundled_tokenizer(), found, model_plan, options.out / name)
     print(f"written to {str(options.out)!r}", flush=True)
 
 
