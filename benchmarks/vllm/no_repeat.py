@@ -2,9 +2,10 @@
 
 Random weights, random prompts and temperature 1: no output resembles another. The plugin must find out by
 itself that drafts do not pay: it has no price set. Two servers run at a time, one of each kind, and are
-loaded in turn, since the machine's speed drifts. Two pairs differ by up to 10 %, turns of one pair by less:
-hence many pairs of few turns. The figures are means over the pairs, of the median ratios of neighbouring
-turns; ``standard_error_*`` says how far such a mean can be trusted.
+loaded in turn, since the machine's speed drifts. A worker of vLLM polls for a second after its last request,
+so the next load waits until the cores are free. Servers of one kind differ from start to start, hence several
+pairs. The figures are means over the pairs, of the median ratios of neighbouring turns; ``standard_error_*``
+says how far such a mean can be trusted.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ NUM_CLIENTS = (1, 8, 32)
 MOST_TOKENS = 64
 PROMPT_WORDS = 40
 RANDOM_WEIGHTS = ("--load-format", "dummy")
+SETTLE_S = 1.5  # longer than an idle worker polls
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -95,6 +97,7 @@ def random_chat(rng: random.Random) -> Chat:
 
 
 def _seconds(server: Server, chats: Sequence[Chat], num_clients: int) -> float:
+    time.sleep(SETTLE_S)
     begin_s = time.perf_counter()
     ask_all(server.url, chats, num_clients)
     return time.perf_counter() - begin_s

@@ -35,9 +35,9 @@ class Sizes:
     soak_minutes: float = 30.0
     num_soak_chats: int = 2_800
     num_warm_chats: int = 420
-    no_repeat_pairs: int = 24
+    no_repeat_pairs: int = 10
     no_repeat_chats: int = 8
-    no_repeat_turns: int = 3
+    no_repeat_turns: int = 4
     step_clients: tuple[int, ...] = (1, 8, 32, 64)
     step_tokens: int = 128
 
