@@ -53,6 +53,7 @@ _PLAIN, _ENCRYPTED = 0, 1
 _HEADER = struct.Struct("<8sHBx8s16sQII")  # see above
 _CHECKSUM = struct.Struct("<I")
 _MAGIC = b"AgSpecBt"
+_TOKEN_BYTES = 4
 _LEVEL = 3
 
 Path = Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_SEGMENTS)]  # of a stage
@@ -130,10 +131,20 @@ class Part(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
         _check_path(self.path)
         if not (0 <= self.number <= _MOST_SEQUENCE and 0 <= self.begin <= MOST_OUTPUT_TOKENS):
             raise ConfigError(f"an output has no number {self.number} or no place {self.begin}")
-        if len(self.tokens) % 4 or len(self.tokens) > 4 * MOST_OUTPUT_TOKENS:
+        if len(self.tokens) % _TOKEN_BYTES or len(self.tokens) > _TOKEN_BYTES * MOST_OUTPUT_TOKENS:
             raise ConfigError(f"a part has up to {MOST_OUTPUT_TOKENS} int32, not {len(self.tokens)} bytes")
         if len(self.subject) > MOST_SUBJECT_BYTES:
             raise ConfigError(f"a subject has at most {MOST_SUBJECT_BYTES} bytes, not {len(self.subject)}")
+
+    @property
+    def is_first(self) -> bool:
+        """True if the output begins with it."""
+        return self.begin == 0 and len(self.tokens) > 0
+
+    @property
+    def end(self) -> int:
+        """The place behind its last token in the output."""
+        return self.begin + len(self.tokens) // _TOKEN_BYTES
 
     @property
     def token_ids(self) -> Tokens:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable, Iterator
+
+import msgspec
 
 from agentspec.corpus.batch import MOST_RECORDS, Batch, Count, Part, Record, num_token_bytes
 from agentspec.corpus.erasure import PLACEHOLDER, Erasure
@@ -137,7 +140,34 @@ class Outbox:
             taken.append(self._records.popleft())
             num_bytes += _size(taken[-1])
         self._num_bytes -= num_bytes
-        return tuple(taken)
+        return tuple(_joined(taken))
+
+
+def _joined(records: Iterable[Record]) -> Iterator[Record]:
+    """Return the records with consecutive parts of an output as one, and none of an output that is over.
+
+    Its end stays if parts before these may have been sent.
+    """
+    found: list[Record | None] = []
+    places: dict[int, int] = {}  # of the last part, by the output's number
+    for record in records:
+        if not isinstance(record, Part):
+            found.append(record)
+            continue
+        place = places.pop(record.number, None)
+        if place is not None and isinstance(before := found[place], Part):
+            if record.tokens and record.begin == before.end:
+                found[place] = msgspec.structs.replace(before, tokens=before.tokens + record.tokens)
+                places[record.number] = place
+                continue
+            if not record.tokens:
+                found[place] = None
+                if before.is_first:
+                    continue
+        if record.tokens:
+            places[record.number] = len(found)
+        found.append(record)
+    return (record for record in found if record is not None)
 
 
 def erased(batch: Batch, erasure: Erasure) -> Batch | None:

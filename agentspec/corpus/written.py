@@ -3,45 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from agentspec.corpus.output import Tokens
-from agentspec.corpus.output_queue import Entry
 from agentspec.stages import StageKey
 
-PART_TOKENS = 4  # fewer tokens wait for the next ones
+if TYPE_CHECKING:  # the constants do without the extra
+    from agentspec.corpus.output import Tokens
+    from agentspec.corpus.output_queue import Entry
+
+LEAST_PART = 8  # tokens: fewer wait for the next ones
+GROWTH = 1.5  # of an output, from one part to the next
 MOST_SHOWN_TOKENS = 8192  # a longer output is not followed further
 
 
 class WrittenOutput:
     """Sends the tokens of one output in parts.
 
+    A part costs a batch, however short it is. So parts grow with the output: their number is the logarithm of
+    its length.
+
     Args:
         stage: the forest's key.
         subject: hash of the person whose data it may hold.
         number: of the output, among those of this process.
         put: takes the parts.
+        least: tokens of a part.
+        growth: a part is sent when the output has ``least`` tokens more than so many times those sent before.
 
     Attributes:
         num_shown: tokens sent so far.
     """
 
-    __slots__ = ("_is_over", "_put", "_stage", "_subject", "num_shown", "number")
+    __slots__ = ("_due", "_growth", "_is_over", "_least", "_put", "_stage", "_subject", "num_shown", "number")
 
-    def __init__(self, stage: StageKey, subject: bytes, number: int, put: Callable[[Entry], None]) -> None:
+    def __init__(
+        self,
+        stage: StageKey,
+        subject: bytes,
+        number: int,
+        put: Callable[[Entry], None],
+        least: int = LEAST_PART,
+        growth: float = GROWTH,
+    ) -> None:
         self._stage = stage
         self._subject = subject
         self._put = put
+        self._least = least
+        self._growth = growth
+        self._due = least  # tokens of the output at which the next part is sent
         self._is_over = False
         self.number = number
         self.num_shown = 0
 
     def show(self, token_ids: Tokens | Sequence[int]) -> None:
-        """Send what is new of the output, if it is enough. Takes a microsecond, and never raises.
+        """Send what is new of the output, if it is enough. Takes less than a microsecond, and never raises.
 
         Args:
             token_ids: the output so far.
         """
-        if not self._is_over and len(token_ids) >= self.num_shown + PART_TOKENS:
+        if len(token_ids) >= self._due and not self._is_over:
             self.send(token_ids[self.num_shown :])
 
     def abandon(self) -> None:
@@ -58,3 +78,4 @@ class WrittenOutput:
             return
         self._put((self._stage, token_ids, self._subject, 0.0, 0, 1, self.number, self.num_shown, b""))
         self.num_shown += len(token_ids)
+        self._due = int(self.num_shown * self._growth) + self._least

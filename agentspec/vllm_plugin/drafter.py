@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from agentspec.corpus.written import GROWTH, LEAST_PART
 from agentspec.errors import UnknownRequestError
 from agentspec.forest import Forest, Tokens, known_tokens
 from agentspec.stats import StageTable
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SHOW_EVERY_S = 0.05  # running outputs, to other engines
-LEAST_PART = 4  # tokens of an output that are shown together, as in corpus/written.py
 NO_TOKENS: Tokens = np.empty(0, np.int32)
 
 
@@ -313,7 +313,7 @@ class ForestDrafter:
 
     def _show_written(self, corpus: Corpus) -> None:
         """Show other engines what is new of the running outputs."""
-        for name, tokens in self.rows.take_parts(LEAST_PART):
+        for name, tokens in self.rows.take_parts(LEAST_PART, GROWTH):
             live = self.live.get(name)
             if live is not None:  # otherwise it has ended, and is shared whole
                 live.written = live.written or corpus.begin(live.trees, live.tags.subject)

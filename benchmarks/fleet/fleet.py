@@ -24,7 +24,7 @@ from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.novelty import NoveltyGate
 from agentspec.corpus.publisher import Publisher
 from agentspec.corpus.sqlite_store import SqliteStore
-from agentspec.corpus.written import WrittenOutput
+from agentspec.corpus.written import GROWTH, LEAST_PART, WrittenOutput
 from agentspec.draft import SHARED, Draft
 from agentspec.forest import Forest, Tokens
 from agentspec.forest.sessions import session_hash
@@ -53,11 +53,14 @@ class Sharing:
         window_s: time between two batches of a replica; None = the store's.
         make_gate: decides what is published.
         memory_bytes: of outputs remembered; 0 recognizes no repetition.
+        part, growth: when a running output is shown again (:class:`WrittenOutput`).
     """
 
     window_s: float | None = None
     make_gate: MakeGate = NoveltyGate
     memory_bytes: int = _MEMORY_BYTES
+    part: int = LEAST_PART
+    growth: float = GROWTH
 
 
 def forest() -> Forest:
@@ -224,10 +227,11 @@ class Fleet:
         self._now_s = self._synced_s = 0.0
         self._num_bytes = 0
         self._deal = deal
+        self._sharing = sharing or Sharing()
         self._live: dict[str, _Live] = {}
         self._numbers = itertools.count()
         self.replicas = [
-            Replica(number, trees, log, sharing or Sharing(), lambda: self._now_s)
+            Replica(number, trees, log, self._sharing, lambda: self._now_s)
             for number, trees in enumerate(forests)
         ]
 
@@ -236,7 +240,8 @@ class Fleet:
         replica, key = self._deal(call, self.replicas), stage_key(self._name, call.stage)
         written: WrittenOutput | None = None
         if replica.publisher is not None:
-            written = WrittenOutput(key, b"", next(self._numbers), replica.publisher.put)
+            how = self._sharing.part, self._sharing.growth
+            written = WrittenOutput(key, b"", next(self._numbers), replica.publisher.put, *how)
         live = self._live[name] = _Live(call, replica, written)
         live.replica.start(name, key, call)
 

@@ -1,14 +1,19 @@
-"""Bytes published without and with the novelty gate and repetitions as counts, and what the gate loses."""
+"""Bytes published without and with what an engine holds back, and the accepted tokens that this loses.
+
+Nothing is held back if all outputs are published whole, and before that in parts of ``SMALL_PART`` tokens. An
+engine lets the parts grow, sends repetitions as counts, and skips what shared trees have drafted.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agentspec.corpus.novelty import NoveltyGate
+from agentspec.corpus.output import MOST_OUTPUT_TOKENS
 from agentspec.replay.jobs import name_of, reporter, share_out
 from agentspec.replay.replay import replay
 from agentspec.replay.tally import total
@@ -20,13 +25,19 @@ from benchmarks.fleet.sizes import Sizes
 
 Figures = dict[str, Any]
 
-EVERYTHING, COUNTS, GATE = "everything", "counts", "gate"
+EVERYTHING, PARTS, COUNTS, GATE = "everything", "parts", "counts", "gate"
+WHOLE, WHOLE_GATE = "whole", "whole_gate"  # without parts
+SMALL_PART = 4
 _NO_GATE = partial(NoveltyGate, most_drafted=2.0)
+_EVERYTHING = Sharing(make_gate=_NO_GATE, memory_bytes=0, part=SMALL_PART, growth=1.0)
 
 VARIANTS: Mapping[str, Sharing] = {
-    EVERYTHING: Sharing(make_gate=_NO_GATE, memory_bytes=0),
+    EVERYTHING: _EVERYTHING,
+    PARTS: Sharing(make_gate=_NO_GATE, memory_bytes=0),
     COUNTS: Sharing(make_gate=_NO_GATE),
     GATE: Sharing(),
+    WHOLE: replace(_EVERYTHING, part=MOST_OUTPUT_TOKENS),
+    WHOLE_GATE: Sharing(part=MOST_OUTPUT_TOKENS),
 }
 
 
@@ -85,16 +96,23 @@ def figures(by_set: Mapping[str, Mapping[str, Outcome]]) -> Figures:
     return {
         "novelty_cut": cut(together, GATE),
         "novelty_loss": loss(together, GATE),
-        "counts_cut": cut(together, COUNTS),
-        "counts_loss": loss(together, COUNTS),
+        **_cuts(together),
+        "whole_gate_cut": together[WHOLE].num_bytes / max(together[WHOLE_GATE].num_bytes, 1),
         "by_set": {
             name: {
-                **{f"{variant}_cut": cut(found, variant) for variant in (COUNTS, GATE)},
-                **{f"{variant}_loss": loss(found, variant) for variant in (COUNTS, GATE)},
+                **_cuts(found),
                 **{variant: asdict(one) for variant, one in found.items()},
             }
             for name, found in by_set.items()
         },
+    }
+
+
+def _cuts(found: Mapping[str, Outcome]) -> Figures:
+    variants = [name for name in VARIANTS if name != EVERYTHING]
+    return {
+        **{f"{name}_cut": cut(found, name) for name in variants},
+        **{f"{name}_loss": loss(found, name) for name in variants},
     }
 
 

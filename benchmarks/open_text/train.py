@@ -70,7 +70,8 @@ def build(traces: Path, out: Path, sizes: Sizes) -> None:
     train_eagle(load_model(out), texts, head_plan, out / HEADS / EAGLE)
     announce(f"draft model: at most {sizes.head_minutes / 2:g} minutes")
     draft_plan = Plan(num_steps=MOST_STEPS, most_s=30 * sizes.head_minutes)
-    train_draft_model(tokenizer, partial(stream, training), draft_plan, out / HEADS / DRAFT_MODEL)
+    samples = partial(stream, training)
+    train_draft_model(tokenizer, sizes.vocab_size, samples, draft_plan, out / HEADS / DRAFT_MODEL)
     write_prompts(prompts, out)
     announce(f"written to {str(out)!r}")
 

@@ -13,13 +13,13 @@ from agentspec.corpus.erasure import PLACEHOLDER, Erasure
 from agentspec.corpus.followed import LONGEST_PAUSE_S, MOST_FOLLOWED, FollowedOutputs
 from agentspec.corpus.output import Output
 from agentspec.corpus.sqlite_store import SqliteStore
-from agentspec.corpus.written import MOST_SHOWN_TOKENS, PART_TOKENS, WrittenOutput
+from agentspec.corpus.written import GROWTH, LEAST_PART, MOST_SHOWN_TOKENS, WrittenOutput
 from tests.corpus.support.memory_store import MemoryStore
 from tests.corpus.support.replica import VOCAB_SIZE, Clock, NotedTrees, Replica, output, stored
 
 ORIGIN = b"z" * 16
-TEXT = [*range(20, 20 + 2 * PART_TOKENS)]
-HALF = TEXT[:PART_TOKENS]
+TEXT = [*range(20, 20 + LEAST_PART + int(GROWTH * LEAST_PART))]  # two parts
+HALF = TEXT[:LEAST_PART]
 
 
 def part(*tokens: int, number: int = 0, begin: int = 0, path: tuple[str, ...] = ("plan",)) -> Part:
@@ -138,7 +138,7 @@ def test_very_long_outputs_are_not_followed_to_their_end(followed: Any, trees: N
     sent: list[Any] = []
     written = WrittenOutput(StageKey.parse("plan", "acme"), b"", 5, sent.append)
     written.send([1] * MOST_SHOWN_TOKENS)
-    written.send([1] * PART_TOKENS)
+    written.send([1] * LEAST_PART)
     written.show([1] * (2 * MOST_SHOWN_TOKENS))
     written.abandon()
     assert [len(entry[1]) for entry in sent] == [MOST_SHOWN_TOKENS, 0]
@@ -153,12 +153,23 @@ def test_very_long_outputs_are_not_followed_to_their_end(followed: Any, trees: N
 def test_few_tokens_wait_for_the_next_ones() -> None:
     sent: list[Any] = []
     written = WrittenOutput(StageKey.parse("plan", "acme"), b"", 5, sent.append)
-    for end in (1, PART_TOKENS - 1, PART_TOKENS, PART_TOKENS + 1, len(TEXT)):
+    for end in (1, LEAST_PART - 1, LEAST_PART, LEAST_PART + 1, len(TEXT) - 1, len(TEXT)):
         written.show(TEXT[:end])
     assert [(list(entry[1]), entry[6:8]) for entry in sent] == [
         (HALF, (5, 0)),
-        (TEXT[PART_TOKENS:], (5, PART_TOKENS)),
+        (TEXT[LEAST_PART:], (5, LEAST_PART)),
     ]
+
+
+def test_parts_grow_with_the_output() -> None:
+    sent: list[Any] = []
+    written = WrittenOutput(StageKey.parse("plan", "acme"), b"", 5, sent.append)
+    for end in range(1001):
+        written.show([1] * end)
+    sizes = [len(entry[1]) for entry in sent]
+    assert sizes == sorted(sizes)
+    assert sum(sizes) > 1000 / GROWTH - LEAST_PART
+    assert len(sizes) <= 11
 
 
 def test_an_output_that_nobody_saw_needs_no_end() -> None:
@@ -217,6 +228,7 @@ def test_a_repetition_that_was_followed_is_counted_at_once(store: MemoryStore) -
     here.pump()
     written = here.write()
     written.show(HALF)
+    here.pump()
     here.end(written, output(TEXT))
     here.pump()
     there.learn()

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import math
 
-from agentspec.corpus.batch import Count, ForgetSubject
+import numpy as np
+import pytest
+
+from agentspec.corpus.batch import Count, ForgetSubject, Part
 from agentspec.corpus.erasure import PLACEHOLDER, Erasure
 from agentspec.corpus.outbox import Outbox
 from tests.corpus.support.replica import output
@@ -109,3 +112,30 @@ def test_an_erased_tenant_keeps_counting_its_records():
     box.clear()
     assert box.cut(ORIGIN, 100.0, is_last=True) is None
     assert box.next_number == 1
+
+
+def part(number: int, begin: int, *tokens: int) -> Part:
+    return Part(("sql",), number, begin, np.array(tokens, "<i4").tobytes())
+
+
+@pytest.mark.parametrize(
+    ("waiting", "sent"),
+    [
+        ([part(1, 0, 5), part(1, 1, 6, 7), part(1, 3, 8)], [part(1, 0, 5, 6, 7, 8)]),
+        ([part(1, 4, 5), part(2, 0, 5), part(1, 5, 6)], [part(1, 4, 5, 6), part(2, 0, 5)]),
+        ([part(1, 0, 5), part(1, 2, 6), part(1, 3, 7)], [part(1, 0, 5), part(1, 2, 6, 7)]),
+        ([part(1, 0, 5), part(1, 1, 6), part(1, 0)], []),
+        ([part(1, 4, 5), part(1, 5, 6), part(1, 0)], [part(1, 0)]),
+        ([part(1, 0, 5), part(1, 0), part(1, 0)], [part(1, 0)]),
+        ([part(1, 0), part(1, 0)], [part(1, 0), part(1, 0)]),
+        ([part(1, 0, 5), part(1, 0), part(2, 0, 6)], [part(2, 0, 6)]),
+    ],
+)
+def test_parts_of_a_batch_are_joined_and_those_of_an_output_that_is_over_are_left_out(waiting, sent):
+    box = outbox()
+    for record in waiting:
+        box.add(record)
+    batch = box.cut(ORIGIN, 0.0)
+    assert (list(batch.records) if batch else []) == sent
+    assert box.num_bytes == 0
+    assert box.next_number == len(sent)

@@ -16,12 +16,13 @@ import pytest
 
 from agentspec.corpus.output import Output
 from agentspec.corpus.output_queue import Entry, FinishedOutput, OutputQueue
+from agentspec.corpus.written import LEAST_PART
 from agentspec.errors import ConfigError
 from agentspec.forest.sessions import session_hash
 from agentspec.stages import StageKey
 from agentspec.tags import subject_hash
 from agentspec.vllm_plugin.commands import Commands
-from agentspec.vllm_plugin.drafter import LEAST_PART, ForestDrafter
+from agentspec.vllm_plugin.drafter import ForestDrafter
 from agentspec.vllm_plugin.lora import adapted
 from agentspec.vllm_plugin.planner import StepPlanner
 from agentspec.vllm_plugin.proposer import ForestProposer
@@ -145,7 +146,7 @@ def test_other_engines_see_an_output_while_it_is_written(start, monkeypatch):
         engine.run("r0")
         engine.step([])
     shown = [one for one in parts if one.is_part]
-    assert len(shown) >= len(TEXT) // LEAST_PART - 1 >= 1
+    assert len(shown) >= 2
     assert all(len(one.token_ids) >= LEAST_PART for one in shown)
     tokens = [token for one in shown for token in one.token_ids.tolist()]
     assert tokens == TEXT[: len(tokens)]

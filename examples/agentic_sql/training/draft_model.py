@@ -12,20 +12,23 @@ from examples.agentic_sql.training import batches, network, vocabulary
 from examples.agentic_sql.training.samples import Sample
 from examples.agentic_sql.training.train import Plan, train
 
-HIDDEN, INTERMEDIATE, NUM_LAYERS, NUM_HEADS = 128, 320, 2, 2  # 0.7 M parameters with 1,280 tokens
+HIDDEN, INTERMEDIATE, NUM_LAYERS, NUM_HEADS = 128, 320, 2, 4  # 0.7 M parameters with 1,280 tokens
 
 
 def train_draft_model(
-    tokenizer: Tokenizer, samples: Callable[[str], Iterator[Sample]], plan: Plan, out: Path
+    tokenizer: Tokenizer,
+    vocab_size: int,
+    samples: Callable[[str], Iterator[Sample]],
+    plan: Plan,
+    out: Path,
 ) -> None:
     """Train a model of two layers, and write it to ``out`` as a checkpoint of its own.
 
     Args:
-        tokenizer: the served model's.
+        tokenizer, vocab_size: the served model's.
         samples: returns endless samples for a seed.
     """
-    size = tokenizer.get_vocab_size()
-    shape = network.Shape(size, HIDDEN, INTERMEDIATE, NUM_LAYERS, NUM_HEADS)
+    shape = network.Shape(vocab_size, HIDDEN, INTERMEDIATE, NUM_LAYERS, NUM_HEADS)
 
     def training(start: int) -> Iterator[batches.Batch]:
         found = samples(f"draft model {plan.seed}-{start}")

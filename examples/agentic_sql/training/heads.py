@@ -114,7 +114,9 @@ def main() -> None:
         else:
             model_plan = ModelPlan(num_steps=options.steps, most_s=plan.most_s)
             found = partial(stream, options.work)
-            train_draft_model(bundled_tokenizer(), found, model_plan, options.out / name)
+            train_draft_model(
+                bundled_tokenizer(), model.config.vocab_size, found, model_plan, options.out / name
+            )
     print(f"written to {str(options.out)!r}", flush=True)
 
 

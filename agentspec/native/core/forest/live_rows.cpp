@@ -51,11 +51,12 @@ std::vector<std::int32_t> LiveRows::end(std::string_view name) {
   return row == nullptr ? std::vector<std::int32_t>{} : row->end();
 }
 
-std::vector<std::pair<std::string, std::vector<std::int32_t>>> LiveRows::take_parts(std::size_t least) {
+std::vector<std::pair<std::string, std::vector<std::int32_t>>> LiveRows::take_parts(std::size_t least,
+                                                                                    double growth) {
   const std::lock_guard lock(mutex_);
   std::vector<std::pair<std::string, std::vector<std::int32_t>>> parts;
   for (auto& [name, row] : rows_) {
-    auto part = row.take_part(least);
+    auto part = row.take_part(least, growth);
     if (!part.empty()) parts.emplace_back(name, std::move(part));
   }
   return parts;
