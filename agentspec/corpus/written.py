@@ -24,11 +24,11 @@ class WrittenOutput:
 
     Args:
         stage: the forest's key.
-        subject: hash of the person whose data it may hold.
+        subject: hash of the person with data in it.
         number: of the output, among those of this process.
         put: takes the parts.
         least: tokens of a part.
-        growth: a part is sent when the output has ``least`` tokens more than so many times those sent before.
+        growth: a part is sent when the output has ``least`` tokens more than ``growth`` times those sent before.
 
     Attributes:
         num_shown: tokens sent so far.
@@ -56,7 +56,7 @@ class WrittenOutput:
         self.num_shown = 0
 
     def show(self, token_ids: Tokens | Sequence[int]) -> None:
-        """Send what is new of the output, if it is enough. Takes less than a microsecond, and never raises.
+        """Send the new tokens of the output, if there are enough. Takes less than a microsecond, and never raises.
 
         Args:
             token_ids: the output so far.
