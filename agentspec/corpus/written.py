@@ -28,7 +28,7 @@ class WrittenOutput:
         number: of the output, among those of this process.
         put: takes the parts.
         least: tokens of a part.
-        growth: a part is sent when the output has ``least`` tokens more than ``growth`` times those sent before.
+        growth: with ``least`` tokens more than ``growth`` times those sent before, the next part is sent.
 
     Attributes:
         num_shown: tokens sent so far.
@@ -56,7 +56,7 @@ class WrittenOutput:
         self.num_shown = 0
 
     def show(self, token_ids: Tokens | Sequence[int]) -> None:
-        """Send the new tokens of the output, if there are enough. Takes less than a microsecond, and never raises.
+        """Send the new tokens of the output, if there are enough. Takes a microsecond, and never raises.
 
         Args:
             token_ids: the output so far.
