@@ -24,7 +24,7 @@ from agentspec.stages import StageKey
 logger = logging.getLogger("agentspec")
 
 MOST_FOLLOWED = 1024
-LONGEST_PAUSE_S = 60.0  # between two parts: then its engine is gone
+LONGEST_PAUSE_S = 300.0  # between two parts: then its engine is gone
 _NO_TOKENS: Tokens = np.empty(0, np.int32)
 
 Name = tuple[str, bytes, int]  # tenant, origin, number of the output

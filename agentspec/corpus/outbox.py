@@ -70,6 +70,13 @@ class Outbox:
         elif was_followed:
             self._counts_due_s = min(self._counts_due_s, max(now_s, self._sent_s + self.window_s))
 
+    def was_shown(self, number: int) -> bool:
+        """Return True if others may have seen the first part of an output: it does not wait here."""
+        return not any(
+            isinstance(record, Part) and record.number == number and record.is_first
+            for record in self._records
+        )
+
     @property
     def due_s(self) -> float:
         """When the next batch is due, in the clock's seconds; infinite if there is none, or no epoch yet."""
@@ -89,6 +96,8 @@ class Outbox:
             if self._counts and (is_last or now_s >= self._counts_due_s):
                 self._take_counts()
             records = self._take_records()
+            while not records and self._records:  # nothing of the first ones has to be sent
+                records = self._take_records()
             if records:
                 self.unsent = self.number(origin, records)
         return self.unsent
@@ -144,9 +153,9 @@ class Outbox:
 
 
 def _joined(records: Iterable[Record]) -> Iterator[Record]:
-    """Return the records with consecutive parts of an output as one, and none of an output that is over.
+    """Return the records with consecutive parts of an output as one. One that its end follows is left out.
 
-    Its end stays if parts before these may have been sent.
+    The end stays if parts before that may have been sent.
     """
     found: list[Record | None] = []
     places: dict[int, int] = {}  # of the last part, by the output's number

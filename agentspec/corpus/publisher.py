@@ -276,8 +276,8 @@ class Publisher:
                 outbox.add(finished.part)
             return
         output = finished.output
-        was_followed = finished.number >= 0
-        if was_followed and outbox.epoch is not None:  # first: what follows replaces it
+        was_followed = finished.number >= 0 and outbox.was_shown(finished.number)
+        if finished.number >= 0 and outbox.epoch is not None:  # first: what follows replaces it
             outbox.add(Part(finished.stage.path, finished.number, 0, b"", finished.subject))
         novelty = self._gate.judge(output, finished.num_accepted_from_shared)
         self._num[novelty] += 1

@@ -11,16 +11,15 @@ if TYPE_CHECKING:  # the constants do without the extra
     from agentspec.corpus.output import Tokens
     from agentspec.corpus.output_queue import Entry
 
-LEAST_PART = 8  # tokens: fewer wait for the next ones
-GROWTH = 1.5  # of an output, from one part to the next
+LEAST_PART = 12  # tokens: fewer wait for the next ones
+MOST_MORE = 256  # a part has as many tokens more as were sent before, up to this number
 MOST_SHOWN_TOKENS = 8192  # a longer output is not followed further
 
 
 class WrittenOutput:
     """Sends the tokens of one output in parts.
 
-    A part costs a batch, however short it is. So parts grow with the output: their number is the logarithm of
-    its length.
+    A part may cost a batch, however short it is. So the output doubles from part to part.
 
     Args:
         stage: the forest's key.
@@ -28,13 +27,23 @@ class WrittenOutput:
         number: of the output, among those of this process.
         put: takes the parts.
         least: tokens of a part.
-        growth: with ``least`` tokens more than ``growth`` times those sent before, the next part is sent.
+        most_more: a part has as many tokens more as were sent before, up to this number.
 
     Attributes:
         num_shown: tokens sent so far.
     """
 
-    __slots__ = ("_due", "_growth", "_is_over", "_least", "_put", "_stage", "_subject", "num_shown", "number")
+    __slots__ = (
+        "_due",
+        "_is_over",
+        "_least",
+        "_most_more",
+        "_put",
+        "_stage",
+        "_subject",
+        "num_shown",
+        "number",
+    )
 
     def __init__(
         self,
@@ -43,13 +52,13 @@ class WrittenOutput:
         number: int,
         put: Callable[[Entry], None],
         least: int = LEAST_PART,
-        growth: float = GROWTH,
+        most_more: int = MOST_MORE,
     ) -> None:
         self._stage = stage
         self._subject = subject
         self._put = put
         self._least = least
-        self._growth = growth
+        self._most_more = most_more
         self._due = least  # tokens of the output at which the next part is sent
         self._is_over = False
         self.number = number
@@ -78,4 +87,4 @@ class WrittenOutput:
             return
         self._put((self._stage, token_ids, self._subject, 0.0, 0, 1, self.number, self.num_shown, b""))
         self.num_shown += len(token_ids)
-        self._due = int(self.num_shown * self._growth) + self._least
+        self._due = self.num_shown + self._least + min(self.num_shown, self._most_more)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agentspec.corpus.written import GROWTH, LEAST_PART
+from agentspec.corpus.written import LEAST_PART, MOST_MORE
 from agentspec.errors import UnknownRequestError
 from agentspec.forest import Forest, Tokens, known_tokens
 from agentspec.stats import StageTable
@@ -313,7 +313,7 @@ class ForestDrafter:
 
     def _show_written(self, corpus: Corpus) -> None:
         """Show other engines what is new of the running outputs."""
-        for name, tokens in self.rows.take_parts(LEAST_PART, GROWTH):
+        for name, tokens in self.rows.take_parts(LEAST_PART, MOST_MORE):
             live = self.live.get(name)
             if live is not None:  # otherwise it has ended, and is shared whole
                 live.written = live.written or corpus.begin(live.trees, live.tags.subject)

@@ -24,7 +24,7 @@ from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.novelty import NoveltyGate
 from agentspec.corpus.publisher import Publisher
 from agentspec.corpus.sqlite_store import SqliteStore
-from agentspec.corpus.written import GROWTH, LEAST_PART, WrittenOutput
+from agentspec.corpus.written import LEAST_PART, MOST_MORE, WrittenOutput
 from agentspec.draft import SHARED, Draft
 from agentspec.forest import Forest, Tokens
 from agentspec.forest.sessions import session_hash
@@ -53,14 +53,14 @@ class Sharing:
         window_s: time between two batches of a replica; None = the store's.
         make_gate: decides what is published.
         memory_bytes: of outputs remembered; 0 recognizes no repetition.
-        part, growth: when a running output is shown again (:class:`WrittenOutput`).
+        part, most_more: when a running output is shown again (:class:`WrittenOutput`).
     """
 
     window_s: float | None = None
     make_gate: MakeGate = NoveltyGate
     memory_bytes: int = _MEMORY_BYTES
     part: int = LEAST_PART
-    growth: float = GROWTH
+    most_more: int = MOST_MORE
 
 
 def forest() -> Forest:
@@ -240,7 +240,7 @@ class Fleet:
         replica, key = self._deal(call, self.replicas), stage_key(self._name, call.stage)
         written: WrittenOutput | None = None
         if replica.publisher is not None:
-            how = self._sharing.part, self._sharing.growth
+            how = self._sharing.part, self._sharing.most_more
             written = WrittenOutput(key, b"", next(self._numbers), replica.publisher.put, *how)
         live = self._live[name] = _Live(call, replica, written)
         live.replica.start(name, key, call)

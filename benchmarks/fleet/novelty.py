@@ -29,7 +29,7 @@ EVERYTHING, PARTS, COUNTS, GATE = "everything", "parts", "counts", "gate"
 WHOLE, WHOLE_GATE = "whole", "whole_gate"  # without parts
 SMALL_PART = 4
 _NO_GATE = partial(NoveltyGate, most_drafted=2.0)
-_EVERYTHING = Sharing(make_gate=_NO_GATE, memory_bytes=0, part=SMALL_PART, growth=1.0)
+_EVERYTHING = Sharing(make_gate=_NO_GATE, memory_bytes=0, part=SMALL_PART, most_more=0)
 
 VARIANTS: Mapping[str, Sharing] = {
     EVERYTHING: _EVERYTHING,
@@ -97,7 +97,7 @@ def figures(by_set: Mapping[str, Mapping[str, Outcome]]) -> Figures:
         "novelty_cut": cut(together, GATE),
         "novelty_loss": loss(together, GATE),
         **_cuts(together),
-        "whole_gate_cut": together[WHOLE].num_bytes / max(together[WHOLE_GATE].num_bytes, 1),
+        "gate_cut_of_whole": together[WHOLE].num_bytes / max(together[WHOLE_GATE].num_bytes, 1),
         "by_set": {
             name: {
                 **_cuts(found),

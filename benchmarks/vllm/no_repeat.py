@@ -56,7 +56,7 @@ def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> 
             counted += servers[OURS.name].counters()
     return {
         **{f"no_repeat_throughput_c{number}": fmean(found) for number, found in ratios.items()},
-        **{f"standard_error_c{number}": _standard_error(found) for number, found in ratios.items()},
+        **_standard_errors(ratios),
         **{f"pairs_c{number}": found for number, found in ratios.items()},
         "num_output_tokens": counted.num_output_tokens,
         "num_draft_tokens": counted.num_draft_tokens,
@@ -64,8 +64,13 @@ def measure(engine: Engine, sizes: Sizes, log_dir: Path, announce: Announce) -> 
     }
 
 
-def _standard_error(found: Sequence[float]) -> float:
-    return float(stdev(found) / len(found) ** 0.5) if len(found) > 1 else 0.0
+def _standard_errors(ratios: Mapping[int, Sequence[float]]) -> dict[str, float]:
+    """Return those of the means; one pair has none."""
+    return {
+        f"standard_error_c{number}": stdev(found) / len(found) ** 0.5
+        for number, found in ratios.items()
+        if len(found) > 1
+    }
 
 
 def _throughput(servers: Mapping[str, Server], sizes: Sizes, num_clients: int, rng: random.Random) -> float:

@@ -13,12 +13,12 @@ from agentspec.corpus.erasure import PLACEHOLDER, Erasure
 from agentspec.corpus.followed import LONGEST_PAUSE_S, MOST_FOLLOWED, FollowedOutputs
 from agentspec.corpus.output import Output
 from agentspec.corpus.sqlite_store import SqliteStore
-from agentspec.corpus.written import GROWTH, LEAST_PART, MOST_SHOWN_TOKENS, WrittenOutput
+from agentspec.corpus.written import LEAST_PART, MOST_MORE, MOST_SHOWN_TOKENS, WrittenOutput
 from tests.corpus.support.memory_store import MemoryStore
 from tests.corpus.support.replica import VOCAB_SIZE, Clock, NotedTrees, Replica, output, stored
 
 ORIGIN = b"z" * 16
-TEXT = [*range(20, 20 + LEAST_PART + int(GROWTH * LEAST_PART))]  # two parts
+TEXT = [*range(20, 20 + 3 * LEAST_PART)]  # two parts
 HALF = TEXT[:LEAST_PART]
 
 
@@ -161,15 +161,20 @@ def test_few_tokens_wait_for_the_next_ones() -> None:
     ]
 
 
-def test_parts_grow_with_the_output() -> None:
+def test_an_output_doubles_from_part_to_part_up_to_a_limit() -> None:
     sent: list[Any] = []
-    written = WrittenOutput(StageKey.parse("plan", "acme"), b"", 5, sent.append)
-    for end in range(1001):
+    written = WrittenOutput(StageKey.parse("plan", "acme"), b"", 5, sent.append, 4, 16)
+    for end in range(100):
         written.show([1] * end)
-    sizes = [len(entry[1]) for entry in sent]
-    assert sizes == sorted(sizes)
-    assert sum(sizes) > 1000 / GROWTH - LEAST_PART
-    assert len(sizes) <= 11
+    assert [len(entry[1]) for entry in sent] == [4, 8, 16, 20, 20, 20]
+    for end in range(100, MOST_SHOWN_TOKENS + 1):
+        written.show([1] * end)
+    assert written.num_shown > MOST_SHOWN_TOKENS - 20
+
+
+def test_the_longest_part_of_a_slow_engine_is_no_silence() -> None:
+    tokens_per_s = 1.0
+    assert (LEAST_PART + MOST_MORE) / tokens_per_s < LONGEST_PAUSE_S
 
 
 def test_an_output_that_nobody_saw_needs_no_end() -> None:

@@ -139,3 +139,22 @@ def test_parts_of_a_batch_are_joined_and_those_of_an_output_that_is_over_are_lef
     assert (list(batch.records) if batch else []) == sent
     assert box.num_bytes == 0
     assert box.next_number == len(sent)
+
+
+def test_records_behind_parts_that_need_not_be_sent_are_in_the_batch():
+    box = outbox(batch_bytes=132)  # a part of one token and its end
+    for number in range(3):
+        box.add(part(number, 0, 5))
+        box.add(part(number, 0))
+    box.add(output([7]))
+    (record,) = box.cut(ORIGIN, 0.0).records
+    assert record.tokens.tolist() == [7]
+
+
+def test_an_output_is_shown_when_its_first_part_has_left():
+    box = outbox()
+    box.add(part(1, 0, 5))
+    box.add(part(2, 4, 5))
+    assert [box.was_shown(number) for number in (1, 2)] == [False, True]
+    box.cut(ORIGIN, 0.0)
+    assert box.was_shown(1)

@@ -96,14 +96,12 @@ std::vector<float> chances_of(const RowDrafts& drafts) {
   return chances;
 }
 
-py::list take_parts(LiveRows& self, std::size_t least, double growth) {
+py::list take_parts(LiveRows& self, std::size_t least, std::size_t most_more) {
   if (least == 0) throw py::value_error("a part has one token at least, not 0");
-  if (!(growth >= 1))
-    throw py::value_error("outputs grow by a factor of 1 at least, not " + std::to_string(growth));
   std::vector<std::pair<std::string, std::vector<std::int32_t>>> taken;
   {
     const py::gil_scoped_release unlocked;
-    taken = self.take_parts(least, growth);
+    taken = self.take_parts(least, most_more);
   }
   py::list parts;
   for (auto& [name, part] : taken) parts.append(py::make_tuple(name, array_of(std::move(part))));
@@ -159,12 +157,12 @@ void register_live_rows(py::module_& module) {
            "The engine computes a row's prompt, or computes it again. A row that has output is lost.")
       .def("lose", &LiveRows::lose, py::arg("name"), Unlocked(),
            "Give a row up: it is counted, but nothing is learned or drafted for it.")
-      .def("take_parts", &take_parts, py::arg("least"), py::arg("growth") = 1.0,
-           "Return what the core has received since the last time of each output that is kept, if it now has "
+      .def("take_parts", &take_parts, py::arg("least"), py::arg("most_more") = 0,
+           "Return what the core has received since the last time of each output that is kept, if these are "
            "at\n"
-           "least ``least`` tokens more than ``growth`` times those returned before: name and int32 "
-           "[tokens].\n"
-           "O(rows + tokens).")
+           "least ``least`` tokens more than those returned before, of which ``most_more`` count: name and "
+           "int32\n"
+           "[tokens]. O(rows + tokens).")
       .def(
           "end",
           [](LiveRows& self, const std::string& name) {

@@ -36,10 +36,8 @@ void LiveRow::complete_step(const Gain& gain, std::size_t num_slots, const Draft
   std::ranges::copy(draft.origins.first(std::min(draft.origins.size(), origins_.size())), origins_.begin());
 }
 
-std::vector<std::int32_t> LiveRow::take_part(std::size_t least, double growth) {
-  if (static_cast<double>(output_.size()) <
-      static_cast<double>(num_taken_) * growth + static_cast<double>(least))
-    return {};
+std::vector<std::int32_t> LiveRow::take_part(std::size_t least, std::size_t most_more) {
+  if (output_.size() < num_taken_ + least + std::min(num_taken_, most_more)) return {};
   const auto begin = output_.begin() + static_cast<std::ptrdiff_t>(std::exchange(num_taken_, output_.size()));
   return {begin, output_.end()};
 }

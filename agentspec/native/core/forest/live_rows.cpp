@@ -52,11 +52,11 @@ std::vector<std::int32_t> LiveRows::end(std::string_view name) {
 }
 
 std::vector<std::pair<std::string, std::vector<std::int32_t>>> LiveRows::take_parts(std::size_t least,
-                                                                                    double growth) {
+                                                                                    std::size_t most_more) {
   const std::lock_guard lock(mutex_);
   std::vector<std::pair<std::string, std::vector<std::int32_t>>> parts;
   for (auto& [name, row] : rows_) {
-    auto part = row.take_part(least, growth);
+    auto part = row.take_part(least, most_more);
     if (!part.empty()) parts.emplace_back(name, std::move(part));
   }
   return parts;
