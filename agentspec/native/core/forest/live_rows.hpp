@@ -96,7 +96,8 @@ class LiveRows {
   /// the same; none if that is not kept or in doubt, or for an unknown name.
   std::vector<std::int32_t> end(std::string_view name);
   /// New output of each row, by name: LiveRow::take_part() where it is not empty.
-  std::vector<std::pair<std::string, std::vector<std::int32_t>>> take_parts(std::size_t least, std::size_t most_more);
+  std::vector<std::pair<std::string, std::vector<std::int32_t>>> take_parts(std::size_t least,
+                                                                            std::size_t most_more);
   /// Removes a row. Returns its counts since they were last taken; none for an unknown name.
   RowCounts remove(std::string_view name);
   /// Returns a row's counts since the last call, and resets them.
