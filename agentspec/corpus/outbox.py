@@ -13,14 +13,14 @@ from agentspec.corpus.erasure import PLACEHOLDER, Erasure
 from agentspec.corpus.output import Output
 from agentspec.forest.file import MOST_USES
 
-_RECORD_BYTES = 64  # beside the tokens
-_MOST_COUNTS = 4096  # beyond it they are due at once
+_RECORD_BYTES = 64  # without the tokens
+_MOST_COUNTS = 4096  # beyond it they are due now
 
 
 class Outbox:
     """Records in their order, cut into numbered batches. Not thread-safe.
 
-    The first record after a quiet time is due at once, further ones ``window_s`` after the last batch. A
+    The first record after a quiet time is due immediately, further ones ``window_s`` after the last batch. A
     batch keeps its numbers until it is published, so that a repetition is recognized. Counts are summed for
     ``counts_every_s``. Nothing is due before the tenant's epoch is known.
 
@@ -96,7 +96,7 @@ class Outbox:
             if self._counts and (is_last or now_s >= self._counts_due_s):
                 self._take_counts()
             records = self._take_records()
-            while not records and self._records:  # nothing of the first ones has to be sent
+            while not records and self._records:  # all of these were left out
                 records = self._take_records()
             if records:
                 self.unsent = self.number(origin, records)

@@ -1,4 +1,4 @@
-"""The publisher: sends finished outputs to other engines, beside the decode steps."""
+"""The publisher: sends finished outputs to other engines, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ class Publisher:
             return Withdrawal(outbox.next_number, outputs)
 
     def enter_epoch(self, tenant: str, epoch: int) -> None:
-        """Take back all of a tenant from before this epoch. What is sent from now on belongs to it.
+        """Take back all of a tenant from before this epoch. All sent from now on belongs to it.
 
         The learner calls this before it reads the tenant's log, so that it meets every later tombstone. If
         the tenant was ever erased, that may have been after the first outputs here.
@@ -276,8 +276,8 @@ class Publisher:
                 outbox.add(finished.part)
             return
         output = finished.output
-        was_followed = finished.number >= 0 and outbox.was_shown(finished.number)
-        if finished.number >= 0 and outbox.epoch is not None:  # first: what follows replaces it
+        was_written = finished.number >= 0
+        if was_written and outbox.epoch is not None:  # first: what follows replaces it
             outbox.add(Part(finished.stage.path, finished.number, 0, b"", finished.subject))
         novelty = self._gate.judge(output, finished.num_accepted_from_shared)
         self._num[novelty] += 1
@@ -286,10 +286,11 @@ class Publisher:
             if outbox.epoch is None:
                 self._limit_unentered()
         elif novelty is Novelty.COUNT:
+            was_followed = was_written and outbox.was_shown(finished.number)
             outbox.count(output, now_s, was_followed=was_followed)
 
     def _limit_unentered(self) -> None:
-        """Drop the oldest outputs of tenants whose epoch is unknown, beyond the queue's bytes.
+        """Drop the oldest outputs of tenants with an unknown epoch, beyond the queue's bytes.
 
         They wait outside the queue for as long as the store has been away since the start.
         """

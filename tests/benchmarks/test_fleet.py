@@ -15,7 +15,7 @@ from benchmarks.fleet import costs, gain, join, novelty, outage, parts, plot, re
 from benchmarks.fleet.engine import KEY_TOKENS, is_drafted, mark
 from benchmarks.fleet.fleet import DEALS, GATEWAY, Replica, Sharing, agreeing, forest
 from benchmarks.fleet.gain import ONE, Variant
-from benchmarks.fleet.novelty import COUNTS, EVERYTHING, GATE, Outcome
+from benchmarks.fleet.novelty import COUNTS, EVERYTHING, GATE, WHOLE, WHOLE_GATE, Outcome
 from benchmarks.fleet.places import redis_server
 from benchmarks.fleet.recorded import PROMPT_TOKENS, each_output, read_calls, read_outputs
 from benchmarks.fleet.sizes import QUICK
@@ -131,6 +131,10 @@ def test_repetitions_cost_less_than_everything(tmp_path: Path) -> None:
     assert found[EVERYTHING].num_published == 40
     assert found[COUNTS].num_published + found[COUNTS].num_duplicates == 40
     assert found[COUNTS].num_bytes < found[EVERYTHING].num_bytes
+    figures = novelty.figures({"same": found, "again": found})
+    assert figures["novelty_cut"] == figures["gate_cut"] == novelty.cut(found, GATE)
+    assert figures["by_set"]["same"]["whole_cut"] == novelty.cut(found, WHOLE)
+    assert figures["gate_cut_of_whole"] == found[WHOLE].num_bytes / found[WHOLE_GATE].num_bytes > 1
 
 
 def test_cut_and_loss() -> None:

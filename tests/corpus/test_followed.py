@@ -242,6 +242,21 @@ def test_a_repetition_that_was_followed_is_counted_at_once(store: MemoryStore) -
     assert [type(record) for record in records] == [Output, Part, Part, Count]
 
 
+def test_a_repetition_that_others_did_not_see_is_counted_later(store: MemoryStore) -> None:
+    here = Replica(store)
+    here.finish(output(TEXT))
+    here.pump()
+    written = here.write()
+    written.show(HALF)
+    here.end(written, output(TEXT))
+    here.pump()
+    records = [record for batch in stored(here.log, "acme") for record in batch.records]
+    assert [type(record) for record in records] == [Output]
+    here.pump(60.0)
+    records = [record for batch in stored(here.log, "acme") for record in batch.records]
+    assert [type(record) for record in records] == [Output, Count]
+
+
 def test_while_the_store_is_away_parts_make_room_for_outputs(store: MemoryStore) -> None:
     replica = Replica(store)
     store.is_away = True

@@ -158,11 +158,9 @@ void register_live_rows(py::module_& module) {
       .def("lose", &LiveRows::lose, py::arg("name"), Unlocked(),
            "Give a row up: it is counted, but nothing is learned or drafted for it.")
       .def("take_parts", &take_parts, py::arg("least"), py::arg("most_more") = 0,
-           "Return what the core has received since the last time of each output that is kept, if these are "
-           "at\n"
-           "least ``least`` tokens more than those returned before, of which ``most_more`` count: name and "
-           "int32\n"
-           "[tokens]. O(rows + tokens).")
+           "Return the new tokens of each output that is kept and has enough: name and int32 [tokens].\n"
+           "Enough is ``least`` tokens, and as many as were returned before, up to ``most_more``.\n"
+           "O(rows + tokens).")
       .def(
           "end",
           [](LiveRows& self, const std::string& name) {

@@ -71,8 +71,8 @@ class LiveRow {
     lose();
     return std::exchange(output_, {});
   }
-  /// Returns what the core has received of the output since the last time, if it is kept and these are at
-  /// least `least` tokens more than those returned before, of which `most_more` count; otherwise none.
+  /// Returns the new tokens of the output, if it is kept and has enough of them; otherwise none. Enough are
+  /// `least` tokens, and as many as were returned before, up to `most_more`.
   std::vector<std::int32_t> take_part(std::size_t least, std::size_t most_more);
   void resume(std::size_t num_tokens) {
     num_drafted_ = 0;
