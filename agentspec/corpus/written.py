@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # the constants do without the extra
     from agentspec.corpus.output import Tokens
     from agentspec.corpus.output_queue import Entry
 
-LEAST_PART = 12  # tokens: fewer wait for the next ones
+LEAST_PART = 32  # tokens: fewer wait for the next ones
 MOST_MORE = 256  # a part has as many tokens more as were sent before, up to this number
 MOST_SHOWN_TOKENS = 8192  # a longer output is not followed further
 
