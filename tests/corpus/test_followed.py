@@ -18,7 +18,7 @@ from tests.corpus.support.memory_store import MemoryStore
 from tests.corpus.support.replica import VOCAB_SIZE, Clock, NotedTrees, Replica, output, stored
 
 ORIGIN = b"z" * 16
-TEXT = [*range(20, 20 + 3 * LEAST_PART)]  # two parts
+TEXT = [20 + i % 71 for i in range(3 * LEAST_PART)]  # two parts
 HALF = TEXT[:LEAST_PART]
 
 

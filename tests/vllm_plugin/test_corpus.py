@@ -31,7 +31,7 @@ from tests.vllm_plugin.support.device import MAX_ROWS, Device
 from tests.vllm_plugin.support.runner import EOS, Runner, request, vllm_config
 
 STAGE = StageKey("acme", ("sql", "write"))
-TEXT = [*range(100, 140), EOS]
+TEXT = [*range(100, 100 + 4 * LEAST_PART), EOS]
 TIMEOUT_S = 60.0
 
 Engine = Runner | Device
