@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
+from agentspec.engine.drafters.training.precision import autocast
 from examples.agentic_sql.training import batches
 from examples.agentic_sql.training.network import Network, Shape, restore
 
@@ -45,10 +46,6 @@ class Plan:
         return max(0.0, min(1.0, (step + 1) / self.warmup, left / self.decay_share))
 
 
-def _precision(device: str) -> torch.autocast:
-    return torch.autocast(device, torch.bfloat16)
-
-
 @torch.no_grad()
 def exact_match(
     network: Callable[[Tensor, Tensor], Tensor], batch_list: list[batches.Batch], device: str = "cpu"
@@ -56,7 +53,7 @@ def exact_match(
     """Return the share of samples per stage with the argmax at every target token: exact greedy answers."""
     right: dict[str, list[bool]] = {}
     for batch in batch_list:
-        with _precision(device):
+        with autocast(device):
             logits = network(batch.ids.to(device), batch.wanted.to(device))
         misses = torch.zeros(len(batch.stages), dtype=torch.int64)
         is_miss = (logits.argmax(-1).cpu() != batch.labels) & batch.is_target
@@ -140,7 +137,7 @@ def _step(
 ) -> float:
     for optimizer, lr in zip(optimizers, (plan.muon_lr, plan.adam_lr), strict=True):
         optimizer.param_groups[0]["lr"] = lr * scale
-    with _precision(device):
+    with autocast(device):
         logits = forward(batch.ids.to(device), batch.wanted.to(device))
     losses = F.cross_entropy(logits.float(), batch.labels.to(device), reduction="none")
     weights = torch.where(batch.is_target, 1.0, plan.prompt_weight).to(device)

@@ -17,6 +17,7 @@ from agentspec.engine.drafters.medusa import load_medusa
 from agentspec.engine.drafters.training.eagle import STEP_DISCOUNT, TrainableEagle
 from agentspec.engine.drafters.training.loop import Plan, Report, train
 from agentspec.engine.drafters.training.medusa import HEAD_DISCOUNT, TrainableMedusa
+from agentspec.engine.drafters.training.precision import autocast
 from agentspec.engine.drafters.training.publish import write_eagle, write_medusa
 from agentspec.engine.drafters.training.texts import Observed, Observer, Texts
 from agentspec.engine.model.checkpoint import load_model
@@ -162,3 +163,17 @@ def test_learning_rates() -> None:
     assert plan.scale(50, 0) == pytest.approx(0.5)
     assert plan.scale(99, 0) == pytest.approx(0.01)
     assert Plan(num_steps=100, most_s=10).scale(60, 10) == 0
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "is_used"),
+    [({"avx2": True, "avx512_bf16": False}, False), ({"avx512_bf16": True}, True), ({"bf16": True}, True)],
+)
+def test_a_cpu_computes_in_bfloat16_only_with_instructions_for_it(
+    capabilities: dict[str, bool], is_used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    with autocast("cpu"):
+        assert torch.is_autocast_enabled("cpu") is is_used
+        product = torch.ones(2, 2) @ torch.ones(2, 2)
+    assert product.dtype == (torch.bfloat16 if is_used else torch.float32)

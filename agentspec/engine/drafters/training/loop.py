@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from agentspec.engine.drafters.training.precision import autocast
 from agentspec.engine.drafters.training.texts import Observed
 
 
@@ -72,7 +73,7 @@ def train(
 ) -> None:
     """Train a head on batches until the plan's steps or time are over.
 
-    It computes in bfloat16; its weights are float32.
+    It computes in bfloat16 where the hardware does; its weights are float32.
 
     Raises:
         FloatingPointError: the loss is not finite.
@@ -84,7 +85,7 @@ def train(
         if scale == 0:
             break
         optimizer.param_groups[0]["lr"] = plan.rate * scale
-        with torch.autocast(observed.features.device.type, torch.bfloat16):
+        with autocast(observed.features.device.type):
             loss = head.loss(observed, plan.num_drafted)
         if not torch.isfinite(loss):
             raise FloatingPointError(f"the loss of step {step + 1} is {loss.item()}: lower the learning rate")
