@@ -16,6 +16,7 @@ from benchmarks.methods import options as methods
 from benchmarks.open_text import options as open_text
 from benchmarks.paper import options as paper
 from benchmarks.persistence import options as persistence
+from benchmarks.price import options as price
 from benchmarks.prior import options as prior
 from benchmarks.saving import options as saving
 from benchmarks.scale import options as scale
@@ -30,6 +31,7 @@ BENCHMARKS = (
     prior,
     paper,
     load,
+    price,
     open_text,
     methods,
     saving,

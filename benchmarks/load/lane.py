@@ -53,6 +53,7 @@ class Lane:
         proposer: drafts; None = a new forest, or nothing if ``draft`` is off.
         num_slots: most sequences at once; None = one per client, for requests of one choice.
         clock: of these steps, for a proposer that measures time; None = a new one.
+        max_len: most tokens of a prompt and its output together.
 
     Attributes:
         cpu_s: CPU time of the steps so far, of this thread only; other load on the machine matters less.
@@ -71,16 +72,17 @@ class Lane:
         proposer: Proposer | None = None,
         num_slots: int | None = None,
         clock: StepClock | None = None,
+        max_len: int = MAX_MODEL_LEN,
     ) -> None:
         if proposer is None:
             proposer = NoDrafts() if draft.is_off else Forest(ForestConfig())
         num_slots = num_slots or num_clients
         self._admission = Admission(
-            tokenizer, proposer, vocab_size=model.config.vocab_size, max_model_len=MAX_MODEL_LEN, draft=draft
+            tokenizer, proposer, vocab_size=model.config.vocab_size, max_model_len=max_len, draft=draft
         )
         self._decoder = Decoder(
             model,
-            KVCache(model.config, num_slots, MAX_MODEL_LEN, model.dtype, "cpu"),
+            KVCache(model.config, num_slots, max_len, model.dtype, "cpu"),
             proposer,
             Scheduler(num_slots, MAX_BATCH_TOKENS, max_queue=num_slots),
             token_text=tokenizer.token_text,

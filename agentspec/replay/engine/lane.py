@@ -70,7 +70,7 @@ class Lane:
             EngineError: the output differs from the recorded one.
         """
         self._tokens = []
-        live = LiveRequest(_request(request_id, call), cast(asyncio.AbstractEventLoop, None))
+        live = LiveRequest(forced_request(request_id, call), cast(asyncio.AbstractEventLoop, None))
         (choice,) = self._admission.admit(live)
         choice.num_cached = len(call.prompt) - 1
         self._decoder.add([choice])
@@ -97,7 +97,8 @@ class Lane:
         self._tokens.extend(item.token_ids)
 
 
-def _request(request_id: str, call: EngineCall) -> GenerationRequest:
+def forced_request(request_id: str, call: EngineCall) -> GenerationRequest:
+    """Return a call as a request whose output is the recorded one."""
     return GenerationRequest(
         request_id=request_id,
         prompt=call.prompt.tolist(),

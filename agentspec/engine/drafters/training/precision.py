@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 _BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")  # instructions of x86 and of Arm
@@ -16,5 +18,5 @@ def autocast(device: str) -> torch.autocast:
 
 
 def _has_bfloat16() -> bool:
-    found = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of torch can't say
+    found: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # older versions lack it
     return any(found.get(name) for name in _BFLOAT16)

@@ -1,0 +1,127 @@
+"""A model's shape under every load: without drafts, at fixed prices, and at the price that is learned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+
+from agentspec.config import DraftConfig, ForestConfig
+from agentspec.errors import ConfigError
+from agentspec.forest import Forest
+from agentspec.proposer import NoDrafts, Proposer
+from agentspec.replay.engine.calls import EngineCall, Work, load, stage_key
+from agentspec.replay.engine.lane import forced_request
+from agentspec.replay.engine.methods import DRAFTS, OURS
+from agentspec.replay.engine.shapes import Chosen, Measured
+from agentspec.replay.engine.shapes import load as load_shape
+from agentspec.replay.jobs import name_of
+from agentspec.replay.traces import files
+from agentspec.reporting.report import Announce
+from benchmarks.load.lane import Lane
+from benchmarks.load.measure import take_turns
+from benchmarks.price.sizes import Sizes
+
+Figures = dict[str, Any]
+
+OFF, LEARNED = "off", "learned"
+FIXED_PRICES = (0.1, 0.25, 0.5)
+PRICES: Mapping[str, float | None] = {
+    OFF: 0.0,
+    LEARNED: None,
+    **{f"fixed {price}": price for price in FIXED_PRICES},
+}
+
+
+def measure(shape: str, traces: Path, sizes: Sizes, num_calls: int, announce: Announce) -> Figures:
+    """Serve at least ``num_calls`` calls of each set, forced to the recorded answers, under each load.
+
+    Raises:
+        ConfigError: a set is missing.
+    """
+    announce(f"{shape}: making the model")
+    model = load_shape(Chosen(None, shape))
+    found = {name_of(path): path for path in files(traces)}
+    for name in sizes.sets:
+        if name not in found:
+            raise ConfigError(f"{str(traces)!r} has no set {name!r}")
+    cells = {}
+    for name in sizes.sets:
+        work = load(found[name], sizes.work(num_calls), model.encode)
+        for num_clients in sizes.num_clients:
+            calls = work.calls[: sizes.num_calls(num_clients, num_calls)]
+            cell = serve(model, work, calls, num_clients, sizes)
+            cells[f"{name}, {num_clients}"] = cell
+            speed = cell[LEARNED]["speed"]
+            announce(f"{shape}, {name}, {num_clients} at a time: {speed:.3f} of the speed without drafts")
+    return {**figures(cells), "by_load": cells}
+
+
+def serve(
+    model: Measured, work: Work, calls: Sequence[EngineCall], num_clients: int, sizes: Sizes
+) -> dict[str, Figures]:
+    """Return each variant's figures. All variants take turns."""
+    requests = [[forced_request(f"call {i}", call)] for i, call in enumerate(calls)]
+    most_drafted = DRAFTS[OURS].max_tokens
+    lanes = {
+        name: Lane(
+            model.model,
+            model.tokenizer,
+            requests,
+            DraftConfig(mode="off") if name == OFF else DRAFTS[OURS],
+            price,
+            num_clients,
+            _proposer(name, work),
+            max_len=sizes.prompt_tokens + sizes.output_tokens + most_drafted + 2,
+        )
+        for name, price in PRICES.items()
+    }
+    take_turns(list(lanes.values()))
+    rates = {name: lane.num_tokens / _seconds(lane) for name, lane in lanes.items()}
+    return {
+        name: {
+            "tokens_per_s": rates[name],
+            "speed": rates[name] / rates[OFF],
+            "price": lane.price,
+            "outputs_identical": _are_recorded(lane.outputs, calls),
+            **lane.speculation(),
+        }
+        for name, lane in lanes.items()
+    }
+
+
+def figures(cells: Mapping[str, Mapping[str, Figures]]) -> Figures:
+    """Return the learned price against no drafts, and against the fixed price that is best on the mean."""
+    speeds = {name: [cell[name]["speed"] for cell in cells.values()] for name in PRICES}
+    best = max(mean(speeds[name]) for name in PRICES if name not in (OFF, LEARNED))
+    return {
+        "price_vs_none_min": min(speeds[LEARNED]),
+        "price_vs_best_fixed_mean": mean(speeds[LEARNED]) / best,
+        "outputs_identical": all(
+            one["outputs_identical"] for cell in cells.values() for one in cell.values()
+        ),
+    }
+
+
+def _proposer(name: str, work: Work) -> Proposer:
+    if name == OFF:
+        return NoDrafts()
+    forest = Forest(ForestConfig())
+    for stage, output in work.history:
+        forest.learn(stage_key(stage), output)
+    return forest
+
+
+def _seconds(lane: Lane) -> float:
+    """Return the time of the steps: of the only thread if there is one, so that other work matters less."""
+    return lane.cpu_s if torch.get_num_threads() == 1 else lane.wall_s
+
+
+def _are_recorded(outputs: Mapping[str, Sequence[int]], calls: Sequence[EngineCall]) -> bool:
+    return all(
+        list(outputs[f"call {i}"][: len(call.response)]) == call.response.tolist()
+        for i, call in enumerate(calls)
+    )

@@ -1,0 +1,61 @@
+"""Options of ``python -m benchmarks price``; benchmark modules are imported when it runs."""
+
+from __future__ import annotations
+
+import argparse
+
+from agentspec.extras import needed
+from benchmarks.harness.options import (
+    Subparsers,
+    add_outputs,
+    add_parts,
+    add_quick,
+    add_traces,
+    chosen,
+    outputs,
+)
+
+SHAPES = {"bundled": 64, "smollm-135m": 16, "qwen-0.5b": 8}  # and their numbers of calls, at least
+
+DESCRIPTION = """\
+Serve recorded calls with the embedded engine, 1, 4 and 16 at a time, with models of three shapes: without
+drafts, at fixed prices of a draft token, and at the price that the engine learns from its steps. The outputs
+are forced to the recorded ones, so that the weights may be random. All variants take turns. One set has
+drafts that pay, the other is open-ended text. Prints a table, then one line of JSON.
+"""
+
+EXAMPLES = """\
+examples:
+  python -m benchmarks price --traces DIR --json out/price.json          some half an hour on two idle cores
+  python -m benchmarks price --traces DIR --only bundled                 a minute
+
+parts; with --json, those that are not measured now stay as they are in the file:
+  bundled        the bundled model, 3.7 M parameters
+  smollm-135m    the shape of SmolLM2-135M, random weights
+  qwen-0.5b      the shape of Qwen2.5-0.5B, random weights
+"""
+
+
+def add_options(benchmarks: Subparsers) -> None:
+    """Add the options of ``python -m benchmarks price``."""
+    price = benchmarks.add_parser(
+        "price",
+        help="the learned price of a draft, over shapes and loads",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+    )
+    price.set_defaults(run=run_price)
+    add_traces(price)
+    add_parts(price, tuple(SHAPES))
+    add_quick(price, "shorter calls, 1 and 4 at a time")
+    add_outputs(price, json="write the JSON here; parts that are not measured now stay in the file")
+
+
+def run_price(args: argparse.Namespace) -> int:
+    """Run ``python -m benchmarks price``."""
+    with needed("bench", "engine"):
+        from benchmarks.price.run import run
+        from benchmarks.price.sizes import FULL, QUICK
+
+        sizes = chosen(QUICK, FULL, is_quick=args.quick)
+        return run(args.only or tuple(SHAPES), args.traces, sizes, outputs(args))

@@ -1,0 +1,40 @@
+"""How much the benchmark serves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentspec.replay.engine.sizes import Sizes as WorkSizes
+
+CALLS_PER_CLIENT = 2  # with fewer, most of a run would be its end, when clients are idle
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Numbers of calls and of their tokens.
+
+    Attributes:
+        sets: recorded sets, by the names of their files: one whose drafts pay, and one of open-ended text.
+        num_clients: requests at a time.
+        history: answers before them that the forest has learned.
+        prompt_tokens, output_tokens: of a call, at most.
+    """
+
+    sets: tuple[str, ...] = ("rsl_sql_bird_dev_gpt4o", "spec_bench_vicuna7b")
+    num_clients: tuple[int, ...] = (1, 4, 16)
+    history: int = 100
+    prompt_tokens: int = 64
+    output_tokens: int = 64
+
+    def num_calls(self, num_clients: int, least: int) -> int:
+        """Return the number of calls under a load."""
+        return max(least, CALLS_PER_CLIENT * num_clients)
+
+    def work(self, least: int) -> WorkSizes:
+        """Return how much of a set is read."""
+        most = self.num_calls(max(self.num_clients), least)
+        return WorkSizes(most, self.history, self.prompt_tokens, self.output_tokens)
+
+
+FULL = Sizes()
+QUICK = Sizes(num_clients=(1, 4), history=20, output_tokens=24)

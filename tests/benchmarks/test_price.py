@@ -1,0 +1,86 @@
+"""``python -m benchmarks price``: lanes with recorded outputs, and the figures."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from agentspec.errors import ConfigError
+from agentspec.replay.engine.calls import EngineCall, Work
+from agentspec.replay.engine.shapes import Chosen, load
+from benchmarks.price.measure import FIXED_PRICES, OFF, PRICES, figures, measure, serve
+from benchmarks.price.run import CARD
+from benchmarks.price.sizes import FULL, QUICK, Sizes
+
+SIZES = Sizes(num_clients=(1, 2), prompt_tokens=8, output_tokens=24)
+
+
+@pytest.fixture
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.parametrize("num_clients", [1, 2])
+def test_every_variant_gives_the_recorded_outputs(num_clients: int) -> None:
+    model = load(Chosen(None, "bundled"))
+    repeated = np.tile(np.arange(20, 26, dtype=np.int32), 4)
+    calls = [
+        EngineCall("plan", f"s{i}", np.arange(20, 24 + i, dtype=np.int32), repeated, is_cut=i % 2 == 0)
+        for i in range(3)
+    ]
+    found = serve(model, Work([("plan", repeated)], calls), calls, num_clients, SIZES)
+    assert list(found) == list(PRICES)
+    assert all(one["outputs_identical"] and one["tokens_per_s"] > 0 for one in found.values())
+    assert found[OFF]["drafted_per_step"] == 0
+    assert found[OFF]["speed"] == 1
+    assert found[f"fixed {FIXED_PRICES[0]}"]["tokens_per_step"] > 1.5
+    assert found[f"fixed {FIXED_PRICES[0]}"]["price"] == pytest.approx(FIXED_PRICES[0])
+
+
+def test_the_best_fixed_price_is_one_for_all_loads() -> None:
+    def cell(learned: float, *fixed: float) -> dict[str, dict[str, object]]:
+        speeds = dict(zip(PRICES, (1.0, learned, *fixed), strict=True))
+        return {name: {"speed": speed, "outputs_identical": True} for name, speed in speeds.items()}
+
+    found = figures({"a, 1": cell(1.9, 2.0, 1.8, 1.0), "b, 1": cell(0.99, 0.6, 1.0, 1.0)})
+    assert found["price_vs_none_min"] == 0.99
+    assert found["price_vs_best_fixed_mean"] == pytest.approx((1.9 + 0.99) / (1.8 + 1.0))
+    assert found["outputs_identical"] is True
+
+
+def test_bars_cover_all_shapes() -> None:
+    parts = {
+        "bundled": {"price_vs_none_min": 0.97, "price_vs_best_fixed_mean": 1.1, "outputs_identical": True},
+        "qwen-0.5b": {"price_vs_none_min": 0.99, "price_vs_best_fixed_mean": 0.9, "outputs_identical": True},
+    }
+    assert CARD.summary(parts) == {
+        "price_vs_none_min": 0.97,
+        "price_vs_best_fixed_mean": 1.0,
+        "outputs_identical": True,
+        "shapes": 2,
+    }
+    passed = {bar.part: bar.passes(parts) for bar in CARD.bars if bar.figure == "price_vs_none_min"}
+    assert passed == {"bundled": False, "smollm-135m": None, "qwen-0.5b": True}
+    assert CARD.summary({})["price_vs_none_min"] is None
+
+
+def test_each_client_has_two_calls_at_least() -> None:
+    assert FULL.num_calls(16, least=8) == 32
+    assert FULL.num_calls(1, least=8) == 8
+    assert QUICK.work(least=3).calls == 8
+
+
+@pytest.mark.usefixtures("_one_thread")
+def test_a_missing_set_is_named(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "other.jsonl.gz", "wt") as file:
+        file.write('{"session": "s", "stage": "plan", "prompt": "a", "response": "b"}\n')
+    with pytest.raises(ConfigError, match="has no set 'rsl_sql_bird_dev_gpt4o'"):
+        measure("bundled", tmp_path, QUICK, 1, lambda _: None)
