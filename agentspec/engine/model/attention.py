@@ -1,7 +1,7 @@
 """The KV entries that each row of a forward pass attends to, computed once for all layers.
 
 A single segment reads its slot as a view of the cache, with nothing copied. Many short segments are
-padded together and read a range of slots in one call.
+padded together and read a range of slots in one call; on a CPU only those up to the width that costs least.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from agentspec.engine.model.kv_cache import KVCache
 GROUP_MAX_TOKENS = 64
 GROUP_MIN_SEGMENTS_CPU = 4
 GROUP_MIN_SEGMENTS_GPU = 2
+# What a call of its own costs a segment on a CPU, in pairs of a row and an entry that it could attend to.
+CALL_COST = 1500
 # An indexed write costs by the row, a copy by the segment: the one pays for many short segments.
 INDEXED_WRITE_MIN_SEGMENTS = 5
 INDEXED_WRITE_MAX_ROWS_PER_SEGMENT = 2
@@ -107,6 +109,9 @@ def _parts(segments: Sequence[Segment], cache: KVCache, windows: Sequence[int | 
     first_rows = accumulate(map(len, segments), initial=0)
     placed = list(zip(segments, first_rows, strict=False))
     short = [(segment, row) for segment, row in placed if len(segment) <= GROUP_MAX_TOKENS]
+    if is_cpu and len(short) >= GROUP_MIN_SEGMENTS_CPU:
+        width = _cheapest_width([segment for segment, _ in short])
+        short = [(segment, row) for segment, row in short if len(segment) <= width]
     if len(short) < (GROUP_MIN_SEGMENTS_CPU if is_cpu else GROUP_MIN_SEGMENTS_GPU):
         short = []
     elif is_cpu and not _is_dense([segment.slot for segment, _ in short]):
@@ -115,6 +120,21 @@ def _parts(segments: Sequence[Segment], cache: KVCache, windows: Sequence[int | 
     grouped = {row for _, row in short}
     parts += [_Solo(segment, row, cache, windows) for segment, row in placed if row not in grouped]
     return parts
+
+
+def _cheapest_width(segments: Sequence[Segment]) -> int:
+    """Return the length up to which segments are padded together. The longer ones get calls of their own.
+
+    One long draft would make all other requests as long as itself. The shorter ones' range of slots includes
+    those of the longer ones.
+    """
+    end = max(segment.end for segment in segments)
+
+    def cost(width: int) -> int:
+        own = [len(segment) for segment in segments if len(segment) > width]
+        return len(segments) * width * end + sum(CALL_COST + length * end for length in own)
+
+    return min(sorted({len(segment) for segment in segments}), key=cost)
 
 
 def _is_dense(slots: Sequence[int]) -> bool:

@@ -9,7 +9,15 @@ import pytest
 import torch
 
 from agentspec.engine.batch import Segment
-from agentspec.engine.model.attention import _CopyWriter, _Group, _IndexWriter, _Solo
+from agentspec.engine.model.attention import (
+    CALL_COST,
+    AttentionPlan,
+    _cheapest_width,
+    _CopyWriter,
+    _Group,
+    _IndexWriter,
+    _Solo,
+)
 from agentspec.engine.model.checkpoint_config import load_config
 from agentspec.engine.model.kv_cache import KVCache
 
@@ -60,3 +68,38 @@ def test_both_writers_write_the_same(cache: KVCache) -> None:
     _IndexWriter(batch, cache).write(1, entries)
     assert torch.equal(cache.entries, copied)
     assert int((copied != before).sum()) == entries.numel()
+
+
+def rows(slot: int, length: int, start: int = 20) -> Segment:
+    return Segment(slot, start, np.zeros(length, np.int32))
+
+
+def test_a_long_draft_gets_a_call_of_its_own(cache: KVCache) -> None:
+    """Its slot stays in the range of the others, which are not padded to its length."""
+    batch = [rows(slot, 40 if slot == 4 else 1 + slot % 2) for slot in range(12)]
+    queries = torch.randn(1, 4, sum(map(len, batch)), 16, generator=torch.Generator().manual_seed(1))
+    plan = AttentionPlan(batch, cache, (None,))
+    assert [type(part) for part in plan._parts] == [_Group, _Solo]
+    alone = torch.zeros(queries.shape[2], 64)
+    first_row = 0
+    for segment in batch:
+        solo = _Solo(segment, first_row, cache, (None,))
+        solo.place(alone, solo.attend(0, queries))
+        first_row += len(segment)
+    assert float((plan.attend(0, queries) - alone).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("lengths", "width"),
+    [
+        ([1] * 8, 1),
+        ([3] * 8, 3),
+        ([1] * 7 + [2], 2),  # two rows for all cost less than a call
+        ([1] * 7 + [60], 1),
+        ([1] * 4 + [2] * 3 + [60], 2),
+        ([60] * 8, 60),
+    ],
+)
+def test_the_width_that_costs_least(lengths: list[int], width: int) -> None:
+    batch = [rows(slot, length, CALL_COST // 10 - length) for slot, length in enumerate(lengths)]
+    assert _cheapest_width(batch) == width
