@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 from agentspec.config import DraftConfig, ForestConfig
@@ -43,6 +44,15 @@ class StepClock:
         self._before_s, self._since_s = self(), None
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a lane is: its output tokens, and the time of its steps."""
+
+    num_tokens: int = 0
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+
+
 class Lane:
     """Serves all calls with a constant number of live requests.
 
@@ -58,6 +68,7 @@ class Lane:
     Attributes:
         cpu_s: CPU time of the steps so far, of this thread only; other load on the machine matters less.
         wall_s: wall time of the same steps.
+        full: tokens, CPU time and wall time of the steps up to the last one with all clients busy.
         outputs: token ids of each response, by request id and, after the first choice, its number.
     """
 
@@ -96,6 +107,8 @@ class Lane:
         self._num_open: dict[str, int] = {}  # choices that are not finished
         self._clock = clock or StepClock()
         self.cpu_s = self.wall_s = 0.0
+        self.full = Progress()
+        self._num_clients = num_clients
         self._num_steps = 0
         self._prices = 0.0
         self.outputs: dict[str, list[int]] = {}
@@ -146,6 +159,8 @@ class Lane:
             self.wall_s += time.perf_counter() - begin_s
             self._num_steps += 1
             self._prices += self._decoder.price
+            if len(self._clients) == self._num_clients:
+                self.full = Progress(self.num_tokens, self.cpu_s, self.wall_s)
             for request_id in self._ended:
                 self._next_call(self._clients.pop(request_id))
             self._ended.clear()

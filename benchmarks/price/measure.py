@@ -80,7 +80,7 @@ def serve(
         for name, price in PRICES.items()
     }
     take_turns(list(lanes.values()))
-    rates = {name: lane.num_tokens / _seconds(lane) for name, lane in lanes.items()}
+    rates = {name: _rate(lane) for name, lane in lanes.items()}
     return {
         name: {
             "tokens_per_s": rates[name],
@@ -115,9 +115,13 @@ def _proposer(name: str, work: Work) -> Proposer:
     return forest
 
 
-def _seconds(lane: Lane) -> float:
-    """Return the time of the steps: of the only thread if there is one, so that other work matters less."""
-    return lane.cpu_s if torch.get_num_threads() == 1 else lane.wall_s
+def _rate(lane: Lane) -> float:
+    """Return tokens per second while all clients were busy: drafts would make a run's end longer.
+
+    The time is that of the only thread if there is one, so that other work matters less.
+    """
+    full = lane.full
+    return full.num_tokens / (full.cpu_s if torch.get_num_threads() == 1 else full.wall_s)
 
 
 def _are_recorded(outputs: Mapping[str, Sequence[int]], calls: Sequence[EngineCall]) -> bool:
