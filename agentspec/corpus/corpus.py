@@ -29,7 +29,6 @@ from agentspec.corpus.store import (
 from agentspec.corpus.tree_updates import SharedTrees
 from agentspec.corpus.written import WrittenOutput
 from agentspec.extras import check_installed
-from agentspec.forest.sessions import session_hash
 from agentspec.stages import StageKey
 
 logger = logging.getLogger("agentspec")
@@ -218,7 +217,7 @@ class Corpus:
         """
         if 1 <= len(token_ids) <= MOST_OUTPUT_TOKENS:
             number = written.number if written is not None and written.num_shown else -1
-            of = b"" if session is None else session_hash(stage.tenant, session)
+            of = b"" if session is None else session  # the publisher hashes it
             self._put((stage, token_ids, subject, time.time(), num_accepted_from_shared, 1, number, -1, of))
             return
         if len(token_ids):

@@ -11,6 +11,7 @@ import numpy as np
 
 from agentspec.corpus.batch import Part
 from agentspec.corpus.output import Output, Tokens
+from agentspec.forest.sessions import session_hash
 from agentspec.stages import StageKey
 
 DroppedName = tuple[StageKey, bytes]  # and the subject
@@ -34,7 +35,7 @@ class FinishedOutput(NamedTuple):
         uses: how often it occurred.
         number: of an output of which parts were sent; -1: there were none.
         begin: the place of a part in its output; -1: it is a whole output.
-        session: hash of the run that it belongs to, or empty.
+        session: the run that it belongs to, by its name or its hash; an empty hash if there is none.
     """
 
     stage: StageKey
@@ -45,7 +46,7 @@ class FinishedOutput(NamedTuple):
     uses: int = 1
     number: int = -1
     begin: int = -1
-    session: bytes = b""
+    session: str | bytes = b""
 
     @property
     def is_part(self) -> bool:
@@ -64,7 +65,10 @@ class FinishedOutput(NamedTuple):
         token_ids = self.token_ids
         tokens = token_ids if isinstance(token_ids, np.ndarray) else np.array(token_ids, np.int32)
         minute = int(self.ended_s) // _MINUTE_S
-        return Output(self.stage, tokens, self.subject, self.uses, minute, self.session)
+        session = self.session
+        if isinstance(session, str):
+            session = session_hash(self.stage.tenant, session)
+        return Output(self.stage, tokens, self.subject, self.uses, minute, session)
 
     @property
     def num_bytes(self) -> int:
@@ -75,7 +79,7 @@ class FinishedOutput(NamedTuple):
 
 
 # the members of a FinishedOutput: making one takes longer than all else on the path of an answer
-Entry = tuple[StageKey, Tokens | Sequence[int], bytes, float, int, int, int, int, bytes]
+Entry = tuple[StageKey, Tokens | Sequence[int], bytes, float, int, int, int, int, str | bytes]
 
 
 class OutputQueue:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 
 from agentspec.corpus.output_queue import FinishedOutput, OutputQueue
+from agentspec.forest.sessions import session_hash
 from tests.corpus.support.replica import output
 
 TIMEOUT_S = 60.0
@@ -159,3 +160,11 @@ def test_tokens_in_a_list_are_converted_when_they_are_read():
     listed = one._replace(token_ids=[1, 2, 3])
     assert listed.output.digest == one.output.digest
     assert listed.num_bytes > one.num_bytes
+
+
+def test_a_session_is_hashed_when_it_is_taken() -> None:
+    """Not on the path of an answer. A name and its hash are the same session."""
+    named = finished(1, 2)._replace(session="run 7")
+    run = session_hash(named.stage.tenant, "run 7")
+    assert named.output.session == named._replace(session=run).output.session == run
+    assert named._replace(session=b"").output.session == b""
