@@ -111,7 +111,9 @@ def _parts(segments: Sequence[Segment], cache: KVCache, windows: Sequence[int | 
     short = [(segment, row) for segment, row in placed if len(segment) <= GROUP_MAX_TOKENS]
     if is_cpu and len(short) >= GROUP_MIN_SEGMENTS_CPU:
         width = _cheapest_width([segment for segment, _ in short])
-        short = [(segment, row) for segment, row in short if len(segment) <= width]
+        narrow = [(segment, row) for segment, row in short if len(segment) <= width]
+        if len(narrow) >= GROUP_MIN_SEGMENTS_CPU and _is_dense([segment.slot for segment, _ in narrow]):
+            short = narrow
     if len(short) < (GROUP_MIN_SEGMENTS_CPU if is_cpu else GROUP_MIN_SEGMENTS_GPU):
         short = []
     elif is_cpu and not _is_dense([segment.slot for segment, _ in short]):

@@ -103,3 +103,11 @@ def test_a_long_draft_gets_a_call_of_its_own(cache: KVCache) -> None:
 def test_the_width_that_costs_least(lengths: list[int], width: int) -> None:
     batch = [rows(slot, length, CALL_COST // 10 - length) for slot, length in enumerate(lengths)]
     assert _cheapest_width(batch) == width
+
+
+@pytest.mark.parametrize("lengths", [(1, 1, 1, 60), (1, 60, 1, 60, 1, 60, 1, 60)])
+def test_what_a_split_would_leave_alone_is_padded_together(cache: KVCache, lengths: tuple[int, ...]) -> None:
+    """Too few short segments remain, or their slots are too far apart to be read as a range."""
+    batch = [rows(slot, length, start=1) for slot, length in enumerate(lengths)]
+    assert _cheapest_width(batch) == 1
+    assert [type(part) for part in AttentionPlan(batch, cache, (None,))._parts] == [_Group]
