@@ -217,7 +217,7 @@ class Corpus:
         """
         if 1 <= len(token_ids) <= MOST_OUTPUT_TOKENS:
             number = written.number if written is not None and written.num_shown else -1
-            of = b"" if session is None else session  # the publisher hashes it
+            of = b"" if session is None else session  # its hash is made later
             self._put((stage, token_ids, subject, time.time(), num_accepted_from_shared, 1, number, -1, of))
             return
         if len(token_ids):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ DroppedName = tuple[StageKey, bytes]  # and the subject
 _MINUTE_S = 60
 _UNCOUNTED = 16  # outputs that may wait without being counted
 _LONG_TOKENS = 4096  # a longer output is counted at once
-_ENTRY_BYTES = 400  # beside the tokens
+_ENTRY_BYTES = 400  # without tokens and session
 _INTEGER_BYTES = 36  # of a token in a list
 
 
@@ -73,9 +74,10 @@ class FinishedOutput(NamedTuple):
     @property
     def num_bytes(self) -> int:
         """Its size, estimated."""
+        other = _ENTRY_BYTES + sys.getsizeof(self.session)
         if isinstance(self.token_ids, np.ndarray):
-            return self.token_ids.nbytes + _ENTRY_BYTES
-        return _INTEGER_BYTES * len(self.token_ids) + _ENTRY_BYTES
+            return self.token_ids.nbytes + other
+        return _INTEGER_BYTES * len(self.token_ids) + other
 
 
 # the members of a FinishedOutput: making one takes longer than all else on the path of an answer

@@ -40,17 +40,19 @@ def measure(shape: str, traces: Path, sizes: Sizes, num_calls: int, announce: An
     """Serve at least ``num_calls`` calls of each set, forced to the recorded answers, under each load.
 
     Raises:
-        ConfigError: a set is missing.
+        ConfigError: a set is missing, or has too few calls.
     """
-    announce(f"{shape}: making the model")
-    model = load_shape(Chosen(None, shape))
     found = {name_of(path): path for path in files(traces)}
     for name in sizes.sets:
         if name not in found:
             raise ConfigError(f"{str(traces)!r} has no set {name!r}")
+    announce(f"{shape}: making the model")
+    model = load_shape(Chosen(None, shape))
     cells = {}
     for name in sizes.sets:
         work = load(found[name], sizes.work(num_calls), model.encode)
+        if len(work.calls) < (wanted := sizes.work(num_calls).calls):
+            raise ConfigError(f"set {name!r} has {len(work.calls)} calls to measure, not {wanted}")
         for num_clients in sizes.num_clients:
             calls = work.calls[: sizes.num_calls(num_clients, num_calls)]
             cell = serve(model, work, calls, num_clients, sizes)
@@ -118,7 +120,8 @@ def _proposer(name: str, work: Work) -> Proposer:
 def _rate(lane: Lane) -> float:
     """Return tokens per second while all clients were busy: drafts would make a run's end longer.
 
-    The time is that of the only thread if there is one, so that other work matters less.
+    A call that is cut then counts its whole prompt, which tells against drafts. The time is that of the only
+    thread if there is one, so that other work matters less.
     """
     full = lane.full
     return full.num_tokens / (full.cpu_s if torch.get_num_threads() == 1 else full.wall_s)

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from agentspec.replay.traces import files
 from agentspec.reporting.report import Outputs
 from benchmarks.harness.scorecard import Bar, Parts, Scorecard
 from benchmarks.price.measure import measure
@@ -27,6 +26,7 @@ BARS = tuple(
     for bar in (
         Bar(f"{shape}: speed by that without drafts, least", shape, NONE, ge, 1 - MOST_LOST),
         Bar("  by that of the best fixed price, mean", shape, FIXED, ge, 1.0),
+        Bar("  outputs as recorded", shape, "outputs_identical", ge, True),
     )
 )
 
@@ -49,10 +49,9 @@ def run(names: Sequence[str], traces: Path, sizes: Sizes, outputs: Outputs) -> i
     """Measure, print the report, and return the exit status.
 
     Raises:
-        ConfigError: a file can't be written, or the folder lacks a set.
+        ConfigError: a file can't be written, or the folder lacks a set or calls of it.
     """
     outputs.check()
-    files(traces)
     origin = {"sizes": asdict(sizes), "calls": SHAPES, "torch": torch.__version__}
     return CARD.run(
         names,

@@ -14,7 +14,7 @@ class Sizes:
     """Numbers of calls and of their tokens.
 
     Attributes:
-        sets: recorded sets, by the names of their files: one whose drafts pay, and one of open-ended text.
+        sets: recorded sets, by the names of their files: one where drafts pay, and one of open-ended text.
         num_clients: requests at a time.
         history: answers before them that the forest has learned.
         prompt_tokens, output_tokens: of a call, at most.

@@ -84,3 +84,12 @@ def test_a_missing_set_is_named(tmp_path: Path) -> None:
         file.write('{"session": "s", "stage": "plan", "prompt": "a", "response": "b"}\n')
     with pytest.raises(ConfigError, match="has no set 'rsl_sql_bird_dev_gpt4o'"):
         measure("bundled", tmp_path, QUICK, 1, lambda _: None)
+
+
+@pytest.mark.usefixtures("_one_thread")
+def test_a_set_with_too_few_calls_is_named(tmp_path: Path) -> None:
+    for name in QUICK.sets:
+        with gzip.open(tmp_path / f"{name}.jsonl.gz", "wt") as file:
+            file.write('{"session": "s", "stage": "plan", "prompt": "ab", "response": "one two"}\n' * 3)
+    with pytest.raises(ConfigError, match="'rsl_sql_bird_dev_gpt4o' has 3 calls to measure, not 8"):
+        measure("bundled", tmp_path, QUICK, 1, lambda _: None)

@@ -162,9 +162,14 @@ def test_tokens_in_a_list_are_converted_when_they_are_read():
     assert listed.num_bytes > one.num_bytes
 
 
-def test_a_session_is_hashed_when_it_is_taken() -> None:
+def test_a_session_is_hashed_when_the_output_is_made() -> None:
     """Not on the path of an answer. A name and its hash are the same session."""
     named = finished(1, 2)._replace(session="run 7")
     run = session_hash(named.stage.tenant, "run 7")
     assert named.output.session == named._replace(session=run).output.session == run
     assert named._replace(session=b"").output.session == b""
+
+
+def test_the_name_of_a_session_counts() -> None:
+    one = finished(1, 2)
+    assert one._replace(session="x" * 1000).num_bytes >= one.num_bytes + 900

@@ -128,13 +128,13 @@ def _cheapest_width(segments: Sequence[Segment]) -> int:
     """Return the length up to which segments are padded together. The longer ones get calls of their own.
 
     One long draft would make all other requests as long as itself. The shorter ones' range of slots includes
-    those of the longer ones.
+    those of the longer ones. Windows are ignored.
     """
-    end = max(segment.end for segment in segments)
 
     def cost(width: int) -> int:
-        own = [len(segment) for segment in segments if len(segment) > width]
-        return len(segments) * width * end + sum(CALL_COST + length * end for length in own)
+        end = max(segment.end for segment in segments if len(segment) <= width)
+        own = [segment for segment in segments if len(segment) > width]
+        return len(segments) * width * end + sum(CALL_COST + len(one) * one.end for one in own)
 
     return min(sorted({len(segment) for segment in segments}), key=cost)
 

@@ -172,8 +172,14 @@ def test_learning_rates() -> None:
 def test_a_cpu_computes_in_bfloat16_only_with_instructions_for_it(
     capabilities: dict[str, bool], is_used: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     with autocast("cpu"):
         assert torch.is_autocast_enabled("cpu") is is_used
         product = torch.ones(2, 2) @ torch.ones(2, 2)
     assert product.dtype == (torch.bfloat16 if is_used else torch.float32)
+
+
+def test_a_version_that_does_not_know_the_cpu_computes_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    with autocast("cpu"):
+        assert torch.is_autocast_enabled("cpu")

@@ -18,5 +18,7 @@ def autocast(device: str) -> torch.autocast:
 
 
 def _has_bfloat16() -> bool:
-    found: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # older versions lack it
+    if not hasattr(torch.cpu, "get_capabilities"):  # an older version, which can't say
+        return True
+    found: Mapping[str, object] = torch.cpu.get_capabilities()
     return any(found.get(name) for name in _BFLOAT16)
