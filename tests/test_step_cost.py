@@ -170,6 +170,7 @@ def test_the_first_draft_token_of_a_step_may_cost_more_than_the_others() -> None
     token_s = (0.002 + 0.7 * (0.001 + 0.0001 * 8.5)) / 4
     assert cost.price == pytest.approx(0.0001 / token_s, rel=0.15)
     assert cost.stair == pytest.approx(0.001 / token_s, rel=0.15)
+    assert cost.token_s == pytest.approx(token_s, rel=0.1)
     assert cost.drafts_s(0) == 0
     assert cost.drafts_s(10) == pytest.approx(0.002, rel=0.1)
 

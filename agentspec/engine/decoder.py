@@ -184,10 +184,14 @@ class Decoder:
         known = _known(found, self._model.config.vocab_size)
         drafts = [_cut(draft, row.choice.draft_room) for row, draft in zip(rows, known, strict=True)]
         has_stair = self._fixed_price is None and all(row.is_decode for row in all_rows)
-        if has_stair and not self._promises.are_worth(drafts, self._cost):
+        if has_stair and not self._promises.are_worth(drafts, self._cost, self._plain_token_s(len(all_rows))):
             return
         for row, draft in zip(rows, drafts, strict=True):
             row.draft = draft
+
+    def _plain_token_s(self, num_requests: int) -> float | None:
+        step_s = self._plain.seconds(num_requests)
+        return None if step_s is None else step_s / num_requests
 
     def _ask(self, rows: Sequence[Row]) -> list[Draft]:
         """Return the proposer's draft of each row. Where a grammar forces tokens, they begin the draft."""

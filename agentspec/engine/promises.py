@@ -19,8 +19,9 @@ class Promises:
     """A draft promises its score in accepted tokens. Drafts of a step are made together or not at all.
 
     Each token of a draft is worth the price. A step's first one may cost more: then the drafts of all
-    requests have to be worth this stair as well (docs/drafting.md). Drafts without estimates promise nothing,
-    and are always verified.
+    requests have to save this stair as well (docs/drafting.md). Where drafts promise little, the next ones
+    mostly do too. So an accepted token saves there the time of a token without drafts, not that of an average
+    one. Drafts without estimates promise nothing, and are always verified.
     """
 
     def __init__(self) -> None:
@@ -40,16 +41,23 @@ class Promises:
             self._promised += _RATE * (sum(score for score, _ in promises) - self._promised)
             self._accepted += _RATE * (sum(accepted for _, accepted in promises) - self._accepted)
 
-    def are_worth(self, drafts: Sequence[Draft], cost: StepCost) -> bool:
+    def are_worth(self, drafts: Sequence[Draft], cost: StepCost, plain_token_s: float | None = None) -> bool:
         """Return True if the drafts of a step are to be verified.
 
         Now and then they are although they do not seem to be worth their time, which may have changed.
+
+        Args:
+            plain_token_s: seconds of an output token without drafts; None = unknown, then those of an average
+                token.
         """
         made = [draft for draft in drafts if len(draft)]
         if not all(map(_promises, made)):
             return True
         promised = self.truth * sum(draft.score for draft in made)
-        loss = cost.stair + cost.price * sum(map(len, made)) - promised
+        price = cost.stair + cost.price * sum(map(len, made))
+        if plain_token_s is not None:
+            price *= cost.token_s / plain_token_s
+        loss = price - promised
         if loss <= 0 or not made:
             return True
         self._trials = min(max(_MOST_TRIALS, loss), self._trials + _TRIAL)

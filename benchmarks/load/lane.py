@@ -88,6 +88,7 @@ class Lane:
         if proposer is None:
             proposer = NoDrafts() if draft.is_off else Forest(ForestConfig())
         num_slots = num_slots or num_clients
+        self._clock = clock or StepClock()
         self._admission = Admission(
             tokenizer, proposer, vocab_size=model.config.vocab_size, max_model_len=max_len, draft=draft
         )
@@ -100,12 +101,12 @@ class Lane:
             post=self._receive,
             max_draft_tokens=draft.max_tokens,
             price=price,
+            clock=self._clock,
         )
         self._waiting = [iter(calls) for calls in reversed(questions)]
         self._clients: dict[str, Iterator[GenerationRequest]] = {}
         self._ended: list[str] = []
         self._num_open: dict[str, int] = {}  # choices that are not finished
-        self._clock = clock or StepClock()
         self.cpu_s = self.wall_s = 0.0
         self.full = Progress()
         self._num_clients = num_clients

@@ -43,6 +43,13 @@ def test_drafts_have_to_be_worth_the_stair_together() -> None:
     assert Promises().are_worth([draft(0.9, 0.8, 0.7)], cost)
 
 
+def test_a_token_saves_the_time_that_it_takes_without_drafts_if_that_is_known() -> None:
+    cost = cost_of(stair_s=0.001)
+    assert not Promises().are_worth([draft(0.6)], cost)  # an average token takes half as long
+    assert Promises().are_worth([draft(0.6)], cost, plain_token_s=2 * cost.token_s)
+    assert not Promises().are_worth([draft(0.9, 0.8)], cost, plain_token_s=0.5 * cost.token_s)
+
+
 def test_no_drafts_cost_nothing() -> None:
     assert Promises().are_worth([draft(), draft()], cost_of(stair_s=0.001))
 

@@ -72,6 +72,9 @@ void register_step_cost(py::module_& module) {
       .def_property_readonly("stair", locked(&StepCost::stair),
                              "What the first draft token of a step costs beyond the price, in accepted\n"
                              "tokens: at least 0.")
+      .def_property_readonly("token_s", locked(&StepCost::token_s),
+                             "Seconds of an output token of late, without those of prompts; 0 before the\n"
+                             "first step.")
       .def("drafts_s", locked(&StepCost::drafts_s), py::arg("num_drafted"),
            "Return the seconds that num_drafted draft tokens of a step take; None while the steps give too\n"
            "little evidence. TypeError: the number is negative or beyond 32 bits.")

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from agentspec.engine.drafters.training.precision import autocast
 from examples.agentic_sql.training import batches
+from examples.agentic_sql.training.muon import muon
 from examples.agentic_sql.training.network import Network, Shape, restore
 
 
@@ -84,7 +85,7 @@ def train(
     network.to(device)
     forward = torch.compile(network, dynamic=True) if is_compiled else network
     optimizers = [
-        torch.optim.Muon(network.matrices(), lr=plan.muon_lr, weight_decay=0.01, momentum=0.95),
+        muon(network.matrices(), plan.muon_lr, device),
         torch.optim.AdamW(network.others(), lr=plan.adam_lr, betas=(0.9, 0.98), weight_decay=0.0),
     ]
     started, losses = time.monotonic(), []

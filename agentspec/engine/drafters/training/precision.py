@@ -14,11 +14,12 @@ def autocast(device: str) -> torch.autocast:
 
     Without instructions for it, a product of matrices took 48 times as long as in float32.
     """
-    return torch.autocast(device, torch.bfloat16, enabled=device != "cpu" or _has_bfloat16())
+    return torch.autocast(device, torch.bfloat16, enabled=has_bfloat16(device))
 
 
-def _has_bfloat16() -> bool:
-    if not hasattr(torch.cpu, "get_capabilities"):  # an older version, which can't say
+def has_bfloat16(device: str) -> bool:
+    """Return whether a device has instructions for bfloat16. All but CPUs are taken to have them."""
+    if device != "cpu" or not hasattr(torch.cpu, "get_capabilities"):  # an older version can't say
         return True
     found: Mapping[str, object] = torch.cpu.get_capabilities()
     return any(found.get(name) for name in _BFLOAT16)

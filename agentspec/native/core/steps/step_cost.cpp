@@ -23,11 +23,18 @@ constexpr double kLongestS = 3600;      // or longer
 
 double StepCost::price() const {
   if (num_steps_ == 0) return kFirstPrice;
-  return std::min(1.0, std::max(0.0, slopes_[kDrafted] / seconds_per_token()));
+  return std::min(1.0, std::max(0.0, slopes_[kDrafted] / token_s()));
 }
 
 double StepCost::stair() const {
-  return num_steps_ == 0 ? 0 : std::max(0.0, slopes_[kDrafting]) / seconds_per_token();
+  return num_steps_ == 0 ? 0 : std::max(0.0, slopes_[kDrafting]) / token_s();
+}
+
+// Of decoding only: the cost of prompts does not depend on drafts.
+double StepCost::token_s() const {
+  if (num_steps_ == 0) return 0;
+  const double prompts = std::max(0.0, slopes_[kPrompt]) * mean_prompt_;
+  return std::max(mean_s_ - prompts, kLeastShare * mean_s_) / mean_tokens_;
 }
 
 std::optional<double> StepCost::drafts_s(std::uint32_t num_drafted) const {
@@ -63,12 +70,6 @@ void StepCost::observe(double seconds, std::uint32_t num_requests, std::uint32_t
   fit();
 }
 
-// Of decoding only: the cost of prompts does not depend on drafts.
-double StepCost::seconds_per_token() const {
-  const double prompts = std::max(0.0, slopes_[kPrompt]) * mean_prompt_;
-  return std::max(mean_s_ - prompts, kLeastShare * mean_s_) / mean_tokens_;
-}
-
 /// Returns the change of seconds, clipped towards the fit if it is an outlier.
 double StepCost::within_reason(double change, const Causes& work, double weight) {
   const double expected = std::inner_product(work.begin(), work.end(), slopes_.begin(), 0.0);
@@ -93,13 +94,13 @@ void StepCost::fade(double weight, const Causes& change, double s) {
 // The first costs are Gaussian priors. Their weight is the noise of a step relative to the prior's width. A
 // cost that would fall with the first draft token has no stair.
 void StepCost::fit() {
-  const double token_s = seconds_per_token();
+  const double mean_token_s = token_s();
   const double noise_s = std::max(deviation_, kLeastShare * mean_s_);
   const auto weight_of = [&](double width_s) {
     return (noise_s / width_s) * (noise_s / width_s) / num_steps_;
   };
-  const double first_s = kFirstPrice * token_s;
-  Causes weights{kLeastWeight, kLeastWeight, weight_of(kStairWidth * token_s), kTrust * weight_of(first_s)};
+  const double first_s = kFirstPrice * mean_token_s;
+  Causes weights{kLeastWeight, kLeastWeight, weight_of(kStairWidth * mean_token_s), kTrust * weight_of(first_s)};
   Fit fitted = solved(weights, first_s);
   if (fitted.slopes[kDrafting] < 0) {
     weights[kDrafting] = kNever;

@@ -37,6 +37,8 @@ class StepCost {
   double price() const;
   /// What the first draft token of a step costs beyond the price, in accepted tokens: at least 0.
   double stair() const;
+  /// Seconds of an output token of late, without those of prompts; 0 before the first step.
+  double token_s() const;
   /// Seconds that `num_drafted` draft tokens of a step take; none while the steps give too little evidence.
   std::optional<double> drafts_s(std::uint32_t num_drafted) const;
   /// Takes one decode step of `seconds`, ignored if implausible, in which `num_requests` requests decoded. A
@@ -56,7 +58,6 @@ class StepCost {
     double evidence = 0;
   };
 
-  double seconds_per_token() const;
   double within_reason(double change, const Causes& work, double weight);
   void fade(double weight, const Causes& change, double s);
   void fit();
