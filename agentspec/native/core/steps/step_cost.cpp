@@ -26,9 +26,7 @@ double StepCost::price() const {
   return std::min(1.0, std::max(0.0, slopes_[kDrafted] / token_s()));
 }
 
-double StepCost::stair() const {
-  return num_steps_ == 0 ? 0 : std::max(0.0, slopes_[kDrafting]) / token_s();
-}
+double StepCost::stair() const { return num_steps_ == 0 ? 0 : std::max(0.0, slopes_[kDrafting]) / token_s(); }
 
 // Of decoding only: the cost of prompts does not depend on drafts.
 double StepCost::token_s() const {
@@ -100,7 +98,8 @@ void StepCost::fit() {
     return (noise_s / width_s) * (noise_s / width_s) / num_steps_;
   };
   const double first_s = kFirstPrice * mean_token_s;
-  Causes weights{kLeastWeight, kLeastWeight, weight_of(kStairWidth * mean_token_s), kTrust * weight_of(first_s)};
+  Causes weights{kLeastWeight, kLeastWeight, weight_of(kStairWidth * mean_token_s),
+                 kTrust * weight_of(first_s)};
   Fit fitted = solved(weights, first_s);
   if (fitted.slopes[kDrafting] < 0) {
     weights[kDrafting] = kNever;
