@@ -40,7 +40,7 @@ Loaded = TypeVar("Loaded")
 logger = logging.getLogger("agentspec")
 
 _MAGIC = b"AgentSpec forest"
-_VERSION = 2  # 1: models had another layout, and are left out
+_VERSION = 3  # 1, 2: models had another layout, and are left out
 _PREAMBLE = struct.Struct("<16sI")  # magic, version
 _HEADER = struct.Struct("<4sIQ")  # kind, bytes of the names, bytes of the arrays
 _CHECKSUM = struct.Struct("<I")
@@ -267,7 +267,7 @@ class ForestReader:
     """The models and outputs of a file, in its order. Each iteration reads the file once more.
 
     An iteration that reaches the end has verified that the file is whole and valid. Otherwise
-    it raises ForestFileError. The models of a file of format 1 are left out.
+    it raises ForestFileError. The models of a file of an earlier format are left out.
 
     Attributes:
         path: the file.

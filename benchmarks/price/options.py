@@ -15,7 +15,7 @@ from benchmarks.harness.options import (
     outputs,
 )
 
-SHAPES = {"bundled": 64, "smollm-135m": 16, "qwen-0.5b": 8}  # and their numbers of calls, at least
+SHAPES = {"bundled": 192, "smollm-135m": 16, "qwen-0.5b": 8}  # and their numbers of calls, at least
 
 DESCRIPTION = """\
 Serve recorded calls with the embedded engine, 1, 4 and 16 at a time, with models of three shapes: without

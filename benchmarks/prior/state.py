@@ -16,9 +16,9 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int_]
 
 # as in core/drafting/acceptance_model.hpp
-NUM_CONTEXT_CELLS = 10 * 7 * 7 * 8  # contexts, lengths, totals, shares
-NUM_NAME_CELLS = 3 * 1872
-NUM_TREE_SETS, NUM_INPUTS = 64, 13
+NUM_CONTEXT_CELLS = 10 * 7 * 7 * 8 + 6 * 5 * 7  # contexts, lengths, totals, shares; the own text
+NUM_NAME_CELLS = 3 * 1780
+NUM_TREE_SETS, NUM_INPUTS = 64, 14
 NUM_DEPTHS, NUM_STEPS = 8, 33
 UNITS = 3500.0
 _MOST = np.rint(np.log((1 - 1e-4) / 1e-4) * UNITS)  # of a cell

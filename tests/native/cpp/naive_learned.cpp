@@ -134,10 +134,30 @@ Evidence NaiveLearned::evidence_for(const std::array<TreeContexts, Evidence::kNu
     }
   }
   const Path whole = joined(text_, path);
+  add_own(whole, token, contexts, evidence);
   std::array<std::int32_t, 2> before{-1, -1};
   for (std::size_t i = 0; i < std::min<std::size_t>(whole.size(), 2); ++i) before[i] = whole[whole.size() - 1 - i];
   evidence.add_names(token, before);
   return evidence;
+}
+
+// The request's own text: its longest context that the token followed, and its longest of all.
+void NaiveLearned::add_own(const Path& whole, std::int32_t token,
+                           const std::array<TreeContexts, Evidence::kNumTrees>& contexts, Evidence& evidence) const {
+  const NaiveIndex* own = trees_[0];
+  if (own == nullptr) return;
+  std::size_t of_all = 0;
+  for (const TreeContexts& one : contexts) {
+    if (one.longest != nullptr) of_all = std::max(of_all, one.longest->tokens.size());
+  }
+  std::size_t longest = 0;
+  int followed = own->match_length({&token, 1}) > 0 ? 0 : -1;
+  for (const Context& context : own->find_suffixes(whole)) {
+    if (context.places.empty()) continue;
+    longest = context.tokens.size();
+    if (count_of(*own, context, token) > 0) followed = static_cast<int>(longest);
+  }
+  evidence.add_own(followed, static_cast<std::uint32_t>(longest), static_cast<std::uint32_t>(of_all));
 }
 
 // Returns every scored token of the place, with its estimate.

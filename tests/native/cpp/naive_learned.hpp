@@ -47,6 +47,8 @@ class NaiveLearned {
       const std::array<TreeContexts, Evidence::kNumTrees>& contexts, std::int32_t token);
   Evidence evidence_for(const std::array<TreeContexts, Evidence::kNumTrees>& contexts,
                         const std::vector<std::int32_t>& path, std::int32_t token) const;
+  void add_own(const std::vector<std::int32_t>& whole, std::int32_t token,
+               const std::array<TreeContexts, Evidence::kNumTrees>& contexts, Evidence& evidence) const;
   void draft_chain();
   void draft_tree();
   void name_tree();

@@ -74,6 +74,39 @@ void every_combination_has_a_cell_of_its_own() {
   CHECK(std::unique(cells.begin(), cells.end()) == cells.end());
 }
 
+void every_own_context_has_a_cell_of_its_own() {
+  std::vector<std::uint16_t> cells;
+  for (const std::uint32_t of_all : {1, 2, 3, 5, 9, 17, 33}) {
+    for (const std::uint32_t longest : {0, 1, 2, 3, 5}) {
+      for (const int followed : {-1, 0, 1, 2, 3, 5}) {
+        Evidence evidence;
+        evidence.add_own(followed, longest, of_all);
+        CHECK(evidence.trees == 0);
+        cells.push_back(evidence.cells[Evidence::kOwn]);
+      }
+    }
+  }
+  Evidence last = evidence_of(33, 33, 33);
+  last.add_context(Evidence::kNumTrees - 1, true, 33, 33, 33);
+  std::sort(cells.begin(), cells.end());
+  CHECK(std::unique(cells.begin(), cells.end()) == cells.end());
+  CHECK(cells.front() > last.cells[Evidence::kNumContexts - 1]);
+}
+
+// Other requests' outputs hold names that are not this one's: experience says how much that matters.
+void a_model_learns_what_the_own_text_lacks() {
+  AcceptanceModel model;
+  Evidence known = evidence_of(4, 3, 3), unknown = evidence_of(4, 3, 3);
+  known.add_own(0, 2, 4);
+  unknown.add_own(-1, 2, 4);
+  for (int i = 0; i < 300; ++i) {
+    model.learn(known, true);
+    model.learn(unknown, false);
+  }
+  CHECK(model.estimate(known) > 0.9);
+  CHECK(model.estimate(unknown) < 0.1);
+}
+
 void names_are_the_token_and_the_two_before() {
   Evidence first;
   first.add_names(7, std::array{1, 2});
@@ -274,6 +307,8 @@ int main() {
   a_model_learns_the_share_that_is_accepted();
   a_model_learns_whom_to_believe();
   every_combination_has_a_cell_of_its_own();
+  every_own_context_has_a_cell_of_its_own();
+  a_model_learns_what_the_own_text_lacks();
   names_are_the_token_and_the_two_before();
   a_name_starts_with_nothing_in_another_ones_cell();
   the_prior_is_what_a_model_starts_from();

@@ -66,12 +66,23 @@ void Evidence::add_context(std::size_t tree, bool is_shorter, std::uint32_t leng
   trees = static_cast<std::uint8_t>(trees | 1u << tree | (is_shorter ? kHasShorter : 0u));
 }
 
+void Evidence::add_own(int length, std::uint32_t longest, std::uint32_t of_all) {
+  using Model = AcceptanceModel;
+  const auto own_step = [](std::uint32_t n) {
+    return n == 0 ? 0 : step_of(n, Model::kNumOwnLengths - 2) + 1;
+  };
+  const std::size_t followed = length < 0 ? 0 : own_step(static_cast<std::uint32_t>(length)) + 1;
+  const std::size_t row = followed * (Model::kNumOwnLengths - 1) + own_step(longest);
+  cells[kOwn] = static_cast<std::uint16_t>(Model::kNumContextCells + row * Model::kNumLengths +
+                                           step_of(of_all, Model::kNumLengths));
+}
+
 void Evidence::add_names(std::int32_t token, std::span<const std::int32_t, 2> before) {
   using Model = AcceptanceModel;
   std::uint32_t hash = mixed(0, token);
   for (std::size_t i = 0; i < kNumNames; ++i) {
     const std::size_t cell = std::uint64_t{hash} * Model::kNumNameCells >> 32;
-    cells[kNumContexts + i] = static_cast<std::uint16_t>(i * Model::kNumNameCells + cell);
+    cells[kFirstName + i] = static_cast<std::uint16_t>(i * Model::kNumNameCells + cell);
     tags[i] = static_cast<std::uint16_t>(hash * 0x85EBCA6Bu >> (32 - Model::kTagBits));
     if (i < before.size()) hash = mixed(hash, before[i]);
   }
@@ -96,6 +107,7 @@ AcceptanceModel::AcceptanceModel(Blank) {
       }
     }
   }
+  std::fill(contexts_.begin() + kNumContextCells, contexts_.end(), make_cell(0.5, kUntrainedCount));
   names_.fill({0, kFirstNamed, 0});
   for (Weights& weights : weights_) {
     weights.of.fill(kFirstWeight);
@@ -113,11 +125,11 @@ const AcceptanceModel& AcceptanceModel::of_prior() {
   static const AcceptanceModel model = [] {
     AcceptanceModel made{Blank{}};
     const AcceptancePrior& prior = kAcceptancePrior;
-    static_assert(AcceptancePrior::kNumContexts == kNumContextCells);
+    static_assert(AcceptancePrior::kNumContexts == kNumContextCells + kNumOwnCells);
     static_assert(AcceptancePrior::kNumWeights ==
                   std::tuple_size_v<decltype(weights_)> * (Evidence::kNumInputs + 1));
     static_assert(AcceptancePrior::kNumCalibration == kNumDepths * kNumSteps);
-    for (std::size_t i = 0; i < kNumContextCells; ++i)
+    for (std::size_t i = 0; i < made.contexts_.size(); ++i)
       made.contexts_[i] = make_cell(squash(prior.contexts[i] / AcceptancePrior::kContextUnits), kPriorCount);
     const std::int16_t* weight = prior.weights.data();
     for (Weights& weights : made.weights_) {
@@ -160,8 +172,8 @@ bool AcceptanceModel::is_sound() const {
 float AcceptanceModel::input(const Evidence& evidence, std::size_t i) const {
   const std::uint16_t cell = evidence.cells[i];
   if (cell == Evidence::kNothing) return 0;
-  if (i < Evidence::kNumContexts) return stretched(contexts_[cell]);
-  return names_[cell].tag == evidence.tags[i - Evidence::kNumContexts] ? stretched(names_[cell]) : 0;
+  if (i < Evidence::kFirstName) return stretched(contexts_[cell]);
+  return names_[cell].tag == evidence.tags[i - Evidence::kFirstName] ? stretched(names_[cell]) : 0;
 }
 
 AcceptanceModel::Mixture AcceptanceModel::mix(const Evidence& evidence) const {
@@ -210,13 +222,13 @@ void AcceptanceModel::adapt(const Evidence& evidence, std::size_t i, bool is_acc
     const auto count = static_cast<std::uint16_t>(std::min(cell.count + 1, int{limit}));
     return make_cell(share + ((is_accepted ? 1 : 0) - share) / (cell.count + 1), count);
   };
-  if (i < Evidence::kNumContexts) {
+  if (i < Evidence::kFirstName) {
     Cell& cell = contexts_[evidence.cells[i]];
     cell = learned(cell, kMostSeen);
     return;
   }
   NameCell& cell = names_[evidence.cells[i]];
-  const std::uint16_t tag = evidence.tags[i - Evidence::kNumContexts];
+  const std::uint16_t tag = evidence.tags[i - Evidence::kFirstName];
   if (cell.tag != tag) {
     if (cell.count >= kLeastProtected) {
       --cell.count;

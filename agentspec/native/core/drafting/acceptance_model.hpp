@@ -14,14 +14,18 @@ namespace agentspec {
 /// A place has up to two contexts in each of the trees: the longest that occurs there, and the longest
 /// shorter one with three times its occurrences. Three figures describe a context's evidence: its length, the
 /// number of times it was continued, and the share of these that were the token. Each combination of the
-/// three, in coarse steps, has a cell. Three more cells belong to the token, to the pair with the token
-/// before, and to the triple with the two tokens before. Many of these share a cell, so each has a tag.
+/// three, in coarse steps, has a cell. So has the length of the request's own longest context that the token
+/// followed: names in other requests' outputs may not belong to this one. Three more cells belong to the
+/// token, to the pair with the token before, and to the triple with the two tokens before. Many of these
+/// share a cell, so each has a tag.
 struct Evidence {
   static constexpr std::size_t kNumTrees = 5;  // the request's own and one of each kind of shared tree
   static constexpr std::size_t kStage = 2;     // the trees after it hold its outputs and more
   static constexpr std::size_t kNumContexts = 2 * kNumTrees;
+  static constexpr std::size_t kOwn = kNumContexts;  // the input of the own text
+  static constexpr std::size_t kFirstName = kOwn + 1;
   static constexpr std::size_t kNumNames = 3;
-  static constexpr std::size_t kNumInputs = kNumContexts + kNumNames;
+  static constexpr std::size_t kNumInputs = kFirstName + kNumNames;
   static constexpr std::uint16_t kNothing = 0xFFFF;
   static constexpr std::uint8_t kHasShorter =
       1u << kNumTrees;  // a shorter context counts as well: in trees only
@@ -38,6 +42,9 @@ struct Evidence {
   /// Adds a context of `length` tokens: the token followed `count` of its `total` continued occurrences.
   void add_context(std::size_t tree, bool is_shorter, std::uint32_t length, std::uint32_t count,
                    std::uint32_t total);
+  /// Adds the request's own text. Its longest context of `longest` tokens may not be followed by the token;
+  /// one of `length` tokens is (-1: the token does not occur). The longest context of all trees has `of_all`.
+  void add_own(int length, std::uint32_t longest, std::uint32_t of_all);
   /// Adds the token itself and the two tokens before it, the last one first (-1: none).
   void add_names(std::int32_t token, std::span<const std::int32_t, 2> before);
 };
@@ -71,7 +78,9 @@ class AcceptanceModel {
   static constexpr std::size_t kNumShares = 8;
   static constexpr std::size_t kNumContextCells =
       Evidence::kNumContexts * kNumLengths * kNumTotals * kNumShares;
-  static constexpr std::size_t kNumNameCells = 1872;  // of each kind
+  static constexpr std::size_t kNumOwnLengths = 6;  // none, 0, 1, 2, 3-4 or more tokens
+  static constexpr std::size_t kNumOwnCells = kNumOwnLengths * (kNumOwnLengths - 1) * kNumLengths;
+  static constexpr std::size_t kNumNameCells = 1780;  // of each kind
   static constexpr int kTagBits = 11;
   static constexpr std::size_t kNumDepths = 8;
   static constexpr std::size_t kNumSteps = 33;  // of the final calibration, which interpolates between them
@@ -110,7 +119,7 @@ class AcceptanceModel {
   float input(const Evidence& evidence, std::size_t i) const;
   void adapt(const Evidence& evidence, std::size_t i, bool is_accepted);
 
-  std::array<Cell, kNumContextCells> contexts_;
+  std::array<Cell, kNumContextCells + kNumOwnCells> contexts_;
   std::array<NameCell, Evidence::kNumNames * kNumNameCells> names_;
   std::array<Weights, std::size_t{2} << Evidence::kNumTrees> weights_;
   std::array<std::array<float, kNumSteps>, kNumDepths> calibration_;

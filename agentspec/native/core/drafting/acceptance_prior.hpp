@@ -14,8 +14,8 @@ struct AcceptancePrior {
   static constexpr float kCalibrationUnits = 10000;
 
   // The sizes are those of AcceptanceModel, which checks them.
-  static constexpr std::size_t kNumContexts = 3920;
-  static constexpr std::size_t kNumWeights = 896;
+  static constexpr std::size_t kNumContexts = 4130;
+  static constexpr std::size_t kNumWeights = 960;
   static constexpr std::size_t kNumCalibration = 264;
 
   std::array<std::int8_t, kNumContexts> contexts;         // log(p / (1 - p)), in units of 1 / kContextUnits

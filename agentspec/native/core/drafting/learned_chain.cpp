@@ -50,9 +50,10 @@ Origin follow(ContextViews& views, std::int32_t token) {
 }
 
 // Returns the one of the trees' best tokens that is most likely to be accepted.
-Choice choose(const ContextViews& views, std::span<const std::int32_t, 2> before, std::size_t depth,
-              const AcceptanceModel& model, std::vector<ScoredToken>& scored) {
+Choice choose(const ContextViews& views, const OwnText& own, std::span<const std::int32_t, 2> before,
+              std::size_t depth, const AcceptanceModel& model, std::vector<ScoredToken>& scored) {
   const std::size_t begin = scored.size();
+  const std::uint32_t longest = views.longest();
   Choice best{begin, 0};
   for (const ContextView& proposer : views.all()) {
     const std::int32_t token = proposer.best_token();
@@ -63,6 +64,7 @@ Choice choose(const ContextViews& views, std::span<const std::int32_t, 2> before
     for (const ContextView& one : views.all()) {
       evidence.add_context(one.tree, false, one.context.length, one.count(token), one.total());
     }
+    own.tell(token, longest, evidence);
     evidence.add_names(token, before);
     const double estimate = model.estimate(evidence);
     if (estimate > best.estimate) best = {scored.size(), estimate};
@@ -73,20 +75,22 @@ Choice choose(const ContextViews& views, std::span<const std::int32_t, 2> before
 
 }  // namespace
 
-void draft_chain(ContextViews views, std::array<std::int32_t, 2> before, const AcceptanceModel& model,
-                 const DraftOptions& options, DraftTokens& draft, std::vector<ScoredToken>& scored) {
+void draft_chain(ContextViews views, OwnText own, std::array<std::int32_t, 2> before,
+                 const AcceptanceModel& model, const DraftOptions& options, DraftTokens& draft,
+                 std::vector<ScoredToken>& scored) {
   double prob = 1;
   std::size_t last = 0;  // index of the candidate drafted last
   for (std::size_t depth = 0; depth < options.max_tokens; ++depth) {
     keep_telling_ones(views);
     if (views.size == 0) return;
     if (depth > 0) scored[last].next = static_cast<std::uint32_t>(scored.size());
-    const Choice choice = choose(views, before, depth, model, scored);
+    const Choice choice = choose(views, own, before, depth, model, scored);
     prob *= choice.estimate;
     if (prob < options.min_prob) return;
     last = choice.scored;
     const std::int32_t token = scored[last].token;
     const Origin origin = follow(views, token);
+    own.follow(token);
     draft.push(token, static_cast<std::int32_t>(depth) - 1, prob, origin);
     before = {token, before[0]};
   }

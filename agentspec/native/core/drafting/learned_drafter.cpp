@@ -6,6 +6,11 @@
 #include <utility>
 
 namespace agentspec {
+namespace {
+
+constexpr std::size_t kOwnTree = 0;
+
+}  // namespace
 
 std::size_t LearnedDrafter::draft(const TreeMatches& matches, std::span<const std::int32_t> text,
                                   const AcceptanceModel& model, const DraftOptions& options,
@@ -20,8 +25,9 @@ std::size_t LearnedDrafter::draft(const TreeMatches& matches, std::span<const st
   for (std::size_t i = 0; i < std::min(text.size(), before.size()); ++i)
     before[i] = text[text.size() - 1 - i];
   try {
-    options.is_tree ? tree_.draft(views, before, model, options, draft, scored)
-                    : draft_chain(views, before, model, options, draft, scored);
+    const OwnText own(matches[kOwnTree].automaton, matches[kOwnTree].match);
+    options.is_tree ? tree_.draft(views, own, before, model, options, draft, scored)
+                    : draft_chain(views, own, before, model, options, draft, scored);
     return draft.token_ids.empty() ? Evidence::kNumTrees : proposer_of(views, draft.token_ids.front());
   } catch (const std::bad_alloc&) {
     draft.clear();

@@ -13,10 +13,10 @@ constexpr int kMostDepth = 255;
 
 }  // namespace
 
-void LearnedTree::draft(const ContextViews& views, std::array<std::int32_t, 2> before,
+void LearnedTree::draft(const ContextViews& views, const OwnText& own, std::array<std::int32_t, 2> before,
                         const AcceptanceModel& model, const DraftOptions& options, DraftTokens& draft,
                         std::vector<ScoredToken>& scored) {
-  places_.assign(1, make_root(views, before));
+  places_.assign(1, make_root(views, own, before));
   frontier_.clear();
   expand(0, model, options.min_prob, scored);
   while (!frontier_.empty()) {
@@ -58,13 +58,15 @@ void LearnedTree::expand(std::uint32_t place_number, const AcceptanceModel& mode
   }
 }
 
-LearnedTree::Place LearnedTree::make_root(const ContextViews& views, std::array<std::int32_t, 2> before) {
+LearnedTree::Place LearnedTree::make_root(const ContextViews& views, const OwnText& own,
+                                          std::array<std::int32_t, 2> before) {
   Place root{};
   for (const ContextView& one : views.all()) {
     ContextPair& pair = root.pairs[root.num_pairs++];
     pair = {one.automaton, one.tree, one.context, {}};
     look(pair);
   }
+  root.own = own;
   root.before = before;
   return root;
 }
@@ -150,6 +152,7 @@ Evidence LearnedTree::evidence_for(const Place& place, std::int32_t token) {
     const std::uint32_t count = ContextView::count(*pair.automaton, pair.shorter.state, token);
     evidence.add_context(pair.tree, true, pair.shorter.length, count, pair.shorter_total);
   }
+  place.own.tell(token, longest, evidence);
   evidence.add_names(token, place.before);
   return evidence;
 }
@@ -173,6 +176,7 @@ void LearnedTree::follow(Place& place, std::int32_t token, double prob, std::int
     pair.shorter = pair.automaton->advance(pair.shorter, token);
   }
   for (ContextPair& pair : place.all()) look(pair);
+  place.own.follow(token);
   place.before = {token, place.before[0]};
   place.prob = prob;
   place.node = node;

@@ -21,8 +21,9 @@ class LearnedTree {
   /// Fills `draft` and `scored`, which must be empty. `before` holds the last two tokens, the last one
   /// first (-1: none). O(drafted tokens * trees * (candidates + children of contexts with few of them)).
   /// Throws std::bad_alloc.
-  void draft(const ContextViews& views, std::array<std::int32_t, 2> before, const AcceptanceModel& model,
-             const DraftOptions& options, DraftTokens& draft, std::vector<ScoredToken>& scored);
+  void draft(const ContextViews& views, const OwnText& own, std::array<std::int32_t, 2> before,
+             const AcceptanceModel& model, const DraftOptions& options, DraftTokens& draft,
+             std::vector<ScoredToken>& scored);
 
  private:
   struct ContextPair {  // contexts of one suffix tree at a place
@@ -36,6 +37,7 @@ class LearnedTree {
   struct Place {
     std::array<ContextPair, Evidence::kNumTrees> pairs;  // of the existing suffix trees
     std::size_t num_pairs = 0;
+    OwnText own;
     std::array<std::int32_t, 2> before{-1, -1};  // the last token first
     double prob = 1;                             // D of the token that leads here
     std::int32_t node = -1;                      // that token's index in the draft
@@ -56,7 +58,7 @@ class LearnedTree {
 
   void expand(std::uint32_t place, const AcceptanceModel& model, double min_prob,
               std::vector<ScoredToken>& scored);
-  static Place make_root(const ContextViews& views, std::array<std::int32_t, 2> before);
+  static Place make_root(const ContextViews& views, const OwnText& own, std::array<std::int32_t, 2> before);
   static void look(ContextPair& pair);
   void propose(const Place& place);
   void propose(std::int32_t token);
