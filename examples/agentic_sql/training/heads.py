@@ -65,6 +65,8 @@ def train_eagle(model: Transformer, texts: Iterator[Texts], plan: Plan, out: Pat
     shape = replace(config, num_layers=1, layer_windows=(None,))
     features = len(EAGLE_LAYERS) * config.hidden_size
     head = TrainableEagle(shape, model.embed(torch.arange(config.vocab_size)).clone(), features)
+    norm = model.normed(torch.ones(1, config.hidden_size, dtype=model.dtype))[0]
+    head.start_from(model.vocabulary(), norm)
     observer = Observer(model, EAGLE_LAYERS)
     train(head, map(observer.observe, texts), plan, show)
     write_eagle(out, head, config, EAGLE_LAYERS)

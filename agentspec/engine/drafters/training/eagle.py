@@ -70,6 +70,23 @@ class TrainableEagle(nn.Module):
         self.norm = norm()
         self.lm_head = linear(hidden, model.vocab_size)
 
+    @torch.no_grad()
+    def start_from(self, vocabulary: torch.Tensor, norm: torch.Tensor) -> None:
+        """Start as the served model's last features behind its last norm: training has less to find.
+
+        Args:
+            vocabulary: the served model's matrix from its normed features to logits, ``[vocab, hidden]``.
+            norm: its last norm's weights, ``[hidden]``.
+        """
+        self.lm_head.weight.copy_(vocabulary)
+        self.norm.weight.copy_(norm)
+        hidden = norm.shape[0]
+        self.fc.weight.zero_()
+        self.fc.weight[:, -hidden:].fill_diagonal_(1)
+        layer: Any = self.midlayer
+        for added in (layer["self_attn"]["o_proj"], layer["mlp"]["down_proj"]):
+            added.weight.zero_()
+
     def loss(self, observed: Observed, num_steps: int) -> torch.Tensor:
         """Return the cross-entropy with the served model's chances, over draft tokens behind every token.
 
