@@ -19,9 +19,9 @@ class Promises:
     """A draft promises its score in accepted tokens. Drafts of a step are made together or not at all.
 
     Each token of a draft is worth the price. A step's first one may cost more: then the drafts of all
-    requests have to save this stair as well (docs/drafting.md). Where drafts promise little, the next ones
-    mostly do too. So an accepted token saves there the time of a token without drafts, not that of an average
-    one. Drafts without estimates promise nothing, and are always verified.
+    requests have to save this stair as well (docs/drafting.md). What is refused promises little, and the next
+    drafts mostly do too. So an accepted token saves the time of a token without drafts here, not that of an
+    average one. Drafts without estimates promise nothing, and are always verified.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Promises:
             return True
         promised = self.truth * sum(draft.score for draft in made)
         price = cost.stair + cost.price * sum(map(len, made))
-        if plain_token_s is not None:
+        if plain_token_s is not None and cost.token_s > 0:
             price *= cost.token_s / plain_token_s
         loss = price - promised
         if loss <= 0 or not made:

@@ -277,6 +277,8 @@ class ForestReader:
         self.path = path
         self._file = file
         self._version = self._checked_version()
+        if self._version < _VERSION:
+            logger.info("%s has the format %d: its models are left out", path, self._version)
         kind, names, _ = self._chunk()
         if kind != b"HEAD" or not isinstance(names.get("vocabulary"), str):
             raise self._broken("it does not begin as one")

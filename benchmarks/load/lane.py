@@ -62,7 +62,7 @@ class Lane:
     Args:
         proposer: drafts; None = a new forest, or nothing if ``draft`` is off.
         num_slots: most sequences at once; None = one per client, for requests of one choice.
-        clock: of these steps, for a proposer that measures time; None = a new one.
+        clock: of these steps, for the decoder and for a proposer that measures time; None = a new one.
         max_len: most tokens of a prompt and its output together.
 
     Attributes:

@@ -22,6 +22,7 @@ from examples.agentic_sql.training.samples import Sample
 from examples.agentic_sql.training.train import Plan, train
 
 HEADS = "heads"
+HEAD_BATCH_TOKENS = 2048  # more steps in the time
 MOST_STEPS = 100_000  # the time ends a training
 
 
@@ -65,7 +66,7 @@ def build(traces: Path, out: Path, sizes: Sizes) -> None:
     network.save(trained, out, eos_id, pad_id)
     announce(f"EAGLE-3 head: at most {sizes.head_minutes:g} minutes")
     torch.manual_seed(0)
-    texts = as_texts(batches.stream(stream(training, "head"), tokenizer, 4096, 0))
+    texts = as_texts(batches.stream(stream(training, "head"), tokenizer, HEAD_BATCH_TOKENS, 0))
     head_plan = HeadPlan(num_steps=MOST_STEPS, most_s=60 * sizes.head_minutes)
     train_eagle(load_model(out), texts, head_plan, out / HEADS / EAGLE)
     announce(f"draft model: at most {sizes.head_minutes / 2:g} minutes")

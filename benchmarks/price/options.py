@@ -27,8 +27,8 @@ a table, then one line of JSON.
 
 EXAMPLES = """\
 examples:
-  python -m benchmarks price --traces DIR --json out/price.json          about half an hour on two idle cores
-  python -m benchmarks price --traces DIR --only bundled                 three minutes
+  python -m benchmarks price --traces DIR --json out/price.json          some 40 minutes on two idle cores
+  python -m benchmarks price --traces DIR --only bundled                 ten minutes
 
 parts; with --json, those that are not measured now stay as they are in the file:
   bundled        the bundled model, 3.7 M parameters

@@ -19,7 +19,7 @@ def muon(parameters: Iterable[nn.Parameter], lr: float, device: str) -> torch.op
 
 
 class Float32Muon(torch.optim.Muon):
-    """``torch.optim.Muon`` with iterations in float32; the library's own are in bfloat16 on any device.
+    """``torch.optim.Muon`` by its defaults, with iterations in float32. The library's are in bfloat16.
 
     On a CPU that emulates bfloat16 they took three quarters of a training step.
     """
@@ -36,7 +36,10 @@ class Float32Muon(torch.optim.Muon):
         lr, momentum, decay = group["lr"], group["momentum"], group["weight_decay"]
         gradient = parameter.grad
         assert gradient is not None
-        average = self.state[parameter].setdefault("momentum_buffer", torch.zeros_like(gradient))
+        state = self.state[parameter]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(gradient)
+        average: Tensor = state["momentum_buffer"]
         average.lerp_(gradient, 1 - momentum)
         ahead = gradient.lerp(average, momentum)  # Nesterov
         parameter.mul_(1 - lr * decay)

@@ -95,6 +95,21 @@ def test_the_loss_of_eagle_is_that_of_its_drafts(model: Transformer, tmp_path: P
     assert trained.loss(observed, num_steps).item() == pytest.approx(expected, rel=TOLERANCE)
 
 
+def test_a_head_can_start_as_the_served_model_s_last_layer(model: Transformer) -> None:
+    """Before training, what it reads from the features is the token that the model would give next."""
+    layers = (0, 1, model.config.num_layers)
+    observed = Observer(model, layers).observe(texts())
+    head = new_eagle(model)
+    norm = model.normed(torch.ones(1, model.config.hidden_size, dtype=model.dtype))[0]
+    head.start_from(model.vocabulary(), norm)
+    read = head.fc(observed.features)
+    assert torch.equal(read, observed.features[..., -model.config.hidden_size :])
+    chances = head.lm_head(head.norm(read)).softmax(-1)
+    assert torch.allclose(chances, observed.chances, atol=1e-4)
+    head.loss(observed, 2).backward()
+    assert all(parameter.grad is not None for parameter in head.parameters())
+
+
 def test_the_loss_of_medusa_is_that_of_its_drafts(model: Transformer, tmp_path: Path) -> None:
     batch = texts()
     read = Observer(model, (3,)).observe(batch)

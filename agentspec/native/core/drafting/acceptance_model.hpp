@@ -14,15 +14,17 @@ namespace agentspec {
 /// A place has up to two contexts in each of the trees: the longest that occurs there, and the longest
 /// shorter one with three times its occurrences. Three figures describe a context's evidence: its length, the
 /// number of times it was continued, and the share of these that were the token. Each combination of the
-/// three, in coarse steps, has a cell. So has the length of the request's own longest context that the token
-/// followed: names in other requests' outputs may not belong to this one. Three more cells belong to the
-/// token, to the pair with the token before, and to the triple with the two tokens before. Many of these
-/// share a cell, so each has a tag.
+/// three, in coarse steps, has a cell. Another cell belongs to the length of the request's own longest
+/// context that the token followed, with that of its longest of all and that of the longest of the trees:
+/// names in other requests' outputs may not belong to this one. Three more cells belong to the token, to the
+/// pair with the token before, and to the triple with the two tokens before. Many of these share a cell, so
+/// each has a tag.
 struct Evidence {
   static constexpr std::size_t kNumTrees = 5;  // the request's own and one of each kind of shared tree
   static constexpr std::size_t kStage = 2;     // the trees after it hold its outputs and more
   static constexpr std::size_t kNumContexts = 2 * kNumTrees;
-  static constexpr std::size_t kOwn = kNumContexts;  // the input of the own text
+  static constexpr std::size_t kOwn = kNumContexts;   // the input of the own text
+  static constexpr std::uint32_t kMostOwnLength = 5;  // longer contexts of the own text count as much
   static constexpr std::size_t kFirstName = kOwn + 1;
   static constexpr std::size_t kNumNames = 3;
   static constexpr std::size_t kNumInputs = kFirstName + kNumNames;
@@ -78,7 +80,7 @@ class AcceptanceModel {
   static constexpr std::size_t kNumShares = 8;
   static constexpr std::size_t kNumContextCells =
       Evidence::kNumContexts * kNumLengths * kNumTotals * kNumShares;
-  static constexpr std::size_t kNumOwnLengths = 6;  // none, 0, 1, 2, 3-4 or more tokens
+  static constexpr std::size_t kNumOwnLengths = 6;  // none, 0, 1, 2, 3-4, or 5 and more tokens
   static constexpr std::size_t kNumOwnCells = kNumOwnLengths * (kNumOwnLengths - 1) * kNumLengths;
   static constexpr std::size_t kNumNameCells = 1780;  // of each kind
   static constexpr int kTagBits = 11;

@@ -36,37 +36,44 @@ class OwnText {
  public:
   OwnText() = default;
   /// `match`: the longest suffix that occurs in it.
-  OwnText(const Automaton* automaton, Cursor match) : automaton_(automaton), context_(match) { fall_back(); }
+  OwnText(const Automaton* automaton, Cursor match) : automaton_(automaton), context_(match) { settle(); }
 
-  /// Adds what it says of a token, which the longest context of all trees (`of_all` tokens) proposes.
+  /// Adds what it says of a token, which trees propose. Their longest context has `of_all` tokens. Looks up
+  /// the token in a few contexts.
   void tell(std::int32_t token, std::uint32_t of_all, Evidence& evidence) const {
     if (automaton_ == nullptr) return;
     evidence.add_own(length_before(token), context_.length, of_all);
   }
-  /// Continues the text by a token of the draft.
+  /// Continues the text by a token of the draft. O(chain).
   void follow(std::int32_t token) {
     if (automaton_ == nullptr) return;
     context_ = automaton_->advance(context_, token);
-    fall_back();
+    settle();
   }
 
  private:
-  /// Length of the longest context that the token has followed; -1 if it does not occur. O(chain).
+  void settle() {
+    if (automaton_ == nullptr) return;
+    context_ = automaton_->fall_back(context_);
+    begin_ = context_.state;
+    while (begin_ != kRoot && automaton_->length(automaton_->link(begin_)) >= Evidence::kMostOwnLength)
+      begin_ = automaton_->link(begin_);
+  }
+  /// Length of the longest context that the token has followed, of which kMostOwnLength tokens count; -1 if
+  /// it does not occur.
   int length_before(std::int32_t token) const {
     std::uint32_t length = context_.length;
-    for (StateId state = context_.state; automaton_->child(state, token) == kNoState;) {
+    for (StateId state = begin_; automaton_->child(state, token) == kNoState;) {
       if (state == kRoot) return -1;
       state = automaton_->link(state);
       length = std::min(length, automaton_->length(state));
     }
     return static_cast<int>(length);
   }
-  void fall_back() {
-    if (automaton_ != nullptr) context_ = automaton_->fall_back(context_);
-  }
 
   const Automaton* automaton_ = nullptr;
-  Cursor context_;  // the longest suffix that a token has followed in it
+  Cursor context_;         // the longest suffix that a token has followed in it
+  StateId begin_ = kRoot;  // of it, or of a shorter suffix that counts as much
 };
 
 /// At most one view per tree, the most specific tree first.

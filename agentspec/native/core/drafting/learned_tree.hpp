@@ -19,7 +19,8 @@ namespace agentspec {
 class LearnedTree {
  public:
   /// Fills `draft` and `scored`, which must be empty. `before` holds the last two tokens, the last one
-  /// first (-1: none). O(drafted tokens * trees * (candidates + children of contexts with few of them)).
+  /// first (-1: none). `own` is asked for every candidate. O(drafted tokens * (chain of `own` + trees *
+  /// (candidates + children of contexts with few of them))).
   /// Throws std::bad_alloc.
   void draft(const ContextViews& views, const OwnText& own, std::array<std::int32_t, 2> before,
              const AcceptanceModel& model, const DraftOptions& options, DraftTokens& draft,
