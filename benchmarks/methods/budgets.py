@@ -13,15 +13,16 @@ from benchmarks.methods.methods import METHODS, OFF, Method
 Figures = dict[str, Any]
 
 PRICES = (0.6, 0.35, 0.2, 0.1, 0.05)
-HYBRID, TREES, MODEL = "hybrid", "learned", "eagle-3"
-COMPARED = (HYBRID, TREES, MODEL)
+TREES = "learned"
+HYBRID, HYBRID_OF_DRAFT_MODEL = "hybrid", "hybrid, draft model"
+MODELS = {HYBRID: "eagle-3", HYBRID_OF_DRAFT_MODEL: "draft model"}  # the hybrids' other parts
 
 
-def at_prices() -> dict[str, Method]:
-    """Return no speculation, and each compared method at each price."""
+def at_prices(hybrid: str = HYBRID) -> dict[str, Method]:
+    """Return no speculation, and a hybrid and both of its parts at each price."""
     priced = {
         named(key, price): replace(METHODS[key], draft=replace(METHODS[key].draft, min_prob=price))
-        for key in COMPARED
+        for key in (hybrid, TREES, MODELS[hybrid])
         for price in PRICES
     }
     return {OFF: METHODS[OFF], **priced}
@@ -32,26 +33,29 @@ def named(method: str, price: float) -> str:
     return f"{method} at {price:g}"
 
 
-def against_parts(served: Mapping[str, Mapping[str, float]]) -> Figures:
+def against_parts(served: Mapping[str, Mapping[str, float]], hybrid: str = HYBRID) -> Figures:
     """Return the hybrid's tokens per step relative to those of the better part with as many draft tokens.
 
     Mean and least over the prices. Between two prices of a part, lines are straight. Prices at which the
-    hybrid drafts more than either part ever does are left out. None if that is all of them.
+    hybrid drafts more than either part ever does are left out. None if that is all of them. "At the same
+    price" is relative to the trees by themselves, whatever either drafts.
     """
     parts = [
         Curve((_point(served[named(part, price)]) for price in PRICES), at_zero=1.0)
-        for part in (TREES, MODEL)
+        for part in (TREES, MODELS[hybrid])
     ]
-    ratios = []
+    ratios, at_same_price = [], []
     for price in PRICES:
-        hybrid = _point(served[named(HYBRID, price)])
-        reached = [curve.gained(hybrid.drafted) for curve in parts]
+        both = _point(served[named(hybrid, price)])
+        at_same_price.append(both.gained / _point(served[named(TREES, price)]).gained)
+        reached = [curve.gained(both.drafted) for curve in parts]
         if best := max((one for one in reached if one is not None), default=None):
-            ratios.append(hybrid.gained / best)
+            ratios.append(both.gained / best)
     return {
         "hybrid_vs_best_part_mean": fmean(ratios) if ratios else None,
         "hybrid_vs_best_part_min": min(ratios, default=None),
         "num_prices": len(ratios),
+        "hybrid_vs_trees_at_the_same_price_mean": fmean(at_same_price),
     }
 
 

@@ -13,10 +13,10 @@ from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.reporting.report import Announce
 from benchmarks.load.lane import MAX_MODEL_LEN, Lane, StepClock
 from benchmarks.load.measure import take_turns
-from benchmarks.methods.budgets import against_parts, at_prices
+from benchmarks.methods.budgets import HYBRID, HYBRID_OF_DRAFT_MODEL, against_parts, at_prices
 from benchmarks.methods.methods import METHODS, OFF, Method, Target
 from benchmarks.methods.sizes import Sizes
-from benchmarks.methods.workloads import Places, Workload, load
+from benchmarks.methods.workloads import OPEN, Places, Workload, load
 
 Figures = dict[str, Any]
 
@@ -41,7 +41,8 @@ def measure(name: str, places: Places, sizes: Sizes, announce: Announce) -> Figu
     model, tokenizer = load_model(folder), Tokenizer.load(folder)
     loads = {phase: load(name, places, sizes.num_questions, seed) for phase, seed in SEEDS.items()}
     target = Target(model, heads, loads["cold"].num_slots, MAX_MODEL_LEN)
-    wanted = at_prices() if with_budgets else METHODS
+    hybrid = HYBRID_OF_DRAFT_MODEL if name.startswith(OPEN) else HYBRID
+    wanted = at_prices(hybrid) if with_budgets else METHODS
     methods = {key: method for key, method in wanted.items() if method.can_run(heads)}
     clocks = {key: StepClock() for key in methods}
     proposers = {
@@ -59,7 +60,7 @@ def measure(name: str, places: Places, sizes: Sizes, announce: Announce) -> Figu
         found[phase] = figures(lanes)
     missing = sorted(set(wanted) - set(methods))
     if with_budgets and not missing:
-        found["against_parts"] = {phase: against_parts(found[phase]) for phase in loads}
+        found["against_parts"] = {phase: against_parts(found[phase], hybrid) for phase in loads}
     return {**found, "missing": missing}
 
 

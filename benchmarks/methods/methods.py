@@ -123,5 +123,6 @@ METHODS: Mapping[str, Method] = {
     "hybrid": Method(_hybrid(load_eagle, "eagle"), _LEARNED, "eagle"),
     "hybrid, medusa": Method(_hybrid(load_medusa, "medusa"), _LEARNED, "medusa"),
     "hybrid, paper": Method(_hybrid(load_eagle, "eagle", PAPER_THRESHOLD), _LEARNED, "eagle"),
+    "hybrid, draft model": Method(_hybrid(_draft_model, "draft_model"), _LEARNED, "draft_model"),
     "draft model": Method(_network(_draft_model, "draft_model"), _CHAIN, "draft_model"),
 }

@@ -30,7 +30,8 @@ parts; with --json, those that are not measured now stay as they are in the file
   open, open_sampled
             open-ended answers of a second model (python -m benchmarks open-text), greedy and sampled
   sql_budgets, sampling_budgets, open_budgets, open_sampled_budgets
-            on the same: trees with EAGLE-3 against both parts, at equal numbers of draft tokens
+            on the same: trees with EAGLE-3 (open: with the draft model) against both parts, at
+            equal numbers of draft tokens
 """
 
 

@@ -98,6 +98,8 @@ def test_the_hybrid_is_compared_with_the_better_part_at_as_many_draft_tokens() -
     assert found["hybrid_vs_best_part_mean"] == pytest.approx(sum(ratios) / 5)
     assert found["hybrid_vs_best_part_min"] == pytest.approx(min(ratios))
     assert found["num_prices"] == 5
+    relative = [(1 + number) / (1 + 0.4 * number) for number in range(1, 6)]
+    assert found["hybrid_vs_trees_at_the_same_price_mean"] == pytest.approx(sum(relative) / 5)
 
 
 def test_prices_at_which_the_hybrid_drafts_more_than_its_parts_are_left_out() -> None:
@@ -112,6 +114,14 @@ def test_prices_at_which_the_hybrid_drafts_more_than_its_parts_are_left_out() ->
         name: {**one, "drafted_per_step": 99.0} if "hybrid" in name else one for name, one in served.items()
     }
     assert budgets.against_parts(none)["hybrid_vs_best_part_mean"] is None
+
+
+def test_the_hybrid_of_a_draft_model_is_compared_with_that() -> None:
+    priced = budgets.at_prices(budgets.HYBRID_OF_DRAFT_MODEL)
+    assert len(priced) == 1 + 3 * len(budgets.PRICES)
+    served = {name: {"drafted_per_step": 2.0, "tokens_per_step": 2.0} for name in priced}
+    found = budgets.against_parts(served, budgets.HYBRID_OF_DRAFT_MODEL)
+    assert found["hybrid_vs_best_part_mean"] == pytest.approx(1)
 
 
 def test_budgets_need_the_models_head(heads: Path, monkeypatch: pytest.MonkeyPatch) -> None:
