@@ -11,7 +11,7 @@ from benchmarks.harness.options import Subparsers, add_traces
 DESCRIPTION = """\
 Train a small model of open-ended text, with an EAGLE-3 head and a draft model, for `python -m benchmarks
 methods --open-text`. It learns one half of the recorded answers of Spec-Bench, of a tree of thoughts and of
-generated code, and is measured on prompts of the other half. Some 65 minutes on two cores. The model can
+generated code, and is measured on prompts of the other half. Some 65 minutes on one core. The model can
 write, but knows nothing: it is a text to draft for, no assistant.
 """
 

@@ -10,6 +10,7 @@ import pytest
 from agentspec.config import DraftConfig
 from agentspec.draft import Draft, Origin, Source
 from agentspec.engine.model.transformer import Transformer
+from agentspec.engine.promises import Promises
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import EngineBusyError, EngineError
 from agentspec.generation import GenerationRequest, SamplingParams
@@ -446,6 +447,21 @@ def test_drafts_that_are_not_worth_the_stair_are_not_verified(make: Any) -> None
     assert outputs == [outputs[0]] * 3
     assert drafted["little"] < drafted["fixed"] / 4
     assert drafted["little"] < drafted["much"]
+
+
+def test_drafts_are_judged_by_the_time_of_a_step_without_drafts(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times: list[float | None] = []
+
+    def are_worth(_: Promises, drafts: Any, cost: Any, plain_token_s: float | None) -> bool:
+        times.append(plain_token_s)
+        return True
+
+    monkeypatch.setattr(Promises, "are_worth", are_worth)
+    with_a_stair(make, 0.5, None)
+    assert times[0] is None  # no such step yet
+    assert times[-1] == pytest.approx(0.001, rel=0.01)
 
 
 class Shown:

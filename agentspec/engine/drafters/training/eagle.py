@@ -72,7 +72,7 @@ class TrainableEagle(nn.Module):
 
     @torch.no_grad()
     def start_from(self, vocabulary: torch.Tensor, norm: torch.Tensor) -> None:
-        """Start as the served model's last features behind its last norm: training has less to find.
+        """Start as the served model's last features behind its last norm, with its matrix to the vocabulary.
 
         Args:
             vocabulary: the served model's matrix from its normed features to logits, ``[vocab, hidden]``.
