@@ -181,6 +181,8 @@ class Decoder:
             for row in rows:
                 row.choice.is_tracked = False
             return
+        if not any(map(len, found)):
+            return
         known = _known(found, self._model.config.vocab_size)
         drafts = [_cut(draft, row.choice.draft_room) for row, draft in zip(rows, known, strict=True)]
         has_stair = self._fixed_price is None and all(row.is_decode for row in all_rows)

@@ -1,11 +1,12 @@
 """Verification of drafts against the model's own tokens. Lossless by construction.
 
 Let ``p_t`` be the model's full sampling distribution at output position ``t`` given the accepted
-prefix, and ``u_t`` the random number of that position (``sampler``). Without drafts the output is
-``token_t = F_t^-1(u_t)``. With a draft, one forward pass gives the logits at every node of the draft
-together, and verification computes **the same function at the same position** along the path it walks:
+prefix, and ``e_t`` the random numbers of that position (``sampler``). Without drafts the output is
+``token_t``, the winner of a race between all tokens by ``p_t`` and ``e_t``. With a draft, one forward
+pass gives the logits at every node of the draft together, and verification computes **the same function
+at the same position** along the path it walks:
 
-1. At a node, ``target = F^-1(u)`` is the token that decoding without drafts would produce there.
+1. At a node, the winner, ``target``, is the token that decoding without drafts would produce there.
 2. A child of the node holds ``target``: that child is accepted; continue there.
    This happens with probability ``p(x)`` for a single child ``x`` (and with the sum of ``p`` over the
    children of a tree node), which is what rejection sampling would accept: a draft token is a
@@ -17,10 +18,10 @@ together, and verification computes **the same function at the same position** a
 4. The walk reached a leaf: all of its path is accepted and ``target`` is the bonus token. It is the
    same case as 3 with ``C`` empty.
 
-So rejection sampling with residuals is coupled to the plain sampler through ``u_t``. The output has
+So rejection sampling with residuals is coupled to the plain sampler through ``e_t``. The output has
 the right distribution because every token is the plain sampler's token, and more: for a given seed it
 is *identical*, token by token, with drafting off, on, as a chain and as a tree. Greedy decoding is
-the case where ``F^-1`` is the argmax. Penalties and grammars enter ``p_t`` through the path to the node.
+the case where the argmax wins. Penalties and grammars enter ``p_t`` through the path to the node.
 """
 
 from __future__ import annotations

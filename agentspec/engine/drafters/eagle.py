@@ -18,7 +18,7 @@ from agentspec.engine.drafters.eagle_config import EagleConfig
 from agentspec.engine.model.attention import AttentionPlan
 from agentspec.engine.model.kv_cache import KVCache
 from agentspec.engine.model.layer import DecoderLayer, Weights
-from agentspec.engine.model.linear import PACK_LIMIT_BYTES, Linear
+from agentspec.engine.model.linear import Linear, has_room_to_pack
 from agentspec.engine.model.norm import RMSNorm
 from agentspec.engine.model.rotary import RotaryTable
 from agentspec.engine.model.transformer import Transformer, num_parameters
@@ -68,7 +68,7 @@ class EagleHead:
             shape = (model.vocab_size, model.hidden_size)
             self._embedding = weights.take("embed_tokens.weight", *shape) if has_embeddings else None
             self._combine = Linear(weights.take("fc.weight", model.hidden_size, width))
-            has_packing = num_parameters(model) * 4 <= PACK_LIMIT_BYTES
+            has_packing = has_room_to_pack(num_parameters(model))
             self._layer = _EagleLayer(config, weights, has_packing)
             self._norm = RMSNorm(weights.take("norm.weight", model.hidden_size), model.rms_norm_eps)
             head = weights.take("lm_head.weight", config.draft_vocab_size, model.hidden_size)

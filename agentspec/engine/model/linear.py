@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import torch
 
-# A packed copy doubles a weight's memory; a model with larger weights has none.
-PACK_LIMIT_BYTES = 512 << 20
+# A packed copy doubles a weight's memory: a model has one if it fits into this share of the machine's,
+PACK_SHARE = 1 / 8
+PACK_BYTES = 512 << 20  # or is no larger than this.
+CONTAINER_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 
 
 class Linear:
@@ -13,7 +21,8 @@ class Linear:
 
     One row is a matrix-vector product, bound by memory: a plain product with the transposed weight
     is quickest. For more rows, oneDNN with a weight packed beforehand is up to twice as fast as the
-    general product where the rows are few, which is just the case of verifying a draft.
+    general product where the rows are few, which is just the case of verifying a draft. Of large weights
+    the general product makes such a copy each time, which takes two to four times as long.
 
     Args:
         weight: ``[out, in]``.
@@ -49,6 +58,19 @@ class Linear:
         if self.bias is not None:
             residual = residual + self.bias
         return torch.addmm(residual, x, self.weight)
+
+
+def has_room_to_pack(num_parameters: int) -> bool:
+    """Return True if this machine, or this container, has the memory for packed copies in float32."""
+    return num_parameters * 4 <= max(PACK_BYTES, PACK_SHARE * _memory_bytes())
+
+
+def _memory_bytes() -> int:
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path in CONTAINER_LIMITS:
+        text = path.read_text().strip() if path.exists() else ""
+        sizes += [int(text)] if text.isdigit() else []  # "max": no limit
+    return min(sizes)
 
 
 def _pack(weight: torch.Tensor) -> torch.Tensor | None:

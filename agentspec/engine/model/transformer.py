@@ -17,7 +17,7 @@ from agentspec.engine.model.attention import AttentionPlan
 from agentspec.engine.model.config import ModelConfig
 from agentspec.engine.model.kv_cache import KVCache
 from agentspec.engine.model.layer import DecoderLayer, Weights
-from agentspec.engine.model.linear import PACK_LIMIT_BYTES, Linear
+from agentspec.engine.model.linear import Linear, has_room_to_pack
 from agentspec.engine.model.norm import RMSNorm
 from agentspec.engine.model.rotary import RotaryTable
 
@@ -42,7 +42,7 @@ class Transformer:
         self.config = config
         self.dtype = weights.dtype
         self.device = weights.device
-        has_packing = num_parameters(config) * 4 <= PACK_LIMIT_BYTES
+        has_packing = has_room_to_pack(num_parameters(config))
         hidden, vocab = config.hidden_size, config.vocab_size
         with torch.inference_mode():
             self._embedding = weights.take("model.embed_tokens.weight", vocab, hidden)

@@ -1,16 +1,19 @@
 """From logits to tokens: the distribution a request asks for, and the choice of a token from it.
 
-Sampling is a *pure function*. The token at output position ``t`` is
+Sampling is a *pure function*. The token at output position ``t`` wins an exponential race:
 
-    ``token_t = F^-1(u_t)``,    ``F`` the cumulative distribution of the model's next token, after
-    penalties, grammar, temperature, min_p, top_k and top_p, given everything before ``t``,
+    ``token_t = argmin over i of e_t,i / p(i)``,    ``p`` the distribution of the model's next token,
+    after penalties, grammar, temperature, min_p, top_k and top_p, given everything before ``t``,
 
-where ``u_t`` in [0, 1) is the ``t``-th number of a counter-based generator keyed by the request's
-seed. Since ``u_t`` is uniform and independent of all other positions, ``token_t`` has exactly the
-distribution ``F`` (inversion method; the tokens may be added up in any order that is a function of the
-row alone). And since it depends on nothing but the prefix, the seed and ``t``, it is the same whether
-the position is computed alone, in a batch, or as a node of a draft. ``verifier`` builds on that. Greedy
-decoding is the special case ``token_t = argmax``.
+where the ``e_t,i`` are independent exponential numbers of a counter-based generator keyed by the
+request's seed and ``t``. The winner has exactly the distribution ``p`` (the Gumbel-max trick: this is
+``argmax of log p(i) + g_i`` with ``g = -log e``). And since it depends on nothing but the prefix, the
+seed and ``t``, it is the same whether the position is computed alone, in a batch, or as a node of a
+draft. ``verifier`` builds on that. Greedy decoding is the special case ``token_t = argmax``.
+
+A forward pass rounds differently for other batches, so that logits differ in their last bits. Such a
+difference changes the winner only at a near tie of the best two, as it does in greedy decoding. By
+inversion, ``F^-1(u_t)``, it could change the token at any of the borders between tokens.
 
 Knows nothing of slots, stages or the engine.
 """
@@ -36,6 +39,7 @@ BLOCK_SIZE_CPU = 1 << 17
 BLOCK_SIZE_GPU = 1 << 25
 # number of a row's most likely tokens that top_k and top_p read first; all are sorted only if needed
 HEAD_WIDTHS = (64, 512, 4096)
+RACE_BLOCK = 256  # tokens that race as one before they race with each other; a power of 2
 
 
 def choose(logits: Tensor, states: Sequence[SamplerState], drafts: Sequence[Draft]) -> Tensor:
@@ -210,23 +214,23 @@ def _sample(logits: Tensor, parts: Sequence[_Part]) -> Tensor:
         column([p.top_p for p in params]),
     )
     seeds = np.repeat(np.array([part.state.seed & SEED_MASK for part in parts], np.uint64), sizes)
-    numbers = uniforms(seeds, np.concatenate([part.positions() for part in parts]))
-    return sample(logits, filters, torch.from_numpy(numbers).to(logits.device))
+    positions = np.concatenate([part.positions() for part in parts])
+    clocks = exponentials(seeds, positions, num_clocks(logits.shape[-1]))
+    return sample(logits, filters, torch.from_numpy(clocks).to(logits.device))
 
 
-def sample(logits: Tensor, filters: Filters, numbers: Tensor) -> Tensor:
-    """``F^-1(number)`` of each row: int64 ``[m]`` for float64 logits ``[m, vocab]``."""
+def sample(logits: Tensor, filters: Filters, clocks: Tensor) -> Tensor:
+    """Return the winner of each row's race: int64 ``[m]``, for float64 logits ``[m, vocab]``."""
     is_ranked = ((filters.top_k > 0) | (filters.top_p < 1))[:, 0]
     if not bool(is_ranked.any()):
-        return invert(weights(logits, filters), numbers)
-    tokens = torch.empty_like(numbers, dtype=torch.int64)
+        return race(weights(logits, filters), clocks)
+    tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     free, open_ = (~is_ranked).nonzero()[:, 0], is_ranked.nonzero()[:, 0]
     if len(free):
-        tokens[free] = invert(weights(logits[free], filters.of(free)), numbers[free])
+        tokens[free] = race(weights(logits[free], filters.of(free)), clocks[free])
     for width in _head_widths(logits.shape[-1]):
         head = rank(logits[open_], filters.of(open_), width)
-        picked = invert(head.weights, numbers[open_])
-        tokens[open_] = head.token_ids.gather(-1, picked[:, None])[:, 0]
+        tokens[open_] = race_head(head, clocks[open_])
         open_ = open_[~head.is_settled]
         if not len(open_):
             break
@@ -297,30 +301,56 @@ def _most_likely(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
     return values, token_ids.gather(-1, order)
 
 
-def invert(relative: Tensor, numbers: Tensor) -> Tensor:
-    """Return the first index at which the cumulative probability exceeds ``numbers`` (inversion method).
+def num_clocks(vocab_size: int) -> int:
+    """Return how many exponential numbers a row's race takes: one per block, one per place in a block."""
+    return -(-vocab_size // RACE_BLOCK) + RACE_BLOCK
 
-    ``relative`` is ``[m, n]``, probabilities but for a factor per row, ``numbers`` ``[m]`` in [0, 1); the
-    result is int64 ``[m]``. A token of probability 0 is never returned, for any rounding of the sums.
+
+def race(relative: Tensor, clocks: Tensor) -> Tensor:
+    """Return the winner of each row's exponential race: int64 ``[m]``.
+
+    ``relative`` is ``[m, vocab]``, probabilities but for a factor per row, ``clocks`` ``[m, num_clocks]``
+    exponential numbers. First blocks of tokens race by their sums, then the tokens of the winning block
+    with numbers of their own: ``P(block) P(token | block)`` is ``P(token)``, for some ``vocab / 256 + 256``
+    numbers instead of ``vocab``. A token of probability 0 loses to all others.
     """
-    cumulative = relative.cumsum(-1)
-    if cumulative.device.type != "cpu":  # a sum in parallel need not rise steadily; make zeros harmless
-        cumulative = torch.where(relative > 0, cumulative, 0.0).cummax(-1).values
-    total = cumulative[:, -1:]
-    threshold = torch.minimum(numbers[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
-    picked = torch.searchsorted(cumulative, threshold, right=True)[:, 0]
-    return picked.clamp_(max=relative.shape[-1] - 1)  # a row of nothing but NaN
+    num_rows, vocab_size = relative.shape
+    padding = -vocab_size % RACE_BLOCK
+    blocks = torch.nn.functional.pad(relative, (0, padding)).view(num_rows, -1, RACE_BLOCK)
+    block = (clocks[:, :-RACE_BLOCK] / blocks.sum(-1)).argmin(-1)
+    rivals = blocks[torch.arange(num_rows, device=block.device), block]
+    place = (clocks[:, -RACE_BLOCK:] / rivals).argmin(-1)
+    return block * RACE_BLOCK + place
 
 
-def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Independent uniform numbers in [0, 1), one per (seed, position), by position and not in sequence.
+def race_head(head: Head, clocks: Tensor) -> Tensor:
+    """Return what ``race`` returns if only the tokens of a head have a weight: int64 ``[m]``."""
+    blocks = head.token_ids // RACE_BLOCK
+    num_blocks = clocks.shape[-1] - RACE_BLOCK
+    sums = clocks.new_zeros(len(clocks), num_blocks).scatter_add_(1, blocks, head.weights)
+    block = (clocks[:, :num_blocks] / sums).argmin(-1, keepdim=True)
+    own_clocks = clocks[:, num_blocks:].gather(1, head.token_ids % RACE_BLOCK)
+    place = (own_clocks / (head.weights * (blocks == block))).argmin(-1, keepdim=True)
+    return head.token_ids.gather(1, place)[:, 0]
 
-    SplitMix64 (Steele, Lea, Flood 2014) read at an index: the ``t``-th output of the generator whose
-    start is the mixed seed, so that neighbouring seeds give unrelated streams.
+
+def exponentials(
+    seeds: NDArray[np.uint64], positions: NDArray[np.int64], num_columns: int
+) -> NDArray[np.float64]:
+    """Independent exponential numbers above 0, float64 ``[m, num_columns]``, by position and not in sequence.
+
+    SplitMix64 (Steele, Lea, Flood 2014) read at an index, twice: the ``t``-th output of the generator that
+    starts at the mixed seed starts the generator of position ``t``. So neighbours give unrelated numbers.
     """
-    steps = positions.astype(np.uint64) + np.uint64(1)
-    mixed = _mix(_mix(seeds + _GAMMA) + steps * _GAMMA)
-    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    mixed = _at(_at(seeds, 0)[:, None], positions[:, None])
+    mixed = _at(mixed, np.arange(num_columns))
+    uniform = ((mixed >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52  # neither 0 nor 1
+    return -np.log(uniform)
+
+
+def _at(starts: NDArray[np.uint64], indices: NDArray[np.int64] | int) -> NDArray[np.uint64]:
+    """Output ``index`` of the SplitMix64 generator with this start."""
+    return _mix(starts + (np.asarray(indices).astype(np.uint64) + np.uint64(1)) * _GAMMA)
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -60,15 +60,16 @@ class OwnText {
       begin_ = automaton_->link(begin_);
   }
   /// Length of the longest context that the token has followed, of which kMostOwnLength tokens count; -1 if
-  /// it does not occur.
+  /// it does not occur. A token that follows a context follows its suffixes, too.
   int length_before(std::int32_t token) const {
-    std::uint32_t length = context_.length;
-    for (StateId state = begin_; automaton_->child(state, token) == kNoState;) {
-      if (state == kRoot) return -1;
-      state = automaton_->link(state);
-      length = std::min(length, automaton_->length(state));
-    }
-    return static_cast<int>(length);
+    if (follows(begin_, token)) return static_cast<int>(context_.length);
+    if (begin_ == kRoot || !follows(kRoot, token)) return -1;
+    StateId state = automaton_->link(begin_);
+    while (!follows(state, token)) state = automaton_->link(state);
+    return static_cast<int>(automaton_->length(state));
+  }
+  bool follows(StateId context, std::int32_t token) const {
+    return automaton_->best_token(context) == token || automaton_->child(context, token) != kNoState;
   }
 
   const Automaton* automaton_ = nullptr;
