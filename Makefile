@@ -69,7 +69,7 @@ PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 # recorded model calls of eleven data sets, which are not part of the repository
 PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
 
-.PHONY: help setup run test docs test-core test-loaded test-uvicorn test-vllm test-vllm-v1 test-vllm-v2 test-vllm-sources lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters haproxy test-routers test-deploy test-examples test-ray bench-ray paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded heads clean
+.PHONY: help setup run test docs environments test-core test-loaded test-uvicorn test-vllm test-vllm-v1 test-vllm-v2 test-vllm-sources lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters haproxy test-routers test-deploy test-examples test-ray bench-ray paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded heads clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -114,6 +114,8 @@ $(VLLM_V2_STAMP): $(VLLM_STAMP) $(wildcard $(VLLM_V2_ON_CPU)/*.toml $(VLLM_V2_ON
 	@below=$$($(VLLM_BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 		echo "import site; site.addsitedir('$$below')" > $(VLLM_V2_VENV)/$${below#$(CURDIR)/$(VLLM_VENV)/}/below.pth
 	@touch $@
+
+environments: $(EXAMPLES_VENV)/.installed $(FRAMEWORKS:%=$(ADAPTERS_VENV)/%/.installed) $(VLLM_V2_STAMP)  ## the packages that test-examples, test-adapters and test-vllm need
 
 test-vllm: test-vllm-v1 test-vllm-v2  ## the plugin inside real vLLM, in .venv-vllm and .venv-vllm-v2 (ARGS="-m 'not slow'")
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 
 from agentspec.config import DraftConfig
 from agentspec.draft import Draft, Origin, Source
+from agentspec.engine.batch import Segment
 from agentspec.engine.model.transformer import Transformer
 from agentspec.engine.promises import Promises
 from agentspec.engine.text.tokenizer import Tokenizer
@@ -383,16 +386,33 @@ def test_a_fixed_price_is_passed_on(make: Any) -> None:
     assert set(proposer.prices) == {0.7}
 
 
+class Passed:
+    """Counts the segments of all passes so far by their numbers of tokens. Looks at each pass once."""
+
+    def __init__(self) -> None:
+        self.num_passes = 0
+        self._sizes: Counter[int] = Counter()
+
+    def sizes(self, passes: Sequence[Sequence[Segment]]) -> Counter[int]:
+        for segments in passes[self.num_passes :]:
+            self._sizes.update(len(segment.token_ids) for segment in segments)
+        self.num_passes = len(passes)
+        return self._sizes
+
+
 def test_the_price_follows_what_steps_take(make: Any) -> None:
     """Take 1 ms per pass, 0.1 ms per row of a decode step, and 0.01 ms per row of a prompt.
 
     Nothing else takes time.
     """
 
+    passed = Passed()
+
     def seconds() -> float:
-        sizes = [len(segment.token_ids) for segments in engine.model.passes for segment in segments]
-        prompts = sum(size for size in sizes if size == 40)
-        return 0.001 * len(engine.model.passes) + 0.0001 * (sum(sizes) - prompts) + 0.00001 * prompts
+        sizes = passed.sizes(engine.model.passes)
+        prompts = 40 * sizes[40]
+        rows = sum(size * number for size, number in sizes.items()) - prompts
+        return 0.001 * passed.num_passes + 0.0001 * rows + 0.00001 * prompts
 
     class WithoutEstimates(RandomProposer):
         def guess(self, request_id: str, max_tokens: int) -> Draft:
@@ -426,9 +446,13 @@ def with_a_stair(make: Any, prob: float, price: float | None) -> tuple[Any, Reco
             draft = make_draft([7] * size, range(-1, size - 1))
             return replace(draft, probs=np.full(size, prob, np.float32), score=prob * size)
 
+    passed = Passed()
+
     def seconds() -> float:
-        sizes = [len(segment.token_ids) for segments in engine.model.passes for segment in segments]
-        return sum(0.001 if size in (1, 3) else 0.002 + 0.00001 * size for size in sizes)
+        sizes = passed.sizes(engine.model.passes)
+        return sum(
+            number * (0.001 if size in (1, 3) else 0.002 + 0.00001 * size) for size, number in sizes.items()
+        )
 
     proposer = Sometimes()
     engine = make(proposer, price=price, clock=seconds, num_slots=1, max_model_len=1024)

@@ -328,7 +328,7 @@ def test_saving_beside_decode_steps(path):
     for output in known:
         forest.learn(StageKey("t", ("still",)), output)
     with Decoding(forest) as decoding:
-        for _ in range(5):
+        for _ in range(3):
             served = decoding.num_served
             saved = save(forest, path)
             loaded = load(path)
@@ -607,14 +607,14 @@ from agentspec import Forest, StageKey
 from agentspec.errors import ForestFileError
 
 forest = Forest()
-for i in range(400):
+for i in range(100):
     forest.learn(StageKey.parse("a/b"), np.random.default_rng(i).integers(0, 1000, 500).astype(np.int32))
 """
 
 
 def test_a_full_disk_leaves_the_old_file(path, saved):
     script = """
-resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+resource.setrlimit(resource.RLIMIT_FSIZE, (75_000, 75_000))
 try:
     forest.save(sys.argv[1], vocabulary="tekken")
 except ForestFileError as error:
@@ -628,7 +628,7 @@ except ForestFileError as error:
     assert [file.name for file in path.parent.iterdir()] == ["forest"]
 
 
-@pytest.mark.parametrize("num_bytes", [1, 500_000, 1_000_000, 1_500_000])
+@pytest.mark.parametrize("num_bytes", [1, 125_000, 250_000, 375_000])
 def test_a_process_that_is_killed_while_it_saves_leaves_a_whole_file(path, saved, num_bytes):
     """The kernel kills it, as by SIGKILL, at the first write beyond this size."""
     beside = path.with_name("forest.saving")

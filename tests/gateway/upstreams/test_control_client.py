@@ -91,6 +91,7 @@ def workers() -> Iterator[Workers]:
 def engine_url(workers: Workers) -> Iterator[str]:
     with serving_app(engine_app(workers)) as url:
         yield url
+        workers.is_free.set()  # the app ends once all calls have
 
 
 def test_the_workers_counters_are_the_figures(workers: Workers, engine_url: str) -> None:
