@@ -7,13 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
 from agentspec.config import DraftConfig
 from agentspec.draft import Draft
-from agentspec.engine.drafters.calibration import Calibration
 from agentspec.engine.drafters.draft_union import DraftUnion
+from agentspec.engine.drafters.joint_chance import JointChance
 from agentspec.engine.drafters.live_requests import LiveRequests
 from agentspec.engine.drafters.model_drafter import ModelDrafter
 from agentspec.engine.drafters.model_use import ModelUse, Situation
@@ -28,20 +25,14 @@ Updates = Sequence[tuple[str, Tokens]]
 
 
 @dataclass(slots=True, eq=False)
-class _Part:
-    """A drafter's part of a union: its nodes and their estimates, before calibration."""
-
-    nodes: list[int]
-    probs: NDArray[np.float32]
-
-
-@dataclass(slots=True, eq=False)
 class _Request:
     """A live request, and its last drafts until their outcome is known.
 
     Attributes:
         num_prompt: tokens of its prompt.
         has_model: the model knows the request.
+        union: the last drafts of both.
+        own_nodes: its nodes that the trees draft without the model; None: there is no such draft.
         situation: in which the model has drafted.
         cost: of the draft tokens beyond the trees' own, in accepted tokens.
     """
@@ -51,8 +42,7 @@ class _Request:
     num_prompt: int
     has_model: bool
     union: DraftUnion = field(default_factory=DraftUnion)
-    trees: _Part | None = None
-    model: _Part | None = None
+    own_nodes: list[int] | None = None
     situation: Situation | None = None
     cost: float = 0.0
 
@@ -61,8 +51,9 @@ class HybridDrafter:
     """Implements :class:`agentspec.proposer.Proposer` and :class:`agentspec.engine.passed.PassWatcher`.
 
     The trees draft for every request. The model drafts too where that has been worth its time. The draft has
-    the likeliest nodes of both. The trees also continue the likeliest path where they know its end. Estimates
-    of both are calibrated by accepted tokens. If the model fails, its requests continue with the trees only.
+    the likeliest nodes of both. The trees also continue the likeliest path where they know its end. What
+    the estimates of both are worth is learned from accepted tokens. If the model fails, its requests continue
+    with the trees only.
 
     Args:
         trees: keep and draft earlier outputs.
@@ -91,7 +82,7 @@ class HybridDrafter:
         self._threshold = threshold
         self._clock = clock
         self._use = ModelUse()
-        self._tree_chances, self._model_chances = Calibration(), Calibration()
+        self._chance = JointChance()
         self._requests = LiveRequests[_Request]()
         self._stepped_s = 0.0
         self._has_prompts = False  # a pass since the last step has read prompts
@@ -225,12 +216,12 @@ class HybridDrafter:
         able: list[_Request] = []
         expected: list[tuple[StageKey, float]] = []
         for request, draft in zip(requests, drafts, strict=True):
-            request.union, request.model, request.situation = DraftUnion(), None, None
-            chances = self._tree_chances(draft.probs)
-            request.trees = _Part(request.union.add(draft, chances), draft.probs)
+            request.union, request.situation = DraftUnion(), None
+            request.own_nodes = request.union.add(draft)
+            request.union.rate(self._chance)
             if request.has_model:
                 able.append(request)
-                expected.append((request.stage, float(chances.sum())))
+                expected.append((request.stage, request.union.score()))
         for request, situation in zip(able, self._use.choose(expected), strict=True):
             request.situation = situation
 
@@ -242,42 +233,37 @@ class HybridDrafter:
         for (name, _), draft in zip(updates, found, strict=True):
             if not len(draft):
                 continue
-            request = self._requests[name]
-            nodes = request.union.add(draft, self._model_chances(draft.probs))
-            request.model = _Part(nodes, draft.probs)
-            ends.append((name, request.union, request.union.likeliest_path()))
+            union = self._requests[name].union
+            union.add(draft)
+            union.rate(self._chance)
+            ends.append((name, union, union.likeliest_path()))
         assumed = [(name, union.tokens_of(path)) for name, union, path in ends]
         more = self._trees.draft_after(assumed, max_tokens, min_prob) if assumed else []
         for (_, union, path), draft in zip(ends, more, strict=True):
-            below = path[-1]
-            union.add(draft, self._tree_chances(draft.probs) * np.float32(union.prob(below)), below)
+            union.add(draft, path[-1])
+            union.rate(self._chance)
 
     # ---- outcomes ----
 
     def _learn(self, updates: Updates, requests: Sequence[_Request]) -> None:
         """Learn from accepted tokens, and from the time since the last step if it was a decode step."""
         now_s = self._clock()
-        if not self._has_prompts and any(request.trees is not None for request in requests):
+        if not self._has_prompts and any(request.own_nodes is not None for request in requests):
             self._use.time_step(now_s - self._stepped_s, sum(len(tokens) for _, tokens in updates))
         self._stepped_s, self._has_prompts = now_s, False
         for request, (_, tokens) in zip(requests, updates, strict=True):
             self._learn_outcome(request, tokens)
 
     def _learn_outcome(self, request: _Request, tokens: Tokens) -> None:
-        if request.trees is None or not len(tokens):
+        if request.own_nodes is None or not len(tokens):
             return
         union, token_ids = request.union, tokens.tolist()
-        accepted = set(union.accepted(token_ids))
-        for part, calibration in ((request.trees, self._tree_chances), (request.model, self._model_chances)):
-            if part is None:
-                continue
-            known = [place for place, node in enumerate(part.nodes) if union.depth(node) <= len(token_ids)]
-            truth = np.array([part.nodes[place] in accepted for place in known], np.bool_)
-            calibration.learn(part.probs[known], truth)
+        for said, is_accepted in union.outcomes(token_ids):
+            self._chance.learn(said, is_accepted)
         if request.situation is not None:
-            by_trees = len(accepted.intersection(request.trees.nodes))
+            by_trees = len({*union.accepted(token_ids)} & {*request.own_nodes})
             self._use.learn(request.situation, len(token_ids) - 1 - by_trees - request.cost)
-        request.trees = request.model = request.situation = None
+        request.own_nodes = request.situation = None
 
 
 def _likeliest(request: _Request, max_tokens: int, min_prob: float) -> Draft:
