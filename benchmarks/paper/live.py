@@ -19,6 +19,7 @@ _WORKLOADS = {
     "sampling": "Sixteen samples of each call of three stages, for an eighth of the questions:",
     "open": "Open-ended answers, greedy, four at a time. Another small model writes them, trained on "
     "half of the recorded ones (`python -m benchmarks open-text`):",
+    "open_sampled": "The same answers, sampled at temperature 1:",
 }
 _COLUMNS = (
     "method",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from agentspec.draft import Draft, Origin, Source
 from agentspec.engine.drafters.joint_chance import JointChance, Opinions
 
-_LEAST = 1e-9  # chance that a quotient is made with
+_LEAST = 1e-30  # chance of a drafted token
 
 
 class _Claims:
@@ -76,7 +76,8 @@ class DraftUnion:
         ):
             above = nodes[parent] if parent >= 0 else below
             node = self._node(above, token, draft.source, origin)
-            claims.add(node, above, prob / max(prob, probs[parent] if parent >= 0 else 1.0, _LEAST))
+            share = prob / max(prob, probs[parent] if parent >= 0 else 1.0, _LEAST)
+            claims.add(node, above, max(share, _LEAST))
             nodes.append(node)
         return nodes
 

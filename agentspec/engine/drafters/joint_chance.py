@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 _MOST_LOG_ODDS = 8.0
 _LEAST_REST = 0.01  # of the chance that a drafter leaves to tokens that it does not draft
 _FIRST_RATE = 0.05  # of learning; it falls with the outcomes
 _LEAST_RATE = 0.005
 _HALF_RATE_AT = 200
+_USUAL_SIZE = 16.0  # of the inputs, squared: steps for these are half as long
+_LEAST_WEIGHT = 0.2  # of an input
 
 
-@dataclass(frozen=True, slots=True)
-class Opinions:
+class Opinions(NamedTuple):
     """What the drafters say of a token, if the tokens before it are accepted.
 
     Attributes:
@@ -40,6 +42,8 @@ class JointChance:
 
     Where both draft a token, both estimates count. Where one does, so does what the other one leaves for
     tokens like this. Weights are learned by gradient descent on coding cost, for each of these three cases.
+    Steps are normalized by their inputs and weights stay positive, so that a few confident mistakes do not
+    turn the order of estimates round.
     """
 
     def __init__(self) -> None:
@@ -57,9 +61,10 @@ class JointChance:
         weights, inputs = self._case(said)
         rate = max(_LEAST_RATE, _FIRST_RATE / (1 + weights.num_learned / _HALF_RATE_AT))
         step = rate * (is_accepted - _mixed(weights, inputs))
-        for place, value in enumerate(inputs):
-            weights.own[place] += step * value
         weights.bias += step
+        step /= 1 + sum(value * value for value in inputs) / _USUAL_SIZE
+        for place, value in enumerate(inputs):
+            weights.own[place] = max(_LEAST_WEIGHT, weights.own[place] + step * value)
         weights.num_learned += 1
 
     def _case(self, said: Opinions) -> tuple[_Weights, tuple[float, float]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -10,10 +12,8 @@ import torch
 # A packed copy doubles a weight's memory: a model has one if it fits into this share of the machine's,
 PACK_SHARE = 1 / 8
 PACK_BYTES = 512 << 20  # or is no larger than this.
-CONTAINER_LIMITS = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 class Linear:
@@ -22,7 +22,7 @@ class Linear:
     One row is a matrix-vector product, bound by memory: a plain product with the transposed weight
     is quickest. For more rows, oneDNN with a weight packed beforehand is up to twice as fast as the
     general product where the rows are few, which is just the case of verifying a draft. Of large weights
-    the general product makes such a copy each time, which takes two to four times as long.
+    the general product makes such a copy each time, which can take four times as long.
 
     Args:
         weight: ``[out, in]``.
@@ -66,10 +66,16 @@ def has_room_to_pack(num_parameters: int) -> bool:
 
 
 def _memory_bytes() -> int:
+    """Return the machine's memory, or what its container or the process's own control group may take."""
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for path in CONTAINER_LIMITS:
-        text = path.read_text().strip() if path.exists() else ""
-        sizes += [int(text)] if text.isdigit() else []  # "max": no limit
+    limits = [CGROUPS / "memory.max", CGROUPS / "memory" / "memory.limit_in_bytes"]
+    with suppress(OSError):
+        own = re.search(r"^0::/(.*)$", OWN_CGROUP.read_text(), re.MULTILINE)
+        limits += [CGROUPS / own[1] / "memory.max"] if own else []
+    for limit in limits:
+        with suppress(OSError):
+            text = limit.read_text().strip()
+            sizes += [int(text)] if text.isdigit() else []  # "max": no limit
     return min(sizes)
 
 

@@ -12,8 +12,9 @@ seed and ``t``, it is the same whether the position is computed alone, in a batc
 draft. ``verifier`` builds on that. Greedy decoding is the special case ``token_t = argmax``.
 
 A forward pass rounds differently for other batches, so that logits differ in their last bits. Such a
-difference changes the winner only at a near tie of the best two, as it does in greedy decoding. By
-inversion, ``F^-1(u_t)``, it could change the token at any of the borders between tokens.
+difference changes the winner only at a near tie, as it does in greedy decoding, or if it moves a token
+across the border of a filter. By inversion, ``F^-1(u_t)``, it could change the token at any of the borders
+between tokens.
 
 Knows nothing of slots, stages or the engine.
 """

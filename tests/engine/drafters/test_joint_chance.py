@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -58,3 +59,25 @@ def test_it_learns_what_estimates_are_worth() -> None:
     assert chance(both(0.2, 0.8)) == pytest.approx(0.93, abs=0.04)
     assert chance(both(0.8, 0.2)) == pytest.approx(0.17, abs=0.06)
     assert chance(trees(0.5)) == pytest.approx(0.25, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    "say", [trees, model, lambda chance: both(chance, chance)], ids=["trees", "model", "both"]
+)
+def test_a_few_confident_mistakes_do_not_turn_the_estimates_round(say: Callable[[float], Opinions]) -> None:
+    chance = JointChance()
+    for _ in range(20):
+        chance.learn(say(0.9999), is_accepted=False)
+    estimates = [chance(say(one)) for one in (0.1, 0.5, 0.9, 0.9999)]
+    assert estimates == sorted(estimates)
+    assert estimates[3] < 0.95
+
+
+def test_the_same_outcomes_for_long_give_their_share() -> None:
+    rng, chance = np.random.default_rng(2), JointChance()
+    found = []
+    for i in range(4000):
+        chance.learn(model(0.9999), bool(rng.random() < 0.9))
+        found += [chance(model(0.9999))] if i > 2000 else []
+    assert np.mean(found) == pytest.approx(0.9, abs=0.02)
+    assert np.std(found) < 0.03

@@ -53,5 +53,20 @@ def test_packed_copies_fit_into_the_memory_of_machine_and_container(
 ) -> None:
     (tmp_path / "memory.max").write_text(limit + "\n")
     monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 1 << 24, "SC_PAGE_SIZE": 1 << 12}.__getitem__)
-    monkeypatch.setattr(linear, "CONTAINER_LIMITS", (tmp_path / "memory.max", tmp_path / "absent"))
+    monkeypatch.setattr(linear, "CGROUPS", tmp_path)
+    monkeypatch.setattr(linear, "OWN_CGROUP", tmp_path / "absent")
     assert linear.has_room_to_pack(num_parameters) == has_room
+
+
+def test_a_limit_of_the_process_s_own_control_group_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").write_text("1:name=systemd:/x\n0::/user.slice/job\n")
+    (tmp_path / "user.slice" / "job").mkdir(parents=True)
+    (tmp_path / "user.slice" / "job" / "memory.max").write_text(str(8 << 30))
+    (tmp_path / "memory.max").mkdir()  # it can't be read
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 1 << 24, "SC_PAGE_SIZE": 1 << 12}.__getitem__)
+    monkeypatch.setattr(linear, "CGROUPS", tmp_path)
+    monkeypatch.setattr(linear, "OWN_CGROUP", tmp_path / "own")
+    assert linear.has_room_to_pack((1 << 30) // 4)
+    assert not linear.has_room_to_pack((1 << 30) // 4 + 1)
