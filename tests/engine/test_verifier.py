@@ -159,9 +159,9 @@ def decode(params: SamplingParams, draft: Draft, seeds: Sequence[int]) -> list[C
 @pytest.mark.parametrize(
     ("shape", "kind", "num_draws"),
     [
-        ("chain", "filtered", 40_000),
-        ("tree", "filtered", 40_000),
-        ("every_child", "plain", 40_000),
+        ("chain", "filtered", 100_000),
+        ("tree", "filtered", 100_000),
+        ("every_child", "plain", 100_000),
         ("tree", "penalized", 20_000),
     ],
 )
@@ -195,7 +195,7 @@ def test_a_seed_gives_the_same_output_with_and_without_drafts(params: SamplingPa
 def test_a_draft_token_is_accepted_with_the_models_probability_of_it() -> None:
     params = PARAMS["plain"]
     exact = exact_next(params, ())
-    size = 40_000
+    size = 100_000
     logits = torch.from_numpy(np.tile(np.stack(node_logits((), draft_of([2]))), (size, 1)))
     states = [SamplerState(params, seed) for seed in range(size)]
     verdicts = verify(logits, states, [draft_of([2])] * size)

@@ -328,7 +328,7 @@ def test_saving_beside_decode_steps(path):
     for output in known:
         forest.learn(StageKey("t", ("still",)), output)
     with Decoding(forest) as decoding:
-        for _ in range(3):
+        for _ in range(5):
             served = decoding.num_served
             saved = save(forest, path)
             loaded = load(path)
