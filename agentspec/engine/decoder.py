@@ -20,6 +20,7 @@ from agentspec.draft import Draft
 from agentspec.engine.batch import Segment
 from agentspec.engine.counters import StageCounters
 from agentspec.engine.forced_drafts import begun_by
+from agentspec.engine.lulls import Lulls
 from agentspec.engine.passed import PassedRow, PassWatcher
 from agentspec.engine.promises import Promises
 from agentspec.engine.request import Choice, Item, LiveRequest
@@ -81,6 +82,7 @@ class Decoder:
         self._cost = StepCost(has_stair=True)
         self._promises = Promises()
         self._plain = PlainStep()
+        self._lulls = Lulls() if price is None and self._watcher is None else None
         self._verified_s = 0.0  # when the last step's verdicts were known
         self._clock = clock
         self.sharing: OutputSharing | None = None
@@ -107,6 +109,9 @@ class Decoder:
 
     def add(self, choices: Sequence[Choice]) -> None:
         """Schedule the choices of one request. Raises EngineBusyError if the waiting line is full."""
+        for choice in choices:
+            if self._lulls is not None and choice.sampler.grammar is None:  # or tokens may be forced any time
+                choice.lull = self._lulls.begin(choice.live.request.tags.stage)
         with self._lock:
             self._scheduler.add(choices)
         self.counters.admitted(choices[0].live.request, choices[0].live.num_prompt_tokens)
@@ -134,6 +139,7 @@ class Decoder:
             (row.draft, len(verdict.path)) for row, verdict in zip(deciding, verdicts, strict=True)
         )
         work = _work(rows, deciding, verdicts)
+        self._judge_lulls(deciding, verdicts, drafting_s, work)
         saving = self._saving(drafting_s, work)
         for row in rows:
             if not row.gives_token:
@@ -156,6 +162,29 @@ class Decoder:
             self._cost.drafts_s(num_drafted),
         )
 
+    def _judge_lulls(
+        self,
+        deciding: Sequence[Row],
+        verdicts: Sequence[Verdict],
+        drafting_s: float,
+        work: tuple[int, int, int, int],
+    ) -> None:
+        """Compare each draft's accepted tokens with its part of the step's time, once the costs are known."""
+        asked = [
+            (lull, len(row.draft), len(verdict.path))
+            for row, verdict in zip(deciding, verdicts, strict=True)
+            if (lull := row.choice.lull) is not None and lull.is_asking
+        ]
+        if not asked:
+            return
+        num_requests, num_drafted, _, _ = work
+        token_s, drafts_s = self._plain_token_s(num_requests), self._cost.drafts_s(num_drafted)
+        if token_s is None or drafts_s is None:
+            return
+        look_up_s, draft_token_s = drafting_s / len(asked), drafts_s / max(1, num_drafted)
+        for lull, num_draft_tokens, num_accepted in asked:
+            lull.judge(num_accepted, (look_up_s + draft_token_s * num_draft_tokens) / token_s)
+
     def _schedule(self) -> list[Row]:
         with self._lock:
             cancelled = self._scheduler.take_cancelled()
@@ -165,11 +194,11 @@ class Decoder:
             return self._scheduler.next_rows()
 
     def _draft(self, all_rows: Sequence[Row]) -> None:
-        """Give each decode row that has room its draft, cut to that room, if the drafts are worth their time.
+        """Give each decode row that wants one its draft, cut to its room, if the drafts are worth their time.
 
         A proposer that fails costs drafts, but no response.
         """
-        rows = [row for row in all_rows if row.is_decode and row.choice.draft_room > 0]
+        rows = [row for row in all_rows if row.is_decode and row.choice.wants_draft()]
         if not rows:
             return
         try:
@@ -183,12 +212,11 @@ class Decoder:
             return
         if not any(map(len, found)):
             return
-        known = _known(found, self._model.config.vocab_size)
-        drafts = [_cut(draft, row.choice.draft_room) for row, draft in zip(rows, known, strict=True)]
+        drafts = [_cut(draft, row.choice.draft_room) for row, draft in zip(rows, found, strict=True)]
         has_stair = self._fixed_price is None and all(row.is_decode for row in all_rows)
         if has_stair and not self._promises.are_worth(drafts, self._cost, self._plain_token_s(len(all_rows))):
             return
-        for row, draft in zip(rows, drafts, strict=True):
+        for row, draft in zip(rows, _known(drafts, self._model.config.vocab_size), strict=True):
             row.draft = draft
 
     def _plain_token_s(self, num_requests: int) -> float | None:

@@ -488,6 +488,38 @@ def test_drafts_are_judged_by_the_time_of_a_step_without_drafts(
     assert times[-1] == pytest.approx(0.001, rel=0.01)
 
 
+def with_slow_drafts(make: Any, price: float | None) -> tuple[list[int], RecordingProposer]:
+    """Return a long output. A pass took 1 ms, a question for a draft 0.2 ms, and no draft was right."""
+
+    class Wrong(RecordingProposer):
+        def guess(self, request_id: str, max_tokens: int) -> Draft:
+            size = int(len(self.told[request_id]) % 5 == 0)
+            return make_draft([3] * size, [-1] * size)
+
+    proposer, passed = Wrong(), Passed()
+
+    def seconds() -> float:
+        passed.sizes(engine.model.passes)
+        return 0.001 * passed.num_passes + 0.0002 * len(proposer.prices)
+
+    engine = make(proposer, price=price, clock=seconds, num_slots=1, max_model_len=1024)
+    engine.submit(request("r", [5, 6, 7], replace(GREEDY, max_tokens=1000)))
+    engine.run()
+    assert proposer.learned["r"]
+    return engine.output("r"), proposer
+
+
+def test_drafts_that_lose_time_are_seldom_asked_for(make: Any) -> None:
+    expected, always = with_slow_drafts(make, price=0.2)
+    output, seldom = with_slow_drafts(make, price=None)
+    assert output == expected
+    assert len(always.prices) > 990
+    assert len(seldom.prices) < 600
+    for proposer in (always, seldom):  # which knows all tokens, except after the last question
+        assert len(proposer.told["r"]) > 980
+        assert proposer.told["r"] == output[: len(proposer.told["r"])]
+
+
 class Shown:
     """Notes what is shown of one output."""
 

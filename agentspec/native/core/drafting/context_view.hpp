@@ -69,7 +69,7 @@ class OwnText {
     return static_cast<int>(automaton_->length(state));
   }
   bool follows(StateId context, std::int32_t token) const {
-    return automaton_->best_token(context) == token || automaton_->child(context, token) != kNoState;
+    return automaton_->child(context, token) != kNoState;
   }
 
   const Automaton* automaton_ = nullptr;
