@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from agentspec.draft import SHARED, Source
 from agentspec.stages import StageKey
 
 OTHER_STAGE = "other"
 MAX_STAGES = 4096
+
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
@@ -129,29 +131,33 @@ def saved_seconds(measured_decode_s: float, plain_decode_s: float) -> float | No
     return plain_decode_s - measured_decode_s if measured_decode_s else None
 
 
-class StageTable:
-    """One :class:`StageStats` per stage. Not thread-safe.
+class StageTable(Generic[_T]):
+    """One object per stage, e.g. its counters. Not thread-safe.
 
     Stage names are sent by clients: beyond ``max_stages`` of one tenant, its new stages share ``other``.
+
+    Args:
+        make: returns a new stage's object.
     """
 
-    def __init__(self, max_stages: int = MAX_STAGES) -> None:
+    def __init__(self, make: Callable[[], _T], max_stages: int = MAX_STAGES) -> None:
+        self._make = make
         self._max_stages = max_stages
-        self._stats: dict[StageKey, StageStats] = {}
+        self._stages: dict[StageKey, _T] = {}
         self._num_stages: Counter[str] = Counter()
 
     @property
-    def all(self) -> Mapping[StageKey, StageStats]:
-        """The live counters of every stage."""
-        return self._stats
+    def all(self) -> Mapping[StageKey, _T]:
+        """The live object of every stage."""
+        return self._stages
 
-    def of(self, stage: StageKey) -> StageStats:
-        """Return the counters to add to for this stage."""
-        known = self._stats.get(stage)
+    def of(self, stage: StageKey) -> _T:
+        """Return the object of this stage, or of ``other``."""
+        known = self._stages.get(stage)
         if known is not None:
             return known
         if self._num_stages[stage.tenant] >= self._max_stages:
             stage = StageKey(stage.tenant, (OTHER_STAGE,))
         else:
             self._num_stages[stage.tenant] += 1
-        return self._stats.setdefault(stage, StageStats())
+        return self._stages.setdefault(stage, self._make())

@@ -137,7 +137,7 @@ GATEWAY_LAYERS = (  # from the bottom up: a folder or file may import earlier on
 
 
 ENGINE_LAYERS = (
-    ("batch", "forced_drafts", "lulls", "passed", "promises"),
+    ("batch", "forced_drafts", "pace", "passed", "promises"),
     ("model",),
     ("drafters", "text"),
     ("sampling", "engine_config"),

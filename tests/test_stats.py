@@ -14,7 +14,7 @@ def test_rates_follow_from_the_sums() -> None:
 
 
 def test_a_tenant_that_invents_stages_crowds_nobody_else() -> None:
-    table = StageTable(max_stages=2)
+    table = StageTable(StageStats, max_stages=2)
     for name in ("a", "b", "c", "d", "a"):
         table.of(StageKey("loud", (name,))).num_requests += 1
     table.of(StageKey("quiet", ("a",))).num_requests += 1

@@ -23,7 +23,7 @@ class StageCounters:
     """
 
     def __init__(self) -> None:
-        self._stages = StageTable()
+        self._stages = StageTable(StageStats)
         self._lock = threading.Lock()
 
     def admitted(self, request: GenerationRequest, num_prompt_tokens: int) -> None:

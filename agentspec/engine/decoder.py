@@ -20,7 +20,7 @@ from agentspec.draft import Draft
 from agentspec.engine.batch import Segment
 from agentspec.engine.counters import StageCounters
 from agentspec.engine.forced_drafts import begun_by
-from agentspec.engine.lulls import Lulls
+from agentspec.engine.pace import Pace, StageGain
 from agentspec.engine.passed import PassedRow, PassWatcher
 from agentspec.engine.promises import Promises
 from agentspec.engine.request import Choice, Item, LiveRequest
@@ -30,6 +30,7 @@ from agentspec.engine.verifier import Verdict, verify
 from agentspec.errors import EngineError
 from agentspec.generation import TokenLogprob, TracedStep
 from agentspec.proposer import NoDrafts, OutputSharing, Proposer, TextProposer, Tokens
+from agentspec.stats import StageTable
 from agentspec.steps import PlainStep, StepCost, StepSaving
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from agentspec.engine.model.transformer import Pass, Transformer
 
 logger = logging.getLogger(__name__)
+
+_MOST_LOOK_UP = 1.0  # accepted tokens; a look-up that takes longer was held up
 
 
 class Decoder:
@@ -82,7 +85,8 @@ class Decoder:
         self._cost = StepCost(has_stair=True)
         self._promises = Promises()
         self._plain = PlainStep()
-        self._lulls = Lulls() if price is None and self._watcher is None else None
+        self._gains = StageTable(StageGain) if price is None and self._watcher is None else None
+        self._num_steps = 0
         self._verified_s = 0.0  # when the last step's verdicts were known
         self._clock = clock
         self.sharing: OutputSharing | None = None
@@ -109,11 +113,13 @@ class Decoder:
 
     def add(self, choices: Sequence[Choice]) -> None:
         """Schedule the choices of one request. Raises EngineBusyError if the waiting line is full."""
-        for choice in choices:
-            if self._lulls is not None and choice.sampler.grammar is None:  # or tokens may be forced any time
-                choice.lull = self._lulls.begin(choice.live.request.tags.stage)
         with self._lock:
             self._scheduler.add(choices)
+            for choice in choices:
+                if (
+                    self._gains is not None and choice.sampler.grammar is None
+                ):  # which may force tokens any time
+                    choice.pace = Pace(self._gains.of(choice.live.request.tags.stage))
         self.counters.admitted(choices[0].live.request, choices[0].live.num_prompt_tokens)
 
     def step(self) -> None:
@@ -121,6 +127,7 @@ class Decoder:
         rows = self._schedule()  # 1. cancelled sequences leave, waiting ones enter
         if not rows:
             return
+        self._num_steps += 1
         begin_s = self._clock()
         self._draft(rows)  # 2. the proposer takes the accepted tokens and drafts
         drafting_s = self._clock() - begin_s
@@ -139,7 +146,7 @@ class Decoder:
             (row.draft, len(verdict.path)) for row, verdict in zip(deciding, verdicts, strict=True)
         )
         work = _work(rows, deciding, verdicts)
-        self._judge_lulls(deciding, verdicts, drafting_s, work)
+        self._judge(deciding, verdicts, drafting_s, work)
         saving = self._saving(drafting_s, work)
         for row in rows:
             if not row.gives_token:
@@ -147,7 +154,9 @@ class Decoder:
         for row, verdict in zip(deciding, verdicts, strict=True):  # 5. accepted tokens go out
             if row.choice.is_scheduled:  # not if another choice of its request has just failed
                 self._commit(row, verdict, logits, saving)
-        self._cost.observe(self._clock() - begin_s, *work)  # 6. what the next guesses have to be worth
+        self._cost.observe(
+            self._clock() - begin_s - drafting_s, *work
+        )  # 6. what the next guesses have to be worth
 
     def _saving(self, drafting_s: float, work: tuple[int, int, int, int]) -> StepSaving | None:
         """The step's time with drafts and without; the time since the last step is part of it."""
@@ -162,28 +171,29 @@ class Decoder:
             self._cost.drafts_s(num_drafted),
         )
 
-    def _judge_lulls(
+    def _judge(
         self,
         deciding: Sequence[Row],
         verdicts: Sequence[Verdict],
         drafting_s: float,
         work: tuple[int, int, int, int],
     ) -> None:
-        """Compare each draft's accepted tokens with its part of the step's time, once the costs are known."""
+        """Compare the accepted tokens of each draft that was asked for with its part of the step's time."""
         asked = [
-            (lull, len(row.draft), len(verdict.path))
-            for row, verdict in zip(deciding, verdicts, strict=True)
-            if (lull := row.choice.lull) is not None and lull.is_asking
+            (row, len(verdict.path)) for row, verdict in zip(deciding, verdicts, strict=True) if row.is_asked
         ]
-        if not asked:
+        num_requests, num_drafted, _, num_prompt_tokens = work
+        if not asked or num_prompt_tokens:
             return
-        num_requests, num_drafted, _, _ = work
-        token_s, drafts_s = self._plain_token_s(num_requests), self._cost.drafts_s(num_drafted)
+        token_s = self._plain_token_s(num_requests)
+        drafts_s = self._cost.drafts_s(num_drafted) if num_drafted else 0.0
         if token_s is None or drafts_s is None:
             return
-        look_up_s, draft_token_s = drafting_s / len(asked), drafts_s / max(1, num_drafted)
-        for lull, num_draft_tokens, num_accepted in asked:
-            lull.judge(num_accepted, (look_up_s + draft_token_s * num_draft_tokens) / token_s)
+        look_up = max(0.0, min(_MOST_LOOK_UP, drafting_s / len(asked) / token_s))
+        per_draft_token = drafts_s / max(1, num_drafted) / token_s
+        for row, num_accepted in asked:
+            if row.choice.pace is not None:
+                row.choice.pace.judge(num_accepted, look_up + per_draft_token * len(row.draft))
 
     def _schedule(self) -> list[Row]:
         with self._lock:
@@ -198,7 +208,7 @@ class Decoder:
 
         A proposer that fails costs drafts, but no response.
         """
-        rows = [row for row in all_rows if row.is_decode and row.choice.wants_draft()]
+        rows = [row for row in all_rows if row.is_decode and row.choice.wants_draft(self._num_steps)]
         if not rows:
             return
         try:
@@ -210,6 +220,8 @@ class Decoder:
             for row in rows:
                 row.choice.is_tracked = False
             return
+        for row in rows:
+            row.is_asked = True
         if not any(map(len, found)):
             return
         drafts = [_cut(draft, row.choice.draft_room) for row, draft in zip(rows, found, strict=True)]

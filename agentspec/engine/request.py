@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from agentspec.config import DraftConfig
-from agentspec.engine.lulls import Lull
+from agentspec.engine.pace import Pace
 from agentspec.engine.sampling.state import SamplerState
 from agentspec.engine.sampling.stop import StopStrings
 from agentspec.generation import (
@@ -70,7 +70,7 @@ class Choice:
         is_tracked: False once the proposer failed: it may have missed tokens of this output.
         trace: the first steps, if the request is traced.
         shown: shows the output to other engines.
-        lull: decides in which steps the proposer is asked for a draft; None = in all.
+        pace: decides in which steps the proposer is asked for a draft; None = in all.
     """
 
     live: LiveRequest
@@ -93,7 +93,7 @@ class Choice:
     first_token_s: float = 0.0
     last_token_s: float = 0.0
     shown: ShownOutput | None = None
-    lull: Lull | None = None
+    pace: Pace | None = None
 
     @property
     def output_ids(self) -> list[int]:
@@ -128,9 +128,9 @@ class Choice:
             return 0
         return max(0, min(self.draft.max_tokens, self.max_tokens - len(self.output_ids) - 1))
 
-    def wants_draft(self) -> bool:
-        """Return True if the proposer is to be asked for a draft in this step. To be called once per step."""
-        return self.draft_room > 0 and (self.lull is None or self.lull.asks())
+    def wants_draft(self, step: int) -> bool:
+        """Return True if a step of the engine is to ask for a draft. To be called once per step."""
+        return self.draft_room > 0 and (self.pace is None or self.pace.asks(step))
 
     def drain_pending(self) -> Tokens:
         """Return the tokens that the proposer has not received. Each token is returned once."""

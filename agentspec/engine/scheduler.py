@@ -25,12 +25,13 @@ MIN_SHARED = 64  # tokens; for fewer another conversation's slot is not taken
 class Row:
     """One sequence's part in a forward pass: a chunk of its prompt, or its last token.
 
-    ``draft`` follows the last token; only a decode row may have one.
+    ``draft`` follows the last token; only a decode row may have one, and only if the proposer was asked.
     """
 
     choice: Choice
     token_ids: Tokens
     draft: Draft
+    is_asked: bool = False
 
     @property
     def is_decode(self) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 from agentspec.corpus.written import LEAST_PART, MOST_MORE
 from agentspec.errors import UnknownRequestError
 from agentspec.forest import Forest, Tokens, known_tokens
-from agentspec.stats import StageTable
+from agentspec.stats import StageStats, StageTable
 from agentspec.steps import StepMeter
 from agentspec.tags import Tags
 from agentspec.vllm_plugin.live import LiveRequest
@@ -62,7 +62,7 @@ class ForestDrafter:
         self.forest = Forest(self.settings.forest_config())
         self.rows = self.forest.rows()
         self.corpus: Corpus | None = None
-        self.stages = StageTable()
+        self.stages = StageTable(StageStats)
         self.timing = Timing()
         self.meter = StepMeter(self.settings.price)
         self.texts = ServedTokenizer(vllm_config.model_config)

@@ -107,7 +107,7 @@ class StageUsage:
     """The sums of requests, tokens and drafts per stage."""
 
     def __init__(self, max_stages: int = MAX_STAGES) -> None:
-        self._stages = StageTable(max_stages)
+        self._stages = StageTable(StageStats, max_stages)
 
     @property
     def stats(self) -> Mapping[StageKey, StageStats]:

@@ -456,6 +456,7 @@ def with_a_stair(make: Any, prob: float, price: float | None) -> tuple[Any, Reco
 
     proposer = Sometimes()
     engine = make(proposer, price=price, clock=seconds, num_slots=1, max_model_len=1024)
+    engine.decoder._gains = None  # no lulls
     engine.submit(request("r", [5, 6, 7], replace(GREEDY, max_tokens=600)))
     engine.run()
     return engine, proposer
@@ -488,36 +489,76 @@ def test_drafts_are_judged_by_the_time_of_a_step_without_drafts(
     assert times[-1] == pytest.approx(0.001, rel=0.01)
 
 
-def with_slow_drafts(make: Any, price: float | None) -> tuple[list[int], RecordingProposer]:
-    """Return a long output. A pass took 1 ms, a question for a draft 0.2 ms, and no draft was right."""
+class SlowAndWrong(RecordingProposer):
+    """Drafts a wrong token now and then, or never."""
 
-    class Wrong(RecordingProposer):
-        def guess(self, request_id: str, max_tokens: int) -> Draft:
-            size = int(len(self.told[request_id]) % 5 == 0)
-            return make_draft([3] * size, [-1] * size)
+    period = 5
 
-    proposer, passed = Wrong(), Passed()
+    def guess(self, request_id: str, max_tokens: int) -> Draft:
+        size = int(self.period > 0 and len(self.told[request_id]) % self.period == 0)
+        return make_draft([3] * size, [-1] * size)
+
+
+def with_slow_drafts(
+    make: Any,
+    proposer: RecordingProposer,
+    price: float | None = None,
+    *,
+    num_requests: int = 1,
+    **fields: Any,
+) -> list[list[int]]:
+    """Return long outputs. A pass takes 1 ms, a question for drafts 0.2 ms."""
+    passed = Passed()
 
     def seconds() -> float:
         passed.sizes(engine.model.passes)
         return 0.001 * passed.num_passes + 0.0002 * len(proposer.prices)
 
-    engine = make(proposer, price=price, clock=seconds, num_slots=1, max_model_len=1024)
-    engine.submit(request("r", [5, 6, 7], replace(GREEDY, max_tokens=1000)))
+    engine = make(proposer, price=price, clock=seconds, num_slots=num_requests, max_model_len=1024)
+    names = [f"r{number}" for number in range(num_requests)]
+    for number, name in enumerate(names):
+        engine.submit(request(name, [5 + number, 6, 7], replace(GREEDY, max_tokens=1000, **fields)))
     engine.run()
-    assert proposer.learned["r"]
-    return engine.output("r"), proposer
+    outputs = [engine.output(name) for name in names]
+    assert [proposer.told[name] for name in names] == outputs
+    return outputs
 
 
-def test_drafts_that_lose_time_are_seldom_asked_for(make: Any) -> None:
-    expected, always = with_slow_drafts(make, price=0.2)
-    output, seldom = with_slow_drafts(make, price=None)
-    assert output == expected
+@pytest.mark.parametrize("num_requests", [1, 3])
+@pytest.mark.parametrize("period", [0, 5])
+def test_drafts_that_lose_time_are_seldom_asked_for(make: Any, period: int, num_requests: int) -> None:
+    always, seldom = SlowAndWrong(), SlowAndWrong()
+    always.period = seldom.period = period
+    expected = with_slow_drafts(make, always, 0.2, num_requests=num_requests)
     assert len(always.prices) > 990
+    assert with_slow_drafts(make, seldom, num_requests=num_requests) == expected
     assert len(seldom.prices) < 600
-    for proposer in (always, seldom):  # which knows all tokens, except after the last question
-        assert len(proposer.told["r"]) > 980
-        assert proposer.told["r"] == output[: len(proposer.told["r"])]
+
+
+def test_a_request_with_a_grammar_asks_in_every_step(make: Any) -> None:
+    proposer = SlowAndWrong()
+    with_slow_drafts(make, proposer, grammar="start: /(.|\\n)*/")
+    assert len(proposer.prices) > 500
+
+
+def test_a_proposer_that_failed_has_not_told_what_drafts_are_worth(
+    make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(SlowAndWrong):
+        def step(self, updates: Any, max_tokens: int = 32, min_prob: float = 0.0) -> list[Draft]:
+            super().step(updates, max_tokens, min_prob)
+            if len(self.prices) > 20:
+                raise RuntimeError("no draft")
+            return [Draft() for _ in updates]
+
+    engine = make(Failing(), price=None)
+    engine.submit(request("r", [5, 6, 7], replace(GREEDY, max_tokens=100)))
+    gains = engine.decoder._gains
+    while engine.decoder.has_work:
+        before = gains.of(STAGE).tokens
+        engine.decoder.step()
+        if "no draft" in caplog.text:
+            assert gains.of(STAGE).tokens == before
 
 
 class Shown:

@@ -43,10 +43,11 @@ def run(exact_model: Transformer, tokenizer: Tokenizer) -> Run:
         num_slots: int = 8,
         draft: DraftConfig | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        price: float | None = 0.0,
     ) -> list[Answer]:
         draft = draft or DraftConfig(max_tokens=12)
         engine = SteppedEngine(
-            exact_model, tokenizer, proposer, num_slots=num_slots, draft=draft, clock=clock
+            exact_model, tokenizer, proposer, num_slots=num_slots, draft=draft, clock=clock, price=price
         )
         for i, (prompt, params) in enumerate(zip(prompts, sampling, strict=True)):
             engine.submit(GenerationRequest(f"r{i}", prompt, params, Tags(STAGE)))
@@ -170,7 +171,8 @@ def test_whatever_a_draft_token_costs(run: Run) -> None:
     for rule in ("paper", "learned"):
         draft = DraftConfig(mode="tree", max_tokens=12, min_prob=0, rule=rule)
         assert run(prompts, sampling, Forest(), draft=draft) == plain
-        assert run(prompts, sampling, Forest(), draft=draft, clock=wild_clock()) == plain
+        assert run(prompts, sampling, Forest(), draft=draft, clock=wild_clock(), price=None) == plain
+        assert run(prompts, sampling, Forest(), draft=draft, price=None) == plain
         forest = Wild()
         assert run(prompts, sampling, forest, draft=draft) == plain
         assert forest.num_drafted > 100

@@ -1,0 +1,85 @@
+"""When a request asks for a draft, and when its stage's drafts are not worth the time of asking."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from agentspec.engine.pace import Pace, StageGain
+
+PERIOD = 17
+
+
+def asked(pace: Pace, num_steps: int, num_accepted: int = 0, cost: float = 0.1) -> int:
+    """Take some steps; return in how many a draft was asked for, each with this result."""
+    num_asked = 0
+    for step in range(num_steps):
+        if pace.asks(step):
+            num_asked += 1
+            pace.judge(num_accepted, cost)
+    return num_asked
+
+
+def in_a_lull() -> Pace:
+    pace = Pace(StageGain())
+    asked(pace, 2_000)
+    assert pace.gain.tokens < 0
+    return pace
+
+
+def test_drafts_that_gain_are_asked_for_in_every_step() -> None:
+    assert asked(Pace(StageGain()), 5_000, num_accepted=1, cost=0.9) == 5_000
+
+
+def test_a_new_stage_is_given_some_hundred_steps() -> None:
+    assert asked(Pace(StageGain()), 300) == 300
+
+
+def test_in_a_lull_all_requests_ask_in_the_same_step_of_seventeen() -> None:
+    gain = in_a_lull().gain
+    paces = [Pace(gain, has_gained=False) for _ in range(3)]
+    for step in range(1, 100):
+        assert {pace.asks(step) for pace in paces} == {step % PERIOD == 0}
+
+
+def test_an_accepted_token_makes_the_next_step_ask() -> None:
+    pace = in_a_lull()
+    pace.judge(1, 1.1)
+    assert pace.gain.tokens < 0
+    assert pace.asks(1)
+    pace.judge(0, 0.1)
+    assert not pace.asks(1)
+
+
+def test_a_request_begins_with_a_draft() -> None:
+    pace = Pace(in_a_lull().gain)
+    assert pace.asks(1)
+    pace.judge(0, 0.1)
+    assert not pace.asks(2)
+
+
+def test_a_lull_ends_when_drafts_gain_again() -> None:
+    pace = in_a_lull()
+    assert asked(pace, 200, num_accepted=3) > 150
+    assert pace.gain.tokens > 0
+    pace.judge(0, 0.1)
+    assert pace.asks(1)
+
+
+@pytest.mark.parametrize("num_accepted", [0, 2])
+def test_a_result_stands_for_the_steps_that_were_skipped_before_it(num_accepted: int) -> None:
+    seldom, always = Pace(StageGain(-0.01), has_gained=False), Pace(StageGain(-0.01))
+    for step in count(1):
+        if seldom.asks(step):
+            break
+    assert step == PERIOD
+    for pace in (seldom, always):
+        pace.judge(num_accepted, 0.1)
+    assert seldom.gain.tokens + 0.01 == pytest.approx(PERIOD * (always.gain.tokens + 0.01))
+
+
+def test_results_that_are_missing_do_not_count_for_more_than_one_period() -> None:
+    pace = Pace(StageGain(-0.01), num_skipped=1000)
+    pace.judge(1, 0.0)
+    assert pace.gain.tokens == pytest.approx(-0.01 + PERIOD / 256 * 1.01)
