@@ -116,9 +116,8 @@ class Decoder:
         with self._lock:
             self._scheduler.add(choices)
             for choice in choices:
-                if (
-                    self._gains is not None and choice.sampler.grammar is None
-                ):  # which may force tokens any time
+                has_grammar = choice.sampler.grammar is not None  # it may force tokens in any step
+                if self._gains is not None and not has_grammar:
                     choice.pace = Pace(self._gains.of(choice.live.request.tags.stage))
         self.counters.admitted(choices[0].live.request, choices[0].live.num_prompt_tokens)
 
@@ -154,9 +153,8 @@ class Decoder:
         for row, verdict in zip(deciding, verdicts, strict=True):  # 5. accepted tokens go out
             if row.choice.is_scheduled:  # not if another choice of its request has just failed
                 self._commit(row, verdict, logits, saving)
-        self._cost.observe(
-            self._clock() - begin_s - drafting_s, *work
-        )  # 6. what the next guesses have to be worth
+        model_s = self._clock() - begin_s - drafting_s
+        self._cost.observe(model_s, *work)  # 6. what the next guesses have to be worth
 
     def _saving(self, drafting_s: float, work: tuple[int, int, int, int]) -> StepSaving | None:
         """The step's time with drafts and without; the time since the last step is part of it."""
