@@ -225,7 +225,7 @@ def test_a_price_that_stopped_all_drafts_falls_again_without_any() -> None:
         return 0.001 * rows * rng.lognormvariate(0, 0.05)
 
     assert serve(cost, around(10, 5), seconds, tokens=8) > 0.7
-    assert serve(cost, [8] * (8 * WINDOW), seconds, tokens=8) == pytest.approx(FIRST_PRICE, rel=0.25)
+    assert serve(cost, [8] * (11 * WINDOW), seconds, tokens=8) == pytest.approx(FIRST_PRICE, rel=0.25)
 
 
 def test_the_same_steps_give_the_same_price() -> None:

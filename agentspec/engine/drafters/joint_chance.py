@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 _MOST_LOG_ODDS = 8.0
 _LEAST_REST = 0.01  # of the chance that a drafter leaves to tokens that it does not draft
-_FIRST_RATE = 0.05  # of learning; it falls with the outcomes
+_FIRST_RATE = 0.1  # of learning; it falls with the outcomes
 _LEAST_RATE = 0.005
 _HALF_RATE_AT = 200
 _USUAL_SIZE = 16.0  # of the inputs, squared: steps for these are half as long

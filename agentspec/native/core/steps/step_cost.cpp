@@ -8,7 +8,6 @@ namespace agentspec {
 namespace {
 
 constexpr int kRateWindow = 64;         // steps: the token rate fades over a few of these windows
-constexpr double kTrust = 16;           // in the first price: 1 / the variance of real prices around it
 constexpr double kStairWidth = 0.5;     // accepted tokens: deviation of the first cost of a stair, around 0
 constexpr double kNever = 1e300;        // weight of "no cost" that no step outweighs
 constexpr double kLeastEvidence = 0.2;  // for a known cost
@@ -89,8 +88,9 @@ void StepCost::fade(double weight, const Causes& change, double s) {
   }
 }
 
-// The first costs are Gaussian priors. Their weight is the noise of a step relative to the prior's width. A
-// cost that would fall with the first draft token has no stair.
+// The first costs are Gaussian priors. Their weight is the noise of a step relative to the prior's width.
+// That of the first price is as wide as the price is high. A cost that would fall with the first draft token
+// has no stair.
 void StepCost::fit() {
   const double mean_token_s = token_s();
   const double noise_s = std::max(deviation_, kLeastShare * mean_s_);
@@ -98,8 +98,7 @@ void StepCost::fit() {
     return (noise_s / width_s) * (noise_s / width_s) / num_steps_;
   };
   const double first_s = kFirstPrice * mean_token_s;
-  Causes weights{kLeastWeight, kLeastWeight, weight_of(kStairWidth * mean_token_s),
-                 kTrust * weight_of(first_s)};
+  Causes weights{kLeastWeight, kLeastWeight, weight_of(kStairWidth * mean_token_s), weight_of(first_s)};
   Fit fitted = solved(weights, first_s);
   if (fitted.slopes[kDrafting] < 0) {
     weights[kDrafting] = kNever;
