@@ -3,7 +3,7 @@
 Step by step, vLLM calls the worker for the forward pass, then for the samples, then for the drafts, and waits
 each time. Waiting is a large part of a small model's step. Here the drafts come with the samples. The
 samples come with the forward pass. A step with a grammar needs its masks first, so its samples are asked for
-while the model runs.
+while the model runs. What a grammar dictates continues the draft of its request.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.outputs import ModelRunnerOutput
 
 from agentspec.vllm_plugin.draft_slots import DRAFTS
+from agentspec.vllm_plugin.grammar_drafts import GrammarDrafts
 from agentspec.vllm_plugin.worker_calls import EarlySampling, Pauses
 
 _ABSENT = object()
@@ -47,16 +48,24 @@ class StepScheduler(Scheduler):  # type: ignore[misc]
     has_drafts = False
     early: EarlySampling | None = None
     _pauses: Pauses | None = None
+    _grammars: GrammarDrafts | None = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._grammars = GrammarDrafts.of(
+            self.vllm_config, getattr(self.structured_output_manager, "tokenizer", None)
+        )
         EngineCore.step, EngineCore.post_step = _step, _post_step
         if current_platform.is_cpu():
             self._pauses = Pauses()
 
     def schedule(self, *args: Any, **options: Any) -> SchedulerOutput:
         """Schedule a step."""
+        if self._grammars is not None:
+            self._grammars.extend(self.running)
         scheduled: SchedulerOutput = super().schedule(*args, **options)
+        if self._grammars is not None:
+            self._grammars.forget(scheduled.finished_req_ids)
         if self._pauses is not None:
             self._pauses.begin_step(len(scheduled.num_scheduled_tokens), scheduled.total_num_scheduled_tokens)
         return scheduled

@@ -72,7 +72,7 @@ def build(traces: Path, out: Path, sizes: Sizes) -> None:
     announce(f"draft model: at most {sizes.head_minutes / 2:g} minutes")
     draft_plan = Plan(num_steps=MOST_STEPS, most_s=30 * sizes.head_minutes)
     samples = partial(stream, training)
-    train_draft_model(tokenizer, sizes.vocab_size, samples, draft_plan, out / HEADS / DRAFT_MODEL)
+    train_draft_model(out, samples, draft_plan, out / HEADS / DRAFT_MODEL)
     write_prompts(prompts, out)
     announce(f"written to {str(out)!r}")
 

@@ -17,6 +17,7 @@ from examples.agentic_sql.database import Database, open_all
 from examples.agentic_sql.questions import HELD_OUT, TRAINING, Question, draw
 from examples.agentic_sql.training import batches, network, samples, vocabulary
 from examples.agentic_sql.training.__main__ import held_out, training
+from examples.agentic_sql.training.draft_model import train_draft_model
 from examples.agentic_sql.training.train import Plan, exact_match, train
 
 
@@ -117,6 +118,32 @@ def test_a_saved_network_computes_the_same_in_transformers(tmp_path: Path) -> No
         expected = theirs(ids).logits
         got = ours(ids, torch.ones_like(ids, dtype=torch.bool)).view_as(expected)
     assert (expected - got).abs().max() < 1e-4
+    loaded = network.load(tmp_path).state_dict()
+    assert loaded.keys() == ours.state_dict().keys()
+    assert all(torch.equal(loaded[name], weight) for name, weight in ours.state_dict().items())
+
+
+def test_a_draft_model_learns_the_chances_of_the_model_that_it_drafts_for(
+    databases: dict[str, Database], tmp_path: Path
+) -> None:
+    found = partial(samples.stream, databases)
+    losses = []
+    for num_steps in (1, 8):
+        plan = Plan(num_steps=num_steps, batch_tokens=1024, warmup=1, copying_steps=0)
+        train_draft_model(bundled_model_dir(), found, plan, tmp_path / str(num_steps))
+        losses.append(_divergence(network.load(tmp_path / str(num_steps)), databases))
+    assert losses[1] < 0.9 * losses[0]
+
+
+@torch.no_grad()
+def _divergence(student: network.Network, databases: dict[str, Database]) -> float:
+    """Return the mean divergence of a student's chances from the bundled model's."""
+    tokenizer = Tokenizer.from_file(str(bundled_model_dir() / "tokenizer.json"))
+    batch = next(batches.stream(samples.stream(databases, "a test"), tokenizer, 1024, 0))
+    teacher, ours = (
+        one(batch.ids, batch.wanted).log_softmax(-1) for one in (network.load(bundled_model_dir()), student)
+    )
+    return float((teacher.exp() * (teacher - ours)).sum(-1).mean())
 
 
 def test_the_bundled_model_fits_its_limits() -> None:

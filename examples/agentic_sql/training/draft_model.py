@@ -1,4 +1,4 @@
-"""A small model that drafts for another one of the same vocabulary, trained on the same samples."""
+"""A small model that drafts for another one of the same vocabulary, distilled from it on the same samples."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ HIDDEN, INTERMEDIATE, NUM_LAYERS, NUM_HEADS = 128, 320, 2, 4  # 0.7 M parameters
 
 
 def train_draft_model(
-    tokenizer: Tokenizer,
-    vocab_size: int,
+    served: Path,
     samples: Callable[[str], Iterator[Sample]],
     plan: Plan,
     out: Path,
@@ -25,10 +24,12 @@ def train_draft_model(
     """Train a model of two layers, and write it to ``out`` as a checkpoint of its own.
 
     Args:
-        tokenizer, vocab_size: the served model's.
+        served: folder of the model that it drafts for, written by ``network.save``, with its tokenizer.
         samples: returns endless samples for a seed.
     """
-    shape = network.Shape(vocab_size, HIDDEN, INTERMEDIATE, NUM_LAYERS, NUM_HEADS)
+    teacher = network.load(served)
+    tokenizer = Tokenizer.from_file(str(served / "tokenizer.json"))
+    shape = network.Shape(teacher.shape.vocab_size, HIDDEN, INTERMEDIATE, NUM_LAYERS, NUM_HEADS)
 
     def training(start: int) -> Iterator[batches.Batch]:
         found = samples(f"draft model {plan.seed}-{start}")
@@ -36,7 +37,7 @@ def train_draft_model(
         return batches.with_copying(found, tokenizer, plan.batch_tokens, plan.seed, left)
 
     with TemporaryDirectory() as work:
-        trained = train(shape, training, [], plan, Path(work))
+        trained = train(shape, training, [], plan, Path(work), teacher=teacher)
     out.mkdir(parents=True, exist_ok=True)
     vocabulary.save(tokenizer, out, shape.max_len)
     eos_id, pad_id = (tokenizer.encode(token).ids[0] for token in (vocabulary.END, vocabulary.PAD))

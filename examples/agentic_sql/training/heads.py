@@ -1,7 +1,6 @@
 """``python -m examples.agentic_sql.training.heads``: train what drafts for the bundled model.
 
-Heads learn from the samples that the model was trained on, and from the chances that it gives to each token.
-A draft model learns from the samples alone.
+They learn from the samples that the model was trained on, and from the chances that it gives to each token.
 """
 
 from __future__ import annotations
@@ -116,9 +115,7 @@ def main() -> None:
         else:
             model_plan = ModelPlan(num_steps=options.steps, most_s=plan.most_s)
             found = partial(stream, options.work)
-            train_draft_model(
-                bundled_tokenizer(), model.config.vocab_size, found, model_plan, options.out / name
-            )
+            train_draft_model(bundled_model_dir(), found, model_plan, options.out / name)
     print(f"written to {str(options.out)!r}", flush=True)
 
 

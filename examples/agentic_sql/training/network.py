@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -151,6 +152,41 @@ def start_copying(network: Network) -> None:
         v[head * head_dim : (head + 1) * head_dim] = 0.0
         v[values, copied] = 1.0
         second.out.weight[copied, values] = 6.0
+
+
+def load(directory: Path) -> Network:
+    """Return a network that :func:`save` wrote, in float32."""
+    config = json.loads((directory / "config.json").read_text())
+    shape = Shape(
+        vocab_size=config["vocab_size"],
+        hidden=config["hidden_size"],
+        intermediate=config["intermediate_size"],
+        num_layers=config["num_hidden_layers"],
+        num_heads=config["num_attention_heads"],
+        max_len=config["max_position_embeddings"],
+        rope_theta=config["rope_theta"],
+    )
+    network = Network(shape)
+    tensors = load_file(directory / "model.safetensors")
+    weights = {
+        "embedding.weight": tensors["model.embed_tokens.weight"],
+        "norm": tensors["model.norm.weight"],
+        "head.weight": tensors["lm_head.weight"],
+    }
+    for i in range(shape.num_layers):
+        layer = partial("model.layers.{}.{}.weight".format, i)
+        weights |= {
+            f"blocks.{i}.qkv.weight": torch.cat([tensors[layer(f"self_attn.{part}_proj")] for part in "qkv"]),
+            f"blocks.{i}.out.weight": tensors[layer("self_attn.o_proj")],
+            f"blocks.{i}.gate_up.weight": torch.cat(
+                [tensors[layer(f"mlp.{part}_proj")] for part in ("gate", "up")]
+            ),
+            f"blocks.{i}.down.weight": tensors[layer("mlp.down_proj")],
+            f"blocks.{i}.attention_norm": tensors[layer("input_layernorm")],
+            f"blocks.{i}.mlp_norm": tensors[layer("post_attention_layernorm")],
+        }
+    network.load_state_dict(weights)
+    return network
 
 
 def save(network: Network, directory: Path, eos_id: int, pad_id: int) -> None:

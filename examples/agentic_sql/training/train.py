@@ -72,6 +72,7 @@ def train(
     directory: Path,
     device: str = "cpu",
     *,
+    teacher: Network | None = None,
     is_compiled: bool = False,
 ) -> Network:
     """Train a network; write ``checkpoint.safetensors`` and ``progress.jsonl`` into ``directory``.
@@ -79,6 +80,7 @@ def train(
     Args:
         training: returns endless batches, from a step on.
         held_out: batches for the reports.
+        teacher: its chances of each token are learned in place of the tokens (DistillSpec, Zhou et al. 2023).
     """
     torch.manual_seed(plan.seed)
     network, start = _restored(shape, directory)
@@ -92,7 +94,8 @@ def train(
     for step, batch in zip(range(start, plan.num_steps), training(start), strict=False):
         spent_s = time.monotonic() - started
         scale = plan.scale(step, spent_s)
-        losses.append(_step(network, forward, optimizers, batch, plan, scale, device))
+        wanted = batch.labels if teacher is None else _chances(teacher, batch)
+        losses.append(_step(network, forward, optimizers, batch, wanted, plan, scale, device))
         is_last = step + 1 == plan.num_steps or spent_s > plan.most_s
         if (step + 1) % plan.report_every == 0 or is_last:
             exact = exact_match(network, held_out, device)
@@ -127,20 +130,27 @@ def _record(network: Network, report: dict[str, object], directory: Path) -> Non
         log.write(json.dumps(report) + "\n")
 
 
+@torch.no_grad()
+def _chances(teacher: Network, batch: batches.Batch) -> Tensor:
+    return torch.softmax(teacher(batch.ids, batch.wanted).float(), -1)
+
+
 def _step(
     network: Network,
     forward: Callable[[Tensor, Tensor], Tensor],
     optimizers: list[torch.optim.Optimizer],
     batch: batches.Batch,
+    wanted: Tensor,
     plan: Plan,
     scale: float,
     device: str,
 ) -> float:
+    """Take a step towards ``wanted``: a token of each position, or the chance of every token."""
     for optimizer, lr in zip(optimizers, (plan.muon_lr, plan.adam_lr), strict=True):
         optimizer.param_groups[0]["lr"] = lr * scale
     with autocast(device):
         logits = forward(batch.ids.to(device), batch.wanted.to(device))
-    losses = F.cross_entropy(logits.float(), batch.labels.to(device), reduction="none")
+    losses = F.cross_entropy(logits.float(), wanted.to(device), reduction="none")
     weights = torch.where(batch.is_target, 1.0, plan.prompt_weight).to(device)
     loss = (losses * weights).sum() / weights.sum()
     network.zero_grad(set_to_none=True)

@@ -1,0 +1,189 @@
+"""Tokens that the grammars of vLLM's requests leave no choice about, as the end of their drafts.
+
+A JSON schema dictates names of members, constants, and the rest of a value of an ``enum`` once it has begun.
+vLLM's scheduler cuts a draft where its grammar forbids it. Here the grammar continues the draft from there,
+or begins one. A model that splits the same text into other tokens refuses them. It verifies them like any
+other draft token, so outputs do not change. Does not import vLLM.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from agentspec.config import DraftConfig
+from agentspec.tags import Tags
+from agentspec.vllm_plugin.draft_cap import DraftCap
+from agentspec.vllm_plugin.model_runner import V1_METHOD
+from agentspec.vllm_plugin.settings import PluginSettings
+
+logger = logging.getLogger(__name__)
+
+_MOST_REFUSED = 3  # drafts in succession, after which a model is believed to split the text otherwise
+
+
+@dataclass(slots=True)
+class _Dictated:
+    """What is known of the text that a request's grammar dictates.
+
+    Attributes:
+        most: draft tokens that the request wants in a step.
+        start: number of output tokens before ``tokens``.
+        tokens: the dictated tokens from there on.
+        num_refused: drafts in succession of which the model refused the first dictated token.
+    """
+
+    most: int
+    start: int = 0
+    tokens: list[int] = field(default_factory=list)
+    num_refused: int = 0
+
+    def rest(self, output: Sequence[int]) -> list[int]:
+        """Return the dictated tokens that are left behind an output, and note if the model refused them."""
+        num_new = len(output) - self.start
+        if not self.tokens or num_new < 0:
+            return []
+        if num_new > 0:
+            is_first = output[self.start] == self.tokens[0]
+            self.num_refused = 0 if is_first else self.num_refused + 1
+        if self.tokens[:num_new] != list(output[self.start :]):
+            return []
+        return self.tokens[num_new:]
+
+
+class GrammarDrafts:
+    """Extends the drafts of the requests that a scheduler has under way.
+
+    Args:
+        encode: the tokens of a text, without special ones; None = the server has no tokenizer.
+        config: how much a request without tags drafts.
+        most_tokens: of a step's drafts together.
+        follows_reasoning: a grammar begins where the model's reasoning ends.
+    """
+
+    def __init__(
+        self,
+        encode: Callable[[str], list[int]] | None,
+        config: DraftConfig,
+        most_tokens: int,
+        *,
+        follows_reasoning: bool = False,
+    ) -> None:
+        self._encode = encode
+        self._config = config
+        self._most_tokens = most_tokens
+        self._follows_reasoning = follows_reasoning
+        self._requests: dict[str, _Dictated] = {}
+
+    @classmethod
+    def of(cls, vllm_config: Any, tokenizer: Any) -> GrammarDrafts | None:
+        """Return those of a server; None if its worker does not verify the drafts that the scheduler names.
+
+        So does the model runner V2. Padded drafts leave no room for more.
+        """
+        speculation, settings = (
+            vllm_config.speculative_config,
+            PluginSettings.read(vllm_config.additional_config),
+        )
+        if getattr(speculation, "method", None) != V1_METHOD or settings.batch_shape == "uniform":
+            return None
+        scheduling, structured = vllm_config.scheduler_config, vllm_config.structured_outputs_config
+        cap = DraftCap.of_v1(
+            scheduling.max_num_seqs,
+            scheduling.max_num_batched_tokens,
+            vllm_config.model_config.get_vocab_size(),
+        )
+        return cls(
+            None if tokenizer is None else partial(tokenizer.encode, add_special_tokens=False),
+            settings.draft_config(speculation.num_speculative_tokens),
+            cap.most_tokens,
+            follows_reasoning=bool(structured.reasoning_parser) and not structured.enable_in_reasoning,
+        )
+
+    def extend(self, requests: Iterable[Any]) -> None:
+        """Extend the drafts of requests (vLLM's ``Request``) that decode, in place.
+
+        A failure costs these drafts, and no response. Requests with penalties get none: vLLM copies their
+        outputs once per draft token.
+        """
+        running = list(requests)
+        if not any(request.use_structured_output for request in running) or any(map(_is_penalized, running)):
+            return
+        room = self._most_tokens - sum(len(request.spec_token_ids) for request in running)
+        for request in running:
+            if request.use_structured_output and room > 0:
+                num_before = len(request.spec_token_ids)
+                try:
+                    request.spec_token_ids = self._extended(request, room)
+                except Exception:
+                    logger.exception("the grammar of %r dictates no drafts", request.request_id)
+                    self._requests[request.request_id] = _Dictated(most=0)
+                room -= len(request.spec_token_ids) - num_before
+
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """Forget requests that ended. Unknown ones are ignored."""
+        for request_id in request_ids:
+            self._requests.pop(request_id, None)
+
+    def _of(self, request: Any) -> _Dictated:
+        known = self._requests.get(request.request_id)
+        if known is None:
+            most = Tags.from_xargs(request.sampling_params.extra_args).draft(self._config).max_tokens
+            known = self._requests[request.request_id] = _Dictated(most)
+        return known
+
+    def _extended(self, request: Any, room: int) -> list[int]:
+        """Return a request's draft with what its grammar dictates behind it, at most ``room`` tokens more."""
+        draft: list[int] = request.spec_token_ids
+        grammar = request.structured_output_request.grammar
+        is_decoding = request.num_tokens - request.num_computed_tokens == 1
+        if grammar is None or not is_decoding or self._is_reasoning(request):
+            return draft
+        known, output = self._of(request), request.output_token_ids
+        room = min(room, known.most - len(draft), request.max_tokens - len(output) - 1 - len(draft))
+        rest = known.rest(output)
+        if room <= 0 or known.num_refused >= _MOST_REFUSED or any(token < 0 for token in draft):
+            return draft
+        if rest and rest[: len(draft)] == draft:
+            return draft + rest[len(draft) : len(draft) + room]
+        tokens = self._behind(grammar, request.request_id, draft)
+        known.start, known.tokens = len(output) + len(draft), tokens
+        return draft + tokens[:room]
+
+    def _is_reasoning(self, request: Any) -> bool:
+        return self._follows_reasoning and not request.structured_output_request.reasoning_ended
+
+    def _behind(self, grammar: Any, request_id: str, draft: list[int]) -> list[int]:
+        """Return the tokens that a grammar dictates behind a draft that it allows. Leaves no trace."""
+        if grammar.is_terminated() or grammar.validate_tokens(draft) != draft:
+            return []
+        if draft:
+            grammar.accept_tokens(request_id, draft)
+        try:
+            return [] if grammar.is_terminated() else grammar.validate_tokens(self._dictated(grammar))
+        finally:
+            if draft:
+                grammar.rollback(len(draft))
+
+    def _dictated(self, grammar: Any) -> list[int]:
+        """Return what one of vLLM's grammars dictates at its present state: guidance's or xgrammar's."""
+        if (guidance := getattr(grammar, "ll_matcher", None)) is not None:
+            return list(guidance.compute_ff_tokens())
+        dictated_text = getattr(getattr(grammar, "matcher", None), "find_jump_forward_string", None)
+        if self._encode is None or dictated_text is None:
+            return []
+        text: str = dictated_text()
+        return self._encode(text) if text else []
+
+
+def _is_penalized(request: Any) -> bool:
+    params = request.sampling_params
+    return params is not None and bool(
+        params.presence_penalty
+        or params.frequency_penalty
+        or params.repetition_penalty != 1.0
+        or params.bad_words_token_ids
+    )

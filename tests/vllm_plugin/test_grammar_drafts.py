@@ -1,0 +1,280 @@
+"""What grammars dictate, as drafts of vLLM's requests. They are llguidance's, held as vLLM holds them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+from tokenizers import Tokenizer
+
+from agentspec.config import DraftConfig
+from agentspec.models import bundled_model_dir
+from agentspec.vllm_plugin.grammar_drafts import GrammarDrafts
+from agentspec.vllm_plugin.model_runner import V1_METHOD, V2_METHOD
+from agentspec.wire import XARG_MAX_DRAFT
+
+TOKENIZER_JSON = (bundled_model_dir() / "tokenizer.json").read_text()
+TOKENIZER = Tokenizer.from_str(TOKENIZER_JSON)
+VOCABULARY = LLTokenizer(TOKENIZER_JSON)
+EOS = VOCABULARY.eos_token
+NAME = "name_of_the_only_member"
+SCHEMA = {
+    "type": "object",
+    "properties": {NAME: {"type": "string", "maxLength": 5}},
+    "required": [NAME],
+    "additionalProperties": False,
+    "x-guidance": {"whitespace_flexible": False},
+}
+DICTATED = f'{{"{NAME}":"'
+
+
+def encode(text: str) -> list[int]:
+    ids: list[int] = TOKENIZER.encode(text, add_special_tokens=False).ids
+    return ids
+
+
+@dataclass
+class Grammar:
+    """vLLM's interface of a grammar, over llguidance."""
+
+    ll_matcher: Any
+    num_looked_up: int = 0
+
+    @classmethod
+    def of(cls, schema: dict[str, Any]) -> Grammar:
+        matcher = LLMatcher(VOCABULARY, LLMatcher.grammar_from_json_schema(json.dumps(schema)), log_level=0)
+        assert not matcher.is_error(), matcher.get_error()
+        made = cls(matcher)
+        made.ll_matcher = SimpleNamespace(compute_ff_tokens=made._look_up)
+        made.own = matcher  # type: ignore[attr-defined]
+        return made
+
+    def _look_up(self) -> list[int]:
+        self.num_looked_up += 1
+        return list(self.own.compute_ff_tokens())  # type: ignore[attr-defined]
+
+    def is_terminated(self) -> bool:
+        return bool(self.own.is_stopped())  # type: ignore[attr-defined]
+
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        return tokens[: self.own.validate_tokens(tokens)]  # type: ignore[attr-defined]
+
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        return bool(self.own.consume_tokens(tokens))  # type: ignore[attr-defined]
+
+    def rollback(self, num_tokens: int) -> None:
+        self.own.rollback(num_tokens)  # type: ignore[attr-defined]
+
+
+class LikeXgrammar(Grammar):
+    """The same, but it names the dictated text and not its tokens."""
+
+    @classmethod
+    def of(cls, schema: dict[str, Any]) -> LikeXgrammar:
+        made = super().of(schema)
+        made.ll_matcher = None
+        made.matcher = SimpleNamespace(  # type: ignore[attr-defined]
+            find_jump_forward_string=lambda: TOKENIZER.decode(made.own.compute_ff_tokens())  # type: ignore[attr-defined]
+        )
+        assert isinstance(made, LikeXgrammar)
+        return made
+
+
+@dataclass
+class Request:
+    """The part of vLLM's request that is read."""
+
+    grammar: Any = None
+    request_id: str = "r"
+    spec_token_ids: list[int] = field(default_factory=list)
+    output_token_ids: list[int] = field(default_factory=list)
+    max_tokens: int = 100
+    extra_args: dict[str, Any] | None = None
+    frequency_penalty: float = 0.0
+    num_uncomputed: int = 1
+    reasoning_ended: bool | None = None
+
+    @property
+    def use_structured_output(self) -> bool:
+        return self.grammar is not None
+
+    @property
+    def structured_output_request(self) -> Any:
+        return SimpleNamespace(grammar=self.grammar, reasoning_ended=self.reasoning_ended)
+
+    @property
+    def sampling_params(self) -> Any:
+        return SimpleNamespace(
+            extra_args=self.extra_args,
+            presence_penalty=0.0,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=1.0,
+            bad_words_token_ids=None,
+        )
+
+    num_computed_tokens = 7
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_computed_tokens + self.num_uncomputed
+
+    def write(self, tokens: list[int]) -> None:
+        """Append tokens to the output, as a step does. Its drafts are gone then."""
+        assert self.grammar.accept_tokens(self.request_id, tokens)
+        self.output_token_ids += tokens
+        self.spec_token_ids = []
+
+
+def drafts(most: int = 31, most_tokens: int = 1000, **options: Any) -> GrammarDrafts:
+    return GrammarDrafts(encode, DraftConfig(max_tokens=most), most_tokens, **options)
+
+
+def extended(request: Request, maker: GrammarDrafts | None = None) -> str:
+    """Return the text of a request's draft after it was extended."""
+    (maker or drafts()).extend([request])
+    return str(TOKENIZER.decode(request.spec_token_ids))
+
+
+@pytest.mark.parametrize("kind", [Grammar, LikeXgrammar])
+def test_a_grammar_begins_a_draft_where_there_is_none(kind: type[Grammar]) -> None:
+    request = Request(kind.of(SCHEMA))
+    assert extended(request).startswith(DICTATED[:-2])
+    assert request.grammar.validate_tokens(request.spec_token_ids) == request.spec_token_ids
+
+
+@pytest.mark.parametrize("kind", [Grammar, LikeXgrammar])
+def test_a_grammar_continues_a_draft_and_keeps_its_own_state(kind: type[Grammar]) -> None:
+    request = Request(kind.of(SCHEMA), spec_token_ids=encode("{")[:1])
+    assert extended(request).startswith(DICTATED[:-2])
+    assert request.spec_token_ids[:1] == encode("{")[:1]
+    assert extended(Request(request.grammar)).startswith(DICTATED[:-2])  # as at the beginning
+
+
+def test_what_is_free_is_left_to_the_model() -> None:
+    request = Request(Grammar.of(SCHEMA))
+    request.write(encode(DICTATED + "ab"))
+    assert extended(request) == ""
+    request.write(encode('"'))
+    assert extended(request) == "}"
+
+
+def test_a_draft_that_the_grammar_forbids_is_left_as_it_is() -> None:
+    request = Request(Grammar.of(SCHEMA), spec_token_ids=encode("no"))
+    assert extended(request) == "no"
+    padded = Request(Grammar.of(SCHEMA), spec_token_ids=[-1])
+    drafts().extend([padded])
+    assert padded.spec_token_ids == [-1]
+
+
+def test_drafts_keep_to_every_limit() -> None:
+    whole = Request(Grammar.of(SCHEMA))
+    drafts().extend([whole])
+    tokens = whole.spec_token_ids
+    assert len(tokens) > 6
+    for limits, size in (
+        ({"most": 3}, 3),
+        ({"most_tokens": 4}, 4),
+        ({"most_tokens": 0}, 0),
+    ):
+        request = Request(Grammar.of(SCHEMA))
+        drafts(**limits).extend([request])
+        assert request.spec_token_ids == tokens[:size]
+    for request, size in (
+        (Request(Grammar.of(SCHEMA), max_tokens=3), 2),  # the last token is the step's own
+        (Request(Grammar.of(SCHEMA), extra_args={XARG_MAX_DRAFT: 0}), 0),
+        (Request(Grammar.of(SCHEMA), extra_args={XARG_MAX_DRAFT: 2}), 2),
+        (Request(Grammar.of(SCHEMA), frequency_penalty=0.1), 0),
+        (Request(Grammar.of(SCHEMA), num_uncomputed=5), 0),  # its prompt is not read
+        (Request(None), 0),
+    ):
+        drafts().extend([request])
+        assert request.spec_token_ids == tokens[:size]
+
+
+def test_requests_share_the_tokens_of_a_step() -> None:
+    first, second = Request(Grammar.of(SCHEMA), "a"), Request(Grammar.of(SCHEMA), "b")
+    plain = Request(None, "c", spec_token_ids=[1, 2, 3])
+    drafts(most=5, most_tokens=10).extend([first, second, plain])
+    assert [len(one.spec_token_ids) for one in (first, second, plain)] == [5, 2, 3]
+
+
+def test_a_long_text_is_looked_up_once_while_it_comes_true() -> None:
+    long = {"const": "word " * 200}
+    request, maker = Request(Grammar.of(long), max_tokens=10_000), drafts()
+    num_steps = 0
+    while not request.grammar.is_terminated():
+        maker.extend([request])
+        draft = request.spec_token_ids or [EOS]
+        request.write(draft[:7])
+        num_steps += 1
+    assert num_steps > 20
+    assert request.grammar.num_looked_up <= 2
+
+
+def test_a_model_that_splits_the_text_otherwise_gets_no_more() -> None:
+    text = "customer orders customer orders"
+    request, maker = Request(Grammar.of({"const": text})), drafts()
+    sizes = []
+    for letter in f'"{text[:20]}':
+        maker.extend([request])
+        sizes.append(len(request.spec_token_ids))
+        (token,) = encode(letter)
+        request.write([token])
+    assert sizes[0] > 0
+    assert sizes[-3:] == [0, 0, 0]
+
+
+def test_reasoning_has_no_grammar() -> None:
+    maker = drafts(follows_reasoning=True)
+    assert extended(Request(Grammar.of(SCHEMA), "a", reasoning_ended=None), maker) == ""
+    assert extended(Request(Grammar.of(SCHEMA), "b", reasoning_ended=False), maker) == ""
+    assert extended(Request(Grammar.of(SCHEMA), "c", reasoning_ended=True), maker) != ""
+
+
+def test_an_output_that_ended_gets_nothing() -> None:
+    request = Request(Grammar.of({"const": "a"}))
+    request.write([*encode('"a"'), EOS])
+    assert extended(request) == ""
+
+
+def test_a_grammar_that_fails_costs_its_own_drafts_only(caplog: pytest.LogCaptureFixture) -> None:
+    broken, whole = Request(Grammar.of(SCHEMA), "a"), Request(Grammar.of(SCHEMA), "b")
+    broken.grammar.ll_matcher.compute_ff_tokens = lambda: 1 / 0
+    maker = drafts()
+    for _ in range(3):
+        broken.spec_token_ids, whole.spec_token_ids = encode("{")[:1], []
+        maker.extend([broken, whole])
+        assert broken.spec_token_ids == encode("{")[:1]
+        assert len(whole.spec_token_ids) > 6
+    assert caplog.text.count("dictates no drafts") == 1
+    maker.forget(["a", "never seen"])
+    maker.extend([broken])
+    assert caplog.text.count("dictates no drafts") == 2
+
+
+def test_without_a_tokenizer_only_tokens_are_known() -> None:
+    maker = GrammarDrafts(None, DraftConfig(max_tokens=31), 1000)
+    assert extended(Request(LikeXgrammar.of(SCHEMA)), maker) == ""
+    other = Request(SimpleNamespace(is_terminated=lambda: False, validate_tokens=lambda tokens: tokens), "b")
+    assert extended(other, maker) == ""  # a grammar of another kind
+
+
+@pytest.mark.parametrize(
+    ("method", "shape", "is_made"),
+    [(V1_METHOD, "ragged", True), (V1_METHOD, "uniform", False), (V2_METHOD, "ragged", False)],
+)
+def test_a_server_whose_worker_names_the_drafts_has_none(method: str, shape: str, is_made: bool) -> None:
+    config = SimpleNamespace(
+        additional_config={"agentspec": {"batch_shape": shape}},
+        speculative_config=SimpleNamespace(method=method, num_speculative_tokens=7),
+        scheduler_config=SimpleNamespace(max_num_seqs=4, max_num_batched_tokens=64),
+        model_config=SimpleNamespace(get_vocab_size=lambda: 1000),
+        structured_outputs_config=SimpleNamespace(reasoning_parser="", enable_in_reasoning=False),
+    )
+    assert (GrammarDrafts.of(config, None) is not None) is is_made
+    config.speculative_config = None
+    assert GrammarDrafts.of(config, None) is None
