@@ -49,6 +49,18 @@ def test_rows_that_cost_nothing_and_rows_that_cost_everything() -> None:
     assert price == pytest.approx(1, rel=0.05)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_high_cost_is_known_after_few_steps(seed: int) -> None:
+    """16 requests draft a token each: 1 ms a row and 5 % of noise, 20 tokens a step. The price is 0.63."""
+    rng = random.Random(seed)
+
+    def seconds(rows: int) -> float:
+        return 0.001 * rows * rng.lognormvariate(0, 0.05)
+
+    cost = StepCost()
+    assert serve(cost, around(32, 12, 24, seed), seconds, tokens=20) == pytest.approx(0.63, abs=0.15)
+
+
 def test_flat_then_linear_is_judged_where_the_server_is() -> None:
     def gpu(rows: int) -> float:
         return 0.01 + 0.0001 * max(0, rows - 100)

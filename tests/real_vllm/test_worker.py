@@ -62,6 +62,7 @@ def answers(given: list[Any]) -> list[list[int]]:
     return [answer.choices[0].token_ids for answer in given]
 
 
+@pytest.mark.slow  # two servers; test_serve has one that dies and remembers
 def test_what_was_learned_outlives_the_server(serving: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "forest")
     chats = load(14, 6)
