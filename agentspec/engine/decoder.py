@@ -191,7 +191,8 @@ class Decoder:
         per_draft_token = drafts_s / max(1, num_drafted) / token_s
         for row, num_accepted in asked:
             if row.choice.pace is not None:
-                row.choice.pace.judge(num_accepted, look_up + per_draft_token * len(row.draft))
+                cost = look_up + per_draft_token * len(row.draft)
+                row.choice.pace.judge(num_accepted, cost, len(asked))
 
     def _schedule(self) -> list[Row]:
         with self._lock:

@@ -51,11 +51,15 @@ class Pace:
         self.num_skipped += 1
         return False
 
-    def judge(self, num_accepted: int, cost: float) -> None:
+    def judge(self, num_accepted: int, cost: float, num_asked: int = 1) -> None:
         """Take the result of a draft that was asked for, and its cost in accepted tokens.
 
-        It stands for the steps that were skipped before it as well.
+        It stands for the steps that were skipped before it as well, together with the other results of its
+        step: a few lucky ones among many requests do not end a lull.
+
+        Args:
+            num_asked: requests that asked in this step.
         """
-        weight = _RATE * min(1 + self.num_skipped, _PERIOD)
+        weight = _RATE * max(1.0, min(1 + self.num_skipped, _PERIOD) / num_asked)
         self.gain.tokens += weight * (num_accepted - cost - self.gain.tokens)
         self.num_skipped, self.has_gained = 0, num_accepted > 0

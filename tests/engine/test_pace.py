@@ -83,3 +83,24 @@ def test_results_that_are_missing_do_not_count_for_more_than_one_period() -> Non
     pace = Pace(StageGain(-0.01), num_skipped=1000)
     pace.judge(1, 0.0)
     assert pace.gain.tokens == pytest.approx(-0.01 + PERIOD / 256 * 1.01)
+
+
+@pytest.mark.parametrize("num_requests", [4, 16, 64])
+def test_a_few_lucky_results_among_many_requests_do_not_end_a_lull(num_requests: int) -> None:
+    gain = StageGain(-0.05)
+    paces = [Pace(gain, has_gained=False) for _ in range(num_requests)]
+    num_asked = 0
+    for step in range(PERIOD + 1):
+        asking = [pace for pace in paces if pace.asks(step)]
+        num_asked += len(asking)
+        for pace in asking:
+            pace.judge(int(step == 0 and pace is paces[0]), 0.1, len(asking))
+    assert num_asked == 2 * num_requests + 1  # those of two steps, and the lucky one again
+    assert gain.tokens < 0 if num_requests > 4 else gain.tokens < 0.05
+
+
+def test_results_of_one_step_stand_for_its_skipped_steps_together() -> None:
+    gain = StageGain(-0.01)
+    for pace in [Pace(gain, num_skipped=PERIOD - 1) for _ in range(PERIOD)]:
+        pace.judge(1, 0.0, PERIOD)
+    assert gain.tokens == pytest.approx(1 - 1.01 * (1 - 1 / 256) ** PERIOD)
