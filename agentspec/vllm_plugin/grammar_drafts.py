@@ -23,35 +23,41 @@ from agentspec.vllm_plugin.settings import PluginSettings
 logger = logging.getLogger(__name__)
 
 _MOST_REFUSED = 3  # drafts in succession, after which a model is believed to split the text otherwise
+_MOST_TO_REPEAT = 1024  # tokens: a longer text takes milliseconds, and is looked up once
 
 
 @dataclass(slots=True)
-class _Dictated:
-    """What is known of the text that a request's grammar dictates.
+class _Known:
+    """The last draft of a request that its grammar extended.
 
     Attributes:
         most: draft tokens that the request wants in a step.
         start: number of output tokens before ``tokens``.
-        tokens: the dictated tokens from there on.
+        tokens: a draft and all that the grammar dictates behind it.
+        num_drafted: tokens of the draft.
         num_refused: drafts in succession of which the model refused the first dictated token.
     """
 
     most: int
     start: int = 0
     tokens: list[int] = field(default_factory=list)
+    num_drafted: int = 0
     num_refused: int = 0
 
     def rest(self, output: Sequence[int]) -> list[int]:
         """Return the dictated tokens that are left behind an output, and note if the model refused them."""
-        num_new = len(output) - self.start
-        if not self.tokens or num_new < 0:
-            return []
-        if num_new > 0:
-            is_first = output[self.start] == self.tokens[0]
-            self.num_refused = 0 if is_first else self.num_refused + 1
-        if self.tokens[:num_new] != list(output[self.start :]):
-            return []
-        return self.tokens[num_new:]
+        new = list(output[self.start :])
+        is_reached = (
+            len(new) > self.num_drafted and new[: self.num_drafted] == self.tokens[: self.num_drafted]
+        )
+        if self.tokens and is_reached:
+            is_refused = self.tokens[self.num_drafted : self.num_drafted + 1] != [new[self.num_drafted]]
+            self.num_refused = self.num_refused + 1 if is_refused else 0
+        if len(new) < self.num_drafted or self.tokens[: len(new)] != new:
+            if len(self.tokens) > _MOST_TO_REPEAT:
+                self.num_refused = _MOST_REFUSED
+            self.tokens = []
+        return self.tokens[len(new) :]
 
 
 class GrammarDrafts:
@@ -76,7 +82,7 @@ class GrammarDrafts:
         self._config = config
         self._most_tokens = most_tokens
         self._follows_reasoning = follows_reasoning
-        self._requests: dict[str, _Dictated] = {}
+        self._requests: dict[str, _Known] = {}
 
     @classmethod
     def of(cls, vllm_config: Any, tokenizer: Any) -> GrammarDrafts | None:
@@ -100,7 +106,8 @@ class GrammarDrafts:
             None if tokenizer is None else partial(tokenizer.encode, add_special_tokens=False),
             settings.draft_config(speculation.num_speculative_tokens),
             cap.most_tokens,
-            follows_reasoning=bool(structured.reasoning_parser) and not structured.enable_in_reasoning,
+            follows_reasoning=bool(structured.reasoning_parser)
+            and not getattr(structured, "enable_in_reasoning", False),
         )
 
     def extend(self, requests: Iterable[Any]) -> None:
@@ -120,7 +127,7 @@ class GrammarDrafts:
                     request.spec_token_ids = self._extended(request, room)
                 except Exception:
                     logger.exception("the grammar of %r dictates no drafts", request.request_id)
-                    self._requests[request.request_id] = _Dictated(most=0)
+                    self._requests[request.request_id] = _Known(most=0)
                 room -= len(request.spec_token_ids) - num_before
 
     def forget(self, request_ids: Iterable[str]) -> None:
@@ -128,15 +135,19 @@ class GrammarDrafts:
         for request_id in request_ids:
             self._requests.pop(request_id, None)
 
-    def _of(self, request: Any) -> _Dictated:
+    def _of(self, request: Any) -> _Known:
         known = self._requests.get(request.request_id)
         if known is None:
             most = Tags.from_xargs(request.sampling_params.extra_args).draft(self._config).max_tokens
-            known = self._requests[request.request_id] = _Dictated(most)
+            known = self._requests[request.request_id] = _Known(most)
         return known
 
     def _extended(self, request: Any, room: int) -> list[int]:
-        """Return a request's draft with what its grammar dictates behind it, at most ``room`` tokens more."""
+        """Return a request's draft with what its grammar dictates behind it, at most ``room`` tokens more.
+
+        vLLM stops if its grammar refuses a draft token, so all of them are checked. No check is longer than
+        a draft, since xgrammar takes no more back.
+        """
         draft: list[int] = request.spec_token_ids
         grammar = request.structured_output_request.grammar
         is_decoding = request.num_tokens - request.num_computed_tokens == 1
@@ -147,11 +158,10 @@ class GrammarDrafts:
         rest = known.rest(output)
         if room <= 0 or known.num_refused >= _MOST_REFUSED or any(token < 0 for token in draft):
             return draft
-        if rest and rest[: len(draft)] == draft:
-            return draft + rest[len(draft) : len(draft) + room]
-        tokens = self._behind(grammar, request.request_id, draft)
-        known.start, known.tokens = len(output) + len(draft), tokens
-        return draft + tokens[:room]
+        if not rest or rest[: len(draft)] != draft:
+            rest = draft + self._behind(grammar, request.request_id, draft)
+            known.start, known.tokens, known.num_drafted = len(output), rest, len(draft)
+        return list(grammar.validate_tokens(rest[: len(draft) + room]))
 
     def _is_reasoning(self, request: Any) -> bool:
         return self._follows_reasoning and not request.structured_output_request.reasoning_ended
@@ -163,7 +173,7 @@ class GrammarDrafts:
         if draft:
             grammar.accept_tokens(request_id, draft)
         try:
-            return [] if grammar.is_terminated() else grammar.validate_tokens(self._dictated(grammar))
+            return [] if grammar.is_terminated() else self._dictated(grammar)
         finally:
             if draft:
                 grammar.rollback(len(draft))

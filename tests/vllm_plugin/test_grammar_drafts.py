@@ -162,9 +162,10 @@ def test_what_is_free_is_left_to_the_model() -> None:
     assert extended(request) == "}"
 
 
-def test_a_draft_that_the_grammar_forbids_is_left_as_it_is() -> None:
-    request = Request(Grammar.of(SCHEMA), spec_token_ids=encode("no"))
-    assert extended(request) == "no"
+def test_a_draft_that_the_grammar_forbids_is_cut() -> None:
+    assert extended(Request(Grammar.of(SCHEMA), spec_token_ids=encode("no"))) == ""
+    half = Request(Grammar.of(SCHEMA), spec_token_ids=encode("{")[:1] + encode("no"))
+    assert extended(half) == "{"
     padded = Request(Grammar.of(SCHEMA), spec_token_ids=[-1])
     drafts().extend([padded])
     assert padded.spec_token_ids == [-1]
@@ -226,6 +227,36 @@ def test_a_model_that_splits_the_text_otherwise_gets_no_more() -> None:
         request.write([token])
     assert sizes[0] > 0
     assert sizes[-3:] == [0, 0, 0]
+
+
+def test_a_draft_that_was_refused_leaves_nothing_to_go_on_with() -> None:
+    """The output is as long as the draft, and differs: nothing is behind this draft any more."""
+    schema = {"enum": ["customer of the shop", "customs of the land"]}
+    request, maker = Request(Grammar.of(schema), spec_token_ids=encode('"customer')), drafts()
+    draft = list(request.spec_token_ids)
+    assert extended(request, maker) == '"customer of the shop"'
+    other = encode('"customs')
+    assert len(other) >= len(draft)
+    request.write(other)
+    assert extended(request, maker) == ' of the land"'
+    assert request.grammar.validate_tokens(request.spec_token_ids) == request.spec_token_ids
+
+
+def test_a_draft_that_was_not_scheduled_is_kept() -> None:
+    request, maker = Request(Grammar.of(SCHEMA), spec_token_ids=encode("{")[:1]), drafts()
+    first = extended(request, maker)
+    assert extended(request, maker) == first
+
+
+def test_a_long_text_that_the_model_splits_otherwise_is_not_looked_up_again() -> None:
+    text = "customer orders " * 600
+    request, maker = Request(Grammar.of({"const": text}), max_tokens=100_000), drafts()
+    for letter in f'"{text[:30]}':
+        maker.extend([request])
+        (token,) = encode(letter)
+        request.write([token])
+    assert request.grammar.num_looked_up == 1
+    assert extended(request, maker) == ""
 
 
 def test_reasoning_has_no_grammar() -> None:
