@@ -31,13 +31,14 @@ class Sizes:
     """How much is trained.
 
     Attributes:
-        minutes, head_minutes: most time of the model, and of its head. A draft model has half of the latter.
+        minutes, head_minutes, draft_minutes: most time of the model, of its head and of its draft model.
         vocab_size: tokens of its tokenizer.
         num_prompts: of each set, to measure on.
     """
 
     minutes: float = 35.0
     head_minutes: float = 20.0
+    draft_minutes: float = 40.0
     vocab_size: int = 4096
     num_prompts: int = 32
 
@@ -69,8 +70,8 @@ def build(traces: Path, out: Path, sizes: Sizes) -> None:
     texts = as_texts(batches.stream(stream(training, "head"), tokenizer, HEAD_BATCH_TOKENS, 0))
     head_plan = HeadPlan(num_steps=MOST_STEPS, most_s=60 * sizes.head_minutes)
     train_eagle(load_model(out), texts, head_plan, out / HEADS / EAGLE)
-    announce(f"draft model: at most {sizes.head_minutes / 2:g} minutes")
-    draft_plan = Plan(num_steps=MOST_STEPS, most_s=30 * sizes.head_minutes)
+    announce(f"draft model: at most {sizes.draft_minutes:g} minutes")
+    draft_plan = Plan(num_steps=MOST_STEPS, most_s=60 * sizes.draft_minutes)
     samples = partial(stream, training)
     train_draft_model(out, samples, draft_plan, out / HEADS / DRAFT_MODEL)
     write_prompts(prompts, out)

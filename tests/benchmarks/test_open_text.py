@@ -43,7 +43,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def built(traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train for a moment."""
     out = tmp_path_factory.mktemp("out")
-    build(traces, out / "model", Sizes(0.001, 0.001, vocab_size=400, num_prompts=6))
+    build(traces, out / "model", Sizes(0.001, 0.001, 0.001, vocab_size=400, num_prompts=6))
     return out / "model"
 
 
