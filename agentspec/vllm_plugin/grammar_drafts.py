@@ -1,17 +1,17 @@
 """Tokens that the grammars of vLLM's requests leave no choice about, as the end of their drafts.
 
 A JSON schema dictates names of members, constants, and the rest of a value of an ``enum`` once it has begun.
-vLLM's scheduler cuts a draft where its grammar forbids it. Here the grammar continues the draft from there,
-or begins one. A model that splits the same text into other tokens refuses them. It verifies them like any
-other draft token, so outputs do not change. Does not import vLLM.
+vLLM's scheduler cuts a draft where its grammar forbids it. Here a grammar of guidance continues the draft
+from there, or begins one. A model that splits the same text into other tokens refuses them. They are verified
+like any other draft token, so outputs do not change. Other backends are left alone: xgrammar names a text,
+but without any limit, so that one request could stop the engine. Does not import vLLM.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from agentspec.config import DraftConfig
@@ -35,7 +35,7 @@ class _Known:
         start: number of output tokens before ``tokens``.
         tokens: a draft and all that the grammar dictates behind it.
         num_drafted: tokens of the draft.
-        num_refused: drafts in succession of which the model refused the first dictated token.
+        num_refused: drafts in succession of which the model refused a dictated token.
     """
 
     most: int
@@ -47,15 +47,14 @@ class _Known:
     def rest(self, output: Sequence[int]) -> list[int]:
         """Return the dictated tokens that are left behind an output, and note if the model refused them."""
         new = list(output[self.start :])
-        is_reached = (
-            len(new) > self.num_drafted and new[: self.num_drafted] == self.tokens[: self.num_drafted]
-        )
-        if self.tokens and is_reached:
-            is_refused = self.tokens[self.num_drafted : self.num_drafted + 1] != [new[self.num_drafted]]
-            self.num_refused = self.num_refused + 1 if is_refused else 0
-        if len(new) < self.num_drafted or self.tokens[: len(new)] != new:
-            if len(self.tokens) > _MOST_TO_REPEAT:
+        is_true = self.tokens[: len(new)] == new[: len(self.tokens)]
+        own = self.tokens[: self.num_drafted]
+        is_reached = len(self.tokens) > len(own) < len(new) and new[: len(own)] == own
+        if is_reached:
+            self.num_refused = 0 if is_true else self.num_refused + 1
+            if not is_true and len(self.tokens) > _MOST_TO_REPEAT:
                 self.num_refused = _MOST_REFUSED
+        if not is_true or len(new) < len(own):
             self.tokens = []
         return self.tokens[len(new) :]
 
@@ -64,7 +63,6 @@ class GrammarDrafts:
     """Extends the drafts of the requests that a scheduler has under way.
 
     Args:
-        encode: the tokens of a text, without special ones; None = the server has no tokenizer.
         config: how much a request without tags drafts.
         most_tokens: of a step's drafts together.
         follows_reasoning: a grammar begins where the model's reasoning ends.
@@ -72,20 +70,18 @@ class GrammarDrafts:
 
     def __init__(
         self,
-        encode: Callable[[str], list[int]] | None,
         config: DraftConfig,
         most_tokens: int,
         *,
         follows_reasoning: bool = False,
     ) -> None:
-        self._encode = encode
         self._config = config
         self._most_tokens = most_tokens
         self._follows_reasoning = follows_reasoning
         self._requests: dict[str, _Known] = {}
 
     @classmethod
-    def of(cls, vllm_config: Any, tokenizer: Any) -> GrammarDrafts | None:
+    def of(cls, vllm_config: Any) -> GrammarDrafts | None:
         """Return those of a server; None if its worker does not verify the drafts that the scheduler names.
 
         So does the model runner V2. Padded drafts leave no room for more.
@@ -103,7 +99,6 @@ class GrammarDrafts:
             vllm_config.model_config.get_vocab_size(),
         )
         return cls(
-            None if tokenizer is None else partial(tokenizer.encode, add_special_tokens=False),
             settings.draft_config(speculation.num_speculative_tokens),
             cap.most_tokens,
             follows_reasoning=bool(structured.reasoning_parser)
@@ -145,48 +140,44 @@ class GrammarDrafts:
     def _extended(self, request: Any, room: int) -> list[int]:
         """Return a request's draft with what its grammar dictates behind it, at most ``room`` tokens more.
 
-        vLLM stops if its grammar refuses a draft token, so all of them are checked. No check is longer than
-        a draft, since xgrammar takes no more back.
+        vLLM stops if its grammar refuses a draft token, so all of them are checked.
         """
         draft: list[int] = request.spec_token_ids
         grammar = request.structured_output_request.grammar
-        is_decoding = request.num_tokens - request.num_computed_tokens == 1
-        if grammar is None or not is_decoding or self._is_reasoning(request):
+        if not hasattr(grammar, "ll_matcher") or not _is_decoding(request) or self._is_reasoning(request):
             return draft
         known, output = self._of(request), request.output_token_ids
         room = min(room, known.most - len(draft), request.max_tokens - len(output) - 1 - len(draft))
-        rest = known.rest(output)
         if room <= 0 or known.num_refused >= _MOST_REFUSED or any(token < 0 for token in draft):
             return draft
+        rest = known.rest(output)
+        if known.num_refused >= _MOST_REFUSED:
+            return draft
         if not rest or rest[: len(draft)] != draft:
-            rest = draft + self._behind(grammar, request.request_id, draft)
+            rest = draft + _behind(grammar, request.request_id, draft)
             known.start, known.tokens, known.num_drafted = len(output), rest, len(draft)
         return list(grammar.validate_tokens(rest[: len(draft) + room]))
 
     def _is_reasoning(self, request: Any) -> bool:
         return self._follows_reasoning and not request.structured_output_request.reasoning_ended
 
-    def _behind(self, grammar: Any, request_id: str, draft: list[int]) -> list[int]:
-        """Return the tokens that a grammar dictates behind a draft that it allows. Leaves no trace."""
-        if grammar.is_terminated() or grammar.validate_tokens(draft) != draft:
-            return []
-        if draft:
-            grammar.accept_tokens(request_id, draft)
-        try:
-            return [] if grammar.is_terminated() else self._dictated(grammar)
-        finally:
-            if draft:
-                grammar.rollback(len(draft))
 
-    def _dictated(self, grammar: Any) -> list[int]:
-        """Return what one of vLLM's grammars dictates at its present state: guidance's or xgrammar's."""
-        if (guidance := getattr(grammar, "ll_matcher", None)) is not None:
-            return list(guidance.compute_ff_tokens())
-        dictated_text = getattr(getattr(grammar, "matcher", None), "find_jump_forward_string", None)
-        if self._encode is None or dictated_text is None:
-            return []
-        text: str = dictated_text()
-        return self._encode(text) if text else []
+def _behind(grammar: Any, request_id: str, draft: list[int]) -> list[int]:
+    """Return the tokens that a grammar dictates behind a draft that it allows. Leaves no trace."""
+    if grammar.is_terminated() or grammar.validate_tokens(draft) != draft:
+        return []
+    if draft:
+        grammar.accept_tokens(request_id, draft)
+    try:
+        return [] if grammar.is_terminated() else list(grammar.ll_matcher.compute_ff_tokens())
+    finally:
+        if draft:
+            grammar.rollback(len(draft))
+
+
+def _is_decoding(request: Any) -> bool:
+    is_chunk = getattr(request, "is_prefill_chunk", False)
+    return request.num_tokens - request.num_computed_tokens == 1 and not is_chunk
 
 
 def _is_penalized(request: Any) -> bool:

@@ -52,9 +52,7 @@ class StepScheduler(Scheduler):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._grammars = GrammarDrafts.of(
-            self.vllm_config, getattr(self.structured_output_manager, "tokenizer", None)
-        )
+        self._grammars = GrammarDrafts.of(self.vllm_config)
         EngineCore.step, EngineCore.post_step = _step, _post_step
         if current_platform.is_cpu():
             self._pauses = Pauses()

@@ -35,6 +35,9 @@ PARAMETERS: dict[str, str | None] = {
     "cached": "vllm.v1.core.sched.output.CachedRequestData",
     "stream": NOT_VLLM,  # torch's
     "side": NOT_VLLM,  # the same
+    "request": "vllm.v1.request.Request",
+    "requests": "vllm.v1.request.Request",
+    "grammar": "vllm.v1.structured_output.backend_guidance.GuidanceGrammar",
 }
 
 # class of the attributes of vLLM's objects whose annotation is missing or wrong for us
