@@ -45,6 +45,7 @@ RUNNERS = "vllm.v1.worker.gpu_model_runner.GPUModelRunner | vllm.v1.worker.gpu.m
 ATTRIBUTES: dict[str, str | None] = {
     "Worker.model_runner": RUNNERS,
     "CPUWorker.model_runner": RUNNERS,
+    "Request.structured_output_request": "vllm.v1.structured_output.request.StructuredOutputRequest",
     "AsyncLLM.engine_core": "vllm.v1.engine.core_client.AsyncMPClient",
     "GPUModelRunner.query_start_loc": "vllm.v1.utils.CpuGpuBuffer",
     "GPUModelRunner.drafter": NOT_VLLM,  # ours, with model runner V1
