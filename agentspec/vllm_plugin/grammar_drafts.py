@@ -68,13 +68,7 @@ class GrammarDrafts:
         follows_reasoning: a grammar begins where the model's reasoning ends.
     """
 
-    def __init__(
-        self,
-        config: DraftConfig,
-        most_tokens: int,
-        *,
-        follows_reasoning: bool = False,
-    ) -> None:
+    def __init__(self, config: DraftConfig, most_tokens: int, *, follows_reasoning: bool = False) -> None:
         self._config = config
         self._most_tokens = most_tokens
         self._follows_reasoning = follows_reasoning
@@ -82,14 +76,12 @@ class GrammarDrafts:
 
     @classmethod
     def of(cls, vllm_config: Any) -> GrammarDrafts | None:
-        """Return those of a server; None if its worker does not verify the drafts that the scheduler names.
+        """Return those of a server; None with the model runner V2, or with drafts that are padded.
 
-        So does the model runner V2. Padded drafts leave no room for more.
+        V2 verifies the drafts of its worker, not those that the scheduler names.
         """
-        speculation, settings = (
-            vllm_config.speculative_config,
-            PluginSettings.read(vllm_config.additional_config),
-        )
+        speculation = vllm_config.speculative_config
+        settings = PluginSettings.read(vllm_config.additional_config)
         if getattr(speculation, "method", None) != V1_METHOD or settings.batch_shape == "uniform":
             return None
         scheduling, structured = vllm_config.scheduler_config, vllm_config.structured_outputs_config
