@@ -9,14 +9,12 @@ import json
 import sys
 from typing import Any
 
-from vllm import LLM, SamplingParams
+from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
 
-from agentspec.models import bundled_model_dir
-from agentspec.vllm_plugin.command import WORKER
-from agentspec.vllm_plugin.model_runner import SCHEDULER, ModelRunner
 from agentspec.vllm_plugin.scheduler import StepScheduler
 from agentspec.wire import XARG_LEARN, XARG_MAX_DRAFT
+from tests.real_vllm.support.in_process import bundled
 
 PROMPTS = ("How many orders", "Which customer", "List the products")
 SCHEMA = {
@@ -48,16 +46,7 @@ def main(backend: str) -> None:
     import agentspec.vllm_plugin.scheduler as scheduler
 
     scheduler.StepScheduler = Counted
-    llm = LLM(
-        model=str(bundled_model_dir()),
-        dtype="float32",
-        enforce_eager=True,
-        max_model_len=512,
-        worker_cls=WORKER,
-        scheduler_cls=SCHEDULER,
-        structured_outputs_config={"backend": backend, "disable_any_whitespace": True},
-        speculative_config=ModelRunner(is_v2=False).speculative_config(15),
-    )
+    llm = bundled(structured_outputs_config={"backend": backend, "disable_any_whitespace": True})
     for temperature in (0.0, 1.0):
         for tags in ({XARG_MAX_DRAFT: 0, XARG_LEARN: 0}, {XARG_LEARN: 0}):
             params = SamplingParams(

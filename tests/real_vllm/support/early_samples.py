@@ -9,14 +9,12 @@ import json
 from typing import Any, ClassVar
 from unittest.mock import patch
 
-from vllm import LLM, SamplingParams
+from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
 
-from agentspec.models import bundled_model_dir
 from agentspec.vllm_plugin import scheduler
-from agentspec.vllm_plugin.command import WORKER
-from agentspec.vllm_plugin.model_runner import SCHEDULER, ModelRunner
 from agentspec.vllm_plugin.worker_calls import EarlySampling
+from tests.real_vllm.support.in_process import bundled
 
 GRAMMAR = r"(SELECT|The) [a-z]{3,12}( [a-z]{2,9}){4,6}\."
 PROMPTS = ("How many orders", "Which customer", "List the products")
@@ -43,16 +41,7 @@ class Counted(EarlySampling):
 
 def main() -> None:
     """Generate with and without a grammar."""
-    llm = LLM(
-        model=str(bundled_model_dir()),
-        dtype="float32",
-        enforce_eager=True,
-        max_model_len=512,
-        worker_cls=WORKER,
-        scheduler_cls=SCHEDULER,
-        distributed_executor_backend="mp",
-        speculative_config=ModelRunner(is_v2=False).speculative_config(15),
-    )
+    llm = bundled(distributed_executor_backend="mp")
     constrained = SamplingParams(
         temperature=0, max_tokens=48, structured_outputs=StructuredOutputsParams(regex=GRAMMAR)
     )

@@ -1,0 +1,25 @@
+"""vLLM's engine core in this process, with the plugin and model runner V1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm import LLM
+
+from agentspec.models import bundled_model_dir
+from agentspec.vllm_plugin.command import WORKER
+from agentspec.vllm_plugin.model_runner import SCHEDULER, ModelRunner
+
+
+def bundled(**options: Any) -> LLM:
+    """Return an engine of the bundled model with these options of vLLM's."""
+    return LLM(
+        model=str(bundled_model_dir()),
+        dtype="float32",
+        enforce_eager=True,
+        max_model_len=512,
+        worker_cls=WORKER,
+        scheduler_cls=SCHEDULER,
+        speculative_config=ModelRunner(is_v2=False).speculative_config(15),
+        **options,
+    )
