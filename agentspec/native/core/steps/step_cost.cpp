@@ -12,7 +12,8 @@ constexpr double kStairWidth = 0.5;     // accepted tokens: deviation of the fir
 constexpr double kNever = 1e300;        // weight of "no cost" that no step outweighs
 constexpr double kLeastEvidence = 0.2;  // for a known cost
 constexpr double kLeastWeight = 0.01;   // weight of the prior "no cost" for requests and prompt tokens
-constexpr int kFew = 8;                 // steps before any step counts as an outlier
+constexpr int kFew = 8;                 // steps until deviations are known; rows limit the seconds before
+constexpr double kMostJump = 1.5;       // most seconds per row of such a step, relative to the one before
 constexpr double kOutlier = 3;          // limit of a change, in deviations; larger changes are clipped
 constexpr double kLeastShare = 0.02;    // of a step's seconds: least deviation, and least time of decoding
 constexpr double kShortestS = 1e-9;     // no step is shorter, unless the clock was set,
@@ -52,6 +53,7 @@ void StepCost::observe(double seconds, std::uint32_t num_requests, std::uint32_t
   num_steps_ = std::min(num_steps_ + 1, kWindow);
   const double weight = 1.0 / num_steps_;
   if (num_steps_ > 1) {
+    if (num_steps_ <= kFew) seconds = within_rows(seconds, work);
     Causes change;
     for (std::size_t i = 0; i < kNumCauses; ++i) change[i] = work[i] - last_[i];
     const double s = within_reason(seconds - last_s_, change, weight);
@@ -65,6 +67,19 @@ void StepCost::observe(double seconds, std::uint32_t num_requests, std::uint32_t
   mean_tokens_ += rate_weight * (num_tokens - mean_tokens_);
   mean_prompt_ += rate_weight * (work[kPrompt] - mean_prompt_);
   fit();
+}
+
+/// Returns the seconds of an early step, at most those that its rows explain, and limits the step before
+/// likewise: a step of twice the rows takes at most twice the time. The first steps of a process are often
+/// slow (kernels are compiled, memory is allocated).
+double StepCost::within_rows(double seconds, const Causes& work) {
+  const auto rows = [](const Causes& of) { return of[kPrompt] + of[kRequests] + of[kDrafted]; };
+  const double ratio = rows(work) / rows(last_);
+  seconds = std::min(seconds, kMostJump * std::max(1.0, ratio) * last_s_);
+  const double last_s = std::min(last_s_, kMostJump * std::max(1.0, 1 / ratio) * seconds);
+  mean_s_ -= (last_s_ - last_s) / (num_steps_ - 1);
+  last_s_ = last_s;
+  return seconds;
 }
 
 /// Returns the change of seconds, clipped towards the fit if it is an outlier.

@@ -58,6 +58,7 @@ class StepCost {
     double evidence = 0;
   };
 
+  double within_rows(double seconds, const Causes& work);
   double within_reason(double change, const Causes& work, double weight);
   void fade(double weight, const Causes& change, double s);
   void fit();
