@@ -55,7 +55,7 @@ def measure(shape: str, traces: Path, sizes: Sizes, num_calls: int, announce: An
             raise ConfigError(f"set {name!r} has {len(work.calls)} calls to measure, not {wanted}")
         for num_clients in sizes.num_clients:
             calls = work.calls[: sizes.num_calls(num_clients, num_calls)]
-            cell = serve(model, work, calls, num_clients, sizes)
+            cell = averaged([serve(model, work, calls, num_clients, sizes, i) for i in range(sizes.rounds)])
             cells[f"{name}, {num_clients}"] = cell
             speed = cell[LEARNED]["speed"]
             announce(f"{shape}, {name}, {num_clients} at a time: {speed:.3f} of the speed without drafts")
@@ -63,10 +63,16 @@ def measure(shape: str, traces: Path, sizes: Sizes, num_calls: int, announce: An
 
 
 def serve(
-    model: Measured, work: Work, calls: Sequence[EngineCall], num_clients: int, sizes: Sizes
+    model: Measured, work: Work, calls: Sequence[EngineCall], num_clients: int, sizes: Sizes, number: int
 ) -> dict[str, Figures]:
-    """Return each variant's figures. All variants take turns."""
+    """Return each variant's figures in a round.
+
+    All variants take turns. Each round begins with another one: where a lane's memory lies, and which lane
+    runs before it, changes its speed by up to 2 %.
+    """
     requests = [[forced_request(f"call {i}", call)] for i, call in enumerate(calls)]
+    names = list(PRICES)
+    start = number % len(names)
     most_drafted = DRAFTS[OURS].max_tokens
     lanes = {
         name: Lane(
@@ -74,24 +80,38 @@ def serve(
             model.tokenizer,
             requests,
             DraftConfig(mode="off") if name == OFF else DRAFTS[OURS],
-            price,
+            PRICES[name],
             num_clients,
             _proposer(name, work),
             max_len=sizes.prompt_tokens + sizes.output_tokens + most_drafted + 2,
         )
-        for name, price in PRICES.items()
+        for name in names[start:] + names[:start]
     }
     take_turns(list(lanes.values()))
-    rates = {name: _rate(lane) for name, lane in lanes.items()}
     return {
         name: {
-            "tokens_per_s": rates[name],
-            "speed": rates[name] / rates[OFF],
-            "price": lane.price,
-            "outputs_identical": _are_recorded(lane.outputs, calls),
-            **lane.speculation(),
+            "tokens_per_s": _rate(lanes[name]),
+            "price": lanes[name].price,
+            "outputs_identical": _are_recorded(lanes[name].outputs, calls),
+            **lanes[name].speculation(),
         }
-        for name, lane in lanes.items()
+        for name in PRICES
+    }
+
+
+def averaged(rounds: Sequence[Mapping[str, Figures]]) -> dict[str, Figures]:
+    """Return each variant's means over the rounds, and its speed by that without drafts."""
+    speeds = {
+        name: [one[name]["tokens_per_s"] / one[OFF]["tokens_per_s"] for one in rounds] for name in PRICES
+    }
+    return {
+        name: {
+            **{key: mean(one[name][key] for one in rounds) for key in rounds[0][name]},
+            "outputs_identical": all(one[name]["outputs_identical"] for one in rounds),
+            "speed": mean(speeds[name]),
+            "speeds": speeds[name],
+        }
+        for name in PRICES
     }
 
 

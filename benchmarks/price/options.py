@@ -20,15 +20,15 @@ SHAPES = {"bundled": 192, "smollm-135m": 16, "qwen-0.5b": 8}  # and their number
 DESCRIPTION = """\
 Serve recorded calls with the embedded engine, 1, 4 and 16 at a time, with models of three shapes: without
 drafts, at fixed prices of a draft token, and at the price that the engine learns from its steps. The outputs
-are forced to the recorded ones, so that the weights may be random. All variants take turns. One set has
-drafts that pay, the other is open-ended text. Only steps are timed; a prompt is indexed between them. Prints
-a table, then one line of JSON.
+are forced to the recorded ones, so that the weights may be random. All variants take turns, in two rounds.
+One set has drafts that pay, the other is open-ended text. Only steps are timed; a prompt is indexed between
+them. Prints a table, then one line of JSON.
 """
 
 EXAMPLES = """\
 examples:
-  python -m benchmarks price --traces DIR --json out/price.json          some 40 minutes on two idle cores
-  python -m benchmarks price --traces DIR --only bundled                 ten minutes
+  python -m benchmarks price --traces DIR --json out/price.json          about an hour on two idle cores
+  python -m benchmarks price --traces DIR --only bundled                 a quarter of an hour
 
 parts; with --json, those that are not measured now stay as they are in the file:
   bundled        the bundled model, 3.7 M parameters

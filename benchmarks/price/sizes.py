@@ -18,6 +18,7 @@ class Sizes:
         num_clients: requests at a time.
         history: answers before them that the forest has learned.
         prompt_tokens, output_tokens: of a call, at most.
+        rounds: of each load, each with new engines.
     """
 
     sets: tuple[str, ...] = ("rsl_sql_bird_dev_gpt4o", "spec_bench_vicuna7b")
@@ -25,6 +26,7 @@ class Sizes:
     history: int = 100
     prompt_tokens: int = 64
     output_tokens: int = 64
+    rounds: int = 2
 
     def num_calls(self, num_clients: int, least: int) -> int:
         """Return the number of calls under a load."""
@@ -37,4 +39,4 @@ class Sizes:
 
 
 FULL = Sizes()
-QUICK = Sizes(num_clients=(1, 4), history=20, output_tokens=24)
+QUICK = Sizes(num_clients=(1, 4), history=20, output_tokens=24, rounds=1)

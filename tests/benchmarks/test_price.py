@@ -13,7 +13,7 @@ import torch
 from agentspec.errors import ConfigError
 from agentspec.replay.engine.calls import EngineCall, Work
 from agentspec.replay.engine.shapes import Chosen, load
-from benchmarks.price.measure import FIXED_PRICES, OFF, PRICES, figures, measure, serve
+from benchmarks.price.measure import FIXED_PRICES, LEARNED, OFF, PRICES, averaged, figures, measure, serve
 from benchmarks.price.run import CARD
 from benchmarks.price.sizes import FULL, QUICK, Sizes
 
@@ -28,21 +28,32 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_one_thread")
-@pytest.mark.parametrize("num_clients", [1, 2])
-def test_every_variant_gives_the_recorded_outputs(num_clients: int) -> None:
+@pytest.mark.parametrize(("num_clients", "number"), [(1, 0), (2, 1)])
+def test_every_variant_gives_the_recorded_outputs(num_clients: int, number: int) -> None:
     model = load(Chosen(None, "bundled"))
     repeated = np.tile(np.arange(20, 26, dtype=np.int32), 4)
     calls = [
         EngineCall("plan", f"s{i}", np.arange(20, 24 + i, dtype=np.int32), repeated, is_cut=i % 2 == 0)
         for i in range(3)
     ]
-    found = serve(model, Work([("plan", repeated)], calls), calls, num_clients, SIZES)
+    found = serve(model, Work([("plan", repeated)], calls), calls, num_clients, SIZES, number)
     assert list(found) == list(PRICES)
     assert all(one["outputs_identical"] and one["tokens_per_s"] > 0 for one in found.values())
     assert found[OFF]["drafted_per_step"] == 0
-    assert found[OFF]["speed"] == 1
     assert found[f"fixed {FIXED_PRICES[0]}"]["tokens_per_step"] > 1.5
     assert found[f"fixed {FIXED_PRICES[0]}"]["price"] == pytest.approx(FIXED_PRICES[0])
+
+
+def test_rounds_are_averaged() -> None:
+    def one(off: float, others: float, is_same: bool) -> dict[str, dict[str, object]]:
+        rates = {name: off if name == OFF else others for name in PRICES}
+        return {name: {"tokens_per_s": rate, "outputs_identical": is_same} for name, rate in rates.items()}
+
+    found = averaged([one(10, 12, True), one(20, 20, False)])
+    assert found[OFF] == {"tokens_per_s": 15, "outputs_identical": False, "speed": 1, "speeds": [1, 1]}
+    assert found[LEARNED]["speeds"] == [1.2, 1]
+    assert found[LEARNED]["speed"] == pytest.approx(1.1)
+    assert found[LEARNED]["outputs_identical"] is False
 
 
 def test_the_best_fixed_price_is_one_for_all_loads() -> None:
