@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.real_vllm.support.forced import forced
 
 
+@pytest.mark.slow  # model runner V2 has the same test, which is not
 def test_every_output_is_the_recorded_one(tmp_path: Path) -> None:
     found = forced(tmp_path, "plain", "agentspec")
     assert {name: one["error"] for name, one in found.items()} == {"plain": None, "agentspec": None}

@@ -55,6 +55,7 @@ def test_ranks_that_schedule_by_themselves_are_refused() -> None:
         check(backend="external_launcher")
 
 
+@pytest.mark.slow
 def test_the_longest_allowed_draft_is_verified(serving: Any) -> None:
     chat = load(7, 3)[0].asking(max_tokens=300, ignore_eos=True).tagged(max_draft=1024)
     with serving(LONGEST) as server:

@@ -137,6 +137,7 @@ def test_malformed_tags_of_a_client_without_a_gateway_do_no_harm(server: Any) ->
     assert ("default", "default") in figures(server)
 
 
+@pytest.mark.slow
 def test_a_worker_without_its_proposer_stops_the_start_with_a_clear_reason(
     serving: Any, tmp_path: Path
 ) -> None:

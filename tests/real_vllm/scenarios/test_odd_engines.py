@@ -32,6 +32,7 @@ COMPUTED_AGAIN = {
 ENDED = {**FAILING_LOADS, "kv_connector": "SometimesFailingConnector", "kv_load_failure_policy": "fail"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     bool(asks_for_v2(os.environ)), reason="vLLM 0.32's model runner V2 continues without the lost blocks"
 )
@@ -46,6 +47,7 @@ def test_a_failed_load_of_the_cache_costs_drafts_alone(
     assert "Recovered from KV load failure" in (tmp_path / "vllm-agentspec.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_request_that_ends_with_a_failed_load_changes_no_other(
     references: dict[str, list[Any]], tmp_path: Path
 ) -> None:
