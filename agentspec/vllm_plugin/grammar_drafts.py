@@ -1,10 +1,10 @@
 """Tokens that the grammars of vLLM's requests leave no choice about, as the end of their drafts.
 
 A JSON schema dictates names of members, constants, and the rest of a value of an ``enum`` once it has begun.
-vLLM's scheduler cuts a draft where its grammar forbids it. Here a grammar of guidance continues the draft
-from there, or begins one. A model that splits the same text into other tokens refuses them. They are verified
-like any other draft token, so outputs do not change. Other backends are left alone: xgrammar names a text,
-but without any limit, so that one request could stop the engine. Does not import vLLM.
+vLLM's scheduler cuts a draft where its grammar forbids it. Here a grammar of guidance or xgrammar continues
+the draft from there, or begins one. A model that splits the same text into other tokens refuses them. They
+are verified like any other draft token, so outputs do not change. Other backends are left alone. Does not
+import vLLM.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from agentspec.config import DraftConfig
 from agentspec.tags import Tags
 from agentspec.vllm_plugin.draft_cap import DraftCap
+from agentspec.vllm_plugin.mask_walk import MaskWalk
 from agentspec.vllm_plugin.model_runner import V1_METHOD
 from agentspec.vllm_plugin.settings import PluginSettings
 
@@ -73,6 +74,7 @@ class GrammarDrafts:
         self._most_tokens = most_tokens
         self._follows_reasoning = follows_reasoning
         self._requests: dict[str, _Known] = {}
+        self._walk: MaskWalk | None = None
 
     @classmethod
     def of(cls, vllm_config: Any) -> GrammarDrafts | None:
@@ -136,7 +138,7 @@ class GrammarDrafts:
         """
         draft: list[int] = request.spec_token_ids
         grammar = request.structured_output_request.grammar
-        if not hasattr(grammar, "ll_matcher") or not _is_decoding(request) or self._is_reasoning(request):
+        if not _is_known(grammar) or not _is_decoding(request) or self._is_reasoning(request):
             return draft
         known, output = self._of(request), request.output_token_ids
         room = min(room, known.most - len(draft), request.max_tokens - len(output) - 1 - len(draft))
@@ -146,25 +148,35 @@ class GrammarDrafts:
         if known.num_refused >= _MOST_REFUSED:
             return draft
         if not rest or rest[: len(draft)] != draft:
-            rest = draft + _behind(grammar, request.request_id, draft)
+            rest = draft + self._behind(grammar, request.request_id, draft, room)
             known.start, known.tokens, known.num_drafted = len(output), rest, len(draft)
         return list(grammar.validate_tokens(rest[: len(draft) + room]))
+
+    def _behind(self, grammar: Any, request_id: str, draft: list[int], most: int) -> list[int]:
+        """Return the tokens that a grammar dictates behind a draft that it allows. Leaves no trace."""
+        if grammar.is_terminated() or grammar.validate_tokens(draft) != draft:
+            return []
+        if draft:
+            grammar.accept_tokens(request_id, draft)
+        try:
+            return [] if grammar.is_terminated() else self._dictated(grammar, request_id, most)
+        finally:
+            if draft:
+                grammar.rollback(len(draft))
+
+    def _dictated(self, grammar: Any, request_id: str, most: int) -> list[int]:
+        if hasattr(grammar, "ll_matcher"):
+            return list(grammar.ll_matcher.compute_ff_tokens())
+        if self._walk is None:
+            self._walk = MaskWalk(grammar)
+        return self._walk.tokens(grammar, request_id, most)
 
     def _is_reasoning(self, request: Any) -> bool:
         return self._follows_reasoning and not request.structured_output_request.reasoning_ended
 
 
-def _behind(grammar: Any, request_id: str, draft: list[int]) -> list[int]:
-    """Return the tokens that a grammar dictates behind a draft that it allows. Leaves no trace."""
-    if grammar.is_terminated() or grammar.validate_tokens(draft) != draft:
-        return []
-    if draft:
-        grammar.accept_tokens(request_id, draft)
-    try:
-        return [] if grammar.is_terminated() else list(grammar.ll_matcher.compute_ff_tokens())
-    finally:
-        if draft:
-            grammar.rollback(len(draft))
+def _is_known(grammar: Any) -> bool:
+    return hasattr(grammar, "ll_matcher") or (hasattr(grammar, "matcher") and hasattr(grammar, "ctx"))
 
 
 def _is_decoding(request: Any) -> bool:

@@ -1,6 +1,7 @@
 """Runs vLLM's engine core in this process, and counts the steps of outputs under a JSON schema.
 
-``python -m tests.real_vllm.support.dictated BACKEND`` prints steps and outputs as JSON: without drafts, with.
+``python -m tests.real_vllm.support.dictated BACKEND`` prints steps and outputs as JSON, greedy and sampled:
+without drafts, with those of the trees, and with what the grammar dictates as well. Nothing is learned.
 """
 
 from __future__ import annotations
@@ -12,21 +13,34 @@ from typing import Any
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
 
+from agentspec.vllm_plugin.grammar_drafts import GrammarDrafts
 from agentspec.vllm_plugin.scheduler import StepScheduler
 from agentspec.wire import XARG_LEARN, XARG_MAX_DRAFT
+from benchmarks.vllm.chats import load
 from tests.real_vllm.support.in_process import bundled
 
-PROMPTS = ("How many orders", "Which customer", "List the products")
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "explanation_of_the_query": {"const": "There is no explanation, since nobody asked."},
-        "number_of_tables": {"enum": ["one table", "two tables"]},
-        "certainty_of_the_answer": {"type": "integer", "minimum": 0, "maximum": 9},
-    },
-    "required": ["explanation_of_the_query", "number_of_tables", "certainty_of_the_answer"],
-    "additionalProperties": False,
-}
+STAGE, NUM_CHATS = "agentic_sql/extract", 3
+
+
+def members(**of_what: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": of_what,
+        "required": list(of_what),
+        "additionalProperties": False,
+    }
+
+
+FILTER = members(column={"type": "string"}, op={"enum": ["=", ">"]}, value={"type": "string"})
+SCHEMA = members(
+    kind={"enum": ["lowest", "highest", "average", "count", "total"]},
+    table={"enum": ["customers", "products", "orders"]},
+    column={"type": "string"},
+    filters={"type": "array", "items": FILTER},
+    group_by={"const": None},
+    order_by={"const": None},
+    limit={"const": None},
+)
 
 
 class Counted(StepScheduler):
@@ -42,26 +56,30 @@ class Counted(StepScheduler):
 
 
 def main(backend: str) -> None:
-    """Generate without drafts and with them. Nothing is learned."""
+    """Generate in every way."""
     import agentspec.vllm_plugin.scheduler as scheduler
 
     scheduler.StepScheduler = Counted
-    llm = bundled(structured_outputs_config={"backend": backend, "disable_any_whitespace": True})
+    llm = bundled(
+        structured_outputs_config={"backend": backend}, additional_config={"agentspec": {"price": 0.1}}
+    )
+    chats = [chat.body["messages"] for chat in load(7 * NUM_CHATS, 5) if chat.stage == STAGE]
+    extend = GrammarDrafts.extend
     for temperature in (0.0, 1.0):
-        for tags in ({XARG_MAX_DRAFT: 0, XARG_LEARN: 0}, {XARG_LEARN: 0}):
+        for drafts in ("none", "trees", "grammar"):
+            GrammarDrafts.extend = extend if drafts == "grammar" else lambda self, requests: None
             params = SamplingParams(
                 temperature=temperature,
                 seed=1,
                 max_tokens=160,
                 structured_outputs=StructuredOutputsParams(json=SCHEMA),
-                extra_args=tags,
+                extra_args={XARG_LEARN: 0, **({XARG_MAX_DRAFT: 0} if drafts == "none" else {})},
             )
             Counted.num_steps = 0
-            outputs = [
-                list(one.outputs[0].token_ids) for one in llm.generate(list(PROMPTS), params, use_tqdm=False)
-            ]
-            texts = [llm.get_tokenizer().decode(tokens, skip_special_tokens=True) for tokens in outputs]
-            print(json.dumps({"steps": Counted.num_steps, "outputs": outputs, "texts": texts}))
+            answers = llm.chat(chats, params, use_tqdm=False)
+            outputs = [list(one.outputs[0].token_ids) for one in answers]
+            ended = [one.outputs[0].text for one in answers if one.outputs[0].finish_reason == "stop"]
+            print(json.dumps({"steps": Counted.num_steps, "outputs": outputs, "ended": ended}))
 
 
 if __name__ == "__main__":

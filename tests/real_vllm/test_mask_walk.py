@@ -1,0 +1,149 @@
+"""What xgrammar's masks dictate, with vLLM's own grammars."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from typing import Any
+
+import pytest
+
+from agentspec.models import bundled_model_dir
+from agentspec.vllm_plugin.mask_walk import MaskWalk
+from tests.vllm_plugin.test_grammar_drafts import Request, drafts
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # from the modules that vLLM imports
+    import xgrammar
+    from transformers import AutoTokenizer
+    from vllm.v1.structured_output.backend_xgrammar import XgrammarGrammar
+
+MOST = 31
+NAME = "name_of_the_only_member"
+SCHEMA = {
+    "type": "object",
+    "properties": {NAME: {"type": "string", "maxLength": 5}},
+    "required": [NAME],
+    "additionalProperties": False,
+}
+TOKENIZER = AutoTokenizer.from_pretrained(bundled_model_dir())
+VOCABULARY = xgrammar.TokenizerInfo.from_huggingface(TOKENIZER)
+COMPILER = xgrammar.GrammarCompiler(VOCABULARY)
+
+
+def of(compiled: Any) -> XgrammarGrammar:
+    matcher = xgrammar.GrammarMatcher(compiled)
+    return XgrammarGrammar(vocab_size=VOCABULARY.vocab_size, matcher=matcher, ctx=compiled)
+
+
+def schema(of_what: dict[str, Any], *, any_whitespace: bool = False) -> XgrammarGrammar:
+    return of(COMPILER.compile_json_schema(json.dumps(of_what), any_whitespace=any_whitespace))
+
+
+def encode(text: str) -> list[int]:
+    ids: list[int] = TOKENIZER.encode(text, add_special_tokens=False)
+    return ids
+
+
+def walked(grammar: XgrammarGrammar, most: int = MOST) -> str:
+    """Return the text of the tokens that a grammar dictates. Its state is as before."""
+    walk = MaskWalk(grammar)
+    tokens = walk.tokens(grammar, "r", most)
+    assert walk.tokens(grammar, "r", most) == tokens
+    assert grammar.validate_tokens(tokens) == tokens
+    return str(TOKENIZER.decode(tokens))
+
+
+def test_the_whole_dictated_text_is_found() -> None:
+    grammar = schema(SCHEMA)
+    assert walked(grammar) == f'{{"{NAME}":'  # then a text, which may be empty
+    assert len(MaskWalk(grammar).tokens(grammar, "r", MOST)) < len(NAME)  # the longest tokens
+    assert grammar.accept_tokens("r", encode(f'{{"{NAME[:4]}'))
+    assert walked(grammar) == f'{NAME[4:]}":'
+
+
+def test_a_choice_ends_it() -> None:
+    grammar = schema({"enum": ["one table", "two tables"]})
+    assert walked(grammar) == '"'
+    assert grammar.accept_tokens("r", encode('"o'))
+    assert walked(grammar).startswith("ne table")
+    free = schema({"type": "string"})
+    assert free.accept_tokens("r", encode('"a'))
+    assert walked(free) == ""
+
+
+def test_white_space_is_a_choice() -> None:
+    grammar = schema(SCHEMA, any_whitespace=True)
+    assert grammar.accept_tokens("r", encode("{"))
+    assert walked(grammar) == ""
+    assert grammar.accept_tokens("r", encode('"'))
+    assert walked(grammar).startswith(NAME)
+
+
+def test_no_walk_is_longer_than_it_may_be() -> None:
+    grammar = schema(SCHEMA)
+    tokens = MaskWalk(grammar).tokens(grammar, "r", MOST)
+    for most in range(len(tokens)):
+        assert MaskWalk(grammar).tokens(grammar, "r", most) == tokens[:most]
+
+
+@pytest.mark.parametrize("endless", ['root ::= "ab" root', 'root ::= "ab" other\nother ::= "c" root'])
+def test_a_text_without_an_end_ends_with_the_draft(endless: str) -> None:
+    """``find_jump_forward_string`` does not return from these."""
+    grammar = of(COMPILER.compile_grammar(endless))
+    start = time.monotonic()
+    tokens = MaskWalk(grammar).tokens(grammar, "r", MOST)
+    assert len(tokens) == MOST
+    assert time.monotonic() - start < 5
+
+
+def test_the_end_of_an_output_is_dictated_as_well() -> None:
+    grammar = schema({"const": "a"})
+    assert grammar.accept_tokens("r", encode('"a"'))
+    walk = MaskWalk(grammar)
+    assert walk.tokens(grammar, "r", MOST) == [TOKENIZER.eos_token_id]
+    assert not grammar.is_terminated()
+    assert grammar.accept_tokens("r", [TOKENIZER.eos_token_id])
+    assert grammar.is_terminated()
+    assert walk.tokens(grammar, "r", MOST) == []
+
+
+def test_a_request_drafts_what_its_masks_dictate_within_its_limits() -> None:
+    whole = walked(schema(SCHEMA))
+    for most, step in ((31, 1000), (5, 1000), (31, 4), (0, 1000)):
+        request = Request(schema(SCHEMA), spec_token_ids=encode("{")[:1] if most else [])
+        drafts(most, step).extend([request])
+        assert len(request.spec_token_ids) <= min(most, step)
+        text = str(TOKENIZER.decode(request.spec_token_ids))
+        assert text == whole if (most, step) == (31, 1000) else whole.startswith(text)
+        assert request.grammar.num_processed_tokens == 0
+
+
+def test_every_step_of_an_output_drafts_what_is_dictated_from_there_on() -> None:
+    request, maker = Request(schema(SCHEMA)), drafts(4)
+    texts = []
+    while len(texts) < 4:
+        maker.extend([request])
+        texts.append(str(TOKENIZER.decode(request.spec_token_ids)))
+        request.write(request.spec_token_ids)
+    assert f'{{"{NAME}":'.startswith("".join(texts))
+    assert len("".join(texts)) > 12
+
+
+def test_a_failure_within_a_walk_leaves_no_trace() -> None:
+    grammar = schema(SCHEMA)
+    walk = MaskWalk(grammar)
+    tokens = walk.tokens(grammar, "r", MOST)
+    calls = iter(range(MOST))
+
+    def fill(mask: Any, row: int) -> None:
+        if next(calls) == 3:
+            raise RuntimeError
+        XgrammarGrammar.fill_bitmask(grammar, mask, row)
+
+    grammar.fill_bitmask = fill
+    with pytest.raises(RuntimeError):
+        walk.tokens(grammar, "r", MOST)
+    assert grammar.num_processed_tokens == 0
+    assert grammar.validate_tokens(tokens) == tokens
