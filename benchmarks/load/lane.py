@@ -45,12 +45,17 @@ class StepClock:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a lane is: its output tokens, and the time of its steps."""
+class Decoded:
+    """Output tokens of steps, and the time of these steps."""
 
     num_tokens: int = 0
     cpu_s: float = 0.0
     wall_s: float = 0.0
+
+    def __add__(self, other: Decoded) -> Decoded:
+        return Decoded(
+            self.num_tokens + other.num_tokens, self.cpu_s + other.cpu_s, self.wall_s + other.wall_s
+        )
 
 
 class Lane:
@@ -68,7 +73,7 @@ class Lane:
     Attributes:
         cpu_s: CPU time of the steps so far, of this thread only; other load on the machine matters less.
         wall_s: wall time of the same steps.
-        full: tokens, CPU time and wall time of the steps up to the last one with all clients busy.
+        decoded: by the steps in which the calls of all clients decoded, without prompts or idle clients.
         outputs: token ids of each response, by request id and, after the first choice, its number.
     """
 
@@ -108,7 +113,7 @@ class Lane:
         self._ended: list[str] = []
         self._num_open: dict[str, int] = {}  # choices that are not finished
         self.cpu_s = self.wall_s = 0.0
-        self.full = Progress()
+        self.decoded = Decoded()
         self._num_clients = num_clients
         self._num_steps = 0
         self._prices = 0.0
@@ -152,16 +157,21 @@ class Lane:
         """Run steps for about ``turn_s`` seconds of CPU time, or to the end."""
         until_s = self.cpu_s + turn_s
         while self._clients and self.cpu_s < until_s:
+            all_decode = (
+                len(self._clients) == self._num_clients and self._clients.keys() <= self.outputs.keys()
+            )
+            num_before = self.num_tokens
             begin_s, begin_cpu_s = time.perf_counter(), self._clock()
             self._clock.go_on()
             self._decoder.step()
             self._clock.stop()
-            self.cpu_s += self._clock() - begin_cpu_s
-            self.wall_s += time.perf_counter() - begin_s
+            cpu_s, wall_s = self._clock() - begin_cpu_s, time.perf_counter() - begin_s
+            self.cpu_s += cpu_s
+            self.wall_s += wall_s
             self._num_steps += 1
             self._prices += self._decoder.price
-            if len(self._clients) == self._num_clients:
-                self.full = Progress(self.num_tokens, self.cpu_s, self.wall_s)
+            if all_decode:
+                self.decoded += Decoded(self.num_tokens - num_before, cpu_s, wall_s)
             for request_id in self._ended:
                 self._next_call(self._clients.pop(request_id))
             self._ended.clear()

@@ -138,13 +138,14 @@ def _proposer(name: str, work: Work) -> Proposer:
 
 
 def _rate(lane: Lane) -> float:
-    """Return tokens per second while all clients were busy: drafts would make a run's end longer.
+    """Return tokens per second of the steps in which all calls decode.
 
-    A call that is cut then counts its whole prompt, which tells against drafts. The time is that of the only
+    With the others, drafts would seem slow: they end at different times, so most calls of the last ones have
+    read their prompts but not ended, where without drafts they end together. The time is that of the only
     thread if there is one, so that other work matters less.
     """
-    full = lane.full
-    return full.num_tokens / (full.cpu_s if torch.get_num_threads() == 1 else full.wall_s)
+    decoded = lane.decoded
+    return decoded.num_tokens / (decoded.cpu_s if torch.get_num_threads() == 1 else decoded.wall_s)
 
 
 def _are_recorded(outputs: Mapping[str, Sequence[int]], calls: Sequence[EngineCall]) -> bool:

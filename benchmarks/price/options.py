@@ -21,8 +21,8 @@ DESCRIPTION = """\
 Serve recorded calls with the embedded engine, 1, 4 and 16 at a time, with models of three shapes: without
 drafts, at fixed prices of a draft token, and at the price that the engine learns from its steps. The outputs
 are forced to the recorded ones, so that the weights may be random. All variants take turns, in two rounds.
-One set has drafts that pay, the other is open-ended text. Only steps are timed; a prompt is indexed between
-them. Prints a table, then one line of JSON.
+One set has drafts that pay, the other is open-ended text. Only steps in which all requests decode are timed:
+without prompts, and without idle clients. Prints a table, then one line of JSON.
 """
 
 EXAMPLES = """\
