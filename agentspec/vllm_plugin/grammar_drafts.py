@@ -10,7 +10,8 @@ import vLLM.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 _MOST_REFUSED = 3  # drafts in succession, after which a model is believed to split the text otherwise
 _MOST_TO_REPEAT = 1024  # tokens: a longer text takes milliseconds, and is looked up once
+_SHARE = 0.02  # of the engine's time, to ask grammars
+_BURST_S = 0.01  # most of it together
 
 
 @dataclass(slots=True)
@@ -67,14 +70,26 @@ class GrammarDrafts:
         config: how much a request without tags drafts.
         most_tokens: of a step's drafts together.
         follows_reasoning: a grammar begins where the model's reasoning ends.
+        clock: seconds of this thread, and seconds that passed.
     """
 
-    def __init__(self, config: DraftConfig, most_tokens: int, *, follows_reasoning: bool = False) -> None:
+    def __init__(
+        self,
+        config: DraftConfig,
+        most_tokens: int,
+        *,
+        follows_reasoning: bool = False,
+        clock: Callable[[], float] = time.thread_time,
+        wall_clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._config = config
         self._most_tokens = most_tokens
         self._follows_reasoning = follows_reasoning
         self._requests: dict[str, _Known] = {}
         self._walk: MaskWalk | None = None
+        self._clock, self._wall_clock = clock, wall_clock
+        self._left_s, self._since_s = _BURST_S, wall_clock()
+        self._num_steps = 0
 
     @classmethod
     def of(cls, vllm_config: Any) -> GrammarDrafts | None:
@@ -103,13 +118,16 @@ class GrammarDrafts:
         """Extend the drafts of requests (vLLM's ``Request``) that decode, in place.
 
         A failure costs these drafts, and no response. Requests with penalties get none: vLLM copies their
-        outputs once per draft token.
+        outputs once per draft token. Grammars are asked for a fiftieth of the time, all requests in turn.
         """
         running = list(requests)
         if not any(request.use_structured_output for request in running) or any(map(_is_penalized, running)):
             return
+        self._renew()
         room = self._most_tokens - sum(len(request.spec_token_ids) for request in running)
-        for request in running:
+        first = self._num_steps % len(running)
+        self._num_steps += 1
+        for request in running[first:] + running[:first]:
             if request.use_structured_output and room > 0:
                 num_before = len(request.spec_token_ids)
                 try:
@@ -118,6 +136,12 @@ class GrammarDrafts:
                     logger.exception("the grammar of %r dictates no drafts", request.request_id)
                     self._requests[request.request_id] = _Known(most=0)
                 room -= len(request.spec_token_ids) - num_before
+
+    def _renew(self) -> None:
+        """Add the share of the time since the last step."""
+        now_s = self._wall_clock()
+        self._left_s = min(_BURST_S, self._left_s + _SHARE * (now_s - self._since_s))
+        self._since_s = now_s
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """Forget requests that ended. Unknown ones are ignored."""
@@ -148,7 +172,13 @@ class GrammarDrafts:
         if known.num_refused >= _MOST_REFUSED:
             return draft
         if not rest or rest[: len(draft)] != draft:
+            if self._left_s <= 0:
+                return draft
+            if not hasattr(grammar, "ll_matcher") and self._walk is None:
+                self._walk = MaskWalk(grammar)
+            begin_s = self._clock()
             rest = draft + self._behind(grammar, request.request_id, draft, room)
+            self._left_s -= self._clock() - begin_s
             known.start, known.tokens, known.num_drafted = len(output), rest, len(draft)
         return list(grammar.validate_tokens(rest[: len(draft) + room]))
 
@@ -165,10 +195,8 @@ class GrammarDrafts:
                 grammar.rollback(len(draft))
 
     def _dictated(self, grammar: Any, request_id: str, most: int) -> list[int]:
-        if hasattr(grammar, "ll_matcher"):
+        if self._walk is None or hasattr(grammar, "ll_matcher"):
             return list(grammar.ll_matcher.compute_ff_tokens())
-        if self._walk is None:
-            self._walk = MaskWalk(grammar)
         return self._walk.tokens(grammar, request_id, most)
 
     def _is_reasoning(self, request: Any) -> bool:

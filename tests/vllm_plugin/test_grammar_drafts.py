@@ -187,6 +187,49 @@ def test_requests_share_the_tokens_of_a_step() -> None:
     assert [len(one.spec_token_ids) for one in (first, second, plain)] == [5, 2, 3]
 
 
+class Clock:
+    """Goes on by some seconds whenever it is read."""
+
+    def __init__(self, step_s: float) -> None:
+        self.now_s, self.step_s = 0.0, step_s
+
+    def __call__(self) -> float:
+        self.now_s += self.step_s
+        return self.now_s
+
+
+def test_grammars_are_asked_for_a_share_of_the_time_and_all_requests_in_turn() -> None:
+    """Each question takes 4 ms. Of each second that passes, 20 ms are for them, and at most 10 together."""
+    passed = Clock(0.0)
+    maker = drafts(clock=Clock(0.004), wall_clock=passed)
+    requests = [Request(Grammar.of({"type": "string"}), f"r{i}") for i in range(5)]
+    for request in requests:
+        request.write(encode('"free'))
+
+    def asked() -> list[int]:
+        before = [request.grammar.num_looked_up for request in requests]
+        maker.extend(requests)
+        return [request.grammar.num_looked_up - n for request, n in zip(requests, before, strict=True)]
+
+    assert asked() == [1, 1, 1, 0, 0]  # 12 ms: the last one began with 2 left
+    assert asked() == [0, 0, 0, 0, 0]
+    passed.now_s = 1000.0
+    assert asked() == [0, 0, 1, 1, 1]
+    passed.now_s += 0.4  # 8 ms, less the 2 too many
+    assert asked() == [0, 0, 0, 1, 1]
+
+
+def test_what_is_known_to_be_dictated_is_drafted_at_any_time() -> None:
+    passed = Clock(0.0)
+    maker = drafts(most=4, clock=Clock(0.1), wall_clock=passed)
+    request = Request(Grammar.of(SCHEMA))
+    for _ in range(3):
+        maker.extend([request])
+        assert len(request.spec_token_ids) == 4
+        request.write(request.spec_token_ids)
+    assert request.grammar.num_looked_up == 1
+
+
 def test_a_long_text_is_looked_up_once_while_it_comes_true() -> None:
     long = {"const": "word " * 200}
     request, maker = Request(Grammar.of(long), max_tokens=10_000), drafts()
