@@ -25,9 +25,9 @@ from agentspec.vllm_plugin.settings import PluginSettings
 logger = logging.getLogger(__name__)
 
 _MOST_REFUSED = 3  # drafts in succession, after which a model is believed to split the text otherwise
-_MOST_TO_REPEAT = 1024  # tokens: a longer text takes milliseconds, and is looked up once
 _SHARE = 0.02  # of the engine's time, to ask grammars
 _BURST_S = 0.01  # most of it together
+_MOST_S = 0.005  # of a question: a grammar that takes longer is not asked again
 
 
 @dataclass(slots=True)
@@ -40,6 +40,7 @@ class _Known:
         tokens: a draft and all that the grammar dictates behind it.
         num_drafted: tokens of the draft.
         num_refused: drafts in succession of which the model refused a dictated token.
+        is_slow: the grammar is not asked again.
     """
 
     most: int
@@ -47,6 +48,7 @@ class _Known:
     tokens: list[int] = field(default_factory=list)
     num_drafted: int = 0
     num_refused: int = 0
+    is_slow: bool = False
 
     def rest(self, output: Sequence[int]) -> list[int]:
         """Return the dictated tokens that are left behind an output, and note if the model refused them."""
@@ -56,8 +58,6 @@ class _Known:
         is_reached = len(self.tokens) > len(own) < len(new) and new[: len(own)] == own
         if is_reached:
             self.num_refused = 0 if is_true else self.num_refused + 1
-            if not is_true and len(self.tokens) > _MOST_TO_REPEAT:
-                self.num_refused = _MOST_REFUSED
         if not is_true or len(new) < len(own):
             self.tokens = []
         return self.tokens[len(new) :]
@@ -172,13 +172,17 @@ class GrammarDrafts:
         if known.num_refused >= _MOST_REFUSED:
             return draft
         if not rest or rest[: len(draft)] != draft:
-            if self._left_s <= 0:
+            if known.is_slow or self._left_s <= 0:
                 return draft
             if not hasattr(grammar, "ll_matcher") and self._walk is None:
-                self._walk = MaskWalk(grammar)
+                self._walk = MaskWalk(grammar, self._clock)
             begin_s = self._clock()
             rest = draft + self._behind(grammar, request.request_id, draft, room)
-            self._left_s -= self._clock() - begin_s
+            took_s = self._clock() - begin_s
+            self._left_s = max(-_BURST_S, self._left_s - took_s)
+            known.is_slow = took_s > _MOST_S
+            if known.is_slow and not hasattr(grammar, "ll_matcher"):
+                rest = draft  # a mask for each further draft token would take as long
             known.start, known.tokens, known.num_drafted = len(output), rest, len(draft)
         return list(grammar.validate_tokens(rest[: len(draft) + room]))
 

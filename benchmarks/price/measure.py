@@ -67,12 +67,11 @@ def serve(
 ) -> dict[str, Figures]:
     """Return each variant's figures in a round.
 
-    All variants take turns. Each round begins with another one: where a lane's memory lies, and which lane
-    runs before it, changes its speed by up to 2 %.
+    All variants take turns, in every second round from the last to the first: where a lane's memory lies, and
+    which lane runs before it, changes its speed by up to 2 %.
     """
     requests = [[forced_request(f"call {i}", call)] for i, call in enumerate(calls)]
-    names = list(PRICES)
-    start = number % len(names)
+    names = list(PRICES)[:: -1 if number % 2 else 1]
     most_drafted = DRAFTS[OURS].max_tokens
     lanes = {
         name: Lane(
@@ -85,7 +84,7 @@ def serve(
             _proposer(name, work),
             max_len=sizes.prompt_tokens + sizes.output_tokens + most_drafted + 2,
         )
-        for name in names[start:] + names[:start]
+        for name in names
     }
     take_turns(list(lanes.values()))
     return {

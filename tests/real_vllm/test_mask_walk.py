@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from agentspec.models import bundled_model_dir
+from agentspec.vllm_plugin.grammar_drafts import GrammarDrafts
 from agentspec.vllm_plugin.mask_walk import MaskWalk
-from tests.vllm_plugin.test_grammar_drafts import Request, drafts
+from tests.vllm_plugin.test_grammar_drafts import Clock, Request, drafts
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # from the modules that vLLM imports
@@ -41,6 +44,15 @@ def schema(of_what: dict[str, Any], *, any_whitespace: bool = False) -> Xgrammar
     return of(COMPILER.compile_json_schema(json.dumps(of_what), any_whitespace=any_whitespace))
 
 
+def walk_of(grammar: XgrammarGrammar) -> MaskWalk:
+    return MaskWalk(grammar, time.thread_time).wait()
+
+
+def ready(maker: GrammarDrafts) -> GrammarDrafts:
+    maker._walk = walk_of(schema(SCHEMA))
+    return maker
+
+
 def encode(text: str) -> list[int]:
     ids: list[int] = TOKENIZER.encode(text, add_special_tokens=False)
     return ids
@@ -48,7 +60,7 @@ def encode(text: str) -> list[int]:
 
 def walked(grammar: XgrammarGrammar, most: int = MOST) -> str:
     """Return the text of the tokens that a grammar dictates. Its state is as before."""
-    walk = MaskWalk(grammar)
+    walk = walk_of(grammar)
     tokens = walk.tokens(grammar, "r", most)
     assert walk.tokens(grammar, "r", most) == tokens
     assert grammar.validate_tokens(tokens) == tokens
@@ -58,7 +70,7 @@ def walked(grammar: XgrammarGrammar, most: int = MOST) -> str:
 def test_the_whole_dictated_text_is_found() -> None:
     grammar = schema(SCHEMA)
     assert walked(grammar) == f'{{"{NAME}":'  # then a text, which may be empty
-    assert len(MaskWalk(grammar).tokens(grammar, "r", MOST)) < len(NAME)  # the longest tokens
+    assert len(walk_of(grammar).tokens(grammar, "r", MOST)) < len(NAME)  # the longest tokens
     assert grammar.accept_tokens("r", encode(f'{{"{NAME[:4]}'))
     assert walked(grammar) == f'{NAME[4:]}":'
 
@@ -83,9 +95,9 @@ def test_white_space_is_a_choice() -> None:
 
 def test_no_walk_is_longer_than_it_may_be() -> None:
     grammar = schema(SCHEMA)
-    tokens = MaskWalk(grammar).tokens(grammar, "r", MOST)
+    tokens = walk_of(grammar).tokens(grammar, "r", MOST)
     for most in range(len(tokens)):
-        assert MaskWalk(grammar).tokens(grammar, "r", most) == tokens[:most]
+        assert walk_of(grammar).tokens(grammar, "r", most) == tokens[:most]
 
 
 @pytest.mark.parametrize("endless", ['root ::= "ab" root', 'root ::= "ab" other\nother ::= "c" root'])
@@ -93,15 +105,50 @@ def test_a_text_without_an_end_ends_with_the_draft(endless: str) -> None:
     """``find_jump_forward_string`` does not return from these."""
     grammar = of(COMPILER.compile_grammar(endless))
     start = time.monotonic()
-    tokens = MaskWalk(grammar).tokens(grammar, "r", MOST)
+    tokens = walk_of(grammar).tokens(grammar, "r", MOST)
     assert len(tokens) == MOST
     assert time.monotonic() - start < 5
+
+
+def test_a_walk_ends_after_two_milliseconds() -> None:
+    grammar = schema(SCHEMA)
+    walk = MaskWalk(grammar, Clock(0.0009)).wait()
+    assert len(walk.tokens(grammar, "r", MOST)) == 2
+
+
+def test_of_tokens_with_the_same_text_the_last_one_is_drafted() -> None:
+    """Some vocabularies begin with single bytes. A model writes these for rare text only."""
+    vocabulary = xgrammar.TokenizerInfo(
+        ["</s>", "<0x2D>", "<0x61>", "a", "-"], xgrammar.VocabType.BYTE_FALLBACK
+    )
+    compiled = xgrammar.GrammarCompiler(vocabulary).compile_grammar('root ::= "a-a"')
+    grammar = XgrammarGrammar(
+        vocab_size=5, matcher=xgrammar.GrammarMatcher(compiled, override_stop_tokens=[0]), ctx=compiled
+    )
+    assert walk_of(grammar).tokens(grammar, "r", 3) == [3, 4, 3]
+
+
+def test_a_vocabulary_that_is_not_read_yet_dictates_nothing() -> None:
+    grammar = schema(SCHEMA)
+    may_read = threading.Event()
+
+    class Late:
+        @property
+        def decoded_vocab(self) -> list[bytes]:
+            may_read.wait()
+            return list(VOCABULARY.decoded_vocab)
+
+    of_late = SimpleNamespace(ctx=SimpleNamespace(tokenizer_info=Late()), vocab_size=grammar.vocab_size)
+    walk = MaskWalk(of_late, time.thread_time)
+    assert walk.tokens(grammar, "r", MOST) == []
+    may_read.set()
+    assert len(walk.wait().tokens(grammar, "r", MOST)) > 3
 
 
 def test_the_end_of_an_output_is_dictated_as_well() -> None:
     grammar = schema({"const": "a"})
     assert grammar.accept_tokens("r", encode('"a"'))
-    walk = MaskWalk(grammar)
+    walk = walk_of(grammar)
     assert walk.tokens(grammar, "r", MOST) == [TOKENIZER.eos_token_id]
     assert not grammar.is_terminated()
     assert grammar.accept_tokens("r", [TOKENIZER.eos_token_id])
@@ -113,7 +160,7 @@ def test_a_request_drafts_what_its_masks_dictate_within_its_limits() -> None:
     whole = walked(schema(SCHEMA))
     for most, step in ((31, 1000), (5, 1000), (31, 4), (0, 1000)):
         request = Request(schema(SCHEMA), spec_token_ids=encode("{")[:1] if most else [])
-        drafts(most, step).extend([request])
+        ready(drafts(most, step)).extend([request])
         assert len(request.spec_token_ids) <= min(most, step)
         text = str(TOKENIZER.decode(request.spec_token_ids))
         assert text == whole if (most, step) == (31, 1000) else whole.startswith(text)
@@ -121,7 +168,7 @@ def test_a_request_drafts_what_its_masks_dictate_within_its_limits() -> None:
 
 
 def test_every_step_of_an_output_drafts_what_is_dictated_from_there_on() -> None:
-    request, maker = Request(schema(SCHEMA)), drafts(4)
+    request, maker = Request(schema(SCHEMA)), ready(drafts(4))
     texts = []
     while len(texts) < 4:
         maker.extend([request])
@@ -133,7 +180,7 @@ def test_every_step_of_an_output_drafts_what_is_dictated_from_there_on() -> None
 
 def test_a_failure_within_a_walk_leaves_no_trace() -> None:
     grammar = schema(SCHEMA)
-    walk = MaskWalk(grammar)
+    walk = walk_of(grammar)
     tokens = walk.tokens(grammar, "r", MOST)
     calls = iter(range(MOST))
 

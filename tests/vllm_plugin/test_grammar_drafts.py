@@ -219,6 +219,25 @@ def test_grammars_are_asked_for_a_share_of_the_time_and_all_requests_in_turn() -
     assert asked() == [0, 0, 0, 1, 1]
 
 
+def test_a_slow_grammar_is_asked_once_and_costs_the_others_a_second() -> None:
+    passed, asking = Clock(0.0), Clock(0.0)
+    slow, other = Request(Grammar.of({"type": "string"}), "a"), Request(Grammar.of({"type": "string"}), "b")
+    for request in (slow, other):
+        request.write(encode('"free'))
+    look_up = slow.grammar.ll_matcher.compute_ff_tokens
+
+    def slowly() -> list[int]:
+        asking.now_s += 5.0
+        return list(look_up())
+
+    slow.grammar.ll_matcher.compute_ff_tokens = slowly
+    maker = drafts(clock=asking, wall_clock=passed)
+    for _ in range(4):
+        maker.extend([slow, other])
+        passed.now_s += 0.6
+    assert (slow.grammar.num_looked_up, other.grammar.num_looked_up) == (1, 3)
+
+
 def test_what_is_known_to_be_dictated_is_drafted_at_any_time() -> None:
     passed = Clock(0.0)
     maker = drafts(most=4, clock=Clock(0.1), wall_clock=passed)
@@ -277,7 +296,7 @@ def test_a_draft_that_was_not_scheduled_is_kept() -> None:
 
 def test_a_long_text_that_the_model_splits_otherwise_is_not_looked_up_again() -> None:
     text = "customer orders " * 600
-    request, maker = Request(Grammar.of({"const": text}), max_tokens=100_000), drafts()
+    request, maker = Request(Grammar.of({"const": text}), max_tokens=100_000), drafts(clock=Clock(0.1))
     for letter in f'"{text[:30]}':
         maker.extend([request])
         (token,) = encode(letter)

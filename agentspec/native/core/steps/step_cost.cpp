@@ -12,8 +12,7 @@ constexpr double kStairWidth = 0.5;     // accepted tokens: deviation of the fir
 constexpr double kNever = 1e300;        // weight of "no cost" that no step outweighs
 constexpr double kLeastEvidence = 0.2;  // for a known cost
 constexpr double kLeastWeight = 0.01;   // weight of the prior "no cost" for requests and prompt tokens
-constexpr int kFew = 8;                 // steps until deviations are known; rows limit the seconds before
-constexpr double kMostJump = 1.5;       // most seconds per row of such a step, relative to the one before
+constexpr double kMostTypical = 1.5;    // seconds of an early step, at most, by what the others let expect
 constexpr double kOutlier = 3;          // limit of a change, in deviations; larger changes are clipped
 constexpr double kLeastShare = 0.02;    // of a step's seconds: least deviation, and least time of decoding
 constexpr double kShortestS = 1e-9;     // no step is shorter, unless the clock was set,
@@ -50,13 +49,38 @@ void StepCost::observe(double seconds, std::uint32_t num_requests, std::uint32_t
   work[kRequests] = num_requests;
   work[kDrafting] = has_stair_ && num_drafted > 0 && num_prompt_tokens == 0 ? 1 : 0;
   work[kDrafted] = num_drafted;
+  const Step step{seconds, work, static_cast<double>(num_tokens)};
+  if (num_early_ == kFew) return take(step, false);
+  StepCost again(has_stair_);
+  again.early_ = early_;
+  again.num_early_ = num_early_;
+  again.early_[again.num_early_++] = step;
+  for (std::size_t i = 0; i < again.num_early_; ++i)
+    if (again.is_typical(again.early_[i])) again.take(again.early_[i], true);
+  *this = again;
+}
+
+/// False for an early step that took much longer than the others let expect: of a step with twice the rows at
+/// most twice the time. Deviations are not known yet, and the first steps of a process are often slow
+/// (kernels are compiled, memory is allocated).
+bool StepCost::is_typical(const Step& step) const {
+  const auto rows = [](const Step& of) { return of.work[kPrompt] + of.work[kRequests] + of.work[kDrafted]; };
+  std::array<double, kFew> expected;
+  for (std::size_t i = 0; i < num_early_; ++i)
+    expected[i] = early_[i].seconds * std::max(1.0, rows(step) / rows(early_[i]));
+  const auto median = expected.begin() + (num_early_ - 1) / 2;
+  std::nth_element(expected.begin(), median, expected.begin() + num_early_);
+  return step.seconds <= kMostTypical * *median;
+}
+
+void StepCost::take(const Step& step, bool is_early) {
+  auto [seconds, work, num_tokens] = step;
   num_steps_ = std::min(num_steps_ + 1, kWindow);
   const double weight = 1.0 / num_steps_;
   if (num_steps_ > 1) {
-    if (num_steps_ <= kFew) seconds = within_rows(seconds, work);
     Causes change;
     for (std::size_t i = 0; i < kNumCauses; ++i) change[i] = work[i] - last_[i];
-    const double s = within_reason(seconds - last_s_, change, weight);
+    const double s = within_reason(seconds - last_s_, change, weight, is_early);
     fade(weight, change, s);
     seconds = last_s_ + s;
   }
@@ -69,26 +93,13 @@ void StepCost::observe(double seconds, std::uint32_t num_requests, std::uint32_t
   fit();
 }
 
-/// Returns the seconds of an early step, at most those that its rows explain, and limits the step before
-/// likewise: a step of twice the rows takes at most twice the time. The first steps of a process are often
-/// slow (kernels are compiled, memory is allocated).
-double StepCost::within_rows(double seconds, const Causes& work) {
-  const auto rows = [](const Causes& of) { return of[kPrompt] + of[kRequests] + of[kDrafted]; };
-  const double ratio = rows(work) / rows(last_);
-  seconds = std::min(seconds, kMostJump * std::max(1.0, ratio) * last_s_);
-  const double last_s = std::min(last_s_, kMostJump * std::max(1.0, 1 / ratio) * seconds);
-  mean_s_ -= (last_s_ - last_s) / (num_steps_ - 1);
-  last_s_ = last_s;
-  return seconds;
-}
-
 /// Returns the change of seconds, clipped towards the fit if it is an outlier.
-double StepCost::within_reason(double change, const Causes& work, double weight) {
+double StepCost::within_reason(double change, const Causes& work, double weight, bool is_early) {
   const double expected = std::inner_product(work.begin(), work.end(), slopes_.begin(), 0.0);
   const double off = change - expected;
   const double limit = kOutlier * std::max(deviation_, kLeastShare * mean_s_);
   deviation_ += weight * (std::min(std::abs(off), kOutlier * limit) - deviation_);
-  if (num_steps_ <= kFew) return change;
+  if (is_early) return change;
   const double clipped = expected + std::min(limit, std::max(-limit, off));
   return std::max(clipped, kLeastShare * mean_s_ - last_s_);  // the step's seconds stay positive
 }

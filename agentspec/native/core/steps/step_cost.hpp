@@ -23,7 +23,7 @@ namespace agentspec {
 /// price is drawn to kFirstPrice, and the stair to nothing. At that price drafts are made, which gives
 /// evidence. The same steps give the same price.
 ///
-/// Constant time per step; stores only the last step. Not thread-safe.
+/// Constant time per step; stores the first few steps and the last one. Not thread-safe.
 class StepCost {
  public:
   static constexpr double kFirstPrice = 0.2;
@@ -48,23 +48,34 @@ class StepCost {
                std::uint32_t num_tokens, std::uint32_t num_prompt_tokens);
 
  private:
+  static constexpr std::size_t kFew = 8;  // early steps: deviations are not known yet
+
   /// What a step's seconds depend on, in the order in which the least squares are solved.
   enum Cause : std::size_t { kPrompt, kRequests, kDrafting, kDrafted, kNumCauses };
   /// A value for each cause. Of a step, or of the change from one step to the next, in whole numbers.
   using Causes = std::array<double, kNumCauses>;
+
+  struct Step {
+    double seconds = 0;
+    Causes work{};
+    double num_tokens = 0;
+  };
 
   struct Fit {
     Causes slopes{};
     double evidence = 0;
   };
 
-  double within_rows(double seconds, const Causes& work);
-  double within_reason(double change, const Causes& work, double weight);
+  bool is_typical(const Step& step) const;
+  void take(const Step& step, bool is_early);
+  double within_reason(double change, const Causes& work, double weight, bool is_early);
   void fade(double weight, const Causes& change, double s);
   void fit();
   Fit solved(const Causes& weights, double first_s) const;
 
   bool has_stair_;
+  std::array<Step, kFew> early_{};
+  std::size_t num_early_ = 0;
   int num_steps_ = 0;  // up to kWindow
   Causes last_{};
   double last_s_ = 0;
