@@ -181,11 +181,14 @@ class Decoder:
             (row, len(verdict.path)) for row, verdict in zip(deciding, verdicts, strict=True) if row.is_asked
         ]
         num_requests, num_drafted, _, num_prompt_tokens = work
-        if not asked or num_prompt_tokens:
+        if not asked:
             return
         token_s = self._plain_token_s(num_requests)
         drafts_s = self._cost.drafts_s(num_drafted) if num_drafted else 0.0
-        if token_s is None or drafts_s is None:
+        if token_s is None or drafts_s is None or num_prompt_tokens:
+            for row, num_accepted in asked:
+                if row.choice.pace is not None:
+                    row.choice.pace.note(num_accepted)
             return
         look_up = max(0.0, min(_MOST_LOOK_UP, drafting_s / len(asked) / token_s))
         per_draft_token = drafts_s / max(1, num_drafted) / token_s

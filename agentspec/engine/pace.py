@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_RATE = 1 / 256  # of learning, per step of a request
+_LEAST_RATE = 1 / 256  # of learning, per step of a request
 _FIRST = 0.25  # accepted tokens per step that a new stage is believed to gain
+_FIRST_WORTH = 32  # results that count as much as this belief
 _PERIOD = 17  # steps of the engine; prime, since text repeats in steps of 2, 4 or 8 tokens
+_SMALL = 0.5  # accepted tokens per step: a gain that an unknown cost may outweigh
+_EARLY_CONTROLS = (4, 8, 16, 32, 64)  # steps of the engine
+_CONTROL_PERIOD = 128
 
 
 @dataclass(slots=True, eq=False)
@@ -16,9 +20,11 @@ class StageGain:
     Attributes:
         tokens: accepted tokens per step of a request, less the tokens that the time of drafting and
             verification would have given without drafts. An estimate for drafts in every step.
+        num_judged: results in it.
     """
 
     tokens: float = _FIRST
+    num_judged: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +35,9 @@ class Pace:
     repeats little, this is more than the drafts save. Then one step of the engine in 17 asks for all such
     requests together. The next one asks for those with an accepted draft token, since such tokens occur in
     runs.
+
+    While the gain is small, some steps are without drafts as well, as a control. If all steps had drafts, the
+    cost of a step's first draft token could not be told from that of the step.
 
     Attributes:
         gain: of the request's stage, shared by the stage's requests.
@@ -46,6 +55,8 @@ class Pace:
         Args:
             step: the step's number.
         """
+        if 0 <= self.gain.tokens < _SMALL and _is_control(step):
+            return False
         if self.gain.tokens >= 0 or self.has_gained or step % _PERIOD == 0:
             return True
         self.num_skipped += 1
@@ -60,6 +71,17 @@ class Pace:
         Args:
             num_asked: requests that asked in this step.
         """
-        weight = _RATE * max(1.0, min(1 + self.num_skipped, _PERIOD) / num_asked)
+        rate = max(_LEAST_RATE, 1 / (1 + _FIRST_WORTH + self.gain.num_judged))
+        weight = min(1.0, rate * max(1.0, min(1 + self.num_skipped, _PERIOD) / num_asked))
+        self.gain.num_judged += 1
         self.gain.tokens += weight * (num_accepted - cost - self.gain.tokens)
-        self.num_skipped, self.has_gained = 0, num_accepted > 0
+        self.num_skipped = 0
+        self.note(num_accepted)
+
+    def note(self, num_accepted: int) -> None:
+        """Take the result of a draft whose cost is not known."""
+        self.has_gained = num_accepted > 0
+
+
+def _is_control(step: int) -> bool:
+    return step % _CONTROL_PERIOD == 0 or step in _EARLY_CONTROLS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from agentspec.commands import option_types
 from agentspec.extras import needed
 from benchmarks.harness.options import (
     Subparsers,
@@ -48,7 +49,10 @@ def add_options(benchmarks: Subparsers) -> None:
     price.set_defaults(run=run_price)
     add_traces(price)
     add_parts(price, tuple(SHAPES))
-    add_quick(price, "shorter calls, 1 and 4 at a time")
+    add_quick(price, "shorter calls, 1 and 4 at a time, one round")
+    price.add_argument(
+        "--rounds", type=option_types.count, metavar="N", help="of each load, each with new engines (2)"
+    )
     add_outputs(price, json="write the JSON here; parts that are not measured now stay in the file")
 
 
@@ -58,5 +62,5 @@ def run_price(args: argparse.Namespace) -> int:
         from benchmarks.price.run import run
         from benchmarks.price.sizes import FULL, QUICK
 
-        sizes = chosen(QUICK, FULL, is_quick=args.quick)
+        sizes = chosen(QUICK, FULL, is_quick=args.quick, rounds=args.rounds)
         return run(args.only or tuple(SHAPES), args.traces, sizes, outputs(args))
