@@ -31,6 +31,7 @@ PARAMETERS: dict[str, str | None] = {
     "arguments": NOT_VLLM,  # JSON
     "given": NOT_VLLM,  # JSON
     "answer": NOT_VLLM,  # JSON
+    "vocabulary": NOT_VLLM,  # xgrammar's
     "driver": NOT_VLLM,  # CUDA's
     "cached": "vllm.v1.core.sched.output.CachedRequestData",
     "stream": NOT_VLLM,  # torch's
