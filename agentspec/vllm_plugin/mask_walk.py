@@ -24,16 +24,16 @@ class MaskWalk:
     """Walks along the grammars of a server. They share a vocabulary, which a thread reads first.
 
     Args:
-        grammar: any of them, an ``XgrammarGrammar`` of vLLM's.
+        masked: any of them, an ``XgrammarGrammar`` of vLLM's.
         clock: seconds.
     """
 
-    def __init__(self, grammar: Any, clock: Callable[[], float]) -> None:
+    def __init__(self, masked: Any, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._texts: Sequence[bytes] = ()
-        self._reads = threading.Thread(target=self._read, args=(grammar.ctx.tokenizer_info,), daemon=True)
+        self._reads = threading.Thread(target=self._read, args=(masked.ctx.tokenizer_info,), daemon=True)
         self._reads.start()
-        self._words = np.zeros((1, -(-grammar.vocab_size // _WORD_BITS)), np.int32)
+        self._words = np.zeros((1, -(-masked.vocab_size // _WORD_BITS)), np.int32)
         self._mask = torch.from_numpy(self._words)  # the same memory
 
     def _read(self, vocabulary: Any) -> None:
@@ -44,7 +44,7 @@ class MaskWalk:
         self._reads.join()
         return self
 
-    def tokens(self, grammar: Any, request_id: str, most: int) -> list[int]:
+    def tokens(self, masked: Any, request_id: str, most: int) -> list[int]:
         """Return at most ``most`` tokens that the grammar dictates from its state on. Leaves no trace.
 
         After 2 ms it takes no further step.
@@ -54,19 +54,19 @@ class MaskWalk:
         found: list[int] = []
         end_s = self._clock() + _MOST_S
         try:
-            while len(found) < most and not grammar.is_terminated() and self._clock() < end_s:
-                token = self._only(grammar)
-                if token is None or not grammar.accept_tokens(request_id, [token]):
+            while len(found) < most and not masked.is_terminated() and self._clock() < end_s:
+                token = self._only(masked)
+                if token is None or not masked.accept_tokens(request_id, [token]):
                     break
                 found.append(token)
         finally:
             if found:
-                grammar.rollback(len(found))
+                masked.rollback(len(found))
         return found
 
-    def _only(self, grammar: Any) -> int | None:
+    def _only(self, masked: Any) -> int | None:
         """Return the longest allowed token if the others are beginnings of it."""
-        grammar.fill_bitmask(self._mask, 0)
+        masked.fill_bitmask(self._mask, 0)
         if not 0 < np.count_nonzero(self._words) <= _MOST_WORDS:
             return None
         words = np.flatnonzero(self._words)

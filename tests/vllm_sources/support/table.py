@@ -38,8 +38,8 @@ PARAMETERS: dict[str, str | None] = {
     "side": NOT_VLLM,  # the same
     "request": "vllm.v1.request.Request",
     "requests": "vllm.v1.request.Request",
-    "grammar": "vllm.v1.structured_output.backend_guidance.GuidanceGrammar"
-    " | vllm.v1.structured_output.backend_xgrammar.XgrammarGrammar",
+    "grammar": "vllm.v1.structured_output.backend_guidance.GuidanceGrammar",
+    "masked": "vllm.v1.structured_output.backend_xgrammar.XgrammarGrammar",
 }
 
 # class of the attributes of vLLM's objects whose annotation is missing or wrong for us
