@@ -14,7 +14,7 @@ import pytest
 from agentspec.models import bundled_model_dir
 from agentspec.vllm_plugin.grammar_drafts import GrammarDrafts
 from agentspec.vllm_plugin.mask_walk import MaskWalk
-from tests.vllm_plugin.test_grammar_drafts import Clock, Request, drafts
+from tests.vllm_plugin.test_grammar_drafts import NAME, SCHEMA, Clock, Request, drafts
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # from the modules that vLLM imports
@@ -23,13 +23,6 @@ with warnings.catch_warnings():
     from vllm.v1.structured_output.backend_xgrammar import XgrammarGrammar
 
 MOST = 31
-NAME = "name_of_the_only_member"
-SCHEMA = {
-    "type": "object",
-    "properties": {NAME: {"type": "string", "maxLength": 5}},
-    "required": [NAME],
-    "additionalProperties": False,
-}
 TOKENIZER = AutoTokenizer.from_pretrained(bundled_model_dir())
 VOCABULARY = xgrammar.TokenizerInfo.from_huggingface(TOKENIZER)
 COMPILER = xgrammar.GrammarCompiler(VOCABULARY)

@@ -1,7 +1,8 @@
 """Runs vLLM's engine core in this process, and counts the steps of outputs under a JSON schema.
 
 ``python -m tests.real_vllm.support.dictated BACKEND`` prints steps and outputs as JSON, greedy and sampled:
-without drafts, with those of the trees, and with what the grammar dictates as well. Nothing is learned.
+without drafts, with those of the trees, and with what the grammar dictates as well; first of the SQL
+pipeline's questions, then under a schema that leaves next to no choice. Nothing is learned.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from typing import Any
+from unittest.mock import patch
 
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
@@ -19,6 +21,7 @@ from agentspec.wire import XARG_LEARN, XARG_MAX_DRAFT
 from benchmarks.vllm.chats import load
 from tests.real_vllm.support.in_process import bundled
 
+EXTEND = GrammarDrafts.extend
 STAGE, NUM_CHATS = "agentic_sql/extract", 3
 
 
@@ -42,6 +45,13 @@ SCHEMA = members(
     limit={"const": None},
 )
 
+PROMPTS = ("How many orders", "Which customer", "List the products")
+CONSTANTS = members(
+    explanation_of_the_query={"const": "There is no explanation, since nobody asked."},
+    number_of_tables={"enum": ["one table", "two tables"]},
+    certainty_of_the_answer={"type": "integer", "minimum": 0, "maximum": 9},
+) | {"x-guidance": {"whitespace_flexible": False}}
+
 
 class Counted(StepScheduler):
     """Counts the steps in which a request runs."""
@@ -64,22 +74,34 @@ def main(backend: str) -> None:
         structured_outputs_config={"backend": backend}, additional_config={"agentspec": {"price": 0.1}}
     )
     chats = [chat.body["messages"] for chat in load(7 * NUM_CHATS, 5) if chat.stage == STAGE]
-    extend = GrammarDrafts.extend
-    for temperature in (0.0, 1.0):
-        for drafts in ("none", "trees", "grammar"):
-            GrammarDrafts.extend = extend if drafts == "grammar" else lambda self, requests: None
-            params = SamplingParams(
-                temperature=temperature,
-                seed=1,
-                max_tokens=160,
-                structured_outputs=StructuredOutputsParams(json=SCHEMA),
-                extra_args={XARG_LEARN: 0, **({XARG_MAX_DRAFT: 0} if drafts == "none" else {})},
-            )
-            Counted.num_steps = 0
-            answers = llm.chat(chats, params, use_tqdm=False)
-            outputs = [list(one.outputs[0].token_ids) for one in answers]
-            ended = [one.outputs[0].text for one in answers if one.outputs[0].finish_reason == "stop"]
-            print(json.dumps({"steps": Counted.num_steps, "outputs": outputs, "ended": ended}))
+    for schema, ask in (
+        (SCHEMA, lambda params: llm.chat(chats, params, use_tqdm=False)),
+        (CONSTANTS, lambda params: llm.generate(list(PROMPTS), params, use_tqdm=False)),
+    ):
+        for temperature in (0.0, 1.0):
+            for drafts in ("none", "trees", "grammar"):
+                print(json.dumps(generated(ask, schema, temperature, drafts)))
+
+
+def generated(ask: Any, schema: dict[str, Any], temperature: float, drafts: str) -> dict[str, Any]:
+    """Return the steps, the outputs, and the texts of those that ended by themselves."""
+    params = SamplingParams(
+        temperature=temperature,
+        seed=1,
+        max_tokens=160,
+        structured_outputs=StructuredOutputsParams(json=schema),
+        extra_args={XARG_LEARN: 0, **({XARG_MAX_DRAFT: 0} if drafts == "none" else {})},
+    )
+    Counted.num_steps = 0
+    with patch.object(
+        GrammarDrafts, "extend", EXTEND if drafts == "grammar" else lambda self, requests: None
+    ):
+        answers = ask(params)
+    return {
+        "steps": Counted.num_steps,
+        "outputs": [list(one.outputs[0].token_ids) for one in answers],
+        "ended": [one.outputs[0].text for one in answers if one.outputs[0].finish_reason == "stop"],
+    }
 
 
 if __name__ == "__main__":
