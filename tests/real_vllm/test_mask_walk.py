@@ -14,7 +14,7 @@ import pytest
 from agentspec.models import bundled_model_dir
 from agentspec.vllm_plugin.grammar_drafts import GrammarDrafts
 from agentspec.vllm_plugin.mask_walk import MaskWalk
-from tests.vllm_plugin.test_grammar_drafts import NAME, SCHEMA, Clock, Request, drafts
+from tests.vllm_plugin.support.grammars import NAME, SCHEMA, Clock, Request, drafts
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # from the modules that vLLM imports
